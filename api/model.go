@@ -1,0 +1,124 @@
+// Package api describes the CUDA driver API and NVML: the facts read from NVIDIA's headers and libraries (facts/*.json), and for each
+// function its semantics (cuda.semantics, nvml.semantics). Load resolves both into a Spec, from which everything repetitive is generated.
+package api
+
+// Class says where and how a function is carried out.
+type Class int
+
+const (
+	Missing     Class = iota // not there yet: answers NOT_SUPPORTED, logged once by name
+	Unsupported              // will not be there; Reason says why
+	Local                    // answered by the client, hand-written in C, never on the wire
+	Async                    // encoded and forwarded, not answered
+	Sync                     // encoded, forwarded, answered
+	Hand                     // hand-written in the front; may use other operations
+)
+
+// Dir is how a parameter travels.
+type Dir int
+
+const (
+	Value  Dir = iota // by value; handles are client handles on the wire
+	In                // pointer to Count elements read by the call
+	Out               // pointer to Count elements written by the call
+	InOut             // both
+	Str               // NUL-terminated string read by the call
+	New               // pointer to one handle, chosen by the client, created by the call
+	Ret               // pointer to Count handles, found or minted by the server
+	Null              // pointer that must be NULL (or is ignored); not on the wire
+	Opaque            // pointer that travels as a number (user data)
+)
+
+// Param is one parameter of a function.
+type Param struct {
+	Name   string // as in the prototype
+	CType  string // as in the prototype
+	Dir    Dir
+	Elem   string // C type of the pointed-to element (pointer directions) or the value's type
+	Size   int    // bytes of one element (values: 1, 2, 4 or 8; structs by value: their size)
+	Signed bool
+	Float  bool
+	Struct bool     // the element is a struct or union (Patches lists the handles in it)
+	Handle string   // handle type name ("CUstream") when the value or element is a handle
+	Device bool     // the value is a CUdevice (or NVML device handle) ordinal
+	Stream bool     // a CUstream whose 0 means the default stream of the called form
+	Delete bool     // the call destroys this handle
+	Count  string   // "1", or the name of the parameter that holds the count, or "*name" when it is an in/out pointer to it
+	GoType string   // type in the generated Go interface
+	Patch  []Patch  // handles and devices inside the element
+}
+
+// Patch is a handle at a byte offset inside a structure.
+type Patch struct {
+	Offset int
+	Handle string // "CUdevice" for device ordinals
+}
+
+// Func is one exported function.
+type Func struct {
+	Name        string // exported symbol
+	Base        string // for _ptsz/_ptds forms: the symbol without the suffix, whose operation is used; else ""
+	Op          uint16 // operation number; 0 when not on the wire
+	Class       Class
+	Params      []Param
+	Ret         string // C return type
+	Reason      string // for Unsupported
+	PTSZ        bool   // a _ptsz or _ptds form
+	NoProto     bool   // exported without a known prototype: a stub that answers NOT_SUPPORTED
+	Data        bool   // an exported object, not a function
+	Pre, Post   bool   // the front has hooks scuda_pre_NAME(args, CUresult *r) / scuda_post_NAME(args)
+	ServerHand  bool   // the server carries it out by hand-written code instead of the generated dispatch
+	AsyncErrors bool   // may return errors of earlier asynchronous calls
+	OutsOnError bool
+}
+
+// Library is one of the two driver libraries.
+type Library struct {
+	Soname string
+	Funcs  []*Func          // sorted by name, every exported symbol
+	ByName map[string]*Func
+	Enums  map[string]map[string]int64
+	Types  map[string]Type  // by typedef name
+	Structs []*Struct       // in dependency order
+	Handles []string
+}
+
+// Type is a typedef resolved to what it is.
+type Type struct {
+	Name, Underlying string
+	Size, Align      int
+	Kind             string // "int", "uint", "float", "enum", "handle", "pointer", "struct", "func"
+}
+
+// Struct is a record with its fields at their offsets.
+type Struct struct {
+	Name        string // typedef name
+	Size, Align int
+	Union       bool
+	Fields      []Field
+}
+
+// Field is a member of a record.
+type Field struct {
+	Name, CType string
+	Offset      int
+	Array       []int // dimensions
+	Sub         *Struct // anonymous or nested record
+}
+
+// WireStruct is the payload of a hand-written operation, from wire.spec.
+type WireStruct struct {
+	Name   string
+	Op     uint16 // 0 when only part of a reply
+	Size   int
+	Fields []Field
+	Doc    string
+	Reply  string
+}
+
+// Spec is everything.
+type Spec struct {
+	CUDA, NVML *Library
+	Wire       []WireStruct
+	Digest     [32]byte // of facts and semantics; both sides of a session compare it
+}

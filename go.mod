@@ -1,0 +1,3 @@
+module scuda.dev/scuda
+
+go 1.26.0

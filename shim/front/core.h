@@ -1,0 +1,79 @@
+/* The boundary between the C front and the Go core (libscuda-core.so).
+ * The front opens the core lazily, finds the functions below with dlsym, and owns everything that lies in struct scuda_shared. */
+#ifndef SCUDA_CORE_H
+#define SCUDA_CORE_H
+#include <stdint.h>
+#include <stddef.h>
+
+#define SCUDA_CORE_ABI 1
+
+/* The command ring: a power of two of bytes, mapped twice in a row so that a command is always contiguous. The front appends under its
+ * own lock and publishes by storing tail; the core sends [head, tail) and stores head. Offsets only grow; offset & (size-1) is the place. */
+struct scuda_shared {
+  uint32_t abi;                 /* SCUDA_CORE_ABI */
+  uint32_t reserved;
+  uint8_t *ring;                /* 2*ring_size bytes of address space */
+  uint64_t ring_size;
+  uint64_t client_base, client_slots;   /* handle regions; a slot has 64 bytes */
+  uint64_t server_base, server_slots;
+  _Alignas(64) uint64_t tail;   /* atomic; written by the front */
+  _Alignas(64) uint64_t head;   /* atomic; written by the core */
+  _Alignas(64) uint32_t asleep; /* atomic futex: 1 while the core's sender sleeps; the front stores 0 and wakes it */
+  uint32_t starved;             /* atomic futex: front threads that wait for room; the core wakes them after it moved head */
+  _Alignas(64) uint32_t lost;   /* atomic: 0, or the CUresult of every further call once the session has failed */
+  uint32_t transfers_pending;   /* atomic: asynchronous downloads that have not completed */
+};
+
+struct scuda_device {           /* one of the server's GPUs as the hello saw it */
+  char name[256];
+  uint8_t uuid[16];             /* cuDeviceGetUuid_v2 */
+  uint8_t uuid_v1[16];
+  uint8_t luid[8];
+  char pci_bus_id[16];
+  uint64_t total_mem;
+  int32_t attributes[256];      /* by CUdevice_attribute; attribute_ok says which the driver answered */
+  int32_t attribute_result[256];/* CUresult of the query */
+  uint64_t limits[16];          /* CUlimit defaults of a fresh context */
+  int32_t limit_result[16];
+  int32_t priority_least, priority_greatest;
+  uint32_t ctx_api_version, ctx_flags;
+  uint64_t tpc_map_bytes;       /* private TPC_MAP table's arrays, 0 where unknown */
+  uint8_t tpc_in_gpc[256], gpc_of_tpc[256];
+};
+
+struct scuda_boot {             /* filled by scuda_core_open */
+  int32_t driver_version;
+  int32_t device_count;
+  const struct scuda_device *devices;   /* lives as long as the core */
+  char server[256];             /* host:port, for messages */
+};
+
+struct scuda_call {             /* one synchronous call; everything stays the caller's */
+  uint64_t end;                 /* ring offset behind the command */
+  uint32_t thread;
+  int32_t result;               /* out: CUresult */
+  void *reply;                  /* where the reply's payload goes */
+  uint32_t reply_cap;
+  uint32_t reply_len;           /* out: bytes of payload the server sent (may exceed cap; only cap are stored) */
+};
+
+/* Exported by the core. All may be called from any thread; none calls back into the front except host functions. */
+typedef int32_t (*scuda_core_open_fn)(struct scuda_shared *, struct scuda_boot *);      /* CUresult; connects, hello */
+typedef void    (*scuda_core_call_fn)(struct scuda_call *);                             /* send up to .end, wait for the thread's reply */
+typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t bytes);  /* send up to .end (a BULK command), then data */
+typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
+    /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous one with DONE */
+typedef int32_t (*scuda_core_overlaps_fn)(const void *p, uint64_t bytes); /* 1: an unfinished download or host function may still write there */
+typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes);              /* registers the source of a deferred upload */
+typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
+    /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
+typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap);
+    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device, makes sure that the server has it; CUresult */
+typedef int32_t (*scuda_core_nvml_fn)(uint32_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len);
+    /* one NVML call on the process's NVML session (opened on first use); nvmlReturn_t */
+typedef int32_t (*scuda_core_nvml_open_fn)(void);
+typedef void    (*scuda_core_close_fn)(void);                                           /* at exit: flush and say bye, bounded in time */
+typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);                  /* -4 debug, 0 info, 4 warn, 8 error */
+/* exported names: scuda_core_open, scuda_core_call, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
+ * scuda_core_hostfn, scuda_core_image, scuda_core_nvml, scuda_core_nvml_open, scuda_core_close, scuda_core_log */
+#endif
