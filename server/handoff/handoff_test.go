@@ -1,0 +1,103 @@
+package handoff
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func pair(t *testing.T) (*Conn, *Conn) {
+	t.Helper()
+	a, file, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := FromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func TestMessagesWithAndWithoutDescriptor(t *testing.T) {
+	a, b := pair(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	type body struct{ Text string }
+	long := strings.Repeat("x", 1<<20)
+	sent := make(chan error, 1)
+	go func() {
+		for _, m := range []struct {
+			kind, text string
+			fd         int
+		}{{"one", "a", -1}, {"two", "b", int(w.Fd())}, {"three", long, -1}} {
+			if err := a.Send(m.kind, body{m.text}, m.fd); err != nil {
+				sent <- err
+				return
+			}
+		}
+		w.Close()
+		sent <- a.Close()
+	}()
+	for _, want := range []struct {
+		kind, text string
+		fd         bool
+	}{{"one", "a", false}, {"two", "b", true}, {"three", long, false}} {
+		m, err := b.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got body
+		if err := m.Decode(&got); err != nil {
+			t.Fatal(err)
+		}
+		if m.Type != want.kind || got.Text != want.text || (m.FD >= 0) != want.fd {
+			t.Fatalf("got %s (%d bytes, fd %d), want %s", m.Type, len(got.Text), m.FD, want.kind)
+		}
+		if m.FD >= 0 {
+			if _, err := unix.Write(m.FD, []byte("through")); err != nil {
+				t.Fatal(err)
+			}
+			unix.Close(m.FD)
+			buf := make([]byte, 7)
+			if _, err := io.ReadFull(r, buf); err != nil || string(buf) != "through" {
+				t.Fatalf("the descriptor is not the pipe: %q %v", buf, err)
+			}
+		}
+	}
+	if _, err := b.Receive(); !errors.Is(err, io.EOF) {
+		t.Fatalf("after the end: %v, want EOF", err)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	for name, raw := range map[string][]byte{
+		"too long": binary.LittleEndian.AppendUint32(nil, MaxBytes+1),
+		"not JSON": append(binary.LittleEndian.AppendUint32(nil, 3), "abc"...),
+		"half":     append(binary.LittleEndian.AppendUint32(nil, 30), "abc"...),
+		"header":   {1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			if _, err := a.sock.Write(raw); err != nil {
+				t.Fatal(err)
+			}
+			a.Close()
+			if m, err := b.Receive(); err == nil {
+				t.Fatalf("accepted %v", m)
+			}
+		})
+	}
+}
