@@ -7,6 +7,11 @@
 
 #define SCUDA_CORE_ABI 1
 
+/* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
+ * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
+ * scuda_core_bulk was called for it. A command that scuda_core_call or scuda_core_bulk follows needs no wake-up of the sender.
+ * starved: the front stores 1, looks at head again, waits while it is 1; the core stores 0 and wakes all after it moved head (or set lost). */
+
 /* The command ring: a power of two of bytes, mapped twice in a row so that a command is always contiguous. The front appends under its
  * own lock and publishes by storing tail; the core sends [head, tail) and stores head. Offsets only grow; offset & (size-1) is the place. */
 struct scuda_shared {
@@ -64,16 +69,14 @@ typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t b
 typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
     /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous one with DONE */
 typedef int32_t (*scuda_core_overlaps_fn)(const void *p, uint64_t bytes); /* 1: an unfinished download or host function may still write there */
-typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes);              /* registers the source of a deferred upload */
+typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes);
+    /* registers the source of a deferred upload, forgotten when the server says so (flag 1 of its last PULL; never for captured copies) */
 typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
 typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap);
     /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device, makes sure that the server has it; CUresult */
-typedef int32_t (*scuda_core_nvml_fn)(uint32_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len);
-    /* one NVML call on the process's NVML session (opened on first use); nvmlReturn_t */
-typedef int32_t (*scuda_core_nvml_open_fn)(void);
 typedef void    (*scuda_core_close_fn)(void);                                           /* at exit: flush and say bye, bounded in time */
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);                  /* -4 debug, 0 info, 4 warn, 8 error */
 /* exported names: scuda_core_open, scuda_core_call, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
- * scuda_core_hostfn, scuda_core_image, scuda_core_nvml, scuda_core_nvml_open, scuda_core_close, scuda_core_log */
+ * scuda_core_hostfn, scuda_core_image, scuda_core_close, scuda_core_log */
 #endif

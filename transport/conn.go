@@ -1,0 +1,162 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is an established connection. Send, SendBulk and Recv never block: where nothing can be done they return [ErrAgain], and Wait waits until
+// something can. One goroutine may send while another receives. Recv returns [io.EOF] at the peer's orderly end.
+//
+// Bulk data are ordered behind what was sent before them. Over TCP they travel in the same stream; a transport with a path of its own for them
+// (RDMA) implements SendBulk by it.
+type Conn interface {
+	Transport() string // "tcp"
+	Remote() string
+	Send(bufs [][]byte) (int, error)
+	SendBulk(data []byte) (int, error)
+	Recv(bufs [][]byte) (int, error)
+	// Wait waits for any of the events, at most timeout (negative: without limit), and says which came. A failed connection counts as both.
+	Wait(ev Events, timeout time.Duration) (Events, error)
+	// Shutdown ends the stream both ways and wakes all that wait; Close also releases the descriptor, after which no call may be in progress.
+	Shutdown()
+	Close() error
+	// FD is the descriptor of the control stream.
+	FD() int
+}
+
+// Events are what [Conn.Wait] waits for.
+type Events uint8
+
+// Events of a connection.
+const (
+	Readable Events = 1 << iota
+	Writable
+)
+
+// tcpConn is a Conn on a stream socket that no poller of the Go runtime knows.
+type tcpConn struct {
+	fd     int
+	remote string
+	closed atomic.Bool
+}
+
+// NewConn makes a Conn of a connected stream socket, which it owns from then on.
+func NewConn(fd int, remote string) (Conn, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("connection to %s: %w", remote, err)
+	}
+	return &tcpConn{fd: fd, remote: remote}, nil
+}
+
+// Detach takes the socket out of the Go runtime's poller: it closes c and gives a duplicate of its descriptor.
+func Detach(c *net.TCPConn) (int, error) {
+	defer c.Close()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	dup, derr := -1, error(nil)
+	if err := raw.Control(func(fd uintptr) { dup, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+		return -1, err
+	}
+	return dup, derr
+}
+
+func (c *tcpConn) Transport() string { return "tcp" }
+func (c *tcpConn) Remote() string    { return c.remote }
+func (c *tcpConn) FD() int           { return c.fd }
+
+func (c *tcpConn) SendBulk(data []byte) (int, error) { return c.Send([][]byte{data}) }
+
+func (c *tcpConn) Send(bufs [][]byte) (int, error) {
+	for {
+		n, err := sendmsg(c.fd, bufs)
+		switch err {
+		case 0:
+			return n, nil
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return 0, ErrAgain
+		}
+		return 0, fmt.Errorf("send to %s: %w", c.remote, err)
+	}
+}
+
+func (c *tcpConn) Recv(bufs [][]byte) (int, error) {
+	for {
+		n, err := recvmsg(c.fd, bufs)
+		switch {
+		case err == 0 && n == 0:
+			return 0, io.EOF
+		case err == 0:
+			return n, nil
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return 0, ErrAgain
+		}
+		return 0, fmt.Errorf("receive from %s: %w", c.remote, err)
+	}
+}
+
+func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {
+	var want int16
+	if ev&Readable != 0 {
+		want |= unix.POLLIN | unix.POLLRDHUP
+	}
+	if ev&Writable != 0 {
+		want |= unix.POLLOUT
+	}
+	ts := (*unix.Timespec)(nil)
+	deadline := time.Time{}
+	if timeout >= 0 {
+		deadline = time.Now().Add(timeout)
+		t := unix.NsecToTimespec(int64(timeout))
+		ts = &t
+	}
+	for {
+		fds := []unix.PollFd{{Fd: int32(c.fd), Events: want}}
+		n, err := unix.Ppoll(fds, ts, nil)
+		if errors.Is(err, unix.EINTR) {
+			if ts != nil {
+				*ts = unix.NsecToTimespec(int64(max(0, time.Until(deadline))))
+			}
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("poll of the connection to %s: %w", c.remote, err)
+		}
+		if n == 0 {
+			return 0, nil
+		}
+		var got Events
+		re := fds[0].Revents
+		if re&(unix.POLLIN|unix.POLLRDHUP) != 0 {
+			got |= Readable
+		}
+		if re&unix.POLLOUT != 0 {
+			got |= Writable
+		}
+		if re&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0 {
+			got |= Readable | Writable
+		}
+		return got & (Readable | Writable), nil
+	}
+}
+
+func (c *tcpConn) Shutdown() { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }
+
+func (c *tcpConn) Close() error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	return unix.Close(c.fd)
+}

@@ -1,0 +1,216 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ParseAddress completes "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address to "host:port".
+func ParseAddress(s string) (string, error) {
+	bad := func(why string) error {
+		return &Error{Address: strconv.Quote(s), Kind: ErrAddress, Detail: why, Remedy: "write HOST, HOST:PORT or [IPV6]:PORT"}
+	}
+	host, port := s, ""
+	switch {
+	case s == "":
+		return "", bad("the address is empty")
+	case strings.ContainsAny(s, " \t\r\n/"):
+		return "", bad("the address has characters that no host name has")
+	case strings.HasPrefix(s, "["):
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return "", bad("the bracket is not closed")
+		}
+		host = s[1:end]
+		if rest := s[end+1:]; rest != "" {
+			if rest[0] != ':' {
+				return "", bad("text follows the bracket")
+			}
+			port = rest[1:]
+			if port == "" {
+				return "", bad("the port is empty")
+			}
+		}
+	case strings.Count(s, ":") == 1:
+		i := strings.IndexByte(s, ':')
+		if host, port = s[:i], s[i+1:]; port == "" {
+			return "", bad("the port is empty")
+		}
+	case strings.Contains(s, ":") && net.ParseIP(s) == nil:
+		return "", bad("neither an IPv6 address nor HOST:PORT")
+	}
+	if strings.ContainsAny(host, "[]") {
+		return "", bad("stray bracket")
+	}
+	if port == "" {
+		port = strconv.Itoa(DefaultPort)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+		return "", bad(fmt.Sprintf("port %q is not a number from 0 to 65535", port))
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Dial connects to a server and shakes hands. The welcome's status is always [StatusOK]; anything else is an [*Error].
+func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn, *Welcome, error) {
+	c, w, err := DialNet(ctx, address, token, hello)
+	if err != nil {
+		return nil, nil, err
+	}
+	fd, err := Detach(c)
+	if err != nil {
+		return nil, nil, &Error{Address: address, Kind: ErrClosed, Detail: err.Error(), Err: err}
+	}
+	conn, err := NewConn(fd, address)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, nil, err
+	}
+	return conn, w, nil
+}
+
+// DialNet is [Dial] for those who want an ordinary Go connection (side connections, information).
+func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, *Welcome, error) {
+	full, err := ParseAddress(address)
+	if err != nil {
+		return nil, nil, err
+	}
+	preface, err := AppendPreface(nil, token, hello)
+	if err != nil {
+		return nil, nil, &Error{Address: full, Kind: ErrToken, Detail: err.Error(), Err: err}
+	}
+	d := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: keepAlive()}
+	d.SetMultipathTCP(false)
+	nc, err := d.DialContext(ctx, "tcp", full)
+	if err != nil {
+		return nil, nil, dialError(full, err)
+	}
+	c := nc.(*net.TCPConn)
+	w, err := shake(ctx, c, full, preface)
+	if err != nil {
+		c.Close()
+		return nil, nil, err
+	}
+	return c, w, nil
+}
+
+func shake(ctx context.Context, c *net.TCPConn, address string, preface []byte) (*Welcome, error) {
+	if err := Tune(c); err != nil {
+		return nil, &Error{Address: address, Kind: ErrServer, Detail: err.Error(), Err: err}
+	}
+	deadline := time.Now().Add(HandshakeTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = c.SetDeadline(deadline)
+	// A server that refuses may answer and close before it has read everything; its answer counts more than the failed write.
+	_, werr := c.Write(preface)
+	w, err := ReadWelcome(c)
+	if err != nil {
+		if werr != nil && !errors.Is(err, ErrMalformed) {
+			err = werr
+		}
+		return nil, shakeError(ctx, address, err)
+	}
+	if w.Status != StatusOK {
+		return nil, refusal(address, w)
+	}
+	if !stop() && ctx.Err() != nil {
+		return nil, shakeError(ctx, address, ctx.Err())
+	}
+	_ = c.SetDeadline(time.Time{})
+	return w, nil
+}
+
+func dialError(address string, err error) error {
+	e := &Error{Address: address, Err: err}
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		e.Kind, e.Detail = ErrUnknownHost, fmt.Sprintf("the host name %q is unknown", dns.Name)
+		e.Remedy = "check SCUDA_SERVER (or the host file) for a spelling error, or use the IP address"
+	case errors.As(err, &dns):
+		e.Kind, e.Detail = ErrUnknownHost, fmt.Sprintf("the host name %q could not be resolved (%s)", dns.Name, dns.Err)
+		e.Remedy = "check this machine's name service, or use the IP address"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		e.Kind, e.Detail = ErrRefused, "the connection was refused: nothing listens there"
+		e.Remedy = "start the server with 'scuda -l ADDRESS', or check host and port"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+		e.Kind, e.Detail = ErrTimeout, fmt.Sprintf("no answer within %s", ConnectTimeout)
+		e.Remedy = "check that the machine is up and that no firewall drops the port"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		e.Kind, e.Detail = ErrUnreachable, "there is no route to the host"
+		e.Remedy = "check the address and this machine's network"
+	default:
+		e.Kind, e.Detail = ErrUnreachable, err.Error()
+		e.Remedy = "check the address and this machine's network"
+	}
+	return e
+}
+
+func shakeError(ctx context.Context, address string, err error) error {
+	e := &Error{Address: address, Err: err}
+	var bad *MalformedError
+	switch {
+	case errors.As(err, &bad):
+		e.Kind, e.Detail = ErrNotScuda, "this is not a scuda server: "+bad.Detail
+		e.Remedy = "check host and port"
+	case errors.Is(err, ErrVersion):
+		e.Kind, e.Detail, e.Remedy = ErrVersion, err.Error(), "install the same scuda release on both machines"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(ctx.Err(), context.DeadlineExceeded):
+		e.Kind, e.Detail = ErrTimeout, "it accepted the connection but does not answer"
+		e.Remedy = "check that a scuda server listens on that port and look into its log"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		e.Kind, e.Detail = ErrClosed, "it closed the connection during the handshake"
+		e.Remedy = "check that a scuda server listens on that port and look into its log"
+	default:
+		e.Kind, e.Detail = ErrClosed, err.Error()
+	}
+	return e
+}
+
+// Listen opens a listener on address ("host:port", default port where none is named).
+func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive()}
+	lc.SetMultipathTCP(false) // plain TCP: the options of Tune and raw descriptors are meant for it
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// Tune sets the socket options of scuda's connections: no delay, and a dead peer is noticed within [Unanswered].
+func Tune(c *net.TCPConn) error {
+	if err := c.SetNoDelay(true); err != nil {
+		return err
+	}
+	if err := c.SetKeepAliveConfig(keepAlive()); err != nil {
+		return err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) {
+		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(Unanswered.Milliseconds()))
+	})
+	return errors.Join(err, serr)
+}
+
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepInterval, Count: keepCount}
+}

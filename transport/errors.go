@@ -1,0 +1,115 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What can go wrong while a connection is opened; an [*Error] wraps exactly one of these.
+var (
+	ErrUnknownHost = errors.New("unknown host")
+	ErrRefused     = errors.New("connection refused")
+	ErrTimeout     = errors.New("timeout")
+	ErrUnreachable = errors.New("unreachable")
+	ErrAddress     = errors.New("bad address")
+	ErrNotScuda    = errors.New("not a scuda server")
+	ErrClosed      = errors.New("connection closed early")
+	ErrVersion     = errors.New("protocol version mismatch")
+	ErrDigest      = errors.New("API description mismatch")
+	ErrToken       = errors.New("wrong token")
+	ErrBusy        = errors.New("server full")
+	ErrDraining    = errors.New("server draining")
+	ErrSession     = errors.New("unknown session")
+	ErrServer      = errors.New("server failure")
+)
+
+// ErrShort says that more bytes are needed; nothing is wrong with those there are.
+var ErrShort = errors.New("more bytes needed")
+
+// ErrMalformed is wrapped by every parser's complaint about bytes that can never be right.
+var ErrMalformed = errors.New("malformed")
+
+// ErrAgain is returned by a [Conn] that cannot take or give a byte without blocking.
+var ErrAgain = errors.New("would block")
+
+// MalformedError says what a parser did not accept.
+type MalformedError struct{ Detail string }
+
+func (e *MalformedError) Error() string { return "malformed: " + e.Detail }
+func (e *MalformedError) Unwrap() error { return ErrMalformed }
+
+func malformed(format string, args ...any) error {
+	return &MalformedError{Detail: fmt.Sprintf(format, args...)}
+}
+
+// Error is a connection that could not be opened: to where, why, and what helps.
+type Error struct {
+	Address string
+	Kind    error  // one of the sentinels
+	Detail  string // what was seen
+	Remedy  string
+	Err     error // underlying error, may be nil
+}
+
+func (e *Error) Error() string {
+	s := "scuda server " + e.Address + ": "
+	if e.Detail != "" {
+		s += e.Detail
+	} else {
+		s += e.Kind.Error()
+	}
+	if e.Remedy != "" {
+		s += "; " + e.Remedy
+	}
+	return s
+}
+
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// Status is the server's answer to a preface.
+type Status uint32
+
+// Status codes of the welcome.
+const (
+	StatusOK        Status = 0
+	StatusVersion   Status = 1 // protocol versions differ
+	StatusDigest    Status = 2 // API descriptions differ
+	StatusToken     Status = 3
+	StatusBusy      Status = 4 // no room for another session
+	StatusDraining  Status = 5
+	StatusSession   Status = 6 // side connection to an unknown session, or wrong secret
+	StatusMalformed Status = 7 // the preface cannot be parsed
+	StatusFailed    Status = 8 // the server could not start a session (driver, worker)
+)
+
+var statuses = map[Status]struct {
+	kind           error
+	detail, remedy string
+}{
+	StatusVersion:   {ErrVersion, "speaks another protocol version", "install the same scuda release on both machines"},
+	StatusDigest:    {ErrDigest, "was built from another API description", "install the same scuda release on both machines"},
+	StatusToken:     {ErrToken, "refused the token", "set SCUDA_TOKEN or SCUDA_TOKEN_FILE to the token that the server was started with"},
+	StatusBusy:      {ErrBusy, "has no room for another session", "wait until a session ends, or raise the server's --max-sessions"},
+	StatusDraining:  {ErrDraining, "is shutting down and takes no new sessions", "wait until it runs again, or choose another server"},
+	StatusSession:   {ErrSession, "does not know this session", "start the program again"},
+	StatusMalformed: {ErrNotScuda, "did not understand the handshake", "install the same scuda release on both machines"},
+	StatusFailed:    {ErrServer, "could not start a session", "look into the server's log"},
+}
+
+// refusal turns a welcome that is not OK into an error.
+func refusal(address string, w *Welcome) *Error {
+	s, ok := statuses[w.Status]
+	if !ok {
+		return &Error{Address: address, Kind: ErrServer, Detail: fmt.Sprintf("refused the session with status %d: %s", w.Status, w.Error)}
+	}
+	e := &Error{Address: address, Kind: s.kind, Detail: s.detail, Remedy: s.remedy}
+	if w.Error != "" {
+		e.Detail += ": " + w.Error
+	}
+	return e
+}

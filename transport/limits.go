@@ -1,0 +1,84 @@
+package transport
+
+import "time"
+
+// Version is the protocol's version; both sides must have the same.
+const Version = 1
+
+// DefaultPort is used where an address names none.
+const DefaultPort = 14833
+
+// Magic opens the preface and its answer. As in PNG, the line end and the ^Z betray connections that rewrite text.
+const Magic = "SCUDA\r\n\x1a"
+
+// FrameMagic opens every frame of commands ("SUCF" in memory).
+const FrameMagic = 0x46435553
+
+// Limits. All of them are checked before anything is allocated.
+const (
+	MaxToken   = 512
+	MaxHello   = 64 << 10
+	MaxWelcome = 4 << 20
+	MaxFrame   = 64 << 20
+	MaxCommand = 1 << 20
+	MaxMessage = 64 << 20
+	MaxThreads = 1 << 16
+	MaxDevices = 256
+
+	// CoreThread is the ordinal that the client's core uses for commands of its own (module upload, bye); programs' threads stay below.
+	CoreThread = MaxThreads - 1
+
+	// FirstTransfer is the first identifier of asynchronous downloads; smaller ones are thread ordinals, for synchronous downloads.
+	FirstTransfer = MaxThreads
+
+	// PullUnit is the unit in which MsgPull's result field counts the offset.
+	PullUnit = 1 << 20
+)
+
+// Times. A dead peer is noticed within Unanswered, whether data are under way (user timeout) or not (keep-alive).
+const (
+	ConnectTimeout   = 5 * time.Second
+	HandshakeTimeout = 10 * time.Second
+	PrefaceTimeout   = 5 * time.Second
+	Unanswered       = 15 * time.Second
+
+	keepIdle     = 5 * time.Second
+	keepInterval = 3 * time.Second
+	keepCount    = 3
+)
+
+// CommandFlags of a command header.
+type CommandFlags uint16
+
+// A command's flags.
+const (
+	FlagAnswer CommandFlags = 1 << iota // a reply is expected
+	FlagPTDS                            // the per-thread default-stream form was called
+	FlagBulk                            // bulk data follow the frame; their size is the payload's last 8 bytes
+)
+
+// MessageType says what a message is.
+type MessageType uint16
+
+// Messages of the main connection (server to client) and of the side connection (from MsgRun on).
+const (
+	MsgReply  MessageType = 1
+	MsgData   MessageType = 2
+	MsgDone   MessageType = 3
+	MsgNotice MessageType = 4
+
+	MsgRun    MessageType = 16
+	MsgRan    MessageType = 17
+	MsgPull   MessageType = 18
+	MsgPulled MessageType = 19
+	MsgPing   MessageType = 20
+	MsgPong   MessageType = 21
+)
+
+// Hello kinds.
+const (
+	KindCUDA = "cuda"
+	KindSide = "side"
+	KindNVML = "nvml"
+	KindInfo = "info"
+)

@@ -1,0 +1,60 @@
+package transport
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const maxVec = 4
+
+// fillVec makes I/O vectors of bufs; what does not fit waits for the next call.
+func fillVec(vec *[maxVec]unix.Iovec, bufs [][]byte) int {
+	n := 0
+	for _, b := range bufs {
+		if len(b) == 0 {
+			continue
+		}
+		if n == maxVec {
+			break
+		}
+		vec[n].Base = unsafe.SliceData(b)
+		vec[n].SetLen(len(b))
+		n++
+	}
+	return n
+}
+
+// The raw form is used because neither call can block: telling the scheduler would cost more than the call.
+
+func sendmsg(fd int, bufs [][]byte) (int, syscall.Errno) {
+	var vec [maxVec]unix.Iovec
+	n := fillVec(&vec, bufs)
+	if n == 0 {
+		return 0, 0
+	}
+	if n == 1 {
+		r, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(vec[0].Base)), uintptr(vec[0].Len),
+			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		return int(r), e
+	}
+	m := unix.Msghdr{Iov: &vec[0]}
+	m.SetIovlen(n)
+	r, _, e := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return int(r), e
+}
+
+func recvmsg(fd int, bufs [][]byte) (int, syscall.Errno) {
+	var vec [maxVec]unix.Iovec
+	n := fillVec(&vec, bufs)
+	if n == 1 {
+		r, _, e := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(vec[0].Base)), uintptr(vec[0].Len),
+			unix.MSG_DONTWAIT, 0, 0)
+		return int(r), e
+	}
+	m := unix.Msghdr{Iov: &vec[0]}
+	m.SetIovlen(n)
+	r, _, e := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT)
+	return int(r), e
+}
