@@ -1,0 +1,44 @@
+/* What the two driver libraries of the shim share: configuration, logging, a lock, and the search for the machine's own library. */
+#ifndef SCUDA_COMMON_H
+#define SCUDA_COMMON_H
+#include <stddef.h>
+#include <stdint.h>
+#include <stdatomic.h>
+
+#define SCUDA_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SCUDA_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define SCUDA_EXPORT __attribute__((visibility("default")))
+
+/* A lock of one word that spins a little and then sleeps on a futex. Zero-initialised: free. */
+typedef struct { _Atomic uint32_t word; } scuda_lock_t;
+void scuda_lock_slow(scuda_lock_t *l);
+void scuda_unlock_slow(scuda_lock_t *l);
+
+static inline void scuda_lock(scuda_lock_t *l) {
+  uint32_t free_word = 0;
+  if (SCUDA_UNLIKELY(!atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed)))
+    scuda_lock_slow(l);
+}
+static inline void scuda_unlock(scuda_lock_t *l) {
+  if (SCUDA_UNLIKELY(atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)) scuda_unlock_slow(l);
+}
+
+/* Sleeps while *word == value, at most timeout_ms (0: for ever). Wakes: n waiters. */
+void scuda_futex_wait(_Atomic uint32_t *word, uint32_t value, uint32_t timeout_ms);
+void scuda_futex_wake(_Atomic uint32_t *word, int n);
+
+enum { SCUDA_DEBUG = -4, SCUDA_INFO = 0, SCUDA_WARN = 4, SCUDA_ERROR = 8 };
+int scuda_log_enabled(int level);
+__attribute__((format(printf, 2, 3))) void scuda_log(int level, const char *format, ...);
+
+/* The configured server as "host:port" in buf; 1 when there is one. SCUDA_SERVER wins (empty: none), else the user's host file. */
+int scuda_server(char *buf, size_t cap);
+/* The token (SCUDA_TOKEN, SCUDA_TOKEN_FILE, else the user's token file) in buf; 1 when there is one. */
+int scuda_token(char *buf, size_t cap);
+
+/* Folder of the library that holds address `self`; 1 on success. */
+int scuda_folder_of(const void *self, char *buf, size_t cap);
+/* Opens the machine's own library of that name, never the one that holds `self`; NULL when there is none. env_override names a variable with its path. */
+void *scuda_find_real(const char *soname, const char *env_override, const void *self);
+
+#endif

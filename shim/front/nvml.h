@@ -1,0 +1,74 @@
+/* The NVML front: what its files share. An exported function is a generated stub that puts its arguments into an array of words and calls
+ * nvml_call with the function's generated description; from there everything is driven by the description. */
+#ifndef SCUDA_NVML_H
+#define SCUDA_NVML_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum {                        /* nvmlReturn_t values that the front itself answers */
+  NVML_OK = 0,
+  NVML_UNINITIALIZED = 1,
+  NVML_INVALID_ARGUMENT = 2,
+  NVML_NOT_SUPPORTED = 3,
+  NVML_NO_PERMISSION = 4,
+  NVML_NOT_FOUND = 6,
+  NVML_INSUFFICIENT_SIZE = 7,
+  NVML_DRIVER_NOT_LOADED = 9,
+  NVML_TIMEOUT = 10,
+  NVML_FUNCTION_NOT_FOUND = 13,
+  NVML_GPU_IS_LOST = 15,
+  NVML_MEMORY = 20,
+};
+
+enum nvml_class { NVML_FORWARD, NVML_DENIED, NVML_UNSUPPORTED };
+
+enum nvml_dir { NVML_VALUE, NVML_IN, NVML_OUT, NVML_INOUT, NVML_STR };
+
+enum {                        /* nvml_param.flags */
+  NVML_VERSIONED = 1,         /* the first word of the structure says its size (low 24 bits) and version (high 8 bits) */
+  NVML_COUNT_POINTER = 2,     /* the counting argument is a pointer to the count */
+};
+
+struct nvml_patch { uint16_t offset; uint8_t kind; };
+
+struct nvml_param {
+  uint8_t dir;
+  uint8_t kind;               /* of the handle that the value or element is, 0: none */
+  uint8_t flags;
+  uint8_t count_arg;          /* 1 + index of the argument that counts the elements, 0: `count` elements */
+  uint32_t size;              /* bytes of an element */
+  uint32_t count;
+  struct nvml_patch patch[2]; /* handles inside the element */
+};
+
+struct nvml_func {
+  const char *name;
+  uint16_t op;                /* 0: never sent */
+  uint8_t class;
+  uint8_t nparams;
+  const struct nvml_param *params;
+};
+
+extern const struct nvml_func nvml_funcs[];
+extern const uint32_t nvml_func_count;
+extern const char *const nvml_error_names[];   /* by code, NULL where there is none */
+extern const uint32_t nvml_error_count;
+extern const char nvml_digest[];               /* of the description, hexadecimal; the server compares it */
+
+#define NVML_MAX_PARAMS 8
+
+enum nvml_mode { NVML_UNDECIDED, NVML_REMOTE, NVML_PASS, NVML_NO_DRIVER };
+int nvml_mode(void);
+
+int nvml_call(uint32_t index, const uint64_t *args);      /* from the stubs */
+int nvml_forward(uint32_t index, const uint64_t *args);   /* remote mode: encode, send, decode */
+int nvml_pass(uint32_t index, const uint64_t *args);      /* to the machine's own library */
+void *nvml_real(const char *name);                        /* a function of the machine's own library or NULL */
+
+/* The session. Calls are made one at a time. */
+int nvml_session_begin(uint32_t flags);
+int nvml_session_end(void);
+int nvml_session_ready(void);
+int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len);
+int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes);  /* size of the server's private table; works before nvmlInit */
+#endif
