@@ -18,10 +18,10 @@
 
 void scuda_futex_wait(_Atomic uint32_t *word, uint32_t value, uint32_t timeout_ms) {
   struct timespec limit = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
-  syscall(SYS_futex, word, FUTEX_WAIT, value, timeout_ms ? &limit : NULL, NULL, 0);
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout_ms ? &limit : NULL, NULL, 0);
 }
 
-void scuda_futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0); }
+void scuda_futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
 
 void scuda_lock_slow(scuda_lock_t *l) {
   for (int i = 0; i < 200; i++) {

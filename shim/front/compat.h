@@ -2,8 +2,7 @@
  * older one. Force-included (-include) into every C file of the shim, the C parts of the Go core among them. */
 #ifndef SCUDA_COMPAT_H
 #define SCUDA_COMPAT_H
-#include <features.h>
-#if defined(__GLIBC__) && defined(__x86_64__)
+#if defined(__linux__) && defined(__x86_64__)
 __asm__(".symver dladdr,dladdr@GLIBC_2.2.5");
 __asm__(".symver dlclose,dlclose@GLIBC_2.2.5");
 __asm__(".symver dlerror,dlerror@GLIBC_2.2.5");
