@@ -1,0 +1,97 @@
+// A copy from pinned memory whose source is still being written by earlier work of the GPU's streams sends what was written.
+#include "check.h"
+#include <pthread.h>
+#include <unistd.h>
+
+static unsigned char *pin;
+enum { N = 1 << 20 };
+static void CUDA_CB writes(void *user) {
+  usleep(20000);
+  memset(pin, (int)(intptr_t)user, N);
+}
+
+static CUfunction spin;
+static CUevent event;
+static void *launches(void *cycles) {
+  CK(cuCtxSetCurrent(context));
+  CK(LAUNCH(spin, 1, 1, 0, 0, cycles));
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  start(argc, argv);
+  CUmodule m = load("kernels.ptx");
+  spin = function(m, "spin");
+  CUfunction add = function(m, "vector_add");
+  CUstream s, t;
+  CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+  CK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  unsigned char *got = malloc(N);
+  CUdeviceptr a, b;
+  CK(cuMemAllocHost((void **)&pin, N));
+  CK(cuMemAlloc(&a, N));
+  CK(cuMemAlloc(&b, N));
+  long long cycles = 30000000;
+
+  for (int round = 0; round < 5; round++) {
+    // A copy to the host, then an upload from the same pinned buffer.
+    memset(pin, 0x11, N);
+    CK(cuMemsetD8(a, 0x20 + round, N));
+    CK(LAUNCH(spin, 1, 1, 0, s, &cycles));
+    CK(cuMemcpyDtoHAsync(pin, a, N, s));
+    CK(cuMemcpyHtoDAsync(b, pin, N, s));
+    CK(cuStreamSynchronize(s));
+    CK(cuMemcpyDtoH(got, b, N));
+    for (int i = 0; i < N; i++) CHECK(got[i] == 0x20 + round, "copy, then upload: [%d] = %02x", i, got[i]);
+
+    // The same over two streams and an event; the upload takes a part.
+    memset(pin, 0x11, N);
+    CK(LAUNCH(spin, 1, 1, 0, s, &cycles));
+    CK(cuMemcpyDtoHAsync(pin, a, N, s));
+    CK(cuEventRecord(event, s));
+    CK(cuStreamWaitEvent(t, event, 0));
+    CK(cuMemcpyHtoDAsync(b, pin + 1000, 5000, t));
+    CK(cuMemcpyDtoHAsync(got, b, 5000, t));
+    CK(cuStreamSynchronize(t));
+    for (int i = 0; i < 5000; i++) CHECK(got[i] == 0x20 + round, "over two streams: [%d] = %02x", i, got[i]);
+
+    // A host function writes the source.
+    memset(pin, 0x11, N);
+    CK(LAUNCH(spin, 1, 1, 0, s, &cycles));
+    CK(cuLaunchHostFunc(s, writes, (void *)(intptr_t)(0x40 + round)));
+    CK(cuMemcpyHtoDAsync(b, pin, N, s));
+    CK(cuStreamSynchronize(s));
+    CK(cuMemcpyDtoH(got, b, N));
+    for (int i = 0; i < N; i++) CHECK(got[i] == 0x40 + round, "host function, then upload: [%d] = %02x", i, got[i]);
+  }
+  printf("pinned order ok\n");
+
+  // Thread A launches, thread B synchronises: B's wait covers A's launch.
+  pthread_t thread;
+  CUevent begin;
+  CK(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+  for (int round = 0; round < 5; round++) {
+    CK(cuEventRecord(begin, 0));
+    pthread_create(&thread, NULL, launches, &cycles);
+    pthread_join(thread, NULL);
+    CK(cuEventRecord(event, 0));
+    CK(cuCtxSynchronize());
+    CK(cuEventQuery(event));
+  }
+  printf("threads ok\n");
+
+  // A synchronous upload is seen by work on any stream afterwards.
+  int n = 1024;
+  float x[1024], y[1024];
+  for (int round = 0; round < 200; round++) {
+    for (int i = 0; i < n; i++) x[i] = (float)(i + round);
+    CK(cuMemcpyHtoD(a, x, sizeof x));
+    CK(LAUNCH(add, 4, 256, 0, t, &a, &a, &b, &n));
+    CK(cuMemcpyDtoHAsync(y, b, sizeof y, t));
+    CK(cuStreamSynchronize(t));
+    for (int i = 0; i < n; i++) CHECK(y[i] == 2.f * (i + round), "upload seen by stream: [%d] = %g", i, y[i]);
+  }
+  printf("ordering ok\n");
+  return 0;
+}

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Runs the correctness cases natively and through scuda and compares them; prints a table and writes JSON lines to $OUT.
+
+    check.py [-j N] [--timeout S] [--native-only | --remote-only] [--list] [CASE...]
+
+Cases: the functions of cases.py; "c:NAME" for the C programs of e2e/programs; "cu:static" and "cu:shared" (nvcc); "smi:..." (nvidia-smi).
+A case whose native run does not repeat itself bit for bit (it is run again when it differs) is reported as "varies", not as equal.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+RUN = str(HERE / "run.sh")
+sys.path.insert(0, str(HERE))
+
+PROGRAMS = ["query", "compute", "copies", "streams", "graph", "ordering", "threads", "fork", "errors", "fault", "vmm"]
+REMOTE_PROGRAMS = ["handles"]  # natively undefined
+SMI = {
+    "smi:plain": [],
+    "smi:list": ["-L"],
+    "smi:query": ["--query-gpu=index,name,uuid,serial,driver_version,pci.bus_id,memory.total,compute_cap,vbios_version,compute_mode,ecc.mode.current", "--format=csv"],
+    "smi:live": ["--query-gpu=memory.used,utilization.gpu,temperature.gpu,power.draw,clocks.sm", "--format=csv"],
+}
+# Attributes that scuda may answer with 0 until it offers the feature: unified memory, handles and interrupts of the local machine, stream memory
+# operations, NUMA, multicast.
+DIFFERENT_ATTRIBUTES = {83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 103, 104, 105, 110, 114, 116, 117, 118, 119, 122, 123, 124, 125, 128} | set(range(130, 148))
+
+
+class Case:
+    def __init__(self, name, command, parse, natively=True):
+        self.name, self.command, self.parse, self.natively = name, command, parse, natively
+
+
+def parse_case(stdout):
+    lines = [l for l in stdout.splitlines() if l.startswith('{"case"')]
+    if not lines:
+        raise ValueError("no result line")
+    r = json.loads(lines[-1])
+    return r["out"], r["info"]
+
+
+def parse_lines(stdout):
+    return {str(i): line for i, line in enumerate(stdout.splitlines())}, {}
+
+
+def parse_query(stdout):
+    out = {}
+    for line in stdout.splitlines():
+        m = re.match(r"attribute (\d+)", line)
+        if not m:
+            out[line.split(":")[0]] = line
+        elif int(m[1]) not in DIFFERENT_ATTRIBUTES:
+            out[m[0]] = line
+    return out, {}
+
+
+def parse_shape(stdout):
+    """nvidia-smi's table: numbers that change by themselves and the processes are left out."""
+    out = {}
+    for i, line in enumerate(stdout.splitlines()):
+        if "Processes:" in line:
+            break
+        if i > 0:
+            out[str(i)] = re.sub(r"\s+", " ", re.sub(r"\d+(MiB /|W /|C|%)|P\d", r"#\1", line))
+    return out, {}
+
+
+def build(folder):
+    """Builds the C and CUDA programs; gives the cases."""
+    cases = []
+    include = next((p for p in ("/usr/local/cuda/include", "/usr/local/cuda-13.0/include") if Path(p, "cuda.h").exists()), str(ROOT / "shim/include"))
+    libcuda = next((str(p) for p in (Path("/usr/local/nvidia/lib64"), Path("/usr/lib/x86_64-linux-gnu"), ROOT / "build/lib") if (p / "libcuda.so.1").exists()), None)
+    jobs = []
+    for name in PROGRAMS + REMOTE_PROGRAMS:
+        target = f"{folder}/{name}"
+        jobs.append((name, ["gcc", "-O1", "-Wno-unused", "-o", target, str(ROOT / f"e2e/programs/{name}.c"), "-I", include, "-L", libcuda or ".", "-l:libcuda.so.1", "-lm", "-lpthread", "-ldl"]))
+        cases.append(Case(f"c:{name}", [target, str(ROOT / "testdata/kernels")], parse_query if name == "query" else parse_lines, name in PROGRAMS))
+    if shutil.which("nvcc"):
+        for kind in ("static", "shared"):
+            jobs.append((kind, ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind, "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]))
+            cases.append(Case(f"cu:{kind}", [f"{folder}/{kind}"], parse_lines))
+    running = [(n, subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for n, c in jobs]
+    for name, p in running:
+        text, _ = p.communicate()
+        if p.returncode:
+            print(f"building {name} failed:\n{text}", flush=True)
+    return cases
+
+
+def run(side, case, timeout, env):
+    begin = time.monotonic()
+    r = {"side": side, "case": case.name, "out": None, "info": {}, "error": None}
+    try:
+        p = subprocess.run([RUN, side, *case.command], capture_output=True, text=True, errors="replace", timeout=timeout, env=env, cwd=HERE)
+        if p.returncode:
+            tail = "\n".join((p.stderr.strip() or p.stdout.strip()).splitlines()[-12:])
+            r["error"] = f"exit {p.returncode}: {tail}"
+        elif side == "remote" and "scuda:" in p.stderr:
+            r["info"]["stderr"] = p.stderr[-2000:]
+        if not p.returncode:
+            r["out"], info = case.parse(p.stdout)
+            r["info"].update(info)
+            driver = r["info"].get("driver")
+            if side == "remote" and driver and not all("/build/lib/" in d or d.startswith(env.get("BUILD", "/build")) for d in driver):
+                r["error"] = f"used the real driver: {driver}"
+    except subprocess.TimeoutExpired as e:
+        tail = (e.stderr or b"").decode(errors="replace")[-1500:] if isinstance(e.stderr, bytes) else str(e.stderr or "")[-1500:]
+        r["error"] = f"no end within {timeout} s\n{tail}"
+    except ValueError as e:
+        r["error"] = str(e)
+    r["seconds"] = round(time.monotonic() - begin, 2)
+    return r
+
+
+def compare(case, timeout, env, sides):
+    native = run("native", case, timeout, env) if "native" in sides and case.natively else None
+    remote = run("remote", case, timeout, env) if "remote" in sides else None
+    verdict, notes = "equal", []
+    for r in (native, remote):
+        if r and r["error"]:
+            verdict = "FAILED"
+            notes.append(f"{r['side']}: {r['error']}")
+    if verdict == "equal" and native and remote and native["out"] != remote["out"]:
+        again = run("native", case, timeout, env)
+        keys = sorted(set(native["out"]) | set(remote["out"]))
+        differ = [k for k in keys if native["out"].get(k) != remote["out"].get(k)]
+        unstable = {k for k in keys if (again["out"] or {}).get(k) != native["out"].get(k)}
+        real = [k for k in differ if k not in unstable]
+        verdict = "DIFFERS" if real else "varies"
+        for k in real[:12] or differ[:4]:
+            notes.append(f"{k}: native {native['out'].get(k)!r}, remote {remote['out'].get(k)!r}")
+    elif verdict == "equal" and not (native and remote):
+        verdict = "ran"
+    return {"case": case.name, "verdict": verdict, "native": native, "remote": remote, "notes": notes}
+
+
+def start_server(folder, env):
+    p = subprocess.Popen([RUN, "serve", folder], env=env, stdin=subprocess.DEVNULL)
+    address = Path(folder, "address")
+    deadline = time.monotonic() + 40
+    while not address.exists():
+        if p.poll() is not None or time.monotonic() > deadline:
+            sys.exit("check.py: the server did not start")
+        time.sleep(0.05)
+    return p, address.read_text().strip()
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("cases", nargs="*", help="names or prefixes; a leading - leaves out (after --)")
+    ap.add_argument("-j", type=int, default=4, help="cases at once")
+    ap.add_argument("--timeout", type=float, default=180)
+    ap.add_argument("--native-only", action="store_true")
+    ap.add_argument("--remote-only", action="store_true")
+    ap.add_argument("--list", action="store_true")
+    a = ap.parse_args()
+    from cases import CASES
+
+    work = tempfile.mkdtemp(prefix="scuda-check-")
+    everything = build(work)
+    everything += [Case(n, [sys.executable, str(HERE / "cases.py"), n], parse_case) for n in CASES]
+    smi = shutil.which("nvidia-smi")
+    if smi:  # a copy, since the remote side does not see the driver's folder
+        shutil.copy(smi, f"{work}/nvidia-smi")
+        for name, arguments in SMI.items():
+            everything.append(Case(name, [f"{work}/nvidia-smi", *arguments], parse_shape if name == "smi:plain" else parse_lines))
+    chosen = [c for c in everything if not a.cases or any(c.name == w or (w.endswith(":") and c.name.startswith(w)) for w in a.cases)]
+    if a.list:
+        print("\n".join(c.name for c in everything))
+        return 0
+    if not chosen:
+        sys.exit("check.py: no such case; --list shows them")
+
+    sides = ["native"] if a.native_only else ["remote"] if a.remote_only else ["native", "remote"]
+    env = dict(os.environ, PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton", HF_HUB_OFFLINE="1")
+    server = None
+    if "remote" in sides and "SCUDA_SERVER" not in env:
+        server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
+    out = open(Path(os.environ.get("OUT", work)) / "check.jsonl", "a")
+    results = []
+    try:
+        with concurrent.futures.ThreadPoolExecutor(a.j) as pool:
+            for f in concurrent.futures.as_completed([pool.submit(compare, c, a.timeout, env, sides) for c in chosen]):
+                r = f.result()
+                results.append(r)
+                out.write(json.dumps(r) + "\n")
+                out.flush()
+                seconds = "  ".join(f"{s} {r[s]['seconds']:6.1f} s" if r[s] else f"{s}        -" for s in ("native", "remote"))
+                print(f"{r['case']:<20} {r['verdict']:<8} {seconds}", flush=True)
+                for note in r["notes"]:
+                    print("    " + note.replace("\n", "\n    "), flush=True)
+    finally:
+        if server:
+            server.terminate()
+            server.wait(10)
+            if os.environ.get("OUT"):
+                shutil.copy(f"{work}/server/log", Path(os.environ["OUT"]) / "server.log")
+    bad = [r["case"] for r in results if r["verdict"] in ("FAILED", "DIFFERS")]
+    print(f"{len(results) - len(bad)} of {len(results)} cases right" + (f"; not: {' '.join(sorted(bad))}" if bad else ""))
+    shutil.rmtree(work, ignore_errors=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
