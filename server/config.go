@@ -1,0 +1,130 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"scuda.dev/scuda/transport"
+)
+
+// Limits that a [Config] does not set.
+const (
+	maxHandshakes    = 256              // connections that have not sent their preface yet
+	maxNVML          = 64               // NVML sessions at once
+	startTimeout     = 60 * time.Second // of a worker: driver initialisation included
+	takeTimeout      = 30 * time.Second // how long a client waits for a worker
+	defaultDrain     = 30 * time.Second
+	defaultWarm      = 1
+	minTokenBytes    = 8
+	maxTokenFileSize = 4096
+)
+
+// Errors of [Config.Check] and [Serve].
+var (
+	ErrInsecure = errors.New("a server that others can reach needs a token")
+	ErrToken    = errors.New("unusable token file")
+	ErrNoWorker = errors.New("no worker could be started")
+)
+
+// Config says how to serve. Its zero value serves on every GPU of the machine (or the simulated one), on the loopback address.
+type Config struct {
+	Addr     string           // HOST:PORT, port 0 picks one; default 127.0.0.1:14833
+	Listener *net.TCPListener // used instead of Addr where set
+
+	Token    []byte // secret that clients must present; nil: none
+	Insecure bool   // allows an address other than loopback without a token
+
+	GPU        string // "real", "sim" or "auto" (the real driver where there is one)
+	Library    string // path of the driver library; default libcuda.so.1
+	SimMemory  uint64 // bytes of a simulated GPU, 0: its default
+	SimDevices int    // simulated GPUs, 0: its default
+
+	CacheDir   string // module cache; default [modcache.DefaultDir]; "none" keeps images in memory
+	CacheBytes int64  // its bound, 0: its default
+	Staging    int    // pinned staging slots of 1 MiB for each session, 0: default
+
+	Warm        int           // workers kept ready; default 1
+	MaxSessions int           // CUDA sessions at once, 0: no limit
+	Drain       time.Duration // how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
+
+	Log    *slog.Logger
+	Stderr io.Writer             // the workers' standard error; default os.Stderr
+	Ready  func(Status)          // called once when clients are welcome
+	Worker func() (string, []string, []string) // program, arguments and extra environment of a worker; default: this program with "worker"
+}
+
+// Status is what [Config.Ready] learns.
+type Status struct {
+	Addr    net.Addr
+	GPU     string // "real" or "sim"
+	Driver  string
+	Devices []transport.Device
+}
+
+func (c Config) withDefaults() Config {
+	if c.Addr == "" {
+		c.Addr = fmt.Sprintf("127.0.0.1:%d", transport.DefaultPort)
+	}
+	if c.GPU == "" {
+		c.GPU = "auto"
+	}
+	c.Warm = max(c.Warm, defaultWarm)
+	if c.Drain == 0 {
+		c.Drain = defaultDrain
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Stderr == nil {
+		c.Stderr = os.Stderr
+	}
+	if c.Worker == nil {
+		c.Worker = func() (string, []string, []string) { return "/proc/self/exe", []string{"worker"}, nil }
+	}
+	return c
+}
+
+// CheckAddress refuses an address that other machines can reach unless there is a token or the operator insists.
+func CheckAddress(addr string, token []byte, insecure bool) error {
+	if len(token) > 0 || insecure {
+		return nil
+	}
+	full, err := transport.ParseAddress(addr)
+	if err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(full)
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is not a loopback address; give --token-file FILE, or --insecure if everybody who reaches it may use the GPUs", ErrInsecure, addr)
+}
+
+// ReadToken reads a token file: its first line, without surrounding space.
+func ReadToken(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrToken, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFileSize))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrToken, err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	token := strings.TrimSpace(line)
+	if len(token) < minTokenBytes || len(token) > transport.MaxToken {
+		return nil, fmt.Errorf("%w: the first line of %s has %d bytes; write %d to %d there, for example with: openssl rand -hex 32",
+			ErrToken, path, len(token), minTokenBytes, transport.MaxToken)
+	}
+	return []byte(token), nil
+}

@@ -1,0 +1,59 @@
+package nvmldispatch
+
+import (
+	"unsafe"
+
+	"scuda.dev/scuda/api/nvml"
+)
+
+type direction uint8
+
+const (
+	dirValue direction = iota
+	dirIn
+	dirOut
+	dirInOut
+	dirStr
+)
+
+type paramFlags uint8
+
+const (
+	versioned    paramFlags = 1 << iota // the first word says the size (low 24 bits) and version (high 8 bits)
+	countPointer                        // the counting argument points to the count
+	text                                // characters: the reply ends at the NUL
+	deletes                             // the handle is gone after success
+)
+
+type kind uint8
+
+// patch is a handle inside an element.
+type patch struct {
+	offset uint16
+	kind   kind
+}
+
+// param mirrors struct nvml_param of shim/front/nvml.h.
+type param struct {
+	dir      direction
+	kind     kind
+	flags    paramFlags
+	countArg uint8 // 1 + index of the argument that counts the elements; 0: count elements
+	size     uint32
+	count    uint32
+	patches  []patch
+}
+
+type function struct {
+	name   string
+	params []param
+	call   func(nvml.Driver, *arguments) nvml.NvmlReturn
+}
+
+const maxParams = 8
+
+// arguments are a call's: word for values, at for pointers.
+type arguments struct {
+	word [maxParams]uint64
+	at   [maxParams]unsafe.Pointer
+}

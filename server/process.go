@@ -1,0 +1,268 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/transport"
+)
+
+// Messages between supervisor and worker.
+const (
+	msgConfig  = "config"  // workerConfig, first message to a worker
+	msgReady   = "ready"   // readyInfo, the worker's answer
+	msgFailed  = "failed"  // failedInfo, the worker's other answer
+	msgSession = "session" // sessionInfo with the main connection
+	msgSide    = "side"    // with the side connection
+	msgDrain   = "drain"   // the supervisor shuts down soon
+	msgEnded   = "ended"   // endedInfo, the session is over and the worker exits
+)
+
+// Worker modes.
+const (
+	modeCUDA = "cuda"
+	modeNVML = "nvml"
+)
+
+type workerConfig struct {
+	Mode       string
+	GPU        string
+	Library    string
+	SimMemory  uint64
+	SimDevices int
+	CacheDir   string
+	CacheBytes int64
+	Staging    int
+	LogLevel   int
+}
+
+type readyInfo struct {
+	GPU           string
+	Driver        string
+	DriverVersion int
+	Devices       []transport.Device
+}
+
+type failedInfo struct{ Error string }
+
+type sessionInfo struct {
+	ID     string
+	Remote string
+	Hello  transport.Hello
+}
+
+type endedInfo struct {
+	Reason string // empty after a clean end
+	Calls  uint64
+}
+
+// process is a worker process, ready for a session.
+type process struct {
+	cmd    *exec.Cmd
+	line   *handoff.Conn
+	ready  readyInfo
+	exited chan struct{} // closed once the process is reaped; err, ended and hasEnded are valid then
+	err    error
+	ended  endedInfo
+	clean  bool // the worker said that its session ended
+}
+
+// startProcess starts a worker and waits until its driver is initialised.
+func startProcess(ctx context.Context, cfg Config, wc workerConfig) (*process, error) {
+	line, theirs, err := handoff.Pair()
+	if err != nil {
+		return nil, err
+	}
+	name, args, env := cfg.Worker()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(cmd.Environ(), env...)
+	cmd.ExtraFiles = append(cmd.ExtraFiles, theirs) // descriptor 3 of the worker
+	cmd.Stdout, cmd.Stderr = cfg.Stderr, cfg.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the supervisor alone
+	err = cmd.Start()
+	theirs.Close()
+	if err != nil {
+		line.Close()
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	p := &process{cmd: cmd, line: line, exited: make(chan struct{})}
+	answer := make(chan error, 1)
+	var reader sync.WaitGroup
+	reader.Go(func() { answer <- p.handshake(wc); p.listen() })
+	go func() {
+		err := cmd.Wait()
+		reader.Wait() // whatever the worker said before it ended has been read
+		p.err = err
+		line.Close()
+		close(p.exited)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		err = fmt.Errorf("worker %d did not get ready: %w", cmd.Process.Pid, context.Cause(ctx))
+	}
+	if err != nil {
+		p.kill()
+		<-p.exited
+		if p.err != nil && !errors.As(err, new(*workerError)) {
+			err = fmt.Errorf("%w (%w)", err, p.err)
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// workerError is a worker that says why it cannot serve.
+type workerError struct{ text string }
+
+func (e *workerError) Error() string { return e.text }
+
+func (p *process) handshake(wc workerConfig) error {
+	if err := p.line.Send(msgConfig, wc, -1); err != nil {
+		return fmt.Errorf("configure a worker: %w", err)
+	}
+	m, err := p.line.Receive()
+	if err != nil {
+		return fmt.Errorf("worker ended before it was ready: %w", err)
+	}
+	closeFD(m.FD)
+	switch m.Type {
+	case msgReady:
+		return m.Decode(&p.ready)
+	case msgFailed:
+		var f failedInfo
+		if err := m.Decode(&f); err != nil {
+			return err
+		}
+		return &workerError{f.Error}
+	}
+	return fmt.Errorf("%w: a new worker says %q", handoff.ErrMalformed, m.Type)
+}
+
+// listen reads what the worker says until it ends.
+func (p *process) listen() {
+	for {
+		m, err := p.line.Receive()
+		if err != nil {
+			return
+		}
+		closeFD(m.FD)
+		if m.Type == msgEnded && m.Decode(&p.ended) == nil {
+			p.clean = true
+		}
+	}
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) gone() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the process at once; the driver frees what it held.
+func (p *process) kill() { _ = p.cmd.Process.Kill() }
+
+// pool keeps workers ready. Each of its fillers holds one process until somebody takes it.
+type pool struct {
+	start   func(context.Context) (*process, error)
+	failed  func(error)
+	idle    chan *process
+	refused chan error
+	wg      sync.WaitGroup
+}
+
+func newPool(ctx context.Context, n int, start func(context.Context) (*process, error), failed func(error)) *pool {
+	p := &pool{start: start, failed: failed, idle: make(chan *process), refused: make(chan error)}
+	for range n {
+		p.wg.Go(func() { p.fill(ctx) })
+	}
+	return p
+}
+
+func (p *pool) fill(ctx context.Context) {
+	const least, most = 500 * time.Millisecond, 10 * time.Second
+	pause := least
+	for ctx.Err() == nil {
+		began := time.Now()
+		w, err := p.start(ctx)
+		if err == nil {
+			select {
+			case p.idle <- w:
+				pause = least
+				continue
+			case <-ctx.Done():
+				w.line.Close() // its end makes an idle worker exit
+				w.kill()
+				<-w.exited
+				return
+			case <-w.exited:
+				err = fmt.Errorf("worker %d died while idle: %w", w.pid(), exitReason(w))
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.failed(err)
+		if time.Since(began) > most {
+			pause = least
+		}
+		if !p.refuse(ctx, err, pause) {
+			return
+		}
+		pause = min(2*pause, most)
+	}
+}
+
+// refuse answers everybody who asks for a worker during the pause with the reason why there is none.
+func (p *pool) refuse(ctx context.Context, err error, pause time.Duration) bool {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	for {
+		select {
+		case p.refused <- err:
+		case <-t.C:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// take hands out a ready worker.
+func (p *pool) take(ctx context.Context) (*process, error) {
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	for {
+		select {
+		case w := <-p.idle:
+			if w.gone() {
+				continue
+			}
+			return w, nil
+		case err := <-p.refused:
+			return nil, fmt.Errorf("%w: %w", ErrNoWorker, err)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrNoWorker, context.Cause(ctx))
+		}
+	}
+}
+
+func exitReason(p *process) error {
+	if p.err != nil {
+		return p.err
+	}
+	return errors.New("exit status 0")
+}

@@ -1,0 +1,308 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport"
+)
+
+// supervisor is a running server.
+type supervisor struct {
+	cfg      Config
+	log      *slog.Logger
+	pool     *pool
+	sessions sessions
+	draining atomic.Bool
+	first    chan struct{} // closed when facts is valid
+	once     sync.Once
+	facts    atomic.Pointer[readyInfo] // what the latest CUDA worker saw
+	stop     context.Context           // ends when connections must be dropped
+	handlers sync.WaitGroup
+	slots    chan struct{} // bounds handshakes under way
+}
+
+// Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long as cfg.Drain
+// allows, and returns nil.
+func Serve(ctx context.Context, cfg Config) error {
+	cfg = cfg.withDefaults()
+	if cfg.Listener == nil {
+		if err := CheckAddress(cfg.Addr, cfg.Token, cfg.Insecure); err != nil {
+			return err
+		}
+		full, err := transport.ParseAddress(cfg.Addr)
+		if err != nil {
+			return err
+		}
+		if cfg.Listener, err = transport.Listen(ctx, full); err != nil {
+			return listenError(full, err)
+		}
+	}
+	defer cfg.Listener.Close()
+
+	stop, kill := context.WithCancel(context.WithoutCancel(ctx))
+	defer kill()
+	s := &supervisor{cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), slots: make(chan struct{}, maxHandshakes)}
+	s.sessions.init(cfg.MaxSessions)
+	warm, cool := context.WithCancel(ctx)
+	defer cool()
+	broken := make(chan error, 1)
+	s.pool = newPool(warm, cfg.Warm, s.startCUDA, func(err error) {
+		s.log.Error("a worker failed", "error", err)
+		select {
+		case broken <- err:
+		default:
+		}
+	})
+	defer s.pool.wg.Wait()
+	defer cool()
+
+	select {
+	case <-s.first:
+	case err := <-broken: // before it ever worked: the operator has to act
+		return fmt.Errorf("%w: %w", ErrNoWorker, err)
+	case <-ctx.Done():
+		return nil
+	}
+	facts := s.facts.Load()
+	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices", len(facts.Devices))
+	if cfg.Ready != nil {
+		cfg.Ready(Status{Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices})
+	}
+
+	accepting := make(chan error, 1)
+	go func() { accepting <- s.accept() }()
+	var err error
+	select {
+	case <-ctx.Done():
+		s.draining.Store(true)
+		cfg.Listener.Close()
+		<-accepting
+	case err = <-accepting:
+	}
+	s.drain()
+	kill()
+	s.handlers.Wait()
+	return err
+}
+
+func listenError(addr string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("cannot listen on %s: the port is in use; stop the other server or choose another port with -l HOST:PORT (0 picks one): %w", addr, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("cannot listen on %s: no interface of this machine has the address: %w", addr, err)
+	}
+	return fmt.Errorf("cannot listen on %s: %w", addr, err)
+}
+
+func (s *supervisor) workerConfig(mode string) workerConfig {
+	level := slog.LevelError
+	for _, l := range []slog.Level{slog.LevelWarn, slog.LevelInfo, slog.LevelDebug} {
+		if s.log.Enabled(s.stop, l) {
+			level = l
+		}
+	}
+	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices,
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, LogLevel: int(level)}
+}
+
+func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
+	p, err := startProcess(ctx, s.cfg, s.workerConfig(modeCUDA))
+	if err == nil {
+		s.facts.Store(&p.ready)
+		s.once.Do(func() { close(s.first) })
+	}
+	return p, err
+}
+
+func (s *supervisor) accept() error {
+	for {
+		select {
+		case s.slots <- struct{}{}:
+		case <-s.stop.Done():
+			return nil
+		}
+		c, err := s.cfg.Listener.AcceptTCP()
+		if err != nil {
+			<-s.slots
+			if errors.Is(err, net.ErrClosed) && s.draining.Load() {
+				return nil
+			}
+			var sys syscall.Errno
+			if errors.As(err, &sys) && (sys == unix.EMFILE || sys == unix.ENFILE || sys == unix.ECONNABORTED || sys == unix.ENOBUFS || sys == unix.ENOMEM) {
+				s.log.Warn("cannot accept a connection for now", "error", err)
+				select {
+				case <-time.After(50 * time.Millisecond):
+				case <-s.stop.Done():
+				}
+				continue
+			}
+			return fmt.Errorf("accept: %w", err)
+		}
+		s.handlers.Go(func() { s.handle(c) })
+	}
+}
+
+// handle carries out the opening of a connection; docs/protocol.md.
+func (s *supervisor) handle(c *net.TCPConn) {
+	handshaking := true
+	admitted := func() {
+		if handshaking {
+			handshaking = false
+			<-s.slots
+		}
+	}
+	defer admitted()
+	defer c.Close()
+	unhook := context.AfterFunc(s.stop, func() { c.Close() })
+	defer unhook()
+	log := s.log.With("peer", c.RemoteAddr().String())
+	if err := transport.Tune(c); err != nil {
+		log.Warn("cannot set up a connection", "error", err)
+		return
+	}
+	_ = c.SetDeadline(time.Now().Add(transport.PrefaceTimeout))
+	hello, err := transport.ReadPreface(c, s.cfg.Token)
+	if err == nil {
+		err = checkDigest(hello)
+	}
+	if err != nil {
+		s.refuse(c, log, err)
+		return
+	}
+	log = log.With("kind", hello.Kind, "host", hello.Host, "program", hello.Program, "pid", hello.PID)
+	switch hello.Kind {
+	case transport.KindCUDA:
+		_ = c.SetDeadline(time.Time{})
+		admitted()
+		err = s.openSession(c, hello, log)
+	case transport.KindNVML:
+		_ = c.SetDeadline(time.Time{})
+		admitted()
+		err = s.openNVML(c, hello, log)
+	case transport.KindSide:
+		err = s.joinSide(c, hello)
+	case transport.KindInfo:
+		admitted()
+		err = s.serveInfo(c)
+	default:
+		err = refusef(transport.StatusMalformed, "unknown kind of connection %.40q", hello.Kind)
+	}
+	if err != nil {
+		s.refuse(c, log, err)
+	}
+}
+
+// refusal is an answer to a preface other than welcome.
+type refusal struct {
+	status transport.Status
+	text   string
+	err    error
+}
+
+func (r *refusal) Error() string { return r.text }
+func (r *refusal) Unwrap() error { return r.err }
+
+func refusef(status transport.Status, format string, args ...any) error {
+	e := fmt.Errorf(format, args...)
+	return &refusal{status, e.Error(), e}
+}
+
+// refuse tells the peer why it is not served. A peer that has sent nothing sensible gets the reason as well: it may be a client of another version.
+func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
+	w := transport.Welcome{Status: transport.StatusOf(err), Version: Version(), Error: err.Error()}
+	if r := (*refusal)(nil); errors.As(err, &r) {
+		w.Status = r.status
+	}
+	if errors.Is(err, net.ErrClosed) || s.stop.Err() != nil {
+		return
+	}
+	log.Warn("refused a connection", "status", uint32(w.Status), "error", err)
+	_ = sendWelcome(c, &w)
+	// Closing with unread bytes would reset the connection and could take the answer with it.
+	_ = c.CloseWrite()
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	var sink [4096]byte
+	for range 64 {
+		if _, err := c.Read(sink[:]); err != nil {
+			return
+		}
+	}
+}
+
+func sendWelcome(c *net.TCPConn, w *transport.Welcome) error {
+	b, err := transport.AppendWelcome(nil, w)
+	if err != nil {
+		return err
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(time.Time{})
+}
+
+// serveInfo answers with what is known of the server, then echoes pings for measuring the round trip.
+func (s *supervisor) serveInfo(c *net.TCPConn) error {
+	const idle, most = 30 * time.Second, 4096
+	if err := sendWelcome(c, s.welcome(s.facts.Load())); err != nil {
+		return nil // the peer is gone: there is nobody to tell
+	}
+	buf := make([]byte, transport.MessageHeaderSize, transport.MessageHeaderSize+most)
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(idle))
+		buf = buf[:transport.MessageHeaderSize]
+		if !readFull(c, buf) {
+			return nil
+		}
+		h, _, err := transport.ParseMessage(buf)
+		if err != nil || h.Type != transport.MsgPing || h.Len > most {
+			return nil
+		}
+		h.Type = transport.MsgPong
+		out := h.Append(buf[:0])[:transport.MessageHeaderSize+transport.Pad(int(h.Len))]
+		if !readFull(c, out[transport.MessageHeaderSize:]) {
+			return nil
+		}
+		if _, err := c.Write(out); err != nil {
+			return nil
+		}
+	}
+}
+
+func (s *supervisor) welcome(r *readyInfo) *transport.Welcome {
+	return &transport.Welcome{Version: Version(), Digest: digest, Driver: r.Driver, DriverVersion: r.DriverVersion, GPU: r.GPU, Devices: r.Devices}
+}
+
+// drain waits for the running sessions, then ends those that are left.
+func (s *supervisor) drain() {
+	left := s.sessions.each(func(x *session) {
+		_ = x.proc.line.Send(msgDrain, struct{}{}, -1)
+	})
+	if left > 0 {
+		s.log.Info("draining", "sessions", left, "at_most", s.cfg.Drain.String())
+	}
+	if s.cfg.Drain > 0 {
+		t := time.NewTimer(s.cfg.Drain)
+		defer t.Stop()
+		select {
+		case <-s.sessions.empty():
+			return
+		case <-t.C:
+		}
+	}
+	if left := s.sessions.each(func(x *session) { x.proc.kill() }); left > 0 {
+		s.log.Warn("ended the sessions that were still running", "sessions", left)
+	}
+	<-s.sessions.empty()
+}

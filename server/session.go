@@ -1,0 +1,244 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport"
+)
+
+// session is a client that a worker serves.
+type session struct {
+	id, secret string
+	nvml       bool
+	proc       *process // set before the session can be found
+}
+
+// sessions are those that have a worker, and the places taken by those that wait for one.
+type sessions struct {
+	mu     sync.Mutex
+	limit  int
+	byID   map[string]*session
+	cuda   int // places taken
+	nvml   int
+	idle   chan struct{} // closed while there is no session
+	closed bool          // idle is closed
+}
+
+func (s *sessions) init(limit int) {
+	s.limit, s.byID = limit, make(map[string]*session)
+	s.idle, s.closed = make(chan struct{}), true
+	close(s.idle)
+}
+
+// admit takes a place for a session.
+func (s *sessions) admit(nvml bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case nvml && s.nvml >= maxNVML:
+		return refusef(transport.StatusBusy, "%d NVML sessions are open, no more are allowed", s.nvml)
+	case !nvml && s.limit > 0 && s.cuda >= s.limit:
+		return refusef(transport.StatusBusy, "%d of %d sessions are taken", s.cuda, s.limit)
+	}
+	s.count(nvml, 1)
+	return nil
+}
+
+func (s *sessions) leave(nvml bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count(nvml, -1)
+}
+
+func (s *sessions) count(nvml bool, by int) {
+	if nvml {
+		s.nvml += by
+	} else {
+		s.cuda += by
+	}
+	switch n := s.cuda + s.nvml; {
+	case n > 0 && s.closed:
+		s.idle, s.closed = make(chan struct{}), false
+	case n == 0 && !s.closed:
+		close(s.idle)
+		s.closed = true
+	}
+}
+
+func (s *sessions) add(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byID[x.id] = x
+}
+
+func (s *sessions) remove(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, x.id)
+}
+
+// find looks a session up for a side connection. It takes the same time for a wrong secret as for a wrong id.
+func (s *sessions) find(id, secret string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, ok := s.byID[id]
+	if !ok {
+		x = &session{secret: hex.EncodeToString(make([]byte, 16))}
+	}
+	same := subtle.ConstantTimeCompare([]byte(x.secret), []byte(secret)) == 1
+	if !ok || !same || x.nvml {
+		return nil
+	}
+	return x
+}
+
+func (s *sessions) each(f func(*session)) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.byID {
+		f(x)
+	}
+	return len(s.byID)
+}
+
+func (s *sessions) empty() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.idle
+}
+
+func randomHex(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the client has to be told.
+func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
+	return s.serveSession(c, hello, log, false, s.pool.take)
+}
+
+// openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in milliseconds.
+func (s *supervisor) openNVML(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
+	return s.serveSession(c, hello, log, true, func(ctx context.Context) (*process, error) {
+		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML))
+	})
+}
+
+func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error)) error {
+	if s.draining.Load() {
+		return refusef(transport.StatusDraining, "the server is shutting down")
+	}
+	if err := s.sessions.admit(nvml); err != nil {
+		return err
+	}
+	defer s.sessions.leave(nvml)
+	p, err := worker(s.stop)
+	if err != nil {
+		return refusef(transport.StatusFailed, "%w", err)
+	}
+	defer func() {
+		p.line.Close() // ends a worker that has no session
+		<-p.exited
+	}()
+	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, proc: p}
+	log = log.With("session", x.id, "worker", p.pid())
+	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there. It
+	// sends nothing until a command comes, and the client sends none before the welcome.
+	err = passOn(c, p, msgSession, sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *hello})
+	if err != nil {
+		p.kill()
+		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
+	}
+	s.sessions.add(x)
+	defer s.sessions.remove(x)
+	w := s.welcome(&p.ready)
+	w.Session, w.Secret = x.id, x.secret
+	began := time.Now()
+	log.Info("session opened")
+	if err := sendWelcome(c, w); err != nil {
+		log.Info("the client went away during the handshake", "error", err)
+	}
+	c.Close() // the worker holds the connection now
+	select {
+	case <-p.exited:
+	case <-s.stop.Done():
+		p.kill()
+		<-p.exited
+	}
+	lasted := slog.Duration("lasted", time.Since(began).Round(time.Millisecond))
+	switch {
+	case p.clean && p.ended.Reason == "":
+		log.Info("session closed", lasted, "calls", p.ended.Calls)
+	case p.clean:
+		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
+	default:
+		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
+	}
+	return nil
+}
+
+// joinSide hands a side connection to the worker of its session.
+func (s *supervisor) joinSide(c *net.TCPConn, hello *transport.Hello) error {
+	x := s.sessions.find(hello.Session, hello.Secret)
+	if x == nil {
+		return refusef(transport.StatusSession, "no such session; it may have ended")
+	}
+	if err := sendWelcome(c, &transport.Welcome{Version: Version(), Digest: digest, Session: x.id}); err != nil {
+		return nil // the client will ask again
+	}
+	_ = c.SetDeadline(time.Time{})
+	if err := passOn(c, x.proc, msgSide, struct{}{}); err != nil {
+		s.log.Warn("cannot pass on a side connection", "session", x.id, "error", err)
+	}
+	return nil
+}
+
+// passOn sends a connection's descriptor to a worker.
+func passOn(c *net.TCPConn, p *process, kind string, body any) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) { sent = p.line.Send(kind, body, int(fd)) })
+	return errors.Join(err, sent)
+}
+
+func closeFD(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+}
+
+func readFull(r io.Reader, b []byte) bool {
+	_, err := io.ReadFull(r, b)
+	return err == nil
+}
+
+func checkDigest(h *transport.Hello) error {
+	if h.Kind == transport.KindInfo || h.Kind == transport.KindSide || h.Digest == digest {
+		return nil
+	}
+	return refusef(transport.StatusDigest, "client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",
+		orUnknown(h.Version), orUnknown(h.Digest), Version(), digest)
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "(unknown)"
+	}
+	return fmt.Sprintf("%.40s", s)
+}

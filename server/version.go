@@ -1,0 +1,14 @@
+package server
+
+import "runtime/debug"
+
+// digest of the API description; both sides of a session must have the same.
+var digest = "unset"
+
+// Version is the scuda release, as the build recorded it.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
