@@ -2,6 +2,8 @@
 // function its semantics (cuda.semantics, nvml.semantics). Load resolves both into a Spec, from which everything repetitive is generated.
 package api
 
+import "slices"
+
 // Class says where and how a function is carried out.
 type Class int
 
@@ -38,27 +40,36 @@ type Param struct {
 	Size   int    // bytes of one element (values: 1, 2, 4 or 8; structs by value: their size)
 	Signed bool
 	Float  bool
-	Struct bool     // the element is a struct or union (Patches lists the handles in it)
-	Handle string   // handle type name ("CUstream") when the value or element is a handle
-	Device bool     // the value is a CUdevice (or NVML device handle) ordinal
-	Stream bool     // a CUstream whose 0 means the default stream of the called form
-	Delete bool     // the call destroys this handle
-	Count  string   // "1", or the name of the parameter that holds the count, or "*name" when it is an in/out pointer to it
-	GoType string   // type in the generated Go interface
-	Patch  []Patch  // handles and devices inside the element
+	Struct bool   // the element is a struct or union (Patches lists the handles in it)
+	Handle string // handle type name ("CUstream") when the value or element is a handle
+	Device bool   // the value is a CUdevice (or NVML device handle) ordinal
+	Stream bool   // a CUstream whose 0 means the default stream of the called form
+	Delete bool   // the call destroys this handle
+	Count  string // a number, or the name of the parameter that holds the count, or "*name" when it is an in/out pointer to it, or
+	// "name-1", "name-2" (never below 0). Elements of void* are bytes.
+	GoType string  // type in the generated Go interface
+	Patch  []Patch // handles and devices inside the element
+	Refuse []When  // elements that the server must not give to its driver (host addresses of the client)
 }
 
 // Patch is a handle at a byte offset inside a structure.
 type Patch struct {
 	Offset int
 	Handle string // "CUdevice" for device ordinals
+	When   *When  // nil: always
+}
+
+// When is a condition on a 32-bit field of the same element: it has one of the values.
+type When struct {
+	Offset int
+	Values []int64
 }
 
 // Func is one exported function.
 type Func struct {
 	Name        string // exported symbol
 	Base        string // for _ptsz/_ptds forms: the symbol without the suffix, whose operation is used; else ""
-	Op          uint16 // operation number; 0 when not on the wire
+	Op          uint16 // operation number (index among the base functions + 1); 0 when not on the wire; a _ptsz form has its base's
 	Class       Class
 	Params      []Param
 	Ret         string // C return type
@@ -70,17 +81,27 @@ type Func struct {
 	ServerHand  bool   // the server carries it out by hand-written code instead of the generated dispatch
 	AsyncErrors bool   // may return errors of earlier asynchronous calls
 	OutsOnError bool
+	Generic     bool     // the generated encoding exists: Async, Sync, and Hand functions marked so
+	Alias       string   // another function that this one is the old name of
+	Flags       []string // further flags of the row, for the library's own generator
 }
+
+// Flag says whether the row has a further flag.
+func (f *Func) Flag(name string) bool { return slices.Contains(f.Flags, name) }
+
+// Wire says whether the function has an operation.
+func (f *Func) Wire() bool { return f.Op != 0 }
 
 // Library is one of the two driver libraries.
 type Library struct {
-	Soname string
-	Funcs  []*Func          // sorted by name, every exported symbol
-	ByName map[string]*Func
-	Enums  map[string]map[string]int64
-	Types  map[string]Type  // by typedef name
-	Structs []*Struct       // in dependency order
-	Handles []string
+	Soname   string
+	Funcs    []*Func // sorted by name, every exported symbol
+	ByName   map[string]*Func
+	Enums    map[string]map[string]int64
+	Types    map[string]Type   // by typedef name
+	Structs  []*Struct         // in dependency order
+	enumTags map[string]string // typedef to key of Enums
+	Handles  []string          // handle types, sorted; the kind of a handle is its index + 1
 }
 
 // Type is a typedef resolved to what it is.
@@ -93,6 +114,7 @@ type Type struct {
 // Struct is a record with its fields at their offsets.
 type Struct struct {
 	Name        string // typedef name
+	tag         string // "struct X" behind the typedef
 	Size, Align int
 	Union       bool
 	Fields      []Field
@@ -102,7 +124,7 @@ type Struct struct {
 type Field struct {
 	Name, CType string
 	Offset      int
-	Array       []int // dimensions
+	Array       []int   // dimensions
 	Sub         *Struct // anonymous or nested record
 }
 

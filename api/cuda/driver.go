@@ -1,0 +1,31 @@
+// Package cuda is the CUDA driver API in Go terms: its types, constants and operation numbers, and the interface Driver that the machine's
+// own driver (driver/real) and the simulated GPU (sim) implement. All but this file is generated from the description in package api.
+//
+// Names are the C names, functions with a capital first letter. Handles and device addresses are integers of their own types; pointers
+// inside structures are uintptr. Memory that a pointer parameter points to holds no Go pointers.
+package cuda
+
+// Special streams (they are macros in C, so the facts do not have them).
+const (
+	StreamLegacy    CUstream = 1
+	StreamPerThread CUstream = 2
+)
+
+// GPU is a Driver with what C programs get by other means than its functions.
+type GPU interface {
+	Driver
+	// HostFunc enqueues f as a host function of stream. f runs on a thread of the driver and may block; it must not call the driver.
+	HostFunc(stream CUstream, f func()) CUresult
+	// PrimaryContext gives the handle of a device's primary context without retaining it.
+	PrimaryContext(dev CUdevice) (CUcontext, CUresult)
+	// ThreadInit is called on each locked OS thread before its first other call.
+	ThreadInit()
+	// Close frees what Open took. Nothing may be called afterwards.
+	Close() error
+}
+
+// TPCMapper is implemented by a GPU that knows where its texture processing clusters lie: for each its index within its graphics
+// processing cluster, and the number of that.
+type TPCMapper interface {
+	TPCMap() (tpcInGPC, gpcOfTPC []byte, r CUresult)
+}

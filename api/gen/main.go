@@ -1,0 +1,48 @@
+// Command gen writes everything that follows from the description in package api: Go types, the server's dispatch, the C front's stubs,
+// headers and tables, and the compatibility page. Run it from the top folder: go run ./api/gen. With -check it writes nothing and fails
+// when a generated file is not what it would write.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+
+	"scuda.dev/scuda/api"
+)
+
+// emitters write one group of files each.
+var emitters = []struct {
+	name string
+	emit func(*api.Spec, *Output) error
+}{
+	{"Go types", emitGo},
+	{"wire structures", emitWire},
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("gen: ")
+	check := flag.Bool("check", false, "compare with the files that are there instead of writing them")
+	root := flag.String("root", ".", "top folder of the source tree")
+	flag.Parse()
+	if err := run(*root, *check); err != nil {
+		log.Print(err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, check bool) error {
+	spec, err := api.Load()
+	if err != nil {
+		return err
+	}
+	out := NewOutput(root, check)
+	for _, e := range emitters {
+		if err := e.emit(spec, out); err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+	}
+	return out.Close()
+}

@@ -1,0 +1,205 @@
+package api
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+//go:embed facts/*.json facts/*-exports.txt *.semantics *.records wire.spec
+var files embed.FS
+
+// ErrInput is the cause of every error about the description files: a file of this package contradicts another one.
+var ErrInput = errors.New("inconsistent API description")
+
+// InputError names the file and the thing in it that is wrong.
+type InputError struct {
+	File string // file below api/
+	Item string // function, type or line
+	Why  string
+}
+
+func (e *InputError) Error() string {
+	return fmt.Sprintf("api/%s: %s: %s; correct the file and run the generator again", e.File, e.Item, e.Why)
+}
+
+// Unwrap makes errors.Is(err, ErrInput) true.
+func (e *InputError) Unwrap() error { return ErrInput }
+
+// libraryFiles says which files describe a library.
+type libraryFiles struct {
+	soname, facts, exports, semantics, records string
+	result                                     string // C type of the status every function returns
+	device                                     string // C type of a device
+	class                                      Class  // of functions without a row, where that is allowed
+	rowsOptional                               bool
+}
+
+var (
+	cudaFiles = libraryFiles{soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json", exports: "facts/libcuda-exports.txt",
+		semantics: "cuda.semantics", result: "CUresult", device: "CUdevice"}
+	nvmlFiles = libraryFiles{soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", exports: "facts/libnvidia-ml-exports.txt",
+		semantics: "nvml.semantics", records: "nvml.records", result: "nvmlReturn_t", device: "nvmlDevice_t"}
+)
+
+// FirstWireOp is the number of the first hand-written operation.
+const FirstWireOp = 0xF000
+
+// Load reads the description and resolves it.
+func Load() (*Spec, error) {
+	s := &Spec{}
+	var err error
+	if s.CUDA, err = loadLibrary(cudaFiles); err != nil {
+		return nil, err
+	}
+	if s.NVML, err = loadLibrary(nvmlFiles); err != nil {
+		return nil, err
+	}
+	wire, err := files.ReadFile("wire.spec")
+	if err != nil {
+		return nil, err
+	}
+	if s.Wire, err = parseWire(string(wire)); err != nil {
+		return nil, err
+	}
+	s.Digest, err = digest()
+	return s, err
+}
+
+// digest covers everything that decides what the bytes of a session mean.
+func digest() (sum [32]byte, err error) {
+	h := sha256.New()
+	for _, name := range []string{cudaFiles.facts, cudaFiles.exports, cudaFiles.semantics,
+		nvmlFiles.facts, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
+		b, err := files.ReadFile(name)
+		if err != nil {
+			return sum, err
+		}
+		fmt.Fprintf(h, "%s %d\n", name, len(b))
+		h.Write(b)
+	}
+	h.Sum(sum[:0])
+	return sum, nil
+}
+
+// Facts is what the importer reads from a header; the schema of facts/*.json.
+type Facts struct {
+	Functions map[string]FactFunc         `json:"functions"`
+	Enums     map[string]map[string]int64 `json:"enums"`
+	Typedefs  map[string]string           `json:"typedefs"`
+	Sizes     map[string]*[2]int          `json:"sizes"`
+	Layouts   []FactRecord                `json:"layouts"`
+}
+
+// FactFunc is a prototype.
+type FactFunc struct {
+	Params []FactParam `json:"params"`
+	Ret    string      `json:"ret"`
+}
+
+// FactParam is a parameter of a prototype.
+type FactParam struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// FactRecord is the layout of a struct or union; nested records' fields follow their field with a greater depth.
+type FactRecord struct {
+	Align  int         `json:"align"`
+	Fields []FactField `json:"fields"`
+	Record string      `json:"record"`
+	Size   int         `json:"size"`
+}
+
+// FactField is a field declaration ("type[dims] name") at its offset.
+type FactField struct {
+	Decl   string `json:"decl"`
+	Depth  int    `json:"depth"`
+	Offset int    `json:"offset"`
+}
+
+func loadLibrary(lf libraryFiles) (*Library, error) {
+	raw, err := files.ReadFile(lf.facts)
+	if err != nil {
+		return nil, err
+	}
+	var f Facts
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return nil, fmt.Errorf("api/%s: %w", lf.facts, err)
+	}
+	lib := &Library{Soname: lf.soname, ByName: map[string]*Func{}, Enums: f.Enums, Types: map[string]Type{}}
+	r := &resolver{lib: lib, facts: &f, file: lf.facts}
+	if lf.records != "" {
+		text, err := files.ReadFile(lf.records)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.nameRecords(lf.records, string(text)); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.resolve(); err != nil {
+		return nil, err
+	}
+	exports, err := files.ReadFile(lf.exports)
+	if err != nil {
+		return nil, err
+	}
+	if err := lib.addExports(strings.Fields(string(exports)), &f, lf); err != nil {
+		return nil, err
+	}
+	text, err := files.ReadFile(lf.semantics)
+	if err != nil {
+		return nil, err
+	}
+	sem, err := parseSemantics(lf.semantics, string(text))
+	if err != nil {
+		return nil, err
+	}
+	if err := sem.apply(lib, lf); err != nil {
+		return nil, err
+	}
+	return lib, nil
+}
+
+// addExports makes a Func of every exported symbol. Operation numbers count all base functions, so that a change of class renumbers nothing.
+func (lib *Library) addExports(symbols []string, f *Facts, lf libraryFiles) error {
+	slices.Sort(symbols)
+	for _, name := range symbols {
+		fn := &Func{Name: name}
+		if base, ok := perThreadBase(name); ok {
+			fn.Base, fn.PTSZ = base, true
+		}
+		if p, ok := f.Functions[name]; ok {
+			fn.Ret = p.Ret
+			for _, a := range p.Params {
+				fn.Params = append(fn.Params, Param{Name: a.Name, CType: a.Type})
+			}
+		} else {
+			fn.NoProto = true
+		}
+		if lib.ByName[name] != nil {
+			return &InputError{lf.exports, name, "listed twice"}
+		}
+		lib.ByName[name] = fn
+		lib.Funcs = append(lib.Funcs, fn)
+	}
+	for name := range f.Functions {
+		if lib.ByName[name] == nil {
+			return &InputError{lf.exports, name, "has a prototype but is not exported"}
+		}
+	}
+	return nil
+}
+
+// perThreadBase gives the function of which name is the per-thread default-stream form.
+func perThreadBase(name string) (string, bool) {
+	if base, ok := strings.CutSuffix(name, "_ptsz"); ok {
+		return base, true
+	}
+	return strings.CutSuffix(name, "_ptds")
+}

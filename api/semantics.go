@@ -1,0 +1,514 @@
+package api
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// row is one function's line in a .semantics file.
+type row struct {
+	line   int
+	class  Class
+	reason string
+	params map[string]paramRow
+	flags  []string
+}
+
+type paramRow struct {
+	dir    Dir
+	delete bool
+	count  string
+}
+
+// condition is a "when" or "refuse" line.
+type condition struct {
+	line          int
+	record, field string
+	consts        []string
+	path          string
+}
+
+// semantics is a parsed .semantics file.
+type semantics struct {
+	file      string
+	reasons   map[string]string
+	whens     []condition
+	refuses   []condition
+	plain     map[string]bool // "STRUCT.path"
+	rows      map[string]row
+	plainUsed map[string]bool
+}
+
+var classNames = map[string]Class{"missing": Missing, "unsupported": Unsupported, "local": Local, "async": Async, "sync": Sync, "hand": Hand}
+
+// String is the class as it is written in a .semantics file.
+func (c Class) String() string {
+	for name, v := range classNames {
+		if v == c {
+			return name
+		}
+	}
+	return "class " + strconv.Itoa(int(c))
+}
+
+var dirNames = map[string]Dir{"value": Value, "in": In, "out": Out, "inout": InOut, "str": Str, "new": New, "ret": Ret, "null": Null, "opaque": Opaque}
+
+// String is the direction as it is written in a .semantics file.
+func (d Dir) String() string {
+	for name, v := range dirNames {
+		if v == d {
+			return name
+		}
+	}
+	return "dir " + strconv.Itoa(int(d))
+}
+
+var (
+	paramPattern = regexp.MustCompile(`^(\w+):([a-z]+)(?:\[(\*?\w+(?:-[12])?)\])?$`)
+	countPattern = regexp.MustCompile(`^(\*?)(\w+?)(?:-[12])?$`)
+)
+
+func parseSemantics(file, text string) (*semantics, error) {
+	s := &semantics{file: file, reasons: map[string]string{}, plain: map[string]bool{}, plainUsed: map[string]bool{}, rows: map[string]row{}}
+	for i, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		if err := s.parseLine(i+1, f); err != nil {
+			return nil, &InputError{file, "line " + strconv.Itoa(i+1), err.Error()}
+		}
+	}
+	return s, nil
+}
+
+func (s *semantics) parseLine(line int, f []string) error {
+	switch f[0] {
+	case "reason":
+		if len(f) < 3 || s.reasons[f[1]] != "" {
+			return fmt.Errorf("want: reason KEY TEXT, each key once")
+		}
+		s.reasons[f[1]] = strings.Join(f[2:], " ")
+		return nil
+	case "when":
+		if len(f) != 5 {
+			return fmt.Errorf("want: when STRUCT FIELD CONST[,CONST] PATH")
+		}
+		s.whens = append(s.whens, condition{line, f[1], f[2], strings.Split(f[3], ","), f[4]})
+		return nil
+	case "refuse":
+		if len(f) != 4 {
+			return fmt.Errorf("want: refuse STRUCT FIELD CONST[,CONST]")
+		}
+		s.refuses = append(s.refuses, condition{line, f[1], f[2], strings.Split(f[3], ","), ""})
+		return nil
+	case "plain":
+		if len(f) != 2 {
+			return fmt.Errorf("want: plain STRUCT.PATH")
+		}
+		s.plain[f[1]] = true
+		return nil
+	}
+	if len(f) < 2 {
+		return fmt.Errorf("want: NAME CLASS …")
+	}
+	if _, twice := s.rows[f[0]]; twice {
+		return fmt.Errorf("%s has two rows", f[0])
+	}
+	name, key, _ := strings.Cut(f[1], ":")
+	class, ok := classNames[name]
+	if !ok {
+		return fmt.Errorf("unknown class %q", f[1])
+	}
+	r := row{line: line, class: class, params: map[string]paramRow{}}
+	rest := f[2:]
+	if class == Missing || class == Unsupported {
+		r.reason = strings.Join(rest, " ")
+		if key != "" {
+			if r.reason = s.reasons[key]; r.reason == "" {
+				return fmt.Errorf("unknown reason %q", key)
+			}
+		}
+		rest = nil
+	}
+	for _, word := range rest {
+		if !strings.Contains(word, ":") {
+			r.flags = append(r.flags, word)
+			continue
+		}
+		m := paramPattern.FindStringSubmatch(word)
+		if m == nil {
+			return fmt.Errorf("want: PARAM:DIR[COUNT], got %q", word)
+		}
+		p := r.params[m[1]]
+		if m[2] == "delete" {
+			p.delete = true
+		} else if p.dir, ok = dirNames[m[2]]; !ok {
+			return fmt.Errorf("unknown direction %q", m[2])
+		}
+		p.count = m[3]
+		r.params[m[1]] = p
+	}
+	s.rows[f[0]] = r
+	return nil
+}
+
+// apply gives every function of lib its row and resolves the parameters.
+func (s *semantics) apply(lib *Library, lf libraryFiles) error {
+	b := &binder{sem: s, lib: lib, lf: lf}
+	op := uint16(0)
+	for _, fn := range lib.Funcs {
+		if fn.PTSZ {
+			continue
+		}
+		op++
+		r, ok := s.rows[fn.Name]
+		if !ok {
+			return &InputError{s.file, fn.Name, "has no row"}
+		}
+		fn.Class, fn.Reason = r.class, r.reason
+		if err := b.function(fn, r); err != nil {
+			return &InputError{s.file, fn.Name, err.Error()}
+		}
+		if fn.Class == Async || fn.Class == Sync || fn.Class == Hand {
+			fn.Op = op
+		}
+	}
+	for name := range s.rows {
+		if fn := lib.ByName[name]; fn == nil || fn.PTSZ {
+			return &InputError{s.file, name, "has a row but is no base function"}
+		}
+	}
+	for name := range s.plain {
+		if !s.plainUsed[name] {
+			return &InputError{s.file, "plain " + name, "is used by no forwarded function"}
+		}
+	}
+	for _, fn := range lib.Funcs {
+		if !fn.PTSZ {
+			continue
+		}
+		base := lib.ByName[fn.Base]
+		if base == nil {
+			return &InputError{lf.exports, fn.Name, "its base is not exported"}
+		}
+		if err := sameShape(base, fn); err != nil {
+			return &InputError{lf.facts, fn.Name, err.Error()}
+		}
+		name, params := fn.Name, slices.Clone(base.Params)
+		*fn = *base
+		fn.Name, fn.Base, fn.PTSZ, fn.Params = name, base.Name, true, params
+	}
+	return nil
+}
+
+func sameShape(base, fn *Func) error {
+	if fn.NoProto {
+		return nil
+	}
+	if len(base.Params) != len(fn.Params) || base.Ret != fn.Ret {
+		return fmt.Errorf("its prototype differs from its base's")
+	}
+	for i := range fn.Params {
+		if fn.Params[i].CType != base.Params[i].CType {
+			return fmt.Errorf("parameter %d differs from its base's", i+1)
+		}
+	}
+	return nil
+}
+
+// binder resolves the parameters of a library's functions.
+type binder struct {
+	sem *semantics
+	lib *Library
+	lf  libraryFiles
+}
+
+var (
+	creates  = regexp.MustCompile(`Create|Clone|Instantiate|^cuGraphAdd\w*Node`)
+	destroys = regexp.MustCompile(`Destroy|Unload`)
+)
+
+func (b *binder) function(fn *Func, r row) error {
+	for _, flag := range r.flags {
+		switch {
+		case flag == "async_errors":
+			fn.AsyncErrors = true
+		case flag == "server":
+			fn.ServerHand = true
+		case flag == "pre":
+			fn.Pre = true
+		case flag == "post":
+			fn.Post = true
+		case flag == "outs_on_error":
+			fn.OutsOnError = true
+		case flag == "generic":
+			fn.Generic = true
+		case strings.HasPrefix(flag, "alias="):
+			fn.Alias = strings.TrimPrefix(flag, "alias=")
+			if b.lib.ByName[fn.Alias] == nil {
+				return fmt.Errorf("alias of an unknown function %s", fn.Alias)
+			}
+		default:
+			fn.Flags = append(fn.Flags, flag)
+		}
+	}
+	if fn.Class == Async || fn.Class == Sync {
+		fn.Generic = true
+	}
+	if fn.Generic && fn.NoProto {
+		return fmt.Errorf("is to be forwarded but has no known prototype")
+	}
+	for name := range r.params {
+		if !slices.ContainsFunc(fn.Params, func(p Param) bool { return p.Name == name }) {
+			return fmt.Errorf("has no parameter %s", name)
+		}
+	}
+	made, deleted := false, false
+	for i := range fn.Params {
+		p := &fn.Params[i]
+		err := b.param(fn, p, r.params[p.Name], &made)
+		if err != nil && fn.Generic {
+			return fmt.Errorf("parameter %s: %w", p.Name, err)
+		}
+		if err != nil {
+			p.Dir = Opaque
+		}
+		if r.params[p.Name].delete || !deleted && p.Dir == Value && p.Handle != "" && destroys.MatchString(fn.Name) {
+			p.Delete, deleted = true, true
+		}
+		if fn.Class == Async && (p.Dir == Out || p.Dir == InOut || p.Dir == Ret) {
+			return fmt.Errorf("is asynchronous but has an output %s", p.Name)
+		}
+	}
+	for _, p := range fn.Params {
+		if err := countExists(fn, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func countExists(fn *Func, p Param) error {
+	m := countPattern.FindStringSubmatch(p.Count)
+	if p.Count == "" || m == nil {
+		return nil
+	}
+	if _, err := strconv.Atoi(m[2]); err == nil {
+		return nil
+	}
+	for _, q := range fn.Params {
+		if q.Name == m[2] && (m[1] == "*") == (q.Dir == InOut) {
+			return nil
+		}
+	}
+	return fmt.Errorf("parameter %s: its count %s is no value (or, with *, in/out) parameter", p.Name, p.Count)
+}
+
+// param resolves one parameter; an error says why the generated encoding cannot carry it.
+func (b *binder) param(fn *Func, p *Param, r paramRow, made *bool) error {
+	p.GoType = b.lib.GoParam(p.CType)
+	t, known := b.lib.Lookup(p.CType)
+	if !known {
+		return fmt.Errorf("unknown type %s", p.CType)
+	}
+	p.Elem, p.Size = p.CType, t.Size
+	if t.Kind != "pointer" {
+		p.Dir = Value
+		if t.Kind == "func" {
+			return fmt.Errorf("a function pointer cannot be forwarded")
+		}
+		b.element(p, t)
+		p.Stream = p.CType == "CUstream"
+		if p.Struct {
+			return b.checkPointers(t.Underlying)
+		}
+		return nil
+	}
+	p.Elem, p.Count = Elem(p.CType), "1"
+	if r.count != "" {
+		p.Count = r.count
+	}
+	et, known := b.lib.Lookup(p.Elem)
+	if p.Elem == "void" {
+		et, known = Type{Name: "void", Size: 1, Kind: "uint"}, true
+	}
+	if !known {
+		return fmt.Errorf("unknown type %s", p.Elem)
+	}
+	p.Size = et.Size
+	b.element(p, et)
+	constant := strings.HasPrefix(p.CType, "const ")
+	switch {
+	case r.dir != Value:
+		p.Dir = r.dir
+	case p.CType == "const char *":
+		p.Dir = Str
+	case p.Elem == "void", et.Kind == "pointer", et.Kind == "func", p.Elem == "char":
+		return fmt.Errorf("its direction must be stated")
+	case constant:
+		p.Dir = In
+	case et.Kind == "handle" && creates.MatchString(fn.Name) && !*made:
+		p.Dir, *made = New, true
+	case et.Kind == "handle":
+		p.Dir = Ret
+	default:
+		p.Dir = Out
+	}
+	if (p.Dir == In || p.Dir == Out || p.Dir == InOut) && p.Struct {
+		return b.checkPointers(et.Underlying)
+	}
+	if (p.Dir == In || p.Dir == Out || p.Dir == InOut) && et.Kind == "pointer" {
+		return fmt.Errorf("an array of pointers cannot be forwarded")
+	}
+	if (p.Dir == New || p.Dir == Ret) && et.Kind != "handle" {
+		return fmt.Errorf("is no pointer to handles")
+	}
+	if p.Dir == Str || p.Dir == New || p.Dir == Opaque || p.Dir == Null {
+		p.Count = "1"
+	}
+	return nil
+}
+
+// element fills in what the value's or pointed-to element's type says.
+func (b *binder) element(p *Param, t Type) {
+	name := strings.TrimPrefix(p.Elem, "const ")
+	p.Signed = t.Kind == "int" || t.Kind == "enum" && !b.lib.UnsignedEnum(t.Underlying)
+	p.Float = t.Kind == "float"
+	p.Struct = t.Kind == "struct"
+	p.Device = name == b.lf.device
+	if t.Kind == "handle" {
+		p.Handle = t.Underlying
+	}
+	if p.Struct {
+		p.Patch = b.patches(t.Underlying, 0, nil)
+		p.Refuse = b.refusals(t.Underlying)
+	}
+}
+
+// patches lists the handles and devices of a record. Those in unions, and those that a "when" line names, are there under conditions only.
+func (b *binder) patches(record string, base int, when *When) []Patch {
+	s := b.lib.Struct(record)
+	if s == nil {
+		return nil
+	}
+	return b.patchFields(s.Name, s, "", base, base, when, s.Union)
+}
+
+func (b *binder) patchFields(record string, s *Struct, prefix string, recordBase, base int, when *When, hidden bool) (out []Patch) {
+	for _, f := range s.Fields {
+		path := strings.TrimPrefix(prefix+"."+f.Name, ".")
+		if f.Name == "" {
+			path = prefix
+		}
+		here, stated := when, false
+		if w := b.when(record, path, recordBase); w != nil {
+			here, stated = w, true
+		}
+		n := 1
+		for _, d := range f.Array {
+			n *= d
+		}
+		t, known := b.lib.Lookup(f.CType)
+		for i := range n {
+			at := base + f.Offset
+			switch {
+			case f.Sub != nil:
+				out = append(out, b.patchFields(record, f.Sub, path, recordBase, at+i*f.Sub.Size, here, (hidden || f.Sub.Union) && !stated)...)
+			case !known:
+			case t.Kind == "struct" && !hidden:
+				out = append(out, b.patches(t.Underlying, at+i*t.Size, here)...)
+			case t.Kind == "handle" && (!hidden || stated):
+				out = append(out, Patch{at + i*8, t.Underlying, here})
+			case (f.CType == b.lf.device || stated && t.Underlying == "int") && (!hidden || stated):
+				out = append(out, Patch{at + i*4, b.lf.device, here})
+			}
+		}
+	}
+	return out
+}
+
+func (b *binder) when(record, path string, base int) *When {
+	for _, c := range b.sem.whens {
+		if c.record == record && c.path == path {
+			w := b.condition(c)
+			w.Offset += base
+			return w
+		}
+	}
+	return nil
+}
+
+func (b *binder) refusals(record string) (out []When) {
+	for _, c := range b.sem.refuses {
+		if c.record == record {
+			out = append(out, *b.condition(c))
+		}
+	}
+	return out
+}
+
+// condition resolves field and constants; what does not exist never matches, which TestConditions forbids.
+func (b *binder) condition(c condition) *When {
+	w := &When{Offset: -1}
+	if s := b.lib.Struct(c.record); s != nil {
+		for _, f := range s.Fields {
+			if f.Name == c.field {
+				w.Offset = f.Offset
+			}
+		}
+	}
+	for _, name := range c.consts {
+		for _, values := range b.lib.Enums {
+			if v, ok := values[name]; ok {
+				w.Values = append(w.Values, v)
+				break
+			}
+		}
+	}
+	return w
+}
+
+// checkPointers refuses records with pointers, except those that "plain" lines declare to be numbers.
+func (b *binder) checkPointers(record string) error {
+	s := b.lib.Struct(record)
+	if s == nil || len(s.Fields) == 0 {
+		return fmt.Errorf("the layout of %s is not known", record)
+	}
+	return b.checkFields(s.Name, s, "")
+}
+
+func (b *binder) checkFields(record string, s *Struct, prefix string) error {
+	for _, f := range s.Fields {
+		path := strings.TrimPrefix(prefix+"."+f.Name, ".")
+		if f.Name == "" {
+			path = prefix
+		}
+		if f.Sub != nil {
+			if err := b.checkFields(record, f.Sub, path); err != nil {
+				return err
+			}
+			continue
+		}
+		t, ok := b.lib.Lookup(f.CType)
+		if !ok {
+			return fmt.Errorf("%s.%s has an unknown type %s", record, path, f.CType)
+		}
+		switch t.Kind {
+		case "struct":
+			if err := b.checkFields(t.Underlying, b.lib.Struct(t.Underlying), ""); err != nil {
+				return err
+			}
+		case "pointer", "func":
+			if !b.sem.plain[record+"."+path] {
+				return fmt.Errorf("%s.%s is a pointer", record, path)
+			}
+			b.sem.plainUsed[record+"."+path] = true
+		}
+	}
+	return nil
+}
