@@ -76,6 +76,12 @@ def parse_shape(stdout):
     return out, {}
 
 
+def parse_live(stdout):
+    """Values that change by themselves: only their form counts."""
+    out, info = parse_lines(stdout)
+    return {k: re.sub(r"[\d.]+", "#", v) for k, v in out.items()}, info
+
+
 def build(folder):
     """Builds the C and CUDA programs; gives the cases."""
     cases = []
@@ -174,7 +180,7 @@ def main():
     if smi:  # a copy, since the remote side does not see the driver's folder
         shutil.copy(smi, f"{work}/nvidia-smi")
         for name, arguments in SMI.items():
-            everything.append(Case(name, [f"{work}/nvidia-smi", *arguments], parse_shape if name == "smi:plain" else parse_lines))
+            everything.append(Case(name, [f"{work}/nvidia-smi", *arguments], {"smi:plain": parse_shape, "smi:live": parse_live}.get(name, parse_lines)))
     chosen = [c for c in everything if not a.cases or any(c.name == w or (w.endswith(":") and c.name.startswith(w)) for w in a.cases)]
     if a.list:
         print("\n".join(c.name for c in everything))

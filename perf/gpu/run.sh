@@ -40,7 +40,7 @@ mask() {
   empty=$(mktemp -d) none=$(mktemp)
   while read -r folder; do
     case $folder in
-      /usr/lib/* | /usr/lib64* | /lib/* | /lib64*)
+      /usr/lib | /usr/lib/* | /usr/lib64* | /lib | /lib/* | /lib64*)
         for f in "$folder"/libcuda.so* "$folder"/libnvidia-*.so* "$folder"/libcudadebugger.so*; do
           if [ -f "$f" ]; then mount --bind "$none" "$(readlink -f "$f")"; fi
         done ;;
