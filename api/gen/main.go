@@ -19,6 +19,7 @@ var emitters = []struct {
 }{
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
+	{"NVML front and dispatch", emitNVML},
 }
 
 func main() {

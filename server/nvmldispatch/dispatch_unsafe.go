@@ -162,7 +162,7 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 		arena = arena[w:]
 		copy(c.buf[i], source[i])
 		if p.dir != dirOut {
-			c.eachHandle(i, c.n[i], func(k kind, b []byte) error {
+			c.eachHandle(i, c.n[i], func(k nvml.Kind, b []byte) error {
 				binary.LittleEndian.PutUint64(b, c.handle(k, binary.LittleEndian.Uint64(b)))
 				return nil
 			})
@@ -219,7 +219,7 @@ func (c *call) counted(p *param) uint64 {
 }
 
 // handle translates a client's handle and remembers when it knows none such.
-func (c *call) handle(k kind, id uint64) uint64 {
+func (c *call) handle(k nvml.Kind, id uint64) uint64 {
 	if k == 0 {
 		return id
 	}
@@ -231,7 +231,7 @@ func (c *call) handle(k kind, id uint64) uint64 {
 }
 
 // eachHandle visits the handles in the first n elements of parameter i.
-func (c *call) eachHandle(i int, n uint64, visit func(k kind, b []byte) error) error {
+func (c *call) eachHandle(i int, n uint64, visit func(k nvml.Kind, b []byte) error) error {
 	p := &c.f.params[i]
 	for e := range n {
 		at := c.buf[i][e*uint64(c.size[i]):]
@@ -288,7 +288,7 @@ func (c *call) encode(status nvml.NvmlReturn, reply []byte) (int, error) {
 				n = uint64(end) + 1
 			}
 		}
-		err := c.eachHandle(i, n, func(k kind, b []byte) error {
+		err := c.eachHandle(i, n, func(k nvml.Kind, b []byte) error {
 			id, err := c.d.toWire(k, binary.LittleEndian.Uint64(b))
 			binary.LittleEndian.PutUint64(b, id)
 			return err

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	maxHandles   = 1 << 12             // numbers of a kind; the front's handle space has as many
-	firstDynamic = maxHandles/2 + 1    // device numbers below are NVML index + 1
+	maxHandles   = 1 << 12          // numbers of a kind; the front's handle space has as many
+	firstDynamic = maxHandles/2 + 1 // device numbers below are NVML index + 1
 )
 
 // errTableFull ends a session that holds more objects of a kind than its table has numbers.
@@ -50,14 +50,14 @@ func (h *handles) mint(real, first uint64) (uint64, error) {
 }
 
 // toReal gives the driver's handle; false when the client has none of that number.
-func (d *Dispatcher) toReal(k kind, id uint64) (uint64, bool) {
+func (d *Dispatcher) toReal(k nvml.Kind, id uint64) (uint64, bool) {
 	if id == 0 {
 		return 0, true
 	}
 	if real, ok := d.handles[k].real[id]; ok {
 		return real, true
 	}
-	if k != kindNvmlDevice || id >= firstDynamic {
+	if k != nvml.KindDevice || id >= firstDynamic {
 		return 0, false
 	}
 	real, ok := d.byIndex(uint32(id - 1))
@@ -68,7 +68,7 @@ func (d *Dispatcher) toReal(k kind, id uint64) (uint64, bool) {
 }
 
 // toWire gives the number of the driver's handle, a new one where it has none.
-func (d *Dispatcher) toWire(k kind, real uint64) (uint64, error) {
+func (d *Dispatcher) toWire(k nvml.Kind, real uint64) (uint64, error) {
 	if real == 0 {
 		return 0, nil
 	}
@@ -76,7 +76,7 @@ func (d *Dispatcher) toWire(k kind, real uint64) (uint64, error) {
 	if id, ok := h.id[real]; ok {
 		return id, nil
 	}
-	if k != kindNvmlDevice {
+	if k != nvml.KindDevice {
 		return h.mint(real, 1)
 	}
 	var index uint32

@@ -25,18 +25,16 @@ const (
 	deletes                             // the handle is gone after success
 )
 
-type kind uint8
-
 // patch is a handle inside an element.
 type patch struct {
 	offset uint16
-	kind   kind
+	kind   nvml.Kind
 }
 
 // param mirrors struct nvml_param of shim/front/nvml.h.
 type param struct {
 	dir      direction
-	kind     kind
+	kind     nvml.Kind
 	flags    paramFlags
 	countArg uint8 // 1 + index of the argument that counts the elements; 0: count elements
 	size     uint32

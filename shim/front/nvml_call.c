@@ -168,7 +168,7 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
   }
   if (req > MAX_BYTES - 64 || rep > MAX_BYTES) return NVML_MEMORY;
 
-  _Alignas(8) uint8_t small[2048];
+  _Alignas(8) uint8_t small[2048] = {0};
   uint8_t *buf = small;
   if (req + rep > sizeof small && (buf = malloc(req + rep)) == NULL) return NVML_MEMORY;
   struct cursor c = {buf, 0, req};
@@ -178,7 +178,7 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
     result = nvml_exchange(f->op, buf, (uint32_t)req, buf + req, (uint32_t)rep, &got);
     if (result == NVML_OK || (result == NVML_INSUFFICIENT_SIZE && got != 0)) {
       if (decode(f, args, ext, result, buf + req, got) != 0) {
-        scuda_log(SCUDA_LOG_ERROR, "%s: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST", f->name);
+        scuda_log(SCUDA_ERROR, "%s: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST", f->name);
         result = NVML_GPU_IS_LOST;
       }
     }
@@ -209,7 +209,7 @@ static int refuse(uint32_t index) {
   const struct nvml_func *f = &nvml_funcs[index];
   int denied = f->class == NVML_DENIED;
   if (index < 1024 && !__atomic_exchange_n(&told[index], 1, __ATOMIC_RELAXED))
-    scuda_log(SCUDA_LOG_WARN, "%s is not carried out: %s", f->name,
+    scuda_log(SCUDA_WARN, "%s is not carried out: %s", f->name,
               denied ? "settings of a GPU belong to its server (NVML_ERROR_NO_PERMISSION)" : "not supported (NVML_ERROR_NOT_SUPPORTED)");
   return denied ? NVML_NO_PERMISSION : NVML_NOT_SUPPORTED;
 }
