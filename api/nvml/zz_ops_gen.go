@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a002f96807c517231ad9f2f01177ebee1749a87d461415f182c977b0c0715a2b"
+const Digest = "1cfba623cc923e02fd0714ed627c3107475583622bbd86d5d34936a67b461967"
 
 // Kind is the type of a handle.
 type Kind uint8
