@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/transport"
+)
+
+var errNoServer = errors.New("no server is configured: run scuda HOST:PORT once, or set SCUDA_SERVER=HOST:PORT")
+
+// clientToken is the token of a token file named on the command line, else the configured one.
+func clientToken(file string) ([]byte, error) {
+	if file != "" {
+		return server.ReadToken(file)
+	}
+	return config.Token()
+}
+
+// ask opens an information session.
+func ask(ctx context.Context, addr string, token []byte) (*net.TCPConn, *transport.Welcome, error) {
+	program, _ := os.Executable()
+	host, _ := os.Hostname()
+	c, w, err := transport.DialNet(ctx, addr, token, &transport.Hello{
+		Kind: transport.KindInfo, Version: server.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
+	})
+	switch {
+	case err == nil:
+		return c, w, nil
+	case errors.Is(err, transport.ErrToken), errors.Is(err, transport.ErrVersion), errors.Is(err, transport.ErrDigest),
+		errors.Is(err, transport.ErrBusy), errors.Is(err, transport.ErrDraining):
+		return nil, nil, &exitError{exitRefused, err}
+	case errors.Is(err, transport.ErrAddress):
+		return nil, nil, usage(err)
+	default:
+		return nil, nil, &exitError{exitUnreachable, err}
+	}
+}
+
+// ping measures one round trip over an information session.
+func ping(c *net.TCPConn, seq uint64) (time.Duration, error) {
+	_ = c.SetDeadline(time.Now().Add(transport.HandshakeTimeout))
+	h := transport.MessageHeader{Type: transport.MsgPing, Seq: seq}
+	b := h.Append(make([]byte, 0, transport.MessageHeaderSize))
+	begin := time.Now()
+	if _, err := c.Write(b); err != nil {
+		return 0, err
+	}
+	for n := 0; n < len(b); {
+		k, err := c.Read(b[n:])
+		if err != nil {
+			return 0, err
+		}
+		n += k
+	}
+	took := time.Since(begin)
+	got, _, err := transport.ParseMessage(b)
+	if err == nil && (got.Type != transport.MsgPong || got.Seq != seq) {
+		err = fmt.Errorf("the server answered the ping with a message of type %d", got.Type)
+	}
+	return took, err
+}

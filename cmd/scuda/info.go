@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/transport"
+)
+
+const pings = 21 // the median counts
+
+type infoFacts struct {
+	Server      string       `json:"server"`
+	Source      string       `json:"source"` // where the address comes from
+	Kind        string       `json:"gpu"`    // real or sim
+	Driver      string       `json:"driver"`
+	CUDA        string       `json:"cuda"` // the newest CUDA version that the driver supports
+	Version     string       `json:"server_version"`
+	Client      string       `json:"client_version"`
+	SameAPI     bool         `json:"same_api"`
+	RoundTripUS float64      `json:"round_trip_us"`
+	Devices     []infoDevice `json:"devices"`
+}
+
+type infoDevice struct {
+	Name       string `json:"name"`
+	UUID       string `json:"uuid"`
+	PCI        string `json:"pci_bus_id"`
+	Memory     uint64 `json:"memory_bytes"`
+	Capability string `json:"compute_capability"`
+}
+
+func newInfo() *cobra.Command {
+	var asJSON bool
+	var address, tokenFile string
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "Show the server, its GPUs, versions and the round trip",
+		Long:  "Ask the configured server what it is.\n\n" + exitHelp,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := applyEnv(cmd.Flags()); err != nil {
+				return err
+			}
+			source := "--server"
+			if address == "" {
+				var err error
+				if address, source, err = config.Server(); err != nil {
+					return err
+				} else if address == "" {
+					return errNoServer
+				}
+			}
+			token, err := clientToken(tokenFile)
+			if err != nil {
+				return err
+			}
+			c, w, err := ask(cmd.Context(), address, token)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			trips := make([]time.Duration, pings)
+			for i := range trips {
+				if trips[i], err = ping(c, uint64(i)); err != nil {
+					return &exitError{exitUnreachable, fmt.Errorf("%s shook hands, then did not answer a ping: %w", address, err)}
+				}
+			}
+			slices.Sort(trips)
+			facts := gather(w, trips[len(trips)/2])
+			facts.Server, facts.Source = address, source
+			if asJSON {
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(facts)
+			}
+			facts.print(cmd.OutOrStdout())
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&address, "server", "", "ask this server (`HOST:PORT`) instead of the configured one")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token")
+	withEnv(cmd.Flags(), "token-file")
+	return cmd
+}
+
+func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
+	f := &infoFacts{
+		Kind: w.GPU, Driver: w.Driver, CUDA: fmt.Sprintf("%d.%d", w.DriverVersion/1000, w.DriverVersion%1000/10),
+		Version: w.Version, Client: server.Version(), SameAPI: w.Digest == cuda.Digest,
+		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
+	}
+	for _, d := range w.Devices {
+		u := d.UUID
+		f.Devices = append(f.Devices, infoDevice{
+			Name: d.Name, UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), PCI: d.PCIBusID, Memory: d.TotalMem,
+			Capability: fmt.Sprintf("%d.%d", d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR], d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]),
+		})
+	}
+	return f
+}
+
+func (f *infoFacts) print(out io.Writer) {
+	kind := map[string]string{"real": "NVIDIA driver", "sim": "simulated GPU"}[f.Kind]
+	fmt.Fprintf(out, "server      %s (from %s)\n", f.Server, f.Source)
+	fmt.Fprintf(out, "versions    server scuda %s, client scuda %s", f.Version, f.Client)
+	if !f.SameAPI {
+		fmt.Fprint(out, " — built from different API descriptions, sessions will be refused: install the same release on both machines")
+	}
+	fmt.Fprintf(out, "\ndriver      %s %s, CUDA %s\n", kind, f.Driver, f.CUDA)
+	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
+	for i, d := range f.Devices {
+		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, byteSize(d.Memory), d.Capability, d.PCI, d.UUID)
+	}
+}

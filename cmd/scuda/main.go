@@ -1,0 +1,37 @@
+// Command scuda serves GPUs to other machines and runs programs on GPUs that other machines serve.
+//
+// One file a verb: serve.go (scuda -l ADDR), remember.go (scuda HOST:PORT), run.go, info.go, version.go, worker.go. Every option has a twin
+// in the environment, SCUDA_ and its name in capitals; env.go joins the two. Exit codes are in exit.go.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	// The first SIGINT or SIGTERM asks for an orderly end, a second one takes its usual effect.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	err := newRoot().ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var e *exitError
+	if !errors.As(err, &e) {
+		e = &exitError{code: exitFailure, err: err}
+		if errors.Is(ctx.Err(), context.Canceled) {
+			e.code = exitInterrupted
+		}
+	}
+	fmt.Fprintln(os.Stderr, "scuda:", e.err)
+	return e.code
+}

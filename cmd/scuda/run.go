@@ -1,0 +1,147 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/transport"
+)
+
+// errNoLibraries is a scuda without its client libraries.
+var errNoLibraries = errors.New("the client libraries are missing")
+
+func newRun() *cobra.Command {
+	var address, tokenFile string
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- PROGRAM [ARG...]",
+		Short: "Run a program on the server's GPU",
+		Long: `Run a program with scuda's libraries in place of the NVIDIA driver's. The program replaces scuda, so signals, the exit status and
+the terminal are its own. What is done is no more than setting LD_PRELOAD, LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
+
+` + exitHelp,
+		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(errors.New("no program given: scuda run -- PROGRAM [ARG...]"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			env, err := clientEnv(os.Environ(), address, tokenFile)
+			if err != nil {
+				return &exitError{exitRun, err}
+			}
+			program, err := exec.LookPath(args[0])
+			if err != nil && !errors.Is(err, exec.ErrDot) {
+				return notRun(args[0], err)
+			}
+			return notRun(args[0], unix.Exec(program, args, env))
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
+	return cmd
+}
+
+func notRun(program string, err error) error {
+	code := exitNotRunnable
+	var e *exec.Error
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	return &exitError{code, fmt.Errorf("cannot run %s: %w", program, err)}
+}
+
+// clientEnv is the environment in which a program uses the server.
+func clientEnv(env []string, address, tokenFile string) ([]string, error) {
+	lib, err := libFolder()
+	if err != nil {
+		return nil, err
+	}
+	if address != "" {
+		if address, err = transport.ParseAddress(address); err != nil {
+			return nil, err
+		}
+		env = setEnv(env, "SCUDA_SERVER", address)
+	} else if configured, _, err := config.Server(); err != nil {
+		return nil, err
+	} else if configured == "" {
+		return nil, errNoServer
+	}
+	if tokenFile != "" {
+		if tokenFile, err = filepath.Abs(tokenFile); err != nil {
+			return nil, err
+		}
+		env = setEnv(setEnv(env, "SCUDA_TOKEN", ""), "SCUDA_TOKEN_FILE", tokenFile)
+	}
+	env = prependEnv(env, "LD_PRELOAD", filepath.Join(lib, "libscuda.so"))
+	return prependEnv(env, "LD_LIBRARY_PATH", lib), nil
+}
+
+// libFolder finds the client libraries: beside the program (as in build/), or where an installation has them.
+func libFolder() (string, error) {
+	if folder := os.Getenv("SCUDA_LIB"); folder != "" {
+		return checkLib(folder)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if self, err = filepath.EvalSymlinks(self); err != nil {
+		return "", err
+	}
+	bin := filepath.Dir(self)
+	folders := []string{filepath.Join(bin, "lib"), filepath.Join(bin, "../lib/scuda")}
+	for _, folder := range folders {
+		if found, err := checkLib(folder); err == nil {
+			return found, nil
+		}
+	}
+	return "", fmt.Errorf("%w: libscuda.so is neither in %s; set SCUDA_LIB to its folder, or install scuda anew", errNoLibraries, strings.Join(folders, " nor in "))
+}
+
+func checkLib(folder string) (string, error) {
+	if _, err := os.Stat(filepath.Join(folder, "libscuda.so")); err != nil {
+		return "", fmt.Errorf("%w: %w", errNoLibraries, err)
+	}
+	return filepath.Abs(folder)
+}
+
+func setEnv(env []string, name, value string) []string {
+	out := make([]string, 0, len(env)+1)
+	for _, e := range env {
+		if !strings.HasPrefix(e, name+"=") {
+			out = append(out, e)
+		}
+	}
+	if value == "" {
+		return out
+	}
+	return append(out, name+"="+value)
+}
+
+// prependEnv puts a folder or library first in a list; a second scuda run inside the first changes nothing.
+func prependEnv(env []string, name, value string) []string {
+	for _, e := range env {
+		if old, ok := strings.CutPrefix(e, name+"="); ok && old != "" {
+			if old == value || strings.HasPrefix(old, value+":") {
+				return env
+			}
+			value += ":" + old
+		}
+	}
+	return setEnv(env, name, value)
+}

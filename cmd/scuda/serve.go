@@ -1,0 +1,153 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server"
+)
+
+// serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
+var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "warm", "sim-memory", "drain", "log"}
+
+type serveOptions struct {
+	listen    string
+	gpu       string
+	tokenFile string
+	insecure  bool
+	cacheDir  string
+	sessions  int
+	warm      int
+	simMemory byteSize
+	drain     time.Duration
+	log       string
+}
+
+func (o *serveOptions) flags(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVarP(&o.listen, "listen", "l", "", "serve the GPUs of this machine on `ADDR` (HOST:PORT; port 0 picks one); without ADDR on "+onLoopback)
+	f.Lookup("listen").NoOptDefVal = onLoopback
+	f.StringVar(&o.gpu, "gpu", "auto", "GPUs to serve: `real|sim|auto` (auto: the real ones where there is a driver, else simulated)")
+	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that clients must present (serving), or that is presented")
+	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
+	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
+	f.IntVar(&o.sessions, "max-sessions", 0, "clients at once, 0: no limit (`N`)")
+	f.IntVar(&o.warm, "warm", 1, "worker processes kept ready (`N`)")
+	f.Var(&o.simMemory, "sim-memory", "memory of the simulated GPU, such as 4GiB (`SIZE`)")
+	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long clients may go on after SIGTERM (`TIME`)")
+	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
+	withEnv(f, serveFlags...)
+}
+
+func (o *serveOptions) run(cmd *cobra.Command) error {
+	if o.gpu != "real" && o.gpu != "sim" && o.gpu != "auto" {
+		return usage(fmt.Errorf("--gpu %s: real, sim or auto", o.gpu))
+	}
+	if o.sessions < 0 || o.warm < 0 {
+		return usage(errors.New("--max-sessions and --warm cannot be negative"))
+	}
+	var token []byte
+	if o.tokenFile != "" {
+		var err error
+		if token, err = server.ReadToken(o.tokenFile); err != nil {
+			return usage(err)
+		}
+	}
+	addr := completePort(o.listen)
+	if err := server.CheckAddress(addr, token, o.insecure); err != nil {
+		return usage(err)
+	}
+	log, err := openLog(cmd.ErrOrStderr(), o.log)
+	if err != nil {
+		return usage(err)
+	}
+	drain := o.drain
+	if drain == 0 {
+		drain = -1 // the server's word for not at all
+	}
+	return server.Serve(cmd.Context(), server.Config{
+		Addr:        addr,
+		Token:       token,
+		Insecure:    o.insecure,
+		GPU:         o.gpu,
+		SimMemory:   uint64(o.simMemory),
+		CacheDir:    o.cacheDir,
+		Warm:        o.warm,
+		MaxSessions: o.sessions,
+		Drain:       drain,
+		Log:         log,
+		Ready: func(s server.Status) {
+			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s\n", s.Addr)
+			for i, d := range s.Devices {
+				fmt.Fprintf(cmd.OutOrStdout(), "GPU %d: %s, %s (%s)\n", i, d.Name, byteSize(d.TotalMem), s.GPU)
+			}
+		},
+	})
+}
+
+// completePort lets ":PORT" mean every interface, as it does for net.Listen.
+func completePort(addr string) string {
+	if strings.HasPrefix(addr, ":") {
+		return "[::]" + addr
+	}
+	return addr
+}
+
+func openLog(stderr io.Writer, setting string) (*slog.Logger, error) {
+	level, file, err := config.ParseLog(setting)
+	if err != nil {
+		return nil, fmt.Errorf("--log %s: %w", setting, err)
+	}
+	w := stderr
+	if file != "" {
+		if w, err = os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+			return nil, fmt.Errorf("--log: %w", err)
+		}
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), nil
+}
+
+// byteSize is a number of bytes written with a binary unit.
+type byteSize uint64
+
+var units = []string{"B", "KiB", "MiB", "GiB", "TiB"}
+
+func (b byteSize) String() string {
+	v, i := float64(b), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + " " + units[i]
+}
+
+func (b *byteSize) Type() string { return "size" }
+
+func (b *byteSize) Set(s string) error {
+	digits := strings.TrimRight(s, "BKMGTkmgtib ")
+	v, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return errors.New("write a whole number and B, KiB, MiB, GiB or TiB")
+	}
+	unit := strings.TrimSpace(s[len(digits):])
+	for i, u := range units {
+		if strings.EqualFold(unit, u) || i > 0 && strings.EqualFold(unit, u[:1]) || i == 0 && unit == "" {
+			if shift := 10 * i; v<<shift>>shift == v {
+				*b = byteSize(v << shift)
+				return nil
+			}
+			return errors.New("too large")
+		}
+	}
+	return fmt.Errorf("no unit %q; B, KiB, MiB, GiB or TiB", unit)
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/transport"
+)
+
+type versionFacts struct {
+	Version  string `json:"version"`
+	Protocol int    `json:"protocol"`
+	API      string `json:"api"` // digest of the API description
+	Go       string `json:"go"`
+}
+
+func newVersion() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show the versions of this scuda",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionFacts{Version: server.Version(), Protocol: transport.Version, API: cuda.Digest, Go: runtime.Version()}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "scuda %s, protocol %d, API description %.12s, %s\n", v.Version, v.Protocol, v.API, v.Go)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
