@@ -1,0 +1,43 @@
+# `make help` lists the targets. Everything built lies in build/.
+SHELL := /bin/bash
+GO ?= go
+# Debian packages: a C compiler and its headers, and strace for the tests that watch connections.
+PACKAGES := gcc libc6-dev binutils make git strace
+
+.DEFAULT_GOAL := help
+.PHONY: help build test demo generate lint clean packages check-go
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: check-go packages ## build build/scuda and build/lib
+	$(GO) build -o build/scuda ./cmd/scuda
+	./shim/build.sh build/lib
+
+test: build ## run all tests with the race detector
+	$(GO) vet ./...
+	$(GO) test -race -shuffle=on -count=1 -timeout 15m ./...
+
+demo: build ## compute a picture on a simulated GPU that another process serves
+	./examples/demo.sh
+
+generate: check-go ## write everything that is generated from the API description
+	$(GO) run ./api/gen
+
+lint: check-go ## check formatting, generated code, and run the linters
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) run ./api/gen -check
+
+clean: ## remove what was built
+	rm -rf build
+
+# Installs Debian packages only where something is missing.
+packages:
+	@command -v gcc >/dev/null && command -v strace >/dev/null && command -v objdump >/dev/null && echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || \
+	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
+
+check-go: # Go 1.21 and newer fetch the release that go.mod names
+	@v=$$($(GO) env GOVERSION 2>/dev/null | grep -oE '^go1\.[0-9]+' | cut -d. -f2); test "$${v:-0}" -ge 21 || \
+	{ echo "no usable Go (Debian 12's own is too old); get it with: curl -L https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:\$$PATH"; exit 1; }
