@@ -19,6 +19,8 @@ var emitters = []struct {
 }{
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
+	{"server dispatch", emitDispatch},
+	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
 }
 

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "1cfba623cc923e02fd0714ed627c3107475583622bbd86d5d34936a67b461967"
+const Digest = "d61afc6d8ae6e4d2f5b8d29118c7cbe0e4a53cfd883d93887f1be1964ccad878"
 
 // Kind is the type of a handle.
 type Kind uint8

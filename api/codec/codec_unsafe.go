@@ -1,0 +1,224 @@
+// Package codec reads the payloads of generic calls and builds their replies (docs/protocol.md, "Generic calls"). Both work in place:
+// pointers handed to the driver point into the request and into the reply's buffer, so nothing is copied and nothing is allocated per call.
+//
+// Everything read is untrusted. A Reader remembers its first error and from then on gives zeros, so that generated code checks once.
+package codec
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// MaxPayload bounds a request and a reply.
+const MaxPayload = 1 << 20
+
+// ErrMalformed is the cause of every decoding error: the peer does not speak the protocol.
+var ErrMalformed = errors.New("malformed call")
+
+// MalformedError says what is wrong with a payload.
+type MalformedError struct {
+	At  int // offset in the payload
+	Why string
+}
+
+func (e *MalformedError) Error() string {
+	return fmt.Sprintf("malformed call: %s at byte %d; both sides must be built from the same description", e.Why, e.At)
+}
+
+// Unwrap makes errors.Is(err, ErrMalformed) true.
+func (e *MalformedError) Unwrap() error { return ErrMalformed }
+
+// Reader takes a request apart.
+type Reader struct {
+	buf []byte
+	at  int
+	err error
+}
+
+// NewReader reads payload, which should be 8-byte aligned and lie outside of Go's heap when its pointers go to C code that keeps them.
+func NewReader(payload []byte) *Reader {
+	r := &Reader{}
+	r.Reset(payload)
+	return r
+}
+
+// Reset makes r read another payload.
+func (r *Reader) Reset(payload []byte) { *r = Reader{buf: payload} }
+
+// Err is the first error.
+func (r *Reader) Err() error { return r.err }
+
+// Fail records an error that the caller found.
+func (r *Reader) Fail(why string) {
+	if r.err == nil {
+		r.err = &MalformedError{r.at, why}
+	}
+}
+
+// U64 reads a value parameter, a capacity or a client-chosen handle.
+func (r *Reader) U64() uint64 {
+	if r.err != nil || len(r.buf)-r.at < 8 {
+		r.Fail("value beyond the end")
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(r.buf[r.at:])
+	r.at += 8
+	return v
+}
+
+// take gives n elements of size bytes; nil for none.
+func (r *Reader) take(n, size uint64) unsafe.Pointer {
+	left := uint64(len(r.buf) - r.at)
+	if size != 0 && n > left/size {
+		r.Fail("array beyond the end")
+		return nil
+	}
+	bytes := n * size
+	padded := (bytes + 7) &^ 7
+	if padded > left {
+		r.Fail("array beyond the end")
+		return nil
+	}
+	if bytes == 0 {
+		return nil
+	}
+	p := unsafe.Pointer(&r.buf[r.at])
+	r.at += int(padded)
+	return p
+}
+
+// Struct reads a structure that is passed by value.
+func (r *Reader) Struct(size uint64) unsafe.Pointer {
+	p := r.take(1, size)
+	if p == nil {
+		p = unsafe.Pointer(&zeros[0])
+		if size > uint64(len(zeros)*8) {
+			r.Fail("structure by value too large")
+		}
+	}
+	return p
+}
+
+// zeros stands for structures that could not be read; nobody calls the driver with it.
+var zeros [64]uint64
+
+// In reads an input array: NULL is (nil, 0).
+func (r *Reader) In(size uint64) (unsafe.Pointer, uint64) {
+	n := r.U64()
+	if r.err != nil {
+		return nil, 0
+	}
+	p := r.take(n, size)
+	if p == nil {
+		n = 0
+	}
+	return p, n
+}
+
+// Str reads a string with its NUL.
+func (r *Reader) Str() unsafe.Pointer {
+	p, n := r.In(1)
+	if p != nil && *(*byte)(unsafe.Add(p, n-1)) != 0 {
+		r.Fail("string without its NUL")
+		return nil
+	}
+	return p
+}
+
+// Need fails unless an array that is there has at least want elements: the driver will read or write so many.
+func (r *Reader) Need(n, want uint64) {
+	if n != 0 && n < want {
+		r.Fail("array shorter than its count")
+	}
+}
+
+// End fails unless everything was read.
+func (r *Reader) End() error {
+	if r.err == nil && r.at != len(r.buf) {
+		r.Fail("bytes left over")
+	}
+	return r.err
+}
+
+// Writer builds a reply in a fixed buffer.
+type Writer struct {
+	buf     []byte
+	at      int
+	created uint64
+}
+
+// NewWriter builds replies in buf, which must be 8-byte aligned.
+func NewWriter(buf []byte) *Writer { return &Writer{buf: buf} }
+
+// Reset starts a new reply.
+func (w *Writer) Reset() { w.at = 0 }
+
+// Bytes is the reply so far.
+func (w *Writer) Bytes() []byte { return w.buf[:w.at] }
+
+// Word gives a word, set to 0, for the handle that the driver creates during the call.
+func (w *Writer) Word() *uint64 {
+	w.created = 0
+	return &w.created
+}
+
+// Out reserves n zeroed elements behind their count; nil for none. r takes the error when the buffer is too small.
+func (w *Writer) Out(r *Reader, n, size uint64) unsafe.Pointer {
+	left := uint64(len(w.buf) - w.at)
+	if left < 8 || size != 0 && n > (left-8)/size || (n*size+7)&^7 > left-8 {
+		r.Fail("reply would be too large")
+		return nil
+	}
+	binary.LittleEndian.PutUint64(w.buf[w.at:], n)
+	w.at += 8
+	bytes := int(n*size+7) &^ 7
+	if n*size == 0 {
+		return nil
+	}
+	clear(w.buf[w.at : w.at+bytes])
+	p := unsafe.Pointer(&w.buf[w.at])
+	w.at += bytes
+	return p
+}
+
+// U64 appends a word.
+func (w *Writer) U64(v uint64) bool {
+	if len(w.buf)-w.at < 8 {
+		return false
+	}
+	binary.LittleEndian.PutUint64(w.buf[w.at:], v)
+	w.at += 8
+	return true
+}
+
+// Copy fills a place from Out with n elements of size bytes from src.
+func Copy(dst, src unsafe.Pointer, n, size uint64) {
+	if dst != nil && src != nil {
+		copy(unsafe.Slice((*byte)(dst), n*size), unsafe.Slice((*byte)(src), n*size))
+	}
+}
+
+// Words looks at n 64-bit values at p; p must be aligned to 8.
+func Words(p unsafe.Pointer, n uint64) []uint64 {
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*uint64)(p), n)
+}
+
+// Word64 and Word32 are a field inside of an element.
+func Word64(p unsafe.Pointer, offset uintptr) *uint64 { return (*uint64)(unsafe.Add(p, offset)) }
+
+// Word32 is a 32-bit field inside of an element.
+func Word32(p unsafe.Pointer, offset uintptr) *int32 { return (*int32)(unsafe.Add(p, offset)) }
+
+// Aligned gives n bytes that are aligned to 8 for tests and small programs; servers use memory outside of Go's heap.
+func Aligned(n int) []byte {
+	words := make([]uint64, (n+7)/8)
+	if len(words) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[:n]
+}

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"scuda.dev/scuda/api"
+)
+
+// The C front is generated with the calling convention's types only: handles and device addresses are uint64_t, enumerations int32_t, so that
+// it needs no CUDA header.
+
+// cfront emits the generated half of shim/front.
+func emitCFront(spec *api.Spec, out *Output) error {
+	c := &cfront{spec: spec, lib: spec.CUDA}
+	if err := c.header(out); err != nil {
+		return err
+	}
+	if err := c.wireHeader(out); err != nil {
+		return err
+	}
+	if err := c.calls(out); err != nil {
+		return err
+	}
+	if err := c.exports(out); err != nil {
+		return err
+	}
+	if err := c.names(out); err != nil {
+		return err
+	}
+	return c.procAddress(out)
+}
+
+type cfront struct {
+	spec *api.Spec
+	lib  *api.Library
+}
+
+// beforeInit are the functions that work before cuInit.
+var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable", "cuGetProcAddress", "cuGetProcAddress_v2"}
+
+func (c *cfront) base(f *api.Func) *api.Func {
+	if f.Base != "" {
+		return c.lib.ByName[f.Base]
+	}
+	return f
+}
+
+func (c *cfront) hasPerThread(name string) bool {
+	return c.lib.ByName[name+"_ptsz"] != nil || c.lib.ByName[name+"_ptds"] != nil
+}
+
+// ctype gives the type that a parameter has in the calling convention.
+func (c *cfront) ctype(text string) (string, error) {
+	if i := strings.IndexByte(text, '['); i >= 0 { // an array parameter is a pointer
+		text = strings.TrimSpace(text[:i]) + " *"
+	}
+	if elem, ok := strings.CutSuffix(text, "*"); ok {
+		elem = strings.TrimSpace(elem)
+		switch {
+		case strings.HasSuffix(elem, "*"), strings.HasSuffix(elem, "*const"), strings.HasSuffix(elem, "* const"):
+			return "void **", nil
+		case elem == "char", elem == "const char", elem == "void", elem == "const void":
+			return elem + " *", nil
+		}
+		t, ok := c.lib.Lookup(elem)
+		if !ok {
+			return "", fmt.Errorf("unknown type %q", elem)
+		}
+		prefix := ""
+		if strings.HasPrefix(elem, "const ") {
+			prefix = "const "
+		}
+		switch t.Kind {
+		case "int", "uint", "float", "enum", "handle":
+			return prefix + scalarC(t) + " *", nil
+		case "pointer", "func":
+			return "void **", nil
+		}
+		return prefix + "void *", nil
+	}
+	t, ok := c.lib.Lookup(text)
+	if !ok {
+		return "", fmt.Errorf("unknown type %q", text)
+	}
+	switch t.Kind {
+	case "pointer", "func":
+		return "void *", nil
+	case "struct":
+		return fmt.Sprintf("struct scuda_bytes%d", t.Size), nil
+	}
+	return scalarC(t), nil
+}
+
+func scalarC(t api.Type) string {
+	switch t.Kind {
+	case "handle":
+		return "uint64_t"
+	case "enum":
+		return "int32_t"
+	case "float":
+		if t.Size == 8 {
+			return "double"
+		}
+		return "float"
+	case "uint":
+		return fmt.Sprintf("uint%d_t", 8*t.Size)
+	}
+	return fmt.Sprintf("int%d_t", 8*t.Size)
+}
+
+// params gives "type name, type name" and "name, name" of a function.
+func (c *cfront) params(f *api.Func) (decl, args string, err error) {
+	if f.NoProto {
+		var d, a []string
+		for _, n := range []string{"a", "b", "c", "d", "e", "f"} {
+			d, a = append(d, "uint64_t "+n), append(a, n)
+		}
+		return strings.Join(d, ", "), strings.Join(a, ", "), nil
+	}
+	var d, a []string
+	for _, p := range f.Params {
+		t, err := c.ctype(p.CType)
+		if err != nil {
+			return "", "", fmt.Errorf("%s: %s: %w", f.Name, p.Name, err)
+		}
+		sep := " "
+		if strings.HasSuffix(t, "*") {
+			sep = ""
+		}
+		d, a = append(d, t+sep+p.Name), append(a, p.Name)
+	}
+	return strings.Join(d, ", "), strings.Join(a, ", "), nil
+}
+
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+}
+
+func orVoid(s string) string {
+	if s == "" {
+		return "void"
+	}
+	return s
+}
+
+// header writes constants, operation numbers, handle kinds, and the prototypes of what is written by hand.
+func (c *cfront) header(out *Output) error {
+	b := &buffer{}
+	b.f("#ifndef SCUDA_CUDA_GEN_H\n#define SCUDA_CUDA_GEN_H\n#include <stdint.h>\n\n")
+	b.f("#define SCUDA_DIGEST \"%x\"\n", c.spec.Digest)
+	b.f("#define SCUDA_EXPORT_COUNT %d\n\nenum scuda_kind {\n", len(c.lib.Funcs))
+	for i, h := range c.lib.Handles {
+		b.f("  KIND_%s = %d,\n", h, i+1)
+	}
+	b.f("};\n\n/* indices of the exported symbols */\nenum {\n")
+	for i, f := range c.lib.Funcs {
+		b.f("  I_%s = %d,\n", f.Name, i)
+	}
+	b.f("};\n\n/* operations */\nenum {\n")
+	for _, f := range c.lib.Funcs {
+		if f.Base == "" && f.Op != 0 {
+			b.f("  OP_%s = %d,\n", f.Name, f.Op)
+		}
+	}
+	b.f("};\n\n/* constants of the API */\n")
+	constants := map[string]int64{}
+	for _, enum := range c.lib.Enums {
+		maps.Copy(constants, enum)
+	}
+	for _, name := range slices.Sorted(maps.Keys(constants)) {
+		v := constants[name]
+		if v >= -1<<31 && v < 1<<31 {
+			b.f("#define %s (%d)\n", name, v)
+		} else {
+			b.f("#define %s (%#xu)\n", name, uint32(v))
+		}
+	}
+	sizes := map[int]bool{}
+	for _, f := range c.lib.Funcs {
+		for _, p := range f.Params {
+			if t, ok := c.lib.Lookup(p.CType); ok && t.Kind == "struct" {
+				sizes[t.Size] = true
+			}
+		}
+	}
+	b.f("\n/* structures passed by value */\n")
+	for _, n := range slices.Sorted(maps.Keys(sizes)) {
+		b.f("struct scuda_bytes%d { uint8_t bytes[%d]; };\n", n, n)
+	}
+	b.f("\n/* written by hand: calls, and hooks before (0: go on, 1: *r is the answer, 2: go on and ask for an answer) and after success */\n")
+	for _, f := range c.lib.Funcs {
+		if f.Base != "" || f.NoProto {
+			continue
+		}
+		decl, _, err := c.params(f)
+		if err != nil {
+			return err
+		}
+		form := ""
+		if c.hasPerThread(f.Name) {
+			form = "uint32_t ptds"
+		}
+		switch f.Class {
+		case api.Local, api.Hand:
+			b.f("int32_t scuda_hand_%s(%s);\n", f.Name, orVoid(join(decl, form)))
+		case api.Async, api.Sync:
+			if f.Pre {
+				b.f("int scuda_pre_%s(%s);\n", f.Name, join(decl, form, "int32_t *r"))
+			}
+			if f.Post {
+				b.f("void scuda_post_%s(%s);\n", f.Name, orVoid(decl))
+			}
+		}
+	}
+	b.f("\n/* generated encodings; flags: SCUDA_PTDS, SCUDA_ANSWER */\n")
+	for _, f := range c.lib.Funcs {
+		if f.Base == "" && f.Generic && !f.NoProto {
+			decl, _, err := c.params(f)
+			if err != nil {
+				return err
+			}
+			b.f("int32_t scuda_wire_%s(%s);\n", f.Name, join(decl, "uint32_t flags"))
+		}
+	}
+	b.f("#endif\n")
+	return out.CFile("shim/front/gen/cuda_gen.h", b.Bytes())
+}
+
+// wireHeader writes the structures of wire.spec.
+func (c *cfront) wireHeader(out *Output) error {
+	b := &buffer{}
+	b.f("#ifndef SCUDA_WIRE_GEN_H\n#define SCUDA_WIRE_GEN_H\n#include <stdint.h>\n\nenum {\n")
+	for _, w := range c.spec.Wire {
+		if w.Op != 0 {
+			b.f("  OP_%s = %#x,\n", strings.ToUpper(w.Name), w.Op)
+		}
+	}
+	b.f("};\n")
+	for _, w := range c.spec.Wire {
+		b.f("\nstruct wire_%s {\n", w.Name)
+		for _, f := range w.Fields {
+			b.f("  %s %s", f.CType, f.Name)
+			for _, d := range f.Array {
+				b.f("[%d]", d)
+			}
+			b.f(";\n")
+		}
+		b.f("};\n_Static_assert(sizeof(struct wire_%s) == %d, \"layout of wire_%s\");\n", w.Name, w.Size, w.Name)
+	}
+	b.f("#endif\n")
+	return out.CFile("shim/front/gen/wire_gen.h", b.Bytes())
+}
+
+// exports writes the exported functions, their table, and the linker's version script.
+func (c *cfront) exports(out *Output) error {
+	b := &buffer{}
+	b.f("#include \"front.h\"\n")
+	for _, f := range c.lib.Funcs {
+		if err := c.export(b, f); err != nil {
+			return err
+		}
+	}
+	b.f("\nconst struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {\n")
+	for _, f := range c.lib.Funcs {
+		before := "0"
+		if slices.Contains(beforeInit, f.Name) {
+			before = "(void *)scuda_hand_" + f.Name
+		}
+		b.f("  {%q, (void *)%s, %s},\n", f.Name, f.Name, before)
+	}
+	b.f("};\n")
+	if err := out.CFile("shim/front/gen/exports_gen.c", b.Bytes()); err != nil {
+		return err
+	}
+	b = &buffer{}
+	b.f("{\n  global:\n")
+	for _, f := range c.lib.Funcs {
+		b.f("    %s;\n", f.Name)
+	}
+	b.f("  local: *;\n};\n")
+	return out.CFile("shim/front/gen/libcuda_gen.map", b.Bytes())
+}
+
+func (c *cfront) export(b *buffer, f *api.Func) error {
+	decl, args, err := c.params(f)
+	if err != nil {
+		return err
+	}
+	base := c.base(f)
+	form := ""
+	if c.hasPerThread(base.Name) {
+		form = "0"
+		if f.PTSZ {
+			form = "SCUDA_PTDS"
+		}
+	}
+	b.f("\nSCUDA_EXPORT int32_t %s(%s) {\n", f.Name, orVoid(decl))
+	b.f("  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(%s))scuda_divert(I_%s))(%s);\n", orVoid(decl), f.Name, args)
+	unused := func() {
+		if args != "" {
+			for _, a := range strings.Split(args, ", ") {
+				b.f("  (void)%s;\n", a)
+			}
+		}
+	}
+	switch class := base.Class; {
+	case class == api.Missing, base.NoProto && class != api.Unsupported:
+		unused()
+		b.f("  return scuda_missing(I_%s);\n", f.Name)
+	case class == api.Unsupported:
+		unused()
+		b.f("  return scuda_unsupported(I_%s, %q);\n", f.Name, base.Reason)
+	case class == api.Local, class == api.Hand:
+		b.f("  return scuda_hand_%s(%s);\n", base.Name, join(args, form))
+	default:
+		flags := "0"
+		if form != "" {
+			flags = form
+		}
+		b.f("  int32_t r;\n")
+		if base.Pre {
+			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) return r;\n", base.Name, join(args, form, "&r"))
+			flags = "(pre == 2 ? SCUDA_ANSWER : 0) | " + flags
+		}
+		b.f("  r = scuda_wire_%s(%s);\n", base.Name, join(args, flags))
+		if base.Post {
+			b.f("  if (!r) scuda_post_%s(%s);\n", base.Name, args)
+		}
+		b.f("  return r;\n")
+	}
+	b.f("}\n")
+	return nil
+}

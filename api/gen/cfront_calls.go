@@ -1,0 +1,326 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"scuda.dev/scuda/api"
+)
+
+// calls writes the generic encodings: for each function one that checks handles, writes the command and reads the reply.
+func (c *cfront) calls(out *Output) error {
+	b := &buffer{}
+	b.f("#include \"front.h\"\n\n#include <stdio.h>\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
+	for _, f := range c.lib.Funcs {
+		if f.Base != "" || !f.Generic || f.NoProto {
+			continue
+		}
+		decl, _, err := c.params(f)
+		if err != nil {
+			return err
+		}
+		w := &callWriter{cfront: c, f: f, b: b}
+		b.f("\nint32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t flags"))
+		w.checks()
+		w.request()
+		w.send()
+		b.f("}\n")
+		if w.err != nil {
+			return fmt.Errorf("%s: %w", f.Name, w.err)
+		}
+	}
+	return out.CFile("shim/front/gen/calls_gen.c", b.Bytes())
+}
+
+type callWriter struct {
+	*cfront
+	f   *api.Func
+	b   *buffer
+	err error
+}
+
+func (w *callWriter) outs() bool {
+	for _, p := range w.f.Params {
+		switch p.Dir {
+		case api.Out, api.InOut, api.Ret:
+			return true
+		}
+	}
+	return false
+}
+
+// count gives the expression of a parameter's element count when its pointer is not NULL.
+func (w *callWriter) count(p api.Param) string {
+	text := p.Count
+	if text == "" {
+		return "1"
+	}
+	if text[0] >= '0' && text[0] <= '9' {
+		return text
+	}
+	if name, ok := strings.CutPrefix(text, "*"); ok {
+		return fmt.Sprintf("(%s ? (uint64_t)*%s : 0)", name, name)
+	}
+	minus := "0"
+	if name, n, ok := strings.Cut(text, "-"); ok {
+		text, minus = name, n
+	}
+	return fmt.Sprintf("(%s > %s ? (uint64_t)%s - %s : 0)", text, minus, text, minus)
+}
+
+// checks refuses at once what the driver would refuse at once.
+func (w *callWriter) checks() {
+	b := w.b
+	b.f("  int32_t r;\n")
+	for _, p := range w.f.Params {
+		switch {
+		case p.Dir == api.Value && p.Handle != "":
+			// NULL goes to the driver where an answer is awaited; streams have values of their own.
+			cond := ""
+			switch {
+			case p.Delete && p.Handle == "CUstream":
+				b.f("  if (%s <= 2) return CUDA_ERROR_INVALID_HANDLE;\n", p.Name)
+			case !p.Delete && w.f.Class != api.Async && p.Handle != "CUstream":
+				cond = p.Name + " && "
+			}
+			b.f("  if (%s(r = scuda_check(%s, KIND_%s))) return r;\n", cond, p.Name, p.Handle)
+		case p.Dir == api.Value && p.Device:
+			b.f("  if (%s >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;\n", p.Name)
+		case p.Dir == api.New:
+			b.f("  if (!%s) return CUDA_ERROR_INVALID_VALUE;\n", p.Name)
+		}
+	}
+}
+
+// request computes the payload's size and writes it.
+func (w *callWriter) request() {
+	b := w.b
+	fixed := 0
+	var size []string
+	for _, p := range w.f.Params {
+		switch p.Dir {
+		case api.Null:
+		case api.Value:
+			if p.Struct {
+				fixed += (p.Size + 7) &^ 7
+			} else {
+				fixed += 8
+			}
+		case api.Str:
+			fixed += 8
+			b.f("  uint64_t n_%s = %s ? strlen(%s) + 1 : 0;\n", p.Name, p.Name, p.Name)
+			size = append(size, fmt.Sprintf("scuda_pad(n_%s)", p.Name))
+		case api.New, api.Opaque:
+			fixed += 8
+		default:
+			fixed += 8
+			b.f("  uint64_t n_%s = %s ? %s : 0;\n", p.Name, p.Name, w.count(p))
+			b.f("  if (n_%s > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;\n", p.Name)
+			if p.Dir == api.In || p.Dir == api.InOut {
+				size = append(size, fmt.Sprintf("scuda_pad(n_%s * %d)", p.Name, p.Size))
+			}
+		}
+	}
+	for _, p := range w.f.Params {
+		if p.Dir == api.New {
+			b.f("  uint64_t new_%s = scuda_slot_new(KIND_%s);\n  if (!new_%s) return CUDA_ERROR_OUT_OF_MEMORY;\n", p.Name, p.Handle, p.Name)
+		}
+	}
+	if w.f.Class != api.Async {
+		b.f("  flags |= SCUDA_ANSWER;\n")
+	}
+	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, flags, %s);\n", w.f.Name, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
+	b.f("  if (r) {\n")
+	w.freeNew("    ")
+	b.f("    return r;\n  }\n  uint8_t *p = c.payload;\n")
+	for _, p := range w.f.Params {
+		w.put(p)
+	}
+	b.f("  (void)p;\n")
+}
+
+func (w *callWriter) freeNew(indent string) {
+	for _, p := range w.f.Params {
+		if p.Dir == api.New {
+			w.b.f("%sscuda_slot_free(new_%s);\n", indent, p.Name)
+		}
+	}
+}
+
+func (w *callWriter) put(p api.Param) {
+	b := w.b
+	switch p.Dir {
+	case api.Null:
+	case api.Value:
+		switch {
+		case p.Struct:
+			b.f("  p = scuda_put_struct(p, &%s, %d);\n", p.Name, p.Size)
+		case p.Float:
+			b.f("  { uint64_t bits = 0; memcpy(&bits, &%s, sizeof %s); p = scuda_put64(p, bits); }\n", p.Name, p.Name)
+		case p.Device:
+			b.f("  p = scuda_put64(p, (uint64_t)(int64_t)scuda_to_server(%s));\n", p.Name)
+		case strings.HasSuffix(p.CType, "*"):
+			b.f("  p = scuda_put64(p, (uint64_t)(uintptr_t)%s);\n", p.Name)
+		case p.Signed:
+			b.f("  p = scuda_put64(p, (uint64_t)(int64_t)%s);\n", p.Name)
+		default:
+			ctype, err := w.ctype(p.CType)
+			switch {
+			case err != nil:
+				w.err = err
+			case ctype == "void *":
+				b.f("  p = scuda_put64(p, (uint64_t)(uintptr_t)%s);\n", p.Name)
+			case ctype == "int32_t": // an enumeration with unsigned values
+				b.f("  p = scuda_put64(p, (uint32_t)%s);\n", p.Name)
+			default:
+				b.f("  p = scuda_put64(p, (uint64_t)%s);\n", p.Name)
+			}
+		}
+	case api.Opaque:
+		if t, err := w.ctype(p.CType); err == nil && strings.HasSuffix(t, "*") {
+			b.f("  p = scuda_put64(p, (uint64_t)(uintptr_t)%s);\n", p.Name)
+		} else {
+			b.f("  p = scuda_put64(p, (uint64_t)%s);\n", p.Name)
+		}
+	case api.New:
+		b.f("  p = scuda_put64(p, new_%s);\n", p.Name)
+	case api.Str:
+		b.f("  p = scuda_put_bytes(p, %s, n_%s, 1);\n", p.Name, p.Name)
+	case api.In, api.InOut:
+		if !w.translates(p) {
+			b.f("  p = scuda_put_bytes(p, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
+			return
+		}
+		b.f("  {\n    uint8_t *e = p + 8;\n    p = scuda_put_bytes(p, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
+		b.f("    for (uint64_t i = 0; i < n_%s; i++, e += %d) {\n", p.Name, p.Size)
+		w.devices(p, "scuda_to_server")
+		b.f("    }\n  }\n")
+	default:
+		b.f("  p = scuda_put64(p, n_%s);\n", p.Name)
+	}
+}
+
+// translates says whether elements hold device ordinals.
+func (w *callWriter) translates(p api.Param) bool {
+	if p.Device {
+		return true
+	}
+	for _, patch := range p.Patch {
+		if patch.Handle == "CUdevice" {
+			return true
+		}
+	}
+	return false
+}
+
+// devices translates the ordinals in the element at e.
+func (w *callWriter) devices(p api.Param, by string) {
+	at := func(offset int, when *api.When) {
+		cond := ""
+		if when != nil {
+			cond = "if (" + condition(when) + ") "
+		}
+		w.b.f("      %s{ int32_t v; memcpy(&v, e + %d, 4); v = %s(v); memcpy(e + %d, &v, 4); }\n", cond, offset, by, offset)
+	}
+	if p.Device {
+		at(0, nil)
+	}
+	for _, patch := range p.Patch {
+		if patch.Handle == "CUdevice" {
+			at(patch.Offset, patch.When)
+		}
+	}
+}
+
+func condition(when *api.When) string {
+	var terms []string
+	for _, v := range when.Values {
+		terms = append(terms, fmt.Sprintf("scuda_field(e + %d) == %du", when.Offset, uint32(v)))
+	}
+	return strings.Join(terms, " || ")
+}
+
+// send sends the command and reads the reply.
+func (w *callWriter) send() {
+	b := w.b
+	if !w.outs() {
+		b.f("  r = %s;\n", map[bool]string{true: "scuda_send(&c)", false: "scuda_call(&c, NULL, 0, NULL)"}[w.f.Class == api.Async])
+	} else {
+		var size []string
+		for _, p := range w.f.Params {
+			if p.Dir == api.Out || p.Dir == api.InOut || p.Dir == api.Ret {
+				size = append(size, fmt.Sprintf("8 + scuda_pad(n_%s * %d)", p.Name, p.Size))
+			}
+		}
+		cond := "!r"
+		if w.f.OutsOnError {
+			cond = "!r || reply.at != reply.end"
+		}
+		b.f("  struct scuda_reply reply;\n  r = scuda_call_generic(&c, &reply, %s);\n  if (%s) {\n", strings.Join(size, " + "), cond)
+		for _, p := range w.f.Params {
+			w.get(p)
+		}
+		b.f("    if (reply.bad) r = scuda_bad_reply(\"%s\");\n  }\n  scuda_reply_done(&reply);\n", w.f.Name)
+	}
+	hasNew, hasDelete := false, false
+	for _, p := range w.f.Params {
+		hasNew = hasNew || p.Dir == api.New
+		hasDelete = hasDelete || p.Delete
+	}
+	if hasNew {
+		b.f("  if (r) {\n")
+		w.freeNew("    ")
+		b.f("    return r;\n  }\n")
+		for _, p := range w.f.Params {
+			if p.Dir == api.New {
+				b.f("  *%s = new_%s;\n", p.Name, p.Name)
+			}
+		}
+	}
+	if hasDelete {
+		for _, p := range w.f.Params {
+			if p.Delete {
+				b.f("  if (!r) scuda_slot_free(%s);\n", p.Name)
+			}
+		}
+	}
+	b.f("  return r;\n")
+}
+
+func (w *callWriter) get(p api.Param) {
+	b := w.b
+	switch p.Dir {
+	case api.Out, api.InOut, api.Ret:
+	default:
+		return
+	}
+	kind := ""
+	if p.Handle != "" {
+		kind = p.Handle
+	}
+	adopts := kind != ""
+	for _, patch := range p.Patch {
+		adopts = adopts || patch.Handle != "CUdevice"
+	}
+	if !adopts && !w.translates(p) {
+		b.f("    scuda_get(&reply, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
+		return
+	}
+	b.f("    {\n      uint64_t n = scuda_get(&reply, %s, n_%s, %d);\n      uint8_t *e = (uint8_t *)%s;\n", p.Name, p.Name, p.Size, p.Name)
+	b.f("      for (uint64_t i = 0; i < n; i++, e += %d) {\n", p.Size)
+	w.devices(p, "scuda_from_server")
+	if kind != "" {
+		b.f("      scuda_adopt(scuda_word(e), KIND_%s);\n", kind)
+	}
+	for _, patch := range p.Patch {
+		if patch.Handle == "CUdevice" {
+			continue
+		}
+		cond := ""
+		if patch.When != nil {
+			cond = "if (" + condition(patch.When) + ") "
+		}
+		b.f("      %sscuda_adopt(scuda_word(e + %d), KIND_%s);\n", cond, patch.Offset, patch.Handle)
+	}
+	b.f("      }\n    }\n")
+}
