@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
 )
 
 // messages are the texts of cuGetErrorString that the name alone does not give.
@@ -134,4 +133,3 @@ func (c *cfront) procAddress(out *Output) error {
 	b.f("};\nconst uint32_t scuda_proc_name_count = %d;\n", len(names))
 	return out.CFile("shim/front/gen/procaddress_gen.c", b.Bytes())
 }
-

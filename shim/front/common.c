@@ -141,6 +141,15 @@ int scuda_token(char *buf, size_t cap) {
 
 /* --- the machine's own library --- */
 
+/* stat by system call: the function is new in glibc 2.33. */
+static int stat_of(const char *path, struct stat *st) {
+#if defined(__x86_64__)
+  return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0);
+#else
+  return stat(path, st);
+#endif
+}
+
 int scuda_folder_of(const void *self, char *buf, size_t cap) {
   Dl_info info;
   char real[PATH_MAX];
@@ -153,7 +162,7 @@ int scuda_folder_of(const void *self, char *buf, size_t cap) {
 
 static void *open_other(const char *path, const struct stat *own, const char *why) {
   struct stat st;
-  if (stat(path, &st) || !S_ISREG(st.st_mode) || (st.st_dev == own->st_dev && st.st_ino == own->st_ino)) return NULL;
+  if (stat_of(path, &st) || !S_ISREG(st.st_mode) || (st.st_dev == own->st_dev && st.st_ino == own->st_ino)) return NULL;
   /* Another copy of this library (a second installation) carries a symlink-free sibling core; it is not a driver either. */
   char sibling[PATH_MAX], real[PATH_MAX];
   if (realpath(path, real)) {
@@ -175,7 +184,7 @@ void *scuda_find_real(const char *soname, const char *env_override, const void *
       "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/run/opengl-driver/lib", "/usr/lib/nvidia", "/usr/lib/aarch64-linux-gnu"};
   struct stat own = {0};
   Dl_info info;
-  if (dladdr(self, &info) && info.dli_fname) stat(info.dli_fname, &own);
+  if (dladdr(self, &info) && info.dli_fname) stat_of(info.dli_fname, &own);
 
   const char *override = getenv(env_override);
   if (override && *override) return open_other(override, &own, env_override);

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "a002f96807c517231ad9f2f01177ebee1749a87d461415f182c977b0c0715a2b";
+const char nvml_digest[] = "d61afc6d8ae6e4d2f5b8d29118c7cbe0e4a53cfd883d93887f1be1964ccad878";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},

@@ -1,0 +1,286 @@
+/* Contexts: the stack of each thread, primary contexts and their retain counts. Only creation, destruction and retaining reach the server. */
+#include "front.h"
+
+#include <stdlib.h>
+
+static scuda_lock_t primary_lock;
+
+int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot) {
+  if (!ctx) ctx = scuda_thread()->current;
+  struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
+  if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+  *slot = s;
+  return s->flags & SCUDA_CTX_DEAD ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+int32_t scuda_current_device(void) {
+  struct scuda_slot *s;
+  return scuda_context_of(0, &s) ? 0 : s->device;
+}
+
+/* ---- the stack ---- */
+
+static int32_t push(struct scuda_thread *t, uint64_t ctx) {
+  if (t->current || t->depth) {
+    if (t->depth == t->below_cap) {
+      uint32_t cap = t->below_cap ? 2 * t->below_cap : 8;
+      uint64_t *below = realloc(t->below, cap * sizeof *below);
+      if (!below) return CUDA_ERROR_OUT_OF_MEMORY;
+      t->below = below;
+      t->below_cap = cap;
+    }
+    t->below[t->depth++] = t->current;
+  }
+  t->current = ctx;
+  return CUDA_SUCCESS;
+}
+
+static void pop(struct scuda_thread *t) { t->current = t->depth ? t->below[--t->depth] : 0; }
+
+int32_t scuda_hand_cuCtxGetCurrent(uint64_t *ctx) {
+  if (!ctx) return CUDA_ERROR_INVALID_VALUE;
+  *ctx = scuda_thread()->current;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuCtxSetCurrent(uint64_t ctx) {
+  struct scuda_thread *t = scuda_thread();
+  if (!ctx) {
+    pop(t);
+    return CUDA_SUCCESS;
+  }
+  struct scuda_slot *s;
+  int32_t r = scuda_context_of(ctx, &s);
+  if (!r) t->current = ctx;
+  return r;
+}
+
+int32_t scuda_hand_cuCtxPushCurrent_v2(uint64_t ctx) {
+  struct scuda_slot *s;
+  int32_t r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_CONTEXT;
+  return r ? r : push(scuda_thread(), ctx);
+}
+int32_t scuda_hand_cuCtxPushCurrent(uint64_t ctx) { return scuda_hand_cuCtxPushCurrent_v2(ctx); }
+
+int32_t scuda_hand_cuCtxPopCurrent_v2(uint64_t *ctx) {
+  struct scuda_thread *t = scuda_thread();
+  if (!t->current) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ctx) *ctx = t->current;
+  pop(t);
+  return CUDA_SUCCESS;
+}
+int32_t scuda_hand_cuCtxPopCurrent(uint64_t *ctx) { return scuda_hand_cuCtxPopCurrent_v2(ctx); }
+
+/* ---- facts about a context ---- */
+
+int32_t scuda_hand_cuCtxGetDevice_v2(int32_t *device, uint64_t ctx) {
+  struct scuda_slot *s;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_context_of(ctx, &s);
+  if (!r) *device = s->device;
+  return r;
+}
+int32_t scuda_hand_cuCtxGetDevice(int32_t *device) { return scuda_hand_cuCtxGetDevice_v2(device, 0); }
+
+int32_t scuda_hand_cuCtxGetApiVersion(uint64_t ctx, uint32_t *version) {
+  struct scuda_slot *s;
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_context_of(ctx, &s);
+  if (r) return r;
+  if ((s->flags & SCUDA_CTX_PRIMARY) && !*scuda_retained(s)) return CUDA_ERROR_INVALID_CONTEXT;
+  *version = scuda_gpus[s->device].d.ctx_api_version;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuCtxGetFlags(uint32_t *flags) {
+  struct scuda_slot *s;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_context_of(0, &s);
+  if (!r) *flags = (s->flags & 0xffff) | scuda_gpus[s->device].d.ctx_flags;
+  return r;
+}
+
+int32_t scuda_hand_cuCtxGetStreamPriorityRange(int32_t *least, int32_t *greatest) {
+  struct scuda_slot *s;
+  int32_t r = scuda_context_of(0, &s);
+  if (r) return r;
+  if (least) *least = scuda_gpus[s->device].d.priority_least;
+  if (greatest) *greatest = scuda_gpus[s->device].d.priority_greatest;
+  return CUDA_SUCCESS;
+}
+
+/* An id never changes while its context lives, so it is asked for once. */
+int32_t scuda_hand_cuCtxGetId(uint64_t ctx, uint64_t *id) {
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = 0;
+  if (!ctx) return CUDA_SUCCESS;
+  struct scuda_slot *s;
+  int32_t r = scuda_context_of(ctx, &s);
+  if (r || !scuda_context_usable(ctx)) return r;
+  if (!s->id) r = scuda_wire_cuCtxGetId(ctx, &s->id, 0);
+  *id = s->id;
+  return r;
+}
+
+int scuda_pre_cuCtxGetLimit(uint64_t *value, int32_t limit, int32_t *r) {
+  struct scuda_slot *s;
+  if (!value || limit < 0 || limit >= 16 || scuda_context_of(0, &s) || !scuda_context_usable(scuda_thread()->current)) return 0;
+  const struct scuda_device *d = &scuda_gpus[s->device].d;
+  if (*scuda_limits_changed(s) >> limit & 1 || d->limit_result[limit]) return 0;
+  *value = d->limits[limit];
+  *r = CUDA_SUCCESS;
+  return 1;
+}
+
+/* A limit that was set once is asked for ever after: the driver rounds. Some limits move others, so all of them count as set. */
+void scuda_post_cuCtxSetLimit(int32_t limit, uint64_t value) {
+  struct scuda_slot *s;
+  (void)limit;
+  (void)value;
+  if (!scuda_context_of(0, &s)) *scuda_limits_changed(s) = UINT64_MAX;
+}
+
+/* ---- creating and destroying ---- */
+
+static void created(uint64_t ctx, uint32_t flags, int32_t dev) {
+  struct scuda_slot *s = scuda_slot(ctx);
+  s->flags = flags & 0xffff;
+  s->device = dev;
+  s->context = 0;
+  push(scuda_thread(), ctx);
+}
+
+void scuda_post_cuCtxCreate(uint64_t *ctx, uint32_t flags, int32_t dev) { created(*ctx, flags, dev); }
+void scuda_post_cuCtxCreate_v2(uint64_t *ctx, uint32_t flags, int32_t dev) { created(*ctx, flags, dev); }
+void scuda_post_cuCtxCreate_v3(uint64_t *ctx, void *params, int32_t count, uint32_t flags, int32_t dev) {
+  (void)params;
+  (void)count;
+  created(*ctx, flags, dev);
+}
+
+struct ctx_create_params { void *affinity; int32_t affinity_count; void *cig; }; /* CUctxCreateParams */
+
+int32_t scuda_hand_cuCtxCreate_v4(uint64_t *ctx, void *create_params, uint32_t flags, int32_t dev) {
+  struct ctx_create_params *p = create_params;
+  if (p && p->cig) return scuda_unsupported(I_cuCtxCreate_v4, "contexts that share a GPU with graphics (CIG) do not work remotely");
+  int32_t count = p ? p->affinity_count : 0;
+  int32_t r = count ? scuda_wire_cuCtxCreate_v3(ctx, p->affinity, count, flags, dev, 0) : scuda_wire_cuCtxCreate_v2(ctx, flags, dev, 0);
+  if (!r) created(*ctx, flags, dev);
+  return r;
+}
+
+int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r) {
+  struct scuda_slot *s;
+  *r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_CONTEXT;
+  if (!*r && (s->flags & SCUDA_CTX_PRIMARY)) *r = CUDA_ERROR_INVALID_CONTEXT;
+  if (*r) return 1;
+  scuda_storage_context_dies(ctx);
+  return 0;
+}
+
+void scuda_post_cuCtxDestroy_v2(uint64_t ctx) {
+  scuda_ranges_forget_context(ctx);
+  struct scuda_thread *t = scuda_thread();
+  if (t->current == ctx) pop(t);
+}
+
+int scuda_pre_cuCtxDestroy(uint64_t ctx, int32_t *r) { return scuda_pre_cuCtxDestroy_v2(ctx, r); }
+void scuda_post_cuCtxDestroy(uint64_t ctx) { scuda_post_cuCtxDestroy_v2(ctx); }
+
+/* ---- primary contexts ---- */
+
+enum { PRIMARY_RETAIN, PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_FLAGS };
+
+static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
+  struct wire_primary m = {(uint64_t)scuda_gpus[dev].server_ordinal, scuda_gpus[dev].primary, verb, flags};
+  return scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
+}
+
+static struct scuda_slot *primary_slot(int32_t dev) { return scuda_slot(scuda_gpus[dev].primary); }
+
+int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
+  if (!ctx) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  int32_t r = CUDA_SUCCESS;
+  scuda_lock(&primary_lock);
+  struct scuda_slot *s = primary_slot(dev);
+  if (!*scuda_retained(s)) {
+    uint32_t flags = s->flags & 0xffff;
+    if (flags) r = primary(dev, PRIMARY_FLAGS, flags);
+    if (!r) r = primary(dev, PRIMARY_RETAIN, flags);
+  }
+  if (!r) {
+    ++*scuda_retained(s);
+    *ctx = scuda_gpus[dev].primary;
+  }
+  scuda_unlock(&primary_lock);
+  return r;
+}
+
+/* The end of a primary context, by the last release or by a reset. The destructors call back into the driver, so no lock is held. */
+static int32_t primary_ends(int32_t dev, uint32_t verb) {
+  struct scuda_slot *s = primary_slot(dev);
+  scuda_storage_context_dies(scuda_gpus[dev].primary);
+  scuda_lock(&primary_lock);
+  *scuda_retained(s) = 0;
+  *scuda_limits_changed(s) = 0;
+  s->id = 0;
+  int32_t r = primary(dev, verb, 0);
+  scuda_unlock(&primary_lock);
+  scuda_ranges_forget_context(scuda_gpus[dev].primary);
+  return r;
+}
+
+int32_t scuda_hand_cuDevicePrimaryCtxRelease_v2(int32_t dev) {
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  scuda_lock(&primary_lock);
+  uint64_t *count = scuda_retained(primary_slot(dev)), before = *count;
+  if (before > 1) --*count;
+  scuda_unlock(&primary_lock);
+  if (!before) return CUDA_ERROR_INVALID_CONTEXT;
+  return before == 1 ? primary_ends(dev, PRIMARY_RELEASE) : CUDA_SUCCESS;
+}
+int32_t scuda_hand_cuDevicePrimaryCtxRelease(int32_t dev) { return scuda_hand_cuDevicePrimaryCtxRelease_v2(dev); }
+
+int32_t scuda_hand_cuDevicePrimaryCtxReset_v2(int32_t dev) {
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  return *scuda_retained(primary_slot(dev)) ? primary_ends(dev, PRIMARY_RESET) : CUDA_SUCCESS;
+}
+int32_t scuda_hand_cuDevicePrimaryCtxReset(int32_t dev) { return scuda_hand_cuDevicePrimaryCtxReset_v2(dev); }
+
+int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (flags & ~(uint32_t)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = CUDA_SUCCESS;
+  scuda_lock(&primary_lock);
+  struct scuda_slot *s = primary_slot(dev);
+  if (*scuda_retained(s)) r = primary(dev, PRIMARY_FLAGS, flags);
+  if (!r) s->flags = (s->flags & ~0xffffu) | flags;
+  scuda_unlock(&primary_lock);
+  return r;
+}
+int32_t scuda_hand_cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags) { return scuda_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags); }
+
+int32_t scuda_hand_cuDevicePrimaryCtxGetState(int32_t dev, uint32_t *flags, int32_t *active) {
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  struct scuda_slot *s = primary_slot(dev);
+  if (flags) *flags = s->flags & 0xffff;
+  if (active) *active = *scuda_retained(s) != 0;
+  return CUDA_SUCCESS;
+}
+
+/* ---- the mode of stream capture ---- */
+
+int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode) {
+  if (!mode || (uint32_t)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_thread *t = scuda_thread();
+  int32_t before = (int32_t)t->capture_mode;
+  if (before != *mode) {
+    struct wire_capture_mode m = {(uint32_t)*mode, 0};
+    int32_t r = scuda_simple(OP_CAPTURE_MODE, 0, &m, sizeof m);
+    if (r) return r;
+  }
+  t->capture_mode = (uint32_t)*mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}

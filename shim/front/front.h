@@ -1,0 +1,193 @@
+/* What the parts of libcuda.so.1's front share. Handles are 64-bit values here (addresses of slots), results are CUresult values. */
+#ifndef SCUDA_FRONT_H
+#define SCUDA_FRONT_H
+#include "common.h"
+#include "core.h"
+#include "gen/wire_gen.h"
+#include "gen/cuda_gen.h"
+
+#include <string.h>
+
+/* ---- mode (mode.c) ----
+ * One word decides what an exported function does. It lies on a page that the kernel zeroes in a forked child, so that a child of a process
+ * with a session finds UNDECIDED and is told apart by scuda_core_started, which it inherits. */
+enum scuda_mode {
+  SCUDA_UNDECIDED,
+  SCUDA_REMOTE,      /* cuInit succeeded against a server: the normal paths run */
+  SCUDA_CONFIGURED,  /* a server is configured, cuInit has not succeeded yet */
+  SCUDA_PASS,        /* calls go to the machine's own driver */
+  SCUDA_NONE,        /* neither server nor driver */
+  SCUDA_CHILD,       /* forked from a process with a session */
+  SCUDA_ENDED        /* the process is exiting */
+};
+struct scuda_live { _Alignas(4096) _Atomic uint32_t mode; uint8_t rest[4092]; };
+extern struct scuda_live scuda_live;
+static inline int scuda_remote(void) {
+  return SCUDA_LIKELY(atomic_load_explicit(&scuda_live.mode, memory_order_relaxed) == SCUDA_REMOTE);
+}
+/* Slow path of exported function number i (an index of scuda_exports): the function to call instead. */
+void *scuda_divert(uint32_t i);
+int32_t scuda_connect(void);  /* opens the core and the session, once; CUresult */
+int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
+int32_t scuda_unsupported(uint32_t i, const char *what);
+
+struct scuda_export { const char *name; void *entry; void *before_init; };
+extern const struct scuda_export scuda_exports[];
+
+struct scuda_core_api {
+  scuda_core_open_fn open;
+  scuda_core_call_fn call;
+  scuda_core_bulk_fn bulk;
+  scuda_core_transfer_fn transfer;
+  scuda_core_overlaps_fn overlaps;
+  scuda_core_source_fn source;
+  scuda_core_hostfn_fn hostfn;
+  scuda_core_image_fn image;
+  scuda_core_close_fn close;
+};
+extern struct scuda_core_api scuda_core;
+extern struct scuda_shared scuda_shared;
+extern struct scuda_boot scuda_boot;
+
+/* ---- devices (device.c) ---- */
+#define SCUDA_DEVICES_MAX 64
+struct scuda_gpu {             /* a GPU that the program sees */
+  struct scuda_device d;       /* with the attributes of unsupported features set to 0 */
+  int32_t server_ordinal;
+  uint64_t primary;            /* context handle */
+};
+extern struct scuda_gpu *scuda_gpus;
+extern int32_t scuda_gpu_count;
+int32_t scuda_devices_setup(void);
+static inline int scuda_device_ok(int32_t dev) { return (uint32_t)dev < (uint32_t)scuda_gpu_count; }
+/* Ordinals between program and server; values that are no ordinals stay what they are. */
+static inline int32_t scuda_to_server(int32_t dev) { return scuda_device_ok(dev) ? scuda_gpus[dev].server_ordinal : dev; }
+int32_t scuda_from_server(int32_t ordinal);
+
+/* ---- threads (thread.c) ---- */
+struct scuda_thread {
+  uint64_t current;            /* top of the context stack, or 0 */
+  uint32_t ordinal, depth;     /* depth: contexts below the top */
+  uint64_t *below;             /* the stack without its top */
+  uint32_t below_cap;
+  uint32_t capture_mode;
+  const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value; /* last CTX_LOCAL_STORAGE hit */
+  void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
+  uint64_t per_thread_object;  /* its address stands for the thread's default stream (CTX_STREAM) */
+};
+extern __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
+struct scuda_thread *scuda_thread_new(void);
+static inline struct scuda_thread *scuda_thread(void) {
+  struct scuda_thread *t = scuda_self;
+  return SCUDA_LIKELY(t != NULL) ? t : scuda_thread_new();
+}
+
+/* ---- handles (handle.c) ---- */
+struct scuda_slot {            /* 64 bytes; its address is the handle */
+  uint32_t kind;               /* enum scuda_kind; 0: free */
+  uint32_t flags;              /* by kind */
+  uint64_t context;            /* the context it belongs to, or 0 */
+  void *data;                  /* by kind */
+  uint64_t id;                 /* cached cuCtxGetId, cuStreamGetId; 0: not known */
+  int32_t device;
+  uint32_t next_free;
+  uint64_t word[2];
+  uint8_t object[8];           /* contexts: its address stands for the legacy stream, streams: for the stream (CTX_STREAM) */
+};
+_Static_assert(sizeof(struct scuda_slot) == 64, "a slot has 64 bytes");
+int32_t scuda_handles_setup(void);
+uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
+void scuda_slot_free(uint64_t handle);
+void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
+extern uint64_t scuda_slots_base, scuda_slots_bytes;  /* both regions, client's first */
+static inline struct scuda_slot *scuda_slot(uint64_t handle) {
+  return handle - scuda_slots_base < scuda_slots_bytes && !(handle & 63) ? (struct scuda_slot *)(uintptr_t)handle : NULL;
+}
+static inline struct scuda_slot *scuda_slot_of(uint64_t handle, uint32_t kind) {
+  struct scuda_slot *s = scuda_slot(handle);
+  return s && s->kind == kind ? s : NULL;
+}
+/* 0, or the CUresult for a handle that is not of that kind (a kernel passes as a function, 0, 1, 2 as streams). */
+int32_t scuda_check(uint64_t handle, uint32_t kind);
+
+/* ---- commands (ring.c) ---- */
+enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4 };
+struct scuda_cmd { uint8_t *payload; uint64_t end; uint32_t answer; struct scuda_thread *thread; };
+struct scuda_reply {           /* of a generic call */
+  const uint8_t *at, *end;
+  int bad;
+  uint8_t *big;
+  uint8_t small[256];
+};
+extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
+int32_t scuda_ring_setup(void);
+/* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by scuda_blocking and where
+ * the thread has no usable context, so that the driver's own error comes at the call. */
+int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload);
+int32_t scuda_send(struct scuda_cmd *c);  /* asynchronous; waits only when the command is to be answered */
+int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes);  /* for SCUDA_BULK commands */
+int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len);
+int32_t scuda_call_generic(struct scuda_cmd *c, struct scuda_reply *r, uint64_t cap);
+void scuda_reply_done(struct scuda_reply *r);
+int32_t scuda_bad_reply(const char *name);
+int32_t scuda_simple(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes);  /* a hand-written operation without a reply payload */
+uint64_t scuda_header_context(struct scuda_thread *t);  /* 0 when the current context cannot be used */
+
+static inline uint64_t scuda_pad(uint64_t n) { return (n + 7) & ~(uint64_t)7; }
+static inline uint8_t *scuda_put64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); return p + 8; }
+uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* u64 count, bytes, padding */
+uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
+uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
+
+/* ---- contexts (context.c) ---- */
+enum { SCUDA_CTX_PRIMARY = 1 << 16, SCUDA_CTX_DEAD = 1 << 17 };  /* flags of a context slot above the CUctx_flags */
+static inline uint64_t *scuda_retained(struct scuda_slot *s) { return &s->word[0]; }   /* of a primary context */
+static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; } /* bit n: CUlimit n was set */
+int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
+int32_t scuda_current_device(void);  /* of the current context, else 0 */
+static inline int scuda_context_usable(uint64_t ctx) {
+  struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
+  return s && !(s->flags & SCUDA_CTX_DEAD) && (!(s->flags & SCUDA_CTX_PRIMARY) || *scuda_retained(s));
+}
+void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
+
+/* ---- memory (memory.c) ---- */
+struct scuda_range { uint64_t start, bytes, context; uint32_t flags; int32_t device; uint64_t owner; };
+enum { SCUDA_RANGE_ALLOC = 1, SCUDA_RANGE_MAPPED_VMM = 2, SCUDA_RANGE_GLOBAL = 4, SCUDA_RANGE_POOL = 8,
+       SCUDA_RANGE_HOST_OWNED = 16, SCUDA_RANGE_HOST_REGISTERED = 32, SCUDA_RANGE_ON_DEVICE = 64 };
+void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
+int scuda_device_range_remove(uint64_t start);
+int scuda_device_range(uint64_t p, struct scuda_range *out);
+int scuda_host_range(uint64_t p, struct scuda_range *out);
+void scuda_ranges_forget_context(uint64_t ctx);
+void scuda_ranges_forget_owner(uint64_t owner);
+extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
+int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
+extern _Atomic uint32_t scuda_mapped_ranges;  /* pinned ranges that kernels may read and write */
+void scuda_mapped_upload(uint64_t stream, uint32_t ptds);   /* before a launch */
+void scuda_mapped_download(void);                           /* after a synchronising call */
+
+/* ---- modules (module.c) ---- */
+struct scuda_param { uint32_t offset, size; };
+struct scuda_func {            /* data of a function's or kernel's slot */
+  struct scuda_func *next;     /* of the same module or library */
+  uint64_t handle, parent;     /* parent: module or library; of a kernel's function: the kernel */
+  uint64_t context;            /* of a kernel's function */
+  struct scuda_func *forms;    /* a kernel's functions, one a context */
+  uint32_t hash;
+  int32_t device;              /* that the attributes belong to */
+  int32_t attr[16];            /* INT32_MIN: not known */
+  uint32_t param_count, param_bytes;
+  struct scuda_param *params;
+  char *name;
+};
+static inline struct scuda_func *scuda_func(uint64_t handle) {
+  struct scuda_slot *s = scuda_slot(handle);
+  return s && (s->kind == KIND_CUfunction || s->kind == KIND_CUkernel) ? s->data : NULL;
+}
+int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
+int32_t scuda_load_wrapper(uint64_t *module, const void *image);  /* CUDART_INTERFACE */
+
+/* ---- private tables (tables.c) ---- */
+int32_t scuda_export_table(const void **table, const void *uuid);
+#endif

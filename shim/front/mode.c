@@ -1,0 +1,176 @@
+/* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what holds after fork. */
+#define _GNU_SOURCE
+#include "front.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct scuda_live scuda_live;
+struct scuda_core_api scuda_core;
+struct scuda_shared scuda_shared;
+struct scuda_boot scuda_boot;
+
+static scuda_lock_t decide_lock, connect_lock;
+static pid_t core_started;          /* the process that opened the core; a child inherits the value, not the session */
+static _Atomic int32_t connect_result = -1; /* of the only attempt */
+static void *real_driver;
+static void *real_functions[SCUDA_EXPORT_COUNT];
+static _Atomic uint8_t missing_logged[SCUDA_EXPORT_COUNT];
+
+static void set_mode(uint32_t mode) { atomic_store(&scuda_live.mode, mode); }
+
+static uint32_t decide(void) {
+  if (core_started && core_started != getpid()) {
+    set_mode(SCUDA_CHILD);
+    return SCUDA_CHILD;
+  }
+  scuda_lock(&decide_lock);
+  uint32_t mode = atomic_load(&scuda_live.mode);
+  if (mode == SCUDA_UNDECIDED) {
+    char server[256];
+    if (scuda_server(server, sizeof server)) mode = SCUDA_CONFIGURED;
+    else if ((real_driver = scuda_find_real("libcuda.so.1", "SCUDA_REAL_LIBCUDA", &scuda_live))) mode = SCUDA_PASS;
+    else mode = SCUDA_NONE;
+    if (mode == SCUDA_NONE) scuda_log(SCUDA_INFO, "no server is configured and this machine has no CUDA driver; name a server with SCUDA_SERVER=host:port or `scuda HOST:PORT`");
+    set_mode(mode);
+  }
+  scuda_unlock(&decide_lock);
+  return mode;
+}
+
+/* ---- answers of the modes without a session ---- */
+
+static int32_t fail_not_initialized(void) { return CUDA_ERROR_NOT_INITIALIZED; }
+static int32_t fail_deinitialized(void) { return CUDA_ERROR_DEINITIALIZED; }
+static int32_t fail_not_found(void) { return CUDA_ERROR_NOT_FOUND; }
+static int32_t none_init(uint32_t flags) { (void)flags; return CUDA_ERROR_NO_DEVICE; }
+static int32_t none_version(int32_t *version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = 0;
+  return CUDA_SUCCESS;
+}
+
+void *scuda_divert(uint32_t i) {
+  const struct scuda_export *e = &scuda_exports[i];
+  uint32_t mode = atomic_load(&scuda_live.mode);
+  if (mode == SCUDA_UNDECIDED) mode = decide();
+  switch (mode) {
+  case SCUDA_REMOTE:
+    return e->entry;
+  case SCUDA_CONFIGURED:
+    return e->before_init ? e->before_init : (void *)fail_not_initialized;
+  case SCUDA_PASS: {
+    void *f = __atomic_load_n(&real_functions[i], __ATOMIC_RELAXED);
+    if (!f) {
+      f = dlsym(real_driver, e->name);
+      if (!f) {
+        scuda_log(SCUDA_INFO, "the machine's driver has no %s", e->name);
+        f = (void *)fail_not_found;
+      }
+      __atomic_store_n(&real_functions[i], f, __ATOMIC_RELAXED);
+    }
+    return f;
+  }
+  case SCUDA_NONE:
+    if (i == I_cuInit) return (void *)none_init;
+    if (i == I_cuDriverGetVersion) return (void *)none_version;
+    return e->before_init ? e->before_init : (void *)fail_not_initialized;
+  case SCUDA_CHILD:
+    return e->before_init && i != I_cuInit ? e->before_init : (void *)fail_not_initialized;
+  default:
+    return (void *)fail_deinitialized;
+  }
+}
+
+int32_t scuda_unsupported(uint32_t i, const char *what) {
+  if (!atomic_exchange(&missing_logged[i], 1)) scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported by this version of scuda"); }
+
+/* ---- the core ---- */
+
+static int32_t open_core(void) {
+  char folder[PATH_MAX], path[PATH_MAX + 32];
+  const char *override = getenv("SCUDA_CORE");
+  if (override && *override) snprintf(path, sizeof path, "%s", override);
+  else if (scuda_folder_of(&scuda_live, folder, sizeof folder)) snprintf(path, sizeof path, "%s/libscuda-core.so", folder);
+  else return CUDA_ERROR_SYSTEM_NOT_READY;
+
+  /* A Go runtime takes SIGURG for its own preemption; a Go program above us needs its own handler back. */
+  struct sigaction urgent;
+  sigaction(SIGURG, NULL, &urgent);
+  void *core = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!core) {
+    scuda_log(SCUDA_ERROR, "cannot open %s: %s; reinstall scuda or point SCUDA_CORE at libscuda-core.so", path, dlerror());
+    return CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+  static const struct { const char *name; void **to; } symbols[] = {
+      {"scuda_core_open", (void **)&scuda_core.open},         {"scuda_core_call", (void **)&scuda_core.call},
+      {"scuda_core_bulk", (void **)&scuda_core.bulk},         {"scuda_core_transfer", (void **)&scuda_core.transfer},
+      {"scuda_core_overlaps", (void **)&scuda_core.overlaps}, {"scuda_core_source", (void **)&scuda_core.source},
+      {"scuda_core_hostfn", (void **)&scuda_core.hostfn},     {"scuda_core_image", (void **)&scuda_core.image},
+      {"scuda_core_close", (void **)&scuda_core.close}};
+  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    *symbols[i].to = dlsym(core, symbols[i].name);
+    if (!*symbols[i].to) {
+      scuda_log(SCUDA_ERROR, "%s has no %s: it belongs to another version of scuda; install both from one build", path, symbols[i].name);
+      return CUDA_ERROR_SYSTEM_NOT_READY;
+    }
+  }
+  int32_t result = scuda_core.open(&scuda_shared, &scuda_boot);
+  sigaction(SIGURG, &urgent, NULL);
+  return result;
+}
+
+static int32_t connect_first(void) {
+  core_started = getpid();
+  if (madvise(&scuda_live, sizeof scuda_live, MADV_WIPEONFORK))
+    scuda_log(SCUDA_WARN, "MADV_WIPEONFORK is refused (%s); a forked child must not call CUDA", strerror(errno));
+  if (scuda_handles_setup() || scuda_ring_setup()) {
+    scuda_log(SCUDA_ERROR, "no address space for the session (%s); raise the limit on virtual memory (ulimit -v)", strerror(errno));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  int32_t result = open_core();
+  return result ? result : scuda_devices_setup();
+}
+
+int32_t scuda_connect(void) {
+  if (atomic_load(&connect_result) < 0) {
+    scuda_lock(&connect_lock);
+    if (atomic_load(&connect_result) < 0) atomic_store(&connect_result, connect_first());
+    scuda_unlock(&connect_lock);
+  }
+  return atomic_load(&connect_result);
+}
+
+int32_t scuda_hand_cuInit(uint32_t flags) {
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  int32_t result = scuda_connect();
+  if (result) return result;
+  if (!scuda_gpu_count) return CUDA_ERROR_NO_DEVICE;
+  uint32_t configured = SCUDA_CONFIGURED;
+  atomic_compare_exchange_strong(&scuda_live.mode, &configured, SCUDA_REMOTE);
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  int32_t result = scuda_connect();
+  if (!result) *version = scuda_boot.driver_version;
+  return result;
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+  uint32_t mode = atomic_load(&scuda_live.mode);
+  if (mode != SCUDA_REMOTE && mode != SCUDA_CONFIGURED) return;
+  set_mode(SCUDA_ENDED);
+  if (core_started == getpid() && connect_result == CUDA_SUCCESS) scuda_core.close();
+}

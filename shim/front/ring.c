@@ -1,0 +1,180 @@
+/* The command ring: appending commands, waiting for room, and synchronous calls. */
+#define _GNU_SOURCE
+#include "front.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32 };
+int scuda_blocking;
+static scuda_lock_t lock;
+static uint64_t tail;  /* under the lock; scuda_shared.tail is what is published */
+
+static int flag_set(const char *name) {
+  const char *v = getenv(name);
+  return v && *v && strcmp(v, "0") != 0;
+}
+
+int32_t scuda_ring_setup(void) {
+  scuda_blocking = flag_set("SCUDA_LAUNCH_BLOCKING") || flag_set("CUDA_LAUNCH_BLOCKING");
+  int fd = memfd_create("scuda-ring", MFD_CLOEXEC);
+  if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint8_t *ring = MAP_FAILED;
+  if (!ftruncate(fd, RING_BYTES)) ring = mmap(NULL, 2 * (size_t)RING_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (ring == MAP_FAILED || mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+      mmap(ring + RING_BYTES, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    close(fd);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  close(fd);
+  madvise(ring, 2 * (size_t)RING_BYTES, MADV_DONTFORK);
+  scuda_shared.abi = SCUDA_CORE_ABI;
+  scuda_shared.ring = ring;
+  scuda_shared.ring_size = RING_BYTES;
+  return CUDA_SUCCESS;
+}
+
+static uint64_t load_head(void) { return __atomic_load_n(&scuda_shared.head, __ATOMIC_ACQUIRE); }
+static int32_t lost(void) { return (int32_t)__atomic_load_n(&scuda_shared.lost, __ATOMIC_ACQUIRE); }
+
+static void wake_sender(void) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (SCUDA_UNLIKELY(__atomic_load_n(&scuda_shared.asleep, __ATOMIC_RELAXED)) && __atomic_exchange_n(&scuda_shared.asleep, 0, __ATOMIC_SEQ_CST))
+    scuda_futex_wake((_Atomic uint32_t *)&scuda_shared.asleep, 1);
+}
+
+static int wait_for_room(uint32_t size) {
+  wake_sender();
+  while (tail + size - load_head() > RING_BYTES) {
+    if (lost()) return 0;
+    __atomic_store_n(&scuda_shared.starved, 1, __ATOMIC_SEQ_CST);
+    if (tail + size - load_head() <= RING_BYTES) break;
+    scuda_futex_wait((_Atomic uint32_t *)&scuda_shared.starved, 1, 100);
+  }
+  return 1;
+}
+
+uint64_t scuda_header_context(struct scuda_thread *t) { return t->current && scuda_context_usable(t->current) ? t->current : 0; }
+
+int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload) {
+  if (SCUDA_UNLIKELY(!scuda_remote()))
+    return atomic_load(&scuda_live.mode) == SCUDA_ENDED ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
+  int32_t gone = lost();
+  if (SCUDA_UNLIKELY(gone)) return gone;
+  payload = scuda_pad(payload);
+  if (SCUDA_UNLIKELY(payload > COMMAND_MAX - HEADER)) {
+    scuda_log(SCUDA_WARN, "a call with %llu bytes of arguments is too big for the protocol", (unsigned long long)payload);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  struct scuda_thread *t = scuda_thread();
+  uint64_t context = scuda_header_context(t);
+  if (scuda_blocking || !context) flags |= SCUDA_ANSWER;
+  uint32_t size = HEADER + (uint32_t)payload;
+
+  scuda_lock(&lock);
+  if (SCUDA_UNLIKELY(tail + size - load_head() > RING_BYTES) && !wait_for_room(size)) {
+    scuda_unlock(&lock);
+    return lost();
+  }
+  uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
+  uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
+  uint32_t last[2] = {t->ordinal, 0};
+  memcpy(p, &size, 4);
+  memcpy(p + 4, words, 4);
+  memcpy(p + 8, &tail, 8);
+  memcpy(p + 16, &context, 8);
+  memcpy(p + 24, last, 8);
+  c->payload = p + HEADER;
+  c->thread = t;
+  c->answer = flags & SCUDA_ANSWER;
+  tail += size;
+  c->end = tail;
+  return CUDA_SUCCESS;
+}
+
+static void publish(struct scuda_cmd *c) {
+  __atomic_store_n(&scuda_shared.tail, c->end, __ATOMIC_RELEASE);
+  scuda_unlock(&lock);
+}
+
+int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
+  publish(c);
+  struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
+  scuda_core.call(&call);
+  if (len) *len = call.reply_len < cap ? call.reply_len : cap;
+  return call.result;
+}
+
+int32_t scuda_send(struct scuda_cmd *c) {
+  if (SCUDA_UNLIKELY(c->answer)) return scuda_call(c, NULL, 0, NULL);
+  publish(c);
+  wake_sender();
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes) {
+  /* One bulk at a time and in ring order: the core stops at a bulk command until it is called for it. */
+  publish(c);
+  return scuda_core.bulk(c->end, data, bytes);
+}
+
+int32_t scuda_simple(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes) {
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, op, flags, bytes);
+  if (r) return r;
+  memcpy(c.payload, payload, bytes);
+  return scuda_send(&c);
+}
+
+/* ---- generic calls ---- */
+
+int32_t scuda_call_generic(struct scuda_cmd *c, struct scuda_reply *r, uint64_t cap) {
+  uint32_t len = 0;
+  uint8_t *buffer = r->small;
+  r->big = NULL;
+  r->bad = 0;
+  if (cap > sizeof r->small) {
+    buffer = r->big = cap <= UINT32_MAX ? malloc(cap) : NULL;
+    if (!buffer) cap = 0;
+  }
+  int32_t result = scuda_call(c, buffer, (uint32_t)cap, &len);
+  r->at = buffer;
+  r->end = buffer ? buffer + len : NULL;
+  return result;
+}
+
+void scuda_reply_done(struct scuda_reply *r) { free(r->big); }
+
+int32_t scuda_bad_reply(const char *name) {
+  scuda_log(SCUDA_ERROR, "%s: the server's reply is malformed; client and server must be of one version", name);
+  return CUDA_ERROR_UNKNOWN;
+}
+
+uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size) {
+  memcpy(p, from, size);
+  memset(p + size, 0, scuda_pad(size) - size);
+  return p + scuda_pad(size);
+}
+
+uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size) {
+  p = scuda_put64(p, count);
+  return count ? scuda_put_struct(p, from, count * size) : p;
+}
+
+uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size) {
+  uint64_t n;
+  if (r->bad || r->end - r->at < 8) {
+    r->bad = 1;
+    return 0;
+  }
+  memcpy(&n, r->at, 8);
+  r->at += 8;
+  if (n > cap || scuda_pad(n * size) > (uint64_t)(r->end - r->at)) {
+    r->bad = 1;
+    return 0;
+  }
+  if (n) memcpy(to, r->at, n * size);
+  r->at += scuda_pad(n * size);
+  return n;
+}

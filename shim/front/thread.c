@@ -1,0 +1,53 @@
+/* The state of a calling thread: its ordinal on the wire, its context stack, what it lent to the program. States are recycled, never freed:
+ * addresses inside them are handed out. */
+#include "front.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+__thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
+
+enum { THREADS_MAX = 65535 };  /* the last ordinal is the core's */
+static struct scuda_thread *threads[THREADS_MAX];
+static uint32_t free_ordinals[THREADS_MAX], free_count, next_ordinal;
+static scuda_lock_t lock;
+static pthread_key_t exit_key;
+static int have_exit_key;
+
+static void thread_exit(void *state) {
+  struct scuda_thread *t = state;
+  scuda_self = t; /* the message carries the ordinal that ends */
+  if (scuda_remote()) {
+    struct wire_thread_exit m = {0};
+    scuda_simple(OP_THREAD_EXIT, 0, &m, sizeof m);
+  }
+  scuda_self = NULL;
+  t->current = 0;
+  t->depth = 0;
+  t->capture_mode = 0;
+  t->storage_key = NULL;
+  t->storage_generation = 0;
+  scuda_lock(&lock);
+  free_ordinals[free_count++] = t->ordinal;
+  scuda_unlock(&lock);
+}
+
+struct scuda_thread *scuda_thread_new(void) {
+  struct scuda_thread *t = NULL;
+  scuda_lock(&lock);
+  if (!have_exit_key) have_exit_key = !pthread_key_create(&exit_key, thread_exit);
+  if (free_count) {
+    t = threads[free_ordinals[--free_count]];
+  } else if (next_ordinal < THREADS_MAX && (t = calloc(1, sizeof *t))) {
+    t->ordinal = next_ordinal;
+    threads[next_ordinal++] = t;
+  }
+  scuda_unlock(&lock);
+  if (!t) {
+    scuda_log(SCUDA_ERROR, "more than %d threads use CUDA, or memory is exhausted; the process cannot go on", THREADS_MAX);
+    abort();
+  }
+  scuda_self = t;
+  if (have_exit_key) pthread_setspecific(exit_key, t);
+  return t;
+}
