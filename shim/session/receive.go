@@ -1,0 +1,237 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"scuda.dev/scuda/transport"
+)
+
+// receiver is the state of the main connection's byte stream. Whoever holds the reader's lock owns it.
+type receiver struct {
+	buf  []byte
+	r, w int // unread bytes are buf[r:w]
+
+	inside bool // a header was read, its payload not yet to the end
+	h      transport.MessageHeader
+	sink   []byte // where the next payload bytes go; what exceeds it is dropped
+	left   int    // payload and padding still to come
+	early  *early
+	text   []byte
+	bufs   [2][]byte
+}
+
+// receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was nothing.
+func (s *Session) receive() error {
+	s.reader.busy.Lock()
+	defer s.reader.busy.Unlock()
+	if s.lost() != 0 {
+		return errEnded
+	}
+	rx := &s.reader.rx
+	if rx.r > 0 {
+		rx.w = copy(rx.buf, rx.buf[rx.r:rx.w])
+		rx.r = 0
+	}
+	if rx.inside && len(rx.sink) >= directReceive && rx.w == 0 {
+		return s.receiveInPlace(rx)
+	}
+	rx.bufs[0] = rx.buf[rx.w:]
+	n, err := s.conn.Recv(rx.bufs[:1])
+	if err != nil {
+		return err
+	}
+	rx.w += n
+	return s.parse(rx)
+}
+
+func (s *Session) receiveInPlace(rx *receiver) error {
+	rx.bufs = [2][]byte{rx.sink, rx.buf}
+	n, err := s.conn.Recv(rx.bufs[:])
+	rx.bufs = [2][]byte{}
+	if errors.Is(err, syscall.EFAULT) {
+		s.log.Error("a download's destination is not writable any more; was it freed before the copy was complete?", "transfer", rx.h.ID)
+		rx.sink = nil
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	direct := min(n, len(rx.sink))
+	rx.sink = rx.sink[direct:]
+	rx.left -= direct
+	rx.r, rx.w = 0, n-direct
+	return s.parse(rx)
+}
+
+// parse handles everything in the buffer.
+func (s *Session) parse(rx *receiver) error {
+	for {
+		if !rx.inside {
+			h, n, err := transport.ParseMessage(rx.buf[rx.r:rx.w])
+			if err == transport.ErrShort {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			rx.r += n
+			if err := s.begin(rx, h); err != nil {
+				return err
+			}
+		}
+		n := copy(rx.sink, rx.buf[rx.r:rx.w])
+		rx.sink = rx.sink[n:]
+		if len(rx.sink) == 0 {
+			n = min(rx.left, rx.w-rx.r)
+		}
+		rx.r += n
+		if rx.left -= n; rx.left > 0 {
+			return nil
+		}
+		rx.inside = false
+		s.finish(rx)
+	}
+}
+
+func protocol(format string, args ...any) error {
+	return &transport.MalformedError{Detail: fmt.Sprintf(format, args...)}
+}
+
+// begin decides where a message's payload goes.
+func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
+	rx.h, rx.inside, rx.sink, rx.early = h, true, nil, nil
+	rx.left = transport.Pad(int(h.Len))
+	switch h.Type {
+	case transport.MsgReply:
+		w := s.waiter(h.ID)
+		if w == nil {
+			return protocol("a reply to thread %d", h.ID)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if w.listed {
+			rx.sink = w.reply[:min(len(w.reply), int(h.Len))]
+			return nil
+		}
+		if w.early != nil || h.Len > maxEarlyReply {
+			return protocol("a reply of %d bytes that thread %d did not ask for", h.Len, h.ID)
+		}
+		rx.early = &early{result: h.Result, data: make([]byte, h.Len)}
+		rx.sink = rx.early.data
+	case transport.MsgData:
+		dst, ok := s.destination(h.ID)
+		if !ok {
+			return protocol("data for the unknown transfer %d", h.ID)
+		}
+		if h.Aux > uint64(len(dst)) || uint64(h.Len) > uint64(len(dst))-h.Aux {
+			return protocol("%d bytes at %d of transfer %d, which has %d", h.Len, h.Aux, h.ID, len(dst))
+		}
+		rx.sink = dst[h.Aux : h.Aux+uint64(h.Len)]
+	case transport.MsgDone:
+		if h.Len != 0 {
+			return protocol("a payload of %d bytes in DONE", h.Len)
+		}
+	case transport.MsgNotice:
+		rx.text = make([]byte, min(h.Len, maxNotice))
+		rx.sink = rx.text
+	default:
+		return protocol("%v on the main connection", h.Type)
+	}
+	return nil
+}
+
+// finish acts on a message whose payload is complete.
+func (s *Session) finish(rx *receiver) {
+	h := &rx.h
+	switch h.Type {
+	case transport.MsgReply:
+		w := s.waiter(h.ID)
+		s.mu.Lock()
+		switch {
+		case rx.early == nil && w.listed:
+			s.complete(w, h.Result, h.Len)
+		case rx.early != nil && w.listed: // its thread came in the meantime
+			copy(w.reply, rx.early.data)
+			s.complete(w, h.Result, h.Len)
+		case rx.early != nil:
+			w.early = rx.early
+		}
+		s.mu.Unlock()
+		rx.early = nil
+	case transport.MsgDone:
+		s.endTransfer(h.ID)
+		if h.Result != 0 {
+			s.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
+		}
+	case transport.MsgNotice:
+		text := string(rx.text)
+		rx.text = nil
+		s.mu.Lock()
+		s.mu.notice = text
+		s.mu.Unlock()
+		s.log.Warn("the server says: " + text)
+	}
+}
+
+// States of the background reader, a futex.
+const (
+	backgroundAwake uint32 = iota
+	backgroundParked
+)
+
+// background reads while asynchronous downloads are under way and none of the program's threads leads. It waits for data without holding the
+// reader's lock, so that a thread which starts to wait for a reply leads at once.
+func (s *Session) background() {
+	runtime.LockOSThread()
+	for s.lost() == 0 {
+		if atomic.LoadUint32(&s.shared.TransfersPending) == 0 {
+			s.park(func() bool { return atomic.LoadUint32(&s.shared.TransfersPending) == 0 })
+			continue
+		}
+		if _, err := s.conn.Wait(transport.Readable, -1); err != nil {
+			s.fail(err)
+			return
+		}
+		if !s.tryRead() {
+			s.park(func() bool { return atomic.LoadUint32(&s.reader.lock) != 0 })
+			continue
+		}
+		if err := s.readAvailable(); err != nil {
+			s.fail(err)
+		}
+		s.endRead()
+	}
+}
+
+// readAvailable handles what has arrived. The reader's lock is held.
+func (s *Session) readAvailable() error {
+	for {
+		if err := s.receive(); err == transport.ErrAgain {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// park sleeps until it is kicked; idle is asked once more when a kick can no longer be missed.
+func (s *Session) park(idle func() bool) {
+	atomic.StoreUint32(&s.reader.background, backgroundParked)
+	if s.lost() != 0 || !idle() {
+		atomic.StoreUint32(&s.reader.background, backgroundAwake)
+		return
+	}
+	for atomic.LoadUint32(&s.reader.background) == backgroundParked {
+		futexWait(&s.reader.background, backgroundParked, 0)
+	}
+}
+
+func (s *Session) kickBackground() {
+	if atomic.LoadUint32(&s.shared.TransfersPending) > 0 && atomic.CompareAndSwapUint32(&s.reader.background, backgroundParked, backgroundAwake) {
+		futexWake(&s.reader.background)
+	}
+}

@@ -1,0 +1,65 @@
+package session
+
+import (
+	"fmt"
+	"unsafe"
+
+	"scuda.dev/scuda/transport"
+)
+
+// ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/core.h.
+const ABI = 1
+
+// Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
+type Shared struct {
+	ABI         uint32
+	_           uint32
+	Ring        *byte // twice RingSize bytes of address space
+	RingSize    uint64
+	ClientBase  uint64
+	ClientSlots uint64
+	ServerBase  uint64
+	ServerSlots uint64
+	_           [8]byte
+
+	Tail uint64
+	_    [56]byte
+
+	Head uint64
+	_    [56]byte
+
+	Asleep  uint32
+	Starved uint32
+	_       [56]byte
+
+	Lost             uint32
+	TransfersPending uint32
+	_                [56]byte
+}
+
+func (sh *Shared) regions(h *transport.Hello) {
+	h.ClientBase, h.ClientSlots, h.ServerBase, h.ServerSlots = sh.ClientBase, sh.ClientSlots, sh.ServerBase, sh.ServerSlots
+}
+
+func (s *Session) takeRing() error {
+	sh := s.shared
+	if sh.ABI != ABI {
+		return fmt.Errorf("the front speaks version %d of the core's interface, this core version %d; use libraries of one release", sh.ABI, ABI)
+	}
+	if sh.Ring == nil || sh.RingSize == 0 || sh.RingSize&(sh.RingSize-1) != 0 || sh.RingSize > 1<<32 {
+		return fmt.Errorf("command ring of %d bytes", sh.RingSize)
+	}
+	s.ring = unsafe.Slice(sh.Ring, 2*sh.RingSize)
+	s.mask = sh.RingSize - 1
+	s.send.head = sh.Head
+	return nil
+}
+
+// overlap says whether two ranges of memory share a byte.
+func overlap(a, b []byte) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	x, y := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
+}

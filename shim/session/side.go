@@ -1,0 +1,218 @@
+package session
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/transport"
+)
+
+// HostFunction is a function of the program that runs in stream order.
+type HostFunction struct {
+	Func, User uintptr
+	Stream     uint64
+	Kind       uint32 // 0 host function, 1 stream callback
+	Keep       bool   // captured: may run often
+}
+
+// side is the connection over which the server asks the client for things in stream order, and what serves it.
+type side struct {
+	writing sync.Mutex // held while a message is written
+
+	mu    sync.Mutex // guards what follows
+	conn  *net.TCPConn
+	queue []transport.MessageHeader // host functions that are due
+	due   *sync.Cond
+	ended bool
+}
+
+func (d *side) init() {
+	d.due = sync.NewCond(&d.mu)
+}
+
+func (d *side) shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	d.due.Broadcast()
+	if d.conn != nil {
+		_ = d.conn.Close()
+		d.conn = nil
+	}
+}
+
+func (d *side) set(c *net.TCPConn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return false
+	}
+	d.conn = c
+	return true
+}
+
+// answer sends a message on the side connection.
+func (d *side) answer(h transport.MessageHeader, payload []byte) error {
+	d.mu.Lock()
+	c := d.conn
+	d.mu.Unlock()
+	if c == nil {
+		return net.ErrClosed
+	}
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	h.Len = uint32(len(payload))
+	pad := transport.Pad(len(payload)) - len(payload)
+	bufs := net.Buffers{h.Append(nil), payload, padding[:pad]}
+	_, err := bufs.WriteTo(c)
+	return err
+}
+
+// HostFunction registers a host function and gives its registration.
+func (s *Session) HostFunction(f HostFunction) uint64 {
+	s.hosts.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.nextHost++
+	s.mu.hosts[s.mu.nextHost] = f
+	return s.mu.nextHost
+}
+
+// sideLoop opens the side connection and serves it until it ends, and with it the session.
+func (s *Session) sideLoop() {
+	hello := s.cfg.Hello
+	hello.Kind, hello.Session, hello.Secret = transport.KindSide, s.welcome.Session, s.welcome.Secret
+	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+	if err != nil {
+		s.lastWords()
+		s.fail(fmt.Errorf("no side connection: %w", err))
+		return
+	}
+	if !s.side.set(c) {
+		c.Close()
+		return
+	}
+	if rc, err := c.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { s.opened(int(fd)) })
+	}
+	r := bufio.NewReaderSize(c, 4<<10)
+	for {
+		if err := s.sideMessage(r); err != nil {
+			s.lastWords()
+			s.fail(err)
+			return
+		}
+	}
+}
+
+func (s *Session) sideMessage(r *bufio.Reader) error {
+	var b [transport.MessageHeaderSize]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = io.EOF
+		}
+		return err
+	}
+	h, _, err := transport.ParseMessage(b[:])
+	if err != nil {
+		return err
+	}
+	if h.Len != 0 {
+		return protocol("a payload of %d bytes in %v", h.Len, h.Type)
+	}
+	switch h.Type {
+	case transport.MsgRun:
+		s.side.mu.Lock()
+		s.side.queue = append(s.side.queue, h)
+		s.side.due.Signal()
+		s.side.mu.Unlock()
+		return nil
+	case transport.MsgPull:
+		if h.Result < 0 || h.Aux > transport.MaxMessage {
+			return protocol("PULL of %d bytes at unit %d", h.Aux, h.Result)
+		}
+		answer := transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}
+		data, ok := s.pull(h.ID, uint64(h.Result)*transport.PullUnit, h.Aux, h.Flags&1 != 0)
+		if !ok {
+			s.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", uint64(h.Result)*transport.PullUnit, "bytes", h.Aux)
+			answer.Result = InvalidValue
+		}
+		return s.side.answer(answer, data)
+	case transport.MsgPing:
+		return s.side.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
+	case transport.MsgPong:
+		return nil
+	}
+	return protocol("%v on the side connection", h.Type)
+}
+
+// hostLoop runs host functions one at a time on a thread of their own, as the driver does.
+func (s *Session) hostLoop() {
+	runtime.LockOSThread()
+	d := &s.side
+	for {
+		d.mu.Lock()
+		for len(d.queue) == 0 && !d.ended {
+			d.due.Wait()
+		}
+		if d.ended {
+			d.mu.Unlock()
+			return
+		}
+		h := d.queue[0]
+		d.queue = d.queue[1:]
+		d.mu.Unlock()
+		answer := transport.MessageHeader{Type: transport.MsgRan, ID: h.ID, Seq: h.Seq, Aux: h.Aux}
+		if !s.runHost(h.Aux, h.Result) {
+			answer.Result = InvalidValue
+		}
+		if err := d.answer(answer, nil); err != nil {
+			s.fail(err)
+			return
+		}
+	}
+}
+
+func (s *Session) runHost(registration uint64, status int32) bool {
+	s.mu.Lock()
+	f, ok := s.mu.hosts[registration]
+	s.mu.Unlock()
+	if !ok {
+		s.log.Error("the server asked for an unknown host function", "registration", registration)
+		return false
+	}
+	s.cfg.HostRun(f, status)
+	if !f.Keep {
+		s.mu.Lock()
+		delete(s.mu.hosts, registration)
+		s.mu.Unlock()
+		s.hosts.Add(-1)
+	}
+	return true
+}
+
+// lastWords reads what the server still said on the main connection before the side connection broke, so that its reason is not lost.
+func (s *Session) lastWords() {
+	deadline := time.Now().Add(lastWordsTimeout)
+	for s.lost() == 0 && time.Now().Before(deadline) {
+		if _, err := s.conn.Wait(transport.Readable, time.Until(deadline)); err != nil {
+			return
+		}
+		if !s.tryRead() {
+			schedYield() // whoever reads will see the end itself
+			continue
+		}
+		err := s.readAvailable()
+		s.endRead()
+		if err != nil {
+			s.fail(err)
+			return
+		}
+	}
+}
