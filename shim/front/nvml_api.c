@@ -1,4 +1,5 @@
 /* The NVML functions that are not plain forwarding: the mode, initialisation, error texts, event waits and the private table. */
+#define _GNU_SOURCE
 #include "nvml.h"
 #include "common.h"
 #include "gen/nvml_gen.h"

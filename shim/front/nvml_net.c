@@ -1,9 +1,7 @@
 /* The NVML session: one connection of kind "nvml", one call at a time. It is made in C, without the Go core, because programs ask NVML for
  * the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go runtime runs cannot be forked.
  * A forked child opens its own connection at its next call. */
-#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
-#endif
 #include "nvml.h"
 #include "common.h"
 #include <errno.h>

@@ -1,0 +1,119 @@
+package nvmltest
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/sim/smi"
+	"scuda.dev/scuda/transport"
+)
+
+// server serves NVML sessions as a worker does, one goroutine a connection.
+type server struct {
+	addr     string
+	sessions atomic.Int32 // opened so far
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// hangUp closes all connections.
+func (s *server) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
+		c.Close()
+	}
+	s.conns = nil
+}
+
+func startServer(t *testing.T, token string) *server {
+	t.Helper()
+	l, err := transport.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{addr: l.Addr().String()}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.conns = append(s.conns, c)
+			s.mu.Unlock()
+			wg.Go(func() { s.serve(t, c, []byte(token)) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		s.hangUp()
+		wg.Wait()
+	})
+	return s
+}
+
+func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
+	defer c.Close()
+	hello, err := transport.ReadPreface(c, token)
+	w := &transport.Welcome{Status: transport.StatusOf(err), Devices: make([]transport.Device, 3)}
+	if err != nil {
+		w.Error = "the token is wrong; set SCUDA_TOKEN"
+		w.Devices = nil
+	} else if hello.Kind != transport.KindNVML || hello.Digest != nvml.Digest || hello.PID == 0 || hello.Program == "" {
+		t.Errorf("hello %+v", hello)
+	}
+	b, _ := transport.AppendWelcome(nil, w)
+	if _, werr := c.Write(b); werr != nil || err != nil {
+		return
+	}
+	s.sessions.Add(1)
+	drv, err := smi.Open(smi.Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []smi.Device{
+		{Name: "scuda simulated GPU", UUID: [16]byte{0xab, 1}, Bus: 0x1b, Memory: 8 << 30, Major: 9},
+		{Name: "another", UUID: [16]byte{0xab, 2}, Bus: 0x1c, Memory: 4 << 30, Major: 9}}})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	d := nvmldispatch.New(drv)
+	defer d.Close()
+	reply := make([]byte, 1<<20)
+	for {
+		var head [8]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		frame, _, err := transport.ParseFrame(head[:])
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		body := make([]byte, frame.Len)
+		if _, err := io.ReadFull(c, body); err != nil {
+			return
+		}
+		cmd, payload, err := transport.ParseCommand(body)
+		if err != nil || cmd.Flags != transport.FlagAnswer {
+			t.Errorf("command %+v, %v", cmd, err)
+			return
+		}
+		result, n, err := d.Call(cmd.Op, payload, reply)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out := transport.MessageHeader{Len: uint32(n), Type: transport.MsgReply, Result: result, Seq: cmd.Seq}.Append(nil)
+		out = append(out, reply[:n]...)
+		out = append(out, make([]byte, transport.Pad(n)-n)...)
+		if _, err := c.Write(out); err != nil {
+			return
+		}
+	}
+}
