@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestRemember(t *testing.T) {
+	s := serve(t)
+	home := "XDG_CONFIG_HOME=" + t.TempDir()
+	p := start(t, []string{home}, scuda, s.addr)
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	if out := p.out.String(); !strings.Contains(out, "answers, 1 GPU") || !strings.Contains(out, "remembered in") {
+		t.Errorf("got %s", out)
+	}
+	run := start(t, []string{home}, scuda, "run", "--", program("init"))
+	if code := run.wait(patience); code != 0 || !strings.HasPrefix(run.out.String(), "cuInit = 0\n") {
+		t.Errorf("exit status %d\n%s%s", code, run.out, run.err)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	s := serve(t)
+	p := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, "info", "--json")
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	var facts struct {
+		Server  string  `json:"server"`
+		GPU     string  `json:"gpu"`
+		Same    bool    `json:"same_api"`
+		Trip    float64 `json:"round_trip_us"`
+		Devices []struct {
+			Name   string `json:"name"`
+			Memory uint64 `json:"memory_bytes"`
+		} `json:"devices"`
+	}
+	if err := json.Unmarshal([]byte(p.out.String()), &facts); err != nil {
+		t.Fatal(err)
+	}
+	if facts.Server != s.addr || facts.GPU != "sim" || !facts.Same || facts.Trip <= 0 || len(facts.Devices) != 1 || facts.Devices[0].Memory != 1<<30 {
+		t.Errorf("got %+v", facts)
+	}
+	text := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, "info")
+	if code := text.wait(patience); code != 0 || !strings.Contains(text.out.String(), "round trip") {
+		t.Errorf("exit status %d\n%s%s", code, text.out, text.err)
+	}
+}
+
+// scuda run passes on exit status, signals, arguments and environment.
+func TestRun(t *testing.T) {
+	s := serve(t)
+	folder := t.TempDir()
+	plain := filepath.Join(folder, "plain")
+	if err := os.WriteFile(plain, []byte("no program"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		out  string
+	}{
+		"success":        {[]string{"true"}, 0, ""},
+		"status":         {[]string{"sh", "-c", "exit 37"}, 37, ""},
+		"no program":     {[]string{"no-such-program"}, 127, ""},
+		"no such file":   {[]string{folder + "/missing"}, 127, ""},
+		"not executable": {[]string{plain}, 126, ""},
+		"arguments":      {[]string{"printf", "%s|", "a b", "--json", "-l"}, 0, "a b|--json|-l|\n"},
+		"GPU":            {[]string{program("dlopen")}, 0, "cuInit = 0\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, append([]string{"run", "--"}, c.args...)...)
+			if code := p.wait(patience); code != c.code {
+				t.Errorf("exit status %d, not %d\n%s%s", code, c.code, p.out, p.err)
+			}
+			if !strings.HasPrefix(p.out.String(), c.out) {
+				t.Errorf("got %q", p.out)
+			}
+		})
+	}
+	p := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, "run", "--", "sh", "-c", `trap 'echo got it; exit 5' USR1; echo ready; while :; do read line || exit 9; done`)
+	p.await(p.out, "^ready$")
+	p.signal(syscall.SIGUSR1)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 5 || !strings.Contains(p.out.String(), "got it") {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}

@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A faulting kernel gives 700 to its own process, for good; a client beside it and the next one notice nothing.
+func TestFaultIsOnesOwn(t *testing.T) {
+	s := serve(t)
+	other := s.client(t, "bystander")
+	other.await(other.out, "^ready$")
+	out := s.run(t, "fault")
+	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		if !strings.HasSuffix(line, "= 700") && !strings.Contains(line, "cuDevicePrimaryCtxGetState") {
+			t.Errorf("call %d after the fault: %s", i, line)
+		}
+	}
+	s.run(t, "compute")
+	other.stdin.Close()
+	if code := other.wait(patience); code != 0 {
+		t.Errorf("the bystander suffered: exit status %d\n%s%s", code, other.out, other.err)
+	}
+}
+
+// workers counts the server's child processes.
+func (s *server) workers() int {
+	pid := strconv.Itoa(s.cmd.Process.Pid)
+	tasks, _ := filepath.Glob("/proc/" + pid + "/task/*/children")
+	n := 0
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		n += len(strings.Fields(string(text)))
+	}
+	return n
+}
+
+// A killed client's worker goes within 2 s, and with it all that the client held; its place is free again.
+func TestKilledClient(t *testing.T) {
+	s := serve(t, "--max-sessions", "1")
+	before := s.workers()
+	for range 3 {
+		p := s.client(t, "hold", "64", "loop")
+		p.await(p.out, "^ready$")
+		p.signal(syscall.SIGKILL)
+		p.wait(patience)
+		eventually(t, 2*time.Second, "the killed client's worker is gone", func() bool { return s.workers() <= before })
+	}
+	s.run(t, "hold", "64")
+}
+
+// Sessions above the limit are refused with a reason.
+func TestMaxSessions(t *testing.T) {
+	s := serve(t, "--max-sessions", "1")
+	p := s.client(t, "hold", "1")
+	p.await(p.out, "^ready$")
+	refused := start(t, s.env(), program("init"))
+	refused.wait(patience)
+	if out := refused.out.String(); !strings.Contains(out, "cuInit = 802") {
+		t.Errorf("got\n%s", out)
+	}
+	oneLine(t, refused, "room")
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+// oneLine wants exactly one line on standard error, with all of the words.
+func oneLine(t *testing.T, p *process, words ...string) {
+	t.Helper()
+	text := p.err.String()
+	if strings.Count(text, "\n") != 1 {
+		t.Errorf("not one line on standard error but:\n%s", text)
+	}
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q is not in what the client says: %s", w, text)
+		}
+	}
+}
+
+func TestKilledServer(t *testing.T) {
+	for _, victim := range []string{"supervisor", "worker"} {
+		t.Run(victim, func(t *testing.T) {
+			s := serve(t)
+			idle := s.workers()
+			_ = idle
+			p := s.client(t, "hold", "8", "loop")
+			p.await(p.out, "^ready$")
+			if victim == "supervisor" {
+				s.signal(syscall.SIGKILL)
+			} else {
+				tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
+				for _, task := range tasks {
+					text, _ := os.ReadFile(task)
+					for _, f := range strings.Fields(string(text)) {
+						pid, _ := strconv.Atoi(f)
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+					}
+				}
+			}
+			if code := p.wait(20 * time.Second); code != 0 {
+				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			if out := p.out.String(); !strings.Contains(out, "error 46\nthen 46 46 46\n") {
+				t.Errorf("got\n%s", out)
+			}
+			oneLine(t, p, "scuda", s.addr)
+			if victim == "worker" {
+				s.run(t, "init")
+			}
+		})
+	}
+}
+
+// What a client says and answers when no session comes about.
+func TestUnreachable(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("correct horse battery staple\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	guarded := serve(t, "--token-file", token)
+	closed := listen(t, func(net.Conn) {})
+	closed.Close()
+	otherVersion := append([]byte("SCUDA\r\n\x1a"), binary.LittleEndian.AppendUint32(nil, 99)...)
+	otherVersion = binary.LittleEndian.AppendUint32(otherVersion, 1)
+	otherVersion = binary.LittleEndian.AppendUint32(otherVersion, 25)
+	otherVersion = append(otherVersion, `{"error":"I am version 99"`[:25]...)
+	tooLong := append([]byte("SCUDA\r\n\x1a"), 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff)
+	for name, c := range map[string]struct {
+		addr  string
+		env   []string
+		words []string
+	}{
+		"refused":       {addr: closed.Addr().String(), words: []string{closed.Addr().String(), "refused"}},
+		"unknown host":  {addr: "no-such-host.invalid:14833", words: []string{"no-such-host.invalid"}},
+		"bad address":   {addr: "::::", words: []string{"::::"}},
+		"garbage":       {addr: peer(t, bytes.Repeat([]byte("garbage\n"), 100)), words: []string{"not"}},
+		"http":          {addr: peer(t, []byte("HTTP/1.1 400 Bad Request\r\n\r\n")), words: []string{"not"}},
+		"half a frame":  {addr: peer(t, []byte("SCUDA\r\n\x1a\x01\x00")), words: []string{"clos"}},
+		"closes":        {addr: peer(t, nil), words: []string{"clos"}},
+		"too long":      {addr: peer(t, tooLong)},
+		"other version": {addr: peer(t, otherVersion), words: []string{"version"}},
+		"no token":      {addr: guarded.addr, words: []string{"token", "SCUDA_TOKEN"}},
+		"wrong token":   {addr: guarded.addr, env: []string{"SCUDA_TOKEN=wrong horse battery staple"}, words: []string{"token"}},
+		"lost token":    {addr: guarded.addr, env: []string{"SCUDA_TOKEN_FILE=/no/such/file"}, words: []string{"/no/such/file"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, clientEnv(c.addr, c.env...), program("init"))
+			if code := p.wait(30 * time.Second); code != 0 {
+				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			if out := p.out.String(); !strings.HasPrefix(out, "cuInit = 802\ncuInit = 802\n") {
+				t.Errorf("got\n%s", out)
+			}
+			oneLine(t, p, append(c.words, "scuda")...)
+		})
+	}
+	t.Run("right token", func(t *testing.T) {
+		for _, env := range []string{"SCUDA_TOKEN=correct horse battery staple", "SCUDA_TOKEN_FILE=" + token} {
+			p := start(t, guarded.env(env), program("init"))
+			p.wait(patience)
+			if out := p.out.String(); !strings.HasPrefix(out, "cuInit = 0\n") {
+				t.Errorf("with %s:\n%s%s", env, out, p.err)
+			}
+		}
+	})
+}
+
+func listen(t *testing.T, serve func(net.Conn)) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
+	}()
+	return l
+}
+
+// peer is a server that answers every connection with these bytes and closes.
+func peer(t *testing.T, answer []byte) string {
+	return listen(t, func(c net.Conn) {
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = c.Read(make([]byte, 4096))
+		_, _ = c.Write(answer)
+		_ = c.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	}).Addr().String()
+}
+
+// A peer that opens a session and then sends garbage, or that stops in the middle, ends its own session at most.
+func TestGarbageToServer(t *testing.T) {
+	s := serve(t)
+	other := s.client(t, "bystander")
+	other.await(other.out, "^ready$")
+	magic := []byte("SCUDA\r\n\x1a")
+	hello := func(kind string) []byte {
+		text := fmt.Sprintf(`{"Kind":%q,"Version":"test"}`, kind)
+		b := binary.LittleEndian.AppendUint32(bytes.Clone(magic), 1)
+		b = binary.LittleEndian.AppendUint32(b, 0)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(text)))
+		return append(b, text...)
+	}
+	for name, data := range map[string][]byte{
+		"nothing":        {},
+		"text":           []byte("GET / HTTP/1.0\r\n\r\n"),
+		"half a magic":   magic[:5],
+		"magic":          magic,
+		"endless token":  append(bytes.Clone(magic), 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff),
+		"long hello":     append(bytes.Clone(magic), 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f),
+		"bad json":       append(bytes.Clone(magic), 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, '{', '{', '{'),
+		"unknown kind":   hello("coffee"),
+		"info, garbage":  append(hello("info"), bytes.Repeat([]byte{0xA5}, 4096)...),
+		"nvml, garbage":  append(hello("nvml"), bytes.Repeat([]byte{0x5A}, 4096)...),
+		"cuda, garbage":  append(hello("cuda"), bytes.Repeat([]byte{0xC3}, 4096)...),
+		"side, nowhere":  hello("side"),
+		"old version":    append(bytes.Clone(magic), 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, '{', '}'),
+		"mere zeros":     make([]byte, 100000),
+		"half a preface": hello("cuda")[:25],
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+			_, _ = c.Write(data) // the server may close before it has read all
+			_ = c.(*net.TCPConn).CloseWrite()
+			if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {
+				t.Error("the server keeps the connection open")
+			}
+		})
+	}
+	s.run(t, "compute")
+	other.stdin.Close()
+	if code := other.wait(patience); code != 0 {
+		t.Errorf("the bystander suffered: exit status %d\n%s%s", code, other.out, other.err)
+	}
+	eventually(t, 10*time.Second, "only the warm worker is left", func() bool { return s.workers() <= 1 })
+}
+
+// A module cache that cannot be written is one warning; modules are then kept in memory.
+func TestUnusableCache(t *testing.T) {
+	s := serve(t, "--cache-dir", "/proc/no/such/place")
+	s.run(t, "compute")
+	if log := s.err.String(); !strings.Contains(log, "/proc/no/such/place") {
+		t.Errorf("the server's log does not name the folder:\n%s", log)
+	}
+}
+
+// SIGTERM: no new sessions, running ones finish, the server ends with success.
+func TestDrain(t *testing.T) {
+	s := serve(t)
+	p := s.client(t, "bystander")
+	p.await(p.out, "^ready$")
+	s.signal(syscall.SIGTERM)
+	s.await(s.err, `msg=draining`)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("the running client suffered: exit status %d\n%s%s", code, p.out, p.err)
+	}
+	if code := s.wait(20 * time.Second); code != 0 {
+		t.Errorf("the server ended with status %d", code)
+	}
+}

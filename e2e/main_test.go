@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	root     string // of the repository
+	scuda    string // the binary
+	lib      string // the folder of client libraries
+	kernels  string // the folder of module images
+	programs string // the folder of compiled programs
+)
+
+// patience bounds everything that should take far less; the race detector and two busy cores are slow.
+const patience = 120 * time.Second
+
+func TestMain(m *testing.M) {
+	code, err := setUp(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func setUp(m *testing.M) (int, error) {
+	_, file, _, _ := runtime.Caller(0)
+	root = filepath.Dir(filepath.Dir(file))
+	scuda, lib, kernels = filepath.Join(root, "build/scuda"), filepath.Join(root, "build/lib"), filepath.Join(root, "testdata/kernels")
+	for _, path := range []string{scuda, lib + "/libcuda.so.1", lib + "/libnvidia-ml.so.1", lib + "/libscuda.so", lib + "/libscuda-core.so", root + "/shim/include/cuda.h"} {
+		if _, err := os.Stat(path); err != nil {
+			return 1, fmt.Errorf("%w: run make build first", err)
+		}
+	}
+	var err error
+	if programs, err = os.MkdirTemp("", "scuda-e2e-"); err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(programs)
+	sources, err := filepath.Glob(filepath.Join(root, "e2e/programs/*.c"))
+	if err != nil || len(sources) == 0 {
+		return 1, fmt.Errorf("no programs: %w", err)
+	}
+	for _, source := range sources {
+		if err := compile(source); err != nil {
+			return 1, err
+		}
+	}
+	for _, name := range os.Environ() { // nothing of the caller's settings may leak in
+		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "SCUDA_") || strings.HasPrefix(name, "CUDA_") || name == "LD_PRELOAD" {
+			os.Unsetenv(name)
+		}
+	}
+	os.Setenv("XDG_CONFIG_HOME", filepath.Join(programs, "no-config"))
+	os.Setenv("XDG_CACHE_HOME", filepath.Join(programs, "cache"))
+	return m.Run(), nil
+}
+
+func compile(source string) error {
+	target := filepath.Join(programs, strings.TrimSuffix(filepath.Base(source), ".c"))
+	out, err := exec.Command("gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wno-unused", "-o", target, source,
+		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lm", "-lpthread", "-ldl").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("compiling %s: %w\n%s", source, err, out)
+	}
+	return nil
+}
+
+// output collects what a process prints and lets tests wait for a line of it.
+type output struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	changed chan struct{} // closed and replaced at each line; nil once it has ended
+}
+
+func (o *output) follow(s *bufio.Scanner) {
+	for s.Scan() {
+		o.mu.Lock()
+		o.text.Write(s.Bytes())
+		o.text.WriteByte('\n')
+		close(o.changed)
+		o.changed = make(chan struct{})
+		o.mu.Unlock()
+	}
+	o.mu.Lock()
+	close(o.changed)
+	o.changed = nil
+	o.mu.Unlock()
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// process is a program under way.
+type process struct {
+	t        *testing.T
+	name     string
+	cmd      *exec.Cmd
+	out, err *output
+	stdin    interface{ Close() error }
+	followed sync.WaitGroup
+	done     chan struct{}
+	state    error
+}
+
+func start(t *testing.T, env []string, name string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: filepath.Base(name), cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdin = stdin
+	for _, o := range []**output{&p.out, &p.err} {
+		pipe := p.cmd.StdoutPipe
+		if o == &p.err {
+			pipe = p.cmd.StderrPipe
+		}
+		r, err := pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := bufio.NewScanner(r)
+		s.Buffer(nil, 1<<20)
+		*o = &output{changed: make(chan struct{})}
+		p.followed.Go(func() { (*o).follow(s) })
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.followed.Wait()
+		p.state = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	return p
+}
+
+// await waits for a line of standard output (or of standard error) that matches, and gives its groups.
+func (p *process) await(o *output, pattern string) []string {
+	p.t.Helper()
+	re := regexp.MustCompile("(?m)" + pattern)
+	deadline := time.After(patience)
+	for {
+		o.mu.Lock()
+		text, changed := o.text.String(), o.changed
+		o.mu.Unlock()
+		if m := re.FindStringSubmatch(text); m != nil {
+			return m
+		}
+		if changed == nil {
+			p.t.Fatalf("%s ended without printing %q\nstdout:\n%s\nstderr:\n%s", p.name, pattern, p.out, p.err)
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			p.t.Fatalf("%s did not print %q within %v\nstdout:\n%s\nstderr:\n%s", p.name, pattern, patience, p.out, p.err)
+		}
+	}
+}
+
+// wait waits for the end within limit and gives the exit status, -1 for a signal.
+func (p *process) wait(limit time.Duration) int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(limit):
+		p.t.Fatalf("%s did not end within %v\nstdout:\n%s\nstderr:\n%s", p.name, limit, p.out, p.err)
+	}
+	var e *exec.ExitError
+	if p.state != nil && !errors.As(p.state, &e) {
+		p.t.Fatal(p.state)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// server is a running `scuda -l`.
+type server struct {
+	*process
+	addr  string
+	cache string // the folder of modules
+}
+
+func serve(t *testing.T, args ...string) *server { return serveBy(t, scuda, args...) }
+
+func serveBy(t *testing.T, binary string, args ...string) *server {
+	t.Helper()
+	cache := t.TempDir()
+	all := append([]string{"-l", "127.0.0.1:0", "--gpu", "sim", "--sim-memory", "1GiB", "--cache-dir", cache}, args...)
+	s := &server{process: start(t, nil, binary, all...), cache: cache}
+	s.addr = s.await(s.out, `^listening on (\S+)$`)[1]
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server's log:\n%s", s.err)
+		}
+		for _, bad := range []string{"panic:", "WARNING: DATA RACE", "fatal error:"} {
+			if strings.Contains(s.err.String(), bad) {
+				t.Errorf("the server said %q:\n%s", bad, s.err)
+			}
+		}
+	})
+	return s
+}
+
+// env is what a client of the server has in its environment.
+func (s *server) env(more ...string) []string { return clientEnv(s.addr, more...) }
+
+func clientEnv(addr string, more ...string) []string {
+	return append([]string{"SCUDA_SERVER=" + addr, "LD_LIBRARY_PATH=" + lib}, more...)
+}
+
+func program(name string) string { return filepath.Join(programs, name) }
+
+// client starts a program on the server.
+func (s *server) client(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	return start(t, s.env(), program(name), append([]string{kernels}, args...)...)
+}
+
+// run runs a program on the server to its end, which must be a success, and gives its output.
+func (s *server) run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	p := s.client(t, name, args...)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("%s: exit status %d\nstdout:\n%s\nstderr:\n%s\nserver:\n%s", name, code, p.out, p.err, s.err)
+	}
+	return p.out.String()
+}
+
+// eventually polls a condition that nothing announces.
+func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Every program checks its results itself; where there is a golden file, a real GPU printed the same.
+var all = []string{"query", "compute", "copies", "streams", "graph", "ordering", "threads", "fork", "errors", "handles", "vmm", "nvml"}
+
+func TestPrograms(t *testing.T) {
+	s := serve(t)
+	for _, name := range all {
+		t.Run(name, func(t *testing.T) {
+			got := s.run(t, name)
+			want, err := os.ReadFile(filepath.Join("testdata", name+".golden"))
+			if os.IsNotExist(err) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+				t.Errorf("native (-), simulated over scuda (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Every asynchronous call answered: the same results.
+func TestLaunchBlocking(t *testing.T) {
+	s := serve(t)
+	for _, name := range []string{"compute", "graph", "errors"} {
+		p := start(t, s.env("SCUDA_LAUNCH_BLOCKING=1"), program(name), kernels)
+		if code := p.wait(patience); code != 0 {
+			t.Errorf("%s: exit status %d\n%s%s", name, code, p.out, p.err)
+		}
+	}
+}
+
+// The server and its workers with the race detector on, with the programs that do most at once.
+func TestRace(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "scuda")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", binary, "./cmd/scuda")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := serveBy(t, binary)
+	for _, name := range []string{"streams", "graph", "ordering", "threads"} {
+		s.run(t, name)
+	}
+}
+
+func TestTwoClientsAtOnce(t *testing.T) {
+	s := serve(t)
+	a, b := s.client(t, "compute"), s.client(t, "copies")
+	for _, p := range []*process{a, b} {
+		if code := p.wait(patience); code != 0 {
+			t.Errorf("%s: exit status %d\n%s%s", p.name, code, p.out, p.err)
+		}
+	}
+}
+
+func TestModulesAreSentOnce(t *testing.T) {
+	s := serve(t, "--log", "debug")
+	s.run(t, "compute")
+	stored := func() int {
+		n := 0
+		err := filepath.WalkDir(s.cache, func(_ string, e os.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				n++
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first := stored()
+	if first == 0 {
+		t.Fatal("no module was kept on disk")
+	}
+	s.run(t, "compute")
+	if again := stored(); again != first {
+		t.Errorf("%d modules after the first run, %d after the second", first, again)
+	}
+}

@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The library that a program opens by name is the preloaded one; no other setting is needed.
+func TestPreloadAlone(t *testing.T) {
+	s := serve(t)
+	p := start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, program("dlopen"))
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	want := "cuInit = 0\ncuGetProcAddress = 0, status 0\ncuDeviceGetCount = 0, 1 devices\ncuNoSuchFunction: 0, status 1, no address\n"
+	if got := p.out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	nvml := start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, program("nvml"))
+	if code := nvml.wait(patience); code != 0 {
+		t.Errorf("nvml: exit status %d\n%s%s", code, nvml.out, nvml.err)
+	}
+}
+
+// With no server and no driver, a program learns what it would learn on a machine without a GPU.
+func TestNoServer(t *testing.T) {
+	p := start(t, []string{"LD_LIBRARY_PATH=" + lib}, program("init"))
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	want := "cuInit = 100\ncuInit = 100\ncuDriverGetVersion = 0\ncuDeviceGetCount = 3\ncuMemAlloc = 3\n"
+	if got := p.out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if p.err.String() != "" {
+		t.Errorf("a library must be silent: %s", p.err)
+	}
+}
+
+func strace(t *testing.T, env []string, trace string, args ...string) string {
+	t.Helper()
+	path, err := exec.LookPath("strace")
+	if err != nil {
+		t.Fatal("strace is missing: apt-get install strace")
+	}
+	file := filepath.Join(t.TempDir(), "trace")
+	var with []string
+	for _, e := range env {
+		with = append(with, "-E", e)
+	}
+	p := start(t, nil, path, append(append([]string{"-f", "-e", "trace=" + trace, "-o", file}, with...), args...)...)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Loading the libraries into a program that never uses them starts no thread and opens no socket.
+func TestLoadingCostsNothing(t *testing.T) {
+	env := []string{"LD_PRELOAD=" + lib + "/libscuda.so", "SCUDA_SERVER=127.0.0.1:1"}
+	trace := strace(t, env, "clone,clone3,fork,vfork,socket,connect,openat", "/bin/true")
+	if m := regexp.MustCompile(`(?m)^.*\b(clone|clone3|vfork|fork|socket|connect)\(.*$`).FindString(trace); m != "" {
+		t.Errorf("loading did this: %s", m)
+	}
+	if !strings.Contains(trace, "libcuda.so.1") || strings.Contains(trace, "libscuda-core.so") {
+		t.Errorf("opened the wrong libraries:\n%s", trace)
+	}
+}
+
+// A client opens connections to its server and to nobody else: one for commands, one beside it.
+func TestConnectsOnlyToItsServer(t *testing.T) {
+	s := serve(t)
+	trace := strace(t, s.env(), "connect,sendto,socket", program("copies"), kernels)
+	port := s.addr[strings.LastIndexByte(s.addr, ':')+1:]
+	server := regexp.MustCompile(`sin_port=htons\(` + port + `\), sin_addr=inet_addr\("127\.0\.0\.1"\)`)
+	connects := 0
+	for line := range strings.Lines(trace) {
+		switch {
+		case strings.Contains(line, "connect(") && server.MatchString(line):
+			connects++
+		case strings.Contains(line, "connect("), strings.Contains(line, "sin_port") && !server.MatchString(line):
+			t.Errorf("the client talks to somebody else: %s", line)
+		}
+	}
+	if connects != 2 {
+		t.Errorf("%d connections to the server, not 2:\n%s", connects, trace)
+	}
+}
+
+// CUDA_VISIBLE_DEVICES hides devices as natively.
+func TestVisibleDevices(t *testing.T) {
+	s := serve(t)
+	for value, want := range map[string]string{"0": "= 0, 1 devices", "": "= 0, 0 devices", "7": "= 0, 0 devices", "0,9": "= 0, 1 devices"} {
+		p := start(t, s.env("CUDA_VISIBLE_DEVICES="+value), program("dlopen"))
+		p.wait(patience)
+		if value == "" || value == "7" { // natively cuInit says 100 when nothing is visible
+			if !strings.Contains(p.out.String(), "cuInit = 100") {
+				t.Errorf("CUDA_VISIBLE_DEVICES=%q:\n%s", value, p.out)
+			}
+		} else if !strings.Contains(p.out.String(), want) {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%q: want %q in\n%s", value, want, p.out)
+		}
+	}
+}
