@@ -15,7 +15,7 @@ import (
 type Device struct {
 	Name         string
 	UUID         [16]byte
-	Bus          uint32 // PCI bus; domain, device and function are 0
+	Bus, Slot    uint32 // PCI bus and device; domain and function are 0
 	Memory       uint64 // bytes
 	Major, Minor int32  // compute capability
 }

@@ -58,11 +58,11 @@ func (d *Driver) NvmlDeviceGetHandleByPciBusId(id unsafe.Pointer, to *nvml.NvmlD
 
 func (d *Driver) NvmlDeviceGetHandleByPciBusId_v2(id unsafe.Pointer, to *nvml.NvmlDevice) nvml.NvmlReturn {
 	s := text(id)
-	form := "%08x:%02x:00.0"
+	form := "%08x:%02x:%02x.0"
 	if len(s) == len("0000:00:00.0") {
-		form = "%04x:%02x:00.0"
+		form = "%04x:%02x:%02x.0"
 	}
-	return d.by(s, to, func(g *Device) string { return fmt.Sprintf(form, 0, g.Bus) })
+	return d.by(s, to, func(g *Device) string { return fmt.Sprintf(form, 0, g.Bus, g.Slot) })
 }
 
 func (d *Driver) NvmlSystemGetDriverVersion(to unsafe.Pointer, length uint32) nvml.NvmlReturn {
@@ -77,9 +77,9 @@ func (d *Driver) NvmlSystemGetNVMLVersion(to unsafe.Pointer, length uint32) nvml
 }
 
 func (d *Driver) pci(g *Device) (info nvml.NvmlPciInfo) {
-	info.Bus = g.Bus
-	copy(info.BusIdLegacy[:15], fmt.Sprintf("0000:%02X:00.0", g.Bus))
-	copy(info.BusId[:31], fmt.Sprintf("00000000:%02X:00.0", g.Bus))
+	info.Bus, info.Device = g.Bus, g.Slot
+	copy(info.BusIdLegacy[:15], fmt.Sprintf("0000:%02X:%02X.0", g.Bus, g.Slot))
+	copy(info.BusId[:31], fmt.Sprintf("00000000:%02X:%02X.0", g.Bus, g.Slot))
 	return info
 }
 

@@ -232,7 +232,6 @@ func TestGoNVML(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	srv := startServer(t, "secret")
-	closed := startServer(t, "")
 	tests := []struct {
 		name, want string
 		env        []string
@@ -242,7 +241,6 @@ func TestRefusals(t *testing.T) {
 		{"unknown host", "check the name in SCUDA_SERVER", []string{"SCUDA_SERVER=no-such-host.invalid:1"}},
 		{"bad address", "is not HOST:PORT", []string{"SCUDA_SERVER=[::1"}},
 	}
-	_ = closed
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			out, errs := as(t, "init", tt.env...)
