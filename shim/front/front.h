@@ -8,6 +8,10 @@
 
 #include <string.h>
 
+/* Constants that the headers define as macros. */
+enum { CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTREGISTER_IOMEMORY = 4 };
+enum { LAUNCH_PARAM_END, LAUNCH_PARAM_BUFFER_POINTER, LAUNCH_PARAM_BUFFER_SIZE }; /* markers in the extra argument of a launch */
+
 /* ---- mode (mode.c) ----
  * One word decides what an exported function does. It lies on a page that the kernel zeroes in a forked child, so that a child of a process
  * with a session finds UNDECIDED and is told apart by scuda_core_started, which it inherits. */
@@ -135,6 +139,8 @@ uint64_t scuda_header_context(struct scuda_thread *t);  /* 0 when the current co
 
 static inline uint64_t scuda_pad(uint64_t n) { return (n + 7) & ~(uint64_t)7; }
 static inline uint8_t *scuda_put64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); return p + 8; }
+static inline uint32_t scuda_field(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t scuda_word(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* u64 count, bytes, padding */
 uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
@@ -151,21 +157,29 @@ static inline int scuda_context_usable(uint64_t ctx) {
 }
 void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
 
-/* ---- memory (memory.c) ---- */
-struct scuda_range { uint64_t start, bytes, context; uint32_t flags; int32_t device; uint64_t owner; };
-enum { SCUDA_RANGE_ALLOC = 1, SCUDA_RANGE_MAPPED_VMM = 2, SCUDA_RANGE_GLOBAL = 4, SCUDA_RANGE_POOL = 8,
-       SCUDA_RANGE_HOST_OWNED = 16, SCUDA_RANGE_HOST_REGISTERED = 32, SCUDA_RANGE_ON_DEVICE = 64 };
+/* ---- memory (memory.c, copy.c) ---- */
+struct scuda_range { uint64_t start, bytes, context, owner; uint32_t flags; int32_t device; };
+enum {                         /* flags of a range */
+  SCUDA_RANGE_ALLOC = 1,       /* device: cuMemAlloc */
+  SCUDA_RANGE_OTHER = 2,       /* device: mapped, from a pool, or a module's variable (owner) */
+  SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
+  SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
+  SCUDA_RANGE_MAPPED = 16      /* host: kernels may use it (mapped.c) */
+};
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
-int scuda_device_range_remove(uint64_t start);
-int scuda_device_range(uint64_t p, struct scuda_range *out);
-int scuda_host_range(uint64_t p, struct scuda_range *out);
+int scuda_is_host(uint64_t p);
+int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
 void scuda_ranges_forget_context(uint64_t ctx);
 void scuda_ranges_forget_owner(uint64_t owner);
 extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
-extern _Atomic uint32_t scuda_mapped_ranges;  /* pinned ranges that kernels may read and write */
-void scuda_mapped_upload(uint64_t stream, uint32_t ptds);   /* before a launch */
-void scuda_mapped_download(void);                           /* after a synchronising call */
+
+/* ---- pinned memory that kernels use (mapped.c) ---- */
+extern _Atomic uint32_t scuda_mapped_count;
+int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
+void scuda_unmap_host(uint64_t start);
+int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
+void scuda_mapped_download(void);                             /* after a synchronising call */
 
 /* ---- modules (module.c) ---- */
 struct scuda_param { uint32_t offset, size; };

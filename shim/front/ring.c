@@ -69,7 +69,7 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   }
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
-  if (scuda_blocking || !context) flags |= SCUDA_ANSWER;
+  if ((scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
   uint32_t size = HEADER + (uint32_t)payload;
 
   scuda_lock(&lock);

@@ -5,16 +5,16 @@
 
 enum { ELEMENTS_MAX = 1 << 20 };
 
-int32_t scuda_wire_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray, uint32_t flags) {
+int32_t scuda_wire_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray, uint32_t how) {
   int32_t r;
   if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pAllocateArray = pAllocateArray ? 1 : 0;
   if (n_pAllocateArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_pHandle = scuda_slot_new(KIND_CUarray);
   if (!new_pHandle) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArray3DCreate_v2, flags, 16 + scuda_pad(n_pAllocateArray * 40));
+  r = scuda_begin(&c, OP_cuArray3DCreate_v2, how, 16 + scuda_pad(n_pAllocateArray * 40));
   if (r) {
     scuda_slot_free(new_pHandle);
     return r;
@@ -32,14 +32,14 @@ int32_t scuda_wire_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateAr
   return r;
 }
 
-int32_t scuda_wire_cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray, uint32_t flags) {
+int32_t scuda_wire_cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray, uint32_t how) {
   int32_t r;
   if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
   uint64_t n_pArrayDescriptor = pArrayDescriptor ? 1 : 0;
   if (n_pArrayDescriptor > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArray3DGetDescriptor_v2, flags, 16);
+  r = scuda_begin(&c, OP_cuArray3DGetDescriptor_v2, how, 16);
   if (r) {
     return r;
   }
@@ -57,16 +57,16 @@ int32_t scuda_wire_cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hA
   return r;
 }
 
-int32_t scuda_wire_cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArray, uint32_t flags) {
+int32_t scuda_wire_cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArray, uint32_t how) {
   int32_t r;
   if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pAllocateArray = pAllocateArray ? 1 : 0;
   if (n_pAllocateArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_pHandle = scuda_slot_new(KIND_CUarray);
   if (!new_pHandle) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArrayCreate_v2, flags, 16 + scuda_pad(n_pAllocateArray * 24));
+  r = scuda_begin(&c, OP_cuArrayCreate_v2, how, 16 + scuda_pad(n_pAllocateArray * 24));
   if (r) {
     scuda_slot_free(new_pHandle);
     return r;
@@ -84,12 +84,12 @@ int32_t scuda_wire_cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArra
   return r;
 }
 
-int32_t scuda_wire_cuArrayDestroy(uint64_t hArray, uint32_t flags) {
+int32_t scuda_wire_cuArrayDestroy(uint64_t hArray, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hArray, KIND_CUarray))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArrayDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuArrayDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -101,14 +101,14 @@ int32_t scuda_wire_cuArrayDestroy(uint64_t hArray, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray, uint32_t flags) {
+int32_t scuda_wire_cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray, uint32_t how) {
   int32_t r;
   if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
   uint64_t n_pArrayDescriptor = pArrayDescriptor ? 1 : 0;
   if (n_pArrayDescriptor > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArrayGetDescriptor_v2, flags, 16);
+  r = scuda_begin(&c, OP_cuArrayGetDescriptor_v2, how, 16);
   if (r) {
     return r;
   }
@@ -126,15 +126,15 @@ int32_t scuda_wire_cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArr
   return r;
 }
 
-int32_t scuda_wire_cuArrayGetMemoryRequirements(void *memoryRequirements, uint64_t array, int32_t device, uint32_t flags) {
+int32_t scuda_wire_cuArrayGetMemoryRequirements(void *memoryRequirements, uint64_t array, int32_t device, uint32_t how) {
   int32_t r;
   if (array && (r = scuda_check(array, KIND_CUarray))) return r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_memoryRequirements = memoryRequirements ? 1 : 0;
   if (n_memoryRequirements > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArrayGetMemoryRequirements, flags, 24);
+  r = scuda_begin(&c, OP_cuArrayGetMemoryRequirements, how, 24);
   if (r) {
     return r;
   }
@@ -153,14 +153,14 @@ int32_t scuda_wire_cuArrayGetMemoryRequirements(void *memoryRequirements, uint64
   return r;
 }
 
-int32_t scuda_wire_cuArrayGetPlane(uint64_t *pPlaneArray, uint64_t hArray, uint32_t planeIdx, uint32_t flags) {
+int32_t scuda_wire_cuArrayGetPlane(uint64_t *pPlaneArray, uint64_t hArray, uint32_t planeIdx, uint32_t how) {
   int32_t r;
   if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
   uint64_t n_pPlaneArray = pPlaneArray ? 1 : 0;
   if (n_pPlaneArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArrayGetPlane, flags, 24);
+  r = scuda_begin(&c, OP_cuArrayGetPlane, how, 24);
   if (r) {
     return r;
   }
@@ -185,14 +185,14 @@ int32_t scuda_wire_cuArrayGetPlane(uint64_t *pPlaneArray, uint64_t hArray, uint3
   return r;
 }
 
-int32_t scuda_wire_cuArrayGetSparseProperties(void *sparseProperties, uint64_t array, uint32_t flags) {
+int32_t scuda_wire_cuArrayGetSparseProperties(void *sparseProperties, uint64_t array, uint32_t how) {
   int32_t r;
   if (array && (r = scuda_check(array, KIND_CUarray))) return r;
   uint64_t n_sparseProperties = sparseProperties ? 1 : 0;
   if (n_sparseProperties > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuArrayGetSparseProperties, flags, 16);
+  r = scuda_begin(&c, OP_cuArrayGetSparseProperties, how, 16);
   if (r) {
     return r;
   }
@@ -210,15 +210,15 @@ int32_t scuda_wire_cuArrayGetSparseProperties(void *sparseProperties, uint64_t a
   return r;
 }
 
-int32_t scuda_wire_cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev, uint32_t how) {
   int32_t r;
   if (!pctx) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t new_pctx = scuda_slot_new(KIND_CUcontext);
   if (!new_pctx) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxCreate, flags, 24);
+  r = scuda_begin(&c, OP_cuCtxCreate, how, 24);
   if (r) {
     scuda_slot_free(new_pctx);
     return r;
@@ -237,15 +237,15 @@ int32_t scuda_wire_cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev, uint
   return r;
 }
 
-int32_t scuda_wire_cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev, uint32_t how) {
   int32_t r;
   if (!pctx) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t new_pctx = scuda_slot_new(KIND_CUcontext);
   if (!new_pctx) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxCreate_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuCtxCreate_v2, how, 24);
   if (r) {
     scuda_slot_free(new_pctx);
     return r;
@@ -264,7 +264,7 @@ int32_t scuda_wire_cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev, u
   return r;
 }
 
-int32_t scuda_wire_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t numParams, uint32_t flags, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t numParams, uint32_t flags, int32_t dev, uint32_t how) {
   int32_t r;
   if (!pctx) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
@@ -272,9 +272,9 @@ int32_t scuda_wire_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t num
   if (n_paramsArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_pctx = scuda_slot_new(KIND_CUcontext);
   if (!new_pctx) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxCreate_v3, flags, 40 + scuda_pad(n_paramsArray * 8));
+  r = scuda_begin(&c, OP_cuCtxCreate_v3, how, 40 + scuda_pad(n_paramsArray * 8));
   if (r) {
     scuda_slot_free(new_pctx);
     return r;
@@ -295,12 +295,12 @@ int32_t scuda_wire_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t num
   return r;
 }
 
-int32_t scuda_wire_cuCtxDestroy(uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuCtxDestroy(uint64_t ctx, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(ctx, KIND_CUcontext))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -312,12 +312,12 @@ int32_t scuda_wire_cuCtxDestroy(uint64_t ctx, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxDestroy_v2(uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuCtxDestroy_v2(uint64_t ctx, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(ctx, KIND_CUcontext))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxDestroy_v2, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxDestroy_v2, how, 8);
   if (r) {
     return r;
   }
@@ -329,12 +329,12 @@ int32_t scuda_wire_cuCtxDestroy_v2(uint64_t ctx, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxDisablePeerAccess(uint64_t peerContext, uint32_t flags) {
+int32_t scuda_wire_cuCtxDisablePeerAccess(uint64_t peerContext, uint32_t how) {
   int32_t r;
   if (peerContext && (r = scuda_check(peerContext, KIND_CUcontext))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxDisablePeerAccess, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxDisablePeerAccess, how, 8);
   if (r) {
     return r;
   }
@@ -345,12 +345,12 @@ int32_t scuda_wire_cuCtxDisablePeerAccess(uint64_t peerContext, uint32_t flags) 
   return r;
 }
 
-int32_t scuda_wire_cuCtxEnablePeerAccess(uint64_t peerContext, uint32_t Flags, uint32_t flags) {
+int32_t scuda_wire_cuCtxEnablePeerAccess(uint64_t peerContext, uint32_t Flags, uint32_t how) {
   int32_t r;
   if (peerContext && (r = scuda_check(peerContext, KIND_CUcontext))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxEnablePeerAccess, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxEnablePeerAccess, how, 16);
   if (r) {
     return r;
   }
@@ -362,13 +362,13 @@ int32_t scuda_wire_cuCtxEnablePeerAccess(uint64_t peerContext, uint32_t Flags, u
   return r;
 }
 
-int32_t scuda_wire_cuCtxGetCacheConfig(int32_t *pconfig, uint32_t flags) {
+int32_t scuda_wire_cuCtxGetCacheConfig(int32_t *pconfig, uint32_t how) {
   int32_t r;
   uint64_t n_pconfig = pconfig ? 1 : 0;
   if (n_pconfig > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxGetCacheConfig, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxGetCacheConfig, how, 8);
   if (r) {
     return r;
   }
@@ -385,13 +385,13 @@ int32_t scuda_wire_cuCtxGetCacheConfig(int32_t *pconfig, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxGetExecAffinity(void *pExecAffinity, int32_t type, uint32_t flags) {
+int32_t scuda_wire_cuCtxGetExecAffinity(void *pExecAffinity, int32_t type, uint32_t how) {
   int32_t r;
   uint64_t n_pExecAffinity = pExecAffinity ? 1 : 0;
   if (n_pExecAffinity > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxGetExecAffinity, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxGetExecAffinity, how, 16);
   if (r) {
     return r;
   }
@@ -409,14 +409,14 @@ int32_t scuda_wire_cuCtxGetExecAffinity(void *pExecAffinity, int32_t type, uint3
   return r;
 }
 
-int32_t scuda_wire_cuCtxGetId(uint64_t ctx, uint64_t *ctxId, uint32_t flags) {
+int32_t scuda_wire_cuCtxGetId(uint64_t ctx, uint64_t *ctxId, uint32_t how) {
   int32_t r;
   if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
   uint64_t n_ctxId = ctxId ? 1 : 0;
   if (n_ctxId > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxGetId, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxGetId, how, 16);
   if (r) {
     return r;
   }
@@ -434,13 +434,13 @@ int32_t scuda_wire_cuCtxGetId(uint64_t ctx, uint64_t *ctxId, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxGetLimit(uint64_t *pvalue, int32_t limit, uint32_t flags) {
+int32_t scuda_wire_cuCtxGetLimit(uint64_t *pvalue, int32_t limit, uint32_t how) {
   int32_t r;
   uint64_t n_pvalue = pvalue ? 1 : 0;
   if (n_pvalue > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxGetLimit, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxGetLimit, how, 16);
   if (r) {
     return r;
   }
@@ -458,13 +458,13 @@ int32_t scuda_wire_cuCtxGetLimit(uint64_t *pvalue, int32_t limit, uint32_t flags
   return r;
 }
 
-int32_t scuda_wire_cuCtxGetSharedMemConfig(int32_t *pConfig, uint32_t flags) {
+int32_t scuda_wire_cuCtxGetSharedMemConfig(int32_t *pConfig, uint32_t how) {
   int32_t r;
   uint64_t n_pConfig = pConfig ? 1 : 0;
   if (n_pConfig > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxGetSharedMemConfig, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxGetSharedMemConfig, how, 8);
   if (r) {
     return r;
   }
@@ -481,13 +481,13 @@ int32_t scuda_wire_cuCtxGetSharedMemConfig(int32_t *pConfig, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent, uint32_t flags) {
+int32_t scuda_wire_cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent, uint32_t how) {
   int32_t r;
   if (hCtx && (r = scuda_check(hCtx, KIND_CUcontext))) return r;
   if (hEvent && (r = scuda_check(hEvent, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxRecordEvent, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxRecordEvent, how, 16);
   if (r) {
     return r;
   }
@@ -499,11 +499,11 @@ int32_t scuda_wire_cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuCtxResetPersistingL2Cache(uint32_t flags) {
+int32_t scuda_wire_cuCtxResetPersistingL2Cache(uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxResetPersistingL2Cache, flags, 0);
+  r = scuda_begin(&c, OP_cuCtxResetPersistingL2Cache, how, 0);
   if (r) {
     return r;
   }
@@ -513,10 +513,10 @@ int32_t scuda_wire_cuCtxResetPersistingL2Cache(uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxSetCacheConfig(int32_t config, uint32_t flags) {
+int32_t scuda_wire_cuCtxSetCacheConfig(int32_t config, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxSetCacheConfig, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxSetCacheConfig, how, 8);
   if (r) {
     return r;
   }
@@ -527,11 +527,11 @@ int32_t scuda_wire_cuCtxSetCacheConfig(int32_t config, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxSetFlags(uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuCtxSetFlags(uint32_t flags, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxSetFlags, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxSetFlags, how, 8);
   if (r) {
     return r;
   }
@@ -542,11 +542,11 @@ int32_t scuda_wire_cuCtxSetFlags(uint32_t flags, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxSetLimit(int32_t limit, uint64_t value, uint32_t flags) {
+int32_t scuda_wire_cuCtxSetLimit(int32_t limit, uint64_t value, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxSetLimit, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxSetLimit, how, 16);
   if (r) {
     return r;
   }
@@ -558,10 +558,10 @@ int32_t scuda_wire_cuCtxSetLimit(int32_t limit, uint64_t value, uint32_t flags) 
   return r;
 }
 
-int32_t scuda_wire_cuCtxSetSharedMemConfig(int32_t config, uint32_t flags) {
+int32_t scuda_wire_cuCtxSetSharedMemConfig(int32_t config, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxSetSharedMemConfig, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxSetSharedMemConfig, how, 8);
   if (r) {
     return r;
   }
@@ -572,11 +572,11 @@ int32_t scuda_wire_cuCtxSetSharedMemConfig(int32_t config, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxSynchronize(uint32_t flags) {
+int32_t scuda_wire_cuCtxSynchronize(uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxSynchronize, flags, 0);
+  r = scuda_begin(&c, OP_cuCtxSynchronize, how, 0);
   if (r) {
     return r;
   }
@@ -586,12 +586,12 @@ int32_t scuda_wire_cuCtxSynchronize(uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxSynchronize_v2(uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuCtxSynchronize_v2(uint64_t ctx, uint32_t how) {
   int32_t r;
   if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxSynchronize_v2, flags, 8);
+  r = scuda_begin(&c, OP_cuCtxSynchronize_v2, how, 8);
   if (r) {
     return r;
   }
@@ -602,13 +602,13 @@ int32_t scuda_wire_cuCtxSynchronize_v2(uint64_t ctx, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuCtxWaitEvent(uint64_t hCtx, uint64_t hEvent, uint32_t flags) {
+int32_t scuda_wire_cuCtxWaitEvent(uint64_t hCtx, uint64_t hEvent, uint32_t how) {
   int32_t r;
   if (hCtx && (r = scuda_check(hCtx, KIND_CUcontext))) return r;
   if (hEvent && (r = scuda_check(hEvent, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuCtxWaitEvent, flags, 16);
+  r = scuda_begin(&c, OP_cuCtxWaitEvent, how, 16);
   if (r) {
     return r;
   }
@@ -620,15 +620,15 @@ int32_t scuda_wire_cuCtxWaitEvent(uint64_t hCtx, uint64_t hEvent, uint32_t flags
   return r;
 }
 
-int32_t scuda_wire_cuDeviceCanAccessPeer(int32_t *canAccessPeer, int32_t dev, int32_t peerDev, uint32_t flags) {
+int32_t scuda_wire_cuDeviceCanAccessPeer(int32_t *canAccessPeer, int32_t dev, int32_t peerDev, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   if (peerDev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_canAccessPeer = canAccessPeer ? 1 : 0;
   if (n_canAccessPeer > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceCanAccessPeer, flags, 24);
+  r = scuda_begin(&c, OP_cuDeviceCanAccessPeer, how, 24);
   if (r) {
     return r;
   }
@@ -647,14 +647,14 @@ int32_t scuda_wire_cuDeviceCanAccessPeer(int32_t *canAccessPeer, int32_t dev, in
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetDefaultMemPool(uint64_t *pool_out, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetDefaultMemPool(uint64_t *pool_out, int32_t dev, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pool_out = pool_out ? 1 : 0;
   if (n_pool_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetDefaultMemPool, flags, 16);
+  r = scuda_begin(&c, OP_cuDeviceGetDefaultMemPool, how, 16);
   if (r) {
     return r;
   }
@@ -678,14 +678,14 @@ int32_t scuda_wire_cuDeviceGetDefaultMemPool(uint64_t *pool_out, int32_t dev, ui
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetExecAffinitySupport(int32_t *pi, int32_t type, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetExecAffinitySupport(int32_t *pi, int32_t type, int32_t dev, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pi = pi ? 1 : 0;
   if (n_pi > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetExecAffinitySupport, flags, 24);
+  r = scuda_begin(&c, OP_cuDeviceGetExecAffinitySupport, how, 24);
   if (r) {
     return r;
   }
@@ -704,14 +704,14 @@ int32_t scuda_wire_cuDeviceGetExecAffinitySupport(int32_t *pi, int32_t type, int
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetGraphMemAttribute(int32_t device, int32_t attr, void *value, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetGraphMemAttribute(int32_t device, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_value = value ? 8 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetGraphMemAttribute, flags, 24);
+  r = scuda_begin(&c, OP_cuDeviceGetGraphMemAttribute, how, 24);
   if (r) {
     return r;
   }
@@ -730,16 +730,16 @@ int32_t scuda_wire_cuDeviceGetGraphMemAttribute(int32_t device, int32_t attr, vo
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetHostAtomicCapabilities(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetHostAtomicCapabilities(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t dev, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_capabilities = capabilities ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_capabilities > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_operations = operations ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_operations > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetHostAtomicCapabilities, flags, 32 + scuda_pad(n_operations * 4));
+  r = scuda_begin(&c, OP_cuDeviceGetHostAtomicCapabilities, how, 32 + scuda_pad(n_operations * 4));
   if (r) {
     return r;
   }
@@ -759,14 +759,14 @@ int32_t scuda_wire_cuDeviceGetHostAtomicCapabilities(uint32_t *capabilities, con
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetMemPool(uint64_t *pool, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetMemPool(uint64_t *pool, int32_t dev, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pool = pool ? 1 : 0;
   if (n_pool > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetMemPool, flags, 16);
+  r = scuda_begin(&c, OP_cuDeviceGetMemPool, how, 16);
   if (r) {
     return r;
   }
@@ -790,7 +790,7 @@ int32_t scuda_wire_cuDeviceGetMemPool(uint64_t *pool, int32_t dev, uint32_t flag
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t srcDevice, int32_t dstDevice, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t srcDevice, int32_t dstDevice, uint32_t how) {
   int32_t r;
   if (srcDevice >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   if (dstDevice >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
@@ -798,9 +798,9 @@ int32_t scuda_wire_cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, cons
   if (n_capabilities > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_operations = operations ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_operations > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetP2PAtomicCapabilities, flags, 40 + scuda_pad(n_operations * 4));
+  r = scuda_begin(&c, OP_cuDeviceGetP2PAtomicCapabilities, how, 40 + scuda_pad(n_operations * 4));
   if (r) {
     return r;
   }
@@ -821,15 +821,15 @@ int32_t scuda_wire_cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, cons
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetP2PAttribute(int32_t *value, int32_t attrib, int32_t srcDevice, int32_t dstDevice, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetP2PAttribute(int32_t *value, int32_t attrib, int32_t srcDevice, int32_t dstDevice, uint32_t how) {
   int32_t r;
   if (srcDevice >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   if (dstDevice >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_value = value ? 1 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetP2PAttribute, flags, 32);
+  r = scuda_begin(&c, OP_cuDeviceGetP2PAttribute, how, 32);
   if (r) {
     return r;
   }
@@ -849,14 +849,14 @@ int32_t scuda_wire_cuDeviceGetP2PAttribute(int32_t *value, int32_t attrib, int32
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGetTexture1DLinearMaxWidth(uint64_t *maxWidthInElements, int32_t format, uint32_t numChannels, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGetTexture1DLinearMaxWidth(uint64_t *maxWidthInElements, int32_t format, uint32_t numChannels, int32_t dev, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_maxWidthInElements = maxWidthInElements ? 1 : 0;
   if (n_maxWidthInElements > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGetTexture1DLinearMaxWidth, flags, 32);
+  r = scuda_begin(&c, OP_cuDeviceGetTexture1DLinearMaxWidth, how, 32);
   if (r) {
     return r;
   }
@@ -876,12 +876,12 @@ int32_t scuda_wire_cuDeviceGetTexture1DLinearMaxWidth(uint64_t *maxWidthInElemen
   return r;
 }
 
-int32_t scuda_wire_cuDeviceGraphMemTrim(int32_t device, uint32_t flags) {
+int32_t scuda_wire_cuDeviceGraphMemTrim(int32_t device, uint32_t how) {
   int32_t r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceGraphMemTrim, flags, 8);
+  r = scuda_begin(&c, OP_cuDeviceGraphMemTrim, how, 8);
   if (r) {
     return r;
   }
@@ -892,14 +892,14 @@ int32_t scuda_wire_cuDeviceGraphMemTrim(int32_t device, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuDeviceSetGraphMemAttribute(int32_t device, int32_t attr, void *value, uint32_t flags) {
+int32_t scuda_wire_cuDeviceSetGraphMemAttribute(int32_t device, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_value = value ? 8 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceSetGraphMemAttribute, flags, 24 + scuda_pad(n_value * 1));
+  r = scuda_begin(&c, OP_cuDeviceSetGraphMemAttribute, how, 24 + scuda_pad(n_value * 1));
   if (r) {
     return r;
   }
@@ -912,13 +912,13 @@ int32_t scuda_wire_cuDeviceSetGraphMemAttribute(int32_t device, int32_t attr, vo
   return r;
 }
 
-int32_t scuda_wire_cuDeviceSetMemPool(int32_t dev, uint64_t pool, uint32_t flags) {
+int32_t scuda_wire_cuDeviceSetMemPool(int32_t dev, uint64_t pool, uint32_t how) {
   int32_t r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuDeviceSetMemPool, flags, 16);
+  r = scuda_begin(&c, OP_cuDeviceSetMemPool, how, 16);
   if (r) {
     return r;
   }
@@ -930,13 +930,13 @@ int32_t scuda_wire_cuDeviceSetMemPool(int32_t dev, uint64_t pool, uint32_t flags
   return r;
 }
 
-int32_t scuda_wire_cuEventCreate(uint64_t *phEvent, uint32_t Flags, uint32_t flags) {
+int32_t scuda_wire_cuEventCreate(uint64_t *phEvent, uint32_t Flags, uint32_t how) {
   int32_t r;
   if (!phEvent) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phEvent = scuda_slot_new(KIND_CUevent);
   if (!new_phEvent) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventCreate, flags, 16);
+  r = scuda_begin(&c, OP_cuEventCreate, how, 16);
   if (r) {
     scuda_slot_free(new_phEvent);
     return r;
@@ -954,11 +954,11 @@ int32_t scuda_wire_cuEventCreate(uint64_t *phEvent, uint32_t Flags, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuEventDestroy(uint64_t hEvent, uint32_t flags) {
+int32_t scuda_wire_cuEventDestroy(uint64_t hEvent, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuEventDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -970,11 +970,11 @@ int32_t scuda_wire_cuEventDestroy(uint64_t hEvent, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuEventDestroy_v2(uint64_t hEvent, uint32_t flags) {
+int32_t scuda_wire_cuEventDestroy_v2(uint64_t hEvent, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventDestroy_v2, flags, 8);
+  r = scuda_begin(&c, OP_cuEventDestroy_v2, how, 8);
   if (r) {
     return r;
   }
@@ -986,15 +986,15 @@ int32_t scuda_wire_cuEventDestroy_v2(uint64_t hEvent, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuEventElapsedTime(float *pMilliseconds, uint64_t hStart, uint64_t hEnd, uint32_t flags) {
+int32_t scuda_wire_cuEventElapsedTime(float *pMilliseconds, uint64_t hStart, uint64_t hEnd, uint32_t how) {
   int32_t r;
   if (hStart && (r = scuda_check(hStart, KIND_CUevent))) return r;
   if (hEnd && (r = scuda_check(hEnd, KIND_CUevent))) return r;
   uint64_t n_pMilliseconds = pMilliseconds ? 1 : 0;
   if (n_pMilliseconds > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventElapsedTime, flags, 24);
+  r = scuda_begin(&c, OP_cuEventElapsedTime, how, 24);
   if (r) {
     return r;
   }
@@ -1013,15 +1013,15 @@ int32_t scuda_wire_cuEventElapsedTime(float *pMilliseconds, uint64_t hStart, uin
   return r;
 }
 
-int32_t scuda_wire_cuEventElapsedTime_v2(float *pMilliseconds, uint64_t hStart, uint64_t hEnd, uint32_t flags) {
+int32_t scuda_wire_cuEventElapsedTime_v2(float *pMilliseconds, uint64_t hStart, uint64_t hEnd, uint32_t how) {
   int32_t r;
   if (hStart && (r = scuda_check(hStart, KIND_CUevent))) return r;
   if (hEnd && (r = scuda_check(hEnd, KIND_CUevent))) return r;
   uint64_t n_pMilliseconds = pMilliseconds ? 1 : 0;
   if (n_pMilliseconds > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventElapsedTime_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuEventElapsedTime_v2, how, 24);
   if (r) {
     return r;
   }
@@ -1040,12 +1040,12 @@ int32_t scuda_wire_cuEventElapsedTime_v2(float *pMilliseconds, uint64_t hStart, 
   return r;
 }
 
-int32_t scuda_wire_cuEventQuery(uint64_t hEvent, uint32_t flags) {
+int32_t scuda_wire_cuEventQuery(uint64_t hEvent, uint32_t how) {
   int32_t r;
   if (hEvent && (r = scuda_check(hEvent, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventQuery, flags, 8);
+  r = scuda_begin(&c, OP_cuEventQuery, how, 8);
   if (r) {
     return r;
   }
@@ -1056,12 +1056,12 @@ int32_t scuda_wire_cuEventQuery(uint64_t hEvent, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuEventRecord(uint64_t hEvent, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuEventRecord(uint64_t hEvent, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventRecord, flags, 16);
+  r = scuda_begin(&c, OP_cuEventRecord, how, 16);
   if (r) {
     return r;
   }
@@ -1073,12 +1073,12 @@ int32_t scuda_wire_cuEventRecord(uint64_t hEvent, uint64_t hStream, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventRecordWithFlags, flags, 24);
+  r = scuda_begin(&c, OP_cuEventRecordWithFlags, how, 24);
   if (r) {
     return r;
   }
@@ -1091,12 +1091,12 @@ int32_t scuda_wire_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uin
   return r;
 }
 
-int32_t scuda_wire_cuEventSynchronize(uint64_t hEvent, uint32_t flags) {
+int32_t scuda_wire_cuEventSynchronize(uint64_t hEvent, uint32_t how) {
   int32_t r;
   if (hEvent && (r = scuda_check(hEvent, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventSynchronize, flags, 8);
+  r = scuda_begin(&c, OP_cuEventSynchronize, how, 8);
   if (r) {
     return r;
   }
@@ -1107,14 +1107,14 @@ int32_t scuda_wire_cuEventSynchronize(uint64_t hEvent, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc, uint32_t flags) {
+int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc, uint32_t how) {
   int32_t r;
   if (hfunc && (r = scuda_check(hfunc, KIND_CUfunction))) return r;
   uint64_t n_pi = pi ? 1 : 0;
   if (n_pi > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncGetAttribute, flags, 24);
+  r = scuda_begin(&c, OP_cuFuncGetAttribute, how, 24);
   if (r) {
     return r;
   }
@@ -1133,14 +1133,14 @@ int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfun
   return r;
 }
 
-int32_t scuda_wire_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc, uint32_t flags) {
+int32_t scuda_wire_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc, uint32_t how) {
   int32_t r;
   if (hfunc && (r = scuda_check(hfunc, KIND_CUfunction))) return r;
   uint64_t n_hmod = hmod ? 1 : 0;
   if (n_hmod > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncGetModule, flags, 16);
+  r = scuda_begin(&c, OP_cuFuncGetModule, how, 16);
   if (r) {
     return r;
   }
@@ -1164,14 +1164,14 @@ int32_t scuda_wire_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc, uint32_t flag
   return r;
 }
 
-int32_t scuda_wire_cuFuncIsLoaded(int32_t *state, uint64_t function, uint32_t flags) {
+int32_t scuda_wire_cuFuncIsLoaded(int32_t *state, uint64_t function, uint32_t how) {
   int32_t r;
   if (function && (r = scuda_check(function, KIND_CUfunction))) return r;
   uint64_t n_state = state ? 1 : 0;
   if (n_state > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncIsLoaded, flags, 16);
+  r = scuda_begin(&c, OP_cuFuncIsLoaded, how, 16);
   if (r) {
     return r;
   }
@@ -1189,12 +1189,12 @@ int32_t scuda_wire_cuFuncIsLoaded(int32_t *state, uint64_t function, uint32_t fl
   return r;
 }
 
-int32_t scuda_wire_cuFuncLoad(uint64_t function, uint32_t flags) {
+int32_t scuda_wire_cuFuncLoad(uint64_t function, uint32_t how) {
   int32_t r;
   if (function && (r = scuda_check(function, KIND_CUfunction))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncLoad, flags, 8);
+  r = scuda_begin(&c, OP_cuFuncLoad, how, 8);
   if (r) {
     return r;
   }
@@ -1205,11 +1205,11 @@ int32_t scuda_wire_cuFuncLoad(uint64_t function, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t value, uint32_t flags) {
+int32_t scuda_wire_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t value, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hfunc, KIND_CUfunction))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncSetAttribute, flags, 24);
+  r = scuda_begin(&c, OP_cuFuncSetAttribute, how, 24);
   if (r) {
     return r;
   }
@@ -1222,11 +1222,11 @@ int32_t scuda_wire_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t va
   return r;
 }
 
-int32_t scuda_wire_cuFuncSetCacheConfig(uint64_t hfunc, int32_t config, uint32_t flags) {
+int32_t scuda_wire_cuFuncSetCacheConfig(uint64_t hfunc, int32_t config, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hfunc, KIND_CUfunction))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncSetCacheConfig, flags, 16);
+  r = scuda_begin(&c, OP_cuFuncSetCacheConfig, how, 16);
   if (r) {
     return r;
   }
@@ -1238,11 +1238,11 @@ int32_t scuda_wire_cuFuncSetCacheConfig(uint64_t hfunc, int32_t config, uint32_t
   return r;
 }
 
-int32_t scuda_wire_cuFuncSetSharedMemConfig(uint64_t hfunc, int32_t config, uint32_t flags) {
+int32_t scuda_wire_cuFuncSetSharedMemConfig(uint64_t hfunc, int32_t config, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hfunc, KIND_CUfunction))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuFuncSetSharedMemConfig, flags, 16);
+  r = scuda_begin(&c, OP_cuFuncSetSharedMemConfig, how, 16);
   if (r) {
     return r;
   }
@@ -1254,7 +1254,7 @@ int32_t scuda_wire_cuFuncSetSharedMemConfig(uint64_t hfunc, int32_t config, uint
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1263,9 +1263,9 @@ int32_t scuda_wire_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGra
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddChildGraphNode, flags, 40 + scuda_pad(n_dependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphAddChildGraphNode, how, 40 + scuda_pad(n_dependencies * 8));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1286,16 +1286,16 @@ int32_t scuda_wire_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGra
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_from = from ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_from > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_to = to ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_to > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddDependencies, flags, 32 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8));
+  r = scuda_begin(&c, OP_cuGraphAddDependencies, how, 32 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8));
   if (r) {
     return r;
   }
@@ -1309,7 +1309,7 @@ int32_t scuda_wire_cuGraphAddDependencies(uint64_t hGraph, const uint64_t *from,
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_from = from ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
@@ -1318,9 +1318,9 @@ int32_t scuda_wire_cuGraphAddDependencies_v2(uint64_t hGraph, const uint64_t *fr
   if (n_to > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_edgeData = edgeData ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_edgeData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddDependencies_v2, flags, 40 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8) + scuda_pad(n_edgeData * 8));
+  r = scuda_begin(&c, OP_cuGraphAddDependencies_v2, how, 40 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8) + scuda_pad(n_edgeData * 8));
   if (r) {
     return r;
   }
@@ -1335,7 +1335,7 @@ int32_t scuda_wire_cuGraphAddDependencies_v2(uint64_t hGraph, const uint64_t *fr
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1343,9 +1343,9 @@ int32_t scuda_wire_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, c
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddEmptyNode, flags, 32 + scuda_pad(n_dependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphAddEmptyNode, how, 32 + scuda_pad(n_dependencies * 8));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1365,7 +1365,7 @@ int32_t scuda_wire_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, c
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1374,9 +1374,9 @@ int32_t scuda_wire_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGr
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddEventRecordNode, flags, 40 + scuda_pad(n_dependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphAddEventRecordNode, how, 40 + scuda_pad(n_dependencies * 8));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1397,7 +1397,7 @@ int32_t scuda_wire_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGr
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1406,9 +1406,9 @@ int32_t scuda_wire_cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGrap
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddEventWaitNode, flags, 40 + scuda_pad(n_dependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphAddEventWaitNode, how, 40 + scuda_pad(n_dependencies * 8));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1429,7 +1429,7 @@ int32_t scuda_wire_cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGrap
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t dptr, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t dptr, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1437,9 +1437,9 @@ int32_t scuda_wire_cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph,
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddMemFreeNode, flags, 40 + scuda_pad(n_dependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphAddMemFreeNode, how, 40 + scuda_pad(n_dependencies * 8));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1460,7 +1460,7 @@ int32_t scuda_wire_cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph,
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1471,9 +1471,9 @@ int32_t scuda_wire_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, 
   if (n_copyParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddMemcpyNode, flags, 48 + scuda_pad(n_dependencies * 8) + scuda_pad(n_copyParams * 200));
+  r = scuda_begin(&c, OP_cuGraphAddMemcpyNode, how, 48 + scuda_pad(n_dependencies * 8) + scuda_pad(n_copyParams * 200));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1495,7 +1495,7 @@ int32_t scuda_wire_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, 
   return r;
 }
 
-int32_t scuda_wire_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx, uint32_t how) {
   int32_t r;
   if (!phGraphNode) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1506,9 +1506,9 @@ int32_t scuda_wire_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, 
   if (n_memsetParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phGraphNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphAddMemsetNode, flags, 48 + scuda_pad(n_dependencies * 8) + scuda_pad(n_memsetParams * 40));
+  r = scuda_begin(&c, OP_cuGraphAddMemsetNode, how, 48 + scuda_pad(n_dependencies * 8) + scuda_pad(n_memsetParams * 40));
   if (r) {
     scuda_slot_free(new_phGraphNode);
     return r;
@@ -1530,14 +1530,14 @@ int32_t scuda_wire_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, 
   return r;
 }
 
-int32_t scuda_wire_cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGraph, uint32_t flags) {
+int32_t scuda_wire_cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGraph, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_phGraph = phGraph ? 1 : 0;
   if (n_phGraph > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphChildGraphNodeGetGraph, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphChildGraphNodeGetGraph, how, 16);
   if (r) {
     return r;
   }
@@ -1561,15 +1561,15 @@ int32_t scuda_wire_cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGra
   return r;
 }
 
-int32_t scuda_wire_cuGraphClone(uint64_t *phGraphClone, uint64_t originalGraph, uint32_t flags) {
+int32_t scuda_wire_cuGraphClone(uint64_t *phGraphClone, uint64_t originalGraph, uint32_t how) {
   int32_t r;
   if (!phGraphClone) return CUDA_ERROR_INVALID_VALUE;
   if (originalGraph && (r = scuda_check(originalGraph, KIND_CUgraph))) return r;
   uint64_t new_phGraphClone = scuda_slot_new(KIND_CUgraph);
   if (!new_phGraphClone) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphClone, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphClone, how, 16);
   if (r) {
     scuda_slot_free(new_phGraphClone);
     return r;
@@ -1587,15 +1587,15 @@ int32_t scuda_wire_cuGraphClone(uint64_t *phGraphClone, uint64_t originalGraph, 
   return r;
 }
 
-int32_t scuda_wire_cuGraphConditionalHandleCreate(uint64_t *pHandle_out, uint64_t hGraph, uint64_t ctx, uint32_t defaultLaunchValue, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuGraphConditionalHandleCreate(uint64_t *pHandle_out, uint64_t hGraph, uint64_t ctx, uint32_t defaultLaunchValue, uint32_t flags, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
   uint64_t n_pHandle_out = pHandle_out ? 1 : 0;
   if (n_pHandle_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphConditionalHandleCreate, flags, 40);
+  r = scuda_begin(&c, OP_cuGraphConditionalHandleCreate, how, 40);
   if (r) {
     return r;
   }
@@ -1616,13 +1616,13 @@ int32_t scuda_wire_cuGraphConditionalHandleCreate(uint64_t *pHandle_out, uint64_
   return r;
 }
 
-int32_t scuda_wire_cuGraphCreate(uint64_t *phGraph, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuGraphCreate(uint64_t *phGraph, uint32_t flags, uint32_t how) {
   int32_t r;
   if (!phGraph) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraph = scuda_slot_new(KIND_CUgraph);
   if (!new_phGraph) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphCreate, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphCreate, how, 16);
   if (r) {
     scuda_slot_free(new_phGraph);
     return r;
@@ -1640,11 +1640,11 @@ int32_t scuda_wire_cuGraphCreate(uint64_t *phGraph, uint32_t flags, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuGraphDestroy(uint64_t hGraph, uint32_t flags) {
+int32_t scuda_wire_cuGraphDestroy(uint64_t hGraph, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hGraph, KIND_CUgraph))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuGraphDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -1656,12 +1656,12 @@ int32_t scuda_wire_cuGraphDestroy(uint64_t hGraph, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuGraphDestroyNode(uint64_t hNode, uint32_t flags) {
+int32_t scuda_wire_cuGraphDestroyNode(uint64_t hNode, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hNode, KIND_CUgraphNode))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphDestroyNode, flags, 8);
+  r = scuda_begin(&c, OP_cuGraphDestroyNode, how, 8);
   if (r) {
     return r;
   }
@@ -1673,14 +1673,14 @@ int32_t scuda_wire_cuGraphDestroyNode(uint64_t hNode, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuGraphEventRecordNodeGetEvent(uint64_t hNode, uint64_t *event_out, uint32_t flags) {
+int32_t scuda_wire_cuGraphEventRecordNodeGetEvent(uint64_t hNode, uint64_t *event_out, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_event_out = event_out ? 1 : 0;
   if (n_event_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphEventRecordNodeGetEvent, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphEventRecordNodeGetEvent, how, 16);
   if (r) {
     return r;
   }
@@ -1704,13 +1704,13 @@ int32_t scuda_wire_cuGraphEventRecordNodeGetEvent(uint64_t hNode, uint64_t *even
   return r;
 }
 
-int32_t scuda_wire_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (event && (r = scuda_check(event, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphEventRecordNodeSetEvent, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphEventRecordNodeSetEvent, how, 16);
   if (r) {
     return r;
   }
@@ -1722,14 +1722,14 @@ int32_t scuda_wire_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event
   return r;
 }
 
-int32_t scuda_wire_cuGraphEventWaitNodeGetEvent(uint64_t hNode, uint64_t *event_out, uint32_t flags) {
+int32_t scuda_wire_cuGraphEventWaitNodeGetEvent(uint64_t hNode, uint64_t *event_out, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_event_out = event_out ? 1 : 0;
   if (n_event_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphEventWaitNodeGetEvent, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphEventWaitNodeGetEvent, how, 16);
   if (r) {
     return r;
   }
@@ -1753,13 +1753,13 @@ int32_t scuda_wire_cuGraphEventWaitNodeGetEvent(uint64_t hNode, uint64_t *event_
   return r;
 }
 
-int32_t scuda_wire_cuGraphEventWaitNodeSetEvent(uint64_t hNode, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuGraphEventWaitNodeSetEvent(uint64_t hNode, uint64_t event, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (event && (r = scuda_check(event, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphEventWaitNodeSetEvent, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphEventWaitNodeSetEvent, how, 16);
   if (r) {
     return r;
   }
@@ -1771,14 +1771,14 @@ int32_t scuda_wire_cuGraphEventWaitNodeSetEvent(uint64_t hNode, uint64_t event, 
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecChildGraphNodeSetParams(uint64_t hGraphExec, uint64_t hNode, uint64_t childGraph, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecChildGraphNodeSetParams(uint64_t hGraphExec, uint64_t hNode, uint64_t childGraph, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (childGraph && (r = scuda_check(childGraph, KIND_CUgraph))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecChildGraphNodeSetParams, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphExecChildGraphNodeSetParams, how, 24);
   if (r) {
     return r;
   }
@@ -1791,11 +1791,11 @@ int32_t scuda_wire_cuGraphExecChildGraphNodeSetParams(uint64_t hGraphExec, uint6
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecDestroy(uint64_t hGraphExec, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecDestroy(uint64_t hGraphExec, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuGraphExecDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -1807,14 +1807,14 @@ int32_t scuda_wire_cuGraphExecDestroy(uint64_t hGraphExec, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (event && (r = scuda_check(event, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecEventRecordNodeSetEvent, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphExecEventRecordNodeSetEvent, how, 24);
   if (r) {
     return r;
   }
@@ -1827,14 +1827,14 @@ int32_t scuda_wire_cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint6
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecEventWaitNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecEventWaitNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (event && (r = scuda_check(event, KIND_CUevent))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecEventWaitNodeSetEvent, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphExecEventWaitNodeSetEvent, how, 24);
   if (r) {
     return r;
   }
@@ -1847,14 +1847,14 @@ int32_t scuda_wire_cuGraphExecEventWaitNodeSetEvent(uint64_t hGraphExec, uint64_
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecGetFlags(uint64_t hGraphExec, uint64_t *flags, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecGetFlags(uint64_t hGraphExec, uint64_t *flags, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecGetFlags, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphExecGetFlags, how, 16);
   if (r) {
     return r;
   }
@@ -1872,16 +1872,16 @@ int32_t scuda_wire_cuGraphExecGetFlags(uint64_t hGraphExec, uint64_t *flags, uin
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecMemcpyNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecMemcpyNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
   uint64_t n_copyParams = copyParams ? 1 : 0;
   if (n_copyParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecMemcpyNodeSetParams, flags, 32 + scuda_pad(n_copyParams * 200));
+  r = scuda_begin(&c, OP_cuGraphExecMemcpyNodeSetParams, how, 32 + scuda_pad(n_copyParams * 200));
   if (r) {
     return r;
   }
@@ -1895,16 +1895,16 @@ int32_t scuda_wire_cuGraphExecMemcpyNodeSetParams(uint64_t hGraphExec, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecMemsetNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *memsetParams, uint64_t ctx, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecMemsetNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *memsetParams, uint64_t ctx, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
   uint64_t n_memsetParams = memsetParams ? 1 : 0;
   if (n_memsetParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecMemsetNodeSetParams, flags, 32 + scuda_pad(n_memsetParams * 40));
+  r = scuda_begin(&c, OP_cuGraphExecMemsetNodeSetParams, how, 32 + scuda_pad(n_memsetParams * 40));
   if (r) {
     return r;
   }
@@ -1918,7 +1918,7 @@ int32_t scuda_wire_cuGraphExecMemsetNodeSetParams(uint64_t hGraphExec, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecUpdate(uint64_t hGraphExec, uint64_t hGraph, uint64_t *hErrorNode_out, int32_t *updateResult_out, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecUpdate(uint64_t hGraphExec, uint64_t hGraph, uint64_t *hErrorNode_out, int32_t *updateResult_out, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -1926,9 +1926,9 @@ int32_t scuda_wire_cuGraphExecUpdate(uint64_t hGraphExec, uint64_t hGraph, uint6
   if (n_hErrorNode_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_updateResult_out = updateResult_out ? 1 : 0;
   if (n_updateResult_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecUpdate, flags, 32);
+  r = scuda_begin(&c, OP_cuGraphExecUpdate, how, 32);
   if (r) {
     return r;
   }
@@ -1955,15 +1955,15 @@ int32_t scuda_wire_cuGraphExecUpdate(uint64_t hGraphExec, uint64_t hGraph, uint6
   return r;
 }
 
-int32_t scuda_wire_cuGraphExecUpdate_v2(uint64_t hGraphExec, uint64_t hGraph, void *resultInfo, uint32_t flags) {
+int32_t scuda_wire_cuGraphExecUpdate_v2(uint64_t hGraphExec, uint64_t hGraph, void *resultInfo, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_resultInfo = resultInfo ? 1 : 0;
   if (n_resultInfo > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphExecUpdate_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphExecUpdate_v2, how, 24);
   if (r) {
     return r;
   }
@@ -1989,7 +1989,7 @@ int32_t scuda_wire_cuGraphExecUpdate_v2(uint64_t hGraphExec, uint64_t hGraph, vo
   return r;
 }
 
-int32_t scuda_wire_cuGraphGetEdges(uint64_t hGraph, uint64_t *from, uint64_t *to, uint64_t *numEdges, uint32_t flags) {
+int32_t scuda_wire_cuGraphGetEdges(uint64_t hGraph, uint64_t *from, uint64_t *to, uint64_t *numEdges, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_from = from ? (numEdges ? (uint64_t)*numEdges : 0) : 0;
@@ -1998,9 +1998,9 @@ int32_t scuda_wire_cuGraphGetEdges(uint64_t hGraph, uint64_t *from, uint64_t *to
   if (n_to > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numEdges = numEdges ? 1 : 0;
   if (n_numEdges > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphGetEdges, flags, 32 + scuda_pad(n_numEdges * 8));
+  r = scuda_begin(&c, OP_cuGraphGetEdges, how, 32 + scuda_pad(n_numEdges * 8));
   if (r) {
     return r;
   }
@@ -2034,7 +2034,7 @@ int32_t scuda_wire_cuGraphGetEdges(uint64_t hGraph, uint64_t *from, uint64_t *to
   return r;
 }
 
-int32_t scuda_wire_cuGraphGetEdges_v2(uint64_t hGraph, uint64_t *from, uint64_t *to, void *edgeData, uint64_t *numEdges, uint32_t flags) {
+int32_t scuda_wire_cuGraphGetEdges_v2(uint64_t hGraph, uint64_t *from, uint64_t *to, void *edgeData, uint64_t *numEdges, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_from = from ? (numEdges ? (uint64_t)*numEdges : 0) : 0;
@@ -2045,9 +2045,9 @@ int32_t scuda_wire_cuGraphGetEdges_v2(uint64_t hGraph, uint64_t *from, uint64_t 
   if (n_edgeData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numEdges = numEdges ? 1 : 0;
   if (n_numEdges > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphGetEdges_v2, flags, 40 + scuda_pad(n_numEdges * 8));
+  r = scuda_begin(&c, OP_cuGraphGetEdges_v2, how, 40 + scuda_pad(n_numEdges * 8));
   if (r) {
     return r;
   }
@@ -2083,16 +2083,16 @@ int32_t scuda_wire_cuGraphGetEdges_v2(uint64_t hGraph, uint64_t *from, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuGraphGetNodes(uint64_t hGraph, uint64_t *nodes, uint64_t *numNodes, uint32_t flags) {
+int32_t scuda_wire_cuGraphGetNodes(uint64_t hGraph, uint64_t *nodes, uint64_t *numNodes, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_nodes = nodes ? (numNodes ? (uint64_t)*numNodes : 0) : 0;
   if (n_nodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numNodes = numNodes ? 1 : 0;
   if (n_numNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphGetNodes, flags, 24 + scuda_pad(n_numNodes * 8));
+  r = scuda_begin(&c, OP_cuGraphGetNodes, how, 24 + scuda_pad(n_numNodes * 8));
   if (r) {
     return r;
   }
@@ -2118,16 +2118,16 @@ int32_t scuda_wire_cuGraphGetNodes(uint64_t hGraph, uint64_t *nodes, uint64_t *n
   return r;
 }
 
-int32_t scuda_wire_cuGraphGetRootNodes(uint64_t hGraph, uint64_t *rootNodes, uint64_t *numRootNodes, uint32_t flags) {
+int32_t scuda_wire_cuGraphGetRootNodes(uint64_t hGraph, uint64_t *rootNodes, uint64_t *numRootNodes, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_rootNodes = rootNodes ? (numRootNodes ? (uint64_t)*numRootNodes : 0) : 0;
   if (n_rootNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numRootNodes = numRootNodes ? 1 : 0;
   if (n_numRootNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphGetRootNodes, flags, 24 + scuda_pad(n_numRootNodes * 8));
+  r = scuda_begin(&c, OP_cuGraphGetRootNodes, how, 24 + scuda_pad(n_numRootNodes * 8));
   if (r) {
     return r;
   }
@@ -2153,7 +2153,7 @@ int32_t scuda_wire_cuGraphGetRootNodes(uint64_t hGraph, uint64_t *rootNodes, uin
   return r;
 }
 
-int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize, uint32_t flags) {
+int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize, uint32_t how) {
   int32_t r;
   if (!phGraphExec) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -2163,9 +2163,9 @@ int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, ui
   if (n_logBuffer > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphExec = scuda_slot_new(KIND_CUgraphExec);
   if (!new_phGraphExec) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphInstantiate, flags, 40);
+  r = scuda_begin(&c, OP_cuGraphInstantiate, how, 40);
   if (r) {
     scuda_slot_free(new_phGraphExec);
     return r;
@@ -2199,15 +2199,15 @@ int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, ui
   return r;
 }
 
-int32_t scuda_wire_cuGraphInstantiateWithFlags(uint64_t *phGraphExec, uint64_t hGraph, uint64_t flags, uint32_t flags) {
+int32_t scuda_wire_cuGraphInstantiateWithFlags(uint64_t *phGraphExec, uint64_t hGraph, uint64_t flags, uint32_t how) {
   int32_t r;
   if (!phGraphExec) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t new_phGraphExec = scuda_slot_new(KIND_CUgraphExec);
   if (!new_phGraphExec) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphInstantiateWithFlags, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphInstantiateWithFlags, how, 24);
   if (r) {
     scuda_slot_free(new_phGraphExec);
     return r;
@@ -2226,7 +2226,7 @@ int32_t scuda_wire_cuGraphInstantiateWithFlags(uint64_t *phGraphExec, uint64_t h
   return r;
 }
 
-int32_t scuda_wire_cuGraphInstantiateWithParams(uint64_t *phGraphExec, uint64_t hGraph, void *instantiateParams, uint32_t flags) {
+int32_t scuda_wire_cuGraphInstantiateWithParams(uint64_t *phGraphExec, uint64_t hGraph, void *instantiateParams, uint32_t how) {
   int32_t r;
   if (!phGraphExec) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -2234,9 +2234,9 @@ int32_t scuda_wire_cuGraphInstantiateWithParams(uint64_t *phGraphExec, uint64_t 
   if (n_instantiateParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphExec = scuda_slot_new(KIND_CUgraphExec);
   if (!new_phGraphExec) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphInstantiateWithParams, flags, 24 + scuda_pad(n_instantiateParams * 32));
+  r = scuda_begin(&c, OP_cuGraphInstantiateWithParams, how, 24 + scuda_pad(n_instantiateParams * 32));
   if (r) {
     scuda_slot_free(new_phGraphExec);
     return r;
@@ -2268,7 +2268,7 @@ int32_t scuda_wire_cuGraphInstantiateWithParams(uint64_t *phGraphExec, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize, uint32_t flags) {
+int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize, uint32_t how) {
   int32_t r;
   if (!phGraphExec) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -2278,9 +2278,9 @@ int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph,
   if (n_logBuffer > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraphExec = scuda_slot_new(KIND_CUgraphExec);
   if (!new_phGraphExec) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphInstantiate_v2, flags, 40);
+  r = scuda_begin(&c, OP_cuGraphInstantiate_v2, how, 40);
   if (r) {
     scuda_slot_free(new_phGraphExec);
     return r;
@@ -2314,13 +2314,13 @@ int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph,
   return r;
 }
 
-int32_t scuda_wire_cuGraphKernelNodeCopyAttributes(uint64_t dst, uint64_t src, uint32_t flags) {
+int32_t scuda_wire_cuGraphKernelNodeCopyAttributes(uint64_t dst, uint64_t src, uint32_t how) {
   int32_t r;
   if (dst && (r = scuda_check(dst, KIND_CUgraphNode))) return r;
   if (src && (r = scuda_check(src, KIND_CUgraphNode))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphKernelNodeCopyAttributes, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphKernelNodeCopyAttributes, how, 16);
   if (r) {
     return r;
   }
@@ -2332,14 +2332,14 @@ int32_t scuda_wire_cuGraphKernelNodeCopyAttributes(uint64_t dst, uint64_t src, u
   return r;
 }
 
-int32_t scuda_wire_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, void *value_out, uint32_t flags) {
+int32_t scuda_wire_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, void *value_out, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_value_out = value_out ? 1 : 0;
   if (n_value_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphKernelNodeGetAttribute, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphKernelNodeGetAttribute, how, 24);
   if (r) {
     return r;
   }
@@ -2358,14 +2358,14 @@ int32_t scuda_wire_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, v
   return r;
 }
 
-int32_t scuda_wire_cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, const void *value, uint32_t flags) {
+int32_t scuda_wire_cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, const void *value, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_value = value ? 1 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphKernelNodeSetAttribute, flags, 24 + scuda_pad(n_value * 64));
+  r = scuda_begin(&c, OP_cuGraphKernelNodeSetAttribute, how, 24 + scuda_pad(n_value * 64));
   if (r) {
     return r;
   }
@@ -2378,12 +2378,12 @@ int32_t scuda_wire_cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, c
   return r;
 }
 
-int32_t scuda_wire_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hGraph, KIND_CUgraphExec))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphLaunch, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphLaunch, how, 16);
   if (r) {
     return r;
   }
@@ -2395,14 +2395,14 @@ int32_t scuda_wire_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuGraphMemFreeNodeGetParams(uint64_t hNode, uint64_t *dptr_out, uint32_t flags) {
+int32_t scuda_wire_cuGraphMemFreeNodeGetParams(uint64_t hNode, uint64_t *dptr_out, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_dptr_out = dptr_out ? 1 : 0;
   if (n_dptr_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphMemFreeNodeGetParams, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphMemFreeNodeGetParams, how, 16);
   if (r) {
     return r;
   }
@@ -2420,14 +2420,14 @@ int32_t scuda_wire_cuGraphMemFreeNodeGetParams(uint64_t hNode, uint64_t *dptr_ou
   return r;
 }
 
-int32_t scuda_wire_cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodeParams, uint32_t flags) {
+int32_t scuda_wire_cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodeParams, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_nodeParams = nodeParams ? 1 : 0;
   if (n_nodeParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphMemcpyNodeSetParams, flags, 16 + scuda_pad(n_nodeParams * 200));
+  r = scuda_begin(&c, OP_cuGraphMemcpyNodeSetParams, how, 16 + scuda_pad(n_nodeParams * 200));
   if (r) {
     return r;
   }
@@ -2439,14 +2439,14 @@ int32_t scuda_wire_cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodePa
   return r;
 }
 
-int32_t scuda_wire_cuGraphMemsetNodeGetParams(uint64_t hNode, void *nodeParams, uint32_t flags) {
+int32_t scuda_wire_cuGraphMemsetNodeGetParams(uint64_t hNode, void *nodeParams, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_nodeParams = nodeParams ? 1 : 0;
   if (n_nodeParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphMemsetNodeGetParams, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphMemsetNodeGetParams, how, 16);
   if (r) {
     return r;
   }
@@ -2464,14 +2464,14 @@ int32_t scuda_wire_cuGraphMemsetNodeGetParams(uint64_t hNode, void *nodeParams, 
   return r;
 }
 
-int32_t scuda_wire_cuGraphMemsetNodeSetParams(uint64_t hNode, const void *nodeParams, uint32_t flags) {
+int32_t scuda_wire_cuGraphMemsetNodeSetParams(uint64_t hNode, const void *nodeParams, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_nodeParams = nodeParams ? 1 : 0;
   if (n_nodeParams > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphMemsetNodeSetParams, flags, 16 + scuda_pad(n_nodeParams * 40));
+  r = scuda_begin(&c, OP_cuGraphMemsetNodeSetParams, how, 16 + scuda_pad(n_nodeParams * 40));
   if (r) {
     return r;
   }
@@ -2483,16 +2483,16 @@ int32_t scuda_wire_cuGraphMemsetNodeSetParams(uint64_t hNode, const void *nodePa
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeFindInClone(uint64_t *phNode, uint64_t hOriginalNode, uint64_t hClonedGraph, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeFindInClone(uint64_t *phNode, uint64_t hOriginalNode, uint64_t hClonedGraph, uint32_t how) {
   int32_t r;
   if (!phNode) return CUDA_ERROR_INVALID_VALUE;
   if (hOriginalNode && (r = scuda_check(hOriginalNode, KIND_CUgraphNode))) return r;
   if (hClonedGraph && (r = scuda_check(hClonedGraph, KIND_CUgraph))) return r;
   uint64_t new_phNode = scuda_slot_new(KIND_CUgraphNode);
   if (!new_phNode) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeFindInClone, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphNodeFindInClone, how, 24);
   if (r) {
     scuda_slot_free(new_phNode);
     return r;
@@ -2511,16 +2511,16 @@ int32_t scuda_wire_cuGraphNodeFindInClone(uint64_t *phNode, uint64_t hOriginalNo
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeGetDependencies(uint64_t hNode, uint64_t *dependencies, uint64_t *numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeGetDependencies(uint64_t hNode, uint64_t *dependencies, uint64_t *numDependencies, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_dependencies = dependencies ? (numDependencies ? (uint64_t)*numDependencies : 0) : 0;
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numDependencies = numDependencies ? 1 : 0;
   if (n_numDependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetDependencies, flags, 24 + scuda_pad(n_numDependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphNodeGetDependencies, how, 24 + scuda_pad(n_numDependencies * 8));
   if (r) {
     return r;
   }
@@ -2546,7 +2546,7 @@ int32_t scuda_wire_cuGraphNodeGetDependencies(uint64_t hNode, uint64_t *dependen
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeGetDependencies_v2(uint64_t hNode, uint64_t *dependencies, void *edgeData, uint64_t *numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeGetDependencies_v2(uint64_t hNode, uint64_t *dependencies, void *edgeData, uint64_t *numDependencies, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_dependencies = dependencies ? (numDependencies ? (uint64_t)*numDependencies : 0) : 0;
@@ -2555,9 +2555,9 @@ int32_t scuda_wire_cuGraphNodeGetDependencies_v2(uint64_t hNode, uint64_t *depen
   if (n_edgeData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numDependencies = numDependencies ? 1 : 0;
   if (n_numDependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetDependencies_v2, flags, 32 + scuda_pad(n_numDependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphNodeGetDependencies_v2, how, 32 + scuda_pad(n_numDependencies * 8));
   if (r) {
     return r;
   }
@@ -2585,16 +2585,16 @@ int32_t scuda_wire_cuGraphNodeGetDependencies_v2(uint64_t hNode, uint64_t *depen
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeGetDependentNodes(uint64_t hNode, uint64_t *dependentNodes, uint64_t *numDependentNodes, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeGetDependentNodes(uint64_t hNode, uint64_t *dependentNodes, uint64_t *numDependentNodes, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_dependentNodes = dependentNodes ? (numDependentNodes ? (uint64_t)*numDependentNodes : 0) : 0;
   if (n_dependentNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numDependentNodes = numDependentNodes ? 1 : 0;
   if (n_numDependentNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetDependentNodes, flags, 24 + scuda_pad(n_numDependentNodes * 8));
+  r = scuda_begin(&c, OP_cuGraphNodeGetDependentNodes, how, 24 + scuda_pad(n_numDependentNodes * 8));
   if (r) {
     return r;
   }
@@ -2620,7 +2620,7 @@ int32_t scuda_wire_cuGraphNodeGetDependentNodes(uint64_t hNode, uint64_t *depend
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dependentNodes, void *edgeData, uint64_t *numDependentNodes, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dependentNodes, void *edgeData, uint64_t *numDependentNodes, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_dependentNodes = dependentNodes ? (numDependentNodes ? (uint64_t)*numDependentNodes : 0) : 0;
@@ -2629,9 +2629,9 @@ int32_t scuda_wire_cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dep
   if (n_edgeData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_numDependentNodes = numDependentNodes ? 1 : 0;
   if (n_numDependentNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetDependentNodes_v2, flags, 32 + scuda_pad(n_numDependentNodes * 8));
+  r = scuda_begin(&c, OP_cuGraphNodeGetDependentNodes_v2, how, 32 + scuda_pad(n_numDependentNodes * 8));
   if (r) {
     return r;
   }
@@ -2659,15 +2659,15 @@ int32_t scuda_wire_cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dep
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeGetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t *isEnabled, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeGetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t *isEnabled, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_isEnabled = isEnabled ? 1 : 0;
   if (n_isEnabled > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetEnabled, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphNodeGetEnabled, how, 24);
   if (r) {
     return r;
   }
@@ -2686,14 +2686,14 @@ int32_t scuda_wire_cuGraphNodeGetEnabled(uint64_t hGraphExec, uint64_t hNode, ui
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeGetType(uint64_t hNode, int32_t *type, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeGetType(uint64_t hNode, int32_t *type, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
   uint64_t n_type = type ? 1 : 0;
   if (n_type > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetType, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphNodeGetType, how, 16);
   if (r) {
     return r;
   }
@@ -2711,13 +2711,13 @@ int32_t scuda_wire_cuGraphNodeGetType(uint64_t hNode, int32_t *type, uint32_t fl
   return r;
 }
 
-int32_t scuda_wire_cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t isEnabled, uint32_t flags) {
+int32_t scuda_wire_cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t isEnabled, uint32_t how) {
   int32_t r;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeSetEnabled, flags, 24);
+  r = scuda_begin(&c, OP_cuGraphNodeSetEnabled, how, 24);
   if (r) {
     return r;
   }
@@ -2730,16 +2730,16 @@ int32_t scuda_wire_cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, ui
   return r;
 }
 
-int32_t scuda_wire_cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_from = from ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_from > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_to = to ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_to > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphRemoveDependencies, flags, 32 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8));
+  r = scuda_begin(&c, OP_cuGraphRemoveDependencies, how, 32 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8));
   if (r) {
     return r;
   }
@@ -2753,7 +2753,7 @@ int32_t scuda_wire_cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *fr
   return r;
 }
 
-int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies, uint32_t flags) {
+int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   uint64_t n_from = from ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
@@ -2762,9 +2762,9 @@ int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t 
   if (n_to > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_edgeData = edgeData ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_edgeData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphRemoveDependencies_v2, flags, 40 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8) + scuda_pad(n_edgeData * 8));
+  r = scuda_begin(&c, OP_cuGraphRemoveDependencies_v2, how, 40 + scuda_pad(n_from * 8) + scuda_pad(n_to * 8) + scuda_pad(n_edgeData * 8));
   if (r) {
     return r;
   }
@@ -2779,12 +2779,12 @@ int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuGraphUpload(uint64_t hGraph, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuGraphUpload(uint64_t hGraph, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hGraph, KIND_CUgraphExec))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphUpload, flags, 16);
+  r = scuda_begin(&c, OP_cuGraphUpload, how, 16);
   if (r) {
     return r;
   }
@@ -2796,11 +2796,11 @@ int32_t scuda_wire_cuGraphUpload(uint64_t hGraph, uint64_t hStream, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuIpcCloseMemHandle(uint64_t dptr, uint32_t flags) {
+int32_t scuda_wire_cuIpcCloseMemHandle(uint64_t dptr, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuIpcCloseMemHandle, flags, 8);
+  r = scuda_begin(&c, OP_cuIpcCloseMemHandle, how, 8);
   if (r) {
     return r;
   }
@@ -2811,14 +2811,14 @@ int32_t scuda_wire_cuIpcCloseMemHandle(uint64_t dptr, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuIpcGetEventHandle(void *pHandle, uint64_t event, uint32_t flags) {
+int32_t scuda_wire_cuIpcGetEventHandle(void *pHandle, uint64_t event, uint32_t how) {
   int32_t r;
   if (event && (r = scuda_check(event, KIND_CUevent))) return r;
   uint64_t n_pHandle = pHandle ? 1 : 0;
   if (n_pHandle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuIpcGetEventHandle, flags, 16);
+  r = scuda_begin(&c, OP_cuIpcGetEventHandle, how, 16);
   if (r) {
     return r;
   }
@@ -2836,13 +2836,13 @@ int32_t scuda_wire_cuIpcGetEventHandle(void *pHandle, uint64_t event, uint32_t f
   return r;
 }
 
-int32_t scuda_wire_cuIpcGetMemHandle(void *pHandle, uint64_t dptr, uint32_t flags) {
+int32_t scuda_wire_cuIpcGetMemHandle(void *pHandle, uint64_t dptr, uint32_t how) {
   int32_t r;
   uint64_t n_pHandle = pHandle ? 1 : 0;
   if (n_pHandle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuIpcGetMemHandle, flags, 16);
+  r = scuda_begin(&c, OP_cuIpcGetMemHandle, how, 16);
   if (r) {
     return r;
   }
@@ -2860,14 +2860,14 @@ int32_t scuda_wire_cuIpcGetMemHandle(void *pHandle, uint64_t dptr, uint32_t flag
   return r;
 }
 
-int32_t scuda_wire_cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 handle, uint32_t flags) {
+int32_t scuda_wire_cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 handle, uint32_t how) {
   int32_t r;
   if (!phEvent) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phEvent = scuda_slot_new(KIND_CUevent);
   if (!new_phEvent) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuIpcOpenEventHandle, flags, 72);
+  r = scuda_begin(&c, OP_cuIpcOpenEventHandle, how, 72);
   if (r) {
     scuda_slot_free(new_phEvent);
     return r;
@@ -2885,13 +2885,13 @@ int32_t scuda_wire_cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 
   return r;
 }
 
-int32_t scuda_wire_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags, uint32_t flags) {
+int32_t scuda_wire_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags, uint32_t how) {
   int32_t r;
   uint64_t n_pdptr = pdptr ? 1 : 0;
   if (n_pdptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuIpcOpenMemHandle, flags, 80);
+  r = scuda_begin(&c, OP_cuIpcOpenMemHandle, how, 80);
   if (r) {
     return r;
   }
@@ -2910,13 +2910,13 @@ int32_t scuda_wire_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 hand
   return r;
 }
 
-int32_t scuda_wire_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags, uint32_t flags) {
+int32_t scuda_wire_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags, uint32_t how) {
   int32_t r;
   uint64_t n_pdptr = pdptr ? 1 : 0;
   if (n_pdptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuIpcOpenMemHandle_v2, flags, 80);
+  r = scuda_begin(&c, OP_cuIpcOpenMemHandle_v2, how, 80);
   if (r) {
     return r;
   }
@@ -2935,15 +2935,15 @@ int32_t scuda_wire_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 h
   return r;
 }
 
-int32_t scuda_wire_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev, uint32_t how) {
   int32_t r;
   if (kernel && (r = scuda_check(kernel, KIND_CUkernel))) return r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pi = pi ? 1 : 0;
   if (n_pi > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuKernelGetAttribute, flags, 32);
+  r = scuda_begin(&c, OP_cuKernelGetAttribute, how, 32);
   if (r) {
     return r;
   }
@@ -2963,12 +2963,12 @@ int32_t scuda_wire_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t ke
   return r;
 }
 
-int32_t scuda_wire_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(kernel, KIND_CUkernel))) return r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuKernelSetAttribute, flags, 32);
+  r = scuda_begin(&c, OP_cuKernelSetAttribute, how, 32);
   if (r) {
     return r;
   }
@@ -2982,12 +2982,12 @@ int32_t scuda_wire_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t ke
   return r;
 }
 
-int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32_t dev, uint32_t flags) {
+int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32_t dev, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(kernel, KIND_CUkernel))) return r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuKernelSetCacheConfig, flags, 24);
+  r = scuda_begin(&c, OP_cuKernelSetCacheConfig, how, 24);
   if (r) {
     return r;
   }
@@ -3000,14 +3000,14 @@ int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32
   return r;
 }
 
-int32_t scuda_wire_cuLibraryGetModule(uint64_t *pMod, uint64_t library, uint32_t flags) {
+int32_t scuda_wire_cuLibraryGetModule(uint64_t *pMod, uint64_t library, uint32_t how) {
   int32_t r;
   if (library && (r = scuda_check(library, KIND_CUlibrary))) return r;
   uint64_t n_pMod = pMod ? 1 : 0;
   if (n_pMod > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuLibraryGetModule, flags, 16);
+  r = scuda_begin(&c, OP_cuLibraryGetModule, how, 16);
   if (r) {
     return r;
   }
@@ -3031,12 +3031,12 @@ int32_t scuda_wire_cuLibraryGetModule(uint64_t *pMod, uint64_t library, uint32_t
   return r;
 }
 
-int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t flags) {
+int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(library, KIND_CUlibrary))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuLibraryUnload, flags, 8);
+  r = scuda_begin(&c, OP_cuLibraryUnload, how, 8);
   if (r) {
     return r;
   }
@@ -3048,11 +3048,11 @@ int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t flags) {
+int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemAddressFree, flags, 16);
+  r = scuda_begin(&c, OP_cuMemAddressFree, how, 16);
   if (r) {
     return r;
   }
@@ -3064,13 +3064,13 @@ int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t flags)
   return r;
 }
 
-int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags, uint32_t flags) {
+int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags, uint32_t how) {
   int32_t r;
   uint64_t n_ptr = ptr ? 1 : 0;
   if (n_ptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemAddressReserve, flags, 40);
+  r = scuda_begin(&c, OP_cuMemAddressReserve, how, 40);
   if (r) {
     return r;
   }
@@ -3091,14 +3091,14 @@ int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t al
   return r;
 }
 
-int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_dptr = dptr ? 1 : 0;
   if (n_dptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemAllocAsync, flags, 24);
+  r = scuda_begin(&c, OP_cuMemAllocAsync, how, 24);
   if (r) {
     return r;
   }
@@ -3117,15 +3117,15 @@ int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t h
   return r;
 }
 
-int32_t scuda_wire_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_dptr = dptr ? 1 : 0;
   if (n_dptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemAllocFromPoolAsync, flags, 32);
+  r = scuda_begin(&c, OP_cuMemAllocFromPoolAsync, how, 32);
   if (r) {
     return r;
   }
@@ -3145,15 +3145,15 @@ int32_t scuda_wire_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, ui
   return r;
 }
 
-int32_t scuda_wire_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes, uint32_t flags) {
+int32_t scuda_wire_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes, uint32_t how) {
   int32_t r;
   uint64_t n_dptr = dptr ? 1 : 0;
   if (n_dptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pPitch = pPitch ? 1 : 0;
   if (n_pPitch > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemAllocPitch_v2, flags, 40);
+  r = scuda_begin(&c, OP_cuMemAllocPitch_v2, how, 40);
   if (r) {
     return r;
   }
@@ -3175,13 +3175,13 @@ int32_t scuda_wire_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t
   return r;
 }
 
-int32_t scuda_wire_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize, uint32_t flags) {
+int32_t scuda_wire_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize, uint32_t how) {
   int32_t r;
   uint64_t n_dptr = dptr ? 1 : 0;
   if (n_dptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemAlloc_v2, flags, 16);
+  r = scuda_begin(&c, OP_cuMemAlloc_v2, how, 16);
   if (r) {
     return r;
   }
@@ -3199,15 +3199,15 @@ int32_t scuda_wire_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags, uint32_t flags) {
+int32_t scuda_wire_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags, uint32_t how) {
   int32_t r;
   uint64_t n_handle = handle ? 1 : 0;
   if (n_handle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_prop = prop ? 1 : 0;
   if (n_prop > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemCreate, flags, 32 + scuda_pad(n_prop * 32));
+  r = scuda_begin(&c, OP_cuMemCreate, how, 32 + scuda_pad(n_prop * 32));
   if (r) {
     return r;
   }
@@ -3233,11 +3233,11 @@ int32_t scuda_wire_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop
   return r;
 }
 
-int32_t scuda_wire_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemFreeAsync, flags, 16);
+  r = scuda_begin(&c, OP_cuMemFreeAsync, how, 16);
   if (r) {
     return r;
   }
@@ -3249,11 +3249,11 @@ int32_t scuda_wire_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t flag
   return r;
 }
 
-int32_t scuda_wire_cuMemFree_v2(uint64_t dptr, uint32_t flags) {
+int32_t scuda_wire_cuMemFree_v2(uint64_t dptr, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemFree_v2, flags, 8);
+  r = scuda_begin(&c, OP_cuMemFree_v2, how, 8);
   if (r) {
     return r;
   }
@@ -3264,15 +3264,15 @@ int32_t scuda_wire_cuMemFree_v2(uint64_t dptr, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemGetAccess(uint64_t *flags, const void *location, uint64_t ptr, uint32_t flags) {
+int32_t scuda_wire_cuMemGetAccess(uint64_t *flags, const void *location, uint64_t ptr, uint32_t how) {
   int32_t r;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
   if (n_location > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetAccess, flags, 24 + scuda_pad(n_location * 8));
+  r = scuda_begin(&c, OP_cuMemGetAccess, how, 24 + scuda_pad(n_location * 8));
   if (r) {
     return r;
   }
@@ -3297,15 +3297,15 @@ int32_t scuda_wire_cuMemGetAccess(uint64_t *flags, const void *location, uint64_
   return r;
 }
 
-int32_t scuda_wire_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr, uint32_t flags) {
+int32_t scuda_wire_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr, uint32_t how) {
   int32_t r;
   uint64_t n_pbase = pbase ? 1 : 0;
   if (n_pbase > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_psize = psize ? 1 : 0;
   if (n_psize > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetAddressRange_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuMemGetAddressRange_v2, how, 24);
   if (r) {
     return r;
   }
@@ -3325,15 +3325,15 @@ int32_t scuda_wire_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uin
   return r;
 }
 
-int32_t scuda_wire_cuMemGetAllocationGranularity(uint64_t *granularity, const void *prop, int32_t option, uint32_t flags) {
+int32_t scuda_wire_cuMemGetAllocationGranularity(uint64_t *granularity, const void *prop, int32_t option, uint32_t how) {
   int32_t r;
   uint64_t n_granularity = granularity ? 1 : 0;
   if (n_granularity > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_prop = prop ? 1 : 0;
   if (n_prop > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetAllocationGranularity, flags, 24 + scuda_pad(n_prop * 32));
+  r = scuda_begin(&c, OP_cuMemGetAllocationGranularity, how, 24 + scuda_pad(n_prop * 32));
   if (r) {
     return r;
   }
@@ -3358,13 +3358,13 @@ int32_t scuda_wire_cuMemGetAllocationGranularity(uint64_t *granularity, const vo
   return r;
 }
 
-int32_t scuda_wire_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle, uint32_t flags) {
+int32_t scuda_wire_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle, uint32_t how) {
   int32_t r;
   uint64_t n_prop = prop ? 1 : 0;
   if (n_prop > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetAllocationPropertiesFromHandle, flags, 16);
+  r = scuda_begin(&c, OP_cuMemGetAllocationPropertiesFromHandle, how, 16);
   if (r) {
     return r;
   }
@@ -3388,15 +3388,15 @@ int32_t scuda_wire_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t h
   return r;
 }
 
-int32_t scuda_wire_cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type, uint32_t flags) {
+int32_t scuda_wire_cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type, uint32_t how) {
   int32_t r;
   uint64_t n_pool_out = pool_out ? 1 : 0;
   if (n_pool_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
   if (n_location > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetDefaultMemPool, flags, 24 + scuda_pad(n_location * 8));
+  r = scuda_begin(&c, OP_cuMemGetDefaultMemPool, how, 24 + scuda_pad(n_location * 8));
   if (r) {
     return r;
   }
@@ -3427,15 +3427,15 @@ int32_t scuda_wire_cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, in
   return r;
 }
 
-int32_t scuda_wire_cuMemGetInfo_v2(uint64_t *free, uint64_t *total, uint32_t flags) {
+int32_t scuda_wire_cuMemGetInfo_v2(uint64_t *free, uint64_t *total, uint32_t how) {
   int32_t r;
   uint64_t n_free = free ? 1 : 0;
   if (n_free > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_total = total ? 1 : 0;
   if (n_total > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetInfo_v2, flags, 16);
+  r = scuda_begin(&c, OP_cuMemGetInfo_v2, how, 16);
   if (r) {
     return r;
   }
@@ -3454,15 +3454,15 @@ int32_t scuda_wire_cuMemGetInfo_v2(uint64_t *free, uint64_t *total, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, uint32_t flags) {
+int32_t scuda_wire_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, uint32_t how) {
   int32_t r;
   uint64_t n_pool = pool ? 1 : 0;
   if (n_pool > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
   if (n_location > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemGetMemPool, flags, 24 + scuda_pad(n_location * 8));
+  r = scuda_begin(&c, OP_cuMemGetMemPool, how, 24 + scuda_pad(n_location * 8));
   if (r) {
     return r;
   }
@@ -3493,11 +3493,11 @@ int32_t scuda_wire_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type,
   return r;
 }
 
-int32_t scuda_wire_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags, uint32_t flags) {
+int32_t scuda_wire_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemMap, flags, 40);
+  r = scuda_begin(&c, OP_cuMemMap, how, 40);
   if (r) {
     return r;
   }
@@ -3512,16 +3512,16 @@ int32_t scuda_wire_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolCreate(uint64_t *pool, const void *poolProps, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolCreate(uint64_t *pool, const void *poolProps, uint32_t how) {
   int32_t r;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_poolProps = poolProps ? 1 : 0;
   if (n_poolProps > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_pool = scuda_slot_new(KIND_CUmemoryPool);
   if (!new_pool) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolCreate, flags, 16 + scuda_pad(n_poolProps * 88));
+  r = scuda_begin(&c, OP_cuMemPoolCreate, how, 16 + scuda_pad(n_poolProps * 88));
   if (r) {
     scuda_slot_free(new_pool);
     return r;
@@ -3545,12 +3545,12 @@ int32_t scuda_wire_cuMemPoolCreate(uint64_t *pool, const void *poolProps, uint32
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolDestroy(uint64_t pool, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolDestroy(uint64_t pool, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(pool, KIND_CUmemoryPool))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuMemPoolDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -3562,16 +3562,16 @@ int32_t scuda_wire_cuMemPoolDestroy(uint64_t pool, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *location, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *location, uint32_t how) {
   int32_t r;
   if (memPool && (r = scuda_check(memPool, KIND_CUmemoryPool))) return r;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
   if (n_location > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolGetAccess, flags, 24 + scuda_pad(n_location * 8));
+  r = scuda_begin(&c, OP_cuMemPoolGetAccess, how, 24 + scuda_pad(n_location * 8));
   if (r) {
     return r;
   }
@@ -3596,14 +3596,14 @@ int32_t scuda_wire_cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *lo
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
   uint64_t n_value = value ? 8 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolGetAttribute, flags, 24);
+  r = scuda_begin(&c, OP_cuMemPoolGetAttribute, how, 24);
   if (r) {
     return r;
   }
@@ -3622,14 +3622,14 @@ int32_t scuda_wire_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *valu
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t count, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t count, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
   uint64_t n_map = map ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_map > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolSetAccess, flags, 24 + scuda_pad(n_map * 12));
+  r = scuda_begin(&c, OP_cuMemPoolSetAccess, how, 24 + scuda_pad(n_map * 12));
   if (r) {
     return r;
   }
@@ -3648,14 +3648,14 @@ int32_t scuda_wire_cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t c
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
   uint64_t n_value = value ? 8 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolSetAttribute, flags, 24 + scuda_pad(n_value * 1));
+  r = scuda_begin(&c, OP_cuMemPoolSetAttribute, how, 24 + scuda_pad(n_value * 1));
   if (r) {
     return r;
   }
@@ -3668,12 +3668,12 @@ int32_t scuda_wire_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *valu
   return r;
 }
 
-int32_t scuda_wire_cuMemPoolTrimTo(uint64_t pool, uint64_t minBytesToKeep, uint32_t flags) {
+int32_t scuda_wire_cuMemPoolTrimTo(uint64_t pool, uint64_t minBytesToKeep, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemPoolTrimTo, flags, 16);
+  r = scuda_begin(&c, OP_cuMemPoolTrimTo, how, 16);
   if (r) {
     return r;
   }
@@ -3685,11 +3685,11 @@ int32_t scuda_wire_cuMemPoolTrimTo(uint64_t pool, uint64_t minBytesToKeep, uint3
   return r;
 }
 
-int32_t scuda_wire_cuMemRelease(uint64_t handle, uint32_t flags) {
+int32_t scuda_wire_cuMemRelease(uint64_t handle, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemRelease, flags, 8);
+  r = scuda_begin(&c, OP_cuMemRelease, how, 8);
   if (r) {
     return r;
   }
@@ -3700,13 +3700,13 @@ int32_t scuda_wire_cuMemRelease(uint64_t handle, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemRetainAllocationHandle(uint64_t *handle, void *addr, uint32_t flags) {
+int32_t scuda_wire_cuMemRetainAllocationHandle(uint64_t *handle, void *addr, uint32_t how) {
   int32_t r;
   uint64_t n_handle = handle ? 1 : 0;
   if (n_handle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemRetainAllocationHandle, flags, 16);
+  r = scuda_begin(&c, OP_cuMemRetainAllocationHandle, how, 16);
   if (r) {
     return r;
   }
@@ -3724,13 +3724,13 @@ int32_t scuda_wire_cuMemRetainAllocationHandle(uint64_t *handle, void *addr, uin
   return r;
 }
 
-int32_t scuda_wire_cuMemSetAccess(uint64_t ptr, uint64_t size, const void *desc, uint64_t count, uint32_t flags) {
+int32_t scuda_wire_cuMemSetAccess(uint64_t ptr, uint64_t size, const void *desc, uint64_t count, uint32_t how) {
   int32_t r;
   uint64_t n_desc = desc ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_desc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemSetAccess, flags, 32 + scuda_pad(n_desc * 12));
+  r = scuda_begin(&c, OP_cuMemSetAccess, how, 32 + scuda_pad(n_desc * 12));
   if (r) {
     return r;
   }
@@ -3750,14 +3750,14 @@ int32_t scuda_wire_cuMemSetAccess(uint64_t ptr, uint64_t size, const void *desc,
   return r;
 }
 
-int32_t scuda_wire_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, uint32_t flags) {
+int32_t scuda_wire_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
   uint64_t n_location = location ? 1 : 0;
   if (n_location > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemSetMemPool, flags, 24 + scuda_pad(n_location * 8));
+  r = scuda_begin(&c, OP_cuMemSetMemPool, how, 24 + scuda_pad(n_location * 8));
   if (r) {
     return r;
   }
@@ -3776,11 +3776,11 @@ int32_t scuda_wire_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, 
   return r;
 }
 
-int32_t scuda_wire_cuMemUnmap(uint64_t ptr, uint64_t size, uint32_t flags) {
+int32_t scuda_wire_cuMemUnmap(uint64_t ptr, uint64_t size, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemUnmap, flags, 16);
+  r = scuda_begin(&c, OP_cuMemUnmap, how, 16);
   if (r) {
     return r;
   }
@@ -3792,14 +3792,14 @@ int32_t scuda_wire_cuMemUnmap(uint64_t ptr, uint64_t size, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy2DAsync_v2, flags, 16 + scuda_pad(n_pCopy * 128));
+  r = scuda_begin(&c, OP_cuMemcpy2DAsync_v2, how, 16 + scuda_pad(n_pCopy * 128));
   if (r) {
     return r;
   }
@@ -3811,13 +3811,13 @@ int32_t scuda_wire_cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream, uint3
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy2DUnaligned_v2(const void *pCopy, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy2DUnaligned_v2(const void *pCopy, uint32_t how) {
   int32_t r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy2DUnaligned_v2, flags, 8 + scuda_pad(n_pCopy * 128));
+  r = scuda_begin(&c, OP_cuMemcpy2DUnaligned_v2, how, 8 + scuda_pad(n_pCopy * 128));
   if (r) {
     return r;
   }
@@ -3828,13 +3828,13 @@ int32_t scuda_wire_cuMemcpy2DUnaligned_v2(const void *pCopy, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy2D_v2(const void *pCopy, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy2D_v2(const void *pCopy, uint32_t how) {
   int32_t r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy2D_v2, flags, 8 + scuda_pad(n_pCopy * 128));
+  r = scuda_begin(&c, OP_cuMemcpy2D_v2, how, 8 + scuda_pad(n_pCopy * 128));
   if (r) {
     return r;
   }
@@ -3845,14 +3845,14 @@ int32_t scuda_wire_cuMemcpy2D_v2(const void *pCopy, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy3DAsync_v2, flags, 16 + scuda_pad(n_pCopy * 200));
+  r = scuda_begin(&c, OP_cuMemcpy3DAsync_v2, how, 16 + scuda_pad(n_pCopy * 200));
   if (r) {
     return r;
   }
@@ -3864,13 +3864,13 @@ int32_t scuda_wire_cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream, uint3
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy3DPeer(const void *pCopy, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy3DPeer(const void *pCopy, uint32_t how) {
   int32_t r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy3DPeer, flags, 8 + scuda_pad(n_pCopy * 200));
+  r = scuda_begin(&c, OP_cuMemcpy3DPeer, how, 8 + scuda_pad(n_pCopy * 200));
   if (r) {
     return r;
   }
@@ -3881,14 +3881,14 @@ int32_t scuda_wire_cuMemcpy3DPeer(const void *pCopy, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy3DPeerAsync(const void *pCopy, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy3DPeerAsync(const void *pCopy, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy3DPeerAsync, flags, 16 + scuda_pad(n_pCopy * 200));
+  r = scuda_begin(&c, OP_cuMemcpy3DPeerAsync, how, 16 + scuda_pad(n_pCopy * 200));
   if (r) {
     return r;
   }
@@ -3900,13 +3900,13 @@ int32_t scuda_wire_cuMemcpy3DPeerAsync(const void *pCopy, uint64_t hStream, uint
   return r;
 }
 
-int32_t scuda_wire_cuMemcpy3D_v2(const void *pCopy, uint32_t flags) {
+int32_t scuda_wire_cuMemcpy3D_v2(const void *pCopy, uint32_t how) {
   int32_t r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpy3D_v2, flags, 8 + scuda_pad(n_pCopy * 200));
+  r = scuda_begin(&c, OP_cuMemcpy3D_v2, how, 8 + scuda_pad(n_pCopy * 200));
   if (r) {
     return r;
   }
@@ -3917,12 +3917,12 @@ int32_t scuda_wire_cuMemcpy3D_v2(const void *pCopy, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(dstArray, KIND_CUarray))) return r;
   if ((r = scuda_check(srcArray, KIND_CUarray))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyAtoA_v2, flags, 40);
+  r = scuda_begin(&c, OP_cuMemcpyAtoA_v2, how, 40);
   if (r) {
     return r;
   }
@@ -3937,11 +3937,11 @@ int32_t scuda_wire_cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(srcArray, KIND_CUarray))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyAtoD_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuMemcpyAtoD_v2, how, 32);
   if (r) {
     return r;
   }
@@ -3955,11 +3955,11 @@ int32_t scuda_wire_cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(dstArray, KIND_CUarray))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyDtoA_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuMemcpyDtoA_v2, how, 32);
   if (r) {
     return r;
   }
@@ -3973,11 +3973,11 @@ int32_t scuda_wire_cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyDtoDAsync_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuMemcpyDtoDAsync_v2, how, 32);
   if (r) {
     return r;
   }
@@ -3991,10 +3991,10 @@ int32_t scuda_wire_cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, 
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyDtoD_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuMemcpyDtoD_v2, how, 24);
   if (r) {
     return r;
   }
@@ -4007,12 +4007,12 @@ int32_t scuda_wire_cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, uint6
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(dstContext, KIND_CUcontext))) return r;
   if ((r = scuda_check(srcContext, KIND_CUcontext))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyPeer, flags, 40);
+  r = scuda_begin(&c, OP_cuMemcpyPeer, how, 40);
   if (r) {
     return r;
   }
@@ -4027,13 +4027,13 @@ int32_t scuda_wire_cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_
   return r;
 }
 
-int32_t scuda_wire_cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(dstContext, KIND_CUcontext))) return r;
   if ((r = scuda_check(srcContext, KIND_CUcontext))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyPeerAsync, flags, 48);
+  r = scuda_begin(&c, OP_cuMemcpyPeerAsync, how, 48);
   if (r) {
     return r;
   }
@@ -4049,11 +4049,11 @@ int32_t scuda_wire_cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, ui
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD16Async, flags, 32);
+  r = scuda_begin(&c, OP_cuMemsetD16Async, how, 32);
   if (r) {
     return r;
   }
@@ -4067,10 +4067,10 @@ int32_t scuda_wire_cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N,
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD16_v2(uint64_t dstDevice, uint16_t us, uint64_t N, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD16_v2(uint64_t dstDevice, uint16_t us, uint64_t N, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD16_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuMemsetD16_v2, how, 24);
   if (r) {
     return r;
   }
@@ -4083,11 +4083,11 @@ int32_t scuda_wire_cuMemsetD16_v2(uint64_t dstDevice, uint16_t us, uint64_t N, u
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D16Async, flags, 48);
+  r = scuda_begin(&c, OP_cuMemsetD2D16Async, how, 48);
   if (r) {
     return r;
   }
@@ -4103,10 +4103,10 @@ int32_t scuda_wire_cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uin
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD2D16_v2(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD2D16_v2(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D16_v2, flags, 40);
+  r = scuda_begin(&c, OP_cuMemsetD2D16_v2, how, 40);
   if (r) {
     return r;
   }
@@ -4121,11 +4121,11 @@ int32_t scuda_wire_cuMemsetD2D16_v2(uint64_t dstDevice, uint64_t dstPitch, uint1
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD2D32Async(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD2D32Async(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D32Async, flags, 48);
+  r = scuda_begin(&c, OP_cuMemsetD2D32Async, how, 48);
   if (r) {
     return r;
   }
@@ -4141,10 +4141,10 @@ int32_t scuda_wire_cuMemsetD2D32Async(uint64_t dstDevice, uint64_t dstPitch, uin
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD2D32_v2(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD2D32_v2(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D32_v2, flags, 40);
+  r = scuda_begin(&c, OP_cuMemsetD2D32_v2, how, 40);
   if (r) {
     return r;
   }
@@ -4159,11 +4159,11 @@ int32_t scuda_wire_cuMemsetD2D32_v2(uint64_t dstDevice, uint64_t dstPitch, uint3
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD2D8Async(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD2D8Async(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D8Async, flags, 48);
+  r = scuda_begin(&c, OP_cuMemsetD2D8Async, how, 48);
   if (r) {
     return r;
   }
@@ -4179,10 +4179,10 @@ int32_t scuda_wire_cuMemsetD2D8Async(uint64_t dstDevice, uint64_t dstPitch, uint
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD2D8_v2(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD2D8_v2(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D8_v2, flags, 40);
+  r = scuda_begin(&c, OP_cuMemsetD2D8_v2, how, 40);
   if (r) {
     return r;
   }
@@ -4197,11 +4197,11 @@ int32_t scuda_wire_cuMemsetD2D8_v2(uint64_t dstDevice, uint64_t dstPitch, uint8_
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD32Async(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD32Async(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD32Async, flags, 32);
+  r = scuda_begin(&c, OP_cuMemsetD32Async, how, 32);
   if (r) {
     return r;
   }
@@ -4215,10 +4215,10 @@ int32_t scuda_wire_cuMemsetD32Async(uint64_t dstDevice, uint32_t ui, uint64_t N,
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD32_v2(uint64_t dstDevice, uint32_t ui, uint64_t N, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD32_v2(uint64_t dstDevice, uint32_t ui, uint64_t N, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD32_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuMemsetD32_v2, how, 24);
   if (r) {
     return r;
   }
@@ -4231,11 +4231,11 @@ int32_t scuda_wire_cuMemsetD32_v2(uint64_t dstDevice, uint32_t ui, uint64_t N, u
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD8Async(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD8Async(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD8Async, flags, 32);
+  r = scuda_begin(&c, OP_cuMemsetD8Async, how, 32);
   if (r) {
     return r;
   }
@@ -4249,10 +4249,10 @@ int32_t scuda_wire_cuMemsetD8Async(uint64_t dstDevice, uint8_t uc, uint64_t N, u
   return r;
 }
 
-int32_t scuda_wire_cuMemsetD8_v2(uint64_t dstDevice, uint8_t uc, uint64_t N, uint32_t flags) {
+int32_t scuda_wire_cuMemsetD8_v2(uint64_t dstDevice, uint8_t uc, uint64_t N, uint32_t how) {
   int32_t r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD8_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuMemsetD8_v2, how, 24);
   if (r) {
     return r;
   }
@@ -4265,16 +4265,16 @@ int32_t scuda_wire_cuMemsetD8_v2(uint64_t dstDevice, uint8_t uc, uint64_t N, uin
   return r;
 }
 
-int32_t scuda_wire_cuMipmappedArrayCreate(uint64_t *pHandle, const void *pMipmappedArrayDesc, uint32_t numMipmapLevels, uint32_t flags) {
+int32_t scuda_wire_cuMipmappedArrayCreate(uint64_t *pHandle, const void *pMipmappedArrayDesc, uint32_t numMipmapLevels, uint32_t how) {
   int32_t r;
   if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pMipmappedArrayDesc = pMipmappedArrayDesc ? 1 : 0;
   if (n_pMipmappedArrayDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_pHandle = scuda_slot_new(KIND_CUmipmappedArray);
   if (!new_pHandle) return CUDA_ERROR_OUT_OF_MEMORY;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMipmappedArrayCreate, flags, 24 + scuda_pad(n_pMipmappedArrayDesc * 40));
+  r = scuda_begin(&c, OP_cuMipmappedArrayCreate, how, 24 + scuda_pad(n_pMipmappedArrayDesc * 40));
   if (r) {
     scuda_slot_free(new_pHandle);
     return r;
@@ -4293,12 +4293,12 @@ int32_t scuda_wire_cuMipmappedArrayCreate(uint64_t *pHandle, const void *pMipmap
   return r;
 }
 
-int32_t scuda_wire_cuMipmappedArrayDestroy(uint64_t hMipmappedArray, uint32_t flags) {
+int32_t scuda_wire_cuMipmappedArrayDestroy(uint64_t hMipmappedArray, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hMipmappedArray, KIND_CUmipmappedArray))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMipmappedArrayDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuMipmappedArrayDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -4310,14 +4310,14 @@ int32_t scuda_wire_cuMipmappedArrayDestroy(uint64_t hMipmappedArray, uint32_t fl
   return r;
 }
 
-int32_t scuda_wire_cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMipmappedArray, uint32_t level, uint32_t flags) {
+int32_t scuda_wire_cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMipmappedArray, uint32_t level, uint32_t how) {
   int32_t r;
   if (hMipmappedArray && (r = scuda_check(hMipmappedArray, KIND_CUmipmappedArray))) return r;
   uint64_t n_pLevelArray = pLevelArray ? 1 : 0;
   if (n_pLevelArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMipmappedArrayGetLevel, flags, 24);
+  r = scuda_begin(&c, OP_cuMipmappedArrayGetLevel, how, 24);
   if (r) {
     return r;
   }
@@ -4342,15 +4342,15 @@ int32_t scuda_wire_cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMip
   return r;
 }
 
-int32_t scuda_wire_cuMipmappedArrayGetMemoryRequirements(void *memoryRequirements, uint64_t mipmap, int32_t device, uint32_t flags) {
+int32_t scuda_wire_cuMipmappedArrayGetMemoryRequirements(void *memoryRequirements, uint64_t mipmap, int32_t device, uint32_t how) {
   int32_t r;
   if (mipmap && (r = scuda_check(mipmap, KIND_CUmipmappedArray))) return r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_memoryRequirements = memoryRequirements ? 1 : 0;
   if (n_memoryRequirements > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMipmappedArrayGetMemoryRequirements, flags, 24);
+  r = scuda_begin(&c, OP_cuMipmappedArrayGetMemoryRequirements, how, 24);
   if (r) {
     return r;
   }
@@ -4369,14 +4369,14 @@ int32_t scuda_wire_cuMipmappedArrayGetMemoryRequirements(void *memoryRequirement
   return r;
 }
 
-int32_t scuda_wire_cuMipmappedArrayGetSparseProperties(void *sparseProperties, uint64_t mipmap, uint32_t flags) {
+int32_t scuda_wire_cuMipmappedArrayGetSparseProperties(void *sparseProperties, uint64_t mipmap, uint32_t how) {
   int32_t r;
   if (mipmap && (r = scuda_check(mipmap, KIND_CUmipmappedArray))) return r;
   uint64_t n_sparseProperties = sparseProperties ? 1 : 0;
   if (n_sparseProperties > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMipmappedArrayGetSparseProperties, flags, 16);
+  r = scuda_begin(&c, OP_cuMipmappedArrayGetSparseProperties, how, 16);
   if (r) {
     return r;
   }
@@ -4394,12 +4394,12 @@ int32_t scuda_wire_cuMipmappedArrayGetSparseProperties(void *sparseProperties, u
   return r;
 }
 
-int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t flags) {
+int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hmod, KIND_CUmodule))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuModuleUnload, flags, 8);
+  r = scuda_begin(&c, OP_cuModuleUnload, how, 8);
   if (r) {
     return r;
   }
@@ -4411,14 +4411,14 @@ int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize, uint32_t flags) {
+int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize, uint32_t how) {
   int32_t r;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_dynamicSmemSize = dynamicSmemSize ? 1 : 0;
   if (n_dynamicSmemSize > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuOccupancyAvailableDynamicSMemPerBlock, flags, 32);
+  r = scuda_begin(&c, OP_cuOccupancyAvailableDynamicSMemPerBlock, how, 32);
   if (r) {
     return r;
   }
@@ -4438,14 +4438,14 @@ int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmem
   return r;
 }
 
-int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags) {
+int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t how) {
   int32_t r;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_numBlocks = numBlocks ? 1 : 0;
   if (n_numBlocks > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuOccupancyMaxActiveBlocksPerMultiprocessor, flags, 32);
+  r = scuda_begin(&c, OP_cuOccupancyMaxActiveBlocksPerMultiprocessor, how, 32);
   if (r) {
     return r;
   }
@@ -4465,14 +4465,14 @@ int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlock
   return r;
 }
 
-int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags, uint32_t how) {
   int32_t r;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_numBlocks = numBlocks ? 1 : 0;
   if (n_numBlocks > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, flags, 40);
+  r = scuda_begin(&c, OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, how, 40);
   if (r) {
     return r;
   }
@@ -4493,13 +4493,13 @@ int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t 
   return r;
 }
 
-int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, uint64_t ptr, uint32_t flags) {
+int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, uint64_t ptr, uint32_t how) {
   int32_t r;
   uint64_t n_value = value ? 4 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuPointerSetAttribute, flags, 24 + scuda_pad(n_value * 1));
+  r = scuda_begin(&c, OP_cuPointerSetAttribute, how, 24 + scuda_pad(n_value * 1));
   if (r) {
     return r;
   }
@@ -4512,13 +4512,13 @@ int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, u
   return r;
 }
 
-int32_t scuda_wire_cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   uint64_t n_paramArray = paramArray ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_paramArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBatchMemOp, flags, 32 + scuda_pad(n_paramArray * 48));
+  r = scuda_begin(&c, OP_cuStreamBatchMemOp, how, 32 + scuda_pad(n_paramArray * 48));
   if (r) {
     return r;
   }
@@ -4532,13 +4532,13 @@ int32_t scuda_wire_cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *par
   return r;
 }
 
-int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   uint64_t n_paramArray = paramArray ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_paramArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBatchMemOp_v2, flags, 32 + scuda_pad(n_paramArray * 48));
+  r = scuda_begin(&c, OP_cuStreamBatchMemOp_v2, how, 32 + scuda_pad(n_paramArray * 48));
   if (r) {
     return r;
   }
@@ -4552,12 +4552,12 @@ int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *
   return r;
 }
 
-int32_t scuda_wire_cuStreamBeginCapture(uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuStreamBeginCapture(uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBeginCapture, flags, 8);
+  r = scuda_begin(&c, OP_cuStreamBeginCapture, how, 8);
   if (r) {
     return r;
   }
@@ -4568,7 +4568,7 @@ int32_t scuda_wire_cuStreamBeginCapture(uint64_t hStream, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode, uint32_t flags) {
+int32_t scuda_wire_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -4576,9 +4576,9 @@ int32_t scuda_wire_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_dependencyData = dependencyData ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_dependencyData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBeginCaptureToGraph, flags, 48 + scuda_pad(n_dependencies * 8) + scuda_pad(n_dependencyData * 8));
+  r = scuda_begin(&c, OP_cuStreamBeginCaptureToGraph, how, 48 + scuda_pad(n_dependencies * 8) + scuda_pad(n_dependencyData * 8));
   if (r) {
     return r;
   }
@@ -4594,12 +4594,12 @@ int32_t scuda_wire_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph
   return r;
 }
 
-int32_t scuda_wire_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode, uint32_t flags) {
+int32_t scuda_wire_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBeginCapture_v2, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamBeginCapture_v2, how, 16);
   if (r) {
     return r;
   }
@@ -4611,12 +4611,12 @@ int32_t scuda_wire_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode, uint3
   return r;
 }
 
-int32_t scuda_wire_cuStreamCopyAttributes(uint64_t dstStream, uint64_t srcStream, uint32_t flags) {
+int32_t scuda_wire_cuStreamCopyAttributes(uint64_t dstStream, uint64_t srcStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(dstStream, KIND_CUstream))) return r;
   if ((r = scuda_check(srcStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamCopyAttributes, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamCopyAttributes, how, 16);
   if (r) {
     return r;
   }
@@ -4628,13 +4628,13 @@ int32_t scuda_wire_cuStreamCopyAttributes(uint64_t dstStream, uint64_t srcStream
   return r;
 }
 
-int32_t scuda_wire_cuStreamCreate(uint64_t *phStream, uint32_t Flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamCreate(uint64_t *phStream, uint32_t Flags, uint32_t how) {
   int32_t r;
   if (!phStream) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phStream = scuda_slot_new(KIND_CUstream);
   if (!new_phStream) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamCreate, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamCreate, how, 16);
   if (r) {
     scuda_slot_free(new_phStream);
     return r;
@@ -4652,13 +4652,13 @@ int32_t scuda_wire_cuStreamCreate(uint64_t *phStream, uint32_t Flags, uint32_t f
   return r;
 }
 
-int32_t scuda_wire_cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags, int32_t priority, uint32_t flags) {
+int32_t scuda_wire_cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags, int32_t priority, uint32_t how) {
   int32_t r;
   if (!phStream) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phStream = scuda_slot_new(KIND_CUstream);
   if (!new_phStream) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamCreateWithPriority, flags, 24);
+  r = scuda_begin(&c, OP_cuStreamCreateWithPriority, how, 24);
   if (r) {
     scuda_slot_free(new_phStream);
     return r;
@@ -4677,12 +4677,12 @@ int32_t scuda_wire_cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags
   return r;
 }
 
-int32_t scuda_wire_cuStreamDestroy(uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuStreamDestroy(uint64_t hStream, uint32_t how) {
   int32_t r;
   if (hStream <= 2) return CUDA_ERROR_INVALID_HANDLE;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuStreamDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -4694,12 +4694,12 @@ int32_t scuda_wire_cuStreamDestroy(uint64_t hStream, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuStreamDestroy_v2(uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuStreamDestroy_v2(uint64_t hStream, uint32_t how) {
   int32_t r;
   if (hStream <= 2) return CUDA_ERROR_INVALID_HANDLE;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamDestroy_v2, flags, 8);
+  r = scuda_begin(&c, OP_cuStreamDestroy_v2, how, 8);
   if (r) {
     return r;
   }
@@ -4711,14 +4711,14 @@ int32_t scuda_wire_cuStreamDestroy_v2(uint64_t hStream, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint32_t flags) {
+int32_t scuda_wire_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_phGraph = phGraph ? 1 : 0;
   if (n_phGraph > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamEndCapture, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamEndCapture, how, 16);
   if (r) {
     return r;
   }
@@ -4742,14 +4742,14 @@ int32_t scuda_wire_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint3
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *value, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_value = value ? 1 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetAttribute, flags, 24);
+  r = scuda_begin(&c, OP_cuStreamGetAttribute, how, 24);
   if (r) {
     return r;
   }
@@ -4768,16 +4768,16 @@ int32_t scuda_wire_cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *va
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_captureStatus_out = captureStatus_out ? 1 : 0;
   if (n_captureStatus_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_id_out = id_out ? 1 : 0;
   if (n_id_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetCaptureInfo, flags, 24);
+  r = scuda_begin(&c, OP_cuStreamGetCaptureInfo, how, 24);
   if (r) {
     return r;
   }
@@ -4797,14 +4797,14 @@ int32_t scuda_wire_cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStat
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetCtx(uint64_t hStream, uint64_t *pctx, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetCtx(uint64_t hStream, uint64_t *pctx, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_pctx = pctx ? 1 : 0;
   if (n_pctx > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetCtx, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamGetCtx, how, 16);
   if (r) {
     return r;
   }
@@ -4828,16 +4828,16 @@ int32_t scuda_wire_cuStreamGetCtx(uint64_t hStream, uint64_t *pctx, uint32_t fla
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_pCtx = pCtx ? 1 : 0;
   if (n_pCtx > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pGreenCtx = pGreenCtx ? 1 : 0;
   if (n_pGreenCtx > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetCtx_v2, flags, 24);
+  r = scuda_begin(&c, OP_cuStreamGetCtx_v2, how, 24);
   if (r) {
     return r;
   }
@@ -4869,14 +4869,14 @@ int32_t scuda_wire_cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetDevice(uint64_t hStream, int32_t *device, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetDevice(uint64_t hStream, int32_t *device, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_device = device ? 1 : 0;
   if (n_device > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetDevice, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamGetDevice, how, 16);
   if (r) {
     return r;
   }
@@ -4900,14 +4900,14 @@ int32_t scuda_wire_cuStreamGetDevice(uint64_t hStream, int32_t *device, uint32_t
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetFlags(uint64_t hStream, uint32_t *flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetFlags(uint64_t hStream, uint32_t *flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetFlags, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamGetFlags, how, 16);
   if (r) {
     return r;
   }
@@ -4925,14 +4925,14 @@ int32_t scuda_wire_cuStreamGetFlags(uint64_t hStream, uint32_t *flags, uint32_t 
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetId(uint64_t hStream, uint64_t *streamId, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetId(uint64_t hStream, uint64_t *streamId, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_streamId = streamId ? 1 : 0;
   if (n_streamId > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetId, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamGetId, how, 16);
   if (r) {
     return r;
   }
@@ -4950,14 +4950,14 @@ int32_t scuda_wire_cuStreamGetId(uint64_t hStream, uint64_t *streamId, uint32_t 
   return r;
 }
 
-int32_t scuda_wire_cuStreamGetPriority(uint64_t hStream, int32_t *priority, uint32_t flags) {
+int32_t scuda_wire_cuStreamGetPriority(uint64_t hStream, int32_t *priority, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_priority = priority ? 1 : 0;
   if (n_priority > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetPriority, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamGetPriority, how, 16);
   if (r) {
     return r;
   }
@@ -4975,14 +4975,14 @@ int32_t scuda_wire_cuStreamGetPriority(uint64_t hStream, int32_t *priority, uint
   return r;
 }
 
-int32_t scuda_wire_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus, uint32_t flags) {
+int32_t scuda_wire_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_captureStatus = captureStatus ? 1 : 0;
   if (n_captureStatus > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamIsCapturing, flags, 16);
+  r = scuda_begin(&c, OP_cuStreamIsCapturing, how, 16);
   if (r) {
     return r;
   }
@@ -5000,12 +5000,12 @@ int32_t scuda_wire_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus,
   return r;
 }
 
-int32_t scuda_wire_cuStreamQuery(uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuStreamQuery(uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamQuery, flags, 8);
+  r = scuda_begin(&c, OP_cuStreamQuery, how, 8);
   if (r) {
     return r;
   }
@@ -5016,14 +5016,14 @@ int32_t scuda_wire_cuStreamQuery(uint64_t hStream, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuStreamSetAttribute(uint64_t hStream, int32_t attr, const void *param, uint32_t flags) {
+int32_t scuda_wire_cuStreamSetAttribute(uint64_t hStream, int32_t attr, const void *param, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_param = param ? 1 : 0;
   if (n_param > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamSetAttribute, flags, 24 + scuda_pad(n_param * 64));
+  r = scuda_begin(&c, OP_cuStreamSetAttribute, how, 24 + scuda_pad(n_param * 64));
   if (r) {
     return r;
   }
@@ -5036,12 +5036,12 @@ int32_t scuda_wire_cuStreamSetAttribute(uint64_t hStream, int32_t attr, const vo
   return r;
 }
 
-int32_t scuda_wire_cuStreamSynchronize(uint64_t hStream, uint32_t flags) {
+int32_t scuda_wire_cuStreamSynchronize(uint64_t hStream, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamSynchronize, flags, 8);
+  r = scuda_begin(&c, OP_cuStreamSynchronize, how, 8);
   if (r) {
     return r;
   }
@@ -5052,14 +5052,14 @@ int32_t scuda_wire_cuStreamSynchronize(uint64_t hStream, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_dependencies = dependencies ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamUpdateCaptureDependencies, flags, 32 + scuda_pad(n_dependencies * 8));
+  r = scuda_begin(&c, OP_cuStreamUpdateCaptureDependencies, how, 32 + scuda_pad(n_dependencies * 8));
   if (r) {
     return r;
   }
@@ -5073,16 +5073,16 @@ int32_t scuda_wire_cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_dependencies = dependencies ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_dependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_dependencyData = dependencyData ? (numDependencies > 0 ? (uint64_t)numDependencies - 0 : 0) : 0;
   if (n_dependencyData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamUpdateCaptureDependencies_v2, flags, 40 + scuda_pad(n_dependencies * 8) + scuda_pad(n_dependencyData * 8));
+  r = scuda_begin(&c, OP_cuStreamUpdateCaptureDependencies_v2, how, 40 + scuda_pad(n_dependencies * 8) + scuda_pad(n_dependencyData * 8));
   if (r) {
     return r;
   }
@@ -5097,12 +5097,12 @@ int32_t scuda_wire_cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64
   return r;
 }
 
-int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitEvent, flags, 24);
+  r = scuda_begin(&c, OP_cuStreamWaitEvent, how, 24);
   if (r) {
     return r;
   }
@@ -5115,11 +5115,11 @@ int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t
   return r;
 }
 
-int32_t scuda_wire_cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue32, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWaitValue32, how, 32);
   if (r) {
     return r;
   }
@@ -5133,11 +5133,11 @@ int32_t scuda_wire_cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t 
   return r;
 }
 
-int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, how, 32);
   if (r) {
     return r;
   }
@@ -5151,11 +5151,11 @@ int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32
   return r;
 }
 
-int32_t scuda_wire_cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue64, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWaitValue64, how, 32);
   if (r) {
     return r;
   }
@@ -5169,11 +5169,11 @@ int32_t scuda_wire_cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t 
   return r;
 }
 
-int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, how, 32);
   if (r) {
     return r;
   }
@@ -5187,11 +5187,11 @@ int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64
   return r;
 }
 
-int32_t scuda_wire_cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue32, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWriteValue32, how, 32);
   if (r) {
     return r;
   }
@@ -5205,11 +5205,11 @@ int32_t scuda_wire_cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t
   return r;
 }
 
-int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, how, 32);
   if (r) {
     return r;
   }
@@ -5223,11 +5223,11 @@ int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint3
   return r;
 }
 
-int32_t scuda_wire_cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue64, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWriteValue64, how, 32);
   if (r) {
     return r;
   }
@@ -5241,11 +5241,11 @@ int32_t scuda_wire_cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t
   return r;
 }
 
-int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t flags) {
+int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, flags, 32);
+  r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, how, 32);
   if (r) {
     return r;
   }
@@ -5259,15 +5259,15 @@ int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint6
   return r;
 }
 
-int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc, uint32_t flags) {
+int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc, uint32_t how) {
   int32_t r;
   uint64_t n_pSurfObject = pSurfObject ? 1 : 0;
   if (n_pSurfObject > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
   if (n_pResDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuSurfObjectCreate, flags, 16 + scuda_pad(n_pResDesc * 144));
+  r = scuda_begin(&c, OP_cuSurfObjectCreate, how, 16 + scuda_pad(n_pResDesc * 144));
   if (r) {
     return r;
   }
@@ -5285,11 +5285,11 @@ int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDes
   return r;
 }
 
-int32_t scuda_wire_cuSurfObjectDestroy(uint64_t surfObject, uint32_t flags) {
+int32_t scuda_wire_cuSurfObjectDestroy(uint64_t surfObject, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuSurfObjectDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuSurfObjectDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -5300,13 +5300,13 @@ int32_t scuda_wire_cuSurfObjectDestroy(uint64_t surfObject, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObject, uint32_t flags) {
+int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObject, uint32_t how) {
   int32_t r;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
   if (n_pResDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuSurfObjectGetResourceDesc, flags, 16);
+  r = scuda_begin(&c, OP_cuSurfObjectGetResourceDesc, how, 16);
   if (r) {
     return r;
   }
@@ -5331,7 +5331,7 @@ int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObje
   return r;
 }
 
-int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t flags) {
+int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -5345,9 +5345,9 @@ int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataTy
   if (n_pixelBoxUpperCorner > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_elementStrides = elementStrides ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
   if (n_elementStrides > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTensorMapEncodeIm2col, flags, 120 + scuda_pad(n_globalDim * 8) + scuda_pad(n_globalStrides * 8) + scuda_pad(n_pixelBoxLowerCorner * 4) + scuda_pad(n_pixelBoxUpperCorner * 4) + scuda_pad(n_elementStrides * 4));
+  r = scuda_begin(&c, OP_cuTensorMapEncodeIm2col, how, 120 + scuda_pad(n_globalDim * 8) + scuda_pad(n_globalStrides * 8) + scuda_pad(n_pixelBoxLowerCorner * 4) + scuda_pad(n_pixelBoxUpperCorner * 4) + scuda_pad(n_elementStrides * 4));
   if (r) {
     return r;
   }
@@ -5378,7 +5378,7 @@ int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataTy
   return r;
 }
 
-int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t flags) {
+int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -5388,9 +5388,9 @@ int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDa
   if (n_globalStrides > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_elementStrides = elementStrides ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
   if (n_elementStrides > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTensorMapEncodeIm2colWide, flags, 128 + scuda_pad(n_globalDim * 8) + scuda_pad(n_globalStrides * 8) + scuda_pad(n_elementStrides * 4));
+  r = scuda_begin(&c, OP_cuTensorMapEncodeIm2colWide, how, 128 + scuda_pad(n_globalDim * 8) + scuda_pad(n_globalStrides * 8) + scuda_pad(n_elementStrides * 4));
   if (r) {
     return r;
   }
@@ -5422,7 +5422,7 @@ int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDa
   return r;
 }
 
-int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t flags) {
+int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -5434,9 +5434,9 @@ int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataTyp
   if (n_boxDim > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_elementStrides = elementStrides ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
   if (n_elementStrides > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTensorMapEncodeTiled, flags, 96 + scuda_pad(n_globalDim * 8) + scuda_pad(n_globalStrides * 8) + scuda_pad(n_boxDim * 4) + scuda_pad(n_elementStrides * 4));
+  r = scuda_begin(&c, OP_cuTensorMapEncodeTiled, how, 96 + scuda_pad(n_globalDim * 8) + scuda_pad(n_globalStrides * 8) + scuda_pad(n_boxDim * 4) + scuda_pad(n_elementStrides * 4));
   if (r) {
     return r;
   }
@@ -5464,13 +5464,13 @@ int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataTyp
   return r;
 }
 
-int32_t scuda_wire_cuTensorMapReplaceAddress(void *tensorMap, void *globalAddress, uint32_t flags) {
+int32_t scuda_wire_cuTensorMapReplaceAddress(void *tensorMap, void *globalAddress, uint32_t how) {
   int32_t r;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTensorMapReplaceAddress, flags, 16 + scuda_pad(n_tensorMap * 128));
+  r = scuda_begin(&c, OP_cuTensorMapReplaceAddress, how, 16 + scuda_pad(n_tensorMap * 128));
   if (r) {
     return r;
   }
@@ -5488,7 +5488,7 @@ int32_t scuda_wire_cuTensorMapReplaceAddress(void *tensorMap, void *globalAddres
   return r;
 }
 
-int32_t scuda_wire_cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc, uint32_t flags) {
+int32_t scuda_wire_cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc, uint32_t how) {
   int32_t r;
   uint64_t n_pTexObject = pTexObject ? 1 : 0;
   if (n_pTexObject > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -5498,9 +5498,9 @@ int32_t scuda_wire_cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc,
   if (n_pTexDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResViewDesc = pResViewDesc ? 1 : 0;
   if (n_pResViewDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTexObjectCreate, flags, 32 + scuda_pad(n_pResDesc * 144) + scuda_pad(n_pTexDesc * 104) + scuda_pad(n_pResViewDesc * 112));
+  r = scuda_begin(&c, OP_cuTexObjectCreate, how, 32 + scuda_pad(n_pResDesc * 144) + scuda_pad(n_pTexDesc * 104) + scuda_pad(n_pResViewDesc * 112));
   if (r) {
     return r;
   }
@@ -5520,11 +5520,11 @@ int32_t scuda_wire_cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc,
   return r;
 }
 
-int32_t scuda_wire_cuTexObjectDestroy(uint64_t texObject, uint32_t flags) {
+int32_t scuda_wire_cuTexObjectDestroy(uint64_t texObject, uint32_t how) {
   int32_t r;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTexObjectDestroy, flags, 8);
+  r = scuda_begin(&c, OP_cuTexObjectDestroy, how, 8);
   if (r) {
     return r;
   }
@@ -5535,13 +5535,13 @@ int32_t scuda_wire_cuTexObjectDestroy(uint64_t texObject, uint32_t flags) {
   return r;
 }
 
-int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject, uint32_t flags) {
+int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject, uint32_t how) {
   int32_t r;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
   if (n_pResDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTexObjectGetResourceDesc, flags, 16);
+  r = scuda_begin(&c, OP_cuTexObjectGetResourceDesc, how, 16);
   if (r) {
     return r;
   }
@@ -5566,13 +5566,13 @@ int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject
   return r;
 }
 
-int32_t scuda_wire_cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t texObject, uint32_t flags) {
+int32_t scuda_wire_cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t texObject, uint32_t how) {
   int32_t r;
   uint64_t n_pResViewDesc = pResViewDesc ? 1 : 0;
   if (n_pResViewDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTexObjectGetResourceViewDesc, flags, 16);
+  r = scuda_begin(&c, OP_cuTexObjectGetResourceViewDesc, how, 16);
   if (r) {
     return r;
   }
@@ -5590,13 +5590,13 @@ int32_t scuda_wire_cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t t
   return r;
 }
 
-int32_t scuda_wire_cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject, uint32_t flags) {
+int32_t scuda_wire_cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject, uint32_t how) {
   int32_t r;
   uint64_t n_pTexDesc = pTexDesc ? 1 : 0;
   if (n_pTexDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  flags |= SCUDA_ANSWER;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuTexObjectGetTextureDesc, flags, 16);
+  r = scuda_begin(&c, OP_cuTexObjectGetTextureDesc, how, 16);
   if (r) {
     return r;
   }

@@ -1,0 +1,407 @@
+/* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is ordinary memory here;
+ * what it means (copies that return at once, addresses that are known) is kept by the table. */
+#define _GNU_SOURCE
+#include "range.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner) {
+  struct scuda_range r = {start, bytes, scuda_thread()->current, owner, flags, scuda_current_device()};
+  if (start && bytes) scuda_ranges_add(&scuda_device_ranges, &r);
+}
+
+int scuda_on_device(uint64_t p, uint64_t bytes) {
+  struct scuda_range r;
+  return scuda_ranges_find(&scuda_device_ranges, p, &r) && bytes <= r.start + r.bytes - p;
+}
+
+static int of_context(const struct scuda_range *r, uint64_t ctx) { return r->context == ctx; }
+static int of_owner(const struct scuda_range *r, uint64_t owner) { return r->owner == owner; }
+void scuda_ranges_forget_context(uint64_t ctx) { scuda_ranges_remove_if(&scuda_device_ranges, of_context, ctx); }
+void scuda_ranges_forget_owner(uint64_t owner) { scuda_ranges_remove_if(&scuda_device_ranges, of_owner, owner); }
+
+/* ---- device memory ---- */
+
+void scuda_post_cuMemAlloc_v2(uint64_t *p, uint64_t bytes) { scuda_device_range_add(*p, bytes, SCUDA_RANGE_ALLOC, 0); }
+
+void scuda_post_cuMemAllocPitch_v2(uint64_t *p, uint64_t *pitch, uint64_t width, uint64_t height, uint32_t element) {
+  (void)width;
+  (void)element;
+  scuda_device_range_add(*p, *pitch * height, SCUDA_RANGE_ALLOC, 0);
+}
+
+void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {
+  (void)stream;
+  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER, 0);
+}
+
+void scuda_post_cuMemAllocFromPoolAsync(uint64_t *p, uint64_t bytes, uint64_t pool, uint64_t stream) {
+  (void)pool;
+  (void)stream;
+  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER, 0);
+}
+
+void scuda_post_cuMemMap(uint64_t p, uint64_t bytes, uint64_t offset, uint64_t handle, uint64_t flags) {
+  (void)offset;
+  (void)handle;
+  (void)flags;
+  scuda_device_range_add(p, bytes, SCUDA_RANGE_OTHER, 0);
+}
+
+void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
+  struct scuda_range r; /* one call may unmap several mappings that lie side by side */
+  for (uint64_t at = p; at < p + bytes; at = r.start + r.bytes)
+    if (!scuda_ranges_remove(&scuda_device_ranges, at, &r)) break;
+}
+
+void scuda_post_cuMemFree_v2(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
+
+void scuda_post_cuMemFreeAsync(uint64_t p, uint64_t stream) {
+  (void)stream;
+  scuda_ranges_remove(&scuda_device_ranges, p, NULL);
+}
+
+int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t p, int32_t *result) {
+  struct scuda_range r;
+  if (!scuda_ranges_find(&scuda_device_ranges, p, &r) || !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+  if (base) *base = r.start;
+  if (bytes) *bytes = r.bytes;
+  *result = CUDA_SUCCESS;
+  return 1;
+}
+
+/* ---- sets and copies on the device: those that may be wrong are sent with a request for an answer, so that the error comes at the call ---- */
+
+#define ANSWER_UNLESS(ok) ((void)r, (ok) ? 0 : 2)
+
+#define SET(name, type, width)                                                                                        \
+  int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
+    (void)value, (void)ptds;                                                                                          \
+    return ANSWER_UNLESS(p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width));                 \
+  }                                                                                                                   \
+  int scuda_pre_cuMemset##name##Async(uint64_t p, type value, uint64_t n, uint64_t stream, uint32_t ptds, int32_t *r) { \
+    (void)stream;                                                                                                     \
+    return scuda_pre_cuMemset##name##_v2(p, value, n, ptds, r);                                                       \
+  }
+SET(D8, uint8_t, 1)
+SET(D16, uint16_t, 2)
+SET(D32, uint32_t, 4)
+
+#define SET_2D(name, type, size)                                                                                                  \
+  int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
+    (void)value, (void)ptds;                                                                                                      \
+    return ANSWER_UNLESS(p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX && \
+                         width * size <= pitch && scuda_on_device(p, pitch * height));                                            \
+  }                                                                                                                               \
+  int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
+                                      uint32_t ptds, int32_t *r) {                                                                \
+    (void)stream;                                                                                                                 \
+    return scuda_pre_cuMemset##name##_v2(p, pitch, value, width, height, ptds, r);                                                \
+  }
+SET_2D(D2D8, uint8_t, 1)
+SET_2D(D2D16, uint16_t, 2)
+SET_2D(D2D32, uint32_t, 4)
+
+int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds, int32_t *r) {
+  (void)ptds;
+  return ANSWER_UNLESS(scuda_on_device(dst, bytes) && scuda_on_device(src, bytes));
+}
+
+int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+  (void)stream;
+  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
+}
+
+/* ---- pinned host memory ---- */
+
+static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
+  if (!p || !bytes) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_slot *s;
+  int32_t result = scuda_context_of(0, &s);
+  if (result) return result;
+  if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) & ~(page - 1);
+  if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  /* owner keeps the flags that the program gave */
+  struct scuda_range r = {(uint64_t)(uintptr_t)at, bytes, scuda_thread()->current, flags, SCUDA_RANGE_OWNED, s->device};
+  if (!scuda_ranges_add(&scuda_host_ranges, &r)) {
+    munmap(at, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *p = at;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemHostAlloc(void **p, uint64_t bytes, uint32_t flags) { return host_alloc(p, bytes, flags); }
+int32_t scuda_hand_cuMemAllocHost_v2(void **p, uint64_t bytes) { return host_alloc(p, bytes, 0); }
+
+/* An operation of the GPU may still use the memory. Natively freeing it waits, so it does here. */
+static int32_t quiesce(struct scuda_range *r) {
+  if (r->flags & SCUDA_RANGE_MAPPED) scuda_unmap_host(r->start);
+  int busy = atomic_load(&scuda_captures) || __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) ||
+             scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1;
+  if (!busy || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
+  return scuda_wire_cuCtxSynchronize(0);
+}
+
+int32_t scuda_hand_cuMemFreeHost(void *p) {
+  struct scuda_range r;
+  uint64_t start = (uint64_t)(uintptr_t)p;
+  if (!p || !scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
+  quiesce(&r);
+  if (!scuda_ranges_remove(&scuda_host_ranges, start, &r)) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  munmap(p, (r.bytes + page - 1) & ~(page - 1));
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags) {
+  if (!p || !bytes || flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_slot *s;
+  int32_t result = scuda_context_of(0, &s);
+  if (result) return result;
+  uint64_t start = (uint64_t)(uintptr_t)p;
+  if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
+  if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_unsupported(I_cuMemHostRegister_v2, "registering I/O memory does not work remotely");
+  struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
+  return scuda_ranges_add(&scuda_host_ranges, &r) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) { return scuda_hand_cuMemHostRegister_v2(p, bytes, flags); }
+
+int32_t scuda_hand_cuMemHostUnregister(void *p) {
+  struct scuda_range r;
+  uint64_t start = (uint64_t)(uintptr_t)p;
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  quiesce(&r);
+  scuda_ranges_remove(&scuda_host_ranges, start, NULL);
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemHostGetFlags(uint32_t *flags, void *p) {
+  struct scuda_range r;
+  if (!flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
+  /* Under unified addressing every allocation is portable and mapped; the driver reports the mapping. */
+  *flags = (uint32_t)r.owner | CU_MEMHOSTALLOC_DEVICEMAP;
+  return CUDA_SUCCESS;
+}
+
+/* Kernels see the memory at its own address once it has been asked for. */
+static int32_t mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device) {
+  uint64_t base = r->start;
+  if (!(r->flags & SCUDA_RANGE_MAPPED)) {
+    int32_t result = scuda_map_host(r->start, r->bytes, &base);
+    if (result) return result;
+    r->flags |= SCUDA_RANGE_MAPPED;
+    scuda_ranges_add(&scuda_host_ranges, r);
+  }
+  *device = p;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint32_t flags) {
+  struct scuda_range r;
+  if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
+  return mapped_address(&r, (uint64_t)(uintptr_t)p, device);
+}
+
+/* ---- attributes of a pointer ---- */
+
+static uint32_t attribute_size(int32_t attribute) {
+  switch (attribute) {
+  case CU_POINTER_ATTRIBUTE_CONTEXT:
+  case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+  case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+  case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+  case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+  case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+  case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    return 8;
+  case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+    return 16;
+  case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+  case CU_POINTER_ATTRIBUTE_MAPPED:
+  case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+  case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    return 4;
+  }
+  return 0;
+}
+
+static int32_t store(void *to, int32_t attribute, uint64_t value) {
+  int is_bool = attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED || attribute == CU_POINTER_ATTRIBUTE_MAPPED ||
+                attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE || attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
+                attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
+  if (is_bool) *(uint8_t *)to = (uint8_t)value; /* a C++ bool in the driver's interface */
+  else memcpy(to, &value, attribute_size(attribute));
+  return CUDA_SUCCESS;
+}
+
+/* Answers from the tables: 1 when it did. `alone`: the one attribute was asked for by itself, which for a device pointer of pinned memory is a
+ * request to use it from kernels; asking for everything (cudaPointerGetAttributes) is not. */
+static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, int32_t *result) {
+  struct scuda_range r;
+  int device = scuda_ranges_find(&scuda_device_ranges, p, &r);
+  if (!device && !scuda_ranges_find(&scuda_host_ranges, p, &r)) return 0;
+  *result = CUDA_SUCCESS;
+  uint64_t value = 0;
+  switch (attribute) {
+  case CU_POINTER_ATTRIBUTE_CONTEXT:
+    if (device && !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+    value = r.context;
+    break;
+  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    value = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    break;
+  case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    value = p;
+    if (!device && alone) *result = mapped_address(&r, p, &value);
+    if (*result) return 1;
+    break;
+  case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    if (device) {
+      *result = CUDA_ERROR_INVALID_VALUE;
+      return 1;
+    }
+    value = p;
+    break;
+  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    break;
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    value = (uint32_t)r.device;
+    break;
+  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    if (device && !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+    value = r.start;
+    break;
+  case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    if (device && !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+    value = r.bytes;
+    break;
+  case CU_POINTER_ATTRIBUTE_MAPPED:
+    value = 1;
+    break;
+  default:
+    if (device) return 0;
+    *result = CUDA_ERROR_NOT_SUPPORTED; /* the server does not know the program's memory */
+    return 1;
+  }
+  store(to, attribute, value);
+  return 1;
+}
+
+/* Whether the address is mapped in this process: then it is not one of the server's that we have not seen. */
+static int is_own_memory(uint64_t p) {
+  unsigned char present;
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  return mincore((void *)(uintptr_t)(p & ~(page - 1)), 1, &present) == 0 || errno != ENOMEM;
+}
+
+int scuda_is_host(uint64_t p) {
+  if (scuda_ranges_find(&scuda_device_ranges, p, NULL)) return 0;
+  return scuda_ranges_find(&scuda_host_ranges, p, NULL) || is_own_memory(p);
+}
+
+struct value { int32_t result; uint32_t bytes; uint8_t value[64]; };
+
+static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct value *values) {
+  struct scuda_cmd c;
+  struct wire_pointer_attributes m = {p, count, 0};
+  int32_t r = scuda_begin(&c, OP_POINTER_ATTRIBUTES, SCUDA_ANSWER, sizeof m + scuda_pad(4ull * count));
+  if (r) return r;
+  memcpy(c.payload, &m, sizeof m);
+  scuda_put_struct(c.payload + sizeof m, attributes, 4ull * count);
+  struct { struct wire_pointer_values head; struct value values[32]; } reply;
+  uint32_t len = 0;
+  r = scuda_call(&c, &reply, sizeof reply, &len);
+  if (r) return r;
+  if (len < sizeof reply.head + count * sizeof *values || reply.head.count != count) return scuda_bad_reply("cuPointerGetAttribute");
+  memcpy(values, reply.values, count * sizeof *values);
+  return CUDA_SUCCESS;
+}
+
+static int32_t take(void *to, int32_t attribute, struct value *v) {
+  uint32_t size = attribute_size(attribute);
+  if (v->result) return v->result;
+  if (!size) return CUDA_ERROR_NOT_SUPPORTED;
+  uint64_t word;
+  memcpy(&word, v->value, 8);
+  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) word = (uint32_t)scuda_from_server((int32_t)word);
+  if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) scuda_adopt(word, KIND_CUcontext);
+  if (size == 16) {
+    memcpy(to, v->value, 16);
+    return CUDA_SUCCESS;
+  }
+  return store(to, attribute, word);
+}
+
+int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t p) {
+  int32_t r;
+  if (!data || !attribute_size(attribute)) return CUDA_ERROR_INVALID_VALUE;
+  if (local_attribute(data, attribute, p, 1, &r)) return r;
+  if (!scuda_ranges_find(&scuda_device_ranges, p, NULL) && is_own_memory(p)) return CUDA_ERROR_INVALID_VALUE; /* ordinary memory */
+  struct value v;
+  r = ask(p, 1, &attribute, &v);
+  return r ? r : take(data, attribute, &v);
+}
+
+int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, void **data, uint64_t p) {
+  if (!count || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_slot *s;
+  int32_t r = scuda_context_of(0, &s);
+  if (r) return r;
+  int known = scuda_ranges_find(&scuda_device_ranges, p, NULL) || scuda_ranges_find(&scuda_host_ranges, p, NULL);
+  int ordinary = !known && is_own_memory(p);
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t size = attribute_size(attributes[i]);
+    if (!size || !data[i]) return CUDA_ERROR_INVALID_VALUE;
+    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary memory. */
+    memset(data[i], 0, size == 4 && attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
+                               attributes[i] != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && attributes[i] != CU_POINTER_ATTRIBUTE_ACCESS_FLAGS ? 1 : size);
+    if (ordinary) {
+      if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
+      continue;
+    }
+    if (local_attribute(data[i], attributes[i], p, 0, &r)) continue;
+    struct value v;
+    if ((r = ask(p, 1, &attributes[i], &v))) return r;
+    take(data[i], attributes[i], &v);
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Pool attributes are 4 or 8 bytes; the wire carries 8. */
+static int pool_attribute_is_int(int32_t attribute) {
+  return attribute == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
+         attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+
+int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attribute, void *value) {
+  uint64_t word = 0;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_wire_cuMemPoolGetAttribute(pool, attribute, &word, 0);
+  if (!r) memcpy(value, &word, pool_attribute_is_int(attribute) ? 4 : 8);
+  return r;
+}
+
+int32_t scuda_hand_cuMemPoolSetAttribute(uint64_t pool, int32_t attribute, void *value) {
+  uint64_t word = 0;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  memcpy(&word, value, pool_attribute_is_int(attribute) ? 4 : 8);
+  return scuda_wire_cuMemPoolSetAttribute(pool, attribute, &word, 0);
+}
