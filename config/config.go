@@ -1,17 +1,12 @@
-// Package config finds a client's settings: its server, the token, and where the log goes.
+// Package config finds what a client of scuda needs to know: its server, the token, and how to log.
 //
-//	SCUDA_SERVER                  host:port; set but empty means none
-//	$XDG_CONFIG_HOME/scuda/host   (~/.config/scuda/host) its first line that is not a comment; see [SetServer]
-//	SCUDA_TOKEN, SCUDA_TOKEN_FILE the token itself, or the file that holds it
-//	$XDG_CONFIG_HOME/scuda/token
-//	SCUDA_LOG                     debug, info, warn or error, then optionally ",file=PATH"
-//
-// The C front reads the same settings by itself (shim/front), to decide whether it needs a core at all; keep the two alike.
+// A server is the one of SCUDA_SERVER, else the first line of $XDG_CONFIG_HOME/scuda/host (~/.config/scuda/host) that is neither empty nor a
+// comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A token is SCUDA_TOKEN, else the first line of the file SCUDA_TOKEN_FILE, else that of the file token
+// beside host. SCUDA_LOG is LEVEL or LEVEL,file=PATH. The C front reads the same settings by the same rules (shim/front/common.c).
 package config
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -19,112 +14,66 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"scuda.dev/scuda/transport"
 )
 
-// Names of the environment variables.
-const (
-	EnvServer    = "SCUDA_SERVER"
-	EnvToken     = "SCUDA_TOKEN"
-	EnvTokenFile = "SCUDA_TOKEN_FILE"
-	EnvLog       = "SCUDA_LOG"
-)
-
-// ErrSetting is wrapped by every error about a setting that cannot be used.
-var ErrSetting = errors.New("unusable setting")
-
-// SettingError is a setting that cannot be used: where it stands, what is wrong, and what helps.
-type SettingError struct {
-	Source string
-	Detail string
-	Err    error
-}
-
-func (e *SettingError) Error() string { return e.Source + ": " + e.Detail }
-
-func (e *SettingError) Unwrap() []error {
-	if e.Err == nil {
-		return []error{ErrSetting}
-	}
-	return []error{ErrSetting, e.Err}
-}
-
-// maxFile bounds the files read here.
+// maxFile bounds what is read of a settings file.
 const maxFile = 64 << 10
 
-// Server gives the configured server as host:port, and where that stands. No server is configured when addr is empty.
-func Server() (addr, source string, err error) {
-	if v, ok := os.LookupEnv(EnvServer); ok {
-		if v = strings.TrimSpace(v); v == "" {
-			return "", EnvServer, nil
+// Errors of this package.
+var (
+	ErrFolder = errors.New("no configuration folder: neither XDG_CONFIG_HOME nor HOME is set")
+	ErrToken  = errors.New("unusable token")
+	ErrLog    = errors.New("bad log setting")
+)
+
+// FileError is a settings file that cannot be used.
+type FileError struct {
+	Path string
+	Err  error
+}
+
+func (e *FileError) Error() string { return "settings file " + e.Path + ": " + e.Err.Error() }
+func (e *FileError) Unwrap() error { return e.Err }
+
+func file(name string) (string, error) {
+	folder := os.Getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(folder) { // the XDG specification wants relative ones ignored
+		home := os.Getenv("HOME")
+		if home == "" {
+			return "", ErrFolder
 		}
-		return complete(v, EnvServer)
+		folder = filepath.Join(home, ".config")
 	}
-	path, err := HostFile()
-	if err != nil {
-		return "", "", nil // no home folder: nothing is configured
+	return filepath.Join(folder, "scuda", name), nil
+}
+
+// HostFile is the file that holds the server's address.
+func HostFile() (string, error) { return file("host") }
+
+// Server gives the configured server as HOST:PORT and what configured it, or two empty strings where nothing does.
+func Server() (addr, source string, err error) {
+	if value, set := os.LookupEnv("SCUDA_SERVER"); set {
+		addr, source = strings.TrimSpace(value), "SCUDA_SERVER"
+	} else if source, err = HostFile(); errors.Is(err, ErrFolder) {
+		return "", "", nil
+	} else if addr, err = line(source); err != nil {
+		return "", "", err
 	}
-	b, err := readFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if addr == "" {
 		return "", "", nil
 	}
+	full, err := transport.ParseAddress(addr)
 	if err != nil {
-		return "", path, &SettingError{Source: path, Detail: err.Error() + "; correct the file's permissions, or remember a server with 'scuda HOST:PORT'", Err: err}
+		return "", source, fmt.Errorf("%s: %w", source, err)
 	}
-	line, err := ParseHost(bytes.NewReader(b))
-	if err != nil {
-		return "", path, &SettingError{Source: path, Detail: err.Error(), Err: err}
-	}
-	if line == "" {
-		return "", path, nil
-	}
-	return complete(line, path)
+	return full, source, nil
 }
 
-func complete(v, source string) (string, string, error) {
-	addr, err := transport.ParseAddress(v)
-	if err != nil {
-		return "", source, &SettingError{Source: source, Detail: err.Error(), Err: err}
-	}
-	return addr, source, nil
-}
-
-// ParseHost gives the first line that holds more than a comment ("#" to the end of the line).
-func ParseHost(r io.Reader) (string, error) {
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		line, _, _ := strings.Cut(lines.Text(), "#")
-		if line = strings.TrimSpace(line); line != "" {
-			return line, nil
-		}
-	}
-	return "", lines.Err()
-}
-
-// folder is where this user's settings lie.
-func folder() (string, error) {
-	if d := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
-		return filepath.Join(d, "scuda"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(home, ".config", "scuda"), nil
-}
-
-// HostFile is the path of the file that remembers the server.
-func HostFile() (string, error) {
-	d, err := folder()
-	if err != nil {
-		return "", fmt.Errorf("no place for settings: %w; set HOME or XDG_CONFIG_HOME", err)
-	}
-	return filepath.Join(d, "host"), nil
-}
-
-// SetServer remembers a server in the host file, which it replaces as a whole.
+// SetServer makes addr the server of the host file. A program that reads the file meanwhile sees the old or the new one.
 func SetServer(addr string) error {
 	full, err := transport.ParseAddress(addr)
 	if err != nil {
@@ -134,124 +83,98 @@ func SetServer(addr string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".host-*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".host-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(f, "# The scuda server of this user; SCUDA_SERVER overrides it.\n%s\n", full)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	defer os.Remove(tmp.Name()) // nothing is left of it after the rename
+	_, err = fmt.Fprintf(tmp, "# scuda's server; written by scuda HOST:PORT\n%s\n", full)
+	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return &FileError{tmp.Name(), err}
 	}
-	return os.Rename(f.Name(), path)
+	return os.Rename(tmp.Name(), path)
 }
 
-// Token gives the token to show to the server, nil where there is none.
+// Token gives the token to present, nil where none is configured.
 func Token() ([]byte, error) {
-	if v := os.Getenv(EnvToken); v != "" {
-		return checkToken([]byte(v), EnvToken)
-	}
-	if path := os.Getenv(EnvTokenFile); path != "" {
-		t, err := ReadToken(path)
-		if err != nil {
-			return nil, &SettingError{Source: EnvTokenFile, Detail: err.Error(), Err: err}
+	text, source := os.Getenv("SCUDA_TOKEN"), "SCUDA_TOKEN"
+	if text == "" {
+		path := os.Getenv("SCUDA_TOKEN_FILE")
+		named := path != ""
+		if !named {
+			var err error
+			if path, err = file("token"); err != nil {
+				return nil, nil //nolint:nilerr // no folder, no token
+			}
 		}
-		return t, nil
+		var err error
+		if text, err = line(path); err != nil {
+			return nil, err
+		}
+		source = path
+		if text == "" {
+			if !named {
+				return nil, nil
+			}
+			if _, err := os.Stat(path); err != nil {
+				return nil, &FileError{path, err}
+			}
+			return nil, fmt.Errorf("%w: %s has no line with a token", ErrToken, path)
+		}
 	}
-	d, err := folder()
-	if err != nil {
-		return nil, nil
+	if len(text) > transport.MaxToken {
+		return nil, fmt.Errorf("%w: that of %s has %d bytes, the limit is %d", ErrToken, source, len(text), transport.MaxToken)
 	}
-	t, err := ReadToken(filepath.Join(d, "token"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return t, err
+	return []byte(text), nil
 }
 
-// ReadToken reads a token file; white space at its ends does not count.
-func ReadToken(path string) ([]byte, error) {
-	b, err := readFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("token file: %w", err)
-	}
-	return checkToken(bytes.TrimSpace(b), path)
-}
+var comment = regexp.MustCompile(`(^|[ \t])#`)
 
-func checkToken(t []byte, source string) ([]byte, error) {
-	switch {
-	case len(t) == 0:
-		return nil, &SettingError{Source: source, Detail: "the token is empty; write the server's token into it"}
-	case len(t) > transport.MaxToken:
-		return nil, &SettingError{Source: source, Detail: fmt.Sprintf("the token has %d bytes, the limit is %d", len(t), transport.MaxToken)}
-	}
-	return t, nil
-}
-
-func readFile(path string) ([]byte, error) {
+// line gives the first line of a settings file that says something, "" where the file is not there or says nothing.
+func line(path string) (string, error) {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
 	if err != nil {
-		return nil, err
+		return "", &FileError{path, err}
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFile))
+	s := bufio.NewScanner(io.LimitReader(f, maxFile))
+	for s.Scan() {
+		text := s.Text()
+		if i := comment.FindStringIndex(text); i != nil {
+			text = text[:i[0]]
+		}
+		if text = strings.TrimSpace(text); text != "" {
+			return text, nil
+		}
+	}
+	if err := s.Err(); err != nil {
+		return "", &FileError{path, err}
+	}
+	return "", nil
 }
 
-// ParseLog reads a value of SCUDA_LOG: a level and optionally a file. Empty means warnings and errors to stderr.
-func ParseLog(s string) (level slog.Level, file string, err error) {
-	bad := func(detail string) (slog.Level, string, error) {
-		return slog.LevelWarn, "", &SettingError{Source: EnvLog, Detail: detail + "; write debug, info, warn or error, then optionally ,file=PATH"}
-	}
+// ParseLog reads a log setting. The empty one means warnings on standard error.
+func ParseLog(s string) (level slog.Level, path string, err error) {
 	level = slog.LevelWarn
-	name, rest, more := strings.Cut(s, ",")
-	if path, ok := strings.CutPrefix(name, "file="); ok && path != "" { // only a file
-		name, rest, more = "", s, true
-	}
-	switch strings.ToLower(strings.TrimSpace(name)) {
-	case "debug":
-		level = slog.LevelDebug
-	case "info":
-		level = slog.LevelInfo
-	case "", "warn", "warning":
-	case "error":
-		level = slog.LevelError
-	default:
-		return bad(fmt.Sprintf("unknown level %q", name))
-	}
-	if more {
-		path, ok := strings.CutPrefix(rest, "file=")
-		if !ok || path == "" {
-			return bad(fmt.Sprintf("%q is no file=PATH", rest))
-		}
-		file = path
-	}
-	return level, file, nil
-}
-
-// Logger makes the logger that SCUDA_LOG asks for. A setting that cannot be used is reported on stderr and does not stop anything.
-func Logger() *slog.Logger {
-	level, file, err := ParseLog(os.Getenv(EnvLog))
-	var out io.Writer = os.Stderr
-	if file != "" {
-		f, ferr := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
-		if ferr != nil {
-			err = &SettingError{Source: EnvLog, Detail: ferr.Error() + "; logging to stderr", Err: ferr}
-		} else {
-			out = f // stays open as long as the process
+	for i, part := range strings.Split(s, ",") {
+		name, value, ok := strings.Cut(part, "=")
+		switch {
+		case s == "":
+		case ok && name == "file" && value != "":
+			path = value
+		case i == 0 && (part == "debug" || part == "info" || part == "warn" || part == "error"):
+			if err := level.UnmarshalText([]byte(part)); err != nil {
+				return level, "", fmt.Errorf("%w: %w", ErrLog, err)
+			}
+		default:
+			return slog.LevelWarn, "", fmt.Errorf("%w: %q is none of debug, info, warn, error or file=PATH", ErrLog, part)
 		}
 	}
-	log := NewLogger(out, level)
-	if err != nil {
-		log.Warn(err.Error())
-	}
-	return log
-}
-
-// NewLogger makes a logger with the form that all of scuda's programs use.
-func NewLogger(w io.Writer, level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})).With("app", "scuda")
+	return level, path, nil
 }

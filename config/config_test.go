@@ -1,28 +1,29 @@
 package config
 
 import (
-	"bytes"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"scuda.dev/scuda/transport"
 )
 
-// home gives the test an empty settings folder and no variables.
+// home gives an empty configuration folder and clears the settings.
 func home(t *testing.T) string {
 	t.Helper()
-	d := t.TempDir()
-	t.Setenv("XDG_CONFIG_HOME", d)
-	for _, v := range []string{EnvServer, EnvToken, EnvTokenFile, EnvLog} {
-		t.Setenv(v, "") // restored afterwards
-		os.Unsetenv(v)
+	folder := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", folder)
+	for _, name := range []string{"SCUDA_SERVER", "SCUDA_TOKEN", "SCUDA_TOKEN_FILE"} {
+		t.Setenv(name, "")
 	}
-	if err := os.Mkdir(filepath.Join(d, "scuda"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(folder, "scuda"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(d, "scuda")
+	return filepath.Join(folder, "scuda")
 }
 
 func write(t *testing.T, path, text string) {
@@ -33,118 +34,159 @@ func write(t *testing.T, path, text string) {
 }
 
 func TestServer(t *testing.T) {
-	const none = "none"
-	for _, c := range []struct {
-		name, env, file string
-		addr, source    string
-		fails           bool
+	for name, c := range map[string]struct {
+		env, file string
+		want      string
+		source    string // suffix
+		err       error
 	}{
-		{"nothing", none, none, "", "", false},
-		{"variable", "gpu7:99", none, "gpu7:99", EnvServer, false},
-		{"variable before file", "gpu7", "gpu8:1", "gpu7:14833", EnvServer, false},
-		{"empty variable switches off", "", "gpu8:1", "", EnvServer, false},
-		{"file", none, "# mine\n\n  gpu8:1 # fast one\ngpu9\n", "gpu8:1", "host", false},
-		{"file with comments only", none, "# nothing\n", "", "host", false},
-		{"IPv6", none, "[::1]\n", "[::1]:14833", "host", false},
-		{"bad variable", "gpu7:port", none, "", EnvServer, true},
-		{"bad file", none, "gpu 7\n", "", "host", true},
+		"none":             {},
+		"environment":      {env: "gpu1:99", file: "gpu2:88\n", want: "gpu1:99", source: "SCUDA_SERVER"},
+		"default port":     {env: " gpu1 ", want: "gpu1:14833", source: "SCUDA_SERVER"},
+		"file":             {file: "gpu2:88", want: "gpu2:88", source: "scuda/host"},
+		"comments":         {file: "# mine\n\n  # more\n \t gpu2:88 \r\nother:1\n", want: "gpu2:88", source: "scuda/host"},
+		"only comments":    {file: "# gpu2:88\n\n"},
+		"IPv6":             {file: "[::1]:5\n", want: "[::1]:5", source: "scuda/host"},
+		"bad environment":  {env: "a b", source: "SCUDA_SERVER", err: transport.ErrAddress},
+		"bad file":         {file: "gpu:port\n", source: "scuda/host", err: transport.ErrAddress},
+		"much too long":    {file: strings.Repeat("x", 70000), err: errAny, source: ""},
+		"empty, yet set":   {env: " ", file: "gpu3\n"},
+		"comment behind":   {file: "gpu3 # the new one\n", want: "gpu3:14833", source: "scuda/host"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			d := home(t)
-			if c.env != none {
-				t.Setenv(EnvServer, c.env)
+		t.Run(name, func(t *testing.T) {
+			folder := home(t)
+			if os.Unsetenv("SCUDA_SERVER"); c.env != "" {
+				t.Setenv("SCUDA_SERVER", c.env)
 			}
-			if c.file != none {
-				write(t, filepath.Join(d, "host"), c.file)
+			if c.file != "" {
+				write(t, filepath.Join(folder, "host"), c.file)
 			}
-			addr, source, err := Server()
-			if addr != c.addr || filepath.Base(source) != filepath.Base(c.source) && source != c.source || errors.Is(err, ErrSetting) != c.fails {
-				t.Errorf("got %q from %q, %v; expected %q from %q", addr, source, err, c.addr, c.source)
+			got, source, err := Server()
+			if got != c.want || !strings.HasSuffix(source, c.source) {
+				t.Errorf("got %q from %q", got, source)
 			}
-			if err != nil && !strings.Contains(err.Error(), c.source) {
-				t.Errorf("%q does not say where the setting stands", err)
+			if c.err == errAny && err == nil || c.err != errAny && !errors.Is(err, c.err) {
+				t.Errorf("error %v, want %v", err, c.err)
 			}
 		})
 	}
 }
 
-func TestSetServer(t *testing.T) {
-	d := home(t)
-	if err := os.Remove(d); err != nil {
+var errAny = errors.New("any")
+
+func TestServerWithoutHome(t *testing.T) {
+	home(t)
+	os.Unsetenv("SCUDA_SERVER") // t.Setenv in home restores it
+	t.Setenv("XDG_CONFIG_HOME", "relative")
+	t.Setenv("HOME", "")
+	if got, _, err := Server(); got != "" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := SetServer("gpu"); !errors.Is(err, ErrFolder) {
+		t.Errorf("SetServer: %v", err)
+	}
+}
+
+func TestUnreadableFile(t *testing.T) {
+	folder := home(t)
+	os.Unsetenv("SCUDA_SERVER")
+	if err := os.Mkdir(filepath.Join(folder, "host"), 0o700); err != nil { // a folder cannot be read as a file
 		t.Fatal(err)
 	}
-	for _, addr := range []string{"gpu7", "[::1]:5"} {
+	_, _, err := Server()
+	var e *FileError
+	if !errors.As(err, &e) || e.Path != filepath.Join(folder, "host") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSetServer(t *testing.T) {
+	home(t)
+	os.Unsetenv("SCUDA_SERVER")
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(t.TempDir(), "new", "folder"))
+	for _, addr := range []string{"gpu1", "gpu2:77"} {
 		if err := SetServer(addr); err != nil {
 			t.Fatal(err)
 		}
+		got, _, err := Server()
+		if want, _ := transport.ParseAddress(addr); got != want || err != nil {
+			t.Errorf("got %q, %v after SetServer(%q)", got, err, addr)
+		}
 	}
-	if addr, _, err := Server(); addr != "[::1]:5" || err != nil {
-		t.Errorf("remembered %q, %v", addr, err)
+	path, _ := HostFile()
+	left, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
-	if err := SetServer("a b"); err == nil {
-		t.Error("a bad address was remembered")
-	}
-	files, err := os.ReadDir(d)
-	if err != nil || len(files) != 1 {
-		t.Errorf("%d files are left, %v", len(files), err)
+	if err := SetServer("not an address"); !errors.Is(err, transport.ErrAddress) {
+		t.Errorf("got %v", err)
 	}
 }
 
 func TestToken(t *testing.T) {
-	d := home(t)
-	if got, err := Token(); got != nil || err != nil {
-		t.Errorf("without any: %q, %v", got, err)
+	for name, c := range map[string]struct {
+		env, named, file string
+		want             string
+		err              error
+	}{
+		"none":        {},
+		"environment": {env: "secret", named: "other\n", want: "secret"},
+		"named file":  {named: "# comment\n secret \n", file: "third", want: "secret"},
+		"file":        {file: "secret\n", want: "secret"},
+		"empty file":  {file: "\n"},
+		"empty named": {named: "\n", err: ErrToken},
+		"lost":        {named: "lost", err: fs.ErrNotExist},
+		"too long":    {env: strings.Repeat("x", transport.MaxToken+1), err: ErrToken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := home(t)
+			t.Setenv("SCUDA_TOKEN", c.env)
+			if c.named != "" {
+				path := filepath.Join(t.TempDir(), "token")
+				t.Setenv("SCUDA_TOKEN_FILE", path)
+				if c.named != "lost" {
+					write(t, path, c.named)
+				}
+			}
+			if c.file != "" {
+				write(t, filepath.Join(folder, "token"), c.file)
+			}
+			got, err := Token()
+			if string(got) != c.want || !errors.Is(err, c.err) {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
 	}
-	write(t, filepath.Join(d, "token"), " secret1\n")
-	write(t, filepath.Join(d, "other"), "secret2\n")
-	write(t, filepath.Join(d, "empty"), "\n")
-	write(t, filepath.Join(d, "long"), strings.Repeat("x", 513))
-	check := func(want string) {
-		t.Helper()
-		if got, err := Token(); string(got) != want || (err == nil) != (want != "") {
-			t.Errorf("got %q, %v; expected %q", got, err, want)
-		}
-	}
-	check("secret1")
-	t.Setenv(EnvTokenFile, filepath.Join(d, "other"))
-	check("secret2")
-	for _, f := range []string{"empty", "long", "missing"} {
-		t.Setenv(EnvTokenFile, filepath.Join(d, f))
-		check("")
-	}
-	t.Setenv(EnvToken, "secret3")
-	check("secret3")
 }
 
 func TestParseLog(t *testing.T) {
-	for _, c := range []struct {
-		in    string
+	for s, want := range map[string]struct {
 		level slog.Level
-		file  string
-		ok    bool
+		path  string
+		err   error
 	}{
-		{"", slog.LevelWarn, "", true},
-		{"debug", slog.LevelDebug, "", true},
-		{"INFO", slog.LevelInfo, "", true},
-		{"warn", slog.LevelWarn, "", true},
-		{"error,file=/tmp/a,b", slog.LevelError, "/tmp/a,b", true},
-		{"file=/tmp/x", slog.LevelWarn, "/tmp/x", true},
-		{"loud", slog.LevelWarn, "", false},
-		{"debug,file=", slog.LevelWarn, "", false},
-		{"debug,/tmp/x", slog.LevelWarn, "", false},
+		"":                       {level: slog.LevelWarn},
+		"debug":                  {level: slog.LevelDebug},
+		"error":                  {level: slog.LevelError},
+		"info,file=/tmp/a=b.log": {level: slog.LevelInfo, path: "/tmp/a=b.log"},
+		"file=x":                 {level: slog.LevelWarn, path: "x"},
+		"loud":                   {level: slog.LevelWarn, err: ErrLog},
+		"info,debug":             {level: slog.LevelWarn, err: ErrLog},
+		"info,file=":             {level: slog.LevelWarn, err: ErrLog},
+		",":                      {level: slog.LevelWarn, err: ErrLog},
 	} {
-		level, file, err := ParseLog(c.in)
-		if level != c.level || file != c.file || (err == nil) != c.ok || err != nil && !errors.Is(err, ErrSetting) {
-			t.Errorf("%q: %v, %q, %v", c.in, level, file, err)
+		level, path, err := ParseLog(s)
+		if level != want.level || path != want.path || !errors.Is(err, want.err) {
+			t.Errorf("%q: got %v, %q, %v", s, level, path, err)
 		}
 	}
 }
 
-func FuzzParseHost(f *testing.F) {
-	f.Add([]byte("# c\nhost:1 # x\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if line, err := ParseHost(bytes.NewReader(b)); err == nil && (strings.ContainsAny(line, "#\n") || line != strings.TrimSpace(line)) {
-			t.Errorf("%q", line)
+func FuzzParseLog(f *testing.F) {
+	f.Add("info,file=/x")
+	f.Fuzz(func(t *testing.T, s string) {
+		if _, path, err := ParseLog(s); err != nil && path != "" {
+			t.Errorf("%q: a path beside an error", s)
 		}
 	})
 }
