@@ -20,6 +20,7 @@ var emitters = []struct {
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
 	{"server dispatch", emitDispatch},
+	{"driver on the real libraries", emitReal},
 	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
 }

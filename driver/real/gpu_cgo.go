@@ -1,0 +1,199 @@
+package real
+
+import "C"
+
+import (
+	"runtime/cgo"
+	"sync"
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// DefaultCUDA and DefaultNVML are the names that the loader finds the libraries by.
+const (
+	DefaultCUDA = "libcuda.so.1"
+	DefaultNVML = "libnvidia-ml.so.1"
+)
+
+// GPU is the machine's CUDA driver.
+type GPU struct {
+	driver
+	lib *library
+
+	primary unsafe.Pointer // CUDART_INTERFACE slot 2, nil where the driver does not have it
+	tpcMap  unsafe.Pointer // TPC_MAP slots 4 and 13
+	tpcFree unsafe.Pointer
+
+	mu   sync.Mutex
+	kept []cgo.Handle // host functions of captured graphs, which may run again
+}
+
+var (
+	_ cuda.GPU       = (*GPU)(nil)
+	_ cuda.TPCMapper = (*GPU)(nil)
+)
+
+// Open opens the driver library; an empty path means DefaultCUDA. It does not initialise the driver.
+func Open(path string) (cuda.GPU, error) {
+	if path == "" {
+		path = DefaultCUDA
+	}
+	lib, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	if lib.symbol("cuInit") == nil {
+		return nil, &LibraryError{path, "it has no cuInit, so it is no CUDA driver"}
+	}
+	g := &GPU{lib: lib}
+	for i, name := range cudaSymbols {
+		g.fns[i] = lib.symbol(name)
+	}
+	return g, nil
+}
+
+// driver has the generated methods.
+type driver struct {
+	fns [len(cudaSymbols)]unsafe.Pointer
+}
+
+func (d *driver) invoke(i int, a *words) cuda.CUresult {
+	if d.fns[i] == nil {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUresult(int32(call(d.fns[i], a)))
+}
+
+func (d *driver) invokeFloat(i int, a *words, f0, f1 float32) cuda.CUresult {
+	if d.fns[i] == nil {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUresult(int32(callFloat(d.fns[i], a, f0, f1)))
+}
+
+func (d *driver) invokeBlob64(i int, out uint64, blob unsafe.Pointer, flags uint64) cuda.CUresult {
+	if d.fns[i] == nil {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUresult(int32(callBlob64(d.fns[i], out, blob, flags)))
+}
+
+// invokeTensor is invoke for functions whose first parameter must be aligned more strictly than Go and the protocol align.
+func (d *driver) invokeTensor(i int, a *words) cuda.CUresult {
+	if d.fns[i] == nil {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUresult(int32(callTensor(d.fns[i], a)))
+}
+
+// Private tables of the driver, by their identifiers.
+var (
+	cudartInterface = cuda.CUuuid{Bytes: [16]byte{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}}
+	tpcMapTable     = cuda.CUuuid{Bytes: [16]byte{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}}
+)
+
+// tableSlot reads a function from a private table whose first word is its size; nil when there is no such table or slot.
+func (g *GPU) tableSlot(id *cuda.CUuuid, slot int) unsafe.Pointer {
+	var table unsafe.Pointer
+	if g.CuGetExportTable(unsafe.Pointer(&table), id) != cuda.CUDA_SUCCESS || table == nil {
+		return nil
+	}
+	if *(*uint64)(table) < uint64(slot+1)*8 || *(*uint64)(table) > 1<<16 {
+		return nil
+	}
+	return *(*unsafe.Pointer)(unsafe.Add(table, slot*8))
+}
+
+// PrimaryContext gives the handle of a device's primary context without retaining it.
+func (g *GPU) PrimaryContext(dev cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
+	if g.primary == nil {
+		if g.primary = g.tableSlot(&cudartInterface, 2); g.primary == nil {
+			return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
+		}
+	}
+	var ctx cuda.CUcontext
+	r := call(g.primary, &words{address(&ctx), uint64(uint32(dev))})
+	return ctx, cuda.CUresult(int32(r))
+}
+
+// TPCMap reads where the texture processing clusters of the current context's GPU lie.
+func (g *GPU) TPCMap() (tpcInGPC, gpcOfTPC []byte, r cuda.CUresult) {
+	if g.tpcMap == nil {
+		g.tpcMap, g.tpcFree = g.tableSlot(&tpcMapTable, 4), g.tableSlot(&tpcMapTable, 13)
+	}
+	if g.tpcMap == nil || g.tpcFree == nil {
+		return nil, nil, cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	var dev cuda.CUdevice
+	var processors int32
+	if r := g.CuCtxGetDevice(&dev); r != cuda.CUDA_SUCCESS {
+		return nil, nil, r
+	}
+	if r := g.CuDeviceGetAttribute(&processors, cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev); r != cuda.CUDA_SUCCESS {
+		return nil, nil, r
+	}
+	var a, b unsafe.Pointer
+	if r := cuda.CUresult(int32(call(g.tpcMap, &words{address(&a), address(&b)}))); r != cuda.CUDA_SUCCESS {
+		return nil, nil, r
+	}
+	// Two multiprocessors share a cluster; the driver's arrays are never shorter than that.
+	n := int(processors) / 2
+	if a != nil && b != nil {
+		tpcInGPC = append(tpcInGPC, unsafe.Slice((*byte)(a), n)...)
+		gpcOfTPC = append(gpcOfTPC, unsafe.Slice((*byte)(b), n)...)
+	}
+	call(g.tpcFree, &words{uint64(uintptr(a)), uint64(uintptr(b))})
+	return tpcInGPC, gpcOfTPC, cuda.CUDA_SUCCESS
+}
+
+// hostFunc is what a cgo handle of HostFunc leads to.
+type hostFunc struct {
+	run  func()
+	once bool
+}
+
+// HostFunc enqueues f as a host function of stream.
+func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
+	fn := g.fns[symCuLaunchHostFunc]
+	if fn == nil {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	var status cuda.CUstreamCaptureStatus
+	captured := g.CuStreamIsCapturing(stream, &status) != cuda.CUDA_SUCCESS || status != cuda.CU_STREAM_CAPTURE_STATUS_NONE
+	h := cgo.NewHandle(&hostFunc{f, !captured})
+	r := cuda.CUresult(int32(launchHost(fn, uint64(stream), uintptr(h))))
+	switch {
+	case r != cuda.CUDA_SUCCESS:
+		h.Delete()
+	case captured:
+		g.mu.Lock()
+		g.kept = append(g.kept, h)
+		g.mu.Unlock()
+	}
+	return r
+}
+
+//export scudaRealHostFunc
+func scudaRealHostFunc(handle unsafe.Pointer) {
+	h := cgo.Handle(uintptr(handle))
+	f := h.Value().(*hostFunc)
+	f.run()
+	if f.once {
+		h.Delete()
+	}
+}
+
+// ThreadInit has nothing to do: the driver sets up threads by itself.
+func (g *GPU) ThreadInit() {}
+
+// Close forgets captured host functions. The library stays open, because drivers do not survive being unloaded.
+func (g *GPU) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range g.kept {
+		h.Delete()
+	}
+	g.kept = nil
+	return nil
+}

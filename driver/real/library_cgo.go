@@ -1,0 +1,124 @@
+// Package real is the machine's own CUDA driver and management library behind the interfaces of api/cuda and api/nvml. The libraries are
+// opened at run time, so that this program builds and starts on machines without a driver; functions that the installed driver does not
+// have answer that they are not supported. All methods but a few are generated: they put their arguments into words and call through one
+// C function.
+package real
+
+/*
+#cgo CFLAGS: -O2
+#cgo LDFLAGS: -ldl
+#cgo noescape scuda_real_call
+#cgo noescape scuda_real_call_float
+#cgo noescape scuda_real_call_blob64
+#cgo noescape scuda_real_call_tensor
+#include <stdlib.h>
+#include "trampoline.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// ErrNoLibrary is returned when the machine has no such driver library.
+var ErrNoLibrary = errors.New("driver library cannot be opened")
+
+// LibraryError says which library and what the loader said.
+type LibraryError struct{ Path, Why string }
+
+func (e *LibraryError) Error() string {
+	return fmt.Sprintf("%s cannot be opened: %s; install NVIDIA's driver on this machine, or serve the simulated GPU with --gpu sim", e.Path, e.Why)
+}
+
+// Unwrap makes errors.Is(err, ErrNoLibrary) true.
+func (e *LibraryError) Unwrap() error { return ErrNoLibrary }
+
+// words are a call's integer arguments.
+type words [16]uint64
+
+// library is an opened driver library. It stays open: drivers do not survive being unloaded.
+type library struct {
+	path   string
+	handle unsafe.Pointer
+}
+
+func open(path string) (*library, error) {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	var why *C.char
+	h := C.scuda_real_open(name, &why)
+	if h == nil {
+		return nil, &LibraryError{path, C.GoString(why)}
+	}
+	return &library{path, h}, nil
+}
+
+// symbol is the address of a function; nil when this driver does not have it.
+func (l *library) symbol(name string) unsafe.Pointer {
+	n := C.CString(name)
+	defer C.free(unsafe.Pointer(n))
+	return C.scuda_real_symbol(l.handle, n)
+}
+
+func call(fn unsafe.Pointer, a *words) uint64 {
+	return uint64(C.scuda_real_call(fn, (*C.uint64_t)(&a[0])))
+}
+
+func callFloat(fn unsafe.Pointer, a *words, f0, f1 float32) uint64 {
+	return uint64(C.scuda_real_call_float(fn, (*C.uint64_t)(&a[0]), C.float(f0), C.float(f1)))
+}
+
+func callBlob64(fn unsafe.Pointer, out uint64, blob unsafe.Pointer, flags uint64) uint64 {
+	return uint64(C.scuda_real_call_blob64(fn, C.uint64_t(out), blob, C.uint64_t(flags)))
+}
+
+func callTensor(fn unsafe.Pointer, a *words) uint64 {
+	return uint64(C.scuda_real_call_tensor(fn, (*C.uint64_t)(&a[0])))
+}
+
+func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {
+	return uint64(C.scuda_real_launch_host(fn, C.uint64_t(stream), C.uintptr_t(handle)))
+}
+
+// escape makes the compiler put what p points to on the heap, where it does not move: as a word, an address of the stack would be wrong
+// once the stack grows. The store never happens.
+func escape(p unsafe.Pointer) {
+	if never {
+		sink = p
+	}
+}
+
+var (
+	never bool
+	sink  unsafe.Pointer
+)
+
+// address is a pointer argument as a word. The pointers are to memory outside of Go's heap, or to Go memory that the caller keeps.
+func address[T any](p *T) uint64 { return raw(unsafe.Pointer(p)) }
+
+// raw is an untyped pointer argument as a word.
+func raw(p unsafe.Pointer) uint64 {
+	escape(p)
+	return uint64(uintptr(p))
+}
+
+// small is a structure of at most 8 bytes that is passed by value: it travels in one register.
+func small[T any](v T) (w uint64) {
+	if unsafe.Sizeof(v) > 8 {
+		return math.MaxUint64 // the generator never emits this; such structures have calls of their own
+	}
+	*(*T)(unsafe.Pointer(&w)) = v
+	return w
+}
+
+// pointer calls a function that returns a pointer.
+func pointer(fn unsafe.Pointer, a *words) unsafe.Pointer {
+	if fn == nil {
+		return nil
+	}
+	w := call(fn, a)
+	return *(*unsafe.Pointer)(unsafe.Pointer(&w))
+}

@@ -1,0 +1,145 @@
+package real
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nvml"
+)
+
+// fake builds the stand-in library.
+func fake(t *testing.T) string {
+	t.Helper()
+	lib := filepath.Join(t.TempDir(), "libfake.so")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-pthread", "-o", lib, "testdata/fakecuda.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	return lib
+}
+
+func openFake(t *testing.T) *GPU {
+	t.Helper()
+	gpu, err := Open(fake(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := gpu.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return gpu.(*GPU)
+}
+
+func TestArguments(t *testing.T) {
+	g := openFake(t)
+	if r := g.CuInit(7); r != cuda.CUDA_SUCCESS {
+		t.Error("cuInit:", r)
+	}
+	var p cuda.CUdeviceptr
+	if r := g.CuMemAlloc_v2(&p, 21); r != cuda.CUDA_SUCCESS || p != 42 {
+		t.Errorf("cuMemAlloc_v2: %v, %d", r, p)
+	}
+	if r := g.CuCtxSetLimit(-3, 1<<40); r != cuda.CUDA_SUCCESS {
+		t.Error("negative enum and 64-bit value:", r)
+	}
+	h := cuda.CUipcMemHandle_v1{}
+	h.Reserved[0], h.Reserved[63] = 3, 4
+	if r := g.CuIpcOpenMemHandle_v2(&p, h, 5); r != cuda.CUDA_SUCCESS || p != 3+4*256+5*65536 {
+		t.Errorf("64-byte structure by value: %v, %#x", r, p)
+	}
+	if r := g.CuMemAdvise_v2(1, 2, 3, cuda.CUmemLocation_v1{Type: 4, Id: -5}); r != cuda.CUDA_SUCCESS {
+		t.Error("8-byte structure by value:", r)
+	}
+	if r := g.CuTexRefSetMipmapLevelClamp(8, 1.5, -2.25); r != cuda.CUDA_SUCCESS {
+		t.Error("floats:", r)
+	}
+	maps := make([]cuda.CUtensorMap, 3) // consecutive ones cannot all be aligned by chance to 128 when the first is moved by 8
+	raw := unsafe.Slice((*uint64)(unsafe.Pointer(&maps[0])), 48)
+	for _, at := range []int{0, 1, 8} {
+		m := (*cuda.CUtensorMap)(unsafe.Pointer(&raw[at]))
+		dim, strides, box, steps := [2]cuda.Cuuint64{0, 11}, [1]cuda.Cuuint64{12}, [2]cuda.Cuuint32{13}, [2]cuda.Cuuint32{0, 14}
+		r := g.CuTensorMapEncodeTiled(m, 1, 2, opaque(0x1000), &dim[0], &strides[0], &box[0], &steps[0], 5, 6, 7, 8)
+		if r != cuda.CUDA_SUCCESS || raw[at] != 0xabababababababab || raw[at+15] != 0xabababababababab {
+			t.Errorf("tensor map at word %d: %v, %#x", at, r, raw[at])
+		}
+	}
+	if r := g.CuCtxSynchronize(); r != cuda.CUDA_ERROR_NOT_SUPPORTED {
+		t.Error("missing function:", r)
+	}
+}
+
+func opaque(v uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&v)) }
+
+func TestPrivateTables(t *testing.T) {
+	g := openFake(t)
+	if ctx, r := g.PrimaryContext(3); r != cuda.CUDA_SUCCESS || ctx != 0x4003 {
+		t.Errorf("%v, %#x", r, uint64(ctx))
+	}
+	if _, _, r := g.TPCMap(); r != cuda.CUDA_ERROR_NOT_SUPPORTED {
+		t.Error("a table that the driver does not have:", r)
+	}
+}
+
+func TestHostFunc(t *testing.T) {
+	g := openFake(t)
+	ran := make(chan int, 4)
+	if r := g.HostFunc(1, func() { ran <- 1 }); r != cuda.CUDA_SUCCESS || <-ran != 1 {
+		t.Error("host function:", r)
+	}
+	if r := g.HostFunc(99, func() { ran <- 2 }); r != cuda.CUDA_ERROR_INVALID_HANDLE {
+		t.Error("refused host function:", r)
+	}
+	// The stand-in captures on stream 5 from the first call on it.
+	g.HostFunc(5, func() { ran <- 0 })
+	<-ran
+	if r := g.HostFunc(5, func() { ran <- 3 }); r != cuda.CUDA_SUCCESS || <-ran != 3 {
+		t.Error("captured host function:", r)
+	}
+	for range 2 {
+		if r := g.CuGraphLaunch(1, 1); r != cuda.CUDA_SUCCESS || <-ran != 3 {
+			t.Error("replayed host function:", r)
+		}
+	}
+	if len(g.kept) != 1 {
+		t.Errorf("%d host functions are kept", len(g.kept))
+	}
+}
+
+func TestNVML(t *testing.T) {
+	n, err := OpenNVML(fake(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := make([]byte, 8)
+	if r := n.NvmlDeviceGetName(77, unsafe.Pointer(&name[0]), 8); r != nvml.NVML_SUCCESS || string(name[:4]) != "fake" {
+		t.Errorf("%v %q", r, name)
+	}
+	if p := n.NvmlErrorString(3); p == nil || *(*[5]byte)(p) != [5]byte([]byte("three")) {
+		t.Error("string result")
+	}
+	if r := n.NvmlShutdown(); r != nvml.NVML_ERROR_FUNCTION_NOT_FOUND {
+		t.Error("missing function:", r)
+	}
+	if n.ExportTableSize([16]byte{}) != 0 {
+		t.Error("size of a table that is not there")
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	_, err := Open("/nonexistent/libcuda.so.1")
+	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "--gpu sim") {
+		t.Error(err)
+	}
+	if _, err = OpenNVML("/nonexistent/libnvidia-ml.so.1"); !errors.Is(err, ErrNoLibrary) {
+		t.Error(err)
+	}
+	if _, err = Open("libc.so.6"); !errors.Is(err, ErrNoLibrary) {
+		t.Error("a library that is no driver:", err)
+	}
+}
