@@ -241,6 +241,23 @@ var methods = [...]method{
 	cuda.OpCuTexObjectGetTextureDesc:                            callCuTexObjectGetTextureDesc,
 }
 
+var asyncErrors = [...]bool{
+	cuda.OpCuCtxSynchronize:       true,
+	cuda.OpCuCtxSynchronize_v2:    true,
+	cuda.OpCuEventElapsedTime:     true,
+	cuda.OpCuEventElapsedTime_v2:  true,
+	cuda.OpCuEventQuery:           true,
+	cuda.OpCuEventSynchronize:     true,
+	cuda.OpCuGraphLaunch:          true,
+	cuda.OpCuMemFree_v2:           true,
+	cuda.OpCuMemcpy2DUnaligned_v2: true,
+	cuda.OpCuMemcpy2D_v2:          true,
+	cuda.OpCuMemcpy3DPeer:         true,
+	cuda.OpCuMemcpy3D_v2:          true,
+	cuda.OpCuStreamQuery:          true,
+	cuda.OpCuStreamSynchronize:    true,
+}
+
 var refuseCUDA_MEMCPY3D_v2 = []when{
 	{32, []int64{1}},
 	{120, []int64{1}},
