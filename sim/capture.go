@@ -1,0 +1,302 @@
+package sim
+
+import "scuda.dev/scuda/api/cuda"
+
+// capture is a stream capture under way: what is submitted to its streams becomes nodes of a graph.
+type capture struct {
+	id      uint64
+	graph   *graph
+	given   bool // the graph is the caller's
+	mode    cuda.CUstreamCaptureMode
+	thread  int
+	origin  *stream
+	streams map[*stream]struct{}
+	invalid bool
+	deps    dependencyList // what CuStreamGetCaptureInfo pointed the caller to
+}
+
+func (cap *capture) invalidate() { cap.invalid = true }
+
+// add makes o a node behind what s has captured so far.
+func (cap *capture) add(s *stream, o op) (*node, cuda.CUresult) {
+	if cap.invalid {
+		return nil, cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	}
+	n := s.ctx.gpu.addNode(cap.graph, o, s.capDeps)
+	s.capDeps = []*node{n}
+	return n, ok
+}
+
+// join makes s wait for the captured event e, and takes it into the capture.
+func (cap *capture) join(s *stream, e *event) cuda.CUresult {
+	switch {
+	case cap.invalid:
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	case e.capture == nil:
+		cap.invalidate()
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+	case e.capture != cap:
+		cap.invalidate()
+		e.capture.invalidate()
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_MERGE
+	}
+	s.capture = cap
+	cap.streams[s] = struct{}{}
+	s.capDeps = union(s.capDeps, e.capDeps)
+	return ok
+}
+
+func (cap *capture) leave(s *stream) {
+	delete(cap.streams, s)
+	s.capture, s.capDeps = nil, nil
+}
+
+// end takes the capture apart.
+func (g *GPU) endCapture(cap *capture) {
+	for s := range cap.streams {
+		cap.leave(s)
+	}
+	for _, o := range g.objects.live {
+		if e, isEvent := o.(*event); isEvent && e.capture == cap {
+			e.capture, e.capDeps = nil, nil
+		}
+	}
+	cap.deps.free()
+	delete(g.captures, cap)
+}
+
+// unsafeInCapture answers a call that must not be made while something is captured. g.mu is held.
+func (g *GPU) unsafeInCapture() cuda.CUresult {
+	if len(g.captures) == 0 {
+		return ok
+	}
+	t := g.thread()
+	if t.captureMode == cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+		return ok
+	}
+	r := ok
+	for cap := range g.captures {
+		own := cap.thread == t.id && cap.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED
+		global := cap.mode == cuda.CU_STREAM_CAPTURE_MODE_GLOBAL && t.captureMode == cuda.CU_STREAM_CAPTURE_MODE_GLOBAL
+		if own || global {
+			cap.invalidate()
+			r = cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		}
+	}
+	return r
+}
+
+// implicitInCapture answers work for a stream that is not captured: work for the legacy stream would have to wait for captured streams.
+func (g *GPU) implicitInCapture(s *stream) cuda.CUresult {
+	r := ok
+	if !s.legacy() {
+		return r
+	}
+	for cap := range g.captures {
+		for other := range cap.streams {
+			if other.ctx == s.ctx && other.blocking() {
+				cap.invalidate()
+				r = cuda.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+			}
+		}
+	}
+	return r
+}
+
+// syncInCapture answers a query of, or a wait for, a stream.
+func (g *GPU) syncInCapture(s *stream) cuda.CUresult {
+	if s.capture != nil {
+		s.capture.invalidate()
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	}
+	return g.implicitInCapture(s)
+}
+
+func (g *GPU) CuThreadExchangeStreamCaptureMode(mode *cuda.CUstreamCaptureMode) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if mode == nil || *mode < 0 || *mode > cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	t := g.thread()
+	t.captureMode, *mode = *mode, t.captureMode
+	return ok
+}
+
+func (g *GPU) CuStreamBeginCapture_v2(h cuda.CUstream, mode cuda.CUstreamCaptureMode) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	return g.beginCapture(s, mode, nil, nil)
+}
+
+func (g *GPU) CuStreamBeginCaptureToGraph(h cuda.CUstream, hg cuda.CUgraph, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64, mode cuda.CUstreamCaptureMode) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	gr, r := find[*graph](g, hg)
+	if r != ok {
+		return r
+	}
+	nodes, r := g.nodesOf(gr, deps, data, n)
+	if r != ok {
+		return r
+	}
+	return g.beginCapture(s, mode, gr, nodes)
+}
+
+func (g *GPU) beginCapture(s *stream, mode cuda.CUstreamCaptureMode, gr *graph, deps []*node) cuda.CUresult {
+	switch {
+	case mode < 0 || mode > cuda.CU_STREAM_CAPTURE_MODE_RELAXED:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case s.legacy():
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	case s.capture != nil:
+		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	}
+	given := gr != nil
+	if !given {
+		gr = newGraph()
+	}
+	cap := &capture{id: g.nextID(), graph: gr, given: given, mode: mode, thread: g.thread().id, origin: s, streams: map[*stream]struct{}{s: {}}}
+	s.capture, s.capDeps = cap, deps
+	g.captures[cap] = struct{}{}
+	return ok
+}
+
+func (g *GPU) CuStreamEndCapture(h cuda.CUstream, ph *cuda.CUgraph) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if ph == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*ph = 0
+	cap := s.capture
+	switch {
+	case cap == nil:
+		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	case cap.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED && cap.thread != g.thread().id:
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+	case cap.origin != s:
+		cap.invalidate()
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+	}
+	switch {
+	case cap.invalid:
+		r = cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	case !cap.joined():
+		r = cuda.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+	}
+	g.endCapture(cap)
+	if r != ok {
+		if !cap.given {
+			g.dropGraph(cap.graph)
+		}
+		return r
+	}
+	g.nameGraph(cap.graph)
+	*ph = cap.graph.handle
+	return ok
+}
+
+// joined says whether the origin stream stands behind everything that the other streams have captured.
+func (cap *capture) joined() bool {
+	behind := map[*node]bool{}
+	var visit func([]*node)
+	visit = func(nodes []*node) {
+		for _, n := range nodes {
+			if !behind[n] {
+				behind[n] = true
+				visit(n.deps)
+			}
+		}
+	}
+	visit(cap.origin.capDeps)
+	for s := range cap.streams {
+		for _, n := range s.capDeps {
+			if !behind[n] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (g *GPU) CuStreamIsCapturing(h cuda.CUstream, status *cuda.CUstreamCaptureStatus) cuda.CUresult {
+	return g.readCapture(h, status, func(*capture, *stream) cuda.CUresult { return ok })
+}
+
+// readCapture gives a stream's capture status, and calls read for an active one.
+func (g *GPU) readCapture(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, read func(*capture, *stream) cuda.CUresult) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if status == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	switch cap := s.capture; {
+	case cap == nil:
+		if r := g.implicitInCapture(s); r != ok {
+			return r
+		}
+		*status = cuda.CU_STREAM_CAPTURE_STATUS_NONE
+	case cap.invalid:
+		*status = cuda.CU_STREAM_CAPTURE_STATUS_INVALIDATED
+	default:
+		*status = cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE
+		return read(cap, s)
+	}
+	return ok
+}
+
+func (g *GPU) CuStreamGetCaptureInfo(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64) cuda.CUresult {
+	return g.readCapture(h, status, func(cap *capture, _ *stream) cuda.CUresult {
+		if id != nil {
+			*id = cuda.Cuuint64(cap.id)
+		}
+		return ok
+	})
+}
+
+func (g *GPU) CuStreamUpdateCaptureDependencies(h cuda.CUstream, deps *cuda.CUgraphNode, n uint64, flags uint32) cuda.CUresult {
+	return g.CuStreamUpdateCaptureDependencies_v2(h, deps, nil, n, flags)
+}
+
+func (g *GPU) CuStreamUpdateCaptureDependencies_v2(h cuda.CUstream, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64, flags uint32) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	cap := s.capture
+	switch {
+	case cap == nil:
+		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	case cap.invalid:
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	}
+	nodes, r := g.nodesOf(cap.graph, deps, data, n)
+	if r != ok {
+		return r
+	}
+	switch flags {
+	case uint32(cuda.CU_STREAM_ADD_CAPTURE_DEPENDENCIES):
+		s.capDeps = union(s.capDeps, nodes)
+	case uint32(cuda.CU_STREAM_SET_CAPTURE_DEPENDENCIES):
+		s.capDeps = nodes
+	default:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return ok
+}

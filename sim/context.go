@@ -1,0 +1,550 @@
+package sim
+
+import (
+	"context"
+	"sync/atomic"
+	"syscall"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// thread is the driver's state of one OS thread.
+type thread struct {
+	id          int
+	stack       []*cudaContext
+	captureMode cuda.CUstreamCaptureMode
+}
+
+// thread finds the calling thread's state. g.mu is held.
+func (g *GPU) thread() *thread {
+	id := syscall.Gettid()
+	t := g.threads[id]
+	if t == nil {
+		t = &thread{id: id}
+		g.threads[id] = t
+	}
+	return t
+}
+
+// ThreadInit forgets what an earlier thread of the same id left behind.
+func (g *GPU) ThreadInit() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.threads, syscall.Gettid())
+}
+
+// cudaContext is a CUcontext: streams, modules and memory that live and fail together.
+type cudaContext struct {
+	gpu        *GPU
+	dev        *device
+	handle     cuda.CUcontext
+	id         uint64
+	primary    bool
+	flags      uint32
+	apiVersion uint32
+	limits     map[cuda.CUlimit]uint64
+	cache      cuda.CUfunc_cache
+	sharedCfg  cuda.CUsharedconfig
+
+	live      bool
+	legacy    *stream
+	streams   map[*stream]struct{} // all but legacy, also destroyed ones that still have work
+	perThread map[int]*stream
+	modules   map[*module]struct{}
+	peers     map[*cudaContext]bool
+
+	failure atomic.Int32    // CUresult that every further call returns, once something has gone wrong
+	run     context.Context // ends when the context fails or is destroyed
+	cancel  context.CancelFunc
+}
+
+func (g *GPU) newContext(d *device, flags uint32, primary bool) *cudaContext {
+	c := &cudaContext{gpu: g, dev: d, primary: primary, flags: flags, apiVersion: contextAPIVersion}
+	c.handle = cuda.CUcontext(g.objects.add(c))
+	return c
+}
+
+const contextAPIVersion = 3020
+
+// start makes c usable. g.mu is held.
+func (g *GPU) start(c *cudaContext) {
+	c.live = true
+	c.id = g.nextID()
+	c.failure.Store(int32(ok))
+	c.run, c.cancel = context.WithCancel(context.Background())
+	c.streams = map[*stream]struct{}{}
+	c.perThread = map[int]*stream{}
+	c.modules = map[*module]struct{}{}
+	c.peers = map[*cudaContext]bool{}
+	c.limits = map[cuda.CUlimit]uint64{}
+	for l, v := range defaultLimits {
+		c.limits[l] = v
+	}
+	c.legacy = g.newStream(c, 0, 0)
+	delete(c.streams, c.legacy)
+	g.contexts[c] = struct{}{}
+}
+
+// stop makes every further call and all pending work of c fail with r.
+func (c *cudaContext) stop(r cuda.CUresult) {
+	if c.failure.CompareAndSwap(int32(ok), int32(r)) {
+		c.cancel()
+	}
+}
+
+func (c *cudaContext) failed() cuda.CUresult { return cuda.CUresult(c.failure.Load()) }
+
+// usable says what a call in c answers before it does anything.
+func (c *cudaContext) usable() cuda.CUresult {
+	if !c.live {
+		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	}
+	return c.failed()
+}
+
+// freeContext frees everything that c owns; its work has ended. g.mu is held.
+func (g *GPU) freeContext(c *cudaContext) {
+	c.live = false
+	c.cancel()
+	for m := range c.modules {
+		g.freeModule(m)
+	}
+	for _, r := range g.mem.all() {
+		if r.ctx == c && r.kind != regionMapped {
+			if err := g.freeRegion(r); err != nil {
+				g.log.Error("sim: free", "error", err)
+			}
+		}
+	}
+	for h, o := range g.objects.live {
+		if x, owned := o.(interface{ owner() *cudaContext }); owned && x.owner() == c {
+			g.objects.drop(h)
+		}
+	}
+	for cap := range g.captures {
+		if cap.origin.ctx == c {
+			delete(g.captures, cap)
+		}
+	}
+	delete(g.contexts, c)
+	if !c.primary {
+		g.objects.drop(uint64(c.handle))
+	}
+}
+
+// destroy stops c's work and frees it. g.mu is held, and given up while work ends.
+func (g *GPU) destroy(c *cudaContext) {
+	c.live = false
+	if c.failed() == ok {
+		g.waitContext(c)
+	}
+	c.stop(cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+	g.waitContext(c)
+	g.freeContext(c)
+}
+
+func (g *GPU) contextOf(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
+	c, found := lookup[*cudaContext](g, h)
+	if !found {
+		return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	return c, ok
+}
+
+func (g *GPU) currentOf(t *thread) (*cudaContext, cuda.CUresult) {
+	if len(t.stack) == 0 {
+		return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	return t.stack[len(t.stack)-1], ok
+}
+
+// enterContext is enter for calls that name a context; 0 means the current one.
+func (g *GPU) enterContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
+	if h == 0 {
+		return g.enter()
+	}
+	if r := g.ready(); r != ok {
+		return nil, r
+	}
+	c, r := g.contextOf(h)
+	if r == ok {
+		r = c.usable()
+	}
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return c, ok
+}
+
+func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if pctx == nil || flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	c := g.newContext(d, flags|uint32(cuda.CU_CTX_MAP_HOST), false)
+	g.start(c)
+	t := g.thread()
+	t.stack = append(t.stack, c)
+	*pctx = c.handle
+	return ok
+}
+
+func (g *GPU) CuCtxCreate_v4(pctx *cuda.CUcontext, params *cuda.CUctxCreateParams, flags uint32, dev cuda.CUdevice) cuda.CUresult {
+	if params != nil && (params.NumExecAffinityParams != 0 || params.CigParams != 0) {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return g.CuCtxCreate_v2(pctx, flags, dev)
+}
+
+func (g *GPU) CuCtxDestroy_v2(h cuda.CUcontext) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	c, r := g.contextOf(h)
+	if r != ok || c.primary {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	if !c.live {
+		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	}
+	t := g.thread()
+	if n := len(t.stack); n > 0 && t.stack[n-1] == c {
+		t.stack = t.stack[:n-1]
+	}
+	g.destroy(c)
+	return ok
+}
+
+func (g *GPU) CuCtxPushCurrent_v2(h cuda.CUcontext) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	c, r := g.contextOf(h)
+	if r != ok {
+		return r
+	}
+	t := g.thread()
+	t.stack = append(t.stack, c)
+	return ok
+}
+
+func (g *GPU) CuCtxPopCurrent_v2(pctx *cuda.CUcontext) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	t := g.thread()
+	c, r := g.currentOf(t)
+	if r != ok {
+		return r
+	}
+	t.stack = t.stack[:len(t.stack)-1]
+	if pctx != nil {
+		*pctx = c.handle
+	}
+	return ok
+}
+
+func (g *GPU) CuCtxSetCurrent(h cuda.CUcontext) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	t := g.thread()
+	n := len(t.stack)
+	if h == 0 {
+		t.stack = t.stack[:max(n-1, 0)]
+		return ok
+	}
+	c, r := g.contextOf(h)
+	if r != ok {
+		return r
+	}
+	t.stack = append(t.stack[:max(n-1, 0)], c)
+	return ok
+}
+
+func (g *GPU) CuCtxGetCurrent(pctx *cuda.CUcontext) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if pctx == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*pctx = 0
+	if c, r := g.currentOf(g.thread()); r == ok {
+		*pctx = c.handle
+	}
+	return ok
+}
+
+func (g *GPU) CuCtxGetDevice(dev *cuda.CUdevice) cuda.CUresult { return g.CuCtxGetDevice_v2(dev, 0) }
+
+func (g *GPU) CuCtxGetDevice_v2(dev *cuda.CUdevice, h cuda.CUcontext) cuda.CUresult {
+	return g.readContext(h, dev == nil, func(c *cudaContext) { *dev = cuda.CUdevice(c.dev.ordinal) })
+}
+
+func (g *GPU) CuCtxGetFlags(flags *uint32) cuda.CUresult {
+	return g.readContext(0, flags == nil, func(c *cudaContext) { *flags = c.flags })
+}
+
+func (g *GPU) CuCtxGetId(h cuda.CUcontext, id *uint64) cuda.CUresult {
+	return g.readContext(h, id == nil, func(c *cudaContext) { *id = c.id })
+}
+
+func (g *GPU) CuCtxGetApiVersion(h cuda.CUcontext, version *uint32) cuda.CUresult {
+	return g.readContext(h, version == nil, func(c *cudaContext) { *version = c.apiVersion })
+}
+
+func (g *GPU) CuCtxGetStreamPriorityRange(least, greatest *int32) cuda.CUresult {
+	return g.readContext(0, false, func(*cudaContext) {
+		if least != nil {
+			*least = leastPriority
+		}
+		if greatest != nil {
+			*greatest = greatestPriority
+		}
+	})
+}
+
+// readContext answers from a context that may have failed: the driver reports failures only from calls that need the GPU.
+func (g *GPU) readContext(h cuda.CUcontext, null bool, read func(*cudaContext)) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	var c *cudaContext
+	var r cuda.CUresult
+	if h == 0 {
+		c, r = g.currentOf(g.thread())
+	} else {
+		c, r = g.contextOf(h)
+	}
+	switch {
+	case r != ok:
+		return r
+	case !c.live:
+		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	case null:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	read(c)
+	return ok
+}
+
+func (g *GPU) CuCtxGetLimit(value *uint64, limit cuda.CUlimit) cuda.CUresult {
+	r := cuda.CUDA_ERROR_UNSUPPORTED_LIMIT
+	if limit < 0 || limit >= cuda.CU_LIMIT_MAX {
+		r = cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if got := g.readContext(0, value == nil, func(c *cudaContext) {
+		if v, known := c.limits[limit]; known {
+			*value, r = v, ok
+		}
+	}); got != ok {
+		return got
+	}
+	return r
+}
+
+func (g *GPU) CuCtxSetLimit(limit cuda.CUlimit, value uint64) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if _, known := c.limits[limit]; !known {
+		return cuda.CUDA_ERROR_UNSUPPORTED_LIMIT
+	}
+	c.limits[limit] = value
+	return ok
+}
+
+func (g *GPU) CuCtxGetCacheConfig(config *cuda.CUfunc_cache) cuda.CUresult {
+	return g.readContext(0, config == nil, func(c *cudaContext) { *config = c.cache })
+}
+
+func (g *GPU) CuCtxSetCacheConfig(config cuda.CUfunc_cache) cuda.CUresult {
+	return g.readContext(0, config < 0 || config > cuda.CU_FUNC_CACHE_PREFER_EQUAL, func(c *cudaContext) { c.cache = config })
+}
+
+func (g *GPU) CuCtxGetSharedMemConfig(config *cuda.CUsharedconfig) cuda.CUresult {
+	return g.readContext(0, config == nil, func(c *cudaContext) { *config = c.sharedCfg })
+}
+
+func (g *GPU) CuCtxSetSharedMemConfig(config cuda.CUsharedconfig) cuda.CUresult {
+	return g.readContext(0, config < 0 || config > 2, func(c *cudaContext) { c.sharedCfg = config })
+}
+
+func (g *GPU) CuCtxResetPersistingL2Cache() cuda.CUresult {
+	return g.readContext(0, false, func(*cudaContext) {})
+}
+
+func (g *GPU) CuCtxSynchronize() cuda.CUresult { return g.CuCtxSynchronize_v2(0) }
+
+func (g *GPU) CuCtxSynchronize_v2(h cuda.CUcontext) cuda.CUresult {
+	c, r := g.enterContext(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	for cap := range g.captures {
+		if cap.origin.ctx == c {
+			cap.invalidate()
+			return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		}
+	}
+	return g.waitContext(c)
+}
+
+func (g *GPU) CuCtxEnablePeerAccess(h cuda.CUcontext, flags uint32) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	peer, r := g.contextOf(h)
+	switch {
+	case r != ok:
+		return r
+	case flags != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case peer.dev == c.dev:
+		return cuda.CUDA_ERROR_INVALID_DEVICE
+	case c.peers[peer]:
+		return cuda.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+	}
+	c.peers[peer] = true
+	return ok
+}
+
+func (g *GPU) CuCtxDisablePeerAccess(h cuda.CUcontext) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	peer, r := g.contextOf(h)
+	switch {
+	case r != ok:
+		return r
+	case !c.peers[peer]:
+		return cuda.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
+	}
+	delete(c.peers, peer)
+	return ok
+}
+
+// PrimaryContext gives the handle of a device's primary context without retaining it.
+func (g *GPU) PrimaryContext(dev cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
+	if r := g.ready(); r != ok {
+		return 0, r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return 0, r
+	}
+	return d.primary.handle, ok
+}
+
+func (g *GPU) CuDevicePrimaryCtxRetain(pctx *cuda.CUcontext, dev cuda.CUdevice) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if pctx == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if !d.primary.live {
+		g.start(d.primary)
+	}
+	d.retained++
+	*pctx = d.primary.handle
+	return ok
+}
+
+func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if d.retained == 0 {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	if d.retained--; d.retained == 0 {
+		g.destroy(d.primary)
+	}
+	return ok
+}
+
+// CuDevicePrimaryCtxReset_v2 is also the way out of a failed context.
+func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if d.primary.live {
+		g.destroy(d.primary)
+	}
+	d.retained = 0
+	return ok
+}
+
+func (g *GPU) CuDevicePrimaryCtxSetFlags_v2(dev cuda.CUdevice, flags uint32) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	d.primary.flags = flags | uint32(cuda.CU_CTX_MAP_HOST)
+	return ok
+}
+
+func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, active *int32) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if flags == nil || active == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*flags, *active = d.primary.flags, 0
+	if d.primary.live {
+		*active = 1
+	}
+	return ok
+}

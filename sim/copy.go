@@ -1,0 +1,298 @@
+package sim
+
+import (
+	"context"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// box is a copy of up to three dimensions between two places in memory, in bytes.
+type box struct {
+	dst, src             place
+	width, height, depth uint64
+}
+
+// place is one side of a box: rows of pitch bytes, slices of height rows.
+type place struct {
+	addr          uint64 // of the first byte of the box, offsets included
+	pitch, height uint64
+	device        bool // must be memory that the device knows
+}
+
+func (p place) row(y, z uint64) uint64 { return p.addr + (z*p.height+y)*p.pitch }
+
+// extent is the number of bytes from the first to the last byte of the box.
+func (p place) extent(b *box) uint64 {
+	return p.row(b.height-1, b.depth-1) - p.addr + b.width
+}
+
+func (b *box) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
+
+// check says whether both sides can be what they claim.
+func (g *GPU) check(b *box) cuda.CUresult {
+	if b.empty() {
+		return ok
+	}
+	const limit = 1 << 47 // of user addresses: no product below overflows
+	if b.width > limit || b.height > limit/b.width || b.depth > limit/(b.width*b.height) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	for _, p := range []*place{&b.dst, &b.src} {
+		if b.height == 1 && b.depth == 1 {
+			p.pitch = b.width
+		}
+		if b.depth == 1 {
+			p.height = b.height
+		}
+		if p.addr == 0 || p.pitch < b.width || p.height < b.height || p.pitch > limit || p.height > limit/p.pitch || b.depth > limit/(p.pitch*p.height) {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		if (p.device || g.mem.find(p.addr) != nil) && !g.mem.covers(p.addr, p.extent(b)) {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	return ok
+}
+
+// run copies. What the device owns is looked up again, as it may have been freed since the copy was submitted.
+func (g *GPU) run(b *box) error {
+	if b.empty() {
+		return nil
+	}
+	for _, p := range []place{b.dst, b.src} {
+		if p.device && !g.mem.covers(p.addr, p.extent(b)) {
+			return &deviceError{cuda.CUDA_ERROR_ILLEGAL_ADDRESS, "copy to or from memory that was freed"}
+		}
+	}
+	if b.dst.pitch == b.width && b.src.pitch == b.width && b.dst.height == b.src.height {
+		n := b.width * b.height
+		if b.dst.height == b.height {
+			n, b = n*b.depth, &box{dst: b.dst, src: b.src, width: b.width, height: b.height, depth: 1}
+		}
+		for z := range b.depth {
+			copy(bytesAt(b.dst.row(0, z), n), bytesAt(b.src.row(0, z), n))
+		}
+		return nil
+	}
+	for z := range b.depth {
+		for y := range b.height {
+			copy(bytesAt(b.dst.row(y, z), b.width), bytesAt(b.src.row(y, z), b.width))
+		}
+	}
+	return nil
+}
+
+func (g *GPU) copyOp(b *box) op {
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMCPY, params: b, run: func(context.Context) error { return g.run(b) }}
+}
+
+// pageable says that a side of a copy is host memory that the device cannot reach itself.
+func (g *GPU) pageable(p place) bool { return !p.device && g.mem.find(p.addr) == nil }
+
+const stagedBytes = 64 << 10 // the driver copies pageable sources up to this size before it returns
+
+// copySync is a copy whose caller waits for it.
+func (g *GPU) copySync(b *box) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if r := g.check(b); r != ok {
+		return r
+	}
+	if r := g.unsafeInCapture(); r != ok {
+		return r
+	}
+	if r := g.implicitInCapture(c.legacy); r != ok {
+		return r
+	}
+	if b.empty() {
+		return ok
+	}
+	g.wait([]*task{g.push(c.legacy, func(context.Context) error { return g.run(b) })})
+	return c.failed()
+}
+
+// copyAsync is a copy in stream order. As with the driver, pageable memory makes it wait, except for a short source, which is staged.
+func (g *GPU) copyAsync(b *box, hs cuda.CUstream) cuda.CUresult {
+	s, r := g.enterStream(hs)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if r := g.check(b); r != ok {
+		return r
+	}
+	if s.capture == nil && b.empty() {
+		return ok
+	}
+	if s.capture == nil && g.pageable(b.src) && b.height == 1 && b.depth == 1 && b.width <= stagedBytes && !g.pageable(b.dst) {
+		staged := append([]byte(nil), bytesAt(b.src.addr, b.width)...)
+		_, r := g.submit(s, op{run: func(context.Context) error {
+			if b.dst.device && !g.mem.covers(b.dst.addr, b.width) {
+				return &deviceError{cuda.CUDA_ERROR_ILLEGAL_ADDRESS, "copy to memory that was freed"}
+			}
+			copy(bytesAt(b.dst.addr, b.width), staged)
+			return nil
+		}})
+		return r
+	}
+	t, r := g.submit(s, g.copyOp(b))
+	if r != ok || t == nil || !g.pageable(b.src) && !g.pageable(b.dst) {
+		return r
+	}
+	g.wait([]*task{t})
+	return s.ctx.failed()
+}
+
+// line is a copy of n bytes in a row.
+func line(dst, src place, n uint64) *box {
+	return &box{dst: dst, src: src, width: n, height: 1, depth: 1}
+}
+
+func onDevice(p cuda.CUdeviceptr) place { return place{addr: uint64(p), device: true} }
+
+// anywhere is unified addressing: device memory where the table knows it, else host memory.
+func (g *GPU) anywhere(p cuda.CUdeviceptr) place {
+	return place{addr: uint64(p), device: g.mem.find(uint64(p)) != nil || g.reserved(uint64(p))}
+}
+
+// reserved says whether an address lies where only device memory can be.
+func (g *GPU) reserved(addr uint64) bool {
+	for _, d := range g.devices {
+		if addr-d.arena.base < d.arena.size {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *GPU) CuMemcpyDtoD_v2(dst, src cuda.CUdeviceptr, n uint64) cuda.CUresult {
+	return g.copySync(line(onDevice(dst), onDevice(src), n))
+}
+
+func (g *GPU) CuMemcpyDtoDAsync_v2(dst, src cuda.CUdeviceptr, n uint64, s cuda.CUstream) cuda.CUresult {
+	return g.copyAsync(line(onDevice(dst), onDevice(src), n), s)
+}
+
+func (g *GPU) CuMemcpy(dst, src cuda.CUdeviceptr, n uint64) cuda.CUresult {
+	return g.copySync(line(g.anywhere(dst), g.anywhere(src), n))
+}
+
+func (g *GPU) CuMemcpyAsync(dst, src cuda.CUdeviceptr, n uint64, s cuda.CUstream) cuda.CUresult {
+	return g.copyAsync(line(g.anywhere(dst), g.anywhere(src), n), s)
+}
+
+func (g *GPU) CuMemcpyPeer(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext, n uint64) cuda.CUresult {
+	return g.copySync(line(onDevice(dst), onDevice(src), n))
+}
+
+func (g *GPU) CuMemcpyPeerAsync(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext, n uint64, s cuda.CUstream) cuda.CUresult {
+	return g.copyAsync(line(onDevice(dst), onDevice(src), n), s)
+}
+
+func (g *GPU) CuMemcpy2D_v2(p *cuda.CUDA_MEMCPY2D) cuda.CUresult {
+	b, r := g.box2D(p)
+	if r != ok {
+		return r
+	}
+	return g.copySync(b)
+}
+
+func (g *GPU) CuMemcpy2DUnaligned_v2(p *cuda.CUDA_MEMCPY2D) cuda.CUresult { return g.CuMemcpy2D_v2(p) }
+
+func (g *GPU) CuMemcpy2DAsync_v2(p *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda.CUresult {
+	b, r := g.box2D(p)
+	if r != ok {
+		return r
+	}
+	return g.copyAsync(b, s)
+}
+
+func (g *GPU) CuMemcpy3D_v2(p *cuda.CUDA_MEMCPY3D) cuda.CUresult {
+	b, r := g.box3D(p)
+	if r != ok {
+		return r
+	}
+	return g.copySync(b)
+}
+
+func (g *GPU) CuMemcpy3DAsync_v2(p *cuda.CUDA_MEMCPY3D, s cuda.CUstream) cuda.CUresult {
+	b, r := g.box3D(p)
+	if r != ok {
+		return r
+	}
+	return g.copyAsync(b, s)
+}
+
+// side is one side of a 2D or 3D copy as the driver's structures describe it.
+type side struct {
+	kind                   cuda.CUmemorytype
+	host                   uintptr
+	dev                    cuda.CUdeviceptr
+	array                  cuda.CUarray
+	x, y, z, pitch, height uint64
+}
+
+func (g *GPU) place(s side, b *box) (place, cuda.CUresult) {
+	p := place{pitch: s.pitch, height: s.height}
+	switch s.kind {
+	case cuda.CU_MEMORYTYPE_HOST:
+		p.addr = uint64(s.host)
+	case cuda.CU_MEMORYTYPE_DEVICE:
+		p.addr, p.device = uint64(s.dev), true
+	case cuda.CU_MEMORYTYPE_UNIFIED:
+		p = g.anywhere(s.dev)
+		p.pitch, p.height = s.pitch, s.height
+	case cuda.CU_MEMORYTYPE_ARRAY:
+		return p, cuda.CUDA_ERROR_NOT_SUPPORTED // the sim has no arrays
+	default:
+		return p, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if p.pitch == 0 {
+		p.pitch = s.x + b.width
+	}
+	if p.height == 0 {
+		p.height = s.y + b.height
+	}
+	if p.addr != 0 {
+		p.addr += (s.z*p.height+s.y)*p.pitch + s.x
+	}
+	if s.x+b.width > p.pitch && (b.height > 1 || b.depth > 1) || s.y+b.height > p.height && b.depth > 1 {
+		return p, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return p, ok
+}
+
+func (g *GPU) boxOf(dst, src side, width, height, depth uint64) (*box, cuda.CUresult) {
+	b := &box{width: width, height: height, depth: depth}
+	var r cuda.CUresult
+	if b.dst, r = g.place(dst, b); r != ok {
+		return nil, r
+	}
+	if b.src, r = g.place(src, b); r != ok {
+		return nil, r
+	}
+	return b, ok
+}
+
+func (g *GPU) box2D(p *cuda.CUDA_MEMCPY2D) (*box, cuda.CUresult) {
+	if p == nil {
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return g.boxOf(
+		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY, pitch: p.DstPitch},
+		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY, pitch: p.SrcPitch},
+		p.WidthInBytes, p.Height, 1)
+}
+
+func (g *GPU) box3D(p *cuda.CUDA_MEMCPY3D) (*box, cuda.CUresult) {
+	if p == nil || p.SrcLOD != 0 || p.DstLOD != 0 {
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return g.boxOf(
+		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY, z: p.DstZ, pitch: p.DstPitch, height: p.DstHeight},
+		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY, z: p.SrcZ, pitch: p.SrcPitch, height: p.SrcHeight},
+		p.WidthInBytes, p.Height, p.Depth)
+}

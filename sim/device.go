@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// device is one simulated GPU.
+type device struct {
+	ordinal  int
+	uuid     [16]byte
+	arena    arena
+	total    uint64
+	used     uint64
+	frees    []*task // stream-ordered frees on their way
+	primary  *cudaContext
+	retained int
+	pools    devicePools
+	busy     meter
+}
+
+// deviceUUID is the same in every run: a hash (UUID version 8) of the device's name and number.
+func deviceUUID(name string, ordinal int) (uuid [16]byte) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "scuda sim %s %d", name, ordinal))
+	copy(uuid[:], sum[:])
+	uuid[6] = uuid[6]&0x0f | 0x80
+	uuid[8] = uuid[8]&0x3f | 0x80
+	return uuid
+}
+
+func newDevice(g *GPU, ordinal int) (*device, error) {
+	a, err := newArena(ordinal, g.cfg.MemoryBytes)
+	if err != nil {
+		return nil, err
+	}
+	d := &device{ordinal: ordinal, arena: a, total: g.cfg.MemoryBytes}
+	d.uuid = deviceUUID(g.cfg.Name, ordinal)
+	d.primary = g.newContext(d, uint32(cuda.CU_CTX_MAP_HOST), true)
+	g.newPools(d)
+	return d, nil
+}
+
+// device finds a device by its number. g.mu is held.
+func (g *GPU) device(dev cuda.CUdevice) (*device, cuda.CUresult) {
+	if dev < 0 || int(dev) >= len(g.devices) {
+		return nil, cuda.CUDA_ERROR_INVALID_DEVICE
+	}
+	return g.devices[dev], ok
+}
+
+// pciAddress is domain, bus and device, and pciBusID its text.
+func (d *device) pciAddress() (domain, bus, dev int32) { return 0, 0, int32(d.ordinal) + 1 }
+
+func (d *device) pciBusID() string {
+	domain, bus, dev := d.pciAddress()
+	return fmt.Sprintf("%04X:%02X:%02X.0", domain, bus, dev)
+}
+
+func (d *device) uuidString() string {
+	u := d.uuid
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+}
+
+// meter measures for how much of the time a device was busy.
+type meter struct {
+	mu      sync.Mutex
+	running int
+	since   time.Time     // when running became 1
+	sum     time.Duration // busy time before that
+}
+
+func (m *meter) begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running++; m.running == 1 {
+		m.since = time.Now()
+	}
+}
+
+func (m *meter) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running--; m.running == 0 {
+		m.sum += time.Since(m.since)
+	}
+}
+
+func (g *GPU) CuDeviceGetCount(count *int32) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if count == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*count = int32(len(g.devices))
+	return ok
+}
+
+func (g *GPU) CuDeviceGet(dev *cuda.CUdevice, ordinal int32) cuda.CUresult {
+	return g.readDevice(cuda.CUdevice(ordinal), dev == nil, func(*device) { *dev = cuda.CUdevice(ordinal) })
+}
+
+// readDevice answers from a device.
+func (g *GPU) readDevice(dev cuda.CUdevice, null bool, read func(*device)) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.device(dev)
+	if r != ok {
+		return r
+	}
+	if null {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	read(d)
+	return ok
+}
+
+func (g *GPU) CuDeviceGetAttribute(value *int32, attr cuda.CUdevice_attribute, dev cuda.CUdevice) cuda.CUresult {
+	v, known := attributes[attr]
+	return g.readDevice(dev, value == nil || !known && attr != cuda.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, func(d *device) {
+		if attr == cuda.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID {
+			_, _, v = d.pciAddress()
+		}
+		*value = v
+	})
+}
+
+func (g *GPU) CuDeviceTotalMem_v2(bytes *uint64, dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, bytes == nil, func(d *device) { *bytes = d.total })
+}
+
+func (g *GPU) CuDeviceComputeCapability(major, minor *int32, dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, major == nil || minor == nil, func(*device) {
+		*major, *minor = computeCapability/10, computeCapability%10
+	})
+}
+
+func (g *GPU) CuDeviceGetUuid(uuid *cuda.CUuuid, dev cuda.CUdevice) cuda.CUresult {
+	return g.CuDeviceGetUuid_v2(uuid, dev)
+}
+
+func (g *GPU) CuDeviceGetUuid_v2(uuid *cuda.CUuuid, dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, uuid == nil, func(d *device) {
+		for i := range uuid.Bytes {
+			uuid.Bytes[i] = d.uuid[i]
+		}
+	})
+}
+
+func (g *GPU) CuDeviceCanAccessPeer(can *int32, dev, peer cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(peer, can == nil, func(*device) {
+		*can = 0
+		if dev != peer {
+			*can = 1
+		}
+	})
+}
+
+func (g *GPU) CuDeviceGetP2PAttribute(value *int32, attr cuda.CUdevice_P2PAttribute, src, dst cuda.CUdevice) cuda.CUresult {
+	if src == dst {
+		return cuda.CUDA_ERROR_INVALID_DEVICE
+	}
+	return g.readDevice(dst, value == nil, func(*device) {
+		*value = 0
+		switch attr {
+		case cuda.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, cuda.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+			*value = 1
+		}
+	})
+}

@@ -1,0 +1,227 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// event is a place in a stream: the task that its last record put there, or the nodes that a captured record stands behind.
+type event struct {
+	ctx      *cudaContext
+	flags    uint32
+	recorded *task
+	capture  *capture
+	capDeps  []*node
+}
+
+func (e *event) owner() *cudaContext { return e.ctx }
+
+func (e *event) timing() bool { return e.flags&uint32(cuda.CU_EVENT_DISABLE_TIMING) == 0 }
+
+func (g *GPU) enterEvent(h cuda.CUevent) (*event, cuda.CUresult) {
+	if _, r := g.enter(); r != ok {
+		return nil, r
+	}
+	e, r := find[*event](g, h)
+	if r == ok {
+		r = e.ctx.usable()
+	}
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return e, ok
+}
+
+func (g *GPU) CuEventCreate(ph *cuda.CUevent, flags uint32) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	const known = uint32(cuda.CU_EVENT_BLOCKING_SYNC | cuda.CU_EVENT_DISABLE_TIMING | cuda.CU_EVENT_INTERPROCESS)
+	switch {
+	case ph == nil || flags&^known != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case flags&uint32(cuda.CU_EVENT_INTERPROCESS) != 0:
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	*ph = cuda.CUevent(g.objects.add(&event{ctx: c, flags: flags}))
+	return ok
+}
+
+func (g *GPU) CuEventDestroy_v2(h cuda.CUevent) cuda.CUresult {
+	_, r := g.enterEvent(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	g.objects.drop(uint64(h))
+	return ok
+}
+
+func (g *GPU) CuEventRecord(h cuda.CUevent, hs cuda.CUstream) cuda.CUresult {
+	return g.CuEventRecordWithFlags(h, hs, 0)
+}
+
+func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uint32) cuda.CUresult {
+	e, r := g.enterEvent(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	s, r := g.stream(e.ctx, hs)
+	switch {
+	case r != ok:
+		return r
+	case s.ctx != e.ctx:
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	case flags&^uint32(cuda.CU_EVENT_RECORD_EXTERNAL) != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	external := flags&uint32(cuda.CU_EVENT_RECORD_EXTERNAL) != 0
+	if cap := s.capture; cap != nil {
+		if cap.invalid {
+			return cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+		}
+		if external {
+			_, r := cap.add(s, g.recordOp(e))
+			return r
+		}
+		e.capture, e.capDeps = cap, append([]*node(nil), s.capDeps...)
+		return ok
+	}
+	if external {
+		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	}
+	if r := g.implicitInCapture(s); r != ok {
+		return r
+	}
+	e.capture, e.capDeps = nil, nil
+	e.recorded = g.push(s, nil)
+	return ok
+}
+
+// recordOp records e when a graph gets there.
+func (g *GPU) recordOp(e *event) op {
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD, params: e, run: func(context.Context) error {
+		t := &task{done: make(chan struct{}), at: time.Now()}
+		close(t.done)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		e.capture, e.capDeps, e.recorded = nil, nil, t
+		return nil
+	}}
+}
+
+// waitOp waits for e when a graph gets there.
+func (g *GPU) waitOp(e *event) op {
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, params: e, run: func(context.Context) error {
+		g.mu.Lock()
+		t := e.recorded
+		g.mu.Unlock()
+		if t != nil {
+			<-t.done
+		}
+		return nil
+	}}
+}
+
+func (g *GPU) CuEventQuery(h cuda.CUevent) cuda.CUresult {
+	e, r := g.enterEvent(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	switch {
+	case e.capture != nil:
+		e.capture.invalidate()
+		return cuda.CUDA_ERROR_CAPTURED_EVENT
+	case e.recorded != nil && !e.recorded.finished():
+		return cuda.CUDA_ERROR_NOT_READY
+	}
+	return e.ctx.failed()
+}
+
+func (g *GPU) CuEventSynchronize(h cuda.CUevent) cuda.CUresult {
+	e, r := g.enterEvent(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if e.capture != nil {
+		e.capture.invalidate()
+		return cuda.CUDA_ERROR_CAPTURED_EVENT
+	}
+	if e.recorded != nil {
+		g.wait([]*task{e.recorded})
+	}
+	return e.ctx.failed()
+}
+
+func (g *GPU) CuEventElapsedTime(ms *float32, start, end cuda.CUevent) cuda.CUresult {
+	return g.CuEventElapsedTime_v2(ms, start, end)
+}
+
+func (g *GPU) CuEventElapsedTime_v2(ms *float32, start, end cuda.CUevent) cuda.CUresult {
+	a, r := g.enterEvent(start)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	b, r := find[*event](g, end)
+	switch {
+	case r != ok:
+		return r
+	case ms == nil:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case a.ctx.dev != b.ctx.dev || !a.timing() || !b.timing() || a.recorded == nil || b.recorded == nil:
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	case a.capture != nil || b.capture != nil:
+		return cuda.CUDA_ERROR_CAPTURED_EVENT
+	case !a.recorded.finished() || !b.recorded.finished():
+		return cuda.CUDA_ERROR_NOT_READY
+	}
+	*ms = float32(b.recorded.at.Sub(a.recorded.at).Seconds() * 1e3)
+	return ok
+}
+
+func (g *GPU) CuStreamWaitEvent(hs cuda.CUstream, h cuda.CUevent, flags uint32) cuda.CUresult {
+	s, r := g.enterStream(hs)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	e, r := find[*event](g, h)
+	switch {
+	case r != ok:
+		return r
+	case flags&^uint32(cuda.CU_EVENT_WAIT_EXTERNAL) != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	external := flags&uint32(cuda.CU_EVENT_WAIT_EXTERNAL) != 0
+	switch cap := s.capture; {
+	case cap != nil && external:
+		_, r := cap.add(s, g.waitOp(e))
+		return r
+	case cap != nil:
+		return cap.join(s, e)
+	case external:
+		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	case e.capture != nil:
+		if s.legacy() {
+			e.capture.invalidate()
+			return cuda.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+		}
+		return e.capture.join(s, e)
+	}
+	if r := g.implicitInCapture(s); r != ok {
+		return r
+	}
+	if e.recorded != nil && !e.recorded.finished() {
+		g.push(s, nil, e.recorded)
+	}
+	return ok
+}

@@ -1,0 +1,217 @@
+// Package sim is a simulated GPU: it implements the driver interfaces of api/cuda and api/nvml on CPU threads, so that everything above
+// the driver can be tested where no GPU is.
+//
+// It keeps the driver's rules rather than a device's speed: contexts are current per OS thread, streams run asynchronously and in
+// order (each a queue of tasks that may wait for tasks of other streams), the legacy stream waits for the blocking streams and they for it,
+// events mark places in streams, captures turn submissions into graph nodes, and a kernel that faults poisons its context. Device
+// addresses are addresses of this process, inside ranges reserved for each device, so a kernel's access is a look-up in the table of live
+// allocations (memory) and nothing more. Kernels are run from PTX by package sim/ptx.
+//
+// Locking: gpu.mu guards every object but memory contents; no call waits for work while it holds it.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+const ok = cuda.CUDA_SUCCESS
+
+// Config says what the simulated machine looks like.
+type Config struct {
+	Devices     int          // number of GPUs, default 1
+	MemoryBytes uint64       // memory of each GPU; default the smaller of 8 GiB and half of the machine's memory
+	Name        string       // device name, default "scuda simulated GPU"
+	Log         *slog.Logger // default slog.Default()
+	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
+}
+
+// ErrConfig is wrapped by errors about a Config that no machine can have.
+var ErrConfig = errors.New("sim: bad configuration")
+
+const maxDevices = 16
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Devices == 0 {
+		c.Devices = 1
+	}
+	if c.Devices < 0 || c.Devices > maxDevices {
+		return c, fmt.Errorf("%w: %d devices; choose 1 to %d", ErrConfig, c.Devices, maxDevices)
+	}
+	if c.MemoryBytes == 0 {
+		c.MemoryBytes = 8 << 30
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err == nil {
+			c.MemoryBytes = min(c.MemoryBytes, uint64(info.Totalram)*uint64(info.Unit)/2)
+		}
+	}
+	c.MemoryBytes &^= vmmGranularity - 1
+	if c.MemoryBytes == 0 || c.MemoryBytes > 1<<40 {
+		return c, fmt.Errorf("%w: %d bytes of device memory; choose 2 MiB to 1 TiB", ErrConfig, c.MemoryBytes)
+	}
+	if c.Name == "" {
+		c.Name = "scuda simulated GPU"
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Stdout == nil {
+		c.Stdout = os.Stdout
+	}
+	return c, nil
+}
+
+// GPU is the simulated driver with its devices. Its methods may be called from any thread; what is "current" belongs to the OS thread,
+// so callers lock their goroutine to one.
+type GPU struct {
+	cuda.Unimplemented
+
+	cfg     Config
+	log     *slog.Logger
+	devices []*device
+	mem     memory
+	strings stringArena
+	vmm     vmm
+	tasks   sync.WaitGroup // running stream goroutines
+
+	mu          sync.Mutex
+	initialised bool
+	closed      bool
+	threads     map[int]*thread
+	objects     objects
+	contexts    map[*cudaContext]struct{}
+	captures    map[*capture]struct{}
+	lastID      uint64 // contexts, streams, captures, allocations
+}
+
+var _ cuda.GPU = (*GPU)(nil)
+
+// Open makes the machine that cfg describes. Close frees it.
+func Open(cfg Config) (*GPU, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	g := &GPU{
+		cfg: cfg, log: cfg.Log,
+		threads:  map[int]*thread{},
+		contexts: map[*cudaContext]struct{}{},
+		captures: map[*capture]struct{}{},
+	}
+	g.objects.init()
+	for i := range cfg.Devices {
+		d, err := newDevice(g, i)
+		if err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+		g.devices = append(g.devices, d)
+	}
+	return g, nil
+}
+
+// Close stops what runs (kernels are cancelled, host functions are waited for) and frees all memory.
+func (g *GPU) Close() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closed = true
+	for c := range g.contexts {
+		c.stop(cuda.CUDA_ERROR_DEINITIALIZED)
+	}
+	g.mu.Unlock()
+	g.tasks.Wait()
+
+	var errs []error
+	g.mu.Lock()
+	for c := range g.contexts {
+		g.freeContext(c)
+	}
+	g.mu.Unlock()
+	for _, r := range g.mem.all() {
+		errs = append(errs, g.freeRegion(r))
+	}
+	errs = append(errs, g.vmmClose(), g.strings.close())
+	for _, d := range g.devices {
+		errs = append(errs, d.arena.close())
+	}
+	return errors.Join(errs...)
+}
+
+// CuInit makes the other calls usable.
+func (g *GPU) CuInit(flags uint32) cuda.CUresult {
+	if flags != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return cuda.CUDA_ERROR_DEINITIALIZED
+	}
+	g.initialised = true
+	return ok
+}
+
+const driverVersion = 13000 // the CUDA version whose behaviour is simulated
+
+func (g *GPU) CuDriverGetVersion(version *int32) cuda.CUresult {
+	if version == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*version = driverVersion
+	return ok
+}
+
+func (g *GPU) CuModuleGetLoadingMode(mode *cuda.CUmoduleLoadingMode) cuda.CUresult {
+	if mode == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*mode = cuda.CU_MODULE_EAGER_LOADING
+	return ok
+}
+
+// ready locks the GPU for a call that needs no context. On success the caller unlocks g.mu.
+func (g *GPU) ready() cuda.CUresult {
+	g.mu.Lock()
+	var r cuda.CUresult
+	switch {
+	case g.closed:
+		r = cuda.CUDA_ERROR_DEINITIALIZED
+	case !g.initialised:
+		r = cuda.CUDA_ERROR_NOT_INITIALIZED
+	default:
+		return ok
+	}
+	g.mu.Unlock()
+	return r
+}
+
+// enter locks the GPU for a call in the calling thread's current context, which has not failed. On success the caller unlocks g.mu.
+func (g *GPU) enter() (*cudaContext, cuda.CUresult) {
+	if r := g.ready(); r != ok {
+		return nil, r
+	}
+	c, r := g.currentOf(g.thread())
+	if r == ok {
+		r = c.usable()
+	}
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return c, ok
+}
+
+func (g *GPU) nextID() uint64 {
+	g.lastID++
+	return g.lastID
+}

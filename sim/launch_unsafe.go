@@ -1,0 +1,230 @@
+package sim
+
+import (
+	"context"
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/ptx"
+)
+
+// launch is a kernel launch with its arguments, which were copied when it was made.
+type launch struct {
+	fn          *function
+	grid, block [3]uint32
+	shared      uint32
+	cooperative bool
+	params      []byte
+	array       []unsafe.Pointer // to the arguments, made when somebody asks
+}
+
+// markers in the "extra" array of a launch.
+const (
+	extraEnd    = 0
+	extraBuffer = 1
+	extraSize   = 2
+)
+
+// arguments packs a kernel's arguments as its parameters are laid out.
+func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.CUresult) {
+	buf := make([]byte, e.ParamSize)
+	if kernelParams != nil && extra != nil {
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if len(e.Params) == 0 {
+		return buf, ok
+	}
+	if kernelParams != nil {
+		for i, p := range sliceOf((*unsafe.Pointer)(kernelParams), uint64(len(e.Params))) {
+			if p == nil {
+				return nil, cuda.CUDA_ERROR_INVALID_VALUE
+			}
+			copy(buf[e.Params[i].Offset:], bytesOf(p, uint64(e.Params[i].Size)))
+		}
+		return buf, ok
+	}
+	if extra == nil {
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	var data unsafe.Pointer
+	size := uint64(e.ParamSize)
+	const most = 8 // entries: more than the markers that exist
+	for i := 0; i < most; i += 2 {
+		value := *(*unsafe.Pointer)(unsafe.Add(extra, (i+1)*8))
+		switch *(*uint64)(unsafe.Add(extra, i*8)) {
+		case extraEnd:
+			if data == nil || size < uint64(e.ParamSize) {
+				return nil, cuda.CUDA_ERROR_INVALID_VALUE
+			}
+			copy(buf, bytesOf(data, uint64(e.ParamSize)))
+			return buf, ok
+		case extraBuffer:
+			data = value
+		case extraSize:
+			size = *(*uint64)(value)
+		default:
+			return nil, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	return nil, cuda.CUDA_ERROR_INVALID_VALUE
+}
+
+// check says what the driver says of a launch before anything runs.
+func (l *launch) check() cuda.CUresult {
+	e, a := l.fn.entry, l.fn.attrs
+	limits := [...]struct{ n, most uint32 }{
+		{l.grid[0], 1<<31 - 1}, {l.grid[1], 65535}, {l.grid[2], 65535},
+		{l.block[0], 1024}, {l.block[1], 1024}, {l.block[2], 64},
+	}
+	for _, d := range limits {
+		if d.n == 0 || d.n > d.most {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	threads := l.block[0] * l.block[1] * l.block[2]
+	if threads > maxThreadsPerBlock || uint64(l.shared) > uint64(a.maxDynamic) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if req := e.ReqThreads; req[0] != 0 && l.block != [3]uint32{req[0], max(req[1], 1), max(req[2], 1)} {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if int(threads) > maxThreads(e) || e.SharedSize+int(l.shared) > sharedPerBlockOptIn {
+		return cuda.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+	}
+	if l.cooperative {
+		blocks := uint64(l.grid[0]) * uint64(l.grid[1]) * uint64(l.grid[2])
+		if blocks > uint64(occupancy(e, int(threads), uint64(l.shared)))*multiprocessors {
+			return cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+		}
+	}
+	return ok
+}
+
+func (g *GPU) launchOp(l *launch) op {
+	dev := l.fn.mod.ctx.dev
+	grid := &ptx.Grid{
+		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, SharedBytes: l.shared, Params: l.params,
+		Mem: &g.mem, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
+		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: multiprocessors,
+	}
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
+		dev.busy.begin()
+		defer dev.busy.end()
+		return grid.Run(ctx)
+	}}
+}
+
+func (g *GPU) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params, extra unsafe.Pointer) cuda.CUresult {
+	s, r := g.enterStream(hs)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	return g.launch(s, f, &launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, params, extra)
+}
+
+func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params unsafe.Pointer) cuda.CUresult {
+	s, r := g.enterStream(hs)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	l := &launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared, cooperative: true}
+	return g.launch(s, f, l, params, nil)
+}
+
+func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, params, extra unsafe.Pointer) cuda.CUresult {
+	if config == nil || config.NumAttrs > 0 && config.Attrs == 0 || config.NumAttrs > 64 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	s, r := g.enterStream(config.HStream)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	l := &launch{
+		grid:   [3]uint32{config.GridDimX, config.GridDimY, config.GridDimZ},
+		block:  [3]uint32{config.BlockDimX, config.BlockDimY, config.BlockDimZ},
+		shared: config.SharedMemBytes,
+	}
+	var done []*event
+	for i := range uint64(config.NumAttrs) {
+		a := (*cuda.CUlaunchAttribute)(at(uint64(config.Attrs) + i*uint64(unsafe.Sizeof(cuda.CUlaunchAttribute{}))))
+		value := unsafe.Pointer(&a.Value)
+		switch a.Id {
+		case cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+			l.cooperative = *(*int32)(value) != 0
+		case cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cuda.CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+			if *(*[3]uint32)(value) != [3]uint32{1, 1, 1} {
+				g.log.Warn("sim: launch: clusters are not simulated", "cluster", *(*[3]uint32)(value))
+				return cuda.CUDA_ERROR_NOT_SUPPORTED
+			}
+		case cuda.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, cuda.CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+			// Both may fire when the kernel has ended, at the latest.
+			e, r := find[*event](g, *(*cuda.CUevent)(value))
+			if r != ok {
+				return r
+			}
+			done = append(done, e)
+		case cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+			if *(*int32)(value) != 0 {
+				g.log.Warn("sim: launch: device-updatable nodes are not simulated")
+				return cuda.CUDA_ERROR_NOT_SUPPORTED
+			}
+		default:
+			if a.Id < 0 || a.Id >= cuda.CU_LAUNCH_ATTRIBUTE_MAX {
+				return cuda.CUDA_ERROR_INVALID_VALUE
+			}
+			// The others are hints about scheduling and caches.
+		}
+	}
+	if r := g.launch(s, f, l, params, extra); r != ok {
+		return r
+	}
+	for _, e := range done {
+		if s.capture != nil {
+			e.capture, e.capDeps = s.capture, append([]*node(nil), s.capDeps...)
+		} else {
+			e.capture, e.capDeps, e.recorded = nil, nil, g.push(s, nil)
+		}
+	}
+	return ok
+}
+
+// launch checks and submits l. g.mu is held.
+func (g *GPU) launch(s *stream, h cuda.CUfunction, l *launch, params, extra unsafe.Pointer) cuda.CUresult {
+	r := g.prepare(s.ctx, h, l, params, extra)
+	if r != ok {
+		return r
+	}
+	_, r = g.submit(s, g.launchOp(l))
+	return r
+}
+
+func (g *GPU) prepare(c *cudaContext, h cuda.CUfunction, l *launch, params, extra unsafe.Pointer) cuda.CUresult {
+	var r cuda.CUresult
+	if l.fn, r = g.function(c, h); r != ok {
+		return r
+	}
+	if l.fn.mod.ctx != c {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	if r := l.check(); r != ok {
+		return r
+	}
+	l.params, r = arguments(l.fn.entry, params, extra)
+	return r
+}
+
+// clusterOf finds the cluster dimensions in a launch configuration, {1,1,1} where it has none.
+func clusterOf(config *cuda.CUlaunchConfig) ([3]uint32, bool) {
+	if config.NumAttrs > 0 && config.Attrs == 0 || config.NumAttrs > 64 {
+		return [3]uint32{}, false
+	}
+	for _, a := range sliceOf((*cuda.CUlaunchAttribute)(at(uint64(config.Attrs))), uint64(config.NumAttrs)) {
+		if a.Id == cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION {
+			return *(*[3]uint32)(unsafe.Pointer(&a.Value)), true
+		}
+	}
+	return [3]uint32{1, 1, 1}, true
+}

@@ -1,0 +1,273 @@
+package sim
+
+import (
+	"context"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// childOp is a graph inside a graph. Its steps are filled in when the outer graph is instantiated.
+func (g *GPU) childOp(child *graph) op {
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_GRAPH, params: child, run: func(ctx context.Context) error {
+		g.mu.Lock()
+		steps, r := g.stepsOf(child)
+		g.mu.Unlock()
+		if r != ok {
+			return &deviceError{r, "child graph"}
+		}
+		return runSteps(ctx, steps)
+	}}
+}
+
+// add is the common part of the cuGraphAdd…Node calls: build makes the operation with the lock held.
+func (g *GPU) add(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, build func() (op, cuda.CUresult)) cuda.CUresult {
+	gr, r := g.enterGraph(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if ph == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	nodes, r := g.nodesOf(gr, deps, nil, n)
+	if r != ok {
+		return r
+	}
+	o, r := build()
+	if r != ok {
+		return r
+	}
+	nd := g.addNode(gr, o, nodes)
+	if child, isChild := o.params.(*graph); isChild {
+		child.parent = nd
+	}
+	*ph = nd.handle
+	return ok
+}
+
+// change gives a node of that kind another operation.
+func (g *GPU) change(h cuda.CUgraphNode, kind cuda.CUgraphNodeType, build func() (op, cuda.CUresult)) cuda.CUresult {
+	n, r := g.enterNode(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if n.op.kind != kind {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	o, r := build()
+	if r == ok {
+		n.op = o
+	}
+	return r
+}
+
+// changeExec is change for the copy of a node in an executable graph.
+func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgraphNodeType, build func() (op, cuda.CUresult)) cuda.CUresult {
+	x, r := g.enterExec(hx)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	s := x.step(h)
+	if s == nil || s.op.kind != kind {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	o, r := build()
+	if r == ok {
+		s.op = o
+	}
+	return r
+}
+
+func (x *exec) step(h cuda.CUgraphNode) *step {
+	for i := range x.steps {
+		if x.steps[i].node.handle == h {
+			return &x.steps[i]
+		}
+	}
+	return nil
+}
+
+// params reads the parameters of a node of that kind.
+func params[T any](g *GPU, h cuda.CUgraphNode, null bool, give func(T)) cuda.CUresult {
+	n, r := g.enterNode(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	p, right := n.op.params.(T)
+	if !right || null {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	give(p)
+	return ok
+}
+
+// graphContext is the context of a node: the one named, or the current one.
+func (g *GPU) graphContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
+	var c *cudaContext
+	var r cuda.CUresult
+	if h == 0 {
+		c, r = g.currentOf(g.thread())
+	} else {
+		c, r = g.contextOf(h)
+	}
+	if r != ok {
+		return nil, r
+	}
+	return c, c.usable()
+}
+
+func (g *GPU) CuGraphAddEmptyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64) cuda.CUresult {
+	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) { return op{kind: cuda.CU_GRAPH_NODE_TYPE_EMPTY}, ok })
+}
+
+func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, child cuda.CUgraph) cuda.CUresult {
+	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
+		gr, found := lookup[*graph](g, child)
+		if !found || child == h {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		if len(gr.regions) > 0 {
+			return op{}, cuda.CUDA_ERROR_NOT_SUPPORTED
+		}
+		c, _ := g.clone(gr)
+		g.nameGraph(c)
+		return g.childOp(c), ok
+	})
+}
+
+func (g *GPU) CuGraphChildGraphNodeGetGraph(h cuda.CUgraphNode, ph *cuda.CUgraph) cuda.CUresult {
+	return params(g, h, ph == nil, func(gr *graph) { g.nameGraph(gr); *ph = gr.handle })
+}
+
+func (g *GPU) CuGraphAddEventRecordNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, e cuda.CUevent) cuda.CUresult {
+	return g.add(ph, h, deps, n, g.eventOp(e, g.recordOp))
+}
+
+func (g *GPU) CuGraphAddEventWaitNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, e cuda.CUevent) cuda.CUresult {
+	return g.add(ph, h, deps, n, g.eventOp(e, g.waitOp))
+}
+
+func (g *GPU) eventOp(h cuda.CUevent, make func(*event) op) func() (op, cuda.CUresult) {
+	return func() (op, cuda.CUresult) {
+		e, r := find[*event](g, h)
+		if r != ok {
+			return op{}, r
+		}
+		return make(e), ok
+	}
+}
+
+func (g *GPU) memsetOp(p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) func() (op, cuda.CUresult) {
+	return func() (op, cuda.CUresult) {
+		if _, r := g.graphContext(ctx); r != ok {
+			return op{}, r
+		}
+		if p == nil {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		f := &fill{dst: uint64(p.Dst), pitch: p.Pitch, value: p.Value, elem: p.ElementSize, width: p.Width, height: p.Height}
+		if r := g.checkFill(f); r != ok {
+			return op{}, r
+		}
+		return g.fillOp(f), ok
+	}
+}
+
+func (g *GPU) CuGraphAddMemsetNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) cuda.CUresult {
+	return g.add(ph, h, deps, n, g.memsetOp(p, ctx))
+}
+
+func (g *GPU) CuGraphMemsetNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMSET_NODE_PARAMS) cuda.CUresult {
+	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_MEMSET, g.memsetOp(p, 0))
+}
+
+func (g *GPU) CuGraphExecMemsetNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_MEMSET, g.memsetOp(p, ctx))
+}
+
+func (g *GPU) CuGraphMemsetNodeGetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMSET_NODE_PARAMS) cuda.CUresult {
+	return params(g, h, p == nil, func(f *fill) {
+		*p = cuda.CUDA_MEMSET_NODE_PARAMS{Dst: cuda.CUdeviceptr(f.dst), Pitch: f.pitch, Value: f.value, ElementSize: f.elem, Width: f.width, Height: f.height}
+	})
+}
+
+func (g *GPU) memcpyOp(p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) func() (op, cuda.CUresult) {
+	return func() (op, cuda.CUresult) {
+		if _, r := g.graphContext(ctx); r != ok {
+			return op{}, r
+		}
+		b, r := g.box3D(p)
+		if r == ok {
+			r = g.check(b)
+		}
+		if r != ok {
+			return op{}, r
+		}
+		return g.copyOp(b), ok
+	}
+}
+
+func (g *GPU) CuGraphAddMemcpyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) cuda.CUresult {
+	return g.add(ph, h, deps, n, g.memcpyOp(p, ctx))
+}
+
+func (g *GPU) CuGraphMemcpyNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY3D) cuda.CUresult {
+	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, g.memcpyOp(p, 0))
+}
+
+func (g *GPU) CuGraphExecMemcpyNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, g.memcpyOp(p, ctx))
+}
+
+// CuGraphMemcpyNodeGetParams describes the copy by what it does: offsets are part of the addresses.
+func (g *GPU) CuGraphMemcpyNodeGetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY3D) cuda.CUresult {
+	return params(g, h, p == nil, func(b *box) {
+		*p = cuda.CUDA_MEMCPY3D{
+			SrcPitch: b.src.pitch, SrcHeight: b.src.height, DstPitch: b.dst.pitch, DstHeight: b.dst.height,
+			WidthInBytes: b.width, Height: b.height, Depth: b.depth,
+		}
+		p.SrcMemoryType, p.SrcHost, p.SrcDevice = b.src.describe()
+		p.DstMemoryType, p.DstHost, p.DstDevice = b.dst.describe()
+	})
+}
+
+func (p place) describe() (cuda.CUmemorytype, uintptr, cuda.CUdeviceptr) {
+	if p.device {
+		return cuda.CU_MEMORYTYPE_DEVICE, 0, cuda.CUdeviceptr(p.addr)
+	}
+	return cuda.CU_MEMORYTYPE_HOST, uintptr(p.addr), 0
+}
+
+func (g *GPU) CuGraphNodeGetEnabled(hx cuda.CUgraphExec, h cuda.CUgraphNode, enabled *uint32) cuda.CUresult {
+	return g.withStep(hx, h, enabled == nil, func(s *step) {
+		*enabled = 1
+		if s.off {
+			*enabled = 0
+		}
+	})
+}
+
+func (g *GPU) CuGraphNodeSetEnabled(hx cuda.CUgraphExec, h cuda.CUgraphNode, enabled uint32) cuda.CUresult {
+	return g.withStep(hx, h, enabled > 1, func(s *step) { s.off = enabled == 0 })
+}
+
+func (g *GPU) withStep(hx cuda.CUgraphExec, h cuda.CUgraphNode, bad bool, use func(*step)) cuda.CUresult {
+	x, r := g.enterExec(hx)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	s := x.step(h)
+	if s == nil || bad {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	switch s.op.kind {
+	case cuda.CU_GRAPH_NODE_TYPE_KERNEL, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, cuda.CU_GRAPH_NODE_TYPE_MEMSET:
+		use(s)
+		return ok
+	}
+	return cuda.CUDA_ERROR_INVALID_VALUE
+}

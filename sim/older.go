@@ -1,0 +1,35 @@
+package sim
+
+import "scuda.dev/scuda/api/cuda"
+
+// The older names of calls that did not change.
+
+func (g *GPU) CuCtxCreate(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
+	return g.CuCtxCreate_v2(pctx, flags, dev)
+}
+
+func (g *GPU) CuCtxDestroy(h cuda.CUcontext) cuda.CUresult { return g.CuCtxDestroy_v2(h) }
+
+func (g *GPU) CuCtxPushCurrent(h cuda.CUcontext) cuda.CUresult { return g.CuCtxPushCurrent_v2(h) }
+
+func (g *GPU) CuCtxPopCurrent(pctx *cuda.CUcontext) cuda.CUresult { return g.CuCtxPopCurrent_v2(pctx) }
+
+func (g *GPU) CuDevicePrimaryCtxRelease(dev cuda.CUdevice) cuda.CUresult {
+	return g.CuDevicePrimaryCtxRelease_v2(dev)
+}
+
+func (g *GPU) CuDevicePrimaryCtxReset(dev cuda.CUdevice) cuda.CUresult {
+	return g.CuDevicePrimaryCtxReset_v2(dev)
+}
+
+func (g *GPU) CuDevicePrimaryCtxSetFlags(dev cuda.CUdevice, flags uint32) cuda.CUresult {
+	return g.CuDevicePrimaryCtxSetFlags_v2(dev, flags)
+}
+
+func (g *GPU) CuEventDestroy(h cuda.CUevent) cuda.CUresult { return g.CuEventDestroy_v2(h) }
+
+func (g *GPU) CuStreamDestroy(h cuda.CUstream) cuda.CUresult { return g.CuStreamDestroy_v2(h) }
+
+func (g *GPU) CuStreamBeginCapture(h cuda.CUstream) cuda.CUresult {
+	return g.CuStreamBeginCapture_v2(h, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
+}

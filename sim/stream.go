@@ -1,0 +1,429 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/ptx"
+)
+
+// task is one piece of work in a stream.
+type task struct {
+	deps []*task                     // of other streams
+	run  func(context.Context) error // nil: only a place in the stream
+	done chan struct{}
+	at   time.Time // when it was done; read after done
+}
+
+func (t *task) finished() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stream is a queue of tasks that a goroutine works off while there are any.
+type stream struct {
+	ctx       *cudaContext
+	handle    cuda.CUstream
+	id        uint64
+	flags     uint32
+	priority  int32
+	attrs     map[cuda.CUstreamAttrID]cuda.CUstreamAttrValue
+	destroyed bool
+
+	queue   []*task
+	last    *task
+	running bool
+
+	capture *capture
+	capDeps []*node // what the next captured node depends on
+}
+
+const (
+	leastPriority    = 0
+	greatestPriority = -5
+
+	streamLegacy    = cuda.CUstream(1)
+	streamPerThread = cuda.CUstream(2)
+)
+
+func (s *stream) owner() *cudaContext { return s.ctx }
+
+func (s *stream) legacy() bool { return s == s.ctx.legacy }
+
+// blocking streams and the legacy stream wait for each other.
+func (s *stream) blocking() bool {
+	return !s.legacy() && s.flags&uint32(cuda.CU_STREAM_NON_BLOCKING) == 0
+}
+
+func (s *stream) idle() bool { return s.last == nil || s.last.finished() }
+
+// newStream makes a stream of c. g.mu is held.
+func (g *GPU) newStream(c *cudaContext, flags uint32, priority int32) *stream {
+	s := &stream{ctx: c, id: g.nextID(), flags: flags, priority: min(max(priority, greatestPriority), leastPriority)}
+	c.streams[s] = struct{}{}
+	return s
+}
+
+// stream finds a stream by its handle, which may be one of the special ones. g.mu is held.
+func (g *GPU) stream(c *cudaContext, h cuda.CUstream) (*stream, cuda.CUresult) {
+	switch h {
+	case 0, streamLegacy:
+		return c.legacy, ok
+	case streamPerThread:
+		t := g.thread().id
+		s := c.perThread[t]
+		if s == nil {
+			s = g.newStream(c, 0, 0)
+			c.perThread[t] = s
+		}
+		return s, ok
+	}
+	s, r := find[*stream](g, h)
+	if r != ok {
+		return nil, r
+	}
+	return s, s.ctx.usable()
+}
+
+// enterStream is enter for calls about a stream.
+func (g *GPU) enterStream(h cuda.CUstream) (*stream, cuda.CUresult) {
+	c, r := g.enter()
+	if r != ok {
+		return nil, r
+	}
+	s, r := g.stream(c, h)
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return s, ok
+}
+
+// push puts work at the end of s. g.mu is held.
+func (g *GPU) push(s *stream, run func(context.Context) error, deps ...*task) *task {
+	t := &task{run: run, done: make(chan struct{})}
+	for _, d := range deps {
+		if d != nil && !d.finished() {
+			t.deps = append(t.deps, d)
+		}
+	}
+	switch c := s.ctx; {
+	case s.legacy():
+		for other := range c.streams {
+			if other.blocking() && !other.idle() {
+				t.deps = append(t.deps, other.last)
+			}
+		}
+	case s.blocking() && !c.legacy.idle():
+		t.deps = append(t.deps, c.legacy.last)
+	}
+	s.queue = append(s.queue, t)
+	s.last = t
+	if !s.running {
+		s.running = true
+		g.tasks.Add(1)
+		go g.drain(s)
+	}
+	return t
+}
+
+// drain does the work of s until there is none.
+func (g *GPU) drain(s *stream) {
+	defer g.tasks.Done()
+	for {
+		g.mu.Lock()
+		if len(s.queue) == 0 {
+			s.queue, s.running = nil, false
+			if s.destroyed {
+				delete(s.ctx.streams, s)
+			}
+			g.mu.Unlock()
+			return
+		}
+		t, c := s.queue[0], s.ctx
+		s.queue = s.queue[1:]
+		runCtx := c.run
+		g.mu.Unlock()
+
+		for _, d := range t.deps {
+			<-d.done
+		}
+		if t.run != nil && c.failed() == ok {
+			if err := t.run(runCtx); err != nil && c.failed() == ok {
+				g.log.Warn("sim: the context failed", "error", err)
+				c.stop(resultOf(err))
+			}
+		}
+		t.deps, t.run = nil, nil
+		t.at = time.Now()
+		close(t.done)
+	}
+}
+
+// deviceError is the failure of work on the simulated device.
+type deviceError struct {
+	Result cuda.CUresult
+	What   string
+}
+
+func (e *deviceError) Error() string { return "sim: " + e.What + ": " + e.Result.Error() }
+
+// resultOf says what the driver makes of an error of stream work.
+func resultOf(err error) cuda.CUresult {
+	if d, found := errors.AsType[*deviceError](err); found {
+		return d.Result
+	}
+	f, found := errors.AsType[*ptx.Fault](err)
+	if !found {
+		return cuda.CUDA_ERROR_LAUNCH_FAILED
+	}
+	switch f.Kind {
+	case ptx.IllegalAddress:
+		return cuda.CUDA_ERROR_ILLEGAL_ADDRESS
+	case ptx.Misaligned:
+		return cuda.CUDA_ERROR_MISALIGNED_ADDRESS
+	case ptx.Assert:
+		return cuda.CUDA_ERROR_ASSERT
+	case ptx.InvalidPC:
+		return cuda.CUDA_ERROR_INVALID_PC
+	case ptx.Timeout, ptx.Deadlock:
+		return cuda.CUDA_ERROR_LAUNCH_TIMEOUT
+	}
+	return cuda.CUDA_ERROR_LAUNCH_FAILED
+}
+
+// wait waits for tasks. g.mu is held, and given up meanwhile.
+func (g *GPU) wait(tasks []*task) {
+	g.mu.Unlock()
+	defer g.mu.Lock()
+	for _, t := range tasks {
+		<-t.done
+	}
+}
+
+// pending is what a synchronisation with s waits for.
+func (s *stream) pending() []*task {
+	var tasks []*task
+	if !s.idle() {
+		tasks = append(tasks, s.last)
+	}
+	if s.legacy() {
+		for other := range s.ctx.streams {
+			if other.blocking() && !other.idle() {
+				tasks = append(tasks, other.last)
+			}
+		}
+	}
+	return tasks
+}
+
+// waitContext waits for all work of c and says whether it went well. g.mu is held, and given up meanwhile.
+func (g *GPU) waitContext(c *cudaContext) cuda.CUresult {
+	tasks := c.legacy.pending()
+	for s := range c.streams {
+		if !s.idle() {
+			tasks = append(tasks, s.last)
+		}
+	}
+	g.wait(tasks)
+	return c.failed()
+}
+
+// waitAll waits for all work of all contexts. g.mu is held, and given up meanwhile.
+func (g *GPU) waitAll() {
+	for _, c := range slices.Collect(maps.Keys(g.contexts)) {
+		g.waitContext(c)
+	}
+}
+
+// op is work on its way into a stream, or into the graph that the stream captures.
+type op struct {
+	kind   cuda.CUgraphNodeType
+	run    func(context.Context) error
+	params any // of the graph node
+}
+
+// submit puts o into s. The task is nil when it was captured. g.mu is held.
+func (g *GPU) submit(s *stream, o op) (*task, cuda.CUresult) {
+	if s.capture != nil {
+		_, r := s.capture.add(s, o)
+		return nil, r
+	}
+	if r := g.implicitInCapture(s); r != ok {
+		return nil, r
+	}
+	return g.push(s, o.run), ok
+}
+
+// HostFunc puts a host function into a stream; f may block.
+func (g *GPU) HostFunc(h cuda.CUstream, f func()) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	_, r = g.submit(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_HOST, run: func(context.Context) error { f(); return nil }})
+	return r
+}
+
+func (g *GPU) CuStreamCreate(ph *cuda.CUstream, flags uint32) cuda.CUresult {
+	return g.CuStreamCreateWithPriority(ph, flags, 0)
+}
+
+func (g *GPU) CuStreamCreateWithPriority(ph *cuda.CUstream, flags uint32, priority int32) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if ph == nil || flags&^uint32(cuda.CU_STREAM_NON_BLOCKING) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	s := g.newStream(c, flags, priority)
+	s.handle = cuda.CUstream(g.objects.add(s))
+	*ph = s.handle
+	return ok
+}
+
+func (g *GPU) CuStreamDestroy_v2(h cuda.CUstream) cuda.CUresult {
+	if h <= streamPerThread {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if s.capture != nil {
+		s.capture.invalidate()
+		s.capture.leave(s)
+	}
+	g.objects.drop(uint64(h))
+	s.destroyed = true
+	if !s.running {
+		delete(s.ctx.streams, s)
+	}
+	return ok
+}
+
+func (g *GPU) CuStreamQuery(h cuda.CUstream) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if r := g.syncInCapture(s); r != ok {
+		return r
+	}
+	if len(s.pending()) > 0 {
+		return cuda.CUDA_ERROR_NOT_READY
+	}
+	return s.ctx.failed()
+}
+
+func (g *GPU) CuStreamSynchronize(h cuda.CUstream) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if r := g.syncInCapture(s); r != ok {
+		return r
+	}
+	g.wait(s.pending())
+	return s.ctx.failed()
+}
+
+// readStream answers from a stream.
+func (g *GPU) readStream(h cuda.CUstream, null bool, read func(*stream)) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if null {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	read(s)
+	return ok
+}
+
+func (g *GPU) CuStreamGetPriority(h cuda.CUstream, priority *int32) cuda.CUresult {
+	return g.readStream(h, priority == nil, func(s *stream) { *priority = s.priority })
+}
+
+func (g *GPU) CuStreamGetFlags(h cuda.CUstream, flags *uint32) cuda.CUresult {
+	return g.readStream(h, flags == nil, func(s *stream) { *flags = s.flags })
+}
+
+func (g *GPU) CuStreamGetId(h cuda.CUstream, id *uint64) cuda.CUresult {
+	return g.readStream(h, id == nil, func(s *stream) { *id = s.id })
+}
+
+func (g *GPU) CuStreamGetCtx(h cuda.CUstream, ctx *cuda.CUcontext) cuda.CUresult {
+	return g.readStream(h, ctx == nil, func(s *stream) { *ctx = s.ctx.handle })
+}
+
+func (g *GPU) CuStreamGetCtx_v2(h cuda.CUstream, ctx *cuda.CUcontext, green *cuda.CUgreenCtx) cuda.CUresult {
+	return g.readStream(h, ctx == nil, func(s *stream) {
+		*ctx = s.ctx.handle
+		if green != nil {
+			*green = 0
+		}
+	})
+}
+
+func (g *GPU) CuStreamGetDevice(h cuda.CUstream, dev *cuda.CUdevice) cuda.CUresult {
+	return g.readStream(h, dev == nil, func(s *stream) { *dev = cuda.CUdevice(s.ctx.dev.ordinal) })
+}
+
+// streamAttrs are hints about caches and waiting, kept but without effect here.
+var streamAttrs = map[cuda.CUstreamAttrID]bool{
+	cuda.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:   true,
+	cuda.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: true,
+	cuda.CU_LAUNCH_ATTRIBUTE_PRIORITY:               true,
+	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:        true,
+	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:    true,
+}
+
+func (g *GPU) CuStreamGetAttribute(h cuda.CUstream, id cuda.CUstreamAttrID, value *cuda.CUstreamAttrValue) cuda.CUresult {
+	return g.readStream(h, value == nil || !streamAttrs[id], func(s *stream) { *value = s.attrs[id] })
+}
+
+func (g *GPU) CuStreamSetAttribute(h cuda.CUstream, id cuda.CUstreamAttrID, value *cuda.CUstreamAttrValue) cuda.CUresult {
+	return g.readStream(h, value == nil || !streamAttrs[id], func(s *stream) {
+		if s.attrs == nil {
+			s.attrs = map[cuda.CUstreamAttrID]cuda.CUstreamAttrValue{}
+		}
+		s.attrs[id] = *value
+	})
+}
+
+func (g *GPU) CuStreamCopyAttributes(dst, src cuda.CUstream) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	d, r := g.stream(c, dst)
+	if r != ok {
+		return r
+	}
+	s, r := g.stream(c, src)
+	if r != ok {
+		return r
+	}
+	d.attrs = map[cuda.CUstreamAttrID]cuda.CUstreamAttrValue{}
+	for id, v := range s.attrs {
+		d.attrs[id] = v
+	}
+	return ok
+}
