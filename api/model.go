@@ -107,6 +107,7 @@ type Library struct {
 // Type is a typedef resolved to what it is.
 type Type struct {
 	Name, Underlying string
+	Text             string // what the typedef says: another name, "enum X", "struct X", "struct X *", "T (*)(…)"
 	Size, Align      int
 	Kind             string // "int", "uint", "float", "enum", "handle", "pointer", "struct", "func"
 }

@@ -127,7 +127,7 @@ func (r *resolver) typedef(name string, depth int) (Type, error) {
 	if !ok || depth > 16 {
 		return Type{}, &InputError{r.file, name, "typedef chain does not end"}
 	}
-	t := Type{Name: name, Underlying: name}
+	t := Type{Name: name, Underlying: name, Text: under}
 	if size := r.facts.Sizes[name]; size != nil {
 		t.Size, t.Align = size[0], size[1]
 	}
@@ -152,7 +152,7 @@ func (r *resolver) typedef(name string, depth int) (Type, error) {
 		if err != nil {
 			return Type{}, err
 		}
-		u.Name = name
+		u.Name, u.Text = name, under
 		return u, nil
 	}
 	if t.Size == 0 {
@@ -329,3 +329,6 @@ func (lib *Library) EnumTypedef(tag string) string {
 	}
 	return ""
 }
+
+// Tag is the C name behind the typedef: "struct X" or "union X".
+func (s *Struct) Tag() string { return s.tag }

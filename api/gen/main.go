@@ -21,6 +21,7 @@ var emitters = []struct {
 	{"wire structures", emitWire},
 	{"server dispatch", emitDispatch},
 	{"driver on the real libraries", emitReal},
+	{"C header", emitHeader},
 	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
 }
