@@ -149,6 +149,9 @@ func (s *Session) opened(fd int) {
 // Welcome is what the server said when the session was opened.
 func (s *Session) Welcome() *transport.Welcome { return s.welcome }
 
+// Server is the server's address as the session knows it.
+func (s *Session) Server() string { return s.conn.Remote() }
+
 // lost is the result of every call once the session has ended, else 0.
 func (s *Session) lost() int32 { return int32(atomic.LoadUint32(&s.shared.Lost)) }
 

@@ -1,0 +1,177 @@
+package main
+
+/*
+#include <stdlib.h>
+#include "../front/core.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"scuda.dev/scuda/fatbin"
+	"scuda.dev/scuda/shim/session"
+	"scuda.dev/scuda/transport"
+)
+
+// bytes is the program's memory at p.
+func bytes(p unsafe.Pointer, n C.uint64_t) []byte {
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(p), int(n))
+}
+
+//export scuda_core_open
+func scuda_core_open(shared *C.struct_scuda_shared, boot *C.struct_scuda_boot) C.int32_t {
+	if r := open((*session.Shared)(unsafe.Pointer(shared))); r != session.Success {
+		return C.int32_t(r)
+	}
+	s := current.Load()
+	w := s.Welcome()
+	boot.driver_version = C.int32_t(w.DriverVersion)
+	boot.device_count = C.int32_t(len(w.Devices))
+	boot.devices = devices(w.Devices)
+	text(boot.server[:], s.Server())
+	return 0
+}
+
+// text copies s into a C string of fixed size.
+func text(dst []C.char, s string) {
+	for i := range dst {
+		if i == len(dst)-1 || i >= len(s) {
+			dst[i] = 0
+			return
+		}
+		dst[i] = C.char(s[i])
+	}
+}
+
+func devices(list []transport.Device) *C.struct_scuda_device {
+	if len(list) == 0 {
+		return nil
+	}
+	p := (*C.struct_scuda_device)(C.calloc(C.size_t(len(list)), C.sizeof_struct_scuda_device))
+	all := unsafe.Slice(p, len(list))
+	for i := range all {
+		d, o := &list[i], &all[i]
+		text(o.name[:], d.Name)
+		text(o.pci_bus_id[:], d.PCIBusID)
+		o.uuid = *(*[16]C.uint8_t)(unsafe.Pointer(&d.UUID))
+		o.uuid_v1 = *(*[16]C.uint8_t)(unsafe.Pointer(&d.UUIDv1))
+		o.luid = *(*[8]C.uint8_t)(unsafe.Pointer(&d.LUID))
+		o.total_mem = C.uint64_t(d.TotalMem)
+		o.attributes = *(*[256]C.int32_t)(unsafe.Pointer(&d.Attributes))
+		o.attribute_result = *(*[256]C.int32_t)(unsafe.Pointer(&d.AttributeResult))
+		o.limits = *(*[16]C.uint64_t)(unsafe.Pointer(&d.Limits))
+		o.limit_result = *(*[16]C.int32_t)(unsafe.Pointer(&d.LimitResult))
+		o.priority_least, o.priority_greatest = C.int32_t(d.PriorityLeast), C.int32_t(d.PriorityGreatest)
+		o.ctx_api_version, o.ctx_flags = C.uint32_t(d.CtxAPIVersion), C.uint32_t(d.CtxFlags)
+		o.tpc_map_bytes = C.uint64_t(d.TPCMapBytes)
+		o.tpc_in_gpc = *(*[256]C.uint8_t)(unsafe.Pointer(&d.TPCInGPC))
+		o.gpc_of_tpc = *(*[256]C.uint8_t)(unsafe.Pointer(&d.GPCOfTPC))
+	}
+	return p
+}
+
+//export scuda_core_call
+func scuda_core_call(c *C.struct_scuda_call) {
+	s := current.Load()
+	if s == nil {
+		c.result = C.int32_t(session.SystemNotReady)
+		return
+	}
+	call := session.Call{End: uint64(c.end), Thread: uint32(c.thread), Reply: bytes(c.reply, C.uint64_t(c.reply_cap))}
+	s.Call(&call)
+	c.result, c.reply_len = C.int32_t(call.Result), C.uint32_t(call.Length)
+}
+
+//export scuda_core_bulk
+func scuda_core_bulk(end C.uint64_t, data unsafe.Pointer, n C.uint64_t) C.int32_t {
+	s := current.Load()
+	if s == nil {
+		return C.int32_t(session.SystemNotReady)
+	}
+	return C.int32_t(s.Bulk(uint64(end), bytes(data, n)))
+}
+
+//export scuda_core_transfer
+func scuda_core_transfer(dst unsafe.Pointer, n C.uint64_t, thread, async C.uint32_t) C.uint32_t {
+	s := current.Load()
+	if s == nil {
+		return thread
+	}
+	return C.uint32_t(s.Transfer(bytes(dst, n), uint32(thread), async != 0))
+}
+
+//export scuda_core_overlaps
+func scuda_core_overlaps(p unsafe.Pointer, n C.uint64_t) C.int32_t {
+	if s := current.Load(); s != nil && s.Overlaps(bytes(p, n)) {
+		return 1
+	}
+	return 0
+}
+
+//export scuda_core_source
+func scuda_core_source(src unsafe.Pointer, n C.uint64_t) C.uint32_t {
+	s := current.Load()
+	if s == nil {
+		return 0
+	}
+	return C.uint32_t(s.Source(bytes(src, n)))
+}
+
+//export scuda_core_hostfn
+func scuda_core_hostfn(fn, user unsafe.Pointer, stream C.uint64_t, kind, keep C.uint32_t) C.uint64_t {
+	s := current.Load()
+	if s == nil {
+		return 0
+	}
+	return C.uint64_t(s.HostFunction(session.HostFunction{Func: uintptr(fn), User: uintptr(user), Stream: uint64(stream), Kind: uint32(kind), Keep: keep != 0}))
+}
+
+// Attributes of a device that make up its compute capability.
+const (
+	attributeMajor = 75
+	attributeMinor = 76
+)
+
+//export scuda_core_image
+func scuda_core_image(image unsafe.Pointer, n C.uint64_t, device C.uint32_t, hash *C.uint8_t, errText *C.char, errCap C.uint32_t) C.int32_t {
+	fail := func(r int32, err error) C.int32_t {
+		logger().Debug("module image refused", "result", r, "error", err)
+		if errText != nil && errCap > 0 {
+			text(unsafe.Slice(errText, int(errCap)), err.Error())
+		}
+		return C.int32_t(r)
+	}
+	s := current.Load()
+	if s == nil {
+		return C.int32_t(session.SystemNotReady)
+	}
+	list := s.Welcome().Devices
+	if int(device) >= len(list) {
+		return C.int32_t(session.InvalidValue)
+	}
+	img, err := fatbin.FromMemory(image, uint64(n))
+	if err != nil {
+		return fail(session.InvalidImage, err)
+	}
+	a := &list[device].Attributes
+	h, r, err := s.Image(img, uint32(a[attributeMajor]*10+a[attributeMinor]))
+	if err != nil {
+		return fail(r, err)
+	}
+	copy(bytes(unsafe.Pointer(hash), C.uint64_t(len(h))), h[:])
+	return C.int32_t(r)
+}
+
+//export scuda_core_close
+func scuda_core_close() {
+	if s := current.Load(); s != nil {
+		s.Close()
+	}
+}
+
+//export scuda_core_log
+func scuda_core_log(level C.int32_t, line *C.char) { logLine(int32(level), C.GoString(line)) }

@@ -1,0 +1,84 @@
+// Command core is libscuda-core.so: package shim/session behind the C interface of shim/front/core.h. It is built with -buildmode=c-shared and
+// loaded by the front on the first call that needs a server.
+//
+// It lives in somebody else's process, so it keeps small and quiet: asynchronous preemption (a signal) is switched off by the linker flag
+// -X runtime.godebugDefault=asyncpreemptoff=1 (a //go:debug line cannot name it), name resolution is Go's own (build tags netgo and
+// osusergo), and nothing happens before scuda_core_open.
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/shim/session"
+	"scuda.dev/scuda/transport"
+)
+
+// version is the release, set by the linker.
+var version = "dev"
+
+// processors is how many threads may be inside Go at once without one of them waiting until the runtime notices that another is blocked.
+const processors = 32
+
+var (
+	current atomic.Pointer[session.Session]
+	logger  = sync.OnceValue(config.Logger)
+	opening sync.Mutex
+)
+
+func init() {
+	runtime.GOMAXPROCS(max(processors, runtime.NumCPU()))
+	debug.SetGCPercent(50)
+}
+
+func main() {} // never runs in a shared library
+
+// open connects; the result is 0 or a CUresult, and what went wrong has been logged.
+func open(shared *session.Shared) int32 {
+	opening.Lock()
+	defer opening.Unlock()
+	if current.Load() != nil {
+		return session.Success
+	}
+	log := logger()
+	addr, _, err := config.Server()
+	if err == nil && addr == "" {
+		log.Error("no server is configured: set SCUDA_SERVER=HOST:PORT, or remember one with 'scuda HOST:PORT'")
+		return session.SystemNotReady
+	}
+	var token []byte
+	if err == nil {
+		token, err = config.Token()
+	}
+	if err != nil {
+		log.Error(err.Error())
+		return session.SystemNotReady
+	}
+	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Opened: rememberSocket})
+	if err != nil {
+		log.Error(err.Error())
+		return session.SystemNotReady
+	}
+	current.Store(s)
+	return session.Success
+}
+
+func hello() transport.Hello {
+	h := transport.Hello{Version: version, Digest: cuda.Digest, PID: os.Getpid()}
+	h.Host, _ = os.Hostname()
+	if exe, err := os.Executable(); err == nil {
+		h.Program = filepath.Base(exe)
+	}
+	return h
+}
+
+func logLine(level int32, text string) {
+	logger().Log(nil, slog.Level(level), text) //nolint:staticcheck // no context comes from C
+}

@@ -1,0 +1,47 @@
+package main
+
+/*
+#include <stdint.h>
+#include <stdlib.h>
+#include <pthread.h>
+#include <unistd.h>
+
+// A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may run there.
+enum { max_sockets = 8 };
+static int scuda_sockets[max_sockets];
+static int scuda_socket_count;
+
+static void scuda_in_child(void) {
+	for (int i = 0; i < scuda_socket_count; i++) close(scuda_sockets[i]);
+	scuda_socket_count = 0;
+}
+
+static void scuda_remember_socket(int fd) {
+	if (scuda_socket_count == 0) pthread_atfork(NULL, NULL, scuda_in_child);
+	if (scuda_socket_count < max_sockets) scuda_sockets[scuda_socket_count++] = fd;
+}
+
+static void scuda_run_host(uintptr_t fn, uintptr_t user, uint64_t stream, uint32_t kind, int32_t status) {
+	if (kind == 1) ((void (*)(void *, int32_t, void *))fn)((void *)stream, status, (void *)user);
+	else ((void (*)(void *))fn)((void *)user);
+}
+*/
+import "C"
+
+import (
+	"sync"
+
+	"scuda.dev/scuda/shim/session"
+)
+
+var sockets sync.Mutex
+
+func rememberSocket(fd int) {
+	sockets.Lock()
+	defer sockets.Unlock()
+	C.scuda_remember_socket(C.int(fd))
+}
+
+func runHost(f session.HostFunction, status int32) {
+	C.scuda_run_host(C.uintptr_t(f.Func), C.uintptr_t(f.User), C.uint64_t(f.Stream), C.uint32_t(f.Kind), C.int32_t(status))
+}
