@@ -38,14 +38,14 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVarP(&o.listen, "listen", "l", "", "serve the GPUs of this machine on `ADDR` (HOST:PORT; port 0 picks one); without ADDR on "+onLoopback)
 	f.Lookup("listen").NoOptDefVal = onLoopback
-	f.StringVar(&o.gpu, "gpu", "auto", "GPUs to serve: `real|sim|auto` (auto: the real ones where there is a driver, else simulated)")
+	f.StringVar(&o.gpu, "gpu", "auto", "`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated)")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that clients must present (serving), or that is presented")
 	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
-	f.IntVar(&o.sessions, "max-sessions", 0, "clients at once, 0: no limit (`N`)")
-	f.IntVar(&o.warm, "warm", 1, "worker processes kept ready (`N`)")
-	f.Var(&o.simMemory, "sim-memory", "memory of the simulated GPU, such as 4GiB (`SIZE`)")
-	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long clients may go on after SIGTERM (`TIME`)")
+	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
+	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
+	f.Var(&o.simMemory, "sim-memory", "`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
+	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
 	withEnv(f, serveFlags...)
 }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"scuda": main})
+}
+
+// The scripts test the command line without a server; package e2e has those with one.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("XDG_CONFIG_HOME", e.WorkDir+"/config")
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			e.Setenv("CLOSED", l.Addr().String()) // a port where nobody listens
+			return l.Close()
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+// exits CODE PROGRAM ARGS... runs a program that must end with the exit code; what it printed is matched with stdout and stderr.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var e *exec.ExitError
+	if errors.As(err, &e) {
+		got = e.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, not %d", got, want)
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	for s, want := range map[string]uint64{"0": 0, "7": 7, "7B": 7, "1KiB": 1 << 10, "3 MiB": 3 << 20, "4GiB": 4 << 30, "4g": 4 << 30, "2T": 2 << 40} {
+		var b byteSize
+		if err := b.Set(s); err != nil || uint64(b) != want {
+			t.Errorf("%q: %d, %v", s, b, err)
+		}
+	}
+	for _, s := range []string{"", "GiB", "-1", "1.5GiB", "4GB4", "99999999999TiB", "x"} {
+		var b byteSize
+		if err := b.Set(s); err == nil {
+			t.Errorf("%q: %d", s, b)
+		}
+	}
+	for b, want := range map[byteSize]string{0: "0 B", 1023: "1023 B", 1 << 30: "1 GiB", 150109880320: "139.8 GiB", 1536: "1.5 KiB"} {
+		if got := b.String(); got != want {
+			t.Errorf("%d: %q, not %q", uint64(b), got, want)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("SCUDA_CACHE_DIR", "/from/env")
+	t.Setenv("SCUDA_MAX_SESSIONS", "9")
+	t.Setenv("SCUDA_GPU", "")
+	var o serveOptions
+	flags := newFlags(&o)
+	if err := flags.Parse([]string{"--max-sessions", "3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := applyEnv(flags); err != nil {
+		t.Fatal(err)
+	}
+	if o.cacheDir != "/from/env" || o.sessions != 3 || o.gpu != "auto" {
+		t.Errorf("got %+v", o)
+	}
+	t.Setenv("SCUDA_WARM", "many")
+	var e *exitError
+	if err := applyEnv(newFlags(&o)); !errors.As(err, &e) || e.code != exitUsage || !strings.Contains(err.Error(), "SCUDA_WARM") {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range serveFlags {
+		if f := flags.Lookup(name); !strings.Contains(f.Usage, envName(name)) {
+			t.Errorf("--%s does not name its twin: %s", name, f.Usage)
+		}
+	}
+}
+
+func newFlags(o *serveOptions) *pflag.FlagSet {
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o.flags(f)
+	return f
+}
+
+func TestListEnvironment(t *testing.T) {
+	env := []string{"A=1", "LD_PRELOAD=/x/libx.so", "B=2"}
+	env = prependEnv(env, "LD_PRELOAD", "/lib/libscuda.so")
+	env = prependEnv(env, "LD_PRELOAD", "/lib/libscuda.so") // a second time changes nothing
+	env = prependEnv(env, "LD_LIBRARY_PATH", "/lib")
+	env = setEnv(env, "A", "")
+	want := "B=2 LD_PRELOAD=/lib/libscuda.so:/x/libx.so LD_LIBRARY_PATH=/lib"
+	if got := strings.Join(env, " "); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestLibFolder(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("SCUDA_LIB", folder)
+	if _, err := libFolder(); !errors.Is(err, errNoLibraries) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.WriteFile(folder+"/libscuda.so", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := libFolder(); got != folder || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
