@@ -222,7 +222,7 @@ func (c *cfront) header(out *Output) error {
 			if err != nil {
 				return err
 			}
-			b.f("int32_t scuda_wire_%s(%s);\n", f.Name, join(decl, "uint32_t flags"))
+			b.f("int32_t scuda_wire_%s(%s);\n", f.Name, join(decl, "uint32_t how"))
 		}
 	}
 	b.f("#endif\n")

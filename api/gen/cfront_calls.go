@@ -20,7 +20,7 @@ func (c *cfront) calls(out *Output) error {
 			return err
 		}
 		w := &callWriter{cfront: c, f: f, b: b}
-		b.f("\nint32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t flags"))
+		b.f("\nint32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t how"))
 		w.checks()
 		w.request()
 		w.send()
@@ -127,9 +127,9 @@ func (w *callWriter) request() {
 		}
 	}
 	if w.f.Class != api.Async {
-		b.f("  flags |= SCUDA_ANSWER;\n")
+		b.f("  how |= SCUDA_ANSWER;\n")
 	}
-	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, flags, %s);\n", w.f.Name, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
+	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, how, %s);\n", w.f.Name, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
 	b.f("  if (r) {\n")
 	w.freeNew("    ")
 	b.f("    return r;\n  }\n  uint8_t *p = c.payload;\n")

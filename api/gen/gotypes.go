@@ -26,6 +26,7 @@ func emitGo(spec *api.Spec, out *Output) error {
 			"zz_consts_gen.go": func(b *buffer) error { return goConsts(b, p.lib) },
 			"zz_ops_gen.go":    func(b *buffer) error { return goOps(b, spec, p.lib, p.result) },
 			"zz_driver_gen.go": func(b *buffer) error { return goDriver(b, p.lib, p.result, p.fallback) },
+			"zz_layout_gen_test.go": func(b *buffer) error { return goLayouts(b, p.lib) },
 		}
 		for _, name := range slices.Sorted(maps.Keys(files)) {
 			b := &buffer{}
@@ -84,24 +85,11 @@ func goFields(b *buffer, lib *api.Library, s *api.Struct) {
 	if len(s.Fields) == 0 {
 		b.f("Data %s\n", bytesOf(s.Size, s.Align))
 	}
-	at, unions := 0, 0
-	used := map[string]bool{}
+	at, names := 0, &fieldNames{}
 	for _, f := range s.Fields {
 		size, align, kind := fieldShape(lib, f)
 		at = pad(b, at, f.Offset)
-		name := fieldName(f.Name)
-		if name == "" {
-			unions++
-			name = "U"
-			if unions > 1 {
-				name += fmt.Sprint(unions)
-			}
-		}
-		for used[name] {
-			name += "_"
-		}
-		used[name] = true
-		b.f("%s ", name)
+		b.f("%s ", names.next(f))
 		for _, d := range f.Array {
 			b.f("[%d]", d)
 		}
@@ -143,6 +131,37 @@ func fieldShape(lib *api.Library, f api.Field) (size, align int, kind string) {
 	}
 	t, _ := lib.Lookup(f.CType)
 	return t.Size, t.Align, t.Kind
+}
+
+// fieldNames gives the fields of one record their Go names; a nameless union is called U.
+type fieldNames struct{ used []string }
+
+func (n *fieldNames) next(f api.Field) string {
+	name := cmp.Or(fieldName(f.Name), "U")
+	for slices.Contains(n.used, name) {
+		name += "_"
+	}
+	n.used = append(n.used, name)
+	return name
+}
+
+// goLayouts writes a test that compares the Go compiler's sizes and offsets with the facts.
+func goLayouts(b *buffer, lib *api.Library) error {
+	b.f("\nimport (\n\"testing\"\n\"unsafe\"\n)\n\nfunc TestLayouts(t *testing.T) {\nfor _, c := range []struct {\nwhat string\nhave uintptr\nwant uintptr\n}{\n")
+	for _, s := range lib.Structs {
+		g := api.GoTypeName(s.Name)
+		b.f("{\"size of %s\", unsafe.Sizeof(*new(%s)), %d},\n", g, g, s.Size)
+		if s.Union {
+			continue
+		}
+		names := &fieldNames{}
+		for _, f := range s.Fields {
+			name := names.next(f)
+			b.f("{\"%s.%s\", unsafe.Offsetof(new(%s).%s), %d},\n", g, name, g, name, f.Offset)
+		}
+	}
+	b.f("} {\nif c.have != c.want {\nt.Errorf(\"%%s is %%d, want %%d\", c.what, c.have, c.want)\n}\n}\n}\n")
+	return nil
 }
 
 func fieldName(c string) string { return api.GoName(strings.TrimLeft(c, "_")) }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"scuda.dev/scuda/api"
+)
+
+func spec(t *testing.T) *api.Spec {
+	t.Helper()
+	s, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Every generated file of the tree is what the generator writes now.
+func TestUpToDate(t *testing.T) {
+	if err := run("../..", true); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckFindsStaleFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := NewOutput(dir, false).File("a/b.txt", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		content string
+		stale   bool
+	}{{"old", false}, {"new", true}} {
+		out := NewOutput(dir, true)
+		if err := out.File("a/b.txt", []byte(c.content)); err != nil {
+			t.Fatal(err)
+		}
+		if err := out.Close(); (err != nil) != c.stale {
+			t.Errorf("%s: %v", c.content, err)
+		}
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "a/b.txt")); string(b) != "old" {
+		t.Error("check mode wrote a file")
+	}
+}
+
+// The C compiler agrees with the facts about every record of the header, in C and in C++.
+func TestHeader(t *testing.T) {
+	s := spec(t)
+	var src bytes.Buffer
+	src.WriteString("#include <cuda.h>\n#ifdef __cplusplus\n#define _Static_assert static_assert\n#endif\n")
+	fields := 0
+	for _, r := range s.CUDA.Structs {
+		fmt.Fprintf(&src, "_Static_assert(sizeof(%s) == %d, \"size\");\n", r.Name, r.Size)
+		for _, f := range r.Fields {
+			if f.Name != "" {
+				fields++
+				fmt.Fprintf(&src, "_Static_assert(offsetof(%s, %s) == %d, \"%s.%s\");\n", r.Name, f.Name, f.Offset, r.Name, f.Name)
+			}
+		}
+	}
+	if fields < 400 {
+		t.Errorf("only %d fields are compared", fields)
+	}
+	for _, fn := range s.CUDA.Funcs {
+		if !fn.NoProto {
+			fmt.Fprintf(&src, "void *p_%s = (void *)%s;\n", fn.Name, fn.Name)
+		}
+	}
+	dir := t.TempDir()
+	for _, c := range [][]string{{"gcc", "-std=c11", "a.c"}, {"gcc", "-std=c11", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "b.c"}, {"g++", "-std=c++17", "c.cc"}} {
+		text := src.String()
+		if c[0] == "g++" || len(c) == 4 {
+			text, _, _ = strings.Cut(text, "void *p_") // function pointers there would be renamed by the macros, or need other casts
+		}
+		file := filepath.Join(dir, c[len(c)-1])
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args := append(c[1:len(c)-1:len(c)-1], "-Wall", "-Wextra", "-Werror", "-I../../shim/include", "-c", file, "-o", file+".o")
+		if out, err := exec.Command(c[0], args...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", c, err, out)
+		}
+	}
+}
