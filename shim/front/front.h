@@ -193,6 +193,7 @@ struct scuda_func {            /* data of a function's or kernel's slot */
   int32_t attr[16];            /* INT32_MIN: not known */
   uint32_t param_count, param_bytes;
   struct scuda_param *params;
+  uint64_t good_config;        /* hash of the last launch with attributes that the driver accepted */
   char *name;
 };
 static inline struct scuda_func *scuda_func(uint64_t handle) {
@@ -200,6 +201,7 @@ static inline struct scuda_func *scuda_func(uint64_t handle) {
   return s && (s->kind == KIND_CUfunction || s->kind == KIND_CUkernel) ? s->data : NULL;
 }
 int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
+void scuda_occupancy_changed(void);
 int32_t scuda_load_wrapper(uint64_t *module, const void *image);  /* CUDART_INTERFACE */
 
 /* ---- private tables (tables.c) ---- */

@@ -1,0 +1,92 @@
+/* A core that answers by itself (see ../../core.h): it takes the commands off the ring and gives every synchronous call the same answer.
+ * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0) and FAKECORE_REPLY=none|zeros|noise say what. */
+#include "../../core.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct scuda_shared *shared;
+static struct scuda_device devices[4];
+static uint64_t noise_state = 88172645463325252ull;
+
+static long setting(const char *name, long otherwise) {
+  const char *s = getenv(name);
+  return s && *s ? strtol(s, NULL, 10) : otherwise;
+}
+
+static uint8_t noise(void) {
+  noise_state ^= noise_state << 13;
+  noise_state ^= noise_state >> 7;
+  noise_state ^= noise_state << 17;
+  return (uint8_t)noise_state;
+}
+
+static void drain(void) { __atomic_store_n(&shared->head, __atomic_load_n(&shared->tail, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE); }
+
+int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
+  shared = s;
+  boot->driver_version = (int32_t)setting("FAKECORE_DRIVER", 13000);
+  boot->device_count = (int32_t)setting("FAKECORE_DEVICES", 1);
+  boot->devices = devices;
+  strcpy(boot->server, "fake:1");
+  for (int i = 0; i < 4; i++) {
+    struct scuda_device *d = &devices[i];
+    strcpy(d->name, "fake GPU");
+    for (int k = 0; k < 16; k++) d->uuid[k] = d->uuid_v1[k] = (uint8_t)(16 * i + k);
+    strcpy(d->pci_bus_id, "0000:1B:00.0");
+    d->total_mem = 1ull << 36;
+    d->attributes[1] = d->attributes[2] = d->attributes[3] = 1024;   /* threads in a block, block dimensions */
+    d->attributes[4] = 64;
+    d->attributes[5] = 2147483647;                                  /* grid dimensions */
+    d->attributes[6] = d->attributes[7] = 65535;
+    d->attributes[8] = 49152;
+    d->attributes[10] = 32;
+    d->attributes[33] = 0x1b + i;                                   /* PCI bus, device, domain */
+    d->attributes[34] = i;
+    d->attributes[50] = 2 * i;
+    d->attributes[41] = 1;
+    d->attributes[75] = 9;
+    d->priority_greatest = -5;
+    d->ctx_api_version = 13000;
+  }
+  return 0;
+}
+
+void scuda_core_call(struct scuda_call *c) {
+  const char *mode = getenv("FAKECORE_REPLY");
+  drain();
+  c->result = (int32_t)setting("FAKECORE_RESULT", 0);
+  c->reply_len = 0;
+  if (!mode || !strcmp(mode, "none") || !c->reply) return;
+  c->reply_len = c->reply_cap;
+  for (uint32_t k = 0; k < c->reply_cap; k++) ((uint8_t *)c->reply)[k] = strcmp(mode, "noise") ? 0 : noise();
+}
+
+int32_t scuda_core_bulk(uint64_t end, const void *data, uint64_t bytes) {
+  (void)end, (void)data, (void)bytes;
+  drain();
+  return 0;
+}
+
+uint32_t scuda_core_transfer(void *dst, uint64_t bytes, uint32_t thread, uint32_t async) {
+  static uint32_t next = 65536;
+  (void)dst, (void)bytes;
+  return async ? __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) : thread;
+}
+
+int32_t scuda_core_overlaps(const void *p, uint64_t bytes) { return (void)p, (void)bytes, 0; }
+uint32_t scuda_core_source(const void *src, uint64_t bytes) { return (void)src, (void)bytes, 1; }
+
+uint64_t scuda_core_hostfn(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep) {
+  return (void)fn, (void)user, (void)stream, (void)kind, (void)keep, 1;
+}
+
+int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap) {
+  (void)image, (void)bytes, (void)device;
+  memset(hash, 7, 32);
+  if (err_cap) *err = 0;
+  return 0;
+}
+
+void scuda_core_close(void) {}
+void scuda_core_log(int32_t level, const char *text) { (void)level, (void)text; }

@@ -1,0 +1,237 @@
+/* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's own error comes at the call. */
+#include "front.h"
+
+#include <stdlib.h>
+
+enum { ATTRIBUTE_BYTES = 72, ATTRIBUTES_MAX = 64, PARAMS_MAX = 32768, COOPERATIVE = 1 };
+
+struct launch {
+  uint64_t func, stream;
+  uint32_t grid[3], block[3], shared, flags;
+  const uint8_t *attrs;
+  uint32_t attr_count;
+};
+
+/* FNV-1a over what decides whether a launch with attributes is possible; one that went well is not asked about again. */
+static uint64_t config_hash(const struct launch *l) {
+  uint64_t h = 14695981039346656037u;
+  const uint8_t *parts[] = {(const uint8_t *)l->block, (const uint8_t *)&l->shared, (const uint8_t *)&l->flags, l->attrs};
+  size_t sizes[] = {sizeof l->block, sizeof l->shared, sizeof l->flags, (size_t)l->attr_count * ATTRIBUTE_BYTES};
+  for (int i = 0; i < 4; i++)
+    for (size_t j = 0; j < sizes[i]; j++) h = (h ^ parts[i][j]) * 1099511628211u;
+  return h | 1;
+}
+
+static int suspicious(const struct launch *l, const struct scuda_func *f, int32_t dev) {
+  const int32_t *a = scuda_gpus[dev].d.attributes;
+  uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
+  int bad = !l->grid[0] || !l->grid[1] || !l->grid[2] || !threads || l->grid[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X] ||
+            l->grid[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y] || l->grid[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z] ||
+            l->block[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X] || l->block[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y] ||
+            l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] || threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+  const int32_t *fa = f->attr;
+  if (fa[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] > 0) bad |= threads > (uint32_t)fa[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+  if (fa[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] >= 0) bad |= l->shared > (uint32_t)fa[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+  else bad |= l->shared > 0;
+  bad |= l->flags & COOPERATIVE; /* the grid may be too large to run at once */
+  return bad;
+}
+
+/* The packed parameters of the `extra` form. */
+static int32_t from_extra(void **extra, const void **buffer, uint32_t *bytes) {
+  const uint64_t *size = NULL;
+  *buffer = NULL;
+  for (int i = 0; extra[i] != (void *)LAUNCH_PARAM_END; i += 2) {
+    if (extra[i] == (void *)LAUNCH_PARAM_BUFFER_POINTER) *buffer = extra[i + 1];
+    else if (extra[i] == (void *)LAUNCH_PARAM_BUFFER_SIZE) size = extra[i + 1];
+    else return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!*buffer || !size || *size > PARAMS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = (uint32_t)*size;
+  return CUDA_SUCCESS;
+}
+
+static int32_t launch(const struct launch *l, void **params, void **extra, uint32_t ptds) {
+  struct scuda_func *f = scuda_func(l->func);
+  if (SCUDA_UNLIKELY(!f)) return CUDA_ERROR_INVALID_HANDLE;
+  int32_t r = scuda_check(l->stream, KIND_CUstream);
+  if (SCUDA_UNLIKELY(r)) return r;
+  struct scuda_thread *t = scuda_thread();
+  struct scuda_slot *ctx = scuda_slot(t->current);
+  if (SCUDA_UNLIKELY(!ctx || !scuda_context_usable(t->current))) return CUDA_ERROR_INVALID_CONTEXT;
+
+  const void *buffer = NULL;
+  uint32_t bytes = f->param_bytes;
+  if (params ? extra != NULL : !extra && f->param_count) return CUDA_ERROR_INVALID_VALUE;
+  if (extra && (r = from_extra(extra, &buffer, &bytes))) return r;
+
+  uint32_t how = ptds;
+  uint64_t config = 0;
+  if (SCUDA_UNLIKELY(l->attr_count) && __atomic_load_n(&f->good_config, __ATOMIC_RELAXED) != (config = config_hash(l))) how |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(suspicious(l, f, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY((r = scuda_mapped_upload(l->stream, ptds)))) return r;
+
+  struct scuda_cmd c;
+  uint32_t attr_bytes = l->attr_count * ATTRIBUTE_BYTES;
+  r = scuda_begin(&c, OP_LAUNCH, how, sizeof(struct wire_launch) + attr_bytes + bytes);
+  if (SCUDA_UNLIKELY(r)) return r;
+  struct wire_launch *m = (struct wire_launch *)c.payload;
+  m->func = l->func;
+  m->stream = l->stream;
+  memcpy(m->grid, l->grid, sizeof m->grid);
+  memcpy(m->block, l->block, sizeof m->block);
+  m->shared_bytes = l->shared;
+  m->flags = l->flags;
+  m->attr_count = l->attr_count;
+  m->param_bytes = bytes;
+  uint8_t *p = c.payload + sizeof *m;
+  if (attr_bytes) memcpy(p, l->attrs, attr_bytes);
+  p += attr_bytes;
+  if (buffer) {
+    memcpy(p, buffer, bytes);
+  } else {
+    for (uint32_t i = 0; i < f->param_count; i++) {
+      const struct scuda_param *param = &f->params[i];
+      if (SCUDA_LIKELY(param->size == 8)) memcpy(p + param->offset, params[i], 8);
+      else memcpy(p + param->offset, params[i], param->size);
+    }
+  }
+  r = scuda_send(&c);
+  if (config && !r) __atomic_store_n(&f->good_config, config, __ATOMIC_RELAXED);
+  return r;
+}
+
+int32_t scuda_hand_cuLaunchKernel(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared,
+                                  uint64_t stream, void **params, void **extra, uint32_t ptds) {
+  struct launch l = {f, stream, {gx, gy, gz}, {bx, by, bz}, shared, 0, NULL, 0};
+  return launch(&l, params, extra, ptds);
+}
+
+int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared,
+                                             uint64_t stream, void **params, uint32_t ptds) {
+  struct launch l = {f, stream, {gx, gy, gz}, {bx, by, bz}, shared, COOPERATIVE, NULL, 0};
+  return launch(&l, params, NULL, ptds);
+}
+
+struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count; }; /* CUlaunchConfig */
+
+/* Attributes that reach into the program's memory or hand out handles cannot be forwarded. */
+static int32_t check_attributes(const struct launch_config *config, uint32_t i) {
+  if (config->attr_count > ATTRIBUTES_MAX || (config->attr_count && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t n = 0; n < config->attr_count; n++)
+    if (scuda_field(config->attrs + n * ATTRIBUTE_BYTES) == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+      return scuda_unsupported(i, "kernel nodes that are updated from the device");
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void **params, void **extra, uint32_t ptds) {
+  const struct launch_config *config = launch_config;
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = check_attributes(config, I_cuLaunchKernelEx);
+  if (r) return r;
+  struct launch l = {.func = f, .stream = config->stream, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};
+  memcpy(l.grid, config->grid, sizeof l.grid);
+  memcpy(l.block, config->block, sizeof l.block);
+  return launch(&l, params, extra, ptds);
+}
+
+/* ---- occupancy: pure functions of their arguments, so answers are kept ---- */
+
+struct occupancy { uint64_t func, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value; };
+static struct occupancy cache[256];
+static scuda_lock_t cache_lock;
+static _Atomic uint64_t generation = 1; /* moves when a function's attributes change or a handle may come to name another function */
+void scuda_occupancy_changed(void) { atomic_fetch_add(&generation, 1); }
+
+static struct occupancy *entry_of(const struct occupancy *key) {
+  uint64_t h = (key->func >> 6) * 31 + key->call * 7 + (uint64_t)(uint32_t)key->block * 13 + key->shared * 17 + key->flags;
+  return &cache[(h ^ h >> 8) % (sizeof cache / sizeof *cache)];
+}
+
+static int lookup(const struct occupancy *key, uint64_t *value) {
+  scuda_lock(&cache_lock);
+  struct occupancy *e = entry_of(key);
+  int hit = e->func == key->func && e->generation == atomic_load(&generation) && e->shared == key->shared && e->call == key->call &&
+            e->block == key->block && e->flags == key->flags;
+  if (hit) *value = e->value;
+  scuda_unlock(&cache_lock);
+  return hit;
+}
+
+static void keep(struct occupancy key, uint64_t value) {
+  key.generation = atomic_load(&generation);
+  key.value = value;
+  scuda_lock(&cache_lock);
+  *entry_of(&key) = key;
+  scuda_unlock(&cache_lock);
+}
+
+#define BLOCKS_KEY {.func = f, .shared = shared, .call = 1, .block = block, .flags = flags}
+
+int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, uint32_t flags, int32_t *r) {
+  struct occupancy key = BLOCKS_KEY;
+  uint64_t value;
+  if (!blocks || !lookup(&key, &value)) return 0;
+  *blocks = (int32_t)value;
+  *r = CUDA_SUCCESS;
+  return 1;
+}
+void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, uint32_t flags) {
+  struct occupancy key = BLOCKS_KEY;
+  keep(key, (uint64_t)*blocks);
+}
+int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, int32_t *r) {
+  return scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, block, shared, 0, r);
+}
+void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared) {
+  scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, block, shared, 0);
+}
+int scuda_pre_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_t f, int32_t blocks, int32_t block, int32_t *r) {
+  struct occupancy key = {.func = f, .shared = (uint64_t)blocks, .call = 2, .block = block};
+  if (!bytes || !lookup(&key, bytes)) return 0;
+  *r = CUDA_SUCCESS;
+  return 1;
+}
+void scuda_post_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_t f, int32_t blocks, int32_t block) {
+  struct occupancy key = {.func = f, .shared = (uint64_t)blocks, .call = 2, .block = block};
+  keep(key, *bytes);
+}
+
+static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *config, uint32_t kind, uint32_t i) {
+  if (!out || !config) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_check(f, KIND_CUfunction);
+  if (!r) r = check_attributes(config, i);
+  if (r) return r;
+  /* The grid does not matter for the answer as long as it is valid; the other arguments are folded into one key. */
+  struct launch l = {.func = f, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};
+  memcpy(l.block, config->block, sizeof l.block);
+  struct occupancy key = {.func = f, .shared = config_hash(&l), .call = 3 + kind};
+  uint64_t value;
+  if (lookup(&key, &value)) {
+    *out = (int32_t)value;
+    return CUDA_SUCCESS;
+  }
+  struct wire_occupancy_clusters m = {.func = f, .stream = config->stream, .shared_bytes = config->shared, .kind = kind, .attr_count = config->attr_count};
+  memcpy(m.grid, config->grid, sizeof m.grid);
+  memcpy(m.block, config->block, sizeof m.block);
+  struct wire_occupancy_value v = {0};
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_OCCUPANCY_CLUSTERS, SCUDA_ANSWER, sizeof m + config->attr_count * ATTRIBUTE_BYTES);
+  if (r) return r;
+  memcpy(c.payload, &m, sizeof m);
+  if (config->attr_count) memcpy(c.payload + sizeof m, config->attrs, config->attr_count * ATTRIBUTE_BYTES);
+  uint32_t len = 0;
+  r = scuda_call(&c, &v, sizeof v, &len);
+  if (r) return r;
+  if (len < sizeof v) return scuda_bad_reply(scuda_exports[i].name);
+  keep(key, (uint64_t)(uint32_t)v.value);
+  *out = v.value;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuOccupancyMaxActiveClusters(int32_t *count, uint64_t f, const void *config) {
+  return clusters(count, f, config, 0, I_cuOccupancyMaxActiveClusters);
+}
+int32_t scuda_hand_cuOccupancyMaxPotentialClusterSize(int32_t *size, uint64_t f, const void *config) {
+  return clusters(size, f, config, 1, I_cuOccupancyMaxPotentialClusterSize);
+}

@@ -1,0 +1,452 @@
+/* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for launches (parameter layout,
+ * attributes) comes with it once and is kept. */
+#include "front.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct global { struct global *next; char *name; uint64_t address, bytes; };
+struct module { /* data of a module's or library's slot */
+  struct scuda_func *functions;
+  struct global *globals;
+  uint64_t library, loaded;  /* of a module: the library that owns it; of a library: its module, 0 until asked for */
+};
+static scuda_lock_t lock;  /* guards the lists; never held across a call to the server */
+
+/* ---- loading ---- */
+
+struct jit { uint32_t count; const int32_t *options; void **values; };
+struct pair { uint64_t option, value; };
+enum { PAIRS_MAX = 64 };
+
+/* The options that travel: values, and the sizes of the log buffers. Host addresses of variables mean nothing to the server. */
+static int32_t jit_pairs(const struct jit *jit, struct pair *pairs, uint32_t *count, uint32_t i) {
+  *count = 0;
+  if (jit->count > PAIRS_MAX || (jit->count && (!jit->options || !jit->values))) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t n = 0; n < jit->count; n++) {
+    int32_t option = jit->options[n];
+    uint64_t value = (uint64_t)(uintptr_t)jit->values[n];
+    switch (option) {
+    case CU_JIT_WALL_TIME:
+    case CU_JIT_INFO_LOG_BUFFER:
+    case CU_JIT_ERROR_LOG_BUFFER:
+    case CU_JIT_GLOBAL_SYMBOL_NAMES:
+    case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+    case CU_JIT_REFERENCED_KERNEL_NAMES:
+    case CU_JIT_REFERENCED_VARIABLE_NAMES:
+      continue;
+    case CU_JIT_GLOBAL_SYMBOL_COUNT:
+      if ((uint32_t)value) return scuda_unsupported(i, "host variables that kernels use (__cudaRegisterHostVar)");
+      continue;
+    case CU_JIT_REFERENCED_KERNEL_COUNT:
+    case CU_JIT_REFERENCED_VARIABLE_COUNT:
+      if ((uint32_t)value) return scuda_unsupported(i, "lists of referenced symbols");
+      continue;
+    default:
+      pairs[(*count)++] = (struct pair){(uint64_t)(uint32_t)option, value};
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Gives the program the compiler's log: text into its buffer, and the length into the size option's value. */
+static void jit_log(const struct jit *jit, int32_t buffer_option, int32_t size_option, const char *text, uint32_t bytes) {
+  char *buffer = NULL;
+  void **size = NULL;
+  for (uint32_t n = 0; n < jit->count; n++) {
+    if (jit->options[n] == buffer_option) buffer = jit->values[n];
+    if (jit->options[n] == size_option) size = &jit->values[n];
+  }
+  if (!size) return;
+  uint64_t cap = (uint32_t)(uintptr_t)*size, n = bytes < cap ? bytes : cap;
+  if (buffer && cap) {
+    memcpy(buffer, text, n);
+    buffer[n < cap ? n : cap - 1] = 0;
+  }
+  *size = (void *)(uintptr_t)n;
+}
+
+static void jit_report(const struct jit *jit, const uint8_t *reply, uint32_t len) {
+  struct wire_load_info info;
+  if (len < sizeof info) return;
+  memcpy(&info, reply, sizeof info);
+  uint64_t room = len - sizeof info;
+  if (info.info_bytes > room || info.error_bytes > room - info.info_bytes) return;
+  const char *text = (const char *)reply + sizeof info;
+  jit_log(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, text, info.info_bytes);
+  jit_log(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, text + info.info_bytes, info.error_bytes);
+  if (info.error_bytes) scuda_log(SCUDA_DEBUG, "just-in-time compiler: %.*s", (int)info.error_bytes, text + info.info_bytes);
+}
+
+static int32_t image_hash(const void *image, uint64_t bytes, uint8_t hash[32]) {
+  char why[512] = "";
+  int32_t device = scuda_current_device();
+  int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, hash, why, sizeof why);
+  if (r && why[0]) scuda_log(SCUDA_INFO, "module image refused (%d): %s", r, why);
+  return r;
+}
+
+static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct jit *jit, uint32_t i) {
+  struct pair pairs[PAIRS_MAX];
+  uint32_t pair_count;
+  if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
+  if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return CUDA_ERROR_INVALID_CONTEXT;
+  int32_t r = jit_pairs(jit, pairs, &pair_count, i);
+  uint8_t hash[32];
+  if (!r) r = image_hash(image, bytes, hash);
+  if (r) return r;
+
+  struct module *m = calloc(1, sizeof *m);
+  uint64_t handle = m ? scuda_slot_new(kind) : 0;
+  enum { REPLY_MAX = 1 << 16 };
+  uint8_t *reply = handle ? malloc(REPLY_MAX) : NULL;
+  struct scuda_cmd c;
+  uint64_t pair_bytes = pair_count * sizeof *pairs;
+  r = CUDA_ERROR_OUT_OF_MEMORY;
+  if (!reply) goto fail;
+  if (kind == KIND_CUmodule) {
+    struct wire_module_load w = {.module = handle, .jit_count = pair_count};
+    memcpy(w.hash, hash, 32);
+    if ((r = scuda_begin(&c, OP_MODULE_LOAD, SCUDA_ANSWER, sizeof w + pair_bytes))) goto fail;
+    memcpy(c.payload, &w, sizeof w);
+    memcpy(c.payload + sizeof w, pairs, pair_bytes);
+  } else {
+    struct wire_library_load w = {.library = handle, .jit_count = pair_count};
+    memcpy(w.hash, hash, 32);
+    if ((r = scuda_begin(&c, OP_LIBRARY_LOAD, SCUDA_ANSWER, sizeof w + pair_bytes))) goto fail;
+    memcpy(c.payload, &w, sizeof w);
+    memcpy(c.payload + sizeof w, pairs, pair_bytes);
+  }
+  uint32_t len = 0;
+  r = scuda_call(&c, reply, REPLY_MAX, &len);
+  if (jit->count) jit_report(jit, reply, len);
+  if (r) goto fail;
+  free(reply);
+  struct scuda_slot *s = scuda_slot(handle);
+  s->data = m;
+  s->device = scuda_current_device();
+  *out = handle;
+  return CUDA_SUCCESS;
+fail:
+  free(reply);
+  if (handle) scuda_slot_free(handle);
+  free(m);
+  return r;
+}
+
+static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct jit *jit, uint32_t i) {
+  if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
+  off_t size = lseek(fd, 0, SEEK_END);
+  char *image = size > 0 ? malloc((size_t)size + 1) : NULL;
+  int32_t r = size > 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_IMAGE;
+  if (image) {
+    off_t done = 0;
+    while (done < size) {
+      ssize_t n = pread(fd, image + done, (size_t)(size - done), done);
+      if (n <= 0) break;
+      done += n;
+    }
+    image[done] = 0; /* PTX is text; its end is a NUL */
+    r = done == size ? load(out, kind, image, (uint64_t)size + 1, jit, i) : CUDA_ERROR_INVALID_IMAGE;
+  }
+  free(image);
+  close(fd);
+  return r;
+}
+
+static const struct jit no_options;
+
+int32_t scuda_hand_cuModuleLoad(uint64_t *module, const char *path) { return load_file(module, KIND_CUmodule, path, &no_options, I_cuModuleLoad); }
+int32_t scuda_hand_cuModuleLoadData(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadData); }
+int32_t scuda_hand_cuModuleLoadFatBinary(uint64_t *module, const void *image) {
+  return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadFatBinary);
+}
+int32_t scuda_hand_cuModuleLoadDataEx(uint64_t *module, const void *image, uint32_t count, int32_t *options, void **values) {
+  struct jit jit = {count, options, values};
+  return load(module, KIND_CUmodule, image, 0, &jit, I_cuModuleLoadDataEx);
+}
+int32_t scuda_load_wrapper(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadFatBinary); }
+
+struct host_table { void *functions; uint64_t function_bytes; void *data; uint64_t data_bytes; }; /* CUlibraryHostUniversalFunctionAndDataTable */
+
+/* BINARY_IS_PRESERVED needs nothing: the image is read before the call returns. */
+static int32_t library_options(const int32_t *options, void **values, uint32_t count, uint32_t i) {
+  if (count && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t n = 0; n < count; n++) {
+    const struct host_table *table = values[n];
+    if (options[n] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE && table && (table->function_bytes || table->data_bytes))
+      return scuda_unsupported(i, "unified functions and data of a library");
+    if ((uint32_t)options[n] >= CU_LIBRARY_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
+                                     void **values, uint32_t count) {
+  struct jit jit = {jit_count, jit_options, jit_values};
+  int32_t r = library_options(options, values, count, I_cuLibraryLoadData);
+  return r ? r : load(library, KIND_CUlibrary, code, 0, &jit, I_cuLibraryLoadData);
+}
+
+int32_t scuda_hand_cuLibraryLoadFromFile(uint64_t *library, const char *path, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
+                                         void **values, uint32_t count) {
+  struct jit jit = {jit_count, jit_options, jit_values};
+  int32_t r = library_options(options, values, count, I_cuLibraryLoadFromFile);
+  return r ? r : load_file(library, KIND_CUlibrary, path, &jit, I_cuLibraryLoadFromFile);
+}
+
+/* ---- unloading ---- */
+
+static void free_functions(struct scuda_func *f) {
+  while (f) {
+    struct scuda_func *next = f->next;
+    free_functions(f->forms);
+    scuda_slot_free(f->handle);
+    free(f->params);
+    free(f->name);
+    free(f);
+    f = next;
+  }
+}
+
+/* Handles of functions die with their module: a later use finds a free slot. */
+static void free_module(uint64_t handle, struct module *m) {
+  scuda_ranges_forget_owner(handle);
+  scuda_occupancy_changed();
+  free_functions(m->functions);
+  while (m->globals) {
+    struct global *next = m->globals->next;
+    free(m->globals->name);
+    free(m->globals);
+    m->globals = next;
+  }
+  free(m);
+}
+
+static int32_t unload(uint64_t handle, uint32_t kind, int32_t (*wire)(uint64_t, uint32_t)) {
+  struct scuda_slot *s = scuda_slot_of(handle, kind);
+  if (!s) return CUDA_ERROR_INVALID_HANDLE;
+  struct module *m = s->data;
+  if (kind == KIND_CUmodule && (!m || m->library)) return CUDA_ERROR_INVALID_HANDLE; /* a library's module goes with the library */
+  int32_t r = wire(handle, 0);
+  if (r) return r;
+  if (m->loaded) {
+    struct scuda_slot *loaded = scuda_slot_of(m->loaded, KIND_CUmodule);
+    if (loaded) {
+      free_module(m->loaded, loaded->data);
+      scuda_slot_free(m->loaded);
+    }
+  }
+  free_module(handle, m);
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuModuleUnload(uint64_t module) { return unload(module, KIND_CUmodule, scuda_wire_cuModuleUnload); }
+int32_t scuda_hand_cuLibraryUnload(uint64_t library) { return unload(library, KIND_CUlibrary, scuda_wire_cuLibraryUnload); }
+
+/* ---- functions and kernels ---- */
+
+enum { OF_MODULE, OF_LIBRARY, OF_KERNEL };
+
+static uint32_t name_hash(const char *name) {
+  uint32_t h = 2166136261u;
+  while (*name) h = (h ^ (uint8_t)*name++) * 16777619u;
+  return h;
+}
+
+static struct scuda_func *find(struct scuda_func *list, const char *name, uint32_t hash, uint64_t context) {
+  for (struct scuda_func *f = list; f; f = f->next)
+    if (f->hash == hash && f->context == context && !strcmp(f->name, name)) return f;
+  return NULL;
+}
+
+/* Asks the server for a function; `name` is empty for the function of a kernel. */
+static int32_t fetch(uint64_t parent, uint32_t kind, const char *name, struct scuda_func **out) {
+  enum { REPLY_MAX = sizeof(struct wire_func_info) + 8 * 4096 };
+  size_t name_bytes = strlen(name) + 1;
+  struct scuda_func *f = calloc(1, sizeof *f);
+  uint8_t *reply = malloc(REPLY_MAX);
+  uint64_t handle = f && reply ? scuda_slot_new(kind == OF_LIBRARY ? KIND_CUkernel : KIND_CUfunction) : 0;
+  int32_t r = CUDA_ERROR_OUT_OF_MEMORY;
+  struct scuda_cmd c;
+  struct wire_get_function w = {parent, handle, (uint32_t)name_bytes, kind};
+  if (!handle || (r = scuda_begin(&c, OP_GET_FUNCTION, SCUDA_ANSWER, sizeof w + scuda_pad(name_bytes)))) goto fail;
+  memcpy(c.payload, &w, sizeof w);
+  scuda_put_struct(c.payload + sizeof w, name, name_bytes);
+  uint32_t len = 0;
+  if ((r = scuda_call(&c, reply, REPLY_MAX, &len))) goto fail;
+  struct wire_func_info info;
+  if (len < sizeof info || (memcpy(&info, reply, sizeof info), len - sizeof info < 8ull * info.param_count)) {
+    r = scuda_bad_reply("cuModuleGetFunction");
+    goto fail;
+  }
+  r = CUDA_ERROR_OUT_OF_MEMORY;
+  f->params = malloc(8 * (size_t)info.param_count + 8);
+  f->name = strdup(name);
+  if (!f->params || !f->name) goto fail;
+  memcpy(f->params, reply + sizeof info, 8 * (size_t)info.param_count);
+  for (uint32_t i = 0; i < info.param_count; i++) {
+    if ((uint64_t)f->params[i].offset + f->params[i].size > info.param_bytes) {
+      r = scuda_bad_reply("cuModuleGetFunction");
+      goto fail;
+    }
+  }
+  f->handle = handle;
+  f->parent = parent;
+  f->hash = name_hash(name);
+  f->device = scuda_current_device();
+  f->param_count = info.param_count;
+  f->param_bytes = info.param_bytes;
+  memcpy(f->attr, info.attributes, sizeof f->attr);
+  free(reply);
+  struct scuda_slot *s = scuda_slot(handle);
+  s->device = f->device;
+  __atomic_store_n(&s->data, f, __ATOMIC_RELEASE);
+  *out = f;
+  return CUDA_SUCCESS;
+fail:
+  if (handle) scuda_slot_free(handle);
+  if (f) {
+    free(f->params);
+    free(f->name);
+  }
+  free(f);
+  free(reply);
+  return r;
+}
+
+/* The function of that name in a list, fetched when it is not there. Of two threads that fetch at once the first one's stays. */
+static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, const char *name, uint64_t context, uint64_t *out) {
+  uint32_t hash = name_hash(name);
+  scuda_lock(&lock);
+  struct scuda_func *f = find(*list, name, hash, context);
+  scuda_unlock(&lock);
+  if (!f) {
+    struct scuda_func *fresh;
+    int32_t r = fetch(parent, kind, name, &fresh);
+    if (r) return r;
+    fresh->context = context;
+    scuda_lock(&lock);
+    f = find(*list, name, hash, context);
+    fresh->next = *list; /* kept in any case, so that its handle dies with the module */
+    if (!f) *list = f = fresh;
+    else {
+      fresh->next = f->next;
+      f->next = fresh;
+    }
+    scuda_unlock(&lock);
+  }
+  *out = f->handle;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuModuleGetFunction(uint64_t *function, uint64_t module, const char *name) {
+  struct scuda_slot *s = scuda_slot_of(module, KIND_CUmodule);
+  if (!function || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
+  if (!s || !s->data) return CUDA_ERROR_INVALID_HANDLE;
+  return get(&((struct module *)s->data)->functions, module, OF_MODULE, name, 0, function);
+}
+
+int32_t scuda_hand_cuLibraryGetKernel(uint64_t *kernel, uint64_t library, const char *name) {
+  struct scuda_slot *s = scuda_slot_of(library, KIND_CUlibrary);
+  if (!kernel || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
+  if (!s) return CUDA_ERROR_INVALID_HANDLE;
+  return get(&((struct module *)s->data)->functions, library, OF_LIBRARY, name, 0, kernel);
+}
+
+int32_t scuda_hand_cuKernelGetFunction(uint64_t *function, uint64_t kernel) {
+  struct scuda_slot *s = scuda_slot_of(kernel, KIND_CUkernel);
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  if (!s) return CUDA_ERROR_INVALID_HANDLE;
+  uint64_t context = scuda_header_context(scuda_thread());
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  struct scuda_func *k = s->data;
+  for (struct scuda_func *f = __atomic_load_n(&k->forms, __ATOMIC_ACQUIRE); f; f = f->next) {
+    if (f->context != context) continue;
+    *function = f->handle;
+    return CUDA_SUCCESS;
+  }
+  return get(&k->forms, kernel, OF_KERNEL, "", context, function);
+}
+
+int32_t scuda_hand_cuLibraryGetModule(uint64_t *module, uint64_t library) {
+  struct scuda_slot *s = scuda_slot_of(library, KIND_CUlibrary);
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  if (!s) return CUDA_ERROR_INVALID_HANDLE;
+  struct module *l = s->data;
+  uint64_t handle = 0;
+  int32_t r = scuda_wire_cuLibraryGetModule(&handle, library, 0);
+  if (r) return r;
+  struct scuda_slot *ms = scuda_slot_of(handle, KIND_CUmodule);
+  if (!ms) return scuda_bad_reply("cuLibraryGetModule");
+  scuda_lock(&lock);
+  if (!ms->data) {
+    struct module *m = calloc(1, sizeof *m);
+    if (m) m->library = library;
+    ms->data = m;
+    l->loaded = handle;
+  }
+  scuda_unlock(&lock);
+  if (!ms->data) return CUDA_ERROR_OUT_OF_MEMORY;
+  *module = handle;
+  return CUDA_SUCCESS;
+}
+
+/* ---- global variables ---- */
+
+static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, uint32_t kind, const char *name) {
+  struct scuda_slot *s = scuda_slot_of(parent, kind);
+  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!s || !s->data) return CUDA_ERROR_INVALID_HANDLE;
+  struct module *m = s->data;
+  scuda_lock(&lock);
+  struct global *g = m->globals;
+  while (g && strcmp(g->name, name)) g = g->next;
+  scuda_unlock(&lock);
+  if (!g) {
+    size_t name_bytes = strlen(name) + 1;
+    struct wire_get_global w = {parent, (uint32_t)name_bytes, kind == KIND_CUmodule ? 0 : 1};
+    struct wire_global_info info;
+    struct scuda_cmd c;
+    uint32_t len = 0;
+    int32_t r = scuda_begin(&c, OP_GET_GLOBAL, SCUDA_ANSWER, sizeof w + scuda_pad(name_bytes));
+    if (r) return r;
+    memcpy(c.payload, &w, sizeof w);
+    scuda_put_struct(c.payload + sizeof w, name, name_bytes);
+    if ((r = scuda_call(&c, &info, sizeof info, &len))) return r;
+    if (len < sizeof info) return scuda_bad_reply("cuModuleGetGlobal");
+    g = malloc(sizeof *g);
+    char *copy = strdup(name);
+    if (!g || !copy) {
+      free(g);
+      free(copy);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *g = (struct global){NULL, copy, info.address, info.bytes};
+    scuda_device_range_add(info.address, info.bytes, SCUDA_RANGE_OTHER, parent);
+    scuda_lock(&lock);
+    g->next = m->globals;
+    m->globals = g;
+    scuda_unlock(&lock);
+  }
+  if (address) *address = g->address;
+  if (bytes) *bytes = g->bytes;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuModuleGetGlobal_v2(uint64_t *address, uint64_t *bytes, uint64_t module, const char *name) {
+  return get_global(address, bytes, module, KIND_CUmodule, name);
+}
+int32_t scuda_hand_cuLibraryGetGlobal(uint64_t *address, uint64_t *bytes, uint64_t library, const char *name) {
+  return get_global(address, bytes, library, KIND_CUlibrary, name);
+}
+
+int32_t scuda_hand_cuModuleGetLoadingMode(int32_t *mode) {
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
+  *mode = CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
