@@ -302,7 +302,11 @@ func countExists(fn *Func, p Param) error {
 		return nil
 	}
 	for _, q := range fn.Params {
-		if q.Name == m[2] && (m[1] == "*") == (q.Dir == InOut) {
+		want := Value
+		if m[1] == "*" {
+			want = InOut
+		}
+		if q.Name == m[2] && q.Dir == want {
 			return nil
 		}
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -290,8 +291,8 @@ func splitArray(ctype string) (string, []int, error) {
 	var out []int
 	for _, d := range strings.Split(strings.TrimSuffix(dims, "]"), "][") {
 		n, err := strconv.Atoi(d)
-		if err != nil {
-			return "", nil, err
+		if err != nil || n <= 0 {
+			return "", nil, fmt.Errorf("bad array size %q", d)
 		}
 		out = append(out, n)
 	}

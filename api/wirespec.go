@@ -13,6 +13,9 @@ var wireTypes = map[string]struct {
 	"i32": {"int32_t", 4}, "i64": {"int64_t", 8}, "f32": {"float", 4},
 }
 
+// maxWireStruct bounds a payload's fixed part.
+const maxWireStruct = 1 << 16
+
 // parseWire reads wire.spec.
 func parseWire(text string) ([]WireStruct, error) {
 	var out []WireStruct
@@ -58,7 +61,13 @@ func parseWire(text string) ([]WireStruct, error) {
 			}
 			n := t.size
 			for _, d := range dims {
-				n *= d
+				if d > maxWireStruct {
+					return nil, fail("array too large")
+				}
+				n = min(n*d, maxWireStruct+1)
+			}
+			if cur.Size+n > maxWireStruct {
+				return nil, fail("structure too large")
 			}
 			at := (cur.Size + t.size - 1) / t.size * t.size
 			cur.Fields = append(cur.Fields, Field{Name: f[1], CType: t.ctype, Offset: at, Array: dims})
