@@ -1,0 +1,173 @@
+package executor
+
+import (
+	"scuda.dev/scuda/api/codec"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+)
+
+// All commands run on one thread, but stream capture knows threads: a thread may be prohibited from calls that could disturb a capture. The
+// executor's own mode is RELAXED, so nothing is prohibited, and becomes GLOBAL for the commands of a thread for which something would be
+// prohibited natively: the driver itself then says what.
+
+// capture is a capture sequence that a client thread began.
+type capture struct {
+	thread uint32
+	mode   cuda.CUstreamCaptureMode
+}
+
+// prohibited says whether a thread is natively kept from potentially unsafe calls now.
+func (s *Session) prohibited(ordinal uint32) bool {
+	mode := cuda.CU_STREAM_CAPTURE_MODE_GLOBAL
+	if t := s.threads[ordinal]; t != nil {
+		mode = t.mode
+	}
+	if mode == cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+		return false
+	}
+	for _, c := range s.captures {
+		if c.thread == ordinal && c.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+			return true
+		}
+		if c.thread != ordinal && c.mode == cuda.CU_STREAM_CAPTURE_MODE_GLOBAL && mode == cuda.CU_STREAM_CAPTURE_MODE_GLOBAL {
+			return true
+		}
+	}
+	return false
+}
+
+// native makes a call of the driver as the command's thread would natively make it.
+func (s *Session) native(call func() cuda.CUresult) cuda.CUresult {
+	if len(s.captures) == 0 || !s.prohibited(s.cmd.Thread) {
+		return call()
+	}
+	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
+	r := call()
+	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
+	return r
+}
+
+func (s *Session) setCaptureMode(mode cuda.CUstreamCaptureMode) {
+	p := alloc[cuda.CUstreamCaptureMode](&s.arena)
+	*p = mode
+	if r := s.gpu.CuThreadExchangeStreamCaptureMode(p); r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_SUPPORTED {
+		s.log.Warn("cannot set the capture mode", "error", cuda.ResultName(r))
+	}
+}
+
+// isCapturing says whether work on st is captured instead of run.
+func (s *Session) isCapturing(st *stream) bool {
+	if len(s.captures) == 0 || st.legacy {
+		return false
+	}
+	status := alloc[cuda.CUstreamCaptureStatus](&s.arena)
+	return s.gpu.CuStreamIsCapturing(st.real, status) == cuda.CUDA_SUCCESS && *status != cuda.CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+func (s *Session) captureMode(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.CaptureMode](c)
+	if err != nil {
+		return 0, err
+	}
+	if p.Mode > uint32(cuda.CU_STREAM_CAPTURE_MODE_RELAXED) {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	s.thread().mode = cuda.CUstreamCaptureMode(p.Mode)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// began notes a capture that the driver has begun.
+func (s *Session) began(st *stream, mode cuda.CUstreamCaptureMode) {
+	s.captures[st.real] = capture{s.cmd.Thread, mode}
+}
+
+// beginCapture: cuStreamBeginCapture (global mode) and cuStreamBeginCapture_v2.
+func (s *Session) beginCapture(c *command) (cuda.CUresult, error) {
+	return s.begin(c, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL, func(st *stream, _ *args, _ cuda.CUstreamCaptureMode) cuda.CUresult {
+		return s.gpu.CuStreamBeginCapture(st.real)
+	})
+}
+
+func (s *Session) beginCaptureV2(c *command) (cuda.CUresult, error) {
+	return s.begin(c, -1, func(st *stream, _ *args, mode cuda.CUstreamCaptureMode) cuda.CUresult {
+		return s.gpu.CuStreamBeginCapture_v2(st.real, mode)
+	})
+}
+
+// begin reads the stream, then the mode unless the function has a fixed one, and calls the driver.
+func (s *Session) begin(c *command, mode cuda.CUstreamCaptureMode, call func(*stream, *args, cuda.CUstreamCaptureMode) cuda.CUresult) (cuda.CUresult, error) {
+	a := s.args(c)
+	h := a.U64()
+	if mode < 0 {
+		mode = cuda.CUstreamCaptureMode(a.U64())
+	}
+	if err := a.end(); err != nil {
+		return 0, err
+	}
+	st, r := s.stream(h)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if r = call(st, a, mode); r == cuda.CUDA_SUCCESS {
+		s.began(st, mode)
+	}
+	return r, nil
+}
+
+func (s *Session) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
+	a := s.args(c)
+	h, graph := a.U64(), a.U64()
+	deps, n := a.In(8)
+	edges, ne := a.In(8)
+	count, mode := a.U64(), cuda.CUstreamCaptureMode(a.U64())
+	a.Need(n, count)
+	a.Need(ne, count)
+	if err := a.end(); err != nil {
+		return 0, err
+	}
+	st, r := s.stream(h)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	g, ok := s.table.Real(cuda.KindGraph, graph)
+	if !ok || count > 0 && deps == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	nodes := codec.Words(deps, n)
+	for i, h := range nodes {
+		if nodes[i], ok = s.table.Real(cuda.KindGraphNode, h); !ok {
+			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+		}
+	}
+	r = s.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(g), (*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
+	if r == cuda.CUDA_SUCCESS {
+		s.began(st, mode)
+	}
+	return r, nil
+}
+
+// endCapture: cuStreamEndCapture(hStream, *phGraph).
+func (s *Session) endCapture(c *command) (cuda.CUresult, error) {
+	a := s.args(c)
+	h, capacity := a.U64(), a.U64()
+	if err := a.end(); err != nil {
+		return 0, err
+	}
+	st, r := s.stream(h)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if k, ok := s.captures[st.real]; ok && k.thread != s.cmd.Thread && k.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, nil
+	}
+	graph := alloc[cuda.CUgraph](&s.arena)
+	r = s.gpu.CuStreamEndCapture(st.real, graph)
+	if !s.isCapturing(st) {
+		delete(s.captures, st.real)
+	}
+	if r != cuda.CUDA_SUCCESS || capacity == 0 {
+		return r, nil
+	}
+	c.reply = s.handleReply(cuda.KindGraph, uint64(*graph), 0)
+	return r, nil
+}

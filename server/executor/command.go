@@ -1,0 +1,295 @@
+package executor
+
+import (
+	"maps"
+	"slices"
+
+	"scuda.dev/scuda/api/codec"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/dispatch"
+	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/transport"
+)
+
+// handler carries a command out. Its result is the answer unless it set c.later. An error ends the session.
+type handler func(s *Session, c *command) (cuda.CUresult, error)
+
+// firstWire is the number of the first operation of wire.spec.
+const firstWire = wire.OpLaunch
+
+// wireOps are the operations of wire.spec, by number from firstWire on.
+var wireOps = [...]handler{
+	wire.OpLaunch - firstWire:            (*Session).launch,
+	wire.OpCopyH2D - firstWire:           (*Session).copyH2D,
+	wire.OpCopyH2DPull - firstWire:       (*Session).copyH2DPull,
+	wire.OpCopyD2H - firstWire:           (*Session).copyD2H,
+	wire.OpHostFunc - firstWire:          (*Session).hostFunc,
+	wire.OpModuleHave - firstWire:        (*Session).moduleHave,
+	wire.OpModulePut - firstWire:         (*Session).startImage,
+	wire.OpLibraryLoad - firstWire:       (*Session).libraryLoad,
+	wire.OpModuleLoad - firstWire:        (*Session).moduleLoad,
+	wire.OpGetFunction - firstWire:       (*Session).getFunction,
+	wire.OpGetGlobal - firstWire:         (*Session).getGlobal,
+	wire.OpPrimary - firstWire:           (*Session).primaryContext,
+	wire.OpCaptureMode - firstWire:       (*Session).captureMode,
+	wire.OpThreadExit - firstWire:        (*Session).endThread,
+	wire.OpPing - firstWire:              (*Session).ping,
+	wire.OpPointerAttributes - firstWire: (*Session).pointerAttributes,
+	wire.OpBye - firstWire:               (*Session).sayBye,
+	wire.OpHostMap - firstWire:           (*Session).hostMap,
+	wire.OpHostUnmap - firstWire:         (*Session).hostUnmap,
+	wire.OpOccupancyClusters - firstWire: (*Session).occupancyClusters,
+	wire.OpCaptureInfo - firstWire:       (*Session).captureInfo,
+	wire.OpFunctionNames - firstWire:     (*Session).functionNames,
+}
+
+// serverOps are functions of the driver that the generated dispatch does not carry out, or not alone.
+var serverOps = map[uint16]handler{
+	cuda.OpCuCtxCreate:                 (*Session).ctxCreate,
+	cuda.OpCuCtxCreate_v2:              (*Session).ctxCreate,
+	cuda.OpCuCtxCreate_v3:              (*Session).ctxCreateV3,
+	cuda.OpCuCtxDestroy:                (*Session).ctxDestroy,
+	cuda.OpCuCtxDestroy_v2:             (*Session).ctxDestroy,
+	cuda.OpCuCtxSynchronize:            (*Session).ctxSynchronize,
+	cuda.OpCuCtxSynchronize_v2:         (*Session).ctxSynchronizeV2,
+	cuda.OpCuEventDestroy:              (*Session).changeEvent,
+	cuda.OpCuEventDestroy_v2:           (*Session).changeEvent,
+	cuda.OpCuEventRecord:               (*Session).changeEvent,
+	cuda.OpCuEventRecordWithFlags:      (*Session).changeEvent,
+	cuda.OpCuEventSynchronize:          (*Session).eventSynchronize,
+	cuda.OpCuStreamBeginCapture:        (*Session).beginCapture,
+	cuda.OpCuStreamBeginCapture_v2:     (*Session).beginCaptureV2,
+	cuda.OpCuStreamBeginCaptureToGraph: (*Session).beginCaptureToGraph,
+	cuda.OpCuStreamCreate:              (*Session).streamCreate,
+	cuda.OpCuStreamCreateWithPriority:  (*Session).streamCreateWithPriority,
+	cuda.OpCuStreamDestroy:             (*Session).streamDestroy,
+	cuda.OpCuStreamDestroy_v2:          (*Session).streamDestroy,
+	cuda.OpCuStreamEndCapture:          (*Session).endCapture,
+	cuda.OpCuStreamSynchronize:         (*Session).streamSynchronize,
+}
+
+// serverTable is serverOps by number.
+var serverTable = func() []handler {
+	t := make([]handler, slices.Max(slices.Collect(maps.Keys(serverOps)))+1)
+	for op, h := range serverOps {
+		t[op] = h
+	}
+	return t
+}()
+
+// OpName names an operation for messages.
+func OpName(op uint16) string {
+	if op >= firstWire {
+		return wire.OpName(op)
+	}
+	return cuda.OpName(op)
+}
+
+// step carries out the next command or piece of bulk data. It says whether there was one.
+func (s *Session) step() (bool, error) {
+	s.arena.reset()
+	if s.bulk != nil {
+		return s.feedBulk()
+	}
+	h, payload, ok, err := s.in.next()
+	if err != nil || !ok {
+		return false, err
+	}
+	s.calls.Add(1)
+	s.cmd = command{CommandHeader: h, payload: payload}
+	return true, s.execute(&s.cmd)
+}
+
+func (s *Session) execute(c *command) error {
+	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut {
+		return protocolError("%s with bulk data", OpName(c.Op))
+	}
+	r := s.enter(c.Context)
+	var err error
+	switch {
+	case r != cuda.CUDA_SUCCESS && c.Flags&transport.FlagBulk != 0:
+		s.startBulk(c, c.BulkBytes(c.payload)).result = r
+	case r != cuda.CUDA_SUCCESS:
+	case c.Op >= firstWire:
+		if int(c.Op-firstWire) >= len(wireOps) {
+			return protocolError("unknown operation %d", c.Op)
+		}
+		r, err = wireOps[c.Op-firstWire](s, c)
+	case int(c.Op) < len(serverTable) && serverTable[c.Op] != nil:
+		c.async = dispatch.AsyncErrors(c.Op)
+		r, err = serverTable[c.Op](s, c)
+	default:
+		c.async = dispatch.AsyncErrors(c.Op)
+		r, err = s.general(c)
+	}
+	if err != nil || c.later {
+		return err
+	}
+	s.answer(c, r)
+	return nil
+}
+
+// general carries out an operation by the generated dispatch.
+func (s *Session) general(c *command) (cuda.CUresult, error) {
+	s.reader.Reset(c.payload)
+	s.writer.Reset()
+	perThread := c.Flags&transport.FlagPTDS != 0
+	if ctx := s.entered; ctx != nil && ctx.legacy.seen != s.barrier.gen {
+		s.passBarrier(&ctx.legacy) // the dispatch does not ask for the legacy stream
+	}
+	var r cuda.CUresult
+	var err error
+	if len(s.captures) == 0 {
+		r, err = dispatch.Call(c.Op, perThread, s.gpu, s.handles, &s.reader, s.writer)
+	} else {
+		s.native(func() cuda.CUresult {
+			r, err = dispatch.Call(c.Op, perThread, s.gpu, s.handles, &s.reader, s.writer)
+			return r
+		})
+	}
+	if err != nil {
+		return 0, protocolError("%s: %v", OpName(c.Op), err)
+	}
+	if r == cuda.CUDA_ERROR_NOT_SUPPORTED && !s.noSupport[c.Op] {
+		s.noSupport[c.Op] = true
+		s.log.Warn("the driver does not support a call", "function", OpName(c.Op))
+	}
+	c.reply = s.writer.Bytes()
+	c.outs = true // the dispatch leaves out what must not be sent with a failure
+	return r, nil
+}
+
+// answer ends a command: with a REPLY where one is expected, else a failure is kept.
+func (s *Session) answer(c *command, r cuda.CUresult) {
+	if c.Flags&transport.FlagAnswer == 0 {
+		if r != cuda.CUDA_SUCCESS {
+			s.log.Debug("an unanswered call failed", "function", OpName(c.Op), "result", resultText(r))
+			s.keepAsyncError(r)
+		}
+		return
+	}
+	if c.async {
+		r = s.withAsyncError(r)
+	}
+	payload := c.reply
+	if r != cuda.CUDA_SUCCESS && !c.outs {
+		payload = nil
+	}
+	if s.transfers > 0 {
+		s.pollDownloads() // whoever learns of the answer may look at what came down before
+	}
+	s.reply(c.Thread, c.Seq, r, payload)
+}
+
+func (s *Session) reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte) {
+	s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: thread, Result: int32(r), Seq: seq}, payload, nil)
+}
+
+func (s *Session) keepAsyncError(r cuda.CUresult) {
+	if s.asyncErr == cuda.CUDA_SUCCESS {
+		s.asyncErr = r
+	}
+}
+
+// withAsyncError lets a successful answer report the first failure of an unanswered command.
+func (s *Session) withAsyncError(r cuda.CUresult) cuda.CUresult {
+	if r == cuda.CUDA_SUCCESS {
+		r, s.asyncErr = s.asyncErr, cuda.CUDA_SUCCESS
+	}
+	return r
+}
+
+// args reads the parameters of a generally encoded call.
+type args struct{ codec.Reader }
+
+func (s *Session) args(c *command) *args {
+	s.params.Reset(c.payload)
+	return &s.params
+}
+
+func (a *args) end() error {
+	if err := a.End(); err != nil {
+		return protocolError("%v", err)
+	}
+	return nil
+}
+
+// view reads the structure of an operation of wire.spec and what follows it.
+func view[T any](c *command) (*T, []byte, error) {
+	p, rest, ok := wire.View[T](c.payload)
+	if !ok {
+		return nil, nil, protocolError("%s with a payload of %d bytes", OpName(c.Op), len(c.payload))
+	}
+	return p, rest, nil
+}
+
+// answerWith copies v to where it lives until the answer is queued.
+func answerWith[T any](s *Session, c *command, v T, more int) []byte {
+	b := s.arena.bytes(len(wire.Bytes(&v)) + more)
+	n := copy(b, wire.Bytes(&v))
+	c.reply = b
+	return b[n:]
+}
+
+// handleReply is the answer to one `ret` handle.
+func (s *Session) handleReply(kind cuda.Kind, real, parent uint64) []byte {
+	type one struct{ n, handle uint64 }
+	v := alloc[one](&s.arena)
+	v.n, v.handle = 1, s.table.Client(kind, real, parent)
+	return wire.Bytes(v)
+}
+
+// handles is the session as the generated dispatch sees it.
+type handles struct {
+	*handle.Table
+	s *Session
+}
+
+// Real finds streams in the session: whoever asks is about to use them.
+func (h *handles) Real(kind cuda.Kind, client uint64) (uint64, bool) {
+	if kind != cuda.KindStream {
+		return h.Table.Real(kind, client)
+	}
+	st, r := h.s.stream(client)
+	if r != cuda.CUDA_SUCCESS {
+		return 0, false
+	}
+	return uint64(st.real), true
+}
+
+// New gives what the current context owns that parent.
+func (h *handles) New(kind cuda.Kind, client, real, parent uint64) error {
+	if parent == 0 && h.s.entered != nil && (kind == cuda.KindEvent || kind == cuda.KindModule) {
+		parent = h.s.entered.handle
+	}
+	return h.Table.New(kind, client, real, parent)
+}
+
+// PerThread is the calling thread's default stream; where it cannot be made the driver answers for the legacy stream.
+func (h *handles) PerThread() uint64 {
+	st, r := h.s.stream(uint64(cuda.StreamPerThread))
+	if r != cuda.CUDA_SUCCESS {
+		return 0
+	}
+	return uint64(st.real)
+}
+
+func (s *Session) changeEvent(c *command) (cuda.CUresult, error) {
+	if len(s.waits) > 0 {
+		s.releaseEvent(s.args(c).U64())
+	}
+	return s.general(c)
+}
+
+func (s *Session) endThread(c *command) (cuda.CUresult, error) {
+	s.threadExit(c.Thread)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+func (s *Session) ping(*command) (cuda.CUresult, error) { return cuda.CUDA_SUCCESS, nil }
+
+func (s *Session) sayBye(*command) (cuda.CUresult, error) {
+	s.bye = true
+	return cuda.CUDA_SUCCESS, nil
+}

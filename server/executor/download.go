@@ -1,0 +1,229 @@
+package executor
+
+import (
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// transfer is a download under way.
+type transfer struct {
+	id     uint32
+	thread uint32
+	seq    uint64
+	reply  bool // a REPLY ends it
+	done   bool // a DONE ends it
+	left   int  // chunks that have not been sent
+	result cuda.CUresult
+}
+
+// chunk is a piece of a download in a staging slot.
+type chunk struct {
+	t     *transfer
+	slot  *slot
+	bytes int
+	off   uint64
+	event cuda.CUevent
+}
+
+// copyD2H: every download.
+func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
+	c.async = true
+	p, rest, err := view[wire.CopyD2H](c)
+	if err != nil {
+		return 0, err
+	}
+	if len(rest) != 0 || p.Bytes > 1<<50 {
+		return 0, protocolError("download of %d bytes", p.Bytes)
+	}
+	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
+	st, r := s.stream(p.Stream)
+	if r == cuda.CUDA_SUCCESS && len(s.captures) > 0 {
+		switch capturing := s.isCapturing(st); {
+		case capturing && p.Flags&flagSync != 0:
+			return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, nil
+		case capturing:
+			return s.captureD2H(p, st)
+		case p.Flags&flagSync != 0 && s.prohibited(c.Thread):
+			probe := s.arena.bytes(8)
+			r = s.native(func() cuda.CUresult {
+				return s.gpu.CuMemcpyDtoH_v2(pointerTo(probe), cuda.CUdeviceptr(p.Src), min(p.Bytes, 8))
+			})
+		}
+	}
+	if r == cuda.CUDA_SUCCESS && p.Bytes > 0 {
+		r, err = s.download(st, t, cuda.CUdeviceptr(p.Src), p.Bytes)
+		if err != nil {
+			return 0, err
+		}
+		if t.left > 0 { // it ends with the last chunk that was enqueued
+			c.later = true
+			if r != cuda.CUDA_SUCCESS {
+				t.result = r
+			}
+			return r, nil
+		}
+	}
+	if t.done {
+		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(r)}, nil, nil)
+	}
+	return r, nil
+}
+
+// download enqueues the chunks of a download. On a failure some may have been enqueued.
+func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
+	pool := s.poolFor(st.ctx, bytes)
+	t.left++ // for this function, so that the transfer does not end while chunks are added
+	var result cuda.CUresult
+	for off := uint64(0); off < bytes; {
+		sl, r, err := s.takeSlot(pool)
+		if err != nil {
+			return 0, err
+		}
+		n := min(uint64(pool.size), bytes-off)
+		if r == cuda.CUDA_SUCCESS {
+			r = s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), src+cuda.CUdeviceptr(off), n, st.real)
+			var e cuda.CUevent
+			if r == cuda.CUDA_SUCCESS {
+				e, r = s.recordEvent(st)
+			}
+			if r == cuda.CUDA_SUCCESS {
+				t.left++
+				s.addChunk(st, &chunk{t: t, slot: sl, bytes: int(n), off: off, event: e})
+			} else {
+				sl.free.Store(true)
+			}
+		}
+		if r != cuda.CUDA_SUCCESS {
+			result = r
+			break
+		}
+		off += n
+	}
+	t.left--
+	if t.left == 0 && result == cuda.CUDA_SUCCESS {
+		result = t.result // all chunks were sent while this one waited for slots
+	}
+	return result, nil
+}
+
+func (s *Session) addChunk(st *stream, c *chunk) {
+	if len(st.downloads) == 0 {
+		s.active = append(s.active, st)
+	}
+	st.downloads = append(st.downloads, c)
+	s.transfers++
+}
+
+// pollDownloads queues the data of all chunks that have arrived.
+func (s *Session) pollDownloads() bool {
+	progress := false
+	kept := s.active[:0]
+	for _, st := range s.active {
+		sent := 0
+		for _, c := range st.downloads {
+			r := s.gpu.CuEventQuery(c.event)
+			if r == cuda.CUDA_ERROR_NOT_READY {
+				break
+			}
+			s.arrived(st, c, r)
+			sent++
+		}
+		if sent > 0 {
+			progress = true
+			left := copy(st.downloads, st.downloads[sent:])
+			clear(st.downloads[left:])
+			st.downloads = st.downloads[:left]
+		}
+		if len(st.downloads) > 0 {
+			kept = append(kept, st)
+		}
+	}
+	clear(s.active[len(kept):])
+	s.active = kept
+	return progress
+}
+
+func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
+	t := c.t
+	s.transfers--
+	st.ctx.events = append(st.ctx.events, c.event)
+	if r == cuda.CUDA_SUCCESS {
+		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
+		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
+	} else {
+		c.slot.free.Store(true)
+		if t.result == cuda.CUDA_SUCCESS {
+			t.result = r
+		}
+	}
+	if t.left--; t.left == 0 {
+		s.endTransfer(t)
+	}
+}
+
+func (s *Session) endTransfer(t *transfer) {
+	if t.done {
+		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq}, nil, nil)
+	}
+	switch {
+	case t.reply:
+		s.reply(t.thread, t.seq, s.withAsyncError(t.result), nil)
+	case t.result != cuda.CUDA_SUCCESS:
+		s.keepAsyncError(t.result)
+	}
+}
+
+// finishDownloads waits for the downloads of a stream that is about to end.
+func (s *Session) finishDownloads(st *stream) {
+	for len(st.downloads) > 0 {
+		if s.nap() != nil {
+			s.failDownloads(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+			return
+		}
+	}
+}
+
+// failDownloads ends the downloads of a stream whose events are gone.
+func (s *Session) failDownloads(st *stream, r cuda.CUresult) {
+	for _, c := range st.downloads {
+		s.arrived(st, c, r)
+	}
+	st.downloads = nil
+	kept := s.active[:0]
+	for _, a := range s.active {
+		if a != st {
+			kept = append(kept, a)
+		}
+	}
+	clear(s.active[len(kept):])
+	s.active = kept
+}
+
+// captureD2H captures a download: whenever the graph runs, its data are sent in stream order. Its buffer is its own, since the graph may run
+// at any time until the session ends.
+func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error) {
+	if p.Bytes == 0 {
+		return cuda.CUDA_SUCCESS, nil
+	}
+	mem, r := s.pageLocked(int(p.Bytes))
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	r = s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	id := p.Transfer
+	return s.gpu.HostFunc(st.real, func() {
+		err := s.out.sendAll(func(queue func(transport.MessageHeader, []byte)) {
+			for off := 0; off < len(mem); off += largeBytes {
+				piece := mem[off:min(off+largeBytes, len(mem))]
+				queue(transport.MessageHeader{Type: transport.MsgData, ID: id, Aux: uint64(off)}, piece)
+			}
+		})
+		if err != nil {
+			s.sideFailed("send a captured download", err)
+		}
+	}), nil
+}

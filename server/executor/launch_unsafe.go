@@ -1,0 +1,176 @@
+package executor
+
+import (
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+)
+
+const (
+	launchCooperative = 1 // wire.Launch.Flags
+	maxAttributes     = 64
+)
+
+// layout is how a function's parameters lie in its packed buffer.
+type layout struct {
+	real    uint64 // the driver's function or kernel
+	offsets []uint32
+	sizes   []uint32
+	bytes   uint32
+}
+
+// launch: all forms of kernel launches.
+func (s *Session) launch(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.Launch](c)
+	if err != nil {
+		return 0, err
+	}
+	attrBytes := uint64(p.AttrCount) * uint64(unsafe.Sizeof(cuda.CUlaunchAttribute{}))
+	if p.AttrCount > maxAttributes || uint64(len(rest)) < attrBytes || uint64(len(rest))-attrBytes < uint64(p.ParamBytes) {
+		return 0, protocolError("launch with %d attributes and %d bytes of parameters in %d bytes", p.AttrCount, p.ParamBytes, len(rest))
+	}
+	f, r := s.layoutOf(p.Func)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	st, r := s.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	packed := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
+	if uint32(len(packed)) < f.bytes {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	var params unsafe.Pointer
+	if len(f.offsets) > 0 {
+		pointers := allocN[unsafe.Pointer](&s.arena, len(f.offsets))
+		for i, off := range f.offsets {
+			pointers[i] = pointerTo(packed[off:])
+		}
+		params = unsafe.Pointer(unsafe.SliceData(pointers))
+	}
+	if p.AttrCount == 0 && p.Flags&launchCooperative == 0 {
+		return s.gpu.CuLaunchKernel(cuda.CUfunction(f.real), p.Grid[0], p.Grid[1], p.Grid[2], p.Block[0], p.Block[1], p.Block[2],
+			p.SharedBytes, st.real, params, nil), nil
+	}
+	config, r := s.launchConfig(p.Grid, p.Block, p.SharedBytes, st, rest[:attrBytes], p.Flags&launchCooperative != 0)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	return s.gpu.CuLaunchKernelEx(config, cuda.CUfunction(f.real), params, nil), nil
+}
+
+// launchConfig builds the driver's form of a launch with attributes, whose handles it translates.
+func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream, attrs []byte, cooperative bool) (*cuda.CUlaunchConfig, cuda.CUresult) {
+	size := int(unsafe.Sizeof(cuda.CUlaunchAttribute{}))
+	list := allocN[cuda.CUlaunchAttribute](&s.arena, len(attrs)/size+1)
+	n := len(attrs) / size
+	for i := range n {
+		a, _ := as[cuda.CUlaunchAttribute](attrs[i*size:])
+		list[i] = *a
+		if r := s.patchAttribute(&list[i]); r != cuda.CUDA_SUCCESS {
+			return nil, r
+		}
+	}
+	if cooperative {
+		list[n].Id = cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+		*(*int32)(unsafe.Pointer(&list[n].Value)) = 1
+		n++
+	}
+	config := alloc[cuda.CUlaunchConfig](&s.arena)
+	*config = cuda.CUlaunchConfig{
+		GridDimX: grid[0], GridDimY: grid[1], GridDimZ: grid[2], BlockDimX: block[0], BlockDimY: block[1], BlockDimZ: block[2],
+		SharedMemBytes: shared, HStream: st.real, NumAttrs: uint32(n),
+	}
+	if n > 0 {
+		config.Attrs = uintptr(unsafe.Pointer(unsafe.SliceData(list)))
+	}
+	return config, cuda.CUDA_SUCCESS
+}
+
+// patchAttribute puts the driver's event into those attributes that have one.
+func (s *Session) patchAttribute(a *cuda.CUlaunchAttribute) cuda.CUresult {
+	switch a.Id {
+	case cuda.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, cuda.CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+		h := (*uint64)(unsafe.Pointer(&a.Value))
+		real, ok := s.table.Real(cuda.KindEvent, *h)
+		if !ok {
+			return cuda.CUDA_ERROR_INVALID_HANDLE
+		}
+		*h = real
+	case cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+		return cuda.CUDA_ERROR_NOT_SUPPORTED // it gives the program a handle for use in kernels
+	}
+	return cuda.CUDA_SUCCESS
+}
+
+// layoutOf finds a function or kernel and its parameters.
+func (s *Session) layoutOf(h uint64) (*layout, cuda.CUresult) {
+	real, ok := s.table.Real(cuda.KindFunction, h)
+	if !ok {
+		return nil, cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if l := s.layouts[h]; l != nil && l.real == real {
+		return l, cuda.CUDA_SUCCESS
+	}
+	l, r := s.askLayout(real, s.table.Kind(h) == cuda.KindKernel)
+	if r == cuda.CUDA_SUCCESS {
+		s.layouts[h] = l
+	}
+	return l, r
+}
+
+// askLayout reads a parameter layout from the driver.
+func (s *Session) askLayout(real uint64, kernel bool) (*layout, cuda.CUresult) {
+	l := &layout{real: real}
+	off, size := alloc[uint64](&s.arena), alloc[uint64](&s.arena)
+	for i := uint64(0); ; i++ {
+		var r cuda.CUresult
+		if kernel {
+			r = s.gpu.CuKernelGetParamInfo(cuda.CUkernel(real), i, off, size)
+		} else {
+			r = s.gpu.CuFuncGetParamInfo(cuda.CUfunction(real), i, off, size)
+		}
+		if r == cuda.CUDA_ERROR_INVALID_VALUE { // there is no such parameter
+			return l, cuda.CUDA_SUCCESS
+		}
+		if r != cuda.CUDA_SUCCESS {
+			return nil, r
+		}
+		l.offsets = append(l.offsets, uint32(*off))
+		l.sizes = append(l.sizes, uint32(*size))
+		l.bytes = max(l.bytes, uint32(*off+*size))
+	}
+}
+
+// occupancyClusters: cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize.
+func (s *Session) occupancyClusters(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.OccupancyClusters](c)
+	if err != nil {
+		return 0, err
+	}
+	if p.AttrCount > maxAttributes || len(rest) != int(p.AttrCount)*int(unsafe.Sizeof(cuda.CUlaunchAttribute{})) || p.Kind > 1 {
+		return 0, protocolError("occupancy query with %d attributes in %d bytes", p.AttrCount, len(rest))
+	}
+	real, ok := s.table.Real(cuda.KindFunction, p.Func)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	st, r := s.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	config, r := s.launchConfig(p.Grid, p.Block, p.SharedBytes, st, rest, false)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	out := alloc[int32](&s.arena)
+	if p.Kind == 0 {
+		r = s.gpu.CuOccupancyMaxActiveClusters(out, cuda.CUfunction(real), config)
+	} else {
+		r = s.gpu.CuOccupancyMaxPotentialClusterSize(out, cuda.CUfunction(real), config)
+	}
+	answerWith(s, c, wire.OccupancyValue{Value: *out}, 0)
+	return r, nil
+}

@@ -1,0 +1,95 @@
+package executor
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// Memory that the driver is given lies outside the Go heap: it may be read or written by a device and must never move.
+
+// mapMemory reserves anonymous memory.
+func mapMemory(bytes int) ([]byte, error) {
+	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("cannot map %d bytes: %w", bytes, err)
+	}
+	return b, nil
+}
+
+func unmapMemory(b []byte) { _ = unix.Munmap(b) }
+
+// addressOf gives the address of non-empty memory from mapMemory or the driver.
+func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+func pointerTo(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
+
+// hostMemory is memory that the driver gave (page-locked).
+func hostMemory(p unsafe.Pointer, bytes int) []byte { return unsafe.Slice((*byte)(p), bytes) }
+
+// as gives typed access to the front of b, which must be aligned; ok is false when b is too short.
+func as[T any](b []byte) (*T, bool) {
+	var t T
+	if uintptr(len(b)) < unsafe.Sizeof(t) {
+		return nil, false
+	}
+	return (*T)(unsafe.Pointer(unsafe.SliceData(b))), true
+}
+
+// arena hands out zeroed, 16-aligned pieces of mapped memory for the arguments of one driver call; reset takes them all back.
+type arena struct {
+	mem  []byte
+	used int
+}
+
+func (a *arena) reset() { a.used = 0 }
+
+func (a *arena) bytes(n int) []byte {
+	size := (n + 15) &^ 15
+	if size > len(a.mem)-a.used {
+		panic("executor: arena too small for the arguments of one call") // sizes are fixed or checked by the callers
+	}
+	b := a.mem[a.used : a.used+n : a.used+size]
+	a.used += size
+	clear(b)
+	return b
+}
+
+// room says how many bytes are left.
+func (a *arena) room() int { return len(a.mem) - a.used - 64 }
+
+// alloc gives zeroed memory for a T.
+func alloc[T any](a *arena) *T {
+	var t T
+	return (*T)(unsafe.Pointer(unsafe.SliceData(a.bytes(max(1, int(unsafe.Sizeof(t)))))))
+}
+
+// allocN gives zeroed memory for n Ts.
+func allocN[T any](a *arena, n int) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(a.bytes(max(1, n*int(unsafe.Sizeof(t))))))), n)
+}
+
+// cString reads a NUL-terminated string of the driver, at most 64 KiB of it.
+func cString(address uintptr) []byte {
+	const most = 64 << 10
+	p := *(*unsafe.Pointer)(unsafe.Pointer(&address))
+	for n := range most {
+		if *(*byte)(unsafe.Add(p, n)) == 0 {
+			return unsafe.Slice((*byte)(p), n)
+		}
+	}
+	return nil
+}
+
+func pointerOf[T any](p *T) unsafe.Pointer { return unsafe.Pointer(p) }
+
+// driverWords looks at n 64-bit values at an address of the driver's.
+func driverWords(address uintptr, n int) []uint64 {
+	return unsafe.Slice((*uint64)(*(*unsafe.Pointer)(unsafe.Pointer(&address))), n)
+}
+
+const affinityBytes = uint64(unsafe.Sizeof(cuda.CUexecAffinityParam{}))

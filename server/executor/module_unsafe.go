@@ -1,0 +1,380 @@
+package executor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/transport"
+)
+
+const (
+	jitLogBytes    = 16 << 10
+	maxLoadOptions = 64
+	attributeCount = 16 // of wire.FuncInfo
+)
+
+// Kinds of wire.GetFunction, wire.GetGlobal and wire.FunctionNames.
+const (
+	ofModule  = 0
+	ofLibrary = 1
+	ofKernel  = 2
+)
+
+// moduleHave says whether an image has to be sent.
+func (s *Session) moduleHave(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.ModuleHave](c)
+	if err != nil {
+		return 0, err
+	}
+	if s.image(p.Hash) == nil {
+		return cuda.CUDA_ERROR_NOT_FOUND, nil
+	}
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// image finds an image of this session or of the cache. Once found it stays with the session: the client does not ask again.
+func (s *Session) image(h modcache.Hash) *modcache.Image {
+	img := s.images[h]
+	if img == nil {
+		if img = s.modules.Get(h); img != nil {
+			s.images[h] = img
+		}
+	}
+	return img
+}
+
+// code gives an image as the driver wants it: text (PTX) must end with a NUL.
+func (s *Session) code(h modcache.Hash) (unsafe.Pointer, cuda.CUresult) {
+	img := s.image(h)
+	if img == nil {
+		return nil, cuda.CUDA_ERROR_NOT_FOUND
+	}
+	if isBinary(img.Data) || img.Data[len(img.Data)-1] == 0 {
+		return pointerTo(img.Data), cuda.CUDA_SUCCESS
+	}
+	return nil, cuda.CUDA_ERROR_INVALID_IMAGE
+}
+
+func isBinary(b []byte) bool {
+	return bytes.HasPrefix(b, []byte("\x7fELF")) || bytes.HasPrefix(b, []byte{0x50, 0xed, 0x55, 0xba})
+}
+
+// jitOptions are the options of a load: the client's that have plain values, and log buffers of our own.
+type jitOptions struct {
+	n                  uint32
+	options            []cuda.CUjit_option
+	values             []uint64
+	info, errors       []byte
+	infoSize, errsSize int // index of the sizes in values
+}
+
+func (s *Session) jit(pairs []byte) (*jitOptions, bool) {
+	n := len(pairs) / 16
+	j := &jitOptions{options: allocN[cuda.CUjit_option](&s.arena, n+4), values: allocN[uint64](&s.arena, n+4)}
+	for i := range n {
+		option := cuda.CUjit_option(binary.LittleEndian.Uint64(pairs[i*16:]))
+		switch option {
+		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+			continue // the client's buffers; ours take their place
+		case cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
+			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES:
+			return nil, false // addresses in the client's memory
+		}
+		j.add(option, binary.LittleEndian.Uint64(pairs[i*16+8:]))
+	}
+	j.info, j.errors = s.arena.bytes(jitLogBytes), s.arena.bytes(jitLogBytes)
+	j.add(cuda.CU_JIT_INFO_LOG_BUFFER, addressOf(j.info))
+	j.infoSize = j.add(cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
+	j.add(cuda.CU_JIT_ERROR_LOG_BUFFER, addressOf(j.errors))
+	j.errsSize = j.add(cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
+	return j, true
+}
+
+func (j *jitOptions) add(o cuda.CUjit_option, v uint64) int {
+	i := j.n
+	j.options[i], j.values[i] = o, v
+	j.n++
+	return int(i)
+}
+
+// logs makes the answer: what the just-in-time compiler wrote. The driver leaves the filled sizes in the values.
+func (j *jitOptions) logs(s *Session, c *command) {
+	info := j.info[:min(uint64(uint32(j.values[j.infoSize])), uint64(len(j.info)))]
+	errs := j.errors[:min(uint64(uint32(j.values[j.errsSize])), uint64(len(j.errors)))]
+	info, errs = untilNUL(info), untilNUL(errs)
+	rest := answerWith(s, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	copy(rest[copy(rest, info):], errs)
+	c.outs = true
+}
+
+func untilNUL(b []byte) []byte {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		return b[:i]
+	}
+	return b
+}
+
+func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.LibraryLoad](c)
+	if err != nil {
+		return 0, err
+	}
+	if p.JITCount > maxLoadOptions || p.LibCount > maxLoadOptions || len(rest) != int(p.JITCount+p.LibCount)*16 {
+		return 0, protocolError("library with %d and %d options in %d bytes", p.JITCount, p.LibCount, len(rest))
+	}
+	code, r := s.code(p.Hash)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	j, ok := s.jit(rest[:p.JITCount*16])
+	if !ok {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	options, values, n := s.libraryOptions(rest[p.JITCount*16:])
+	lib := alloc[cuda.CUlibrary](&s.arena)
+	r = s.gpu.CuLibraryLoadData(lib, code, &j.options[0], unsafe.Pointer(&j.values[0]), j.n, options, values, n)
+	j.logs(s, c)
+	if r != cuda.CUDA_SUCCESS {
+		s.log.Info("the driver refused a library", "result", resultText(r), "log", string(untilNUL(j.errors)))
+		return r, nil
+	}
+	return r, s.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
+}
+
+// libraryOptions leaves out that the program keeps the image: it is the server's copy that counts, and that one is kept.
+func (s *Session) libraryOptions(pairs []byte) (*cuda.CUlibraryOption, unsafe.Pointer, uint32) {
+	options, values := allocN[cuda.CUlibraryOption](&s.arena, len(pairs)/16), allocN[uint64](&s.arena, len(pairs)/16)
+	n := 0
+	for i := 0; i < len(pairs); i += 16 {
+		option := cuda.CUlibraryOption(binary.LittleEndian.Uint64(pairs[i:]))
+		if option == cuda.CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE {
+			continue // a table of the client's functions, meant for registration on its side
+		}
+		options[n], values[n] = option, binary.LittleEndian.Uint64(pairs[i+8:])
+		n++
+	}
+	if n == 0 {
+		return nil, nil, 0
+	}
+	return &options[0], unsafe.Pointer(&values[0]), uint32(n)
+}
+
+func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.ModuleLoad](c)
+	if err != nil {
+		return 0, err
+	}
+	if p.JITCount > maxLoadOptions || len(rest) != int(p.JITCount)*16 {
+		return 0, protocolError("module with %d options in %d bytes", p.JITCount, len(rest))
+	}
+	if s.entered == nil {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
+	}
+	code, r := s.code(p.Hash)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	j, ok := s.jit(rest)
+	if !ok {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	mod := alloc[cuda.CUmodule](&s.arena)
+	r = s.native(func() cuda.CUresult {
+		return s.gpu.CuModuleLoadDataEx(mod, code, j.n, &j.options[0], unsafe.Pointer(&j.values[0]))
+	})
+	j.logs(s, c)
+	if r != cuda.CUDA_SUCCESS {
+		s.log.Info("the driver refused a module", "result", resultText(r), "log", string(untilNUL(j.errors)))
+		return r, nil
+	}
+	return r, s.table.New(cuda.KindModule, p.Module, uint64(*mod), s.entered.handle)
+}
+
+// name reads a NUL-terminated name of n bytes behind a structure.
+func name(rest []byte, n uint32, op string) (unsafe.Pointer, error) {
+	if n == 0 || uint64(len(rest)) < uint64(n) || rest[n-1] != 0 || uint64(len(rest)) != transport.Pad(uint64(n)) {
+		return nil, protocolError("%s with a name of %d bytes in %d", op, n, len(rest))
+	}
+	return pointerTo(rest), nil
+}
+
+func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.GetFunction](c)
+	if err != nil {
+		return 0, err
+	}
+	var parent uint64
+	var ok, kernel bool
+	var text unsafe.Pointer
+	kind := cuda.KindFunction
+	switch p.Kind {
+	case ofModule:
+		parent, ok = s.table.Real(cuda.KindModule, p.Parent)
+	case ofLibrary:
+		parent, ok = s.table.Real(cuda.KindLibrary, p.Parent)
+		kind, kernel = cuda.KindKernel, true
+	case ofKernel:
+		parent, ok = s.table.Real(cuda.KindKernel, p.Parent)
+	default:
+		return 0, protocolError("function of kind %d", p.Kind)
+	}
+	if p.Kind != ofKernel {
+		if text, err = name(rest, p.NameBytes, "get_function"); err != nil {
+			return 0, err
+		}
+	}
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	var r cuda.CUresult
+	var real uint64
+	if kernel {
+		k := alloc[cuda.CUkernel](&s.arena)
+		r = s.gpu.CuLibraryGetKernel(k, cuda.CUlibrary(parent), text)
+		real = uint64(*k)
+	} else {
+		f := alloc[cuda.CUfunction](&s.arena)
+		if p.Kind == ofModule {
+			r = s.gpu.CuModuleGetFunction(f, cuda.CUmodule(parent), text)
+		} else {
+			r = s.gpu.CuKernelGetFunction(f, cuda.CUkernel(parent))
+		}
+		real = uint64(*f)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	l, r := s.askLayout(real, kernel)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if err := s.table.New(kind, p.Handle, real, p.Parent); err != nil {
+		return 0, err
+	}
+	s.layouts[p.Handle] = l
+	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes}
+	s.attributes(real, kernel, &info.Attributes)
+	out := answerWith(s, c, info, len(l.offsets)*8)
+	for i := range l.offsets {
+		binary.LittleEndian.PutUint32(out[i*8:], l.offsets[i])
+		binary.LittleEndian.PutUint32(out[i*8+4:], l.sizes[i])
+	}
+	return r, nil
+}
+
+// attributes reads a function's attributes, INT_MIN where the driver gives none.
+func (s *Session) attributes(real uint64, kernel bool, out *[attributeCount]int32) {
+	dev, v := alloc[cuda.CUdevice](&s.arena), alloc[int32](&s.arena)
+	if s.entered != nil {
+		s.gpu.CuCtxGetDevice(dev)
+	}
+	for i := range out {
+		var r cuda.CUresult
+		if kernel {
+			r = s.gpu.CuKernelGetAttribute(v, cuda.CUfunction_attribute(i), cuda.CUkernel(real), *dev)
+		} else {
+			r = s.gpu.CuFuncGetAttribute(v, cuda.CUfunction_attribute(i), cuda.CUfunction(real))
+		}
+		out[i] = *v
+		if r != cuda.CUDA_SUCCESS {
+			out[i] = math.MinInt32
+		}
+	}
+}
+
+func (s *Session) getGlobal(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.GetGlobal](c)
+	if err != nil {
+		return 0, err
+	}
+	text, err := name(rest, p.NameBytes, "get_global")
+	if err != nil {
+		return 0, err
+	}
+	address, size := alloc[cuda.CUdeviceptr](&s.arena), alloc[uint64](&s.arena)
+	var r cuda.CUresult
+	switch p.Kind {
+	case ofModule:
+		parent, ok := s.table.Real(cuda.KindModule, p.Parent)
+		if !ok {
+			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+		}
+		r = s.gpu.CuModuleGetGlobal_v2(address, size, cuda.CUmodule(parent), text)
+	case ofLibrary:
+		parent, ok := s.table.Real(cuda.KindLibrary, p.Parent)
+		if !ok {
+			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+		}
+		r = s.gpu.CuLibraryGetGlobal(address, size, cuda.CUlibrary(parent), text)
+	default:
+		return 0, protocolError("global of kind %d", p.Kind)
+	}
+	answerWith(s, c, wire.GlobalInfo{Address: uint64(*address), Bytes: *size}, 0)
+	return r, nil
+}
+
+// functionNames lists the functions of a module or the kernels of a library.
+func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.FunctionNames](c)
+	if err != nil {
+		return 0, err
+	}
+	kind := cuda.KindModule
+	if p.Kind == ofLibrary {
+		kind = cuda.KindLibrary
+	} else if p.Kind != ofModule {
+		return 0, protocolError("names of kind %d", p.Kind)
+	}
+	parent, ok := s.table.Real(kind, p.Parent)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	n := alloc[uint32](&s.arena)
+	var r cuda.CUresult
+	if kind == cuda.KindModule {
+		r = s.gpu.CuModuleGetFunctionCount(n, cuda.CUmodule(parent))
+	} else {
+		r = s.gpu.CuLibraryGetKernelCount(n, cuda.CUlibrary(parent))
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if int(*n)*8 > s.arena.room()/2 {
+		s.log.Warn("a module has too many functions to list", "functions", *n)
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	list := allocN[uint64](&s.arena, int(*n))
+	if *n > 0 {
+		if kind == cuda.KindModule {
+			r = s.gpu.CuModuleEnumerateFunctions((*cuda.CUfunction)(unsafe.Pointer(&list[0])), *n, cuda.CUmodule(parent))
+		} else {
+			r = s.gpu.CuLibraryEnumerateKernels((*cuda.CUkernel)(unsafe.Pointer(&list[0])), *n, cuda.CUlibrary(parent))
+		}
+		if r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+	}
+	const most = 256 << 10
+	var names []byte
+	sent := uint32(0)
+	text := alloc[uintptr](&s.arena)
+	for i := uint64(p.First); i < uint64(*n) && len(names) < most; i++ {
+		if kind == cuda.KindModule {
+			r = s.gpu.CuFuncGetName(unsafe.Pointer(text), cuda.CUfunction(list[i]))
+		} else {
+			r = s.gpu.CuKernelGetName(unsafe.Pointer(text), cuda.CUkernel(list[i]))
+		}
+		if r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+		names = append(append(names, cString(*text)...), 0)
+		sent++
+	}
+	c.reply = append(append([]byte(nil), wire.Bytes(&wire.NameList{Count: *n, Sent: sent})...), names...)
+	return r, nil
+}

@@ -1,0 +1,210 @@
+package executor
+
+import (
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+)
+
+const maxPointerQueries = 256
+
+// pointerSizes are the bytes that a pointer attribute has; one that is missing here is not supported.
+var pointerSizes = map[cuda.CUpointer_attribute]uint32{
+	cuda.CU_POINTER_ATTRIBUTE_CONTEXT:                    8,
+	cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE:                4,
+	cuda.CU_POINTER_ATTRIBUTE_DEVICE_POINTER:             8,
+	cuda.CU_POINTER_ATTRIBUTE_HOST_POINTER:               8,
+	cuda.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:                4,
+	cuda.CU_POINTER_ATTRIBUTE_BUFFER_ID:                  8,
+	cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED:                 4,
+	cuda.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:             4,
+	cuda.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: 4,
+	cuda.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:           8,
+	cuda.CU_POINTER_ATTRIBUTE_RANGE_SIZE:                 8,
+	cuda.CU_POINTER_ATTRIBUTE_MAPPED:                     4,
+	cuda.CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:       8,
+	cuda.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: 4,
+	cuda.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:               4,
+	cuda.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:             8,
+	cuda.CU_POINTER_ATTRIBUTE_MAPPING_SIZE:               8,
+	cuda.CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:          8,
+	cuda.CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:            8,
+}
+
+// pointerKinds are the attributes that are handles.
+var pointerKinds = map[cuda.CUpointer_attribute]cuda.Kind{
+	cuda.CU_POINTER_ATTRIBUTE_CONTEXT:        cuda.KindContext,
+	cuda.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: cuda.KindMemoryPool,
+}
+
+type pointerValue struct {
+	Result int32
+	Bytes  uint32
+	Value  [64]uint8
+}
+
+// pointerAttributes answers several attributes of an address, each with its own result.
+func (s *Session) pointerAttributes(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.PointerAttributes](c)
+	if err != nil {
+		return 0, err
+	}
+	if p.Count > maxPointerQueries || len(rest) != int(p.Count+1)/2*8 {
+		return 0, protocolError("%d pointer attributes in %d bytes", p.Count, len(rest))
+	}
+	const size = 72
+	out := answerWith(s, c, wire.PointerValues{Count: p.Count}, int(p.Count)*size)
+	for i := range int(p.Count) {
+		attr, _ := as[cuda.CUpointer_attribute](rest[i*4:])
+		v, _ := as[pointerValue](out[i*size:])
+		n, ok := pointerSizes[*attr]
+		if !ok {
+			v.Result = int32(cuda.CUDA_ERROR_NOT_SUPPORTED)
+			continue
+		}
+		word := alloc[uint64](&s.arena)
+		r := s.gpu.CuPointerGetAttribute(pointerOf(word), *attr, cuda.CUdeviceptr(p.Pointer))
+		if kind, ok := pointerKinds[*attr]; ok && r == cuda.CUDA_SUCCESS && *word != 0 {
+			*word = s.table.Client(kind, *word, 0)
+		}
+		v.Result, v.Bytes = int32(r), n
+		if r == cuda.CUDA_SUCCESS {
+			copy(v.Value[:n], wire.Bytes(word))
+		}
+	}
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// captureInfo: cuStreamGetCaptureInfo_v2 and _v3, whose lists lie in the driver's memory.
+func (s *Session) captureInfo(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.CaptureInfo](c)
+	if err != nil {
+		return 0, err
+	}
+	st, r := s.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	const edgeBytes = 8
+	status, id := alloc[cuda.CUstreamCaptureStatus](&s.arena), alloc[cuda.Cuuint64](&s.arena)
+	graph, count := alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena)
+	nodes, edges := alloc[uintptr](&s.arena), alloc[uintptr](&s.arena)
+	wantEdges := p.Flags&1 != 0
+	if wantEdges {
+		r = s.gpu.CuStreamGetCaptureInfo_v3(st.real, status, id, graph, pointerOf(nodes), pointerOf(edges), count)
+	} else {
+		r = s.gpu.CuStreamGetCaptureInfo_v2(st.real, status, id, graph, pointerOf(nodes), count)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	v := wire.CaptureValues{Status: int32(*status)}
+	if *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
+		answerWith(s, c, v, 0)
+		return r, nil
+	}
+	v.ID, v.Graph, v.Count = uint64(*id), s.table.Client(cuda.KindGraph, uint64(*graph), 0), uint32(*count)
+	v.Sent = uint32(min(*count, uint64(p.MaxNodes), 1<<15))
+	each := 8
+	if wantEdges {
+		each += edgeBytes
+	}
+	out := answerWith(s, c, v, int(v.Sent)*each)
+	if v.Sent == 0 {
+		return r, nil
+	}
+	list := driverWords(*nodes, int(v.Sent))
+	for i := range list {
+		h := s.table.Client(cuda.KindGraphNode, list[i], v.Graph)
+		copy(out[i*8:], wire.Bytes(&h))
+	}
+	if wantEdges && *edges != 0 {
+		for i, e := range driverWords(*edges, int(v.Sent)) {
+			copy(out[int(v.Sent)*8+i*edgeBytes:], wire.Bytes(&e))
+		}
+	}
+	return r, nil
+}
+
+// mapping is device memory at an address of the client's.
+type mapping struct {
+	bytes  uint64
+	handle cuda.CUmemGenericAllocationHandle
+}
+
+// hostMap puts device memory at the address of the client's pinned memory, so that both have the same pointers.
+func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.HostMap](c)
+	if err != nil {
+		return 0, err
+	}
+	if s.entered == nil {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
+	}
+	dev, unit := alloc[cuda.CUdevice](&s.arena), alloc[uint64](&s.arena)
+	prop := alloc[cuda.CUmemAllocationProp](&s.arena)
+	if r := s.gpu.CuCtxGetDevice(dev); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	prop.Type = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
+	prop.Location.Type, prop.Location.Id = cuda.CU_MEM_LOCATION_TYPE_DEVICE, int32(*dev)
+	if r := s.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if p.Bytes == 0 || *unit == 0 || p.Address%*unit != 0 || p.Bytes > 1<<46 {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	bytes := (p.Bytes + *unit - 1) / *unit * *unit
+	at := alloc[cuda.CUdeviceptr](&s.arena)
+	if r := s.gpu.CuMemAddressReserve(at, bytes, 0, cuda.CUdeviceptr(p.Address), 0); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	release := func() { s.gpu.CuMemAddressFree(*at, bytes) }
+	if uint64(*at) != p.Address {
+		release()
+		s.log.Warn("device memory cannot be mapped at the client's address", "address", p.Address)
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	mem := alloc[cuda.CUmemGenericAllocationHandle](&s.arena)
+	if r := s.gpu.CuMemCreate(mem, bytes, prop, 0); r != cuda.CUDA_SUCCESS {
+		release()
+		return r, nil
+	}
+	if r := s.gpu.CuMemMap(*at, bytes, 0, *mem, 0); r != cuda.CUDA_SUCCESS {
+		s.gpu.CuMemRelease(*mem)
+		release()
+		return r, nil
+	}
+	access := alloc[cuda.CUmemAccessDesc](&s.arena)
+	access.Location, access.Flags = prop.Location, cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+	s.mappings[p.Address] = mapping{bytes, *mem}
+	if r := s.gpu.CuMemSetAccess(*at, bytes, access, 1); r != cuda.CUDA_SUCCESS {
+		s.unmap(p.Address)
+		return r, nil
+	}
+	answerWith(s, c, wire.GlobalInfo{Address: p.Address, Bytes: bytes}, 0)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.HostUnmap](c)
+	if err != nil {
+		return 0, err
+	}
+	if _, ok := s.mappings[p.Address]; !ok {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	return s.unmap(p.Address), nil
+}
+
+func (s *Session) unmap(address uint64) cuda.CUresult {
+	m := s.mappings[address]
+	delete(s.mappings, address)
+	at := cuda.CUdeviceptr(address)
+	first := cuda.CUDA_SUCCESS
+	for _, r := range []cuda.CUresult{s.gpu.CuMemUnmap(at, m.bytes), s.gpu.CuMemRelease(m.handle), s.gpu.CuMemAddressFree(at, m.bytes)} {
+		if first == cuda.CUDA_SUCCESS {
+			first = r
+		}
+	}
+	return first
+}

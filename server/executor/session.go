@@ -1,0 +1,334 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/codec"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/transport"
+)
+
+// ErrProtocol is wrapped by the reason of a session that ended because the client broke the protocol.
+var ErrProtocol = errors.New("the client broke the protocol")
+
+// ErrGone is the reason of a session whose connection ended without a goodbye.
+var ErrGone = errors.New("the client went away")
+
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+// Times of the loop. After its last work the executor spins for a while, since the next command of a busy program is only
+// microseconds away; with work of its own outstanding it then looks at it in short intervals.
+const (
+	spinIdle    = 50 * time.Microsecond
+	spinPending = time.Millisecond
+	napPending  = 30 * time.Microsecond
+	pollEvery   = 8  // commands between two looks at what is pending
+	flushEvery  = 16 // commands after which an answer is not kept back any longer
+
+	defaultStaging = 8
+	arenaBytes     = 2 << 20
+	farewell       = 200 * time.Millisecond // for telling the client why its session ends
+)
+
+// Config is what a session needs.
+type Config struct {
+	Conn    transport.Conn // main connection; the session closes it
+	GPU     cuda.GPU
+	Hello   transport.Hello
+	Modules *modcache.Cache
+	Staging int // staging slots of 1 MiB a context, default 8
+	Log     *slog.Logger
+	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
+	Primary []cuda.CUdevice
+}
+
+// Session is one client's session. New makes it, Run carries it out.
+type Session struct {
+	conn    transport.Conn
+	gpu     cuda.GPU
+	modules *modcache.Cache
+	log     *slog.Logger
+	staging int
+
+	in    input
+	out   output
+	side  *side
+	arena arena
+
+	table   *handle.Table
+	handles *handles
+	params  args
+	reader  codec.Reader
+	writer  *codec.Writer
+	outMem  []byte
+
+	cmd       command // the one being carried out
+	entered   *context
+	enteredOK bool // the driver's current context is that of entered
+	contexts  map[uint64]*context
+	streams   map[uint64]*stream
+	layouts   map[uint64]*layout
+	images    map[modcache.Hash]*modcache.Image
+	threads   map[uint32]*thread
+	captures  map[cuda.CUstream]capture
+	barrier   barrier
+	bulk      *bulk
+	primaries map[cuda.CUdevice]*primary
+	mappings  map[uint64]mapping
+
+	waits     []*wait
+	transfers int       // downloads under way
+	active    []*stream // streams with downloads under way
+	asyncErr  cuda.CUresult
+	sinceOut  int // commands since an answer was queued
+	calls     atomic.Uint64
+	bye       bool
+
+	stopped   chan struct{}
+	stopOnce  sync.Once
+	noSupport map[uint16]bool // operations logged as not supported
+}
+
+// New prepares a session. Its error says what is wrong with the hello.
+func New(cfg Config) (*Session, error) {
+	table, err := newTable(cfg.Hello)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Modules == nil {
+		cfg.Modules = modcache.Open("", 0, cfg.Log)
+	}
+	if cfg.Staging <= 0 {
+		cfg.Staging = defaultStaging
+	}
+	s := &Session{
+		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, staging: cfg.Staging,
+		side: newSide(), table: table,
+		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
+		images: make(map[modcache.Hash]*modcache.Image), threads: make(map[uint32]*thread),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), mappings: make(map[uint64]mapping),
+		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
+	}
+	for _, d := range cfg.Primary {
+		s.primaries[d] = &primary{retained: 1}
+	}
+	s.out.conn = cfg.Conn
+	if s.in.mem, err = mapMemory(inputBytes); err != nil {
+		return nil, err
+	}
+	if s.arena.mem, err = mapMemory(arenaBytes); err != nil {
+		return nil, err
+	}
+	if s.outMem, err = mapMemory(codec.MaxPayload); err != nil {
+		return nil, err
+	}
+	s.writer = codec.NewWriter(s.outMem)
+	s.handles = &handles{table, s}
+	return s, nil
+}
+
+// AttachSide gives the session its side connection.
+func (s *Session) AttachSide(c net.Conn) error { return s.side.attach(c) }
+
+// Notice sends the client a line for its log.
+func (s *Session) Notice(text string) {
+	s.out.message(transport.MessageHeader{Type: transport.MsgNotice}, []byte(text), nil)
+	_, _ = s.out.flush()
+}
+
+// Calls is the number of commands carried out so far.
+func (s *Session) Calls() uint64 { return s.calls.Load() }
+
+// Stop ends the session from another goroutine.
+func (s *Session) Stop() {
+	s.stopOnce.Do(func() { close(s.stopped) })
+	s.conn.Shutdown()
+	s.side.fail(errSideClosed)
+}
+
+// Run carries the session out until it ends; the caller must have locked its OS thread. It returns nil after the client's goodbye.
+// Objects of the driver are left to the end of the process.
+func (s *Session) Run() error {
+	s.gpu.ThreadInit()
+	// Waits of a few microseconds are meant as such.
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
+	err := s.loop()
+	if errors.Is(err, ErrProtocol) {
+		s.log.Error("session ends", "error", err)
+		s.Notice(err.Error())
+	}
+	s.sendRest()
+	s.Stop()
+	s.side.close()
+	s.conn.Close()
+	return err
+}
+
+// Free unmaps what the session mapped. It is for tests: a worker process just exits.
+func (s *Session) Free() {
+	unmapMemory(s.in.mem)
+	unmapMemory(s.arena.mem)
+	unmapMemory(s.outMem)
+	for _, i := range s.images {
+		i.Close()
+	}
+}
+
+func (s *Session) loop() error {
+	last := time.Now() // when there was last something to do
+	for {
+		n, err := s.receive()
+		if err != nil {
+			return err
+		}
+		progress := n > 0
+		if progress {
+			if err := s.work(); err != nil {
+				return err
+			}
+			if s.bye {
+				return nil
+			}
+		}
+		if s.pending() && s.poll() {
+			progress = true
+		}
+		done, err := s.out.flush()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+		s.sinceOut = 0
+		if progress {
+			last = time.Now()
+			continue
+		}
+		if err := s.idle(time.Since(last), done); err != nil {
+			return err
+		}
+	}
+}
+
+// idle passes the time until there may be something to do.
+func (s *Session) idle(quiet time.Duration, flushed bool) error {
+	ev := transport.Readable
+	if !flushed {
+		ev |= transport.Writable
+	}
+	timeout := time.Duration(-1)
+	switch {
+	case s.pending():
+		if quiet < spinPending && flushed {
+			return nil
+		}
+		timeout = napPending
+	case quiet < spinIdle && flushed:
+		return nil
+	}
+	_, err := s.conn.Wait(ev, timeout)
+	return err
+}
+
+// receive takes what has come on the main connection, without waiting.
+func (s *Session) receive() (int, error) {
+	n, err := s.in.fill(s.conn, s.bulkTarget())
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, transport.ErrAgain):
+		return 0, nil
+	case errors.Is(err, io.EOF):
+		return 0, ErrGone
+	}
+	return 0, fmt.Errorf("%w: %w", ErrGone, err)
+}
+
+// work carries out all commands that have arrived.
+func (s *Session) work() error {
+	for n := 1; ; n++ {
+		more, err := s.step()
+		if err != nil || s.bye {
+			return err
+		}
+		if !more {
+			return nil
+		}
+		if n%pollEvery == 0 && s.pending() {
+			s.poll()
+		}
+		if s.sinceOut++; s.sinceOut >= flushEvery && s.out.pending() > 0 {
+			if err := s.relieve(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// relieve writes queued answers, and waits where a client that does not read has let too many pile up.
+func (s *Session) relieve() error {
+	s.sinceOut = 0
+	for {
+		done, err := s.out.flush()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+		if done || s.out.pending() < outputLimit {
+			return nil
+		}
+		if err := s.nap(); err != nil {
+			return err
+		}
+	}
+}
+
+// nap lets a moment pass while the executor waits for something other than a command: staging, or a client that reads. Downloads and
+// waits go on meanwhile.
+func (s *Session) nap() error {
+	s.poll()
+	done, err := s.out.flush()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	select {
+	case <-s.stopped:
+		return ErrGone
+	default:
+	}
+	var ev transport.Events
+	if !done {
+		ev = transport.Writable
+	}
+	got, err := s.conn.Wait(ev, napPending)
+	if err == nil && got&^ev != 0 { // only a failed connection says more than it was asked
+		err = ErrGone
+	}
+	return err
+}
+
+// sendRest gives the last messages a moment to leave.
+func (s *Session) sendRest() {
+	for deadline := time.Now().Add(farewell); time.Now().Before(deadline); {
+		if done, err := s.out.flush(); done || err != nil {
+			return
+		}
+		if _, err := s.conn.Wait(transport.Writable, napPending); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package executor
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+const (
+	smallBytes = 4 << 10
+	smallSlots = 64
+	largeBytes = 1 << 20
+
+	hostPortable = 1 // CU_MEMHOSTALLOC_PORTABLE
+)
+
+// slot is a piece of page-locked memory through which a copy goes.
+type slot struct {
+	mem   []byte
+	free  atomic.Bool
+	event cuda.CUevent // of the copy under way; 0 when its end is told otherwise
+}
+
+// slotPool is a context's slots of one size.
+type slotPool struct {
+	size, limit int
+	slots       []*slot
+}
+
+func (p *slotPool) init(size, limit int) { p.size, p.limit = size, limit }
+
+// pageLocked allocates page-locked memory in the current context.
+func (s *Session) pageLocked(bytes int) ([]byte, cuda.CUresult) {
+	p := alloc[unsafe.Pointer](&s.arena)
+	if r := s.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable); r != cuda.CUDA_SUCCESS {
+		return nil, r
+	}
+	return hostMemory(*p, bytes), cuda.CUDA_SUCCESS
+}
+
+// takeSlot gives a slot of the pool, waiting for one where all are in use. The error says that the session is over.
+func (s *Session) takeSlot(p *slotPool) (*slot, cuda.CUresult, error) {
+	for {
+		for _, sl := range p.slots {
+			if sl.free.Load() {
+				sl.free.Store(false)
+				return sl, cuda.CUDA_SUCCESS, nil
+			}
+		}
+		if s.reclaim(p) {
+			continue
+		}
+		if len(p.slots) < p.limit {
+			r := s.growPool(p)
+			if r == cuda.CUDA_SUCCESS {
+				continue
+			}
+			if len(p.slots) == 0 {
+				return nil, r, nil
+			}
+		}
+		if err := s.nap(); err != nil {
+			return nil, 0, err
+		}
+	}
+}
+
+// reclaim frees the slots of uploads that have arrived.
+func (s *Session) reclaim(p *slotPool) bool {
+	found := false
+	for _, sl := range p.slots {
+		if sl.event == 0 || s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+			continue
+		}
+		s.entered.events = append(s.entered.events, sl.event)
+		sl.event = 0
+		sl.free.Store(true)
+		found = true
+	}
+	return found
+}
+
+// growPool adds slots: all small ones together, large ones one by one.
+func (s *Session) growPool(p *slotPool) cuda.CUresult {
+	n := 1
+	if p.size < largeBytes {
+		n = p.limit
+	}
+	mem, r := s.pageLocked(n * p.size)
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	for i := range n {
+		sl := &slot{mem: mem[i*p.size : (i+1)*p.size : (i+1)*p.size]}
+		sl.free.Store(true)
+		p.slots = append(p.slots, sl)
+	}
+	return cuda.CUDA_SUCCESS
+}
+
+func (s *Session) poolFor(ctx *context, bytes uint64) *slotPool {
+	if bytes <= smallBytes {
+		return &ctx.small
+	}
+	return &ctx.large
+}
+
+// occupied hands the slot over to the copy that was just enqueued on st; when its event fires, the slot is free.
+func (s *Session) occupied(sl *slot, st *stream) cuda.CUresult {
+	e, r := s.recordEvent(st)
+	if r != cuda.CUDA_SUCCESS {
+		sl.free.Store(true)
+		return r
+	}
+	sl.event = e
+	return cuda.CUDA_SUCCESS
+}
+
+// pullBuffer is page-locked memory of a deferred upload.
+type pullBuffer struct {
+	mem   []byte
+	event cuda.CUevent // behind its last copy; 0 when free
+}
+
+const (
+	pullLeast = 64 << 10
+	pullMost  = 8 << 20   // also the size of one pull; a multiple of transport.PullUnit
+	pullLimit = 512 << 20 // bytes of a context's pull buffers above which further deferred uploads wait
+)
+
+// takePull gives a buffer for a deferred upload of so many bytes in the current context. It must be used at once.
+func (s *Session) takePull(bytes uint64) (*pullBuffer, cuda.CUresult, error) {
+	size := pullLeast
+	for size < pullMost && uint64(size) < bytes {
+		size *= 2
+	}
+	for {
+		total := 0
+		for _, b := range s.entered.pulls {
+			if b.event != 0 && s.gpu.CuEventQuery(b.event) != cuda.CUDA_ERROR_NOT_READY {
+				s.entered.events = append(s.entered.events, b.event)
+				b.event = 0
+			}
+			if b.event == 0 && len(b.mem) >= size {
+				return b, cuda.CUDA_SUCCESS, nil
+			}
+			total += len(b.mem)
+		}
+		if total+size <= pullLimit {
+			break
+		}
+		if err := s.nap(); err != nil {
+			return nil, 0, err
+		}
+	}
+	mem, r := s.pageLocked(size)
+	if r != cuda.CUDA_SUCCESS {
+		return nil, r, nil
+	}
+	b := &pullBuffer{mem: mem}
+	s.entered.pulls = append(s.entered.pulls, b)
+	return b, cuda.CUDA_SUCCESS, nil
+}
+
+func resultText(r cuda.CUresult) string { return fmt.Sprintf("%s (%d)", cuda.ResultName(r), int32(r)) }

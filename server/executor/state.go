@@ -1,0 +1,325 @@
+package executor
+
+import (
+	"slices"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/transport"
+)
+
+// context is a CUDA context of the session and what the executor keeps in it. All of that ends with the context.
+type context struct {
+	handle    uint64 // the client's
+	real      cuda.CUcontext
+	legacy    stream
+	streams   []*stream // all others
+	perThread map[uint32]*stream
+
+	events []cuda.CUevent // free ones, without timing
+	small  slotPool
+	large  slotPool
+	pulls  []*pullBuffer
+	helper cuda.CUstream // for events that stand for other events; made on demand
+	mark   cuda.CUevent  // the barrier's event when its source lies here
+}
+
+// stream is a stream of the session.
+type stream struct {
+	handle      uint64 // 0 for those that the client has no handle of
+	real        cuda.CUstream
+	ctx         *context
+	legacy      bool
+	nonBlocking bool // not ordered against the legacy stream
+	used        bool // since it was last known to be empty
+	seen        uint64
+	downloads   []*chunk
+}
+
+// thread is what the server knows of a client thread.
+type thread struct {
+	mode cuda.CUstreamCaptureMode
+}
+
+// command is a command and the answer that grows for it.
+type command struct {
+	transport.CommandHeader
+	payload []byte
+	reply   []byte // answer's payload
+	outs    bool   // reply counts with failures too
+	async   bool   // the answer may carry an error of an earlier unanswered command
+	later   bool   // somebody else will answer
+}
+
+func newTable(h transport.Hello) (*handle.Table, error) {
+	return handle.New(handle.Region{Base: h.ClientBase, Slots: h.ClientSlots}, handle.Region{Base: h.ServerBase, Slots: h.ServerSlots})
+}
+
+// enter makes the command's context the driver's current one.
+func (s *Session) enter(h uint64) cuda.CUresult {
+	if s.enteredOK && (s.entered == nil && h == 0 || s.entered != nil && s.entered.handle == h) {
+		return cuda.CUDA_SUCCESS
+	}
+	var ctx *context
+	var real cuda.CUcontext
+	if h != 0 {
+		if ctx = s.contexts[h]; ctx == nil {
+			return cuda.CUDA_ERROR_INVALID_CONTEXT
+		}
+		real = ctx.real
+	}
+	if r := s.gpu.CuCtxSetCurrent(real); r != cuda.CUDA_SUCCESS {
+		s.enteredOK = false
+		return r
+	}
+	s.entered, s.enteredOK = ctx, true
+	return cuda.CUDA_SUCCESS
+}
+
+// within runs f with ctx current and returns to the context before.
+func (s *Session) within(ctx *context, f func() cuda.CUresult) cuda.CUresult {
+	before := s.entered
+	if ctx == before && s.enteredOK {
+		return f()
+	}
+	if r := s.enter(ctx.handle); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	r := f()
+	if before == nil {
+		s.enter(0)
+	} else {
+		s.enter(before.handle)
+	}
+	return r
+}
+
+// addContext enters a new context of the driver under the client's handle.
+func (s *Session) addContext(h uint64, real cuda.CUcontext) error {
+	if err := s.table.New(cuda.KindContext, h, uint64(real), 0); err != nil {
+		return err
+	}
+	ctx := &context{handle: h, real: real, perThread: make(map[uint32]*stream)}
+	ctx.legacy = stream{real: 0, ctx: ctx, legacy: true, used: true}
+	ctx.small.init(smallBytes, smallSlots)
+	ctx.large.init(largeBytes, s.staging)
+	s.contexts[h] = ctx
+	return nil
+}
+
+// dropContext forgets a context that is about to end. Answers that depend on it are given now.
+func (s *Session) dropContext(ctx *context) {
+	s.within(ctx, s.gpu.CuCtxSynchronize)
+	s.poll()
+	s.abandon(ctx)
+	for _, st := range ctx.streams {
+		delete(s.captures, st.real)
+		if st.handle != 0 {
+			delete(s.streams, st.handle)
+		}
+	}
+	if s.barrier.src != nil && s.barrier.src.ctx == ctx {
+		s.barrier.src = nil
+	}
+	delete(s.contexts, ctx.handle)
+	s.table.Delete(cuda.KindContext, ctx.handle)
+	s.entered, s.enteredOK = nil, false
+}
+
+// addStream enters a stream that the driver made in the current context.
+func (s *Session) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, error) {
+	ctx := s.entered
+	if h != 0 {
+		if err := s.table.New(cuda.KindStream, h, uint64(real), ctx.handle); err != nil {
+			return nil, err
+		}
+	}
+	st := &stream{handle: h, real: real, ctx: ctx, nonBlocking: flags&uint32(cuda.CU_STREAM_NON_BLOCKING) != 0}
+	ctx.streams = append(ctx.streams, st)
+	if h != 0 {
+		s.streams[h] = st
+	}
+	return st, nil
+}
+
+func (s *Session) dropStream(st *stream) {
+	ctx := st.ctx
+	if i := slices.Index(ctx.streams, st); i >= 0 {
+		ctx.streams = slices.Delete(ctx.streams, i, i+1)
+	}
+	if s.barrier.src == st {
+		s.settleBarrier()
+	}
+	delete(s.captures, st.real)
+	if st.handle != 0 {
+		delete(s.streams, st.handle)
+		s.table.Delete(cuda.KindStream, st.handle)
+	}
+}
+
+// stream finds the stream that a command names and prepares it for more work.
+func (s *Session) stream(h uint64) (*stream, cuda.CUresult) {
+	var st *stream
+	switch {
+	case h == 0 && s.cmd.Flags&transport.FlagPTDS == 0, h == uint64(cuda.StreamLegacy):
+		if s.entered == nil {
+			return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
+		}
+		st = &s.entered.legacy
+	case h == 0, h == uint64(cuda.StreamPerThread):
+		var r cuda.CUresult
+		if st, r = s.perThread(); r != cuda.CUDA_SUCCESS {
+			return nil, r
+		}
+	default:
+		if st = s.streams[h]; st == nil {
+			return nil, cuda.CUDA_ERROR_INVALID_HANDLE
+		}
+	}
+	st.used = true
+	if st.seen != s.barrier.gen {
+		s.passBarrier(st)
+	}
+	return st, cuda.CUDA_SUCCESS
+}
+
+// perThread is the calling thread's default stream in the current context.
+func (s *Session) perThread() (*stream, cuda.CUresult) {
+	ctx := s.entered
+	if ctx == nil {
+		return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	if st := ctx.perThread[s.cmd.Thread]; st != nil {
+		return st, cuda.CUDA_SUCCESS
+	}
+	p := alloc[cuda.CUstream](&s.arena)
+	if r := s.gpu.CuStreamCreate(p, 0); r != cuda.CUDA_SUCCESS {
+		return nil, r
+	}
+	st, err := s.addStream(0, *p, 0)
+	if err != nil {
+		return nil, cuda.CUDA_ERROR_UNKNOWN
+	}
+	ctx.perThread[s.cmd.Thread] = st
+	return st, cuda.CUDA_SUCCESS
+}
+
+// threadExit gives the per-thread streams of an ended thread back.
+func (s *Session) threadExit(ordinal uint32) {
+	for _, ctx := range s.contexts {
+		st := ctx.perThread[ordinal]
+		if st == nil {
+			continue
+		}
+		delete(ctx.perThread, ordinal)
+		s.finishDownloads(st)
+		s.dropStream(st)
+		s.within(ctx, func() cuda.CUresult { return s.gpu.CuStreamDestroy_v2(st.real) })
+	}
+	delete(s.threads, ordinal)
+}
+
+func (s *Session) thread() *thread {
+	t := s.threads[s.cmd.Thread]
+	if t == nil {
+		t = &thread{mode: cuda.CU_STREAM_CAPTURE_MODE_GLOBAL}
+		s.threads[s.cmd.Thread] = t
+	}
+	return t
+}
+
+// event takes an event of the context, which must be current.
+func (s *Session) event(ctx *context) (cuda.CUevent, cuda.CUresult) {
+	if n := len(ctx.events); n > 0 {
+		e := ctx.events[n-1]
+		ctx.events = ctx.events[:n-1]
+		return e, cuda.CUDA_SUCCESS
+	}
+	p := alloc[cuda.CUevent](&s.arena)
+	r := s.gpu.CuEventCreate(p, uint32(cuda.CU_EVENT_DISABLE_TIMING))
+	return *p, r
+}
+
+// recordEvent takes an event and records it on st.
+func (s *Session) recordEvent(st *stream) (cuda.CUevent, cuda.CUresult) {
+	e, r := s.event(st.ctx)
+	if r != cuda.CUDA_SUCCESS {
+		return 0, r
+	}
+	if r = s.gpu.CuEventRecord(e, st.real); r != cuda.CUDA_SUCCESS {
+		st.ctx.events = append(st.ctx.events, e)
+		return 0, r
+	}
+	return e, cuda.CUDA_SUCCESS
+}
+
+// barrier orders streams behind a synchronous upload. Natively such a call returns when the data have arrived, so every later command on any
+// stream sees them; here it returns earlier. Streams that are not ordered behind the upload's stream anyway wait for it before their next
+// command. Nothing is recorded until there is such a stream.
+type barrier struct {
+	src      *stream
+	gen      uint64
+	recorded uint64 // gen that the source context's mark stands for
+}
+
+// raiseBarrier notes a synchronous upload on st.
+func (s *Session) raiseBarrier(st *stream) {
+	if b := &s.barrier; b.src != nil && b.src != st {
+		if e, ok := s.markBarrier(); ok {
+			s.gpu.CuStreamWaitEvent(st.real, e, 0) // so that waiting for st covers the earlier upload as well
+		}
+	}
+	s.barrier.gen++
+	s.barrier.src = st
+	st.seen = s.barrier.gen
+}
+
+// markBarrier gives an event behind the last synchronous upload, false when that has arrived.
+func (s *Session) markBarrier() (cuda.CUevent, bool) {
+	b := &s.barrier
+	ctx := b.src.ctx
+	if b.recorded != b.gen {
+		r := s.within(ctx, func() cuda.CUresult {
+			if ctx.mark == 0 {
+				e, r := s.event(ctx)
+				if r != cuda.CUDA_SUCCESS {
+					return r
+				}
+				ctx.mark = e
+			}
+			return s.gpu.CuEventRecord(ctx.mark, b.src.real)
+		})
+		if r != cuda.CUDA_SUCCESS { // a sticky error, which every later command reports by itself
+			return 0, false
+		}
+		b.recorded = b.gen
+	}
+	if s.gpu.CuEventQuery(ctx.mark) != cuda.CUDA_ERROR_NOT_READY {
+		b.src = nil
+		return 0, false
+	}
+	return ctx.mark, true
+}
+
+// passBarrier makes st wait for the last synchronous upload.
+func (s *Session) passBarrier(st *stream) {
+	b := &s.barrier
+	switch {
+	case b.src == nil, b.src == st, b.src.legacy && !st.nonBlocking && b.src.ctx == st.ctx:
+	case s.isCapturing(st):
+		return // a captured wait would be wrong; the graph's launch passes the barrier
+	default:
+		if e, ok := s.markBarrier(); ok {
+			s.gpu.CuStreamWaitEvent(st.real, e, 0)
+		}
+	}
+	st.seen = b.gen
+}
+
+// settleBarrier is called before the barrier's source ends: from then on its recorded event stands for it.
+func (s *Session) settleBarrier() {
+	ghost := &stream{ctx: s.barrier.src.ctx}
+	if _, busy := s.markBarrier(); busy {
+		s.barrier.src = ghost
+	}
+}
