@@ -107,21 +107,25 @@ static void storage(void) {
   uint32_t flag = 9;
   unsigned api = 0, flags = 9;
   int active = 9;
-  printf("nothing current: get %d put %d delete %d, v %s\n", get(&v, NULL, key), put(NULL, key, key, NULL), del(NULL, key), v == (void *)5 ? "kept" : "written");
-  printf("tls without a context: %d %s; checks %d\n", current(&seen), seen ? "set" : "NULL", wrapped(NULL, &flag, NULL));
-  printf("primary: %d %s\n", primary(&h, 0), h ? "set" : "NULL");
+  rc r1 = get(&v, NULL, key), r2 = put(NULL, key, key, NULL), r3 = del(NULL, key);
+  printf("nothing current: get %d put %d delete %d, v %s\n", r1, r2, r3, v == (void *)5 ? "kept" : "written");
+  r1 = current(&seen), r2 = wrapped(NULL, &flag, NULL);
+  printf("tls without a context: %d %s; checks %d\n", r1, seen ? "set" : "NULL", r2);
+  r1 = primary(&h, 0);
+  printf("primary: %d %s\n", r1, h ? "set" : "NULL");
   F(cuDevicePrimaryCtxGetState, int, unsigned *, int *)(0, &flags, &active);
   printf("state: flags %u active %d\n", flags, active);
-  rc s = F(cuCtxSetCurrent, void *)(h), a = F(cuCtxGetApiVersion, void *, unsigned *)(h, &api);
   int dev = -1;
-  rc g = F(cuCtxGetDevice, int *)(&dev);
+  r1 = F(cuCtxSetCurrent, void *)(h), r2 = F(cuCtxGetApiVersion, void *, unsigned *)(h, &api), r3 = F(cuCtxGetDevice, int *)(&dev);
+  printf("unretained: set %d api %d device %d/%d\n", r1, r2, r3, dev);
   seen = NULL;
-  printf("unretained: set %d device %d/%d api %d tls %d/%s\n", s, g, dev, a, current(&seen), seen == h ? "same" : "other");
-  printf("unretained: get %d put %d\n", get(&v, NULL, key), put(NULL, key, key, NULL));
-  printf("retain %d", F(cuDevicePrimaryCtxRetain, void **, int)(&same, 0));
-  printf(" %s\n", same == h ? "same" : "other");
+  r1 = current(&seen), r2 = get(&v, NULL, key), r3 = put(NULL, key, key, NULL);
+  printf("unretained: tls %d/%s get %d put %d\n", r1, seen == h ? "same" : "other", r2, r3);
+  r1 = F(cuDevicePrimaryCtxRetain, void **, int)(&same, 0);
+  printf("retain %d %s\n", r1, same == h ? "same" : "other");
   expect_ctx = h;
-  printf("absent: get %d delete %d, v %s\n", get(&v, NULL, key), del(NULL, key), v == (void *)5 ? "kept" : "written");
+  r1 = get(&v, NULL, key), r2 = del(NULL, key);
+  printf("absent: get %d delete %d, v %s\n", r1, r2, v == (void *)5 ? "kept" : "written");
   for (long k = 1; k <= 4; k++) printf("put %ld: %d\n", k, put(k % 2 ? NULL : h, (void *)k, (void *)(k + 1), (void *)destroyed));
   printf("again: %d", put(NULL, (void *)1, (void *)77, NULL));
   printf(" get %d", get(&v, h, (void *)1));
@@ -132,8 +136,10 @@ static void storage(void) {
   printf(" get %d", get(&v, NULL, (void *)9));
   printf(" %s\n", v ? "other" : "NULL");
   flag = 9;
-  printf("checks: %d flag %u slot3 %d\n", wrapped(NULL, &flag, NULL), flag, ((int (*)(void))checks[3])());
-  printf("release %d; destructors%s\n", F(cuDevicePrimaryCtxRelease_v2, int)(0), order);
+  r1 = wrapped(NULL, &flag, NULL);
+  printf("checks: %d flag %u slot3 %d\n", r1, flag, ((int (*)(void))checks[3])());
+  r1 = F(cuDevicePrimaryCtxRelease_v2, int)(0);
+  printf("release %d; destructors%s\n", r1, order);
   printf("minus one: get %d\n", get(&v, (void *)-1, key));
 }
 
