@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"image/color"
+	"image/png"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,5 +92,32 @@ func TestRun(t *testing.T) {
 	p.stdin.Close()
 	if code := p.wait(patience); code != 5 || !strings.Contains(p.out.String(), "got it") {
 		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}
+
+// The demo of the README leaves a picture that an independent reader takes for one.
+func TestDemo(t *testing.T) {
+	p := start(t, nil, filepath.Join(root, "examples/demo.sh"))
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	f, err := os.Open(filepath.Join(root, "build/julia.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	picture, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	colours := map[color.Color]int{}
+	for y := range picture.Bounds().Dy() {
+		for x := range picture.Bounds().Dx() {
+			colours[picture.At(x, y)]++
+		}
+	}
+	if size := picture.Bounds().Size(); size.X != 640 || size.Y != 400 || len(colours) < 500 {
+		t.Errorf("%v pixels, %d colours", size, len(colours))
 	}
 }

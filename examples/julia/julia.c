@@ -74,12 +74,17 @@ static void write_png(const char *path, const unsigned char *rgba) { // zlib dat
   free(data);
 }
 
-static void preview(const unsigned char *rgba) {
+static void preview(const unsigned char *rgba) { // the mean brightness of each cell
   static const char shades[] = " .:-=+*#%@";
-  for (int y = 0; y < 22; y++) {
-    for (int x = 0; x < 72; x++) {
-      const unsigned char *p = rgba + 4 * ((size_t)(y * HEIGHT / 22) * WIDTH + x * WIDTH / 72);
-      putchar(shades[(p[0] * 3 + p[1] * 6 + p[2]) / 10 * 9 / 255]);
+  enum { COLUMNS = 80, ROWS = 25, W = WIDTH / COLUMNS, H = HEIGHT / ROWS };
+  for (int row = 0; row < ROWS; row++) {
+    for (int column = 0; column < COLUMNS; column++) {
+      long sum = 0;
+      for (int i = 0; i < W * H; i++) {
+        const unsigned char *p = rgba + 4 * ((size_t)(row * H + i / W) * WIDTH + column * W + i % W);
+        sum += p[0] + p[1] + p[2];
+      }
+      putchar(shades[sum * 9 / (W * H * 3 * 255)]);
     }
     putchar('\n');
   }
