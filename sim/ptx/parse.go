@@ -1,12 +1,613 @@
 package ptx
 
-import "errors"
+import (
+	"bytes"
+	"strings"
+)
 
-// ErrSyntax is wrapped by every error of Parse.
-var ErrSyntax = errors.New("ptx: invalid program")
+const (
+	maxDepth     = 200       // of nested braces
+	maxRegisters = 1 << 20   // of one range
+	maxVariable  = 1 << 40   // bytes
+	maxParams    = 32764     // bytes of kernel parameters
+	maxLocal     = 512 << 10 // bytes a thread
+	maxShared    = 1 << 20
+)
 
 // Parse reads and compiles a PTX text. A trailing NUL, as images in memory have it, is accepted.
-func Parse(src []byte) (*Module, error) { return nil, ErrSyntax }
+func Parse(src []byte) (*Module, error) {
+	if i := bytes.IndexByte(src, 0); i >= 0 {
+		src = src[:i]
+	}
+	p := &parser{lex: lexer{src: string(src), line: 1}, mod: &Module{AddressSize: 32}}
+	p.scope = newScope(nil)
+	if err := p.module(); err != nil {
+		return nil, err
+	}
+	if err := p.mod.link(p); err != nil {
+		return nil, err
+	}
+	return p.mod, nil
+}
 
-type function struct{}
-type variable struct{}
+type parser struct {
+	lex     lexer
+	ahead   []token
+	scope   *scope
+	fn      *function
+	mod     *Module
+	depth   int
+	module0 *scope
+	inits   []pendingInit
+	alias   [][2]token
+}
+
+// pendingInit is an initialiser that names a symbol, resolved when all are known.
+type pendingInit struct {
+	g      *Global
+	offset uint64
+	size   int
+	name   token
+	addend int64
+}
+
+func (p *parser) peek(n int) (token, error) {
+	for len(p.ahead) <= n {
+		t, err := p.lex.next()
+		if err != nil {
+			return token{}, err
+		}
+		p.ahead = append(p.ahead, t)
+	}
+	return p.ahead[n], nil
+}
+
+func (p *parser) next() (token, error) {
+	t, err := p.peek(0)
+	if err == nil {
+		p.ahead = append(p.ahead[:0], p.ahead[1:]...)
+	}
+	return t, err
+}
+
+// accept takes the next token if it is s.
+func (p *parser) accept(s string) (bool, error) {
+	t, err := p.peek(0)
+	if err != nil || !t.is(s) {
+		return false, err
+	}
+	_, err = p.next()
+	return true, err
+}
+
+func (p *parser) expect(s string) error {
+	t, err := p.next()
+	if err != nil {
+		return err
+	}
+	if !t.is(s) {
+		return errAt(t.pos, "%q is expected, not %v", s, t)
+	}
+	return nil
+}
+
+func (p *parser) ident() (token, error) {
+	t, err := p.next()
+	if err == nil && t.kind != tokIdent {
+		err = errAt(t.pos, "a name is expected, not %v", t)
+	}
+	return t, err
+}
+
+func (p *parser) integer() (uint64, error) {
+	neg, err := p.accept("-")
+	if err != nil {
+		return 0, err
+	}
+	t, err := p.next()
+	if err != nil {
+		return 0, err
+	}
+	if t.kind != tokInt {
+		return 0, errAt(t.pos, "a number is expected, not %v", t)
+	}
+	if neg {
+		return -t.val, nil
+	}
+	return t.val, nil
+}
+
+// integers reads n or more numbers with commas between them.
+func (p *parser) integers() ([]uint64, error) {
+	var list []uint64
+	for {
+		v, err := p.integer()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+		if more, err := p.accept(","); err != nil || !more {
+			return list, err
+		}
+		if len(list) == 3 {
+			t, _ := p.peek(0)
+			return nil, errAt(t.pos, "more than three dimensions")
+		}
+	}
+}
+
+func (p *parser) declare(t token, sym *symbol) error {
+	if p.scope.names[t.text] != nil {
+		return errAt(t.pos, "%s is declared twice", t.text)
+	}
+	p.scope.names[t.text] = sym
+	return nil
+}
+
+func (p *parser) module() error {
+	p.module0 = p.scope
+	for first := true; ; first = false {
+		t, err := p.peek(0)
+		if err != nil {
+			return err
+		}
+		if t.kind == tokEOF {
+			if p.mod.Version == "" {
+				return errAt(t.pos, "the text has no .version")
+			}
+			return nil
+		}
+		if first && !t.is(".version") {
+			return errAt(t.pos, "a PTX text begins with .version, not %v", t)
+		}
+		if err := p.moduleItem(t); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *parser) moduleItem(t token) error {
+	switch t.text {
+	case ".version":
+		p.next()
+		v, err := p.next()
+		if err != nil {
+			return err
+		}
+		if v.kind != tokFloat64 {
+			return errAt(v.pos, "a version like 9.0 is expected, not %v", v)
+		}
+		p.mod.Version = v.text
+		return nil
+	case ".target":
+		p.next()
+		for {
+			name, err := p.ident()
+			if err != nil {
+				return err
+			}
+			if strings.HasPrefix(name.text, "sm_") {
+				p.mod.Target = name.text
+			}
+			if more, err := p.accept(","); err != nil || !more {
+				return err
+			}
+		}
+	case ".address_size":
+		p.next()
+		n, err := p.integer()
+		if err != nil {
+			return err
+		}
+		if n != 64 {
+			return unsupportedAt(t.pos, "address size %d is not supported, only 64", n)
+		}
+		p.mod.AddressSize = int(n)
+		return nil
+	case ".alias":
+		p.next()
+		a, err := p.ident()
+		if err != nil {
+			return err
+		}
+		if err := p.expect(","); err != nil {
+			return err
+		}
+		b, err := p.ident()
+		if err != nil {
+			return err
+		}
+		p.alias = append(p.alias, [2]token{a, b})
+		return p.expect(";")
+	case ";":
+		_, err := p.next()
+		return err
+	}
+	if done, err := p.debugDirective(t); done || err != nil {
+		return err
+	}
+	var link linkage
+	for {
+		t, err := p.next()
+		if err != nil {
+			return err
+		}
+		switch t.text {
+		case ".extern":
+			link.extern = true
+		case ".visible", ".weak", ".common":
+			link.visible = true
+		case ".entry":
+			return p.entry(link)
+		case ".func":
+			return p.function(link)
+		case ".global", ".const", ".shared":
+			return p.variables(t, link)
+		case ".reg", ".local", ".param":
+			return unsupportedAt(t.pos, "%s at module scope is not supported", t.text)
+		default:
+			if t.kind == tokDot {
+				return unsupportedAt(t.pos, "directive %s is not known", t.text)
+			}
+			return errAt(t.pos, "a directive is expected, not %v", t)
+		}
+	}
+}
+
+type linkage struct{ extern, visible bool }
+
+// debugDirective skips what only debuggers and optimisers read.
+func (p *parser) debugDirective(t token) (bool, error) {
+	switch t.text {
+	case ".pragma":
+		p.next()
+		for {
+			s, err := p.next()
+			if err != nil {
+				return true, err
+			}
+			if s.kind != tokString {
+				return true, errAt(s.pos, "a string is expected, not %v", s)
+			}
+			if more, err := p.accept(","); err != nil {
+				return true, err
+			} else if !more {
+				return true, p.expect(";")
+			}
+		}
+	case ".file":
+		p.next()
+		if _, err := p.integer(); err != nil {
+			return true, err
+		}
+		if s, err := p.next(); err != nil || s.kind != tokString {
+			return true, orErr(err, errAt(s.pos, "a file name is expected, not %v", s))
+		}
+		for {
+			if more, err := p.accept(","); err != nil || !more {
+				return true, err
+			}
+			if _, err := p.integer(); err != nil {
+				return true, err
+			}
+		}
+	case ".loc":
+		p.next()
+		for i := 0; ; i++ {
+			n, err := p.peek(0)
+			if err != nil {
+				return true, err
+			}
+			if n.kind == tokInt {
+				p.next()
+				continue
+			}
+			if !n.is(",") {
+				return true, nil
+			}
+			p.next()
+			name, err := p.ident() // function_name or inlined_at
+			if err != nil {
+				return true, err
+			}
+			if name.text == "function_name" {
+				if _, err := p.ident(); err != nil {
+					return true, err
+				}
+				if plus, err := p.accept("+"); err != nil {
+					return true, err
+				} else if plus {
+					if _, err := p.integer(); err != nil {
+						return true, err
+					}
+				}
+			}
+		}
+	case ".section":
+		p.next()
+		if _, err := p.next(); err != nil {
+			return true, err
+		}
+		if err := p.expect("{"); err != nil {
+			return true, err
+		}
+		for depth := 1; depth > 0; {
+			s, err := p.next()
+			if err != nil {
+				return true, err
+			}
+			switch {
+			case s.kind == tokEOF:
+				return true, errAt(t.pos, ".section is not closed")
+			case s.is("{"):
+				depth++
+			case s.is("}"):
+				depth--
+			}
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+func orErr(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+func (p *parser) entry(link linkage) error {
+	name, err := p.ident()
+	if err != nil {
+		return err
+	}
+	fn := &function{name: name.text, entry: true, pos: name.pos}
+	e := &Entry{Name: name.text, fn: fn, module: p.mod}
+	outer := p.scope
+	p.scope = newScope(outer)
+	p.fn = fn
+	defer func() { p.scope, p.fn = outer, nil }()
+	fn.body = p.scope
+	if open, err := p.accept("("); err != nil {
+		return err
+	} else if open {
+		if fn.sig.params, err = p.formals(); err != nil {
+			return err
+		}
+	}
+	var off uint64
+	for _, v := range fn.sig.params {
+		if v.space != vsParam {
+			return errAt(v.pos, "parameter %s of a kernel must be in .param", v.name)
+		}
+		off = alignUp(off, v.align)
+		v.offset, v.kernelParam = off, true
+		e.Params = append(e.Params, Param{Name: v.name, Offset: int(off), Size: int(v.size), Align: int(v.align)})
+		off += v.size
+		if off > maxParams {
+			return errAt(v.pos, "the parameters of %s are larger than %d bytes", fn.name, maxParams)
+		}
+	}
+	e.ParamSize = int(off)
+	if err := p.performance(e); err != nil {
+		return err
+	}
+	if semi, err := p.accept(";"); err != nil || semi {
+		return err // a declaration only
+	}
+	if outer.names[name.text] != nil {
+		return errAt(name.pos, "%s is declared twice", name.text)
+	}
+	outer.names[name.text] = &symbol{kind: symFunction, fn: fn}
+	if err := p.functionBody(); err != nil {
+		return err
+	}
+	fn.has = true
+	fn.index = len(p.mod.funcs)
+	p.mod.funcs = append(p.mod.funcs, fn)
+	p.mod.Entries = append(p.mod.Entries, e)
+	return nil
+}
+
+// performance reads the directives between a function's header and its body.
+func (p *parser) performance(e *Entry) error {
+	for {
+		t, err := p.peek(0)
+		if err != nil {
+			return err
+		}
+		var dims *[3]uint32
+		switch t.text {
+		case ".maxntid":
+			dims = &e.MaxThreads
+		case ".reqntid":
+			dims = &e.ReqThreads
+		case ".reqnctapercluster":
+			dims = &e.ClusterDim
+		case ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control":
+			p.next()
+			n, err := p.integer()
+			if err != nil {
+				return err
+			}
+			if t.text == ".minnctapersm" {
+				e.MinBlocks = int(uint16(n))
+			}
+			if t.text == ".maxnreg" {
+				e.MaxRegisters = int(uint16(n))
+			}
+			continue
+		case ".explicitcluster", ".noreturn", ".blocksareclusters":
+			p.next()
+			continue
+		case ".pragma":
+			if _, err := p.debugDirective(t); err != nil {
+				return err
+			}
+			continue
+		default:
+			return nil
+		}
+		p.next()
+		list, err := p.integers()
+		if err != nil {
+			return err
+		}
+		*dims = [3]uint32{1, 1, 1}
+		for i, v := range list {
+			if v == 0 || v > 1<<31-1 {
+				return errAt(t.pos, "%s %d is out of range", t.text, v)
+			}
+			dims[i] = uint32(v)
+		}
+	}
+}
+
+func (p *parser) function(link linkage) error {
+	if attr, err := p.accept(".attribute"); err != nil {
+		return err
+	} else if attr {
+		if err := p.skipParens(); err != nil {
+			return err
+		}
+	}
+	fn := &function{}
+	outer := p.scope
+	p.scope = newScope(outer)
+	p.fn = fn
+	defer func() { p.scope, p.fn = outer, nil }()
+	fn.body = p.scope
+	if open, err := p.accept("("); err != nil {
+		return err
+	} else if open {
+		if fn.sig.rets, err = p.formals(); err != nil {
+			return err
+		}
+	}
+	name, err := p.ident()
+	if err != nil {
+		return err
+	}
+	fn.name, fn.pos = name.text, name.pos
+	if open, err := p.accept("("); err != nil {
+		return err
+	} else if open {
+		if fn.sig.params, err = p.formals(); err != nil {
+			return err
+		}
+	}
+	for _, list := range [][]*variable{fn.sig.rets, fn.sig.params} {
+		for _, v := range list {
+			if v.space == vsParam {
+				fn.addParam(v)
+			}
+		}
+	}
+	if err := p.performance(&Entry{}); err != nil {
+		return err
+	}
+	prev := outer.names[name.text]
+	if prev != nil && prev.kind != symFunction {
+		return errAt(name.pos, "%s is declared twice", name.text)
+	}
+	if semi, err := p.accept(";"); err != nil {
+		return err
+	} else if semi {
+		if prev == nil {
+			fn.index = -1
+			outer.names[name.text] = &symbol{kind: symFunction, fn: fn}
+		}
+		return nil
+	}
+	if prev != nil {
+		if prev.fn.has || prev.fn.entry {
+			return errAt(name.pos, "%s is defined twice", name.text)
+		}
+		// Calls that were parsed hold names only, so the definition can take the declaration's place.
+		prev.fn = fn
+	} else {
+		outer.names[name.text] = &symbol{kind: symFunction, fn: fn}
+	}
+	fn.has = true
+	fn.index = len(p.mod.funcs)
+	p.mod.funcs = append(p.mod.funcs, fn)
+	return p.functionBody()
+}
+
+func (fn *function) addParam(v *variable) {
+	fn.params = alignUp(fn.params, v.align)
+	v.offset = fn.params
+	fn.params += v.size
+}
+
+func (p *parser) skipParens() error {
+	if err := p.expect("("); err != nil {
+		return err
+	}
+	for depth := 1; depth > 0; {
+		t, err := p.next()
+		if err != nil {
+			return err
+		}
+		switch {
+		case t.kind == tokEOF:
+			return errAt(t.pos, "the text ends between parentheses")
+		case t.is("("):
+			depth++
+		case t.is(")"):
+			depth--
+		}
+	}
+	return nil
+}
+
+// formals reads parameters behind an opening parenthesis.
+func (p *parser) formals() ([]*variable, error) {
+	var list []*variable
+	if end, err := p.accept(")"); err != nil || end {
+		return nil, err
+	}
+	for {
+		t, err := p.next()
+		if err != nil {
+			return nil, err
+		}
+		if t.text != ".param" && t.text != ".reg" {
+			return nil, errAt(t.pos, ".param or .reg is expected, not %v", t)
+		}
+		v, err := p.declarator(t)
+		if err != nil {
+			return nil, err
+		}
+		name, err := p.ident()
+		if err != nil {
+			return nil, err
+		}
+		v.name, v.pos = name.text, name.pos
+		if err := p.dimensions(v, nil); err != nil {
+			return nil, err
+		}
+		if v.size > maxParams {
+			return nil, errAt(name.pos, "parameter %s is larger than %d bytes", v.name, maxParams)
+		}
+		if name.text != "_" {
+			sym := &symbol{kind: symVariable, v: v}
+			if t.text == ".reg" {
+				sym = &symbol{kind: symRegister, reg: v.elem}
+				v.reg = sym
+			}
+			if err := p.declare(name, sym); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, v)
+		if more, err := p.accept(","); err != nil {
+			return nil, err
+		} else if !more {
+			return list, p.expect(")")
+		}
+	}
+}
+
+func alignUp(n, a uint64) uint64 { return (n + a - 1) &^ (a - 1) }

@@ -47,7 +47,6 @@ type Module struct {
 	AddressSize int    // 64
 	Entries     []*Entry
 	Globals     []*Global // the loader gives each an address and passes them in Grid.Globals
-	// SharedSize of every module-scope shared variable is part of the entries that use it.
 
 	funcs []*function
 }
@@ -95,6 +94,7 @@ type Entry struct {
 	fn     *function
 	shared map[*variable]uint32 // offsets of the shared variables it reaches
 	dynOff uint32               // where dynamic shared memory begins
+	reach  []*function
 }
 
 // Module the entry belongs to.

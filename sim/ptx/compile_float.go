@@ -1,0 +1,542 @@
+package ptx
+
+import (
+	"math"
+)
+
+func init() {
+	for name, h := range map[string]handler{
+		"fma": hFma, "neg": hSign, "abs": hSign, "min": hMinMax, "max": hMinMax, "copysign": hCopysign, "testp": hTestp,
+		"sqrt": hRoot, "rcp": hRoot, "rsqrt": hApprox, "sin": hApprox, "cos": hApprox, "ex2": hApprox, "lg2": hApprox, "tanh": hApprox,
+	} {
+		handlers[name] = h
+	}
+}
+
+func (i *ins) rounding() rounding {
+	switch i.oneOf(".rn", ".rz", ".rm", ".rp") {
+	case ".rz":
+		return rz
+	case ".rm":
+		return rm
+	case ".rp":
+		return rp
+	}
+	return rn
+}
+
+// refine adds flushing and saturation, as asked for, to a function of n floats of type t.
+type refine struct{ ftz, sat, relu bool }
+
+func (i *ins) refinement() refine { return refine{i.take(".ftz"), i.take(".sat"), i.take(".relu")} }
+
+func (r refine) in(t typ, x uint64) uint64 {
+	if r.ftz && t == tF32 {
+		return flush32(x)
+	}
+	return x
+}
+
+func (r refine) out(t typ, x uint64) uint64 {
+	if t == tF32 {
+		if r.ftz {
+			x = flush32(x)
+		}
+		if r.sat {
+			x = sat32(x)
+		}
+	} else if t == tF64 && r.sat {
+		x = sat64(x)
+	}
+	return x
+}
+
+// small carries a function over to 16-bit floats and pairs of them.
+func (r refine) small(t typ, f func(a, b, c float64) uint64) func(x, y, z uint64) uint64 {
+	fm := fmtNames[t]
+	one := func(x, y, z uint64) uint64 {
+		if r.ftz {
+			x, y, z = flushSmall(x, fm), flushSmall(y, fm), flushSmall(z, fm)
+		}
+		v := f(fromSmall(x, t), fromSmall(y, t), fromSmall(z, t))
+		if r.ftz {
+			v = flushSmall(v, fm)
+		}
+		if r.relu && v != fm.nan && v>>15 != 0 {
+			v = 0
+		}
+		if r.sat {
+			switch u := fromSmall(v, t); {
+			case !(u > 0):
+				v = 0
+			case u > 1:
+				v = roundTo(1, fm, rn)
+			}
+		}
+		return v
+	}
+	if !t.packed() {
+		return one
+	}
+	return func(x, y, z uint64) uint64 {
+		return one(x, y, z)&0xffff | one(x>>16, y>>16, z>>16)<<16
+	}
+}
+
+func flushSmall(x uint64, f *format) uint64 {
+	if x&f.inf == 0 {
+		return x & 0x8000
+	}
+	return x
+}
+
+func hFloatAdd(i *ins) error {
+	mode, r := i.rounding(), i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 2)
+	if err != nil {
+		return err
+	}
+	sub := i.s.op == "sub"
+	if t.half() {
+		fm := fmtNames[t]
+		f := r.small(t, func(a, b, _ float64) uint64 {
+			if sub {
+				b = -b
+			}
+			return sumSmall(a, b, fm, mode)
+		})
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
+		return nil
+	}
+	plain := mode == rn && !r.sat
+	switch {
+	case t == tF32 && plain && !sub:
+		i.emit(addF32(d, s[0], s[1], r.ftz))
+	case t == tF32 && plain:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			return r.out(tF32, put32(f32(r.in(tF32, x))-f32(r.in(tF32, y))))
+		}))
+	case t == tF32:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			a, b := float64(f32(r.in(tF32, x))), float64(f32(r.in(tF32, y)))
+			if sub {
+				b = -b
+			}
+			return r.out(tF32, sumSmall(a, b, fmtF32, mode))
+		}))
+	default:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			b := f64(y)
+			if sub {
+				b = -b
+			}
+			return r.out(tF64, math.Float64bits(add64(f64(x), b, mode)))
+		}))
+	}
+	return nil
+}
+
+func addF32(d, a, b int, ftz bool) execFn {
+	return func(w *warp, m uint32) {
+		d, a, b := w.r(d), w.r(a), w.r(b)
+		for ; m != 0; m &= m - 1 {
+			i := lane(m)
+			x, y := a[i], b[i]
+			if ftz {
+				x, y = flush32(x), flush32(y)
+			}
+			v := put32(f32(x) + f32(y))
+			if ftz {
+				v = flush32(v)
+			}
+			d[i] = v
+		}
+	}
+}
+
+func mulF32(d, a, b int, ftz bool) execFn {
+	return func(w *warp, m uint32) {
+		d, a, b := w.r(d), w.r(a), w.r(b)
+		for ; m != 0; m &= m - 1 {
+			i := lane(m)
+			x, y := a[i], b[i]
+			if ftz {
+				x, y = flush32(x), flush32(y)
+			}
+			v := put32(f32(x) * f32(y))
+			if ftz {
+				v = flush32(v)
+			}
+			d[i] = v
+		}
+	}
+}
+
+func fmaF32(d, a, b, c int, ftz bool) execFn {
+	return func(w *warp, m uint32) {
+		d, a, b, c := w.r(d), w.r(a), w.r(b), w.r(c)
+		for ; m != 0; m &= m - 1 {
+			i := lane(m)
+			x, y, z := a[i], b[i], c[i]
+			if ftz {
+				x, y, z = flush32(x), flush32(y), flush32(z)
+			}
+			p := float64(f32(x)) * float64(f32(y))
+			s := p + float64(f32(z))
+			var v uint64
+			if t := math.Float64bits(s); t&0x1fffffff == 0x10000000 || t<<1>>53 < 1023-126 && s != 0 {
+				v = sumSmall(p, float64(f32(z)), fmtF32, rn)
+			} else {
+				v = put32(float32(s))
+			}
+			if ftz {
+				v = flush32(v)
+			}
+			d[i] = v
+		}
+	}
+}
+
+func hFloatMul(i *ins) error {
+	mode, r := i.rounding(), i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 2)
+	if err != nil {
+		return err
+	}
+	switch {
+	case t.half():
+		fm := fmtNames[t]
+		f := r.small(t, func(a, b, _ float64) uint64 { return roundTo(a*b, fm, mode) })
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
+	case t == tF32 && mode == rn && !r.sat:
+		i.emit(mulF32(d, s[0], s[1], r.ftz))
+	case t == tF32:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			return r.out(tF32, roundTo(float64(f32(r.in(tF32, x)))*float64(f32(r.in(tF32, y))), fmtF32, mode))
+		}))
+	default:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			return r.out(tF64, math.Float64bits(mul64(f64(x), f64(y), mode)))
+		}))
+	}
+	return nil
+}
+
+func hFma(i *ins) error {
+	mode, r := i.rounding(), i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 3)
+	if err != nil {
+		return err
+	}
+	switch {
+	case t.half():
+		fm := fmtNames[t]
+		i.emit(tri(d, s[0], s[1], s[2], r.small(t, func(a, b, c float64) uint64 { return sumSmall(a*b, c, fm, mode) })))
+	case t == tF32 && mode == rn && !r.sat:
+		i.emit(fmaF32(d, s[0], s[1], s[2], r.ftz))
+	case t == tF32:
+		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
+			p := float64(f32(r.in(t, x))) * float64(f32(r.in(t, y)))
+			return r.out(t, sumSmall(p, float64(f32(r.in(t, z))), fmtF32, mode))
+		}))
+	case t == tF64:
+		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
+			return r.out(t, math.Float64bits(fma64(f64(x), f64(y), f64(z), mode)))
+		}))
+	default:
+		return i.unsupported("")
+	}
+	return nil
+}
+
+// hFloatDiv: .approx and .full are within their documented bounds because they are rounded like .rn.
+func hFloatDiv(i *ins) error {
+	i.drop(".approx", ".full")
+	mode, r := i.rounding(), i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 2)
+	if err != nil {
+		return err
+	}
+	switch t {
+	case tF32:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			a, b := f32(r.in(t, x)), f32(r.in(t, y))
+			if mode == rn {
+				return r.out(t, put32(a/b))
+			}
+			return r.out(t, quoSmall(float64(a), float64(b), fmtF32, mode))
+		}))
+	case tF64:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return math.Float64bits(quo64(f64(x), f64(y), mode)) }))
+	default:
+		return i.unsupported("")
+	}
+	return nil
+}
+
+func hRoot(i *ins) error {
+	i.drop(".approx")
+	mode, r := i.rounding(), i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 1)
+	if err != nil {
+		return err
+	}
+	root := i.s.op == "sqrt"
+	switch t {
+	case tF32:
+		i.emit(un(d, s[0], func(x uint64) uint64 {
+			a := float64(f32(r.in(t, x)))
+			if root {
+				return r.out(t, sqrtSmall(a, fmtF32, mode))
+			}
+			return r.out(t, quoSmall(1, a, fmtF32, mode))
+		}))
+	case tF64:
+		i.emit(un(d, s[0], func(x uint64) uint64 {
+			if root {
+				return math.Float64bits(sqrt64(f64(x), mode))
+			}
+			return math.Float64bits(quo64(1, f64(x), mode))
+		}))
+	default:
+		return i.unsupported("")
+	}
+	return nil
+}
+
+var approximations = map[string]func(float64) float64{
+	"rsqrt": func(x float64) float64 { return 1 / math.Sqrt(x) },
+	"sin":   math.Sin, "cos": math.Cos, "ex2": math.Exp2, "lg2": math.Log2, "tanh": math.Tanh,
+}
+
+// hApprox computes what the hardware approximates as well as doubles allow.
+func hApprox(i *ins) error {
+	i.drop(".approx")
+	r := i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 1)
+	if err != nil {
+		return err
+	}
+	f := approximations[i.s.op]
+	switch {
+	case t == tF32:
+		i.emit(un(d, s[0], func(x uint64) uint64 { return r.out(t, roundTo(f(float64(f32(r.in(t, x)))), fmtF32, rn)) }))
+	case t == tF64 && i.s.op == "rsqrt":
+		i.emit(un(d, s[0], func(x uint64) uint64 { return math.Float64bits(f(f64(x))) }))
+	case t.half() && (i.s.op == "ex2" || i.s.op == "tanh"):
+		fm := fmtNames[t]
+		g := r.small(t, func(a, _, _ float64) uint64 { return roundTo(f(a), fm, rn) })
+		i.emit(un(d, s[0], func(x uint64) uint64 { return g(x, 0, 0) }))
+	default:
+		return i.unsupported("")
+	}
+	return nil
+}
+
+// hSign is neg and abs of all types.
+func hSign(i *ins) error {
+	r := i.refinement()
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 1)
+	if err != nil {
+		return err
+	}
+	neg := i.s.op == "neg"
+	if t.isInt() {
+		e := extend(t)
+		i.emit(un(d, s[0], func(x uint64) uint64 {
+			if neg || int64(e(x)) < 0 {
+				return -x
+			}
+			return x
+		}))
+		return nil
+	}
+	if !t.float() && !t.half() {
+		return i.unsupported("")
+	}
+	sign := uint64(1) << (t.bits() - 1)
+	if t.packed() {
+		sign = 0x80008000
+	}
+	fm := fmtNames[t]
+	i.emit(un(d, s[0], func(x uint64) uint64 {
+		x = r.in(t, x)
+		if r.ftz && t.half() {
+			x = flushSmall(x, fm)&0xffff | flushSmall(x>>16, fm)<<16
+		}
+		if neg {
+			return x ^ sign
+		}
+		return x &^ sign
+	}))
+	return nil
+}
+
+// hMinMax: the number wins over NaN, unless .NaN asks for the opposite; -0 is less than +0.
+func hMinMax(i *ins) error {
+	r, nan, swap := i.refinement(), i.take(".NaN"), i.take(".xorsign")
+	if swap && !i.take(".abs") {
+		return i.unsupported("")
+	}
+	t := i.typ()
+	n := 2
+	if len(i.s.args) == 4 && t == tF32 {
+		n = 3
+	}
+	d, s, err := i.dstAnd(t, n)
+	if err != nil {
+		return err
+	}
+	maxi := i.s.op == "max"
+	if t.isInt() {
+		e := extend(t)
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			x, y = e(x), e(y)
+			less := x < y
+			if t.signed() {
+				less = int64(x) < int64(y)
+			}
+			v := y
+			if less != maxi {
+				v = x
+			}
+			if r.relu && int64(v) < 0 {
+				return 0
+			}
+			return v
+		}))
+		return nil
+	}
+	if t == tU16x2 || t == tS16x2 {
+		e := extend([]typ{tU16, tS16}[t-tU16x2])
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			var v uint64
+			for k := 0; k < 32; k += 16 {
+				a, b := int64(e(x>>k)), int64(e(y>>k))
+				c := min(a, b)
+				if maxi {
+					c = max(a, b)
+				}
+				if r.relu {
+					c = max(c, 0)
+				}
+				v |= uint64(uint16(c)) << k
+			}
+			return v
+		}))
+		return nil
+	}
+	if !t.float() && !t.half() {
+		return i.unsupported("")
+	}
+	choose := func(a, b float64) float64 {
+		switch {
+		case a != a && b != b || nan && (a != a || b != b):
+			return math.NaN()
+		case a != a:
+			return b
+		case b != b:
+			return a
+		}
+		flip := swap && math.Signbit(a) != math.Signbit(b)
+		if swap {
+			a, b = math.Abs(a), math.Abs(b)
+		}
+		v := math.Min(a, b)
+		if maxi {
+			v = math.Max(a, b)
+		}
+		if flip {
+			v = -v
+		}
+		return v
+	}
+	switch {
+	case t.half():
+		fm := fmtNames[t]
+		f := r.small(t, func(a, b, _ float64) uint64 { return roundTo(choose(a, b), fm, rn) })
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
+	case t == tF32 && n == 3:
+		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
+			v := choose(choose(float64(f32(r.in(t, x))), float64(f32(r.in(t, y)))), float64(f32(r.in(t, z))))
+			return r.out(t, roundTo(v, fmtF32, rn))
+		}))
+	case t == tF32:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			v := put32(float32(choose(float64(f32(r.in(t, x))), float64(f32(r.in(t, y))))))
+			return r.out(t, v)
+		}))
+	default:
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return math.Float64bits(choose(f64(x), f64(y))) }))
+	}
+	return nil
+}
+
+func hCopysign(i *ins) error {
+	t := i.typ()
+	d, s, err := i.dstAnd(t, 2)
+	if err != nil {
+		return err
+	}
+	if t != tF32 && t != tF64 {
+		return i.unsupported("")
+	}
+	sign := uint64(1) << (t.bits() - 1)
+	i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return y&^sign | x&sign }))
+	return nil
+}
+
+func hTestp(i *ins) error {
+	what := i.oneOf(".finite", ".infinite", ".number", ".notanumber", ".normal", ".subnormal")
+	t := i.typ()
+	if err := i.args(2); err != nil {
+		return err
+	}
+	p, err := i.predDst(&i.s.args[0])
+	if err != nil {
+		return err
+	}
+	a, err := i.src(&i.s.args[1], t)
+	if err != nil {
+		return err
+	}
+	if what == "" || t != tF32 && t != tF64 {
+		return i.unsupported("")
+	}
+	fm := fmtNames[t]
+	i.emit(func(w *warp, m uint32) {
+		var v uint32
+		a := w.r(a)
+		for k := m; k != 0; k &= k - 1 {
+			l := lane(k)
+			exp, frac := a[l]&fm.inf, a[l]&(1<<fm.mant-1)
+			var yes bool
+			switch what {
+			case ".finite":
+				yes = exp != fm.inf
+			case ".infinite":
+				yes = exp == fm.inf && frac == 0
+			case ".number":
+				yes = exp != fm.inf || frac == 0
+			case ".notanumber":
+				yes = exp == fm.inf && frac != 0
+			case ".normal":
+				yes = exp != fm.inf && exp != 0
+			case ".subnormal":
+				yes = exp == 0 && frac != 0
+			}
+			if yes {
+				v |= 1 << l
+			}
+		}
+		w.setPred(p, m, v)
+	})
+	return nil
+}

@@ -1,0 +1,355 @@
+package ptx
+
+// functionBody reads the braces of a function.
+func (p *parser) functionBody() error {
+	if err := p.expect("{"); err != nil {
+		return err
+	}
+	return p.block()
+}
+
+// block reads statements up to the closing brace.
+func (p *parser) block() error {
+	p.depth++
+	defer func() { p.depth-- }()
+	for {
+		t, err := p.peek(0)
+		if err != nil {
+			return err
+		}
+		if p.depth > maxDepth {
+			return errAt(t.pos, "braces are nested too deep")
+		}
+		switch {
+		case t.kind == tokEOF:
+			return errAt(t.pos, "the text ends inside %s", p.fn.name)
+		case t.is("}"):
+			_, err := p.next()
+			return err
+		case t.is("{"):
+			p.next()
+			outer := p.scope
+			p.scope = newScope(outer)
+			params := p.fn.params
+			err := p.block()
+			p.scope = outer
+			p.fn.maxParams, p.fn.params = max(p.fn.maxParams, p.fn.params), params
+			if err != nil {
+				return err
+			}
+		case t.is(";"):
+			p.next()
+		case t.kind == tokDot:
+			if err := p.bodyDirective(t); err != nil {
+				return err
+			}
+		case t.is("@") || t.kind == tokIdent:
+			if colon, err := p.peek(1); err != nil {
+				return err
+			} else if t.kind == tokIdent && colon.is(":") {
+				p.next()
+				p.next()
+				if err := p.label(t); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := p.statement(); err != nil {
+				return err
+			}
+		default:
+			return errAt(t.pos, "an instruction is expected, not %v", t)
+		}
+	}
+}
+
+func (p *parser) bodyDirective(t token) error {
+	if done, err := p.debugDirective(t); done || err != nil {
+		return err
+	}
+	p.next()
+	switch t.text {
+	case ".reg", ".local", ".shared", ".param", ".global", ".const":
+		return p.variables(t, linkage{})
+	case ".extern":
+		space, err := p.next()
+		if err != nil {
+			return err
+		}
+		if space.is(".shared") || space.is(".global") || space.is(".const") {
+			return p.variables(space, linkage{extern: true})
+		}
+		return errAt(space.pos, "a variable is expected, not %v", space)
+	}
+	return unsupportedAt(t.pos, "directive %s is not known inside a function", t.text)
+}
+
+// label declares a label, or the list or prototype that stands behind one.
+func (p *parser) label(name token) error {
+	t, err := p.peek(0)
+	if err != nil {
+		return err
+	}
+	switch t.text {
+	case ".branchtargets", ".calltargets":
+		p.next()
+		sym := &symbol{kind: symTargets}
+		for {
+			l, err := p.ident()
+			if err != nil {
+				return err
+			}
+			sym.targets = append(sym.targets, l.text)
+			if more, err := p.accept(","); err != nil {
+				return err
+			} else if !more {
+				break
+			}
+		}
+		if err := p.expect(";"); err != nil {
+			return err
+		}
+		return p.declare(name, sym)
+	case ".callprototype":
+		p.next()
+		sym := &symbol{kind: symPrototype, proto: &signature{}}
+		// The names in a prototype are of no use and may repeat.
+		outer := p.scope
+		defer func() { p.scope = outer }()
+		for i, list := range []*[]*variable{&sym.proto.rets, &sym.proto.params} {
+			p.scope = newScope(outer)
+			if open, err := p.accept("("); err != nil {
+				return err
+			} else if open {
+				if *list, err = p.formals(); err != nil {
+					return err
+				}
+			}
+			if i == 0 {
+				if _, err := p.ident(); err != nil {
+					return err
+				}
+			}
+		}
+		p.scope = outer
+		if err := p.performance(&Entry{}); err != nil {
+			return err
+		}
+		if err := p.expect(";"); err != nil {
+			return err
+		}
+		return p.declare(name, sym)
+	}
+	return p.declare(name, &symbol{kind: symLabel, label: len(p.fn.stmts)})
+}
+
+func (p *parser) statement() error {
+	s := stmt{scope: p.scope}
+	t, err := p.next()
+	if err != nil {
+		return err
+	}
+	if t.is("@") {
+		if s.guardNot, err = p.accept("!"); err != nil {
+			return err
+		}
+		g, err := p.ident()
+		if err != nil {
+			return err
+		}
+		s.guard = g.text
+		if t, err = p.ident(); err != nil {
+			return err
+		}
+	}
+	s.pos, s.op = t.pos, t.text
+	for {
+		m, err := p.peek(0)
+		if err != nil {
+			return err
+		}
+		if m.kind != tokDot {
+			break
+		}
+		p.next()
+		s.mods = append(s.mods, m.text)
+	}
+	for {
+		t, err := p.peek(0)
+		if err != nil {
+			return err
+		}
+		if t.is(";") {
+			p.next()
+			break
+		}
+		if len(s.args) > 0 {
+			if err := p.expect(","); err != nil {
+				return err
+			}
+		}
+		arg, err := p.operand(0)
+		if err != nil {
+			return err
+		}
+		s.args = append(s.args, arg)
+		if len(s.args) > 64 {
+			return errAt(t.pos, "too many operands")
+		}
+	}
+	p.fn.stmts = append(p.fn.stmts, s)
+	return nil
+}
+
+func (p *parser) operand(depth int) (operand, error) {
+	t, err := p.next()
+	if err != nil {
+		return operand{}, err
+	}
+	o := operand{pos: t.pos}
+	switch {
+	case depth > 2:
+		return o, errAt(t.pos, "operands are nested too deep")
+	case t.is("["):
+		return p.address(o)
+	case t.is("{"), t.is("("):
+		o.kind = oVec
+		end := "}"
+		if t.is("(") {
+			o.kind, end = oParen, ")"
+		}
+		if done, err := p.accept(end); err != nil || done {
+			return o, err
+		}
+		for {
+			e, err := p.operand(depth + 1)
+			if err != nil {
+				return o, err
+			}
+			o.list = append(o.list, e)
+			if more, err := p.accept(","); err != nil {
+				return o, err
+			} else if !more {
+				break
+			}
+			if len(o.list) > 256 {
+				return o, errAt(t.pos, "too many operands")
+			}
+		}
+		return o, p.expect(end)
+	case t.is("!"):
+		name, err := p.ident()
+		if err != nil {
+			return o, err
+		}
+		o.kind, o.name, o.neg = oName, name.text, true
+		return o, nil
+	case t.is("-"), t.is("+"), t.is("~"), t.kind == tokInt, t.kind == tokFloat32, t.kind == tokFloat64:
+		return p.constant(t)
+	case t.kind == tokIdent:
+		o.kind, o.name = oName, t.text
+		if t.text == "_" {
+			o.kind = oSink
+		}
+		if n, err := p.peek(0); err != nil {
+			return o, err
+		} else if n.kind == tokDot && (o.name[0] == '%') {
+			p.next()
+			o.comp = n.text
+		} else if n.is("+") || n.is("-") {
+			if o.val, err = p.offset(); err != nil {
+				return o, err
+			}
+		}
+		if or, err := p.accept("|"); err != nil {
+			return o, err
+		} else if or {
+			q, err := p.operand(depth + 1)
+			if err != nil {
+				return o, err
+			}
+			o.pair = &q
+		}
+		return o, nil
+	}
+	return o, errAt(t.pos, "an operand is expected, not %v", t)
+}
+
+// offset reads the +n behind a name, which compilers also write as +-n.
+func (p *parser) offset() (uint64, error) {
+	t, err := p.next()
+	if err != nil {
+		return 0, err
+	}
+	v, err := p.integer()
+	if t.is("-") {
+		v = -v
+	}
+	return v, err
+}
+
+func (p *parser) constant(t token) (operand, error) {
+	o := operand{pos: t.pos}
+	neg, not := false, false
+	for t.is("-") || t.is("+") || t.is("~") {
+		neg = neg != t.is("-")
+		not = not != t.is("~")
+		var err error
+		if t, err = p.next(); err != nil {
+			return o, err
+		}
+	}
+	o.val = t.val
+	switch t.kind {
+	case tokInt:
+		o.kind = oInt
+		if not {
+			o.val = ^o.val
+		}
+		if neg {
+			o.val = -o.val
+		}
+	case tokFloat32:
+		o.kind = oFloat32
+		if neg {
+			o.val ^= 1 << 31
+		}
+	case tokFloat64:
+		o.kind = oFloat64
+		if neg {
+			o.val ^= 1 << 63
+		}
+	default:
+		return o, errAt(t.pos, "a number is expected, not %v", t)
+	}
+	return o, nil
+}
+
+func (p *parser) address(o operand) (operand, error) {
+	o.kind = oAddr
+	t, err := p.next()
+	if err != nil {
+		return o, err
+	}
+	switch {
+	case t.kind == tokIdent:
+		o.name = t.text
+		if n, err := p.peek(0); err != nil {
+			return o, err
+		} else if n.is("+") || n.is("-") {
+			if o.val, err = p.offset(); err != nil {
+				return o, err
+			}
+		}
+	case t.kind == tokInt:
+		o.val = t.val
+	default:
+		return o, errAt(t.pos, "an address is expected, not %v", t)
+	}
+	if comma, err := p.accept(","); err != nil {
+		return o, err
+	} else if comma {
+		return o, unsupportedAt(t.pos, "addresses of several parts are not supported")
+	}
+	return o, p.expect("]")
+}
