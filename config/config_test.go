@@ -40,18 +40,18 @@ func TestServer(t *testing.T) {
 		source    string // suffix
 		err       error
 	}{
-		"none":             {},
-		"environment":      {env: "gpu1:99", file: "gpu2:88\n", want: "gpu1:99", source: "SCUDA_SERVER"},
-		"default port":     {env: " gpu1 ", want: "gpu1:14833", source: "SCUDA_SERVER"},
-		"file":             {file: "gpu2:88", want: "gpu2:88", source: "scuda/host"},
-		"comments":         {file: "# mine\n\n  # more\n \t gpu2:88 \r\nother:1\n", want: "gpu2:88", source: "scuda/host"},
-		"only comments":    {file: "# gpu2:88\n\n"},
-		"IPv6":             {file: "[::1]:5\n", want: "[::1]:5", source: "scuda/host"},
-		"bad environment":  {env: "a b", source: "SCUDA_SERVER", err: transport.ErrAddress},
-		"bad file":         {file: "gpu:port\n", source: "scuda/host", err: transport.ErrAddress},
-		"much too long":    {file: strings.Repeat("x", 70000), err: errAny, source: ""},
-		"empty, yet set":   {env: " ", file: "gpu3\n"},
-		"comment behind":   {file: "gpu3 # the new one\n", want: "gpu3:14833", source: "scuda/host"},
+		"none":            {},
+		"environment":     {env: "gpu1:99", file: "gpu2:88\n", want: "gpu1:99", source: "SCUDA_SERVER"},
+		"default port":    {env: " gpu1 ", want: "gpu1:14833", source: "SCUDA_SERVER"},
+		"file":            {file: "gpu2:88", want: "gpu2:88", source: "scuda/host"},
+		"comments":        {file: "# mine\n\n  # more\n \t gpu2:88 \r\nother:1\n", want: "gpu2:88", source: "scuda/host"},
+		"only comments":   {file: "# gpu2:88\n\n"},
+		"IPv6":            {file: "[::1]:5\n", want: "[::1]:5", source: "scuda/host"},
+		"bad environment": {env: "a b", source: "SCUDA_SERVER", err: transport.ErrAddress},
+		"bad file":        {file: "gpu:port\n", source: "scuda/host", err: transport.ErrAddress},
+		"much too long":   {file: strings.Repeat("x", 70000), err: errAny, source: ""},
+		"empty, yet set":  {env: " ", file: "gpu3\n"},
+		"comment behind":  {file: "gpu3 # the new one\n", want: "gpu3:14833", source: "scuda/host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := home(t)

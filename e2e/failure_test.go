@@ -49,14 +49,23 @@ func (s *server) workers() int {
 func TestKilledClient(t *testing.T) {
 	s := serve(t, "--max-sessions", "1")
 	before := s.workers()
+	const mib = 512
+	var first int64 // bytes free before there was a client
 	for range 3 {
-		p := s.client(t, "hold", "64", "loop")
+		p := s.client(t, "hold", strconv.Itoa(mib), "loop")
+		free, _ := strconv.ParseInt(p.await(p.out, `^free (\d+)$`)[1], 10, 64)
+		if first == 0 {
+			first = free
+		}
+		if first-free > mib<<20/2 {
+			t.Errorf("%d bytes were free for the first client, %d for a later one", first, free)
+		}
 		p.await(p.out, "^ready$")
 		p.signal(syscall.SIGKILL)
 		p.wait(patience)
 		eventually(t, 2*time.Second, "the killed client's worker is gone", func() bool { return s.workers() <= before })
 	}
-	s.run(t, "hold", "64")
+	s.run(t, "hold", strconv.Itoa(mib))
 }
 
 // Sessions above the limit are refused with a reason.
@@ -94,8 +103,6 @@ func TestKilledServer(t *testing.T) {
 	for _, victim := range []string{"supervisor", "worker"} {
 		t.Run(victim, func(t *testing.T) {
 			s := serve(t)
-			idle := s.workers()
-			_ = idle
 			p := s.client(t, "hold", "8", "loop")
 			p.await(p.out, "^ready$")
 			if victim == "supervisor" {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +25,8 @@ var (
 	lib      string // the folder of client libraries
 	kernels  string // the folder of module images
 	programs string // the folder of compiled programs
+	gpu      = "sim"
+	wrap     []string // command in front of every client
 )
 
 // patience bounds everything that should take far less; the race detector and two busy cores are slow.
@@ -61,6 +64,10 @@ func setUp(m *testing.M) (int, error) {
 			return 1, err
 		}
 	}
+	if v := os.Getenv("SCUDA_E2E_GPU"); v != "" {
+		gpu = v
+	}
+	wrap = strings.Fields(os.Getenv("SCUDA_E2E_WRAP"))
 	for _, name := range os.Environ() { // nothing of the caller's settings may leak in
 		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "SCUDA_") || strings.HasPrefix(name, "CUDA_") || name == "LD_PRELOAD" {
 			os.Unsetenv(name)
@@ -123,7 +130,12 @@ type process struct {
 
 func start(t *testing.T, env []string, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: filepath.Base(name), cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p := &process{t: t, name: filepath.Base(name), done: make(chan struct{})}
+	if filepath.Dir(name) == programs {
+		args = slices.Concat(wrap, []string{name}, args)
+		name, args = args[0], args[1:]
+	}
+	p.cmd = exec.Command(name, args...)
 	p.cmd.Env = append(os.Environ(), env...)
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -216,7 +228,7 @@ func serve(t *testing.T, args ...string) *server { return serveBy(t, scuda, args
 func serveBy(t *testing.T, binary string, args ...string) *server {
 	t.Helper()
 	cache := t.TempDir()
-	all := append([]string{"-l", "127.0.0.1:0", "--gpu", "sim", "--sim-memory", "1GiB", "--cache-dir", cache}, args...)
+	all := append([]string{"-l", "127.0.0.1:0", "--gpu", gpu, "--sim-memory", "1GiB", "--cache-dir", cache}, args...)
 	s := &server{process: start(t, nil, binary, all...), cache: cache}
 	s.addr = s.await(s.out, `^listening on (\S+)$`)[1]
 	t.Cleanup(func() {

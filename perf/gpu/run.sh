@@ -6,7 +6,7 @@
 #   run.sh native CMD...      run CMD on the driver
 #   run.sh remote CMD...      run CMD through scuda; uses the server at $SCUDA_SERVER, else starts one for this command
 #   run.sh serve DIR          start a server and stay; DIR/address holds its address, DIR/log its log
-#   run.sh masked CMD...      run CMD without driver and without scuda: what a machine without a GPU answers
+#   run.sh masked CMD...      run CMD, its environment unchanged, where the driver is hidden
 #
 # BUILD names the folder with scuda and lib/ (default: build/ beside this repository's root).
 set -euo pipefail
@@ -86,7 +86,7 @@ case ${1:-} in
   facts) facts ;;
   native) shift; exec env -u SCUDA_SERVER SCUDA_SIDE=native "$@" ;;
   masked) shift; exec unshare -m --propagation private bash "$0" __masked "$@" ;;
-  __masked) shift; mask; exec env -u SCUDA_SERVER "$@" ;;
+  __masked) shift; mask; exec "$@" ;;
   __remote) shift; inside "$@" ;;
   serve)
     [ $# -eq 2 ] || die "serve needs a folder"
@@ -111,5 +111,5 @@ case ${1:-} in
     rm -rf "$dir"
     exit $rc
     ;;
-  *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
