@@ -78,7 +78,7 @@ func (g *GPU) dropHost(p unsafe.Pointer, kind regionKind, unknown cuda.CUresult)
 	}
 	reg.freeing = true
 	g.waitAll() // work under way may use the memory
-	if err := g.freeRegion(reg); err != nil {
+	if err := g.retire(reg); err != nil {
 		g.log.Error("sim: free", "error", err)
 		return cuda.CUDA_ERROR_UNKNOWN
 	}

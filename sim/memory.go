@@ -211,6 +211,19 @@ func (g *GPU) freeRegion(r *region) error {
 	return nil
 }
 
+// retire frees a region whose addresses go away: kernels that have found it since the caller waited must end first. g.mu is held, and given up
+// meanwhile.
+func (g *GPU) retire(r *region) error {
+	if !g.mem.remove(r) {
+		return nil
+	}
+	g.waitAll()
+	if r.kind == regionHost {
+		return unmap(r.base, r.size)
+	}
+	return nil
+}
+
 func (g *GPU) CuMemAlloc_v2(dptr *cuda.CUdeviceptr, n uint64) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {

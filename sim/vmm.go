@@ -305,6 +305,12 @@ func (g *GPU) CuMemUnmap(ptr cuda.CUdeviceptr, size uint64) cuda.CUresult {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	for _, m := range in {
+		if m.region != nil {
+			if err := g.retire(m.region); err != nil {
+				return cuda.CUDA_ERROR_UNMAP_FAILED
+			}
+			m.region = nil
+		}
 		if err := g.unmap(m); err != nil {
 			g.log.Error("sim: unmapping memory", "error", err)
 			return cuda.CUDA_ERROR_UNMAP_FAILED

@@ -1,0 +1,192 @@
+package sim
+
+import (
+	"sync"
+	"testing"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// trace notes the order in which host functions run.
+type trace struct {
+	mu  sync.Mutex
+	got string
+}
+
+func (l *trace) add(s string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.got += s
+}
+
+func (l *trace) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.got
+}
+
+// gate blocks a stream until it is opened.
+func (m *machine) gate(s cuda.CUstream) (openIt func()) {
+	m.t.Helper()
+	c := make(chan struct{})
+	var once sync.Once
+	openIt = func() { once.Do(func() { close(c) }) }
+	m.t.Cleanup(openIt)
+	m.must(m.HostFunc(s, func() { <-c }))
+	return openIt
+}
+
+func TestStreamOrder(t *testing.T) {
+	m := open(t, Config{})
+	s := m.stream(cuda.CU_STREAM_NON_BLOCKING)
+	openIt := m.gate(s)
+	var l trace
+	for _, c := range []string{"a", "b", "c"} {
+		m.must(m.HostFunc(s, func() { l.add(c) }))
+	}
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(s))
+	if l.String() != "" {
+		t.Error("work ran before what stands in front of it")
+	}
+	openIt()
+	m.must(m.CuStreamSynchronize(s))
+	m.must(m.CuStreamQuery(s))
+	if l.String() != "abc" {
+		t.Errorf("order %q", l.String())
+	}
+}
+
+func TestLegacyStream(t *testing.T) {
+	m := open(t, Config{})
+	blocking, free := m.stream(0), m.stream(cuda.CU_STREAM_NON_BLOCKING)
+	openIt := m.gate(blocking)
+	var l trace
+	m.must(m.HostFunc(0, func() { l.add("legacy ") }))
+	m.must(m.HostFunc(free, func() { l.add("free ") }))
+	m.must(m.CuStreamSynchronize(free)) // does not wait for the others
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(0))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(streamLegacy))
+	other := m.stream(0)
+	m.must(m.HostFunc(other, func() { l.add("other") }))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(other))
+	openIt()
+	m.must(m.CuStreamSynchronize(other))
+	if l.String() != "free legacy other" {
+		t.Errorf("order %q", l.String())
+	}
+	// The per-thread stream is a blocking one.
+	openIt = m.gate(streamPerThread)
+	m.must(m.HostFunc(0, func() {}))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(0))
+	openIt()
+	m.must(m.CuStreamSynchronize(0))
+}
+
+func TestStreamDestroyedAtWork(t *testing.T) {
+	m := open(t, Config{})
+	s := m.stream(0)
+	openIt := m.gate(s)
+	var l trace
+	m.must(m.HostFunc(s, func() { l.add("done") }))
+	m.must(m.CuStreamDestroy_v2(s))
+	m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuStreamSynchronize(s))
+	openIt()
+	m.must(m.CuCtxSynchronize())
+	if l.String() != "done" {
+		t.Error("the work of the destroyed stream was dropped")
+	}
+	for _, h := range []cuda.CUstream{0, streamLegacy, streamPerThread} {
+		m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuStreamDestroy_v2(h))
+	}
+}
+
+func TestStreamProperties(t *testing.T) {
+	m := open(t, Config{})
+	var s cuda.CUstream
+	m.must(m.CuStreamCreateWithPriority(&s, uint32(cuda.CU_STREAM_NON_BLOCKING), -100))
+	var priority int32
+	var flags uint32
+	var ctx cuda.CUcontext
+	m.must(m.CuStreamGetPriority(s, &priority))
+	m.must(m.CuStreamGetFlags(s, &flags))
+	m.must(m.CuStreamGetCtx(s, &ctx))
+	if priority != greatestPriority || flags != 1 || ctx != m.ctx {
+		t.Errorf("priority %d flags %d context %#x", priority, flags, ctx)
+	}
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuStreamCreate(&s, 2))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuStreamCreate(nil, 0))
+}
+
+func TestEvents(t *testing.T) {
+	m := open(t, Config{})
+	a, b := m.stream(cuda.CU_STREAM_NON_BLOCKING), m.stream(cuda.CU_STREAM_NON_BLOCKING)
+	e, f := m.event(0), m.event(0)
+	m.must(m.CuEventQuery(e)) // never recorded
+	m.must(m.CuEventSynchronize(e))
+	m.must(m.CuStreamWaitEvent(b, e, 0))
+
+	openIt := m.gate(a)
+	m.must(m.CuEventRecord(e, a))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuEventQuery(e))
+	var l trace
+	m.must(m.CuStreamWaitEvent(b, e, 0))
+	m.must(m.HostFunc(b, func() { l.add("b") }))
+	m.must(m.CuEventRecord(f, b))
+	var ms float32
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuEventElapsedTime_v2(&ms, e, f))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(b))
+	l.add("opened ")
+	openIt()
+	m.must(m.CuEventSynchronize(f))
+	m.must(m.CuEventQuery(e))
+	if l.String() != "opened b" {
+		t.Errorf("order %q", l.String())
+	}
+	m.must(m.CuEventElapsedTime_v2(&ms, e, f))
+	if ms < 0 {
+		t.Errorf("%g ms", ms)
+	}
+
+	quiet, never := m.event(cuda.CU_EVENT_DISABLE_TIMING), m.event(0)
+	m.must(m.CuEventRecord(quiet, a))
+	m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuEventElapsedTime_v2(&ms, e, quiet))
+	m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuEventElapsedTime_v2(&ms, e, never))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuEventCreate(&e, 1<<30))
+	m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuStreamWaitEvent(a, 77, 0))
+	m.must(m.CuEventDestroy_v2(f))
+	m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuEventRecord(f, a))
+}
+
+// TestPinnedSource: an asynchronous copy from pinned memory reads it when its turn comes.
+func TestPinnedSource(t *testing.T) {
+	m := open(t, Config{})
+	s := m.stream(0)
+	p, src := m.alloc(4), m.pinned(4)
+	openIt := m.gate(s)
+	m.must(m.CuMemcpyHtoDAsync_v2(p, pointerTo(src), 4, s))
+	copy(src, "late")
+	openIt()
+	if got := m.download(p, 4); string(got) != "late" {
+		t.Errorf("got %q", got)
+	}
+	m.must(m.CuMemFreeHost(pointerTo(src)))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuMemFreeHost(pointerTo(src)))
+}
+
+func TestRegisteredMemory(t *testing.T) {
+	m := open(t, Config{})
+	b := m.pageable(8192)
+	m.want(cuda.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, m.CuMemHostUnregister(pointerTo(b)))
+	m.must(m.CuMemHostRegister_v2(pointerTo(b), 8192, 0))
+	m.want(cuda.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, m.CuMemHostRegister_v2(pointerTo(b), 8192, 0))
+	var p cuda.CUdeviceptr
+	m.must(m.CuMemHostGetDevicePointer_v2(&p, pointerTo(b), 0))
+	var kind uint32
+	out := m.pageable(8)
+	m.must(m.CuPointerGetAttribute(pointerTo(out), cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p))
+	if kind = as[uint32](out)[0]; kind != uint32(cuda.CU_MEMORYTYPE_HOST) {
+		t.Errorf("memory type %d", kind)
+	}
+	m.must(m.CuMemHostUnregister(pointerTo(b)))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuPointerGetAttribute(pointerTo(out), cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p))
+}
