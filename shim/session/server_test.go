@@ -1,0 +1,251 @@
+package session
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// peer is the test's server: it shakes hands and gives each command to a function.
+type peer struct {
+	t        testing.TB
+	listener *net.TCPListener
+	welcome  transport.Welcome
+	command  func(p *peer, h transport.CommandHeader, payload, bulk []byte) // called in order
+	opened   func(p *peer)                                                  // called when the main connection is open
+
+	mu    sync.Mutex
+	conns []net.Conn
+	main  net.Conn
+	side  chan net.Conn
+	bye   chan struct{}
+	done  sync.WaitGroup
+	hello transport.Hello
+	ops   []uint16
+	seqs  []uint64
+}
+
+const deadline = 20 * time.Second
+
+func newPeer(t testing.TB) *peer {
+	t.Helper()
+	l, err := transport.Listen(context.Background(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{t: t, listener: l, side: make(chan net.Conn, 1), bye: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"}}
+	p.done.Go(p.accept)
+	t.Cleanup(p.kill)
+	return p
+}
+
+// kill is the server's sudden death.
+func (p *peer) kill() {
+	p.listener.Close()
+	p.mu.Lock()
+	for _, c := range p.conns {
+		_ = c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	p.mu.Unlock()
+	p.done.Wait()
+}
+
+func (p *peer) accept() {
+	for {
+		c, err := p.listener.AcceptTCP()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		p.conns = append(p.conns, c)
+		p.mu.Unlock()
+		p.done.Go(func() { p.serve(c) })
+	}
+}
+
+func (p *peer) serve(c *net.TCPConn) {
+	hello, err := transport.ReadPreface(c, nil)
+	if err != nil {
+		return
+	}
+	b, err := transport.AppendWelcome(nil, &p.welcome)
+	if err != nil {
+		p.t.Error(err)
+	}
+	if _, err := c.Write(b); err != nil {
+		return
+	}
+	if hello.Kind == transport.KindSide {
+		if hello.Session != p.welcome.Session || hello.Secret != p.welcome.Secret {
+			p.t.Errorf("side connection names session %q, secret %q", hello.Session, hello.Secret)
+		}
+		p.side <- c
+		return
+	}
+	p.mu.Lock()
+	p.main, p.hello = c, *hello
+	p.mu.Unlock()
+	if p.opened != nil {
+		p.opened(p)
+	}
+	p.commands(bufio.NewReaderSize(c, 1<<16))
+}
+
+// commands reads frames until the connection ends.
+func (p *peer) commands(r io.Reader) {
+	for {
+		b := make([]byte, transport.FrameHeaderSize)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return
+		}
+		f, _, err := transport.ParseFrame(b)
+		if err != nil {
+			p.t.Error(err)
+			return
+		}
+		b = make([]byte, f.Len)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return
+		}
+		for len(b) > 0 {
+			h, payload, err := transport.ParseCommand(b)
+			if err != nil {
+				p.t.Error(err)
+				return
+			}
+			b = b[h.Size:]
+			var bulk []byte
+			if h.Flags&transport.FlagBulk != 0 {
+				n := h.BulkBytes(payload)
+				if len(b) != 0 {
+					p.t.Errorf("%d bytes follow a bulk command in its frame", len(b))
+				}
+				bulk = make([]byte, transport.Pad(n))
+				if _, err := io.ReadFull(r, bulk); err != nil {
+					return
+				}
+				bulk = bulk[:n]
+			}
+			p.mu.Lock()
+			p.ops, p.seqs = append(p.ops, h.Op), append(p.seqs, h.Seq)
+			p.mu.Unlock()
+			if h.Op == wire.OpBye {
+				close(p.bye)
+				continue
+			}
+			if p.command != nil {
+				p.command(p, h, payload, bulk)
+			}
+		}
+	}
+}
+
+// say sends a message on the main connection.
+func (p *peer) say(h transport.MessageHeader, payload []byte) {
+	p.mu.Lock()
+	c := p.main
+	p.mu.Unlock()
+	sayOn(c, h, payload)
+}
+
+func sayOn(c net.Conn, h transport.MessageHeader, payload []byte) {
+	h.Len = uint32(len(payload))
+	b := append(h.Append(nil), payload...)
+	b = append(b, make([]byte, transport.Pad(len(payload))-len(payload))...)
+	_, _ = c.Write(b) // a client that has gone is what some tests are about
+}
+
+func (p *peer) reply(h transport.CommandHeader, result int32, payload []byte) {
+	p.say(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Result: result, Seq: h.Seq}, payload)
+}
+
+// sideConn waits for the side connection.
+func (p *peer) sideConn() net.Conn {
+	select {
+	case c := <-p.side:
+		p.side <- c
+		return c
+	case <-time.After(deadline):
+		p.t.Fatal("no side connection")
+		return nil
+	}
+}
+
+// ask sends a message on the side connection and waits for the answer.
+func (p *peer) ask(h transport.MessageHeader) (transport.MessageHeader, []byte) {
+	c := p.sideConn()
+	sayOn(c, h, nil)
+	b := make([]byte, transport.MessageHeaderSize)
+	_ = c.SetReadDeadline(time.Now().Add(deadline))
+	if _, err := io.ReadFull(c, b); err != nil {
+		p.t.Error(err)
+		return h, nil
+	}
+	h, _, err := transport.ParseMessage(b)
+	if err != nil {
+		p.t.Error(err)
+	}
+	payload := make([]byte, transport.Pad(int(h.Len)))
+	if _, err := io.ReadFull(c, payload); err != nil {
+		p.t.Error(err)
+	}
+	return h, payload[:h.Len]
+}
+
+// logText collects the session's log.
+type logText struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// open opens a session of f with p, and closes it at the test's end.
+func (p *peer) open(f *front, host func(HostFunction, int32)) (*Session, *logText) {
+	p.t.Helper()
+	text := new(logText)
+	s, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Log: slog.New(slog.NewTextHandler(text, nil))})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		s.Close()
+		s.Wait()
+	})
+	return s, text
+}
+
+// within fails the test when f does not return in time; a deadlock would otherwise only show as the whole run's timeout.
+func within(t testing.TB, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(deadline):
+		t.Fatal("still not done: deadlock?")
+	}
+}

@@ -1,0 +1,638 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/fatbin"
+	"scuda.dev/scuda/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const opEcho, opNote = 7, 8
+
+// echo answers every call with its payload.
+func echo(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+	if h.Flags&transport.FlagAnswer != 0 {
+		p.reply(h, int32(h.Op), payload)
+	}
+}
+
+func TestHello(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = echo
+	s, _ := p.open(f, nil)
+	f.call(s, opEcho, 0, nil, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := p.hello; h.Kind != transport.KindCUDA || h.ClientBase != 0x1000 || h.ServerSlots != 64 {
+		t.Errorf("hello %+v", h)
+	}
+}
+
+func TestCallsFromManyThreads(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<14) // a small ring: threads wait for room
+	p.command = echo
+	s, text := p.open(f, nil)
+	const threads, calls = 16, 200
+	within(t, func() {
+		var wg sync.WaitGroup
+		for i := range uint32(threads) {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(1, uint64(i)))
+				reply := make([]byte, 4096)
+				for range calls {
+					for range r.IntN(4) {
+						f.async(opNote, i, make([]byte, r.IntN(600)))
+					}
+					payload := make([]byte, 8*r.IntN(500))
+					for k := range payload {
+						payload[k] = byte(r.Uint32())
+					}
+					result, n := f.call(s, opEcho, i, payload, reply)
+					if result != opEcho || int(n) != len(payload) || !bytes.Equal(reply[:n], payload) {
+						t.Errorf("thread %d: result %d with %d bytes, expected %d; %s", i, result, n, len(payload), text)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.IsSorted(p.seqs) {
+		t.Error("commands arrived out of order")
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(p.ops), func(op uint16) bool { return op != opEcho })); n != threads*calls {
+		t.Errorf("%d calls arrived, expected %d", n, threads*calls)
+	}
+}
+
+func TestReplyLongerThanItsBuffer(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = echo
+	s, _ := p.open(f, nil)
+	for _, size := range []int{0, 8, 16, 40000} {
+		reply := make([]byte, 12)
+		guard := reply[8:12:12]
+		result, n := f.call(s, opEcho, 3, bytes.Repeat([]byte{0xab}, size), reply[:8:8])
+		if result != opEcho || int(n) != size || !bytes.Equal(guard, make([]byte, 4)) {
+			t.Errorf("%d bytes: result %d, length %d, guard %x", size, result, n, guard)
+		}
+	}
+}
+
+func TestAsyncCommandsArriveWithoutACall(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	got := make(chan uint16, 1000)
+	p.command = func(_ *peer, h transport.CommandHeader, _, _ []byte) { got <- h.Op }
+	p.open(f, nil)
+	within(t, func() {
+		for i := range uint16(500) {
+			f.async(100+i, 0, nil)
+			if i%50 == 0 { // let the sender go to sleep now and then
+				for range i / 50 * 4 {
+					schedYield()
+				}
+			}
+		}
+		for i := range uint16(500) {
+			if op := <-got; op != 100+i {
+				t.Errorf("command %d, expected %d", op, 100+i)
+			}
+		}
+	})
+}
+
+// bulkCall makes a call of a BULK command with data.
+func (f *front) bulkCall(s *Session, thread uint32, data []byte) int32 {
+	end := f.publish(opNote, transport.FlagBulk, thread, u64(uint64(thread), uint64(len(data))))
+	return s.Bulk(end, data)
+}
+
+func TestBulkWhileRepliesArePending(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<14)
+	sums := make(map[uint32]uint64)
+	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+		for _, c := range bulk {
+			sums[h.Thread] += uint64(c)
+		}
+		if h.Flags&transport.FlagAnswer != 0 { // a long answer that the client has to take while it uploads
+			p.reply(h, 0, make([]byte, 300_000))
+		}
+	}
+	s, text := p.open(f, nil)
+	want := make(map[uint32]uint64)
+	var mu sync.Mutex
+	within(t, func() {
+		var wg sync.WaitGroup
+		for i := range uint32(8) {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(2, uint64(i)))
+				data := make([]byte, 1_000_003)
+				var sum uint64
+				for range 10 {
+					n := r.IntN(len(data))
+					for k := range n {
+						data[k] = byte(k + n)
+						sum += uint64(data[k])
+					}
+					if r := f.bulkCall(s, i, data[:n]); r != 0 {
+						t.Errorf("bulk: %d; %s", r, text)
+					}
+					clear(data) // free for reuse by contract
+					f.async(opNote, i, nil)
+					if r, _ := f.call(s, opEcho, i, nil, nil); r != 0 {
+						t.Errorf("call: %d", r)
+					}
+				}
+				mu.Lock()
+				want[i] = sum
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+	})
+	for i, sum := range want {
+		if sums[i] != sum {
+			t.Errorf("thread %d: checksum %d arrived, expected %d", i, sums[i], sum)
+		}
+	}
+}
+
+// A server that does not read on before the client has taken its answers must not stop the client for ever.
+func TestSlowServerDoesNotDeadlock(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	const answers, size = 40, 1 << 20
+	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+		if h.Op == opEcho {
+			id := binary.LittleEndian.Uint32(payload)
+			for i := range answers {
+				p.say(transport.MessageHeader{Type: transport.MsgData, ID: id, Aux: uint64(i * size)}, bytes.Repeat([]byte{byte(i)}, size))
+			}
+			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: id}, nil)
+		}
+		if h.Flags&transport.FlagAnswer != 0 {
+			p.reply(h, 0, nil)
+		}
+	}
+	s, _ := p.open(f, nil)
+	dst := make([]byte, answers*size)
+	within(t, func() {
+		id := s.Transfer(dst, 0, true)
+		f.async(opEcho, 0, u64(uint64(id)))
+		for range 20 { // far more than the sockets hold
+			if r := f.bulkCall(s, 0, make([]byte, 4<<20)); r != 0 {
+				t.Fatalf("bulk: %d", r)
+			}
+		}
+		if r, _ := f.call(s, opNote, 0, nil, nil); r != 0 {
+			t.Fatalf("call: %d", r)
+		}
+	})
+	for i := range answers {
+		if c := dst[(i+1)*size-1]; c != byte(i) {
+			t.Fatalf("block %d holds %d", i, c)
+		}
+	}
+	if n := atomic.LoadUint32(&f.shared.TransfersPending); n != 0 {
+		t.Errorf("%d transfers pending", n)
+	}
+}
+
+func TestDownloads(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = func(p *peer, h transport.CommandHeader, payload, _ []byte) {
+		id, n := uint32(binary.LittleEndian.Uint64(payload)), int(binary.LittleEndian.Uint64(payload[8:]))
+		data := make([]byte, n)
+		for i := range data {
+			data[i] = byte(i * 7)
+		}
+		for at := 0; at < n; at += 100_001 {
+			end := min(n, at+100_001)
+			p.say(transport.MessageHeader{Type: transport.MsgData, ID: id, Aux: uint64(at)}, data[at:end])
+		}
+		if h.Flags&transport.FlagAnswer != 0 {
+			p.reply(h, 0, nil)
+		} else {
+			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: id}, nil)
+		}
+	}
+	s, _ := p.open(f, nil)
+	check := func(dst []byte) {
+		t.Helper()
+		for i := range dst {
+			if dst[i] != byte(i*7) {
+				t.Fatalf("%d bytes: byte %d is %d", len(dst), i, dst[i])
+			}
+		}
+	}
+	within(t, func() {
+		for _, n := range []int{1, 4, 4095, 32 << 10, 100_001, 3_000_000} {
+			dst := make([]byte, n)
+			id := s.Transfer(dst, 5, false)
+			if r, _ := f.call(s, opEcho, 5, u64(uint64(id), uint64(n)), nil); r != 0 {
+				t.Fatalf("result %d", r)
+			}
+			check(dst)
+		}
+		// Asynchronous ones complete though nobody calls: the background reader does it.
+		var all [][]byte
+		for _, n := range []int{1, 70_000, 3_000_000} {
+			dst := make([]byte, n)
+			all = append(all, dst)
+			if s.Overlaps(dst) {
+				t.Fatal("overlap before there is a transfer")
+			}
+			id := s.Transfer(dst, 5, true)
+			if !s.Overlaps(dst[n-1:]) || s.Overlaps(make([]byte, 9)) {
+				t.Fatal("Overlaps is wrong")
+			}
+			f.async(opEcho, 5, u64(uint64(id), uint64(n)))
+		}
+		for atomic.LoadUint32(&f.shared.TransfersPending) != 0 {
+			schedYield()
+		}
+		for _, dst := range all {
+			check(dst)
+			if s.Overlaps(dst) {
+				t.Error("a completed transfer overlaps")
+			}
+		}
+	})
+}
+
+// The sender may have sent a command, and the reply may be there, before its thread comes to wait for it.
+func TestReplyBeforeTheCall(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = echo
+	s, _ := p.open(f, nil)
+	within(t, func() {
+		end := f.publish(opEcho, transport.FlagAnswer, 9, u64(42))
+		f.wakeSender()
+		if r, _ := f.call(s, opEcho, 1, nil, nil); r != opEcho { // thread 1 reads thread 9's reply on its way
+			t.Fatalf("result %d", r)
+		}
+		c := Call{End: end, Thread: 9, Reply: make([]byte, 8)}
+		s.Call(&c)
+		if c.Result != opEcho || c.Length != 8 || binary.LittleEndian.Uint64(c.Reply) != 42 {
+			t.Errorf("result %d, %d bytes, %v", c.Result, c.Length, c.Reply)
+		}
+	})
+}
+
+func TestHostFunctions(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	type run struct {
+		f      HostFunction
+		status int32
+	}
+	var runs []run
+	s, text := p.open(f, func(f HostFunction, status int32) { runs = append(runs, run{f, status}) })
+	once := s.HostFunction(HostFunction{Func: 1, User: 10})
+	callback := s.HostFunction(HostFunction{Func: 2, User: 20, Stream: 0x77, Kind: 1})
+	captured := s.HostFunction(HostFunction{Func: 3, Keep: true})
+	if !s.Overlaps([]byte{1}) {
+		t.Error("a pending host function may write anywhere")
+	}
+	within(t, func() {
+		for i, c := range []struct {
+			registration uint64
+			status       int32
+			want         int32
+		}{{once, 0, 0}, {callback, 700, 0}, {captured, 0, 0}, {captured, 0, 0}, {once, 0, InvalidValue}} {
+			h, _ := p.ask(transport.MessageHeader{Type: transport.MsgRun, ID: 5, Seq: uint64(i), Aux: c.registration, Result: c.status})
+			if h.Type != transport.MsgRan || h.Seq != uint64(i) || h.Result != c.want {
+				t.Errorf("run %d: %+v", i, h)
+			}
+		}
+	})
+	want := []run{{HostFunction{Func: 1, User: 10}, 0}, {HostFunction{Func: 2, User: 20, Stream: 0x77, Kind: 1}, 700}, {HostFunction{Func: 3, Keep: true}, 0}, {HostFunction{Func: 3, Keep: true}, 0}}
+	if !slices.Equal(runs, want) {
+		t.Errorf("ran %+v", runs)
+	}
+	if !s.Overlaps([]byte{1}) {
+		t.Error("a captured host function may run again")
+	}
+	if !strings.Contains(text.String(), "unknown host function") {
+		t.Errorf("log: %s", text)
+	}
+}
+
+func TestPull(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	s, _ := p.open(f, nil)
+	src := make([]byte, 3*transport.PullUnit/2)
+	for i := range src {
+		src[i] = byte(i / 1000)
+	}
+	id := s.Source(src)
+	within(t, func() {
+		for _, c := range []struct {
+			name       string
+			id         uint32
+			unit, n    int
+			last, fail bool
+		}{
+			{"whole", id, 0, len(src), false, false},
+			{"second part", id, 1, transport.PullUnit / 2, false, false},
+			{"odd size", id, 0, 13, false, false},
+			{"too far", id, 1, transport.PullUnit, false, true},
+			{"unknown", id + 1, 0, 1, false, true},
+			{"last", id, 1, 1, true, false},
+			{"gone", id, 0, 1, false, true},
+		} {
+			m := transport.MessageHeader{Type: transport.MsgPull, ID: c.id, Seq: 99, Result: int32(c.unit), Aux: uint64(c.n)}
+			if c.last {
+				m.Flags = 1
+			}
+			h, data := p.ask(m)
+			if h.Type != transport.MsgPulled || h.Seq != 99 || (h.Result != 0) != c.fail {
+				t.Errorf("%s: %+v", c.name, h)
+			}
+			if at := c.unit * transport.PullUnit; !c.fail && !bytes.Equal(data, src[at:at+c.n]) {
+				t.Errorf("%s: wrong bytes", c.name)
+			}
+		}
+		if h, _ := p.ask(transport.MessageHeader{Type: transport.MsgPing, Seq: 3}); h.Type != transport.MsgPong || h.Seq != 3 {
+			t.Errorf("ping: %+v", h)
+		}
+	})
+}
+
+func TestImages(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	store := make(map[string][]byte)
+	refuse := false
+	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+		if h.Thread != transport.CoreThread {
+			echo(p, h, payload, bulk)
+			return
+		}
+		switch key := string(payload[:32]); h.Op {
+		case wire.OpModuleHave:
+			if store[key] == nil {
+				p.reply(h, NotFound, nil)
+				return
+			}
+			p.reply(h, 0, nil)
+		case wire.OpModulePut:
+			if refuse {
+				p.reply(h, 2, nil)
+				return
+			}
+			store[key] = bulk
+			p.reply(h, 0, nil)
+		}
+	}
+	s, _ := p.open(f, nil)
+	b, err := os.ReadFile("../../testdata/kernels/kernels.fatbin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := fatbin.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, func() {
+		var wg sync.WaitGroup
+		for i := range uint32(4) { // several threads need the same image while others call
+			wg.Go(func() {
+				hash, r, err := s.Image(img, 90)
+				if r != 0 || err != nil || len(store[string(hash[:])]) == 0 {
+					t.Errorf("result %d, %v", r, err)
+				}
+				if r, _ := f.call(s, opEcho, i, nil, nil); r != opEcho {
+					t.Errorf("call: %d", r)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	if len(store) != 1 {
+		t.Errorf("%d images", len(store))
+	}
+	for _, got := range store {
+		if want, err := fatbin.Select(img, 90); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes arrived, %v", len(got), err)
+		}
+	}
+	if _, r, err := s.Image(img, 60); r != NoBinary || !errors.Is(err, fatbin.ErrNoMatch) {
+		t.Errorf("for sm_60: %d, %v", r, err)
+	}
+	refuse = true
+	if _, r, err := s.Image(img, 75); r != 2 || err == nil {
+		t.Errorf("refused: %d, %v", r, err)
+	}
+}
+
+func TestServerLoss(t *testing.T) {
+	garbage := func(p *peer) {
+		p.mu.Lock()
+		_, _ = p.main.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+		p.mu.Unlock()
+	}
+	shut := func(p *peer) {
+		p.mu.Lock()
+		p.main.Close()
+		p.mu.Unlock()
+	}
+	for _, c := range []struct {
+		name string
+		act  func(*peer)
+		at   func(f *front, s *Session) // what the client does when it happens
+		says string
+	}{
+		{"end during a call", shut, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "closed the connection"},
+		{"garbage during a call", garbage, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "not the protocol"},
+		{"half a reply", func(p *peer) {
+			p.mu.Lock()
+			_, _ = p.main.Write(transport.MessageHeader{Len: 800, Type: transport.MsgReply}.Append(nil))
+			p.main.Close()
+			p.mu.Unlock()
+		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, make([]byte, 800)) }, "closed the connection"},
+		{"a reply that nobody asked for", func(p *peer) {
+			for range 2 {
+				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 77}, nil)
+			}
+		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "did not ask"},
+		{"a reply to an impossible thread", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 1 << 20}, nil) },
+			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "a reply to thread"},
+		{"data outside a transfer", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 0, Aux: 9}, make([]byte, 8)) },
+			func(f *front, s *Session) {
+				s.Transfer(make([]byte, 16), 0, false)
+				f.call(s, opEcho, 0, nil, nil)
+			}, "8 bytes at 9"},
+		{"data for nobody", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 1 << 17}, nil) },
+			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "unknown transfer"},
+		{"a side message on the main connection", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgRun}, nil) },
+			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "RUN on the main connection"},
+		{"with last words", func(p *peer) {
+			p.say(transport.MessageHeader{Type: transport.MsgNotice}, []byte("out of workers"))
+			shut(p)
+		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "out of workers"},
+		{"death while nothing is under way", func(p *peer) { go p.kill() }, func(f *front, s *Session) { f.async(opEcho, 0, nil) }, "lost"},
+		{"death during an asynchronous download", func(p *peer) { go p.kill() }, func(f *front, s *Session) {
+			s.Transfer(make([]byte, 100), 0, true)
+			f.async(opEcho, 0, nil)
+		}, "lost"},
+		{"death during bulk", func(p *peer) { go p.kill() }, func(f *front, s *Session) {
+			f.async(opEcho, 0, nil)
+			for f.lost() == 0 {
+				f.bulkCall(s, 1, make([]byte, 1<<20))
+			}
+		}, "lost"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, f := newPeer(t), newFront(t, 1<<16)
+			p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+				if h.Op == opEcho {
+					c.act(p)
+				}
+			}
+			s, text := p.open(f, nil)
+			within(t, func() {
+				p.sideConn()
+				var wg sync.WaitGroup
+				for i := range uint32(4) { // other threads wait for replies that never come
+					wg.Go(func() {
+						for f.lost() == 0 {
+							f.call(s, opNote, 10+i, nil, nil)
+						}
+					})
+				}
+				c.at(f, s)
+				for f.lost() == 0 {
+					schedYield()
+				}
+				wg.Wait()
+				if r, _ := f.call(s, opEcho, 0, nil, nil); r != Unavailable {
+					t.Errorf("a later call gives %d", r)
+				}
+				if r := f.bulkCall(s, 0, nil); r != Unavailable {
+					t.Errorf("later bulk gives %d", r)
+				}
+				s.Close()
+				s.Wait()
+			})
+			if n := strings.Count(text.String(), "is lost"); n != 1 || !strings.Contains(text.String(), c.says) {
+				t.Errorf("the log does not say %q once:\n%s", c.says, text)
+			}
+		})
+	}
+}
+
+func TestSideGarbage(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	_, text := p.open(f, nil)
+	within(t, func() {
+		_, _ = p.sideConn().Write(bytes.Repeat([]byte{0xff}, 64))
+		for f.lost() == 0 {
+			schedYield()
+		}
+		for !strings.Contains(text.String(), "not the protocol") {
+			schedYield()
+		}
+	})
+}
+
+func TestNoServer(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.kill()
+	if _, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared}); !errors.Is(err, transport.ErrRefused) {
+		t.Errorf("error %v", err)
+	}
+	bad := *f.shared
+	bad.ABI++
+	if _, err := Open(Config{Shared: &bad}); err == nil {
+		t.Error("another ABI was accepted")
+	}
+}
+
+func TestDamagedRing(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	s, text := p.open(f, nil)
+	f.publish(opEcho, 0, 0, nil)
+	binary.LittleEndian.PutUint32(f.ring, 12)
+	within(t, func() {
+		if r, _ := f.call(s, opEcho, 0, nil, nil); r != Unavailable {
+			t.Errorf("result %d", r)
+		}
+	})
+	if !strings.Contains(text.String(), "ring is damaged") {
+		t.Errorf("log: %s", text)
+	}
+}
+
+func TestCloseSendsEverythingAndSaysBye(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	s, text := p.open(f, nil)
+	within(t, func() {
+		for range 50 {
+			f.publish(opNote, 0, 0, nil) // without waking anybody
+		}
+		s.Close()
+		<-p.bye
+		if r, _ := f.call(s, opEcho, 0, nil, nil); r != Deinitialized {
+			t.Errorf("a call after the end gives %d", r)
+		}
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.ops) != 51 {
+		t.Errorf("%d commands arrived, expected 51", len(p.ops))
+	}
+	if strings.Contains(text.String(), "lost") {
+		t.Errorf("a clean end was reported as a loss: %s", text)
+	}
+}
+
+// A server that reads nothing more must not hold up the end of the program.
+func TestCloseIsBounded(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	stop := make(chan struct{})
+	p.command = func(*peer, transport.CommandHeader, []byte, []byte) { <-stop }
+	s, _ := p.open(f, nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for f.lost() == 0 {
+			f.bulkCall(s, 0, make([]byte, 1<<20))
+		}
+	}()
+	within(t, func() {
+		for atomic.LoadUint64(&f.shared.Head) == 0 {
+			schedYield()
+		}
+		s.Close()
+		<-done
+	})
+	close(stop)
+}
+
+func BenchmarkCall(b *testing.B) {
+	p, f := newPeer(b), newFront(b, 1<<16)
+	p.command = echo
+	s, _ := p.open(f, nil)
+	var reply [64]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		if r, _ := f.call(s, opEcho, 0, u64(1), reply[:]); r != opEcho {
+			b.Fatal(fmt.Sprint(r))
+		}
+	}
+}
