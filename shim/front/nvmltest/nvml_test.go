@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.uber.org/goleak"
+
+	"scuda.dev/scuda/transport"
 )
 
 // The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with roleVariable set.
@@ -240,12 +243,64 @@ func TestRefusals(t *testing.T) {
 		{"refused", "check that `scuda -l` runs there", []string{"SCUDA_SERVER=127.0.0.1:1"}},
 		{"unknown host", "check the name in SCUDA_SERVER", []string{"SCUDA_SERVER=no-such-host.invalid:1"}},
 		{"bad address", "is not HOST:PORT", []string{"SCUDA_SERVER=[::1"}},
+		{"web server", "is not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}},
+		{"half an answer", "did not answer the greeting", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00")}},
+		{"no answer", "did not answer the greeting", []string{"SCUDA_SERVER=" + peer(t, "")}},
+		{"huge welcome", "is not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")}},
+		{"other version", "protocol version 9, here 1", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x09\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00{}")}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			out, errs := as(t, "init", tt.env...)
 			if out != "ERROR_DRIVER_NOT_LOADED\n" || !strings.Contains(errs, tt.want) || strings.Count(errs, "\n") != 1 {
 				t.Errorf("%q and one line with %q expected, got %q and %q", "ERROR_DRIVER_NOT_LOADED", tt.want, out, errs)
+			}
+		})
+	}
+}
+
+// peer listens, reads what a client says first, answers with text and hangs up.
+func peer(t *testing.T, text string) string {
+	t.Helper()
+	l, err := transport.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 4096))
+			c.Write([]byte(text))
+			c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// TestGarbageAfterWelcome: what does not belong to the protocol ends the session with one line.
+func TestGarbageAfterWelcome(t *testing.T) {
+	w, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusOK})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"another type":  string(transport.MessageHeader{Type: transport.MsgRun}.Append(nil)),
+		"a huge reply":  string(transport.MessageHeader{Type: transport.MsgReply, Len: 1 << 25}.Append(nil)),
+		"half a header": "1234567",
+		"letters":       strings.Repeat("garbage ", 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errs := as(t, "init", "SCUDA_SERVER="+peer(t, string(w)+text))
+			if out != "ERROR_GPU_IS_LOST\n" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "lost the server") {
+				t.Errorf("%q %q", out, errs)
 			}
 		})
 	}
