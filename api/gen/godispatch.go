@@ -56,15 +56,16 @@ func (g *dispatchGen) function(fn *api.Func) error {
 		g.decode(i, p)
 	}
 	b.f("if r.End() != nil {\nreturn 0\n}\n")
+	needs := false
 	for i, p := range fn.Params {
 		if need := g.want(fn, p); need != "" {
 			b.f("r.Need(n%d, %s)\n", i, need)
+			needs = true
 		}
 	}
-	for i, p := range fn.Params {
-		g.reserve(i, p)
+	if needs {
+		b.f("if r.Err() != nil {\nreturn 0\n}\n")
 	}
-	b.f("if r.Err() != nil {\nreturn 0\n}\n")
 	invalid := "cuda.CUDA_ERROR_INVALID_HANDLE"
 	for i, p := range fn.Params {
 		k := g.kind(p.Handle)
@@ -91,6 +92,13 @@ func (g *dispatchGen) function(fn *api.Func) error {
 		if t := g.patchTable(p); t != "" {
 			b.f("if !patchIn(h, p%d, %s, %d, %s, perThread) {\nreturn %s\n}\n", i, n, p.Size, t, invalid)
 		}
+	}
+	reserved := false
+	for i, p := range fn.Params {
+		reserved = g.reserve(i, p) || reserved
+	}
+	if reserved {
+		b.f("if r.Err() != nil {\nreturn 0\n}\n")
 	}
 	g.call(fn)
 	g.reply(fn)
@@ -141,13 +149,16 @@ func (g *dispatchGen) want(fn *api.Func, p api.Param) string {
 	return value
 }
 
-func (g *dispatchGen) reserve(i int, p api.Param) {
+func (g *dispatchGen) reserve(i int, p api.Param) bool {
 	switch p.Dir {
 	case api.Out, api.Ret:
 		g.body.f("p%d := w.Out(r, n%d, %d)\n", i, i, p.Size)
 	case api.InOut:
 		g.body.f("out%d := w.Out(r, n%d, %d)\n", i, i, p.Size)
+	default:
+		return false
 	}
+	return true
 }
 
 func (g *dispatchGen) arg(i int, p api.Param) string {

@@ -38,13 +38,16 @@ func callCuArray3DGetDescriptor_v2(drv cuda.Driver, h Handles, r *codec.Reader, 
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 40)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 40)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuArray3DGetDescriptor_v2((*cuda.CUDA_ARRAY3D_DESCRIPTOR)(p0), cuda.CUarray(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -81,9 +84,6 @@ func callCuArrayDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindArray, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -103,13 +103,16 @@ func callCuArrayGetDescriptor_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 24)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 24)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuArrayGetDescriptor_v2((*cuda.CUDA_ARRAY_DESCRIPTOR)(p0), cuda.CUarray(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -127,13 +130,16 @@ func callCuArrayGetMemoryRequirements(drv cuda.Driver, h Handles, r *codec.Reade
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 32)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 32)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuArrayGetMemoryRequirements((*cuda.CUDA_ARRAY_MEMORY_REQUIREMENTS)(p0), cuda.CUarray(real1), cuda.CUdevice(v2))
 	if result != cuda.CUDA_SUCCESS {
@@ -151,13 +157,16 @@ func callCuArrayGetPlane(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuArrayGetPlane((*cuda.CUarray)(p0), cuda.CUarray(real1), uint32(v2))
 	if result != cuda.CUDA_SUCCESS {
@@ -178,13 +187,16 @@ func callCuArrayGetSparseProperties(drv cuda.Driver, h Handles, r *codec.Reader,
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 48)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 48)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuArrayGetSparseProperties((*cuda.CUDA_ARRAY_SPARSE_PROPERTIES)(p0), cuda.CUarray(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -199,9 +211,6 @@ func callCuCtxCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Write
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -221,9 +230,6 @@ func callCuCtxCreate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -268,9 +274,6 @@ func callCuCtxDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindContext, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -286,9 +289,6 @@ func callCuCtxDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 func callCuCtxDestroy_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindContext, v0)
@@ -308,9 +308,6 @@ func callCuCtxDisablePeerAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindContext, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -326,9 +323,6 @@ func callCuCtxEnablePeerAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindContext, v0)
@@ -348,6 +342,9 @@ func callCuCtxGetCacheConfig(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -367,6 +364,9 @@ func callCuCtxGetExecAffinity(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -386,13 +386,16 @@ func callCuCtxGetId(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindContext, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuCtxGetId(cuda.CUcontext(real0), (*uint64)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -409,6 +412,9 @@ func callCuCtxGetLimit(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -427,6 +433,9 @@ func callCuCtxGetSharedMemConfig(drv cuda.Driver, h Handles, r *codec.Reader, w 
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -443,9 +452,6 @@ func callCuCtxRecordEvent(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindContext, v0)
@@ -467,9 +473,6 @@ func callCuCtxResetPersistingL2Cache(drv cuda.Driver, h Handles, r *codec.Reader
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuCtxResetPersistingL2Cache()
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -482,9 +485,6 @@ func callCuCtxSetCacheConfig(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuCtxSetCacheConfig(cuda.CUfunc_cache(v0))
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -495,9 +495,6 @@ func callCuCtxSetCacheConfig(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 func callCuCtxSetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuCtxSetFlags(uint32(v0))
@@ -513,9 +510,6 @@ func callCuCtxSetLimit(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuCtxSetLimit(cuda.CUlimit(v0), uint64(v1))
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -526,9 +520,6 @@ func callCuCtxSetLimit(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 func callCuCtxSetSharedMemConfig(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuCtxSetSharedMemConfig(cuda.CUsharedconfig(v0))
@@ -542,9 +533,6 @@ func callCuCtxSynchronize(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuCtxSynchronize()
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -555,9 +543,6 @@ func callCuCtxSynchronize(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 func callCuCtxSynchronize_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindContext, v0)
@@ -575,9 +560,6 @@ func callCuCtxWaitEvent(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindContext, v0)
@@ -603,6 +585,9 @@ func callCuDeviceCanAccessPeer(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -622,6 +607,9 @@ func callCuDeviceGetDefaultMemPool(drv cuda.Driver, h Handles, r *codec.Reader, 
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -646,6 +634,9 @@ func callCuDeviceGetExecAffinitySupport(drv cuda.Driver, h Handles, r *codec.Rea
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -666,6 +657,9 @@ func callCuDeviceGetGraphMemAttribute(drv cuda.Driver, h Handles, r *codec.Reade
 		return 0
 	}
 	r.Need(n2, 8)
+	if r.Err() != nil {
+		return 0
+	}
 	p2 := w.Out(r, n2, 1)
 	if r.Err() != nil {
 		return 0
@@ -688,6 +682,9 @@ func callCuDeviceGetHostAtomicCapabilities(drv cuda.Driver, h Handles, r *codec.
 	}
 	r.Need(n0, uint64(uint32(v2)))
 	r.Need(n1, uint64(uint32(v2)))
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -707,6 +704,9 @@ func callCuDeviceGetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -734,6 +734,9 @@ func callCuDeviceGetP2PAtomicCapabilities(drv cuda.Driver, h Handles, r *codec.R
 	}
 	r.Need(n0, uint64(uint32(v2)))
 	r.Need(n1, uint64(uint32(v2)))
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -755,6 +758,9 @@ func callCuDeviceGetP2PAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w 
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
@@ -776,6 +782,9 @@ func callCuDeviceGetTexture1DLinearMaxWidth(drv cuda.Driver, h Handles, r *codec
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -791,9 +800,6 @@ func callCuDeviceGetTexture1DLinearMaxWidth(drv cuda.Driver, h Handles, r *codec
 func callCuDeviceGraphMemTrim(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuDeviceGraphMemTrim(cuda.CUdevice(v0))
@@ -827,9 +833,6 @@ func callCuDeviceSetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real1, ok := real(h, cuda.KindMemoryPool, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -845,9 +848,6 @@ func callCuEventCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -867,9 +867,6 @@ func callCuEventDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindEvent, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -885,9 +882,6 @@ func callCuEventDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 func callCuEventDestroy_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindEvent, v0)
@@ -910,7 +904,6 @@ func callCuEventElapsedTime(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
@@ -921,6 +914,10 @@ func callCuEventElapsedTime(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	real2, ok := real(h, cuda.KindEvent, v2)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuEventElapsedTime((*float32)(p0), cuda.CUevent(real1), cuda.CUevent(real2))
 	if result != cuda.CUDA_SUCCESS {
@@ -938,7 +935,6 @@ func callCuEventElapsedTime_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
@@ -949,6 +945,10 @@ func callCuEventElapsedTime_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	real2, ok := real(h, cuda.KindEvent, v2)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuEventElapsedTime_v2((*float32)(p0), cuda.CUevent(real1), cuda.CUevent(real2))
 	if result != cuda.CUDA_SUCCESS {
@@ -961,9 +961,6 @@ func callCuEventElapsedTime_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 func callCuEventQuery(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindEvent, v0)
@@ -981,9 +978,6 @@ func callCuEventRecord(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindEvent, v0)
@@ -1008,9 +1002,6 @@ func callCuEventRecordWithFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindEvent, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1029,9 +1020,6 @@ func callCuEventRecordWithFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *
 func callCuEventSynchronize(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindEvent, v0)
@@ -1053,13 +1041,16 @@ func callCuFuncGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real2, ok := real(h, cuda.KindFunction, v2)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuFuncGetAttribute((*int32)(p0), cuda.CUfunction_attribute(v1), cuda.CUfunction(real2))
 	if result != cuda.CUDA_SUCCESS {
@@ -1076,13 +1067,16 @@ func callCuFuncGetModule(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindFunction, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuFuncGetModule((*cuda.CUmodule)(p0), cuda.CUfunction(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -1103,13 +1097,16 @@ func callCuFuncIsLoaded(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindFunction, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuFuncIsLoaded((*cuda.CUfunctionLoadingState)(p0), cuda.CUfunction(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -1122,9 +1119,6 @@ func callCuFuncIsLoaded(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 func callCuFuncLoad(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindFunction, v0)
@@ -1145,9 +1139,6 @@ func callCuFuncSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindFunction, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1165,9 +1156,6 @@ func callCuFuncSetCacheConfig(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindFunction, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1183,9 +1171,6 @@ func callCuFuncSetSharedMemConfig(drv cuda.Driver, h Handles, r *codec.Reader, w
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindFunction, v0)
@@ -1521,13 +1506,16 @@ func callCuGraphChildGraphNodeGetGraph(drv cuda.Driver, h Handles, r *codec.Read
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphChildGraphNodeGetGraph(cuda.CUgraphNode(real0), (*cuda.CUgraph)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -1545,9 +1533,6 @@ func callCuGraphClone(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -1576,7 +1561,6 @@ func callCuGraphConditionalHandleCreate(drv cuda.Driver, h Handles, r *codec.Rea
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
@@ -1587,6 +1571,10 @@ func callCuGraphConditionalHandleCreate(drv cuda.Driver, h Handles, r *codec.Rea
 	real2, ok := real(h, cuda.KindContext, v2)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphConditionalHandleCreate((*cuda.CUgraphConditionalHandle)(p0), cuda.CUgraph(real1), cuda.CUcontext(real2), uint32(v3), uint32(v4))
 	if result != cuda.CUDA_SUCCESS {
@@ -1600,9 +1588,6 @@ func callCuGraphCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -1622,9 +1607,6 @@ func callCuGraphDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1640,9 +1622,6 @@ func callCuGraphDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 func callCuGraphDestroyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
@@ -1664,13 +1643,16 @@ func callCuGraphEventRecordNodeGetEvent(drv cuda.Driver, h Handles, r *codec.Rea
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphEventRecordNodeGetEvent(cuda.CUgraphNode(real0), (*cuda.CUevent)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -1688,9 +1670,6 @@ func callCuGraphEventRecordNodeSetEvent(drv cuda.Driver, h Handles, r *codec.Rea
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
@@ -1715,13 +1694,16 @@ func callCuGraphEventWaitNodeGetEvent(drv cuda.Driver, h Handles, r *codec.Reade
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphEventWaitNodeGetEvent(cuda.CUgraphNode(real0), (*cuda.CUevent)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -1739,9 +1721,6 @@ func callCuGraphEventWaitNodeSetEvent(drv cuda.Driver, h Handles, r *codec.Reade
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
@@ -1764,9 +1743,6 @@ func callCuGraphExecChildGraphNodeSetParams(drv cuda.Driver, h Handles, r *codec
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
@@ -1793,9 +1769,6 @@ func callCuGraphExecDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1813,9 +1786,6 @@ func callCuGraphExecEventRecordNodeSetEvent(drv cuda.Driver, h Handles, r *codec
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
@@ -1844,9 +1814,6 @@ func callCuGraphExecEventWaitNodeSetEvent(drv cuda.Driver, h Handles, r *codec.R
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1873,13 +1840,16 @@ func callCuGraphExecGetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphExecGetFlags(cuda.CUgraphExec(real0), (*cuda.Cuuint64)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -1967,8 +1937,6 @@ func callCuGraphExecUpdate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	}
 	r.Need(n2, 1)
 	r.Need(n3, 1)
-	p2 := w.Out(r, n2, 8)
-	p3 := w.Out(r, n3, 4)
 	if r.Err() != nil {
 		return 0
 	}
@@ -1979,6 +1947,11 @@ func callCuGraphExecUpdate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	real1, ok := real(h, cuda.KindGraph, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 8)
+	p3 := w.Out(r, n3, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphExecUpdate(cuda.CUgraphExec(real0), cuda.CUgraph(real1), (*cuda.CUgraphNode)(p2), (*cuda.CUgraphExecUpdateResult)(p3))
 	if !returned(h, cuda.KindGraphNode, p2, n2, v0) {
@@ -1996,7 +1969,6 @@ func callCuGraphExecUpdate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		return 0
 	}
 	r.Need(n2, 1)
-	p2 := w.Out(r, n2, 24)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2007,6 +1979,10 @@ func callCuGraphExecUpdate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	real1, ok := real(h, cuda.KindGraph, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 24)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphExecUpdate_v2(cuda.CUgraphExec(real0), cuda.CUgraph(real1), (*cuda.CUgraphExecUpdateResultInfo)(p2))
 	if !patchOut(h, p2, n2, 24, patchesCUgraphExecUpdateResultInfo_v1, v0) {
@@ -2027,15 +2003,18 @@ func callCuGraphGetEdges(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	r.Need(n1, count(p3, 8))
 	r.Need(n2, count(p3, 8))
 	r.Need(n3, 1)
-	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
-	out3 := w.Out(r, n3, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	p2 := w.Out(r, n2, 8)
+	out3 := w.Out(r, n3, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphGetEdges(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphNode)(p2), (*uint64)(p3))
 	if result != cuda.CUDA_SUCCESS {
@@ -2067,16 +2046,19 @@ func callCuGraphGetEdges_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	r.Need(n2, count(p4, 8))
 	r.Need(n3, count(p4, 8))
 	r.Need(n4, 1)
-	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
-	p3 := w.Out(r, n3, 8)
-	out4 := w.Out(r, n4, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	p2 := w.Out(r, n2, 8)
+	p3 := w.Out(r, n3, 8)
+	out4 := w.Out(r, n4, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphGetEdges_v2(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphNode)(p2), (*cuda.CUgraphEdgeData)(p3), (*uint64)(p4))
 	if result != cuda.CUDA_SUCCESS {
@@ -2104,14 +2086,17 @@ func callCuGraphGetNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	}
 	r.Need(n1, count(p2, 8))
 	r.Need(n2, 1)
-	p1 := w.Out(r, n1, 8)
-	out2 := w.Out(r, n2, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	out2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphGetNodes(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2135,14 +2120,17 @@ func callCuGraphGetRootNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	}
 	r.Need(n1, count(p2, 8))
 	r.Need(n2, 1)
-	p1 := w.Out(r, n1, 8)
-	out2 := w.Out(r, n2, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	out2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphGetRootNodes(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2168,8 +2156,6 @@ func callCuGraphInstantiate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	}
 	r.Need(n2, 1)
 	r.Need(n3, v4)
-	p2 := w.Out(r, n2, 8)
-	p3 := w.Out(r, n3, 1)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2179,6 +2165,11 @@ func callCuGraphInstantiate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	real1, ok := real(h, cuda.KindGraph, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 8)
+	p3 := w.Out(r, n3, 1)
+	if r.Err() != nil {
+		return 0
 	}
 	created := w.Word()
 	result := drv.CuGraphInstantiate((*cuda.CUgraphExec)(unsafe.Pointer(created)), cuda.CUgraph(real1), (*cuda.CUgraphNode)(p2), p3, uint64(v4))
@@ -2197,9 +2188,6 @@ func callCuGraphInstantiateWithFlags(drv cuda.Driver, h Handles, r *codec.Reader
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -2226,7 +2214,6 @@ func callCuGraphInstantiateWithParams(drv cuda.Driver, h Handles, r *codec.Reade
 		return 0
 	}
 	r.Need(n2, 1)
-	out2 := w.Out(r, n2, 32)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2239,6 +2226,10 @@ func callCuGraphInstantiateWithParams(drv cuda.Driver, h Handles, r *codec.Reade
 	}
 	if !patchIn(h, p2, n2, 32, patchesCUDA_GRAPH_INSTANTIATE_PARAMS, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	out2 := w.Out(r, n2, 32)
+	if r.Err() != nil {
+		return 0
 	}
 	created := w.Word()
 	result := drv.CuGraphInstantiateWithParams((*cuda.CUgraphExec)(unsafe.Pointer(created)), cuda.CUgraph(real1), (*cuda.CUDA_GRAPH_INSTANTIATE_PARAMS)(p2))
@@ -2264,8 +2255,6 @@ func callCuGraphInstantiate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	}
 	r.Need(n2, 1)
 	r.Need(n3, v4)
-	p2 := w.Out(r, n2, 8)
-	p3 := w.Out(r, n3, 1)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2275,6 +2264,11 @@ func callCuGraphInstantiate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	real1, ok := real(h, cuda.KindGraph, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 8)
+	p3 := w.Out(r, n3, 1)
+	if r.Err() != nil {
+		return 0
 	}
 	created := w.Word()
 	result := drv.CuGraphInstantiate_v2((*cuda.CUgraphExec)(unsafe.Pointer(created)), cuda.CUgraph(real1), (*cuda.CUgraphNode)(p2), p3, uint64(v4))
@@ -2292,9 +2286,6 @@ func callCuGraphKernelNodeCopyAttributes(drv cuda.Driver, h Handles, r *codec.Re
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
@@ -2320,13 +2311,16 @@ func callCuGraphKernelNodeGetAttribute(drv cuda.Driver, h Handles, r *codec.Read
 		return 0
 	}
 	r.Need(n2, 1)
-	p2 := w.Out(r, n2, 64)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 64)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphKernelNodeGetAttribute(cuda.CUgraphNode(real0), cuda.CUkernelNodeAttrID(v1), (*cuda.CUkernelNodeAttrValue)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2364,9 +2358,6 @@ func callCuGraphLaunch(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -2389,13 +2380,16 @@ func callCuGraphMemFreeNodeGetParams(drv cuda.Driver, h Handles, r *codec.Reader
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphMemFreeNodeGetParams(cuda.CUgraphNode(real0), (*cuda.CUdeviceptr)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -2439,13 +2433,16 @@ func callCuGraphMemsetNodeGetParams(drv cuda.Driver, h Handles, r *codec.Reader,
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 40)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 40)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphMemsetNodeGetParams(cuda.CUgraphNode(real0), (*cuda.CUDA_MEMSET_NODE_PARAMS)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -2483,9 +2480,6 @@ func callCuGraphNodeFindInClone(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -2515,14 +2509,17 @@ func callCuGraphNodeGetDependencies(drv cuda.Driver, h Handles, r *codec.Reader,
 	}
 	r.Need(n1, count(p2, 8))
 	r.Need(n2, 1)
-	p1 := w.Out(r, n1, 8)
-	out2 := w.Out(r, n2, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	out2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphNodeGetDependencies(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2548,15 +2545,18 @@ func callCuGraphNodeGetDependencies_v2(drv cuda.Driver, h Handles, r *codec.Read
 	r.Need(n1, count(p3, 8))
 	r.Need(n2, count(p3, 8))
 	r.Need(n3, 1)
-	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
-	out3 := w.Out(r, n3, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	p2 := w.Out(r, n2, 8)
+	out3 := w.Out(r, n3, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphNodeGetDependencies_v2(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphEdgeData)(p2), (*uint64)(p3))
 	if result != cuda.CUDA_SUCCESS {
@@ -2580,14 +2580,17 @@ func callCuGraphNodeGetDependentNodes(drv cuda.Driver, h Handles, r *codec.Reade
 	}
 	r.Need(n1, count(p2, 8))
 	r.Need(n2, 1)
-	p1 := w.Out(r, n1, 8)
-	out2 := w.Out(r, n2, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	out2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphNodeGetDependentNodes(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2613,15 +2616,18 @@ func callCuGraphNodeGetDependentNodes_v2(drv cuda.Driver, h Handles, r *codec.Re
 	r.Need(n1, count(p3, 8))
 	r.Need(n2, count(p3, 8))
 	r.Need(n3, 1)
-	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
-	out3 := w.Out(r, n3, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	p2 := w.Out(r, n2, 8)
+	out3 := w.Out(r, n3, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphNodeGetDependentNodes_v2(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphEdgeData)(p2), (*uint64)(p3))
 	if result != cuda.CUDA_SUCCESS {
@@ -2644,7 +2650,6 @@ func callCuGraphNodeGetEnabled(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return 0
 	}
 	r.Need(n2, 1)
-	p2 := w.Out(r, n2, 4)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2655,6 +2660,10 @@ func callCuGraphNodeGetEnabled(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	real1, ok := real(h, cuda.KindGraphNode, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphNodeGetEnabled(cuda.CUgraphExec(real0), cuda.CUgraphNode(real1), (*uint32)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2671,13 +2680,16 @@ func callCuGraphNodeGetType(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuGraphNodeGetType(cuda.CUgraphNode(real0), (*cuda.CUgraphNodeType)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -2692,9 +2704,6 @@ func callCuGraphNodeSetEnabled(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
@@ -2780,9 +2789,6 @@ func callCuGraphUpload(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -2803,9 +2809,6 @@ func callCuIpcCloseMemHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuIpcCloseMemHandle(cuda.CUdeviceptr(v0))
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -2820,13 +2823,16 @@ func callCuIpcGetEventHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 64)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindEvent, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 64)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuIpcGetEventHandle((*cuda.CUipcEventHandle)(p0), cuda.CUevent(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -2843,6 +2849,9 @@ func callCuIpcGetMemHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 64)
 	if r.Err() != nil {
 		return 0
@@ -2859,9 +2868,6 @@ func callCuIpcOpenEventHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	v0 := r.U64()
 	p1 := r.Struct(64)
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	if v0 == 0 {
@@ -2884,6 +2890,9 @@ func callCuIpcOpenMemHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -2904,6 +2913,9 @@ func callCuIpcOpenMemHandle_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -2925,13 +2937,16 @@ func callCuKernelGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real2, ok := real(h, cuda.KindKernel, v2)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuKernelGetAttribute((*int32)(p0), cuda.CUfunction_attribute(v1), cuda.CUkernel(real2), cuda.CUdevice(v3))
 	if result != cuda.CUDA_SUCCESS {
@@ -2947,9 +2962,6 @@ func callCuKernelSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real2, ok := real(h, cuda.KindKernel, v2)
@@ -2970,9 +2982,6 @@ func callCuKernelSetCacheConfig(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindKernel, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -2991,13 +3000,16 @@ func callCuLibraryGetModule(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindLibrary, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuLibraryGetModule((*cuda.CUmodule)(p0), cuda.CUlibrary(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -3014,9 +3026,6 @@ func callCuLibraryGetModule(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 func callCuLibraryUnload(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindLibrary, v0)
@@ -3037,9 +3046,6 @@ func callCuMemAddressFree(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuMemAddressFree(cuda.CUdeviceptr(v0), uint64(v1))
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -3057,6 +3063,9 @@ func callCuMemAddressReserve(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3077,13 +3086,16 @@ func callCuMemAllocAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real2, ok := stream(h, v2, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMemAllocAsync((*cuda.CUdeviceptr)(p0), uint64(v1), cuda.CUstream(real2))
 	if result != cuda.CUDA_SUCCESS {
@@ -3102,7 +3114,6 @@ func callCuMemAllocFromPoolAsync(drv cuda.Driver, h Handles, r *codec.Reader, w 
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
@@ -3113,6 +3124,10 @@ func callCuMemAllocFromPoolAsync(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	real3, ok := stream(h, v3, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMemAllocFromPoolAsync((*cuda.CUdeviceptr)(p0), uint64(v1), cuda.CUmemoryPool(real2), cuda.CUstream(real3))
 	if result != cuda.CUDA_SUCCESS {
@@ -3133,6 +3148,9 @@ func callCuMemAllocPitch_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
@@ -3153,6 +3171,9 @@ func callCuMemAlloc_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3175,6 +3196,9 @@ func callCuMemCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Write
 	}
 	r.Need(n0, 1)
 	r.Need(n2, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3193,9 +3217,6 @@ func callCuMemFreeAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real1, ok := stream(h, v1, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3210,9 +3231,6 @@ func callCuMemFreeAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 func callCuMemFree_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuMemFree_v2(cuda.CUdeviceptr(v0))
@@ -3231,6 +3249,9 @@ func callCuMemGetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3252,6 +3273,9 @@ func callCuMemGetAddressRange_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
@@ -3274,6 +3298,9 @@ func callCuMemGetAllocationGranularity(drv cuda.Driver, h Handles, r *codec.Read
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3293,6 +3320,9 @@ func callCuMemGetAllocationPropertiesFromHandle(drv cuda.Driver, h Handles, r *c
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 32)
 	if r.Err() != nil {
 		return 0
@@ -3314,6 +3344,9 @@ func callCuMemGetDefaultMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3338,6 +3371,9 @@ func callCuMemGetInfo_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
@@ -3360,6 +3396,9 @@ func callCuMemGetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3383,9 +3422,6 @@ func callCuMemMap(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, 
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuMemMap(cuda.CUdeviceptr(v0), uint64(v1), uint64(v2), cuda.CUmemGenericAllocationHandle(v3), uint64(v4))
@@ -3422,9 +3458,6 @@ func callCuMemPoolDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindMemoryPool, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3446,13 +3479,16 @@ func callCuMemPoolGetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	}
 	r.Need(n0, 1)
 	r.Need(n2, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindMemoryPool, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMemPoolGetAccess((*cuda.CUmemAccess_flags)(p0), cuda.CUmemoryPool(real1), (*cuda.CUmemLocation)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -3470,13 +3506,16 @@ func callCuMemPoolGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return 0
 	}
 	r.Need(n2, 8)
-	p2 := w.Out(r, n2, 1)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindMemoryPool, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 1)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMemPoolGetAttribute(cuda.CUmemoryPool(real0), cuda.CUmemPool_attribute(v1), p2)
 	if result != cuda.CUDA_SUCCESS {
@@ -3536,9 +3575,6 @@ func callCuMemPoolTrimTo(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindMemoryPool, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3555,9 +3591,6 @@ func callCuMemRelease(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	result := drv.CuMemRelease(cuda.CUmemGenericAllocationHandle(v0))
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -3572,6 +3605,9 @@ func callCuMemRetainAllocationHandle(drv cuda.Driver, h Handles, r *codec.Reader
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
@@ -3629,9 +3665,6 @@ func callCuMemUnmap(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuMemUnmap(cuda.CUdeviceptr(v0), uint64(v1))
@@ -3846,9 +3879,6 @@ func callCuMemcpyAtoA_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindArray, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3872,9 +3902,6 @@ func callCuMemcpyAtoD_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real1, ok := real(h, cuda.KindArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3892,9 +3919,6 @@ func callCuMemcpyDtoA_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindArray, v0)
@@ -3916,9 +3940,6 @@ func callCuMemcpyDtoDAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real3, ok := stream(h, v3, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3935,9 +3956,6 @@ func callCuMemcpyDtoD_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -3960,9 +3978,6 @@ func callCuMemcpyPeer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindContext, v1)
@@ -3996,9 +4011,6 @@ func callCuMemcpyPeerAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real1, ok := real(h, cuda.KindContext, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4026,9 +4038,6 @@ func callCuMemsetD16Async(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real3, ok := stream(h, v3, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4045,9 +4054,6 @@ func callCuMemsetD16_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -4073,9 +4079,6 @@ func callCuMemsetD2D16Async(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real5, ok := stream(h, v5, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4094,9 +4097,6 @@ func callCuMemsetD2D16_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -4122,9 +4122,6 @@ func callCuMemsetD2D32Async(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real5, ok := stream(h, v5, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4143,9 +4140,6 @@ func callCuMemsetD2D32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -4171,9 +4165,6 @@ func callCuMemsetD2D8Async(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real5, ok := stream(h, v5, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4192,9 +4183,6 @@ func callCuMemsetD2D8_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -4218,9 +4206,6 @@ func callCuMemsetD32Async(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real3, ok := stream(h, v3, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4237,9 +4222,6 @@ func callCuMemsetD32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -4263,9 +4245,6 @@ func callCuMemsetD8Async(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real3, ok := stream(h, v3, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4282,9 +4261,6 @@ func callCuMemsetD8_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	var result cuda.CUresult
@@ -4328,9 +4304,6 @@ func callCuMipmappedArrayDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := real(h, cuda.KindMipmappedArray, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4351,13 +4324,16 @@ func callCuMipmappedArrayGetLevel(drv cuda.Driver, h Handles, r *codec.Reader, w
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindMipmappedArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMipmappedArrayGetLevel((*cuda.CUarray)(p0), cuda.CUmipmappedArray(real1), uint32(v2))
 	if result != cuda.CUDA_SUCCESS {
@@ -4379,13 +4355,16 @@ func callCuMipmappedArrayGetMemoryRequirements(drv cuda.Driver, h Handles, r *co
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 32)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindMipmappedArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 32)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMipmappedArrayGetMemoryRequirements((*cuda.CUDA_ARRAY_MEMORY_REQUIREMENTS)(p0), cuda.CUmipmappedArray(real1), cuda.CUdevice(v2))
 	if result != cuda.CUDA_SUCCESS {
@@ -4402,13 +4381,16 @@ func callCuMipmappedArrayGetSparseProperties(drv cuda.Driver, h Handles, r *code
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 48)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindMipmappedArray, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 48)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuMipmappedArrayGetSparseProperties((*cuda.CUDA_ARRAY_SPARSE_PROPERTIES)(p0), cuda.CUmipmappedArray(real1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4421,9 +4403,6 @@ func callCuMipmappedArrayGetSparseProperties(drv cuda.Driver, h Handles, r *code
 func callCuModuleUnload(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := real(h, cuda.KindModule, v0)
@@ -4447,13 +4426,16 @@ func callCuOccupancyAvailableDynamicSMemPerBlock(drv cuda.Driver, h Handles, r *
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindFunction, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuOccupancyAvailableDynamicSMemPerBlock((*uint64)(p0), cuda.CUfunction(real1), int32(v2), int32(v3))
 	if result != cuda.CUDA_SUCCESS {
@@ -4472,13 +4454,16 @@ func callCuOccupancyMaxActiveBlocksPerMultiprocessor(drv cuda.Driver, h Handles,
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindFunction, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuOccupancyMaxActiveBlocksPerMultiprocessor((*int32)(p0), cuda.CUfunction(real1), int32(v2), uint64(v3))
 	if result != cuda.CUDA_SUCCESS {
@@ -4498,13 +4483,16 @@ func callCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(drv cuda.Driver, h
 		return 0
 	}
 	r.Need(n0, 1)
-	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real1, ok := real(h, cuda.KindFunction, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags((*int32)(p0), cuda.CUfunction(real1), int32(v2), uint64(v3), uint32(v4))
 	if result != cuda.CUDA_SUCCESS {
@@ -4583,9 +4571,6 @@ func callCuStreamBeginCapture(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4636,9 +4621,6 @@ func callCuStreamBeginCapture_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4654,9 +4636,6 @@ func callCuStreamCopyAttributes(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	v0 := r.U64()
 	v1 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -4680,9 +4659,6 @@ func callCuStreamCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -4702,9 +4678,6 @@ func callCuStreamCreateWithPriority(drv cuda.Driver, h Handles, r *codec.Reader,
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -4722,9 +4695,6 @@ func callCuStreamDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4740,9 +4710,6 @@ func callCuStreamDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 func callCuStreamDestroy_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -4764,13 +4731,16 @@ func callCuStreamEndCapture(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamEndCapture(cuda.CUstream(real0), (*cuda.CUgraph)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4792,13 +4762,16 @@ func callCuStreamGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		return 0
 	}
 	r.Need(n2, 1)
-	p2 := w.Out(r, n2, 64)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p2 := w.Out(r, n2, 64)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetAttribute(cuda.CUstream(real0), cuda.CUstreamAttrID(v1), (*cuda.CUstreamAttrValue)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -4817,14 +4790,17 @@ func callCuStreamGetCaptureInfo(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	}
 	r.Need(n1, 1)
 	r.Need(n2, 1)
-	p1 := w.Out(r, n1, 4)
-	p2 := w.Out(r, n2, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 4)
+	p2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetCaptureInfo(cuda.CUstream(real0), (*cuda.CUstreamCaptureStatus)(p1), (*cuda.Cuuint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -4841,13 +4817,16 @@ func callCuStreamGetCtx(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetCtx(cuda.CUstream(real0), (*cuda.CUcontext)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4870,14 +4849,17 @@ func callCuStreamGetCtx_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	}
 	r.Need(n1, 1)
 	r.Need(n2, 1)
-	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	p2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetCtx_v2(cuda.CUstream(real0), (*cuda.CUcontext)(p1), (*cuda.CUgreenCtx)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -4902,13 +4884,16 @@ func callCuStreamGetDevice(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetDevice(cuda.CUstream(real0), (*cuda.CUdevice)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4925,13 +4910,16 @@ func callCuStreamGetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetFlags(cuda.CUstream(real0), (*uint32)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4948,13 +4936,16 @@ func callCuStreamGetId(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetId(cuda.CUstream(real0), (*uint64)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4971,13 +4962,16 @@ func callCuStreamGetPriority(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamGetPriority(cuda.CUstream(real0), (*int32)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -4994,13 +4988,16 @@ func callCuStreamIsCapturing(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		return 0
 	}
 	r.Need(n1, 1)
-	p1 := w.Out(r, n1, 4)
 	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuStreamIsCapturing(cuda.CUstream(real0), (*cuda.CUstreamCaptureStatus)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -5013,9 +5010,6 @@ func callCuStreamIsCapturing(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 func callCuStreamQuery(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -5054,9 +5048,6 @@ func callCuStreamSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 func callCuStreamSynchronize(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -5131,9 +5122,6 @@ func callCuStreamWaitEvent(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5157,9 +5145,6 @@ func callCuStreamWaitValue32(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5177,9 +5162,6 @@ func callCuStreamWaitValue32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -5201,9 +5183,6 @@ func callCuStreamWaitValue64(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5221,9 +5200,6 @@ func callCuStreamWaitValue64_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -5245,9 +5221,6 @@ func callCuStreamWriteValue32(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5265,9 +5238,6 @@ func callCuStreamWriteValue32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -5289,9 +5259,6 @@ func callCuStreamWriteValue64(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.End() != nil {
 		return 0
 	}
-	if r.Err() != nil {
-		return 0
-	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5309,9 +5276,6 @@ func callCuStreamWriteValue64_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	real0, ok := stream(h, v0, perThread)
@@ -5333,12 +5297,15 @@ func callCuSurfObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	}
 	r.Need(n0, 1)
 	r.Need(n1, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	if !patchIn(h, p1, n1, 144, patchesCUDA_RESOURCE_DESC_v1, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuSurfObjectCreate((*cuda.CUsurfObject)(p0), (*cuda.CUDA_RESOURCE_DESC)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -5351,9 +5318,6 @@ func callCuSurfObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 func callCuSurfObjectDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuSurfObjectDestroy(cuda.CUsurfObject(v0))
@@ -5370,6 +5334,9 @@ func callCuSurfObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 144)
 	if r.Err() != nil {
 		return 0
@@ -5411,6 +5378,9 @@ func callCuTensorMapEncodeIm2col(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	r.Need(n6, less(uint64(uint32(v2)), 2))
 	r.Need(n7, less(uint64(uint32(v2)), 2))
 	r.Need(n10, uint64(uint32(v2)))
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
 		return 0
@@ -5447,6 +5417,9 @@ func callCuTensorMapEncodeIm2colWide(drv cuda.Driver, h Handles, r *codec.Reader
 	r.Need(n4, uint64(uint32(v2)))
 	r.Need(n5, less(uint64(uint32(v2)), 1))
 	r.Need(n10, uint64(uint32(v2)))
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
 		return 0
@@ -5480,6 +5453,9 @@ func callCuTensorMapEncodeTiled(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	r.Need(n5, less(uint64(uint32(v2)), 1))
 	r.Need(n6, uint64(uint32(v2)))
 	r.Need(n7, uint64(uint32(v2)))
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
 		return 0
@@ -5499,6 +5475,9 @@ func callCuTensorMapReplaceAddress(drv cuda.Driver, h Handles, r *codec.Reader, 
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	out0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
 		return 0
@@ -5524,12 +5503,15 @@ func callCuTexObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	r.Need(n1, 1)
 	r.Need(n2, 1)
 	r.Need(n3, 1)
-	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
 		return 0
 	}
 	if !patchIn(h, p1, n1, 144, patchesCUDA_RESOURCE_DESC_v1, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
 	}
 	result := drv.CuTexObjectCreate((*cuda.CUtexObject)(p0), (*cuda.CUDA_RESOURCE_DESC)(p1), (*cuda.CUDA_TEXTURE_DESC)(p2), (*cuda.CUDA_RESOURCE_VIEW_DESC)(p3))
 	if result != cuda.CUDA_SUCCESS {
@@ -5542,9 +5524,6 @@ func callCuTexObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 func callCuTexObjectDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	if r.End() != nil {
-		return 0
-	}
-	if r.Err() != nil {
 		return 0
 	}
 	result := drv.CuTexObjectDestroy(cuda.CUtexObject(v0))
@@ -5561,6 +5540,9 @@ func callCuTexObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader,
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 144)
 	if r.Err() != nil {
 		return 0
@@ -5584,6 +5566,9 @@ func callCuTexObjectGetResourceViewDesc(drv cuda.Driver, h Handles, r *codec.Rea
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 112)
 	if r.Err() != nil {
 		return 0
@@ -5603,6 +5588,9 @@ func callCuTexObjectGetTextureDesc(drv cuda.Driver, h Handles, r *codec.Reader, 
 		return 0
 	}
 	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
 	p0 := w.Out(r, n0, 104)
 	if r.Err() != nil {
 		return 0

@@ -1,0 +1,325 @@
+package dispatch
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"scuda.dev/scuda/api/codec"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/handle"
+)
+
+const (
+	clientBase = 0x10000
+	serverBase = 0x80000
+	ownStream  = 0x7777 // the driver's stream behind per-thread default streams
+)
+
+type handles struct{ *handle.Table }
+
+func (handles) PerThread() uint64 { return ownStream }
+
+func client(i uint64) uint64 { return clientBase + i*handle.SlotBytes }
+
+// driver records what it is asked to do.
+type driver struct {
+	cuda.Unimplemented
+	calls  []string
+	result cuda.CUresult
+}
+
+func (d *driver) log(format string, args ...any) cuda.CUresult {
+	d.calls = append(d.calls, fmt.Sprintf(format, args...))
+	return d.result
+}
+
+func (d *driver) CuEventRecord(e cuda.CUevent, s cuda.CUstream) cuda.CUresult {
+	return d.log("record %#x %#x", uint64(e), uint64(s))
+}
+
+func (d *driver) CuStreamCreate(s *cuda.CUstream, flags uint32) cuda.CUresult {
+	*s = 0x500
+	return d.log("create %d", flags)
+}
+
+func (d *driver) CuMemAlloc_v2(p *cuda.CUdeviceptr, n uint64) cuda.CUresult {
+	if p == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*p = 0xd000
+	return d.log("alloc %d", n)
+}
+
+func (d *driver) CuMemsetD8_v2(p cuda.CUdeviceptr, v uint8, n uint64) cuda.CUresult {
+	return d.log("memset %#x %d %d", uint64(p), v, n)
+}
+
+func (d *driver) CuMemsetD8Async(p cuda.CUdeviceptr, v uint8, n uint64, s cuda.CUstream) cuda.CUresult {
+	return d.log("memset %#x %d %d on %#x", uint64(p), v, n, uint64(s))
+}
+
+func (d *driver) CuMemcpy2D_v2(c *cuda.CUDA_MEMCPY2D) cuda.CUresult { return d.log("2d %#x", uint64(c.SrcArray)) }
+func (d *driver) CuMemcpy2DAsync_v2(c *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda.CUresult {
+	return d.log("2d on %#x", uint64(s))
+}
+func (d *driver) CuStreamSynchronize(s cuda.CUstream) cuda.CUresult { return d.log("sync %#x", uint64(s)) }
+func (d *driver) CuCtxSetLimit(l cuda.CUlimit, v uint64) cuda.CUresult {
+	return d.log("limit %d %d", l, v)
+}
+
+func (d *driver) CuGraphAddEmptyNode(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64) cuda.CUresult {
+	*n = 0x900
+	return d.log("node in %#x after %#x", uint64(g), unsafe.Slice((*uint64)(unsafe.Pointer(deps)), count))
+}
+
+func (d *driver) CuGraphGetNodes(g cuda.CUgraph, nodes *cuda.CUgraphNode, n *uint64) cuda.CUresult {
+	if nodes == nil {
+		*n = 3
+		return d.log("count")
+	}
+	copy(unsafe.Slice(nodes, *n), []cuda.CUgraphNode{0x901, 0x902})
+	*n = 2
+	return d.log("nodes")
+}
+
+func (d *driver) CuGraphDestroy(g cuda.CUgraph) cuda.CUresult { return d.log("destroy %#x", uint64(g)) }
+
+func (d *driver) CuGraphExecUpdate_v2(e cuda.CUgraphExec, g cuda.CUgraph, info *cuda.CUgraphExecUpdateResultInfo) cuda.CUresult {
+	info.ErrorNode, info.Result = 0x905, 4
+	return d.log("update")
+}
+
+func (d *driver) CuGraphInstantiateWithParams(e *cuda.CUgraphExec, g cuda.CUgraph, p *cuda.CUDA_GRAPH_INSTANTIATE_PARAMS) cuda.CUresult {
+	*e, p.Result_out = 0x600, 1
+	return d.log("instantiate on %#x", uint64(p.HUploadStream))
+}
+
+func (d *driver) CuTexObjectCreate(t *cuda.CUtexObject, res *cuda.CUDA_RESOURCE_DESC, tex *cuda.CUDA_TEXTURE_DESC, view *cuda.CUDA_RESOURCE_VIEW_DESC) cuda.CUresult {
+	*t = 1
+	return d.log("texture of %#x, view %v", *(*uint64)(unsafe.Add(unsafe.Pointer(res), 8)), view != nil)
+}
+
+func (d *driver) CuTensorMapEncodeTiled(m *cuda.CUtensorMap, _ cuda.CUtensorMapDataType, rank cuda.Cuuint32, address unsafe.Pointer, dim *cuda.Cuuint64, strides *cuda.Cuuint64, box *cuda.Cuuint32, steps *cuda.Cuuint32, _ cuda.CUtensorMapInterleave, _ cuda.CUtensorMapSwizzle, _ cuda.CUtensorMapL2promotion, fill cuda.CUtensorMapFloatOOBfill) cuda.CUresult {
+	m.Opaque[15] = 5
+	return d.log("tensor %d at %#x stride %d fill %d", rank, uintptr(address), *strides, fill)
+}
+
+func words(values ...uint64) []byte {
+	b := codec.Aligned(len(values) * 8)
+	for i, v := range values {
+		binary.LittleEndian.PutUint64(b[i*8:], v)
+	}
+	return b
+}
+
+func asBytes[T any](v T) []byte {
+	b := codec.Aligned(int(unsafe.Sizeof(v)))
+	copy(b, unsafe.Slice((*byte)(unsafe.Pointer(&v)), len(b)))
+	return b
+}
+
+func join(parts ...[]byte) []byte {
+	all := slices.Concat(parts...)
+	b := codec.Aligned(len(all))
+	copy(b, all)
+	return b
+}
+
+func session(t testing.TB) handles {
+	tab, err := handle.New(handle.Region{Base: clientBase, Slots: 64}, handle.Region{Base: serverBase, Slots: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range []struct {
+		kind         cuda.Kind
+		real, parent uint64
+	}{{}, {cuda.KindEvent, 0x100, 0}, {cuda.KindStream, 0x200, 0}, {cuda.KindGraph, 0x300, 0}, {cuda.KindGraphNode, 0x400, client(3)}, {cuda.KindGraphExec, 0x700, 0}, {cuda.KindArray, 0x800, 0}} {
+		if o.kind == cuda.KindNone {
+			continue
+		}
+		if err := tab.New(o.kind, client(uint64(i)), o.real, o.parent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return handles{tab}
+}
+
+func TestCall(t *testing.T) {
+	array := cuda.CUDA_RESOURCE_DESC{ResType: cuda.CU_RESOURCE_TYPE_ARRAY}
+	array.Res[0] = client(6)
+	linear := cuda.CUDA_RESOURCE_DESC{ResType: cuda.CU_RESOURCE_TYPE_LINEAR}
+	linear.Res[0] = client(6) // a device address that looks like a handle
+	wrong := array
+	wrong.Res[0] = client(7)
+	for _, c := range []struct {
+		name      string
+		op        uint16
+		perThread bool
+		payload   []byte
+		driver    cuda.CUresult
+		want      cuda.CUresult
+		calls     string
+		reply     []byte
+	}{
+		{"handles by value", cuda.OpCuEventRecord, false, words(client(1), client(2)), 0, 0, "record 0x100 0x200", nil},
+		{"legacy stream", cuda.OpCuEventRecord, false, words(client(1), 0), 0, 0, "record 0x100 0x0", nil},
+		{"explicit legacy stream", cuda.OpCuEventRecord, true, words(client(1), 1), 0, 0, "record 0x100 0x1", nil},
+		{"default stream of the per-thread form", cuda.OpCuEventRecord, true, words(client(1), 0), 0, 0, "record 0x100 0x7777", nil},
+		{"per-thread stream", cuda.OpCuEventRecord, false, words(client(1), 2), 0, 0, "record 0x100 0x7777", nil},
+		{"NULL handle", cuda.OpCuEventRecord, false, words(0, 0), 0, 0, "record 0x0 0x0", nil},
+		{"handle of another kind", cuda.OpCuEventRecord, false, words(client(2), 0), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"no handle", cuda.OpCuEventRecord, false, words(client(1), 3), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"output", cuda.OpCuMemAlloc_v2, false, words(1, 64), 0, 0, "alloc 64", words(1, 0xd000)},
+		{"output with a failure", cuda.OpCuMemAlloc_v2, false, words(1, 64), 2, 2, "alloc 64", nil},
+		{"output nowhere", cuda.OpCuMemAlloc_v2, false, words(0, 64), 0, 1, "", nil},
+		{"negative value", cuda.OpCuCtxSetLimit, false, words(^uint64(2), 5), 0, 0, "limit -3 5", nil},
+		{"creation", cuda.OpCuStreamCreate, false, words(client(9), 3), 0, 0, "create 3", nil},
+		{"creation at NULL", cuda.OpCuStreamCreate, false, words(0, 3), 0, 1, "", nil},
+		{"per-thread form without a stream", cuda.OpCuMemsetD8_v2, true, words(0xd000, 255, 16), 0, 0, "memset 0xd000 255 16 on 0x7777", nil},
+		{"plain form without a stream", cuda.OpCuMemsetD8_v2, false, words(0xd000, 255, 16), 0, 0, "memset 0xd000 255 16", nil},
+		{"array of handles", cuda.OpCuGraphAddEmptyNode, false, words(client(9), client(3), 2, client(4), 0, 2), 0, 0, "node in 0x300 after [0x400 0x0]", nil},
+		{"array with garbage", cuda.OpCuGraphAddEmptyNode, false, words(client(9), client(3), 1, client(5), 1), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"count asked for", cuda.OpCuGraphGetNodes, false, words(client(3), 0, 1, 0), 0, 0, "count", words(0, 1, 3)},
+		{"handles returned", cuda.OpCuGraphGetNodes, false, words(client(3), 3, 1, 3), 0, 0, "nodes", words(3, serverBase, serverBase+64, 0, 1, 2)},
+		{"outputs of a failure", cuda.OpCuGraphExecUpdate_v2, false, words(client(5), client(3), 1), 910, 910, "update", words(1, 4, serverBase, 0)},
+		{"structure both ways", cuda.OpCuGraphInstantiateWithParams, false, words(client(9), client(3), 1, 0, client(2), 0, 0), 0, 0, "instantiate on 0x200", words(1, 0, client(2), 0, 1)},
+		{"default stream in a structure", cuda.OpCuGraphInstantiateWithParams, true, words(client(9), client(3), 1, 0, 0, 0, 0), 0, 0, "instantiate on 0x7777", nil},
+		{"handle in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(array), words(0, 0)), 0, 0, "texture of 0x800, view false", words(1, 1)},
+		{"address in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(0, 0)), 0, 0, fmt.Sprintf("texture of %#x, view false", client(6)), words(1, 1)},
+		{"garbage in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(wrong), words(0, 0)), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"copy between arrays", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_ARRAY, SrcArray: cuda.CUarray(client(6)), DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d 0x800", nil},
+		{"copy from the client's memory", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: 0x1000})), 0, cuda.CUDA_ERROR_NOT_SUPPORTED, "", nil},
+		{"synchronous copy of the per-thread form", cuda.OpCuMemcpy2D_v2, true, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d on 0x7777; sync 0x7777", nil},
+		{"counts less one, opaque address", cuda.OpCuTensorMapEncodeTiled, false, words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1, 2, 1, 0, 0, 0, 3), 0, 0, "tensor 2 at 0xd000 stride 64 fill 3",
+			words(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5)},
+		{"not implemented", cuda.OpCuCtxSynchronize, false, nil, 0, cuda.CUDA_ERROR_NOT_SUPPORTED, "", nil},
+	} {
+		h, d := session(t), &driver{result: c.driver}
+		w := codec.NewWriter(codec.Aligned(4096))
+		if c.op == cuda.OpCuTensorMapEncodeTiled {
+			// box and steps are arrays of two 32-bit values each: one word
+			c.payload = words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1<<32|1, 2, 1<<32|1, 0, 0, 0, 3)
+		}
+		r, err := Call(c.op, c.perThread, d, h, codec.NewReader(c.payload), w)
+		if err != nil || r != c.want || strings.Join(d.calls, "; ") != c.calls {
+			t.Errorf("%s: %v, %v, calls %q", c.name, r, err, d.calls)
+		}
+		if c.reply != nil && !slices.Equal(w.Bytes(), c.reply) || c.reply == nil && c.want != 0 && len(w.Bytes()) != 0 {
+			t.Errorf("%s: reply %x, want %x", c.name, w.Bytes(), c.reply)
+		}
+	}
+}
+
+func TestBookkeeping(t *testing.T) {
+	h, d := session(t), &driver{}
+	call := func(op uint16, payload []byte) cuda.CUresult {
+		t.Helper()
+		r, err := Call(op, false, d, h, codec.NewReader(payload), codec.NewWriter(codec.Aligned(256)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	call(cuda.OpCuStreamCreate, words(client(9), 0))
+	if v, ok := h.Real(cuda.KindStream, client(9)); !ok || v != 0x500 {
+		t.Error("a created stream is not known")
+	}
+	if _, err := Call(cuda.OpCuStreamCreate, false, d, h, codec.NewReader(words(client(9), 0)), codec.NewWriter(nil)); !errors.Is(err, codec.ErrMalformed) {
+		t.Error("a handle in use was taken again:", err)
+	}
+	d.result = 2
+	if call(cuda.OpCuStreamCreate, words(client(10), 0)); h.Kind(client(10)) != cuda.KindNone {
+		t.Error("a stream that was not created is known")
+	}
+	if call(cuda.OpCuGraphDestroy, words(client(3))); h.Kind(client(3)) == cuda.KindNone {
+		t.Error("a graph that was not destroyed is gone")
+	}
+	d.result = 0
+	if call(cuda.OpCuGraphDestroy, words(client(3))); h.Kind(client(3)) != cuda.KindNone || h.Kind(client(4)) != cuda.KindNone {
+		t.Error("a destroyed graph or its node is still there")
+	}
+}
+
+func TestMintingEnds(t *testing.T) {
+	h, d := session(t), &driver{}
+	for i := range uint64(4) {
+		h.Client(cuda.KindEvent, 1000+i, 0)
+	}
+	w := codec.NewWriter(codec.Aligned(256))
+	r, err := Call(cuda.OpCuGraphGetNodes, false, d, h, codec.NewReader(words(client(3), 3, 1, 3)), w)
+	if r != cuda.CUDA_ERROR_OUT_OF_MEMORY || err != nil || len(w.Bytes()) != 0 {
+		t.Error(r, err)
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		op      uint16
+		payload []byte
+		want    error
+	}{
+		{"operation 0", 0, nil, ErrOperation},
+		{"operation that there is not", 60000, nil, ErrOperation},
+		{"operation without a generated form", cuda.OpCuLaunchKernel, nil, ErrOperation},
+		{"too short", cuda.OpCuEventRecord, words(client(1)), codec.ErrMalformed},
+		{"too long", cuda.OpCuEventRecord, words(client(1), 0, 0), codec.ErrMalformed},
+		{"more dependencies than are there", cuda.OpCuGraphAddEmptyNode, words(client(9), client(3), 1, client(4), 2), codec.ErrMalformed},
+		{"less room than the count says", cuda.OpCuGraphGetNodes, words(client(3), 2, 1, 3), codec.ErrMalformed},
+		{"room beyond all bounds", cuda.OpCuGraphGetNodes, words(client(3), 1<<40, 1, 3), codec.ErrMalformed},
+		{"half a structure", cuda.OpCuMemcpy2D_v2, words(1, 2), codec.ErrMalformed},
+		{"handle outside of the region", cuda.OpCuStreamCreate, words(serverBase, 0), codec.ErrMalformed},
+	} {
+		d := &driver{}
+		_, err := Call(c.op, false, d, session(t), codec.NewReader(c.payload), codec.NewWriter(codec.Aligned(256)))
+		if !errors.Is(err, c.want) || len(d.calls) > 0 && c.op != cuda.OpCuStreamCreate {
+			t.Errorf("%s: %v, calls %q", c.name, err, d.calls)
+		}
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	h, d := session(t), cuda.Unimplemented{}
+	r, w := codec.NewReader(nil), codec.NewWriter(codec.Aligned(256))
+	payload := words(client(1), client(2))
+	n := testing.AllocsPerRun(100, func() {
+		r.Reset(payload)
+		if _, err := Call(cuda.OpCuEventRecord, false, d, h, r, w); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}
+
+// FuzzCall sends anything to every operation: only errors may come of it.
+func FuzzCall(f *testing.F) {
+	for op := range uint16(len(methods)) {
+		if Has(op) {
+			f.Add(op, words(client(1), client(2), 0, 1, client(3)))
+		}
+	}
+	f.Fuzz(func(t *testing.T, op uint16, payload []byte) {
+		b := codec.Aligned(len(payload))
+		copy(b, payload)
+		w := codec.NewWriter(codec.Aligned(1024))
+		h := session(t)
+		before := h.Len()
+		r, err := Call(op, op%2 == 0, &cuda.Unimplemented{}, h, codec.NewReader(b), w)
+		if err != nil && !errors.Is(err, codec.ErrMalformed) && !errors.Is(err, ErrOperation) {
+			t.Error(err)
+		}
+		if err == nil && r == cuda.CUDA_SUCCESS {
+			t.Error("success without a driver")
+		}
+		if h.Len() != before {
+			t.Error("handles changed")
+		}
+	})
+}
