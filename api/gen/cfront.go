@@ -12,7 +12,7 @@ import (
 // The C front is generated with the calling convention's types only: handles and device addresses are uint64_t, enumerations int32_t, so that
 // it needs no CUDA header.
 
-// cfront emits the generated half of shim/front.
+// emitCFront writes the generated half of shim/front.
 func emitCFront(spec *api.Spec, out *Output) error {
 	c := &cfront{spec: spec, lib: spec.CUDA}
 	if err := c.header(out); err != nil {
@@ -30,7 +30,10 @@ func emitCFront(spec *api.Spec, out *Output) error {
 	if err := c.names(out); err != nil {
 		return err
 	}
-	return c.procAddress(out)
+	if err := c.procAddress(out); err != nil {
+		return err
+	}
+	return emitTables(spec, out)
 }
 
 type cfront struct {

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 /* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for launches (parameter layout,
  * attributes) comes with it once and is kept. */
 #include "front.h"
@@ -326,14 +327,14 @@ static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, con
   struct scuda_func *f = find(*list, name, hash, context);
   scuda_unlock(&lock);
   if (!f) {
-    struct scuda_func *fresh;
+    struct scuda_func *fresh = NULL;
     int32_t r = fetch(parent, kind, name, &fresh);
     if (r) return r;
     fresh->context = context;
     scuda_lock(&lock);
     f = find(*list, name, hash, context);
     fresh->next = *list; /* kept in any case, so that its handle dies with the module */
-    if (!f) *list = f = fresh;
+    if (!f) __atomic_store_n(list, f = fresh, __ATOMIC_RELEASE);
     else {
       fresh->next = f->next;
       f->next = fresh;
