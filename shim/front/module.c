@@ -291,7 +291,7 @@ static int32_t fetch(uint64_t parent, uint32_t kind, const char *name, struct sc
   if (!f->params || !f->name) goto fail;
   memcpy(f->params, reply + sizeof info, 8 * (size_t)info.param_count);
   for (uint32_t i = 0; i < info.param_count; i++) {
-    if ((uint64_t)f->params[i].offset + f->params[i].size > info.param_bytes) {
+    if (info.param_bytes > 32768 || (uint64_t)f->params[i].offset + f->params[i].size > info.param_bytes) {
       r = scuda_bad_reply("cuModuleGetFunction");
       goto fail;
     }
