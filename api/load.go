@@ -35,8 +35,6 @@ type libraryFiles struct {
 	soname, facts, exports, semantics, records string
 	result                                     string // C type of the status every function returns
 	device                                     string // C type of a device
-	class                                      Class  // of functions without a row, where that is allowed
-	rowsOptional                               bool
 }
 
 var (

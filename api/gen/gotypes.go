@@ -22,10 +22,10 @@ func emitGo(spec *api.Spec, out *Output) error {
 	} {
 		dir := "api/" + p.pkg + "/"
 		files := map[string]func(*buffer) error{
-			"zz_types_gen.go":  func(b *buffer) error { return goTypes(b, p.lib) },
-			"zz_consts_gen.go": func(b *buffer) error { return goConsts(b, p.lib) },
-			"zz_ops_gen.go":    func(b *buffer) error { return goOps(b, spec, p.lib, p.result) },
-			"zz_driver_gen.go": func(b *buffer) error { return goDriver(b, p.lib, p.result, p.fallback) },
+			"zz_types_gen.go":       func(b *buffer) error { return goTypes(b, p.lib) },
+			"zz_consts_gen.go":      func(b *buffer) error { return goConsts(b, p.lib) },
+			"zz_ops_gen.go":         func(b *buffer) error { return goOps(b, spec, p.lib, p.result) },
+			"zz_driver_gen.go":      func(b *buffer) error { return goDriver(b, p.lib, p.result, p.fallback) },
 			"zz_layout_gen_test.go": func(b *buffer) error { return goLayouts(b, p.lib) },
 		}
 		for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -22,6 +22,7 @@ var emitters = []struct {
 	{"server dispatch", emitDispatch},
 	{"driver on the real libraries", emitReal},
 	{"C header", emitHeader},
+	{"compatibility page", emitCompat},
 	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
 }

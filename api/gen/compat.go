@@ -1,0 +1,101 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"scuda.dev/scuda/api"
+)
+
+// groups sort the functions for the page.
+var groups = []struct {
+	title string
+	has   func(*api.Func) bool
+}{
+	{"works", func(f *api.Func) bool { return f.Class != api.Missing && f.Class != api.Unsupported }},
+	{"not there yet", func(f *api.Func) bool { return f.Class == api.Missing }},
+	{"not supported", func(f *api.Func) bool { return f.Class == api.Unsupported }},
+}
+
+// emitCompat writes docs/compatibility.md.
+func emitCompat(spec *api.Spec, out *Output) error {
+	b := &buffer{}
+	b.f("<!-- %s -->\n# Compatibility\n\n", Notice)
+	b.f("Every function that NVIDIA's libraries export is exported by scuda's. What a function does stands here; it follows from `api/*.semantics`.\n")
+	b.f("Forms with `_ptsz` or `_ptds` at the end (per-thread default stream) do what the function without it does.\n\n")
+	b.f("| how | meaning |\n|---|---|\n")
+	for _, c := range []struct{ class, meaning string }{
+		{"local", "answered by the client's library without the server"},
+		{"async", "sent to the server, returns at once; an error comes with a later call, as launch errors do"},
+		{"sync", "sent to the server, which answers"},
+		{"hand", "written by hand in the client's library: may be answered there, sent in another form, or both"},
+		{"missing, unsupported", "answers `CUDA_ERROR_NOT_SUPPORTED` (801) or `NVML_ERROR_NOT_SUPPORTED` (3), logged once by name; rows that say *denied* answer `NVML_ERROR_NO_PERMISSION` (4)"},
+	} {
+		b.f("| %s | %s |\n", c.class, c.meaning)
+	}
+	libs := []*api.Library{spec.CUDA, spec.NVML}
+	b.f("\n| library | exported |")
+	for _, g := range groups {
+		b.f(" %s |", g.title)
+	}
+	b.f("\n|---|---|---|---|---|\n")
+	for _, lib := range libs {
+		b.f("| `%s` | %d |", lib.Soname, len(lib.Funcs))
+		for _, g := range groups {
+			n := 0
+			for _, fn := range lib.Funcs {
+				if g.has(fn) {
+					n++
+				}
+			}
+			b.f(" %d |", n)
+		}
+		b.f("\n")
+	}
+	for _, lib := range libs {
+		compatLibrary(b, lib)
+	}
+	return out.File("docs/compatibility.md", b.Bytes())
+}
+
+func compatLibrary(b *buffer, lib *api.Library) {
+	b.f("\n## `%s`\n", lib.Soname)
+	for _, g := range groups {
+		b.f("\n### %s: %s\n\n", lib.Soname, g.title)
+		if g.title == "works" {
+			b.f("| function | how |\n|---|---|\n")
+			for _, fn := range lib.Funcs {
+				if g.has(fn) && !fn.PTSZ {
+					note := fn.Class.String()
+					if fn.Alias != "" {
+						note += ", as `" + fn.Alias + "`"
+					}
+					b.f("| `%s` | %s |\n", fn.Name, note)
+				}
+			}
+			continue
+		}
+		byReason := map[string][]string{}
+		for _, fn := range lib.Funcs {
+			if g.has(fn) && !fn.PTSZ {
+				byReason[fn.Reason] = append(byReason[fn.Reason], "`"+fn.Name+"`")
+			}
+		}
+		var reasons []string
+		for r := range byReason {
+			reasons = append(reasons, r)
+		}
+		if len(reasons) == 0 {
+			b.f("Nothing.\n")
+			continue
+		}
+		slices.SortFunc(reasons, func(a, c string) int {
+			return cmp.Or(cmp.Compare(len(byReason[c]), len(byReason[a])), strings.Compare(a, c))
+		})
+		b.f("| why | functions |\n|---|---|\n")
+		for _, r := range reasons {
+			b.f("| %s | %s |\n", r, strings.Join(byReason[r], " "))
+		}
+	}
+}
