@@ -215,3 +215,5 @@ func (m *machine) launchOn(s cuda.CUstream, f cuda.CUfunction, grid, block uint3
 	m.t.Helper()
 	return m.CuLaunchKernel(f, grid, 1, 1, block, 1, 1, shared, s, m.arguments(args...), nil)
 }
+
+func pointerOf[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
