@@ -203,6 +203,9 @@ func (g *GPU) freeRegion(r *region) error {
 	switch r.kind {
 	case regionDevice, regionPool, regionGlobal:
 		r.dev.used -= r.size
+		if r.pool != nil {
+			r.pool.used -= r.size
+		}
 		r.dev.arena.release(r.base, r.size)
 		return discard(r.base, r.size)
 	case regionHost:
