@@ -265,7 +265,7 @@ func (s *server) run(t *testing.T, name string, args ...string) string {
 	p := s.client(t, name, args...)
 	p.stdin.Close()
 	if code := p.wait(patience); code != 0 {
-		t.Fatalf("%s: exit status %d\nstdout:\n%s\nstderr:\n%s\nserver:\n%s", name, code, p.out, p.err, s.err)
+		t.Fatalf("%s: exit status %d\nstdout:\n%s\nstderr:\n%s", name, code, p.out, p.err)
 	}
 	return p.out.String()
 }

@@ -21,7 +21,10 @@ int main(void) {
   printf("cuInit = %d\n", r);
   r = proc("cuDeviceGetCount", &p, 12000, 0, &status);
   printf("cuGetProcAddress = %d, status %d\n", r, status);
-  if (p) printf("cuDeviceGetCount = %d, %d devices\n", ((count_fn)p)(&n), n);
+  if (p) {
+    r = ((count_fn)p)(&n);
+    printf("cuDeviceGetCount = %d, %d devices\n", r, n);
+  }
   r = proc("cuNoSuchFunction", &p, 12000, 0, &status);
   printf("cuNoSuchFunction: %d, status %d, %s\n", r, status, p ? "an address" : "no address");
   return 0;

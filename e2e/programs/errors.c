@@ -8,6 +8,7 @@ int main(int argc, char **argv) {
   CUdeviceptr d;
   int n = 100, v;
   CK(cuMemAlloc(&d, 4096));
+#define SUM(threads, shared) cuLaunchKernel(reduce, 1, 1, 1, threads, 1, 1, shared, 0, ARGS(&d, &d, &n), NULL)
 #define TRY(f, gx, gy, gz, bx, by, bz, shared) cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, 0, ARGS(&d, &d, &d, &n), NULL)
   SHOW(TRY(add, 0, 1, 1, 32, 1, 1, 0));
   SHOW(TRY(add, 1, 0, 1, 32, 1, 1, 0));
@@ -17,15 +18,15 @@ int main(int argc, char **argv) {
   SHOW(TRY(add, 1, 1, 1, 1, 1, 65, 0));
   SHOW(TRY(add, 1, 65536, 1, 32, 1, 1, 0));
   SHOW(TRY(add, 1, 1, 65536, 32, 1, 1, 0));
-  SHOW(TRY(reduce, 1, 1, 1, 32, 1, 1, 1 << 20));
-  SHOW(TRY(reduce, 1, 1, 1, 32, 1, 1, 50000));
+  SHOW(SUM(32, 1 << 20));
+  SHOW(SUM(32, 50000));
   CK(cuCtxSynchronize());
   // More shared memory than usual has to be asked for.
   SHOW(cuFuncSetAttribute(reduce, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60000));
   CK(cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, reduce));
   printf("shared memory limit now %d\n", v);
   CK(cuMemsetD8(d, 0, 4096));
-  SHOW(TRY(reduce, 1, 1, 1, 64, 1, 1, 60000));
+  SHOW(SUM(64, 60000));
   CK(cuCtxSynchronize());
 
   SHOW(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL));
