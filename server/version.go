@@ -1,9 +1,13 @@
 package server
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+
+	"scuda.dev/scuda/api/cuda"
+)
 
 // digest of the API description; both sides of a session must have the same.
-var digest = "unset"
+const digest = cuda.Digest
 
 // Version is the scuda release, as the build recorded it.
 func Version() string {

@@ -1,0 +1,92 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/transport"
+)
+
+const nvmlReplyBytes = 1 << 20
+
+// serveNVML answers one NVML call after the other.
+func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher) error {
+	defer conn.Close()
+	defer d.Close()
+	c := &blocking{conn}
+	reply := make([]byte, nvmlReplyBytes)
+	frame := make([]byte, transport.FrameHeaderSize)
+	command := make([]byte, transport.MaxCommand)
+	for {
+		if _, err := io.ReadFull(c, frame); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("%w: %w", executor.ErrGone, err)
+		}
+		f, _, err := transport.ParseFrame(frame)
+		if err != nil || f.Len > transport.MaxCommand {
+			return c.refuse(fmt.Errorf("%w: frame of %d bytes: %w", executor.ErrProtocol, f.Len, err))
+		}
+		if _, err := io.ReadFull(c, command[:f.Len]); err != nil {
+			return fmt.Errorf("%w: %w", executor.ErrGone, err)
+		}
+		for left := command[:f.Len]; len(left) > 0; {
+			h, payload, err := transport.ParseCommand(left)
+			if err != nil || h.Flags != transport.FlagAnswer {
+				return c.refuse(fmt.Errorf("%w: NVML command with flags %#x: %w", executor.ErrProtocol, uint16(h.Flags), err))
+			}
+			left = left[h.Size:]
+			result, n, err := d.Call(h.Op, payload, reply)
+			if err != nil {
+				return c.refuse(fmt.Errorf("%w: %w", executor.ErrProtocol, err))
+			}
+			m := transport.MessageHeader{Type: transport.MsgReply, Len: uint32(n), ID: h.Thread, Result: result, Seq: h.Seq}
+			out := append(m.Append(nil), reply[:n]...)
+			out = append(out, make([]byte, transport.Pad(n)-n)...)
+			if err := c.write(out); err != nil {
+				return fmt.Errorf("%w: %w", executor.ErrGone, err)
+			}
+		}
+	}
+}
+
+// blocking makes a connection wait.
+type blocking struct{ conn transport.Conn }
+
+func (b *blocking) Read(p []byte) (int, error) {
+	for {
+		n, err := b.conn.Recv([][]byte{p})
+		if !errors.Is(err, transport.ErrAgain) {
+			return n, err
+		}
+		if _, err := b.conn.Wait(transport.Readable, -1); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (b *blocking) write(p []byte) error {
+	for len(p) > 0 {
+		n, err := b.conn.Send([][]byte{p})
+		p = p[n:]
+		if errors.Is(err, transport.ErrAgain) {
+			_, err = b.conn.Wait(transport.Writable, -1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuse tells the client why its session ends.
+func (b *blocking) refuse(err error) error {
+	text := err.Error()
+	m := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(text))}
+	_ = b.write(append(append(m.Append(nil), text...), make([]byte, transport.Pad(len(text))-len(text))...))
+	return err
+}

@@ -1,0 +1,316 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/driver/real"
+	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/server/probe"
+	"scuda.dev/scuda/sim"
+	"scuda.dev/scuda/transport"
+)
+
+// controlFD is the worker's end of the line to the supervisor.
+const controlFD = 3
+
+// hangLimit is how long a session may take to end after its client is gone. A driver call that does not return by then (a kernel without
+// end) is ended with the process.
+const hangLimit = time.Second
+
+// Worker is the main program of a worker process. It returns when its session is over or the supervisor is gone; the caller then exits,
+// which is what frees the session's GPU memory. ctx is not watched: the supervisor says when to stop.
+func Worker(context.Context) error {
+	unix.CloseOnExec(controlFD)
+	f := os.NewFile(controlFD, "control")
+	if f == nil {
+		return errors.New("a worker is started by the server, not by hand")
+	}
+	line, err := handoff.FromFile(f)
+	if err != nil {
+		return fmt.Errorf("a worker is started by the server, not by hand: %w", err)
+	}
+	w := &worker{line: line, work: make(chan func() error, 1)}
+	return w.run()
+}
+
+type worker struct {
+	cfg     workerConfig
+	line    *handoff.Conn
+	log     *slog.Logger
+	work    chan func() error
+	session atomic.Pointer[executor.Session]
+
+	gpu     cuda.GPU
+	machine *probe.Machine
+	nvml    nvml.Driver
+}
+
+func (w *worker) run() error {
+	// The session runs on this thread; the driver is initialised on it as well.
+	runtime.LockOSThread()
+	m, err := w.line.Receive()
+	if err == nil && m.Type != msgConfig {
+		err = fmt.Errorf("%w: %q instead of a configuration", handoff.ErrMalformed, m.Type)
+	}
+	if err == nil {
+		err = m.Decode(&w.cfg)
+	}
+	if err != nil {
+		return err
+	}
+	w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(w.cfg.LogLevel)})).With("worker", os.Getpid())
+	slog.SetDefault(w.log)
+	ready, err := w.open()
+	if err != nil {
+		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
+	}
+	if err := w.line.Send(msgReady, ready, -1); err != nil {
+		return err
+	}
+	go w.listen()
+	work, ok := <-w.work
+	if !ok {
+		return nil
+	}
+	ended := endedInfo{}
+	if err := work(); err != nil && !errors.Is(err, executor.ErrGone) {
+		ended.Reason = err.Error()
+	}
+	if s := w.session.Load(); s != nil {
+		ended.Calls = s.Calls()
+	}
+	return w.line.Send(msgEnded, ended, -1)
+}
+
+// open opens the driver for the worker's mode.
+func (w *worker) open() (*readyInfo, error) {
+	if w.cfg.Mode == modeNVML {
+		return w.openNVML()
+	}
+	info := &readyInfo{GPU: w.cfg.GPU}
+	err := w.openGPU(info.GPU)
+	if w.cfg.GPU == "auto" {
+		if info.GPU = "real"; err != nil {
+			w.log.Debug("no usable driver; the simulated GPU serves", "error", err)
+			info.GPU = "sim"
+			err = w.openGPU(info.GPU)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	info.DriverVersion, info.Devices = w.machine.DriverVersion, w.machine.Devices
+	if info.Driver = "simulated"; info.GPU == "real" {
+		info.Driver = kernelDriver()
+	}
+	return info, nil
+}
+
+func (w *worker) openGPU(kind string) (err error) {
+	switch kind {
+	case "sim":
+		w.gpu, err = w.openSim()
+	case "real", "auto":
+		w.gpu, err = real.Open(w.cfg.Library)
+	default:
+		return fmt.Errorf("unknown GPU kind %q; it is real, sim or auto", kind)
+	}
+	if err == nil {
+		w.machine, err = probe.Run(w.gpu)
+	}
+	return err
+}
+
+func (w *worker) simConfig() sim.Config {
+	return sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log}
+}
+
+func (w *worker) openSim() (cuda.GPU, error) {
+	g, err := sim.Open(w.simConfig())
+	if err != nil {
+		return nil, err // not a nil *sim.GPU in an interface
+	}
+	return g, nil
+}
+
+func (w *worker) openNVML() (*readyInfo, error) {
+	info := &readyInfo{GPU: w.cfg.GPU}
+	var err error
+	if w.cfg.GPU != "sim" {
+		var lib *real.NVML
+		if lib, err = real.OpenNVML(nvmlBeside(w.cfg.Library)); err == nil {
+			w.nvml, info.GPU, info.Driver = lib, "real", kernelDriver()
+			return info, nil
+		}
+		if w.cfg.GPU != "auto" {
+			return nil, err
+		}
+	}
+	drv, err := sim.OpenNVML(w.simConfig())
+	if err != nil {
+		return nil, err
+	}
+	w.nvml, info.GPU, info.Driver = drv, "sim", "simulated"
+	return info, nil
+}
+
+// nvmlBeside gives the management library that lies beside a driver library that was named with its path.
+func nvmlBeside(library string) string {
+	if i := strings.LastIndexByte(library, '/'); i >= 0 {
+		return library[:i+1] + real.DefaultNVML
+	}
+	return ""
+}
+
+// kernelDriver is the version of the kernel module.
+func kernelDriver() string {
+	f, err := os.Open("/proc/driver/nvidia/version")
+	if err != nil {
+		return "unknown"
+	}
+	defer f.Close()
+	line, _ := bufio.NewReader(io.LimitReader(f, 4096)).ReadString('\n')
+	for _, word := range strings.Fields(line) {
+		if word[0] >= '0' && word[0] <= '9' && strings.Contains(word, ".") {
+			return word
+		}
+	}
+	return "unknown"
+}
+
+// listen follows the supervisor. When that is gone, so is the worker, whatever its session is doing.
+func (w *worker) listen() {
+	for {
+		m, err := w.line.Receive()
+		if err != nil {
+			if w.session.Load() == nil {
+				os.Exit(0)
+			}
+			w.log.Error("the server process is gone; its sessions end")
+			os.Exit(1)
+		}
+		switch m.Type {
+		case msgSession:
+			err = w.openSession(m)
+		case msgSide:
+			err = w.side(m)
+		case msgDrain:
+			closeFD(m.FD)
+			if s := w.session.Load(); s != nil {
+				s.Notice("the server shuts down soon; this session may go on for a little while")
+			}
+		default:
+			closeFD(m.FD)
+		}
+		if err != nil {
+			w.log.Error("cannot do what the server asks for", "request", m.Type, "error", err)
+			if m.Type == msgSession {
+				os.Exit(1)
+			}
+		}
+	}
+}
+
+// openSession prepares the worker's one session, which the main goroutine carries out.
+func (w *worker) openSession(m *handoff.Message) error {
+	var info sessionInfo
+	if err := m.Decode(&info); err != nil {
+		closeFD(m.FD)
+		return err
+	}
+	conn, err := transport.NewConn(m.FD, info.Remote)
+	if err != nil {
+		closeFD(m.FD)
+		return err
+	}
+	log := w.log.With("session", info.ID)
+	var work func() error
+	if w.cfg.Mode == modeNVML {
+		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml)) }
+	} else {
+		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging,
+			Log: log, Primary: w.machine.Retained})
+		if err != nil {
+			return errors.Join(err, conn.Close())
+		}
+		w.session.Store(s)
+		work = s.Run
+	}
+	watch, err := unix.FcntlInt(uintptr(m.FD), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	go w.watch(watch, log)
+	select {
+	case w.work <- work:
+		return nil
+	default:
+		return errors.New("a second session for one worker")
+	}
+}
+
+func (w *worker) modules(log *slog.Logger) *modcache.Cache {
+	dir := w.cfg.CacheDir
+	switch dir {
+	case "none":
+		dir = ""
+	case "":
+		d, err := modcache.DefaultDir()
+		if err != nil {
+			log.Warn("images stay in memory", "error", err)
+		}
+		dir = d
+	}
+	return modcache.Open(dir, w.cfg.CacheBytes, log)
+}
+
+// watch ends the process when the client is gone and the session does not notice: it is stuck in the driver.
+func (w *worker) watch(fd int, log *slog.Logger) {
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(fds, -1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n > 0 {
+			break
+		}
+	}
+	time.Sleep(hangLimit)
+	log.Warn("the client is gone and the driver does not return; the worker ends")
+	_ = w.line.Send(msgEnded, endedInfo{Reason: "the client went away while the GPU was busy"}, -1)
+	os.Exit(1)
+}
+
+func (w *worker) side(m *handoff.Message) error {
+	s := w.session.Load()
+	if s == nil || m.FD < 0 {
+		closeFD(m.FD)
+		return errors.New("a side connection without a session")
+	}
+	f := os.NewFile(uintptr(m.FD), "side")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return err
+	}
+	return s.AttachSide(c)
+}
