@@ -68,10 +68,24 @@ func (w *callWriter) count(p api.Param) string {
 	return fmt.Sprintf("(%s > %s ? (uint64_t)%s - %s : 0)", text, minus, text, minus)
 }
 
+// onlyOut says whether the first parameter is the call's one result, which then cannot be NULL.
+func (w *callWriter) onlyOut() bool {
+	for i, p := range w.f.Params {
+		single := (p.Dir == api.Out || p.Dir == api.Ret) && w.count(p) == "1"
+		if (i == 0) != single {
+			return false
+		}
+	}
+	return len(w.f.Params) > 0
+}
+
 // checks refuses at once what the driver would refuse at once.
 func (w *callWriter) checks() {
 	b := w.b
 	b.f("  int32_t r;\n")
+	if w.onlyOut() {
+		b.f("  if (!%s) return CUDA_ERROR_INVALID_VALUE;\n", w.f.Params[0].Name)
+	}
 	for _, p := range w.f.Params {
 		switch {
 		case p.Dir == api.Value && p.Handle != "":

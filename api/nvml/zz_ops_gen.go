@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d61afc6d8ae6e4d2f5b8d29118c7cbe0e4a53cfd883d93887f1be1964ccad878"
+const Digest = "bfc860dea99a067dd6e520ea5cc958145aa0099e6a7e24855975dcadde06a1bc"
 
 // Kind is the type of a handle.
 type Kind uint8

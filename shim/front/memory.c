@@ -30,7 +30,7 @@ void scuda_post_cuMemAlloc_v2(uint64_t *p, uint64_t bytes) { scuda_device_range_
 void scuda_post_cuMemAllocPitch_v2(uint64_t *p, uint64_t *pitch, uint64_t width, uint64_t height, uint32_t element) {
   (void)width;
   (void)element;
-  scuda_device_range_add(*p, *pitch * height, SCUDA_RANGE_ALLOC, 0);
+  if (p && pitch) scuda_device_range_add(*p, *pitch * height, SCUDA_RANGE_ALLOC, 0);
 }
 
 void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {

@@ -231,7 +231,7 @@ func TestOldDriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		if version > 12040 && f[0] == "cuStreamGetDevice" && !strings.HasPrefix(f[3], "-") {
-			b.WriteString(strings.Replace(line, f[3], "-0/2", 1))
+			fmt.Fprintln(&b, f[0], f[1], f[2], "-0/2")
 		}
 	}
 	if b.Len() == 0 {

@@ -34,6 +34,7 @@ int32_t scuda_wire_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateAr
 
 int32_t scuda_wire_cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray, uint32_t how) {
   int32_t r;
+  if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
   if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
   uint64_t n_pArrayDescriptor = pArrayDescriptor ? 1 : 0;
   if (n_pArrayDescriptor > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -103,6 +104,7 @@ int32_t scuda_wire_cuArrayDestroy(uint64_t hArray, uint32_t how) {
 
 int32_t scuda_wire_cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray, uint32_t how) {
   int32_t r;
+  if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
   if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
   uint64_t n_pArrayDescriptor = pArrayDescriptor ? 1 : 0;
   if (n_pArrayDescriptor > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -128,6 +130,7 @@ int32_t scuda_wire_cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArr
 
 int32_t scuda_wire_cuArrayGetMemoryRequirements(void *memoryRequirements, uint64_t array, int32_t device, uint32_t how) {
   int32_t r;
+  if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
   if (array && (r = scuda_check(array, KIND_CUarray))) return r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_memoryRequirements = memoryRequirements ? 1 : 0;
@@ -155,6 +158,7 @@ int32_t scuda_wire_cuArrayGetMemoryRequirements(void *memoryRequirements, uint64
 
 int32_t scuda_wire_cuArrayGetPlane(uint64_t *pPlaneArray, uint64_t hArray, uint32_t planeIdx, uint32_t how) {
   int32_t r;
+  if (!pPlaneArray) return CUDA_ERROR_INVALID_VALUE;
   if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
   uint64_t n_pPlaneArray = pPlaneArray ? 1 : 0;
   if (n_pPlaneArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -187,6 +191,7 @@ int32_t scuda_wire_cuArrayGetPlane(uint64_t *pPlaneArray, uint64_t hArray, uint3
 
 int32_t scuda_wire_cuArrayGetSparseProperties(void *sparseProperties, uint64_t array, uint32_t how) {
   int32_t r;
+  if (!sparseProperties) return CUDA_ERROR_INVALID_VALUE;
   if (array && (r = scuda_check(array, KIND_CUarray))) return r;
   uint64_t n_sparseProperties = sparseProperties ? 1 : 0;
   if (n_sparseProperties > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -364,6 +369,7 @@ int32_t scuda_wire_cuCtxEnablePeerAccess(uint64_t peerContext, uint32_t Flags, u
 
 int32_t scuda_wire_cuCtxGetCacheConfig(int32_t *pconfig, uint32_t how) {
   int32_t r;
+  if (!pconfig) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pconfig = pconfig ? 1 : 0;
   if (n_pconfig > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -387,6 +393,7 @@ int32_t scuda_wire_cuCtxGetCacheConfig(int32_t *pconfig, uint32_t how) {
 
 int32_t scuda_wire_cuCtxGetExecAffinity(void *pExecAffinity, int32_t type, uint32_t how) {
   int32_t r;
+  if (!pExecAffinity) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pExecAffinity = pExecAffinity ? 1 : 0;
   if (n_pExecAffinity > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -436,6 +443,7 @@ int32_t scuda_wire_cuCtxGetId(uint64_t ctx, uint64_t *ctxId, uint32_t how) {
 
 int32_t scuda_wire_cuCtxGetLimit(uint64_t *pvalue, int32_t limit, uint32_t how) {
   int32_t r;
+  if (!pvalue) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pvalue = pvalue ? 1 : 0;
   if (n_pvalue > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -460,6 +468,7 @@ int32_t scuda_wire_cuCtxGetLimit(uint64_t *pvalue, int32_t limit, uint32_t how) 
 
 int32_t scuda_wire_cuCtxGetSharedMemConfig(int32_t *pConfig, uint32_t how) {
   int32_t r;
+  if (!pConfig) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pConfig = pConfig ? 1 : 0;
   if (n_pConfig > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -622,6 +631,7 @@ int32_t scuda_wire_cuCtxWaitEvent(uint64_t hCtx, uint64_t hEvent, uint32_t how) 
 
 int32_t scuda_wire_cuDeviceCanAccessPeer(int32_t *canAccessPeer, int32_t dev, int32_t peerDev, uint32_t how) {
   int32_t r;
+  if (!canAccessPeer) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   if (peerDev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_canAccessPeer = canAccessPeer ? 1 : 0;
@@ -649,6 +659,7 @@ int32_t scuda_wire_cuDeviceCanAccessPeer(int32_t *canAccessPeer, int32_t dev, in
 
 int32_t scuda_wire_cuDeviceGetDefaultMemPool(uint64_t *pool_out, int32_t dev, uint32_t how) {
   int32_t r;
+  if (!pool_out) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pool_out = pool_out ? 1 : 0;
   if (n_pool_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -680,6 +691,7 @@ int32_t scuda_wire_cuDeviceGetDefaultMemPool(uint64_t *pool_out, int32_t dev, ui
 
 int32_t scuda_wire_cuDeviceGetExecAffinitySupport(int32_t *pi, int32_t type, int32_t dev, uint32_t how) {
   int32_t r;
+  if (!pi) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pi = pi ? 1 : 0;
   if (n_pi > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -761,6 +773,7 @@ int32_t scuda_wire_cuDeviceGetHostAtomicCapabilities(uint32_t *capabilities, con
 
 int32_t scuda_wire_cuDeviceGetMemPool(uint64_t *pool, int32_t dev, uint32_t how) {
   int32_t r;
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pool = pool ? 1 : 0;
   if (n_pool > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -823,6 +836,7 @@ int32_t scuda_wire_cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, cons
 
 int32_t scuda_wire_cuDeviceGetP2PAttribute(int32_t *value, int32_t attrib, int32_t srcDevice, int32_t dstDevice, uint32_t how) {
   int32_t r;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (srcDevice >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   if (dstDevice >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_value = value ? 1 : 0;
@@ -851,6 +865,7 @@ int32_t scuda_wire_cuDeviceGetP2PAttribute(int32_t *value, int32_t attrib, int32
 
 int32_t scuda_wire_cuDeviceGetTexture1DLinearMaxWidth(uint64_t *maxWidthInElements, int32_t format, uint32_t numChannels, int32_t dev, uint32_t how) {
   int32_t r;
+  if (!maxWidthInElements) return CUDA_ERROR_INVALID_VALUE;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_maxWidthInElements = maxWidthInElements ? 1 : 0;
   if (n_maxWidthInElements > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -988,6 +1003,7 @@ int32_t scuda_wire_cuEventDestroy_v2(uint64_t hEvent, uint32_t how) {
 
 int32_t scuda_wire_cuEventElapsedTime(float *pMilliseconds, uint64_t hStart, uint64_t hEnd, uint32_t how) {
   int32_t r;
+  if (!pMilliseconds) return CUDA_ERROR_INVALID_VALUE;
   if (hStart && (r = scuda_check(hStart, KIND_CUevent))) return r;
   if (hEnd && (r = scuda_check(hEnd, KIND_CUevent))) return r;
   uint64_t n_pMilliseconds = pMilliseconds ? 1 : 0;
@@ -1015,6 +1031,7 @@ int32_t scuda_wire_cuEventElapsedTime(float *pMilliseconds, uint64_t hStart, uin
 
 int32_t scuda_wire_cuEventElapsedTime_v2(float *pMilliseconds, uint64_t hStart, uint64_t hEnd, uint32_t how) {
   int32_t r;
+  if (!pMilliseconds) return CUDA_ERROR_INVALID_VALUE;
   if (hStart && (r = scuda_check(hStart, KIND_CUevent))) return r;
   if (hEnd && (r = scuda_check(hEnd, KIND_CUevent))) return r;
   uint64_t n_pMilliseconds = pMilliseconds ? 1 : 0;
@@ -1109,6 +1126,7 @@ int32_t scuda_wire_cuEventSynchronize(uint64_t hEvent, uint32_t how) {
 
 int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc, uint32_t how) {
   int32_t r;
+  if (!pi) return CUDA_ERROR_INVALID_VALUE;
   if (hfunc && (r = scuda_check(hfunc, KIND_CUfunction))) return r;
   uint64_t n_pi = pi ? 1 : 0;
   if (n_pi > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -1135,6 +1153,7 @@ int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfun
 
 int32_t scuda_wire_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc, uint32_t how) {
   int32_t r;
+  if (!hmod) return CUDA_ERROR_INVALID_VALUE;
   if (hfunc && (r = scuda_check(hfunc, KIND_CUfunction))) return r;
   uint64_t n_hmod = hmod ? 1 : 0;
   if (n_hmod > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -1166,6 +1185,7 @@ int32_t scuda_wire_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc, uint32_t how)
 
 int32_t scuda_wire_cuFuncIsLoaded(int32_t *state, uint64_t function, uint32_t how) {
   int32_t r;
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (function && (r = scuda_check(function, KIND_CUfunction))) return r;
   uint64_t n_state = state ? 1 : 0;
   if (n_state > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -1589,6 +1609,7 @@ int32_t scuda_wire_cuGraphClone(uint64_t *phGraphClone, uint64_t originalGraph, 
 
 int32_t scuda_wire_cuGraphConditionalHandleCreate(uint64_t *pHandle_out, uint64_t hGraph, uint64_t ctx, uint32_t defaultLaunchValue, uint32_t flags, uint32_t how) {
   int32_t r;
+  if (!pHandle_out) return CUDA_ERROR_INVALID_VALUE;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
   if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
   uint64_t n_pHandle_out = pHandle_out ? 1 : 0;
@@ -2813,6 +2834,7 @@ int32_t scuda_wire_cuIpcCloseMemHandle(uint64_t dptr, uint32_t how) {
 
 int32_t scuda_wire_cuIpcGetEventHandle(void *pHandle, uint64_t event, uint32_t how) {
   int32_t r;
+  if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
   if (event && (r = scuda_check(event, KIND_CUevent))) return r;
   uint64_t n_pHandle = pHandle ? 1 : 0;
   if (n_pHandle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -2838,6 +2860,7 @@ int32_t scuda_wire_cuIpcGetEventHandle(void *pHandle, uint64_t event, uint32_t h
 
 int32_t scuda_wire_cuIpcGetMemHandle(void *pHandle, uint64_t dptr, uint32_t how) {
   int32_t r;
+  if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pHandle = pHandle ? 1 : 0;
   if (n_pHandle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -2887,6 +2910,7 @@ int32_t scuda_wire_cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 
 
 int32_t scuda_wire_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags, uint32_t how) {
   int32_t r;
+  if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pdptr = pdptr ? 1 : 0;
   if (n_pdptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -2912,6 +2936,7 @@ int32_t scuda_wire_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 hand
 
 int32_t scuda_wire_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags, uint32_t how) {
   int32_t r;
+  if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pdptr = pdptr ? 1 : 0;
   if (n_pdptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -2937,6 +2962,7 @@ int32_t scuda_wire_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 h
 
 int32_t scuda_wire_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev, uint32_t how) {
   int32_t r;
+  if (!pi) return CUDA_ERROR_INVALID_VALUE;
   if (kernel && (r = scuda_check(kernel, KIND_CUkernel))) return r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_pi = pi ? 1 : 0;
@@ -3002,6 +3028,7 @@ int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32
 
 int32_t scuda_wire_cuLibraryGetModule(uint64_t *pMod, uint64_t library, uint32_t how) {
   int32_t r;
+  if (!pMod) return CUDA_ERROR_INVALID_VALUE;
   if (library && (r = scuda_check(library, KIND_CUlibrary))) return r;
   uint64_t n_pMod = pMod ? 1 : 0;
   if (n_pMod > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -3066,6 +3093,7 @@ int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t how) {
 
 int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags, uint32_t how) {
   int32_t r;
+  if (!ptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_ptr = ptr ? 1 : 0;
   if (n_ptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -3093,6 +3121,7 @@ int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t al
 
 int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream, uint32_t how) {
   int32_t r;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_dptr = dptr ? 1 : 0;
   if (n_dptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -3119,6 +3148,7 @@ int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t h
 
 int32_t scuda_wire_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream, uint32_t how) {
   int32_t r;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_dptr = dptr ? 1 : 0;
@@ -3177,6 +3207,7 @@ int32_t scuda_wire_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t
 
 int32_t scuda_wire_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize, uint32_t how) {
   int32_t r;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_dptr = dptr ? 1 : 0;
   if (n_dptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -3201,6 +3232,7 @@ int32_t scuda_wire_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize, uint32_t how
 
 int32_t scuda_wire_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags, uint32_t how) {
   int32_t r;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_handle = handle ? 1 : 0;
   if (n_handle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_prop = prop ? 1 : 0;
@@ -3266,6 +3298,7 @@ int32_t scuda_wire_cuMemFree_v2(uint64_t dptr, uint32_t how) {
 
 int32_t scuda_wire_cuMemGetAccess(uint64_t *flags, const void *location, uint64_t ptr, uint32_t how) {
   int32_t r;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
@@ -3327,6 +3360,7 @@ int32_t scuda_wire_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uin
 
 int32_t scuda_wire_cuMemGetAllocationGranularity(uint64_t *granularity, const void *prop, int32_t option, uint32_t how) {
   int32_t r;
+  if (!granularity) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_granularity = granularity ? 1 : 0;
   if (n_granularity > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_prop = prop ? 1 : 0;
@@ -3360,6 +3394,7 @@ int32_t scuda_wire_cuMemGetAllocationGranularity(uint64_t *granularity, const vo
 
 int32_t scuda_wire_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle, uint32_t how) {
   int32_t r;
+  if (!prop) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_prop = prop ? 1 : 0;
   if (n_prop > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -3390,6 +3425,7 @@ int32_t scuda_wire_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t h
 
 int32_t scuda_wire_cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type, uint32_t how) {
   int32_t r;
+  if (!pool_out) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pool_out = pool_out ? 1 : 0;
   if (n_pool_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
@@ -3456,6 +3492,7 @@ int32_t scuda_wire_cuMemGetInfo_v2(uint64_t *free, uint64_t *total, uint32_t how
 
 int32_t scuda_wire_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, uint32_t how) {
   int32_t r;
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pool = pool ? 1 : 0;
   if (n_pool > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_location = location ? 1 : 0;
@@ -3564,6 +3601,7 @@ int32_t scuda_wire_cuMemPoolDestroy(uint64_t pool, uint32_t how) {
 
 int32_t scuda_wire_cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *location, uint32_t how) {
   int32_t r;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
   if (memPool && (r = scuda_check(memPool, KIND_CUmemoryPool))) return r;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -3702,6 +3740,7 @@ int32_t scuda_wire_cuMemRelease(uint64_t handle, uint32_t how) {
 
 int32_t scuda_wire_cuMemRetainAllocationHandle(uint64_t *handle, void *addr, uint32_t how) {
   int32_t r;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_handle = handle ? 1 : 0;
   if (n_handle > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -4312,6 +4351,7 @@ int32_t scuda_wire_cuMipmappedArrayDestroy(uint64_t hMipmappedArray, uint32_t ho
 
 int32_t scuda_wire_cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMipmappedArray, uint32_t level, uint32_t how) {
   int32_t r;
+  if (!pLevelArray) return CUDA_ERROR_INVALID_VALUE;
   if (hMipmappedArray && (r = scuda_check(hMipmappedArray, KIND_CUmipmappedArray))) return r;
   uint64_t n_pLevelArray = pLevelArray ? 1 : 0;
   if (n_pLevelArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -4344,6 +4384,7 @@ int32_t scuda_wire_cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMip
 
 int32_t scuda_wire_cuMipmappedArrayGetMemoryRequirements(void *memoryRequirements, uint64_t mipmap, int32_t device, uint32_t how) {
   int32_t r;
+  if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
   if (mipmap && (r = scuda_check(mipmap, KIND_CUmipmappedArray))) return r;
   if (device >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   uint64_t n_memoryRequirements = memoryRequirements ? 1 : 0;
@@ -4371,6 +4412,7 @@ int32_t scuda_wire_cuMipmappedArrayGetMemoryRequirements(void *memoryRequirement
 
 int32_t scuda_wire_cuMipmappedArrayGetSparseProperties(void *sparseProperties, uint64_t mipmap, uint32_t how) {
   int32_t r;
+  if (!sparseProperties) return CUDA_ERROR_INVALID_VALUE;
   if (mipmap && (r = scuda_check(mipmap, KIND_CUmipmappedArray))) return r;
   uint64_t n_sparseProperties = sparseProperties ? 1 : 0;
   if (n_sparseProperties > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -4413,6 +4455,7 @@ int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t how) {
 
 int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize, uint32_t how) {
   int32_t r;
+  if (!dynamicSmemSize) return CUDA_ERROR_INVALID_VALUE;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_dynamicSmemSize = dynamicSmemSize ? 1 : 0;
   if (n_dynamicSmemSize > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -4440,6 +4483,7 @@ int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmem
 
 int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t how) {
   int32_t r;
+  if (!numBlocks) return CUDA_ERROR_INVALID_VALUE;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_numBlocks = numBlocks ? 1 : 0;
   if (n_numBlocks > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -4467,6 +4511,7 @@ int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlock
 
 int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags, uint32_t how) {
   int32_t r;
+  if (!numBlocks) return CUDA_ERROR_INVALID_VALUE;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_numBlocks = numBlocks ? 1 : 0;
   if (n_numBlocks > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -5261,6 +5306,7 @@ int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint6
 
 int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc, uint32_t how) {
   int32_t r;
+  if (!pSurfObject) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pSurfObject = pSurfObject ? 1 : 0;
   if (n_pSurfObject > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
@@ -5302,6 +5348,7 @@ int32_t scuda_wire_cuSurfObjectDestroy(uint64_t surfObject, uint32_t how) {
 
 int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObject, uint32_t how) {
   int32_t r;
+  if (!pResDesc) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
   if (n_pResDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -5333,6 +5380,7 @@ int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObje
 
 int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
+  if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_globalDim = globalDim ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
@@ -5380,6 +5428,7 @@ int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataTy
 
 int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
+  if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_globalDim = globalDim ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
@@ -5424,6 +5473,7 @@ int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDa
 
 int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
+  if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_globalDim = globalDim ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
@@ -5490,6 +5540,7 @@ int32_t scuda_wire_cuTensorMapReplaceAddress(void *tensorMap, void *globalAddres
 
 int32_t scuda_wire_cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc, uint32_t how) {
   int32_t r;
+  if (!pTexObject) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pTexObject = pTexObject ? 1 : 0;
   if (n_pTexObject > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
@@ -5537,6 +5588,7 @@ int32_t scuda_wire_cuTexObjectDestroy(uint64_t texObject, uint32_t how) {
 
 int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject, uint32_t how) {
   int32_t r;
+  if (!pResDesc) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
   if (n_pResDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -5568,6 +5620,7 @@ int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject
 
 int32_t scuda_wire_cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t texObject, uint32_t how) {
   int32_t r;
+  if (!pResViewDesc) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResViewDesc = pResViewDesc ? 1 : 0;
   if (n_pResViewDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -5592,6 +5645,7 @@ int32_t scuda_wire_cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t t
 
 int32_t scuda_wire_cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject, uint32_t how) {
   int32_t r;
+  if (!pTexDesc) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pTexDesc = pTexDesc ? 1 : 0;
   if (n_pTexDesc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "d61afc6d8ae6e4d2f5b8d29118c7cbe0e4a53cfd883d93887f1be1964ccad878"
+#define SCUDA_DIGEST "bfc860dea99a067dd6e520ea5cc958145aa0099e6a7e24855975dcadde06a1bc"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -1942,6 +1942,7 @@ int32_t scuda_hand_cuCtxPushCurrent(uint64_t ctx);
 int32_t scuda_hand_cuCtxPushCurrent_v2(uint64_t ctx);
 int32_t scuda_hand_cuCtxSetCurrent(uint64_t ctx);
 void scuda_post_cuCtxSetLimit(int32_t limit, uint64_t value);
+int scuda_pre_cuCtxSynchronize(int32_t *r);
 void scuda_post_cuCtxSynchronize(void);
 void scuda_post_cuCtxSynchronize_v2(uint64_t ctx);
 int32_t scuda_hand_cuDeviceComputeCapability(int32_t *major, int32_t *minor, int32_t dev);

@@ -386,7 +386,9 @@ SCUDA_EXPORT int32_t cuCtxSetSharedMemConfig(int32_t config) {
 SCUDA_EXPORT int32_t cuCtxSynchronize(void) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuCtxSynchronize))();
   int32_t r;
-  r = scuda_wire_cuCtxSynchronize(0);
+  int pre = scuda_pre_cuCtxSynchronize(&r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuCtxSynchronize((pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuCtxSynchronize();
   return r;
 }

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "d61afc6d8ae6e4d2f5b8d29118c7cbe0e4a53cfd883d93887f1be1964ccad878";
+const char nvml_digest[] = "bfc860dea99a067dd6e520ea5cc958145aa0099e6a7e24855975dcadde06a1bc";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},
