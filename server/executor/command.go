@@ -101,11 +101,23 @@ func (s *Session) step() (bool, error) {
 	return true, s.execute(&s.cmd)
 }
 
+// contextless operations go without a context: the client may name one that does not exist yet.
+func contextless(op uint16) bool {
+	switch op {
+	case wire.OpPrimary, wire.OpModuleHave, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpBye:
+		return true
+	}
+	return false
+}
+
 func (s *Session) execute(c *command) error {
 	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut {
 		return protocolError("%s with bulk data", OpName(c.Op))
 	}
-	r := s.enter(c.Context)
+	r := cuda.CUDA_SUCCESS
+	if !contextless(c.Op) {
+		r = s.enter(c.Context)
+	}
 	var err error
 	switch {
 	case r != cuda.CUDA_SUCCESS && c.Flags&transport.FlagBulk != 0:
