@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -42,15 +41,17 @@ func TestMain(m *testing.M) {
 }
 
 func setUp(m *testing.M) (int, error) {
-	_, file, _, _ := runtime.Caller(0)
-	root = filepath.Dir(filepath.Dir(file))
+	folder, err := os.Getwd()
+	if err != nil {
+		return 1, err
+	}
+	root = filepath.Dir(folder)
 	scuda, lib, kernels = filepath.Join(root, "build/scuda"), filepath.Join(root, "build/lib"), filepath.Join(root, "testdata/kernels")
 	for _, path := range []string{scuda, lib + "/libcuda.so.1", lib + "/libnvidia-ml.so.1", lib + "/libscuda.so", lib + "/libscuda-core.so", root + "/shim/include/cuda.h"} {
 		if _, err := os.Stat(path); err != nil {
 			return 1, fmt.Errorf("%w: run make build first", err)
 		}
 	}
-	var err error
 	if programs, err = os.MkdirTemp("", "scuda-e2e-"); err != nil {
 		return 1, err
 	}
