@@ -226,6 +226,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   *scuda_limits_changed(s) = 0;
   s->id = 0;
   int32_t r = primary(dev, verb, 0);
+  s->sticky = CUDA_SUCCESS;
   scuda_unlock(&primary_lock);
   scuda_ranges_forget_context(scuda_gpus[dev].primary);
   return r;

@@ -94,7 +94,7 @@ struct scuda_slot {            /* 64 bytes; its address is the handle */
   void *data;                  /* by kind */
   uint64_t id;                 /* cached cuCtxGetId, cuStreamGetId; 0: not known */
   int32_t device;
-  uint32_t next_free;
+  union { uint32_t next_free; int32_t sticky; }; /* contexts: the error that ended it; every later call gives it */
   uint64_t word[2];
   uint8_t object[8];           /* contexts: its address stands for the legacy stream, streams: for the stream (CTX_STREAM) */
 };
@@ -116,7 +116,7 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 
 /* ---- commands (ring.c) ---- */
 enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4 };
-struct scuda_cmd { uint8_t *payload; uint64_t end; uint32_t answer; struct scuda_thread *thread; };
+struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer; struct scuda_thread *thread; };
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
   int bad;

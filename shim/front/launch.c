@@ -97,6 +97,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
     }
   }
   r = scuda_send(&c);
+  if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds)) r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && !r) __atomic_store_n(&f->good_config, config, __ATOMIC_RELAXED);
   return r;
 }

@@ -57,6 +57,25 @@ static int wait_for_room(uint32_t size) {
 
 uint64_t scuda_header_context(struct scuda_thread *t) { return t->current && scuda_context_usable(t->current) ? t->current : 0; }
 
+/* Errors of a kernel that end its context for good. */
+static int is_sticky(int32_t result) {
+  switch (result) {
+  case CUDA_ERROR_ECC_UNCORRECTABLE:
+  case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+  case CUDA_ERROR_ILLEGAL_ADDRESS:
+  case CUDA_ERROR_LAUNCH_TIMEOUT:
+  case CUDA_ERROR_ASSERT:
+  case CUDA_ERROR_HARDWARE_STACK_ERROR:
+  case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+  case CUDA_ERROR_MISALIGNED_ADDRESS:
+  case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+  case CUDA_ERROR_INVALID_PC:
+  case CUDA_ERROR_LAUNCH_FAILED:
+    return 1;
+  }
+  return 0;
+}
+
 int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload) {
   if (SCUDA_UNLIKELY(!scuda_remote()))
     return atomic_load(&scuda_live.mode) == SCUDA_ENDED ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
@@ -69,7 +88,11 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   }
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
-  if ((scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
+  if (!(flags & SCUDA_ANSWER)) { /* answered calls get the error from the server itself */
+    const struct scuda_slot *s = scuda_slot(context);
+    if (SCUDA_UNLIKELY(s && s->sticky)) return s->sticky;
+  }
   uint32_t size = HEADER + (uint32_t)payload;
 
   scuda_lock(&lock);
@@ -87,6 +110,7 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   memcpy(p + 24, last, 8);
   c->payload = p + HEADER;
   c->thread = t;
+  c->context = context;
   c->answer = flags & SCUDA_ANSWER;
   tail += size;
   c->end = tail;
@@ -102,6 +126,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   publish(c);
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
+  if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_slot(c->context)->sticky = call.result;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
   return call.result;
 }
