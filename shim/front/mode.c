@@ -1,6 +1,7 @@
 /* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what holds after fork. */
 #define _GNU_SOURCE
 #include "front.h"
+#include "net.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -161,8 +162,27 @@ int32_t scuda_hand_cuInit(uint32_t flags) {
   return CUDA_SUCCESS;
 }
 
+/* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for in C. */
+static int32_t version_without_core(void) {
+  static _Atomic int32_t known;
+  int32_t version = atomic_load(&known);
+  if (version) return version;
+  scuda_lock(&connect_lock);
+  if (atomic_load(&connect_result) < 0) {
+    if (scuda_net_driver_version(&version)) atomic_store(&connect_result, CUDA_ERROR_SYSTEM_NOT_READY);
+    else atomic_store(&known, version);
+  }
+  scuda_unlock(&connect_lock);
+  return version;
+}
+
 int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
+  int32_t early = atomic_load(&connect_result) < 0 ? version_without_core() : 0;
+  if (early > 0) {
+    *version = early;
+    return CUDA_SUCCESS;
+  }
   int32_t result = scuda_connect();
   if (!result) *version = scuda_boot.driver_version;
   return result;

@@ -15,13 +15,16 @@ static int must(const char *name, int result) {
   return result;
 }
 
-static int prepare(const char *when) {
+static int make_current(void) {
   void *ctx;
-  if (!*when) return 0;
-  if (must("cuInit", ((int (*)(unsigned))dlsym(lib, "cuInit"))(0))) return 1;
-  if (!strcmp(when, "init")) return 0;
   if (must("cuDevicePrimaryCtxRetain", ((int (*)(void **, int))dlsym(lib, "cuDevicePrimaryCtxRetain"))(&ctx, 0))) return 1;
   return must("cuCtxSetCurrent", ((int (*)(void *))dlsym(lib, "cuCtxSetCurrent"))(ctx));
+}
+
+static int prepare(const char *when) {
+  if (!*when) return 0;
+  if (must("cuInit", ((int (*)(unsigned))dlsym(lib, "cuInit"))(0))) return 1;
+  return strcmp(when, "init") ? make_current() : 0;
 }
 
 int main(int argc, char **argv) {
@@ -46,6 +49,7 @@ int main(int argc, char **argv) {
   }
   while (fscanf(names, "%255s", name) == 1) {
     fn f = (fn)dlsym(lib, name);
+    if (!strcmp(argv[3], "context") && make_current()) return 3;   /* some functions take it away */
     /* the calls before it may have ended or popped the context */
     if (!strcmp(argv[3], "context") && prepare(argv[3])) return 3;
     printf("%s", name);
