@@ -10,6 +10,12 @@ static void CUDA_CB writes(void *user) {
   memset(pin, (int)(intptr_t)user, N);
 }
 
+static int seen;
+static void CUDA_CB reads(void *user) {
+  (void)user;
+  seen = pin[0] == pin[N - 1] ? pin[N - 1] : -1;
+}
+
 static CUfunction spin;
 static CUevent event;
 static void *launches(void *cycles) {
@@ -66,6 +72,45 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N; i++) CHECK(got[i] == 0x40 + round, "host function, then upload: [%d] = %02x", i, got[i]);
   }
   printf("pinned order ok\n");
+
+  // Whatever tells the program that a download is done, the bytes are there: an event waited for or asked about, the stream, another stream
+  // behind the event, the context, a host function behind the copy.
+  for (int round = 0; round < 18; round++) {
+    int want = 0x60 + round;
+    CUresult r;
+    memset(pin, 0x11, N);
+    CK(cuMemsetD8Async(a, want, N, s));
+    if (round % 2) CK(LAUNCH(spin, 1, 1, 0, s, &cycles));
+    CK(cuMemcpyDtoHAsync(pin, a, N, s));
+    CK(cuEventRecord(event, s));
+    switch (round % 6) {
+    case 0: CK(cuEventSynchronize(event)); break;
+    case 1:
+      while ((r = cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {
+      }
+      CK(r);
+      break;
+    case 2:
+      while ((r = cuStreamQuery(s)) == CUDA_ERROR_NOT_READY) {
+      }
+      CK(r);
+      break;
+    case 3:
+      CK(cuStreamWaitEvent(t, event, 0));
+      CK(cuStreamSynchronize(t));
+      break;
+    case 4: CK(cuCtxSynchronize()); break;
+    case 5:
+      seen = 0;
+      CK(cuLaunchHostFunc(s, reads, NULL));
+      CK(cuStreamSynchronize(s));
+      CHECK(seen == want, "round %d: the host function saw %02x, not %02x", round, seen, want);
+      break;
+    }
+    for (int i = 0; i < N; i++) CHECK(pin[i] == want, "round %d: told that the download is done, but [%d] = %02x, not %02x", round, i, pin[i], want);
+    CK(cuStreamSynchronize(s));
+  }
+  printf("downloads ok\n");
 
   // Thread A launches, thread B synchronises: B's wait covers A's launch.
   pthread_t thread;
