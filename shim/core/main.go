@@ -7,6 +7,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -80,5 +81,5 @@ func hello() transport.Hello {
 }
 
 func logLine(level int32, text string) {
-	logger().Log(nil, slog.Level(level), text) //nolint:staticcheck // no context comes from C
+	logger().Log(context.Background(), slog.Level(level), text)
 }

@@ -152,7 +152,7 @@ func (s *Session) lead(w *waiter) bool {
 			idle, i = time.Now(), 0
 		case err != transport.ErrAgain:
 			s.fail(err)
-			return true // fail has completed w
+			return true // whoever failed first completes w
 		case time.Since(idle) < spin:
 			nap(i)
 		default:

@@ -61,7 +61,7 @@ func (s *Session) ask(command, bulk []byte) (int32, error) {
 	w := s.waiter(transport.CoreThread)
 	if s.enroll(w, nil) {
 		if err := s.sendOwn(command, bulk); err != nil {
-			s.fail(err)
+			s.broken(err)
 		}
 		s.await(w)
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/binary"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -44,7 +45,7 @@ func (s *Session) flush(end uint64) {
 		stuck, err := s.drain(end)
 		s.send.Unlock()
 		if err != nil {
-			s.fail(err)
+			s.broken(err)
 			return
 		}
 		head := atomic.LoadUint64(&s.shared.Head)
@@ -92,7 +93,7 @@ func (s *Session) scan(tail uint64) (uint64, error) {
 	for end < tail && end-s.send.head < maxFrameFromRing {
 		size, flags := s.command(end)
 		if size < transport.CommandHeaderSize || size%8 != 0 || size > transport.MaxCommand || size > tail-end {
-			return 0, protocol("the program's command ring is damaged (a command of %d bytes at %d)", size, end)
+			return 0, fmt.Errorf("the program's command ring is damaged (a command of %d bytes at %d); did the program write over it?", size, end)
 		}
 		if flags&transport.FlagBulk != 0 {
 			break
@@ -200,7 +201,7 @@ func (s *Session) Bulk(end uint64, data []byte) int32 {
 	err := s.bulk(end, data)
 	s.send.Unlock()
 	if err != nil {
-		s.fail(err)
+		s.broken(err)
 		return s.lost()
 	}
 	s.flush(end)
@@ -217,7 +218,7 @@ func (s *Session) bulk(end uint64, data []byte) error {
 			return err
 		}
 		if !stuck {
-			return protocol("no bulk command ends at %d", end)
+			return fmt.Errorf("no bulk command ends at %d of the command ring", end)
 		}
 		if size, _ := s.command(s.send.head); s.send.head+size == end {
 			break

@@ -164,7 +164,7 @@ func (s *Session) fail(err error) {
 	if s.failed.Swap(true) {
 		return
 	}
-	s.end(Unavailable)
+	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(Unavailable))
 	s.mu.Lock()
 	notice := s.mu.notice
 	s.mu.Unlock()
@@ -175,6 +175,13 @@ func (s *Session) fail(err error) {
 	s.log.Error("the session with the scuda server "+s.conn.Remote()+" is lost: "+why+
 		". All further CUDA calls of this process fail with CUDA_ERROR_DEVICE_UNAVAILABLE (46). Look into the server's log, then start the program again.",
 		"session", s.welcome.Session)
+	s.end(Unavailable) // after the line is out: a program may end as soon as its call returns
+}
+
+// broken ends the session after a failed write: the server may have said why before it closed.
+func (s *Session) broken(err error) {
+	s.lastWords()
+	s.fail(err)
 }
 
 func reason(err error) string {
@@ -198,15 +205,20 @@ func (s *Session) end(result int32) {
 	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(result))
 	s.conn.Shutdown()
 	s.cancel()
-	s.reader.busy.Lock() // nothing is received from now on
-	s.reader.busy.Unlock()
+	s.releaseWaiters()
+	s.side.shut()
+	s.wakeAll()
+}
+
+// releaseWaiters gives everybody who waits the session's last result. Nothing may be written to their memory from then on.
+func (s *Session) releaseWaiters() {
+	s.reader.busy.Lock()
+	defer s.reader.busy.Unlock()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for s.mu.waiting != nil {
 		s.complete(s.mu.waiting, s.lost(), 0)
 	}
-	s.mu.Unlock()
-	s.side.shut()
-	s.wakeAll()
 }
 
 // wakeAll wakes whoever sleeps for other reasons than a reply.

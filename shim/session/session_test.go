@@ -126,18 +126,19 @@ func (f *front) bulkCall(s *Session, thread uint32, data []byte) int32 {
 
 func TestBulkWhileRepliesArePending(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<14)
-	sums := make(map[uint32]uint64)
+	var mu sync.Mutex // guards both maps
+	sums, want := make(map[uint32]uint64), make(map[uint32]uint64)
 	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+		mu.Lock()
 		for _, c := range bulk {
 			sums[h.Thread] += uint64(c)
 		}
+		mu.Unlock()
 		if h.Flags&transport.FlagAnswer != 0 { // a long answer that the client has to take while it uploads
 			p.reply(h, 0, make([]byte, 300_000))
 		}
 	}
 	s, text := p.open(f, nil)
-	want := make(map[uint32]uint64)
-	var mu sync.Mutex
 	within(t, func() {
 		var wg sync.WaitGroup
 		for i := range uint32(8) {
@@ -167,6 +168,8 @@ func TestBulkWhileRepliesArePending(t *testing.T) {
 		}
 		wg.Wait()
 	})
+	mu.Lock()
+	defer mu.Unlock()
 	for i, sum := range want {
 		if sums[i] != sum {
 			t.Errorf("thread %d: checksum %d arrived, expected %d", i, sums[i], sum)
@@ -301,8 +304,13 @@ func TestHostFunctions(t *testing.T) {
 		f      HostFunction
 		status int32
 	}
+	var mu sync.Mutex
 	var runs []run
-	s, text := p.open(f, func(f HostFunction, status int32) { runs = append(runs, run{f, status}) })
+	s, text := p.open(f, func(f HostFunction, status int32) {
+		mu.Lock()
+		defer mu.Unlock()
+		runs = append(runs, run{f, status})
+	})
 	once := s.HostFunction(HostFunction{Func: 1, User: 10})
 	callback := s.HostFunction(HostFunction{Func: 2, User: 20, Stream: 0x77, Kind: 1})
 	captured := s.HostFunction(HostFunction{Func: 3, Keep: true})
@@ -321,6 +329,8 @@ func TestHostFunctions(t *testing.T) {
 			}
 		}
 	})
+	mu.Lock()
+	defer mu.Unlock()
 	want := []run{{HostFunction{Func: 1, User: 10}, 0}, {HostFunction{Func: 2, User: 20, Stream: 0x77, Kind: 1}, 700}, {HostFunction{Func: 3, Keep: true}, 0}, {HostFunction{Func: 3, Keep: true}, 0}}
 	if !slices.Equal(runs, want) {
 		t.Errorf("ran %+v", runs)
@@ -376,6 +386,7 @@ func TestPull(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
+	var mu sync.Mutex
 	store := make(map[string][]byte)
 	refuse := false
 	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
@@ -383,6 +394,8 @@ func TestImages(t *testing.T) {
 			echo(p, h, payload, bulk)
 			return
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		switch key := string(payload[:32]); h.Op {
 		case wire.OpModuleHave:
 			if store[key] == nil {
@@ -413,9 +426,13 @@ func TestImages(t *testing.T) {
 		for i := range uint32(4) { // several threads need the same image while others call
 			wg.Go(func() {
 				hash, r, err := s.Image(img, 90)
+				mu.Lock()
+				defer mu.Unlock()
 				if r != 0 || err != nil || len(store[string(hash[:])]) == 0 {
 					t.Errorf("result %d, %v", r, err)
 				}
+			})
+			wg.Go(func() {
 				if r, _ := f.call(s, opEcho, i, nil, nil); r != opEcho {
 					t.Errorf("call: %d", r)
 				}
@@ -423,6 +440,7 @@ func TestImages(t *testing.T) {
 		}
 		wg.Wait()
 	})
+	mu.Lock()
 	if len(store) != 1 {
 		t.Errorf("%d images", len(store))
 	}
@@ -431,10 +449,11 @@ func TestImages(t *testing.T) {
 			t.Errorf("%d bytes arrived, %v", len(got), err)
 		}
 	}
+	refuse = true
+	mu.Unlock()
 	if _, r, err := s.Image(img, 60); r != NoBinary || !errors.Is(err, fatbin.ErrNoMatch) {
 		t.Errorf("for sm_60: %d, %v", r, err)
 	}
-	refuse = true
 	if _, r, err := s.Image(img, 75); r != 2 || err == nil {
 		t.Errorf("refused: %d, %v", r, err)
 	}
@@ -457,14 +476,14 @@ func TestServerLoss(t *testing.T) {
 		at   func(f *front, s *Session) // what the client does when it happens
 		says string
 	}{
-		{"end during a call", shut, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "closed the connection"},
+		{"end during a call", shut, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "has ended"},
 		{"garbage during a call", garbage, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "not the protocol"},
 		{"half a reply", func(p *peer) {
 			p.mu.Lock()
 			_, _ = p.main.Write(transport.MessageHeader{Len: 800, Type: transport.MsgReply}.Append(nil))
 			p.main.Close()
 			p.mu.Unlock()
-		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, make([]byte, 800)) }, "closed the connection"},
+		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, make([]byte, 800)) }, "has ended"},
 		{"a reply that nobody asked for", func(p *peer) {
 			for range 2 {
 				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 77}, nil)
