@@ -1,0 +1,260 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParseAddress(t *testing.T) {
+	for in, want := range map[string]string{
+		"gpu7": "gpu7:14833", "gpu7:99": "gpu7:99", "10.0.0.1": "10.0.0.1:14833", "10.0.0.1:0": "10.0.0.1:0", ":14833": ":14833",
+		"[::1]": "[::1]:14833", "[::1]:5": "[::1]:5", "fe80::1": "[fe80::1]:14833", "[fe80::1%eth0]:7": "[fe80::1%eth0]:7",
+		"": "", "a b": "", "gpu7:": "", "gpu7:http": "", "gpu7:65536": "", "gpu7:-1": "", "gpu7:+5": "", "gpu7:05": "", "[::1": "", "[::1]x": "", "[::1]:": "", "a:b:c": "", "http://x": "",
+		"x]:1": "", "[[::1]]": "",
+	} {
+		got, err := ParseAddress(in)
+		if got != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, ErrAddress) {
+			t.Errorf("%q: %q, %v; expected %q", in, got, err, want)
+		}
+	}
+}
+
+func FuzzParseAddress(f *testing.F) {
+	f.Add("[::1]:5")
+	f.Add("host:1")
+	f.Fuzz(func(t *testing.T, s string) {
+		full, err := ParseAddress(s)
+		if err != nil {
+			return
+		}
+		if again, err := ParseAddress(full); err != nil || again != full {
+			t.Errorf("%q gives %q, which gives %q, %v", s, full, again, err)
+		}
+		if _, _, err := net.SplitHostPort(full); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// serve accepts one connection and gives it to f.
+func serve(t *testing.T, f func(c *net.TCPConn)) string {
+	t.Helper()
+	l, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c, err := l.AcceptTCP(); err == nil {
+			defer c.Close()
+			f(c)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+func answer(t *testing.T, w *Welcome) func(c *net.TCPConn) {
+	return func(c *net.TCPConn) {
+		if _, err := ReadPreface(c, nil); err != nil {
+			t.Error(err)
+		}
+		b, err := AppendWelcome(nil, w)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = c.Write(b)
+		_, _ = io.Copy(c, c) // then echo
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	wrongVersion, err := AppendWelcome(nil, &Welcome{Status: StatusVersion, Error: "no"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrongVersion[len(Magic)] = 9
+	write := func(s string) func(*net.TCPConn) {
+		return func(c *net.TCPConn) {
+			_, _ = c.Write([]byte(s))
+			_, _ = io.Copy(io.Discard, c)
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		address string
+		kind    error
+		says    []string // cause and remedy
+	}{
+		{"bad address", "a b", ErrAddress, []string{`"a b"`, "HOST:PORT"}},
+		{"unknown host", "no-such-host.invalid:1", ErrUnknownHost, []string{"no-such-host.invalid", "SCUDA_SERVER"}},
+		{"refused", closed.Addr().String(), ErrRefused, []string{"refused", "scuda -l"}},
+		{"silent", serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }), ErrTimeout, []string{"does not answer", "check that a scuda server"}},
+		{"closes", serve(t, func(c *net.TCPConn) {}), ErrClosed, []string{"closed the connection", "log"}},
+		{"half a welcome", serve(t, func(c *net.TCPConn) {
+			_, _ = ReadPreface(c, nil)
+			_, _ = c.Write([]byte(Magic))
+		}), ErrClosed, []string{"closed the connection"}},
+		{"garbage", serve(t, write("SSH-2.0-OpenSSH_9.2\r\n")), ErrNotScuda, []string{"not a scuda server", "SSH-2.0", "check host and port"}},
+		{"garbage that is short", serve(t, func(c *net.TCPConn) {
+			_, _ = ReadPreface(c, nil)
+			_, _ = c.Write([]byte("nope\n"))
+		}), ErrNotScuda, []string{"not a scuda server"}},
+		{"garbage behind the magic", serve(t, write(Magic+"\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")), ErrNotScuda, []string{"the limit is"}},
+		{"version", serve(t, write(string(wrongVersion))), ErrVersion, []string{"version 9", "version 1", "same scuda release"}},
+		{"token", serve(t, answer(t, &Welcome{Status: StatusToken})), ErrToken, []string{"refused the token", "SCUDA_TOKEN"}},
+		{"digest", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "aa and bb"})), ErrDigest, []string{"aa and bb", "same scuda release"}},
+		{"busy", serve(t, answer(t, &Welcome{Status: StatusBusy})), ErrBusy, []string{"no room", "--max-sessions"}},
+		{"draining", serve(t, answer(t, &Welcome{Status: StatusDraining})), ErrDraining, []string{"shutting down"}},
+		{"session", serve(t, answer(t, &Welcome{Status: StatusSession})), ErrSession, []string{"session"}},
+		{"failed", serve(t, answer(t, &Welcome{Status: StatusFailed, Error: "no driver"})), ErrServer, []string{"no driver", "log"}},
+		{"status of the future", serve(t, answer(t, &Welcome{Status: 77, Error: "x"})), ErrServer, []string{"77"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := t.Context()
+			if c.kind == ErrTimeout {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+			}
+			conn, _, err := Dial(ctx, c.address, []byte("tok"), &Hello{Kind: KindInfo})
+			var e *Error
+			if conn != nil || !errors.Is(err, c.kind) || !errors.As(err, &e) {
+				t.Fatalf("%v, expected %v", err, c.kind)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%q does not say %q", err, s)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q has more than one line", err)
+			}
+		})
+	}
+}
+
+func TestDialCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	address := serve(t, func(c *net.TCPConn) {
+		cancel()
+		_, _ = io.Copy(io.Discard, c)
+	})
+	if _, _, err := Dial(ctx, address, nil, &Hello{}); err == nil {
+		t.Error("a cancelled handshake succeeded")
+	}
+}
+
+func TestConn(t *testing.T) {
+	address := serve(t, answer(t, &Welcome{Session: "s"}))
+	conn, w, err := Dial(t.Context(), address, nil, &Hello{Kind: KindCUDA})
+	if err != nil || w.Session != "s" || conn.Transport() != "tcp" || conn.Remote() != address {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	for opt, want := range map[[2]int]int{
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY}: 1, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}: 1, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}: 5,
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}: 3, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}: 3, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 15000,
+	} {
+		if got, err := unix.GetsockoptInt(conn.FD(), opt[0], opt[1]); got != want || err != nil {
+			t.Errorf("socket option %v is %d, expected %d; %v", opt, got, want, err)
+		}
+	}
+	if flags, err := unix.FcntlInt(uintptr(conn.FD()), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("descriptor flags %#x, %v", flags, err)
+	}
+	buf := make([]byte, 64)
+	if _, err := conn.Recv([][]byte{buf}); err != ErrAgain {
+		t.Errorf("nothing to receive: %v", err)
+	}
+	if ev, err := conn.Wait(Readable, time.Millisecond); ev != 0 || err != nil {
+		t.Errorf("wait for nothing: %v, %v", ev, err)
+	}
+	if n, err := conn.Send([][]byte{[]byte("ab"), nil, []byte("cd"), []byte("ef")}); n != 6 || err != nil {
+		t.Fatalf("sent %d, %v", n, err)
+	}
+	if n, err := conn.SendBulk([]byte("gh")); n != 2 || err != nil {
+		t.Fatalf("sent %d, %v", n, err)
+	}
+	var got bytes.Buffer
+	for got.Len() < 8 {
+		if ev, err := conn.Wait(Readable, 10*time.Second); ev != Readable || err != nil {
+			t.Fatalf("wait: %v, %v", ev, err)
+		}
+		a, b := make([]byte, 3), make([]byte, 64)
+		n, err := conn.Recv([][]byte{a, b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Write(append(a, b...)[:n])
+	}
+	if got.String() != "abcdefgh" {
+		t.Errorf("echo %q", got.String())
+	}
+	// Fill the connection: the echo stops as soon as nobody receives.
+	block := make([]byte, 1<<20)
+	for {
+		if _, err := conn.Send([][]byte{block}); err == ErrAgain {
+			if ev, _ := conn.Wait(Writable, 20*time.Millisecond); ev == 0 {
+				break
+			}
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	woken := make(chan Events)
+	go func() {
+		ev, _ := conn.Wait(Writable, -1)
+		woken <- ev
+	}()
+	conn.Shutdown()
+	if ev := <-woken; ev == 0 {
+		t.Error("Shutdown wakes nobody")
+	}
+	if _, err := conn.Send([][]byte{block}); err == nil || err == ErrAgain {
+		t.Errorf("send after the end: %v", err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := conn.Close(); err == nil {
+		t.Error("closed twice")
+	}
+}
+
+func TestRecvEnd(t *testing.T) {
+	address := serve(t, func(c *net.TCPConn) {
+		if _, err := ReadPreface(c, nil); err != nil {
+			t.Error(err)
+		}
+		b, _ := AppendWelcome(nil, &Welcome{})
+		_, _ = c.Write(b)
+	})
+	conn, _, err := Dial(t.Context(), address, nil, &Hello{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Wait(Readable, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Recv([][]byte{make([]byte, 8)}); err != io.EOF {
+		t.Errorf("at the end: %v", err)
+	}
+}
