@@ -76,6 +76,9 @@ func (r *resolver) nameRecords(file, text string) error {
 		if !ok {
 			return &InputError{file, where, f[0] + " is no typedef of the facts"}
 		}
+		if slices.ContainsFunc(r.facts.Layouts, func(rec FactRecord) bool { return rec.Record == under }) {
+			continue // facts of the importer name them
+		}
 		kind, _, _ := strings.Cut(under, " ")
 		anon := kind + " (unnamed " + f[1] + ")"
 		found := false
