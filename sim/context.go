@@ -204,6 +204,13 @@ func (g *GPU) CuCtxCreate_v4(pctx *cuda.CUcontext, params *cuda.CUctxCreateParam
 	return g.CuCtxCreate_v2(pctx, flags, dev)
 }
 
+func (g *GPU) CuCtxCreate_v3(pctx *cuda.CUcontext, _ *cuda.CUexecAffinityParam, n int32, flags uint32, dev cuda.CUdevice) cuda.CUresult {
+	if n != 0 {
+		return cuda.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+	}
+	return g.CuCtxCreate_v2(pctx, flags, dev)
+}
+
 func (g *GPU) CuCtxDestroy_v2(h cuda.CUcontext) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
@@ -297,6 +304,11 @@ func (g *GPU) CuCtxGetDevice_v2(dev *cuda.CUdevice, h cuda.CUcontext) cuda.CUres
 
 func (g *GPU) CuCtxGetFlags(flags *uint32) cuda.CUresult {
 	return g.readContext(0, flags == nil, func(c *cudaContext) { *flags = c.flags })
+}
+
+func (g *GPU) CuCtxSetFlags(flags uint32) cuda.CUresult {
+	bad := flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3
+	return g.readContext(0, bad, func(c *cudaContext) { c.flags = flags | uint32(cuda.CU_CTX_MAP_HOST) })
 }
 
 func (g *GPU) CuCtxGetId(h cuda.CUcontext, id *uint64) cuda.CUresult {

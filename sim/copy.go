@@ -218,6 +218,28 @@ func (g *GPU) CuMemcpy3D_v2(p *cuda.CUDA_MEMCPY3D) cuda.CUresult {
 	return g.copySync(b)
 }
 
+// as3D drops the contexts of a copy between devices: addresses say it all.
+func as3D(p *cuda.CUDA_MEMCPY3D_PEER) *cuda.CUDA_MEMCPY3D {
+	if p == nil {
+		return nil
+	}
+	return &cuda.CUDA_MEMCPY3D{
+		SrcXInBytes: p.SrcXInBytes, SrcY: p.SrcY, SrcZ: p.SrcZ, SrcLOD: p.SrcLOD, SrcMemoryType: p.SrcMemoryType, SrcHost: p.SrcHost,
+		SrcDevice: p.SrcDevice, SrcArray: p.SrcArray, SrcPitch: p.SrcPitch, SrcHeight: p.SrcHeight,
+		DstXInBytes: p.DstXInBytes, DstY: p.DstY, DstZ: p.DstZ, DstLOD: p.DstLOD, DstMemoryType: p.DstMemoryType, DstHost: p.DstHost,
+		DstDevice: p.DstDevice, DstArray: p.DstArray, DstPitch: p.DstPitch, DstHeight: p.DstHeight,
+		WidthInBytes: p.WidthInBytes, Height: p.Height, Depth: p.Depth,
+	}
+}
+
+func (g *GPU) CuMemcpy3DPeer(p *cuda.CUDA_MEMCPY3D_PEER) cuda.CUresult {
+	return g.CuMemcpy3D_v2(as3D(p))
+}
+
+func (g *GPU) CuMemcpy3DPeerAsync(p *cuda.CUDA_MEMCPY3D_PEER, s cuda.CUstream) cuda.CUresult {
+	return g.CuMemcpy3DAsync_v2(as3D(p), s)
+}
+
 func (g *GPU) CuMemcpy3DAsync_v2(p *cuda.CUDA_MEMCPY3D, s cuda.CUstream) cuda.CUresult {
 	b, r := g.box3D(p)
 	if r != ok {

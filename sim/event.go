@@ -10,6 +10,7 @@ import (
 // event is a place in a stream: the task that its last record put there, or the nodes that a captured record stands behind.
 type event struct {
 	ctx      *cudaContext
+	handle   cuda.CUevent
 	flags    uint32
 	recorded *task
 	capture  *capture
@@ -21,7 +22,8 @@ func (e *event) owner() *cudaContext { return e.ctx }
 func (e *event) timing() bool { return e.flags&uint32(cuda.CU_EVENT_DISABLE_TIMING) == 0 }
 
 func (g *GPU) enterEvent(h cuda.CUevent) (*event, cuda.CUresult) {
-	if _, r := g.enter(); r != ok {
+	_, r := g.enter()
+	if r != ok {
 		return nil, r
 	}
 	e, r := find[*event](g, h)
@@ -48,7 +50,9 @@ func (g *GPU) CuEventCreate(ph *cuda.CUevent, flags uint32) cuda.CUresult {
 	case flags&uint32(cuda.CU_EVENT_INTERPROCESS) != 0:
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
-	*ph = cuda.CUevent(g.objects.add(&event{ctx: c, flags: flags}))
+	e := &event{ctx: c, flags: flags}
+	e.handle = cuda.CUevent(g.objects.add(e))
+	*ph = e.handle
 	return ok
 }
 
@@ -67,12 +71,12 @@ func (g *GPU) CuEventRecord(h cuda.CUevent, hs cuda.CUstream) cuda.CUresult {
 }
 
 func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uint32) cuda.CUresult {
-	e, r := g.enterEvent(h)
+	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	s, r := g.stream(e.ctx, hs)
+	e, r := find[*event](g, h)
 	switch {
 	case r != ok:
 		return r

@@ -22,6 +22,7 @@ type node struct {
 	handle cuda.CUgraphNode
 	op     op
 	deps   []*node
+	origin *node // the one that this is a clone of
 }
 
 // exec is a CUgraphExec: a copy of a graph, in an order that keeps its dependencies.
@@ -148,12 +149,8 @@ func (g *GPU) nodesOf(gr *graph, array *cuda.CUgraphNode, data *cuda.CUgraphEdge
 	if array == nil || n > 1<<24 {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if data != nil {
-		for _, d := range sliceOf(data, n) {
-			if d != (cuda.CUgraphEdgeData{}) {
-				return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
-			}
-		}
+	if !noEdgeData(data, n) {
+		return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	nodes := make([]*node, 0, n)
 	for _, h := range sliceOf(array, n) {
@@ -246,6 +243,7 @@ func (g *GPU) clone(gr *graph) (*graph, map[*node]*node) {
 			o = g.childOp(sub)
 		}
 		of[n] = g.addNode(c, o, deps)
+		of[n].origin = n
 		if child, isChild := o.params.(*graph); isChild {
 			child.parent = of[n]
 		}
@@ -405,6 +403,33 @@ func (g *GPU) CuGraphRemoveDependencies(h cuda.CUgraph, from, to *cuda.CUgraphNo
 		b.deps = slices.Delete(b.deps, i, i+1)
 		return true
 	})
+}
+
+// noEdgeData says whether the edges are plain ones, which are all there are here.
+func noEdgeData(data *cuda.CUgraphEdgeData, n uint64) bool {
+	if data == nil || n > 1<<24 {
+		return true
+	}
+	for _, d := range sliceOf(data, n) {
+		if d != (cuda.CUgraphEdgeData{}) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *GPU) CuGraphAddDependencies_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64) cuda.CUresult {
+	if !noEdgeData(data, n) {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return g.CuGraphAddDependencies(h, from, to, n)
+}
+
+func (g *GPU) CuGraphRemoveDependencies_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64) cuda.CUresult {
+	if !noEdgeData(data, n) {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return g.CuGraphRemoveDependencies(h, from, to, n)
 }
 
 func (g *GPU) changeEdges(h cuda.CUgraph, from, to *cuda.CUgraphNode, n uint64, change func(a, b *node) bool) cuda.CUresult {
@@ -627,4 +652,14 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 	}
 	x.steps = steps
 	return ok
+}
+
+func (g *GPU) CuGraphExecUpdate(h cuda.CUgraphExec, hg cuda.CUgraph, errNode *cuda.CUgraphNode, result *cuda.CUgraphExecUpdateResult) cuda.CUresult {
+	if errNode == nil || result == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	var info cuda.CUgraphExecUpdateResultInfo
+	r := g.CuGraphExecUpdate_v2(h, hg, &info)
+	*errNode, *result = info.ErrorNode, info.Result
+	return r
 }

@@ -271,3 +271,63 @@ func (g *GPU) withStep(hx cuda.CUgraphExec, h cuda.CUgraphNode, bad bool, use fu
 	}
 	return cuda.CUDA_ERROR_INVALID_VALUE
 }
+
+func (g *GPU) CuGraphEventRecordNodeGetEvent(h cuda.CUgraphNode, out *cuda.CUevent) cuda.CUresult {
+	return params(g, h, out == nil, func(e *event) { *out = e.handle })
+}
+
+func (g *GPU) CuGraphEventWaitNodeGetEvent(h cuda.CUgraphNode, out *cuda.CUevent) cuda.CUresult {
+	return g.CuGraphEventRecordNodeGetEvent(h, out)
+}
+
+func (g *GPU) CuGraphEventRecordNodeSetEvent(h cuda.CUgraphNode, e cuda.CUevent) cuda.CUresult {
+	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD, g.eventOp(e, g.recordOp))
+}
+
+func (g *GPU) CuGraphEventWaitNodeSetEvent(h cuda.CUgraphNode, e cuda.CUevent) cuda.CUresult {
+	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, g.eventOp(e, g.waitOp))
+}
+
+func (g *GPU) CuGraphExecEventRecordNodeSetEvent(hx cuda.CUgraphExec, h cuda.CUgraphNode, e cuda.CUevent) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD, g.eventOp(e, g.recordOp))
+}
+
+func (g *GPU) CuGraphExecEventWaitNodeSetEvent(hx cuda.CUgraphExec, h cuda.CUgraphNode, e cuda.CUevent) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, g.eventOp(e, g.waitOp))
+}
+
+func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, child cuda.CUgraph) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_GRAPH, func() (op, cuda.CUresult) {
+		gr, found := lookup[*graph](g, child)
+		if !found {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		steps, r := g.stepsOf(gr)
+		o := g.childOp(gr)
+		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
+		return o, r
+	})
+}
+
+func (g *GPU) CuGraphMemFreeNodeGetParams(h cuda.CUgraphNode, out *cuda.CUdeviceptr) cuda.CUresult {
+	return params(g, h, out == nil, func(r *region) { *out = cuda.CUdeviceptr(r.base) })
+}
+
+func (g *GPU) CuGraphNodeFindInClone(out *cuda.CUgraphNode, h cuda.CUgraphNode, hc cuda.CUgraph) cuda.CUresult {
+	n, r := g.enterNode(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	c, found := lookup[*graph](g, hc)
+	if !found || out == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	for _, x := range c.nodes {
+		if x.origin == n {
+			*out = x.handle
+			return ok
+		}
+	}
+	return cuda.CUDA_ERROR_INVALID_VALUE
+}

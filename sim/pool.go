@@ -67,6 +67,41 @@ func (g *GPU) CuDeviceSetMemPool(dev cuda.CUdevice, h cuda.CUmemoryPool) cuda.CU
 	return ok
 }
 
+// poolPlace finds the device whose pools a call names by location and type.
+func (g *GPU) poolPlace(location *cuda.CUmemLocation, kind cuda.CUmemAllocationType) (cuda.CUdevice, cuda.CUresult) {
+	switch {
+	case location == nil || kind != cuda.CU_MEM_ALLOCATION_TYPE_PINNED:
+		return 0, cuda.CUDA_ERROR_INVALID_VALUE
+	case location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE:
+		return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUdevice(location.Id), ok
+}
+
+func (g *GPU) CuMemGetDefaultMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocation, kind cuda.CUmemAllocationType) cuda.CUresult {
+	dev, r := g.poolPlace(location, kind)
+	if r != ok {
+		return r
+	}
+	return g.CuDeviceGetDefaultMemPool(ph, dev)
+}
+
+func (g *GPU) CuMemGetMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocation, kind cuda.CUmemAllocationType) cuda.CUresult {
+	dev, r := g.poolPlace(location, kind)
+	if r != ok {
+		return r
+	}
+	return g.CuDeviceGetMemPool(ph, dev)
+}
+
+func (g *GPU) CuMemSetMemPool(location *cuda.CUmemLocation, kind cuda.CUmemAllocationType, h cuda.CUmemoryPool) cuda.CUresult {
+	dev, r := g.poolPlace(location, kind)
+	if r != ok {
+		return r
+	}
+	return g.CuDeviceSetMemPool(dev, h)
+}
+
 func (g *GPU) CuMemPoolCreate(ph *cuda.CUmemoryPool, props *cuda.CUmemPoolProps) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r

@@ -5,7 +5,7 @@ import "scuda.dev/scuda/api/cuda"
 const clockKHz = 1980000
 
 // attributes are those of an H200 (api/facts/h200-attributes.txt), except that what the simulation does not do is 0:
-// managed memory, clusters and tensor maps, sharing between processes, sparse arrays, direct access by other devices, stream memory operations.
+// managed memory, clusters and tensor maps, sharing between processes, sparse arrays, direct access by other devices.
 var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:                         maxThreadsPerBlock,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:                               1024,
@@ -127,8 +127,8 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:                0,
 	cuda.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:                                0,
 	cuda.CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:         0,
-	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:                 0,
-	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:                 0,
+	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:                 1,
+	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:                 1,
 	cuda.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:                             0,
 	cuda.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:                           0,
 	cuda.CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:                         4,

@@ -190,3 +190,59 @@ func TestRegisteredMemory(t *testing.T) {
 	m.must(m.CuMemHostUnregister(pointerTo(b)))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuPointerGetAttribute(pointerTo(out), cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p))
 }
+
+func TestMemOps(t *testing.T) {
+	m := open(t, Config{})
+	a, b := m.stream(cuda.CU_STREAM_NON_BLOCKING), m.stream(cuda.CU_STREAM_NON_BLOCKING)
+	p := m.alloc(64)
+	m.must(m.CuMemsetD8_v2(p, 0, 64))
+	m.must(m.CuStreamSynchronize(0))
+	var l trace
+	m.must(m.CuStreamWaitValue32_v2(a, p, 5, uint32(cuda.CU_STREAM_WAIT_VALUE_GEQ)))
+	m.must(m.HostFunc(a, func() { l.add("a") }))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(a))
+	m.must(m.HostFunc(b, func() { l.add("b") }))
+	m.must(m.CuStreamWriteValue32_v2(b, p, 7, 0))
+	m.must(m.CuStreamSynchronize(a))
+	if l.String() != "ba" {
+		t.Errorf("order %q", l.String())
+	}
+	batch := []cuda.CUstreamBatchMemOpParams{
+		{uint64(cuda.CU_STREAM_MEM_OP_WRITE_VALUE_64), uint64(p) + 8, 1 << 40},
+		{uint64(cuda.CU_STREAM_MEM_OP_WAIT_VALUE_64), uint64(p) + 8, 1 << 40, uint64(cuda.CU_STREAM_WAIT_VALUE_EQ)},
+		{uint64(cuda.CU_STREAM_MEM_OP_WRITE_VALUE_32), uint64(p) + 16, 9},
+	}
+	m.must(m.CuStreamBatchMemOp_v2(a, 3, &batch[0], 0))
+	m.must(m.CuStreamSynchronize(a))
+	if got := as[uint64](m.download(p, 24)); got[1] != 1<<40 || got[2] != 9 {
+		t.Errorf("got %x", got)
+	}
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuStreamWriteValue32_v2(a, p+1, 0, 0))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuStreamWaitValue32_v2(a, 64, 0, 0))
+}
+
+func TestMemOpConditions(t *testing.T) {
+	for _, c := range []struct {
+		flags       cuda.CUstreamWaitValue_flags
+		bytes       uint64
+		have, value uint64
+		want        bool
+	}{
+		{cuda.CU_STREAM_WAIT_VALUE_GEQ, 4, 5, 5, true},
+		{cuda.CU_STREAM_WAIT_VALUE_GEQ, 4, 4, 5, false},
+		{cuda.CU_STREAM_WAIT_VALUE_GEQ, 4, 1, 0xffffffff, true}, // cyclic
+		{cuda.CU_STREAM_WAIT_VALUE_GEQ, 8, 1, 0xffffffff, false},
+		{cuda.CU_STREAM_WAIT_VALUE_EQ, 8, 5, 5, true},
+		{cuda.CU_STREAM_WAIT_VALUE_EQ, 8, 6, 5, false},
+		{cuda.CU_STREAM_WAIT_VALUE_AND, 4, 6, 2, true},
+		{cuda.CU_STREAM_WAIT_VALUE_AND, 4, 4, 2, false},
+		{cuda.CU_STREAM_WAIT_VALUE_NOR, 4, 0xffffffff, 0, false},
+		{cuda.CU_STREAM_WAIT_VALUE_NOR, 4, 0xfffffffe, 0, true},
+		{cuda.CU_STREAM_WAIT_VALUE_NOR, 8, 0xffffffff, 0, true},
+	} {
+		o := memOp{value: c.value, bytes: c.bytes, flags: uint32(c.flags)}
+		if got := o.satisfied(c.have); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
