@@ -121,6 +121,7 @@ func TestDialErrors(t *testing.T) {
 		{"version", serve(t, write(string(wrongVersion))), ErrVersion, []string{"version 9", "version 1", "same scuda release"}},
 		{"token", serve(t, answer(t, &Welcome{Status: StatusToken})), ErrToken, []string{"refused the token", "SCUDA_TOKEN"}},
 		{"digest", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "aa and bb"})), ErrDigest, []string{"aa and bb", "same scuda release"}},
+		{"remedy said once", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "install the same scuda release on both machines"})), ErrDigest, []string{"description: install"}},
 		{"busy", serve(t, answer(t, &Welcome{Status: StatusBusy})), ErrBusy, []string{"no room", "--max-sessions"}},
 		{"draining", serve(t, answer(t, &Welcome{Status: StatusDraining})), ErrDraining, []string{"shutting down"}},
 		{"session", serve(t, answer(t, &Welcome{Status: StatusSession})), ErrSession, []string{"session"}},
@@ -143,6 +144,9 @@ func TestDialErrors(t *testing.T) {
 				if !strings.Contains(err.Error(), s) {
 					t.Errorf("%q does not say %q", err, s)
 				}
+			}
+			if strings.Count(err.Error(), "same scuda release") > 1 {
+				t.Errorf("%q repeats itself", err)
 			}
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("%q has more than one line", err)

@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // What can go wrong while a connection is opened; an [*Error] wraps exactly one of these.
@@ -110,6 +111,9 @@ func refusal(address string, w *Welcome) *Error {
 	e := &Error{Address: address, Kind: s.kind, Detail: s.detail, Remedy: s.remedy}
 	if w.Error != "" {
 		e.Detail += ": " + w.Error
+	}
+	if strings.Contains(w.Error, e.Remedy) {
+		e.Remedy = "" // the server has said it
 	}
 	return e
 }
