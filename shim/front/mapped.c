@@ -14,7 +14,7 @@ _Atomic uint32_t scuda_mapped_count;
 
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address) {
   struct mapped *m = malloc(sizeof *m);
-  uint8_t *shadow = calloc(1, bytes);
+  uint8_t *shadow = malloc(bytes);
   struct wire_host_map request = {start, bytes};
   struct wire_global_info reply = {0};
   struct scuda_cmd c;
@@ -31,6 +31,8 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
     free(shadow);
     return r;
   }
+  /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it all. */
+  for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
   *m = (struct mapped){NULL, start, bytes, shadow};
   scuda_lock(&lock);
   m->next = list;

@@ -1,0 +1,145 @@
+package executor
+
+import (
+	"slices"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+)
+
+// mapping is device memory at addresses of the client's, whole units of the driver's granularity. Ranges of pinned memory that touch the same
+// unit share it.
+type mapping struct {
+	start, bytes uint64
+	handle       cuda.CUmemGenericAllocationHandle
+	users        int
+}
+
+// hostRange is a range of the client's pinned memory that kernels may use, with the mappings under it.
+type hostRange []*mapping
+
+const maxHostRange = 1 << 46
+
+// hostMap puts device memory at the address of the client's pinned memory, so that both have the same pointers.
+func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.HostMap](c)
+	if err != nil {
+		return 0, err
+	}
+	if s.entered == nil {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
+	}
+	dev, unit := alloc[cuda.CUdevice](&s.arena), alloc[uint64](&s.arena)
+	prop := alloc[cuda.CUmemAllocationProp](&s.arena)
+	if r := s.gpu.CuCtxGetDevice(dev); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	prop.Type = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
+	prop.Location.Type, prop.Location.Id = cuda.CU_MEM_LOCATION_TYPE_DEVICE, int32(*dev)
+	if r := s.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if _, twice := s.hostRanges[p.Address]; twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	start, end := p.Address / *unit * *unit, (p.Address+p.Bytes+*unit-1) / *unit * *unit
+	var under hostRange
+	for at := start; at < end; {
+		m, next := s.mappingAt(at, end)
+		if m == nil {
+			var r cuda.CUresult
+			if m, r = s.mapUnits(at, next-at, prop); r != cuda.CUDA_SUCCESS {
+				s.dropRange(under)
+				return r, nil
+			}
+		}
+		m.users++
+		under = append(under, m)
+		at = m.start + m.bytes
+	}
+	s.hostRanges[p.Address] = under
+	answerWith(s, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// mappingAt gives the mapping at an address, or where the next one begins, at most end.
+func (s *Session) mappingAt(at, end uint64) (*mapping, uint64) {
+	for _, m := range s.mappings {
+		switch {
+		case m.start <= at && at < m.start+m.bytes:
+			return m, 0
+		case at < m.start && m.start < end:
+			end = m.start
+		}
+	}
+	return nil, end
+}
+
+func (s *Session) mapUnits(start, bytes uint64, prop *cuda.CUmemAllocationProp) (*mapping, cuda.CUresult) {
+	at, mem := alloc[cuda.CUdeviceptr](&s.arena), alloc[cuda.CUmemGenericAllocationHandle](&s.arena)
+	if r := s.gpu.CuMemAddressReserve(at, bytes, 0, cuda.CUdeviceptr(start), 0); r != cuda.CUDA_SUCCESS {
+		return nil, r
+	}
+	if uint64(*at) != start {
+		s.gpu.CuMemAddressFree(*at, bytes)
+		s.log.Warn("device memory cannot be mapped at the client's address", "address", start, "bytes", bytes)
+		return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	if r := s.gpu.CuMemCreate(mem, bytes, prop, 0); r != cuda.CUDA_SUCCESS {
+		s.gpu.CuMemAddressFree(*at, bytes)
+		return nil, r
+	}
+	if r := s.gpu.CuMemMap(*at, bytes, 0, *mem, 0); r != cuda.CUDA_SUCCESS {
+		s.gpu.CuMemRelease(*mem)
+		s.gpu.CuMemAddressFree(*at, bytes)
+		return nil, r
+	}
+	m := &mapping{start: start, bytes: bytes, handle: *mem}
+	s.mappings = append(s.mappings, m)
+	access := alloc[cuda.CUmemAccessDesc](&s.arena)
+	access.Location, access.Flags = prop.Location, cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+	if r := s.gpu.CuMemSetAccess(*at, bytes, access, 1); r != cuda.CUDA_SUCCESS {
+		s.unmapUnits(m)
+		return nil, r
+	}
+	return m, cuda.CUDA_SUCCESS
+}
+
+func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.HostUnmap](c)
+	if err != nil {
+		return 0, err
+	}
+	under, ok := s.hostRanges[p.Address]
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	delete(s.hostRanges, p.Address)
+	return s.dropRange(under), nil
+}
+
+// dropRange takes a range's hold from its mappings and gives the first failure of those that went.
+func (s *Session) dropRange(under hostRange) cuda.CUresult {
+	first := cuda.CUDA_SUCCESS
+	for _, m := range under {
+		if m.users--; m.users > 0 {
+			continue
+		}
+		if r := s.unmapUnits(m); first == cuda.CUDA_SUCCESS {
+			first = r
+		}
+	}
+	return first
+}
+
+func (s *Session) unmapUnits(m *mapping) cuda.CUresult {
+	s.mappings = slices.DeleteFunc(s.mappings, func(o *mapping) bool { return o == m })
+	at := cuda.CUdeviceptr(m.start)
+	first := cuda.CUDA_SUCCESS
+	for _, r := range []cuda.CUresult{s.gpu.CuMemUnmap(at, m.bytes), s.gpu.CuMemRelease(m.handle), s.gpu.CuMemAddressFree(at, m.bytes)} {
+		if first == cuda.CUDA_SUCCESS {
+			first = r
+		}
+	}
+	return first
+}
