@@ -385,7 +385,7 @@ func (i *ins) src(o *operand, t typ) (int, error) {
 		if o.neg || o.pair != nil {
 			break
 		}
-		if o.name[0] == '%' {
+		if o.name[0] == '%' || o.name == "WARP_SZ" {
 			if s, ok := specials[o.name+o.comp]; ok && i.s.scope.lookup(o.name) == nil {
 				return i.initial(s), nil
 			}

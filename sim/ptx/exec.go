@@ -179,6 +179,39 @@ func (w *warp) satisfied(s *split) bool {
 	return false
 }
 
+// releaseWarpBarrier lets lanes go that wait in bar.warp.sync, which may be at different places, when all are there.
+func (w *warp) releaseWarpBarrier() {
+	waits := func(s *split) bool { return s.state == atWarpSync && s.frame.fn.code[s.pc].run == nil }
+	arrived := uint32(0)
+	for _, s := range w.splits {
+		if waits(s) {
+			arrived |= s.mask
+		}
+	}
+	if arrived == 0 {
+		return
+	}
+	for _, s := range w.splits[:len(w.splits):len(w.splits)] {
+		if !waits(s) {
+			continue
+		}
+		masks := s.frame.regs[s.frame.fn.code[s.pc].aux.(*syncInfo).mask:]
+		released := uint32(0)
+		for m := s.mask; m != 0; m &= m - 1 {
+			if l := lane(m); uint32(masks[l])&w.live&^arrived == 0 {
+				released |= 1 << l
+			}
+		}
+		if released == s.mask {
+			s.state = ready
+			s.pc++
+		} else if released != 0 {
+			s.mask &^= released
+			w.addSplit(released, s.pc+1, s.frame, ready)
+		}
+	}
+}
+
 // pick joins splits that have met and returns the one to run and the place where it may meet another one. The split that is
 // deepest in calls and then earliest in the text comes first, so that the others need not wait long to be joined.
 func (w *warp) pick() (*split, int32) {
@@ -206,6 +239,7 @@ func (w *warp) pick() (*split, int32) {
 			}
 		}
 	}
+	w.releaseWarpBarrier()
 	var best *split
 	for _, s := range w.splits {
 		if s.state == atBarrier || s.state == atWarpSync && !w.satisfied(s) {
