@@ -54,8 +54,8 @@ type Config struct {
 	Drain       time.Duration // how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 
 	Log    *slog.Logger
-	Stderr io.Writer             // the workers' standard error; default os.Stderr
-	Ready  func(Status)          // called once when clients are welcome
+	Stderr io.Writer                           // the workers' standard error; default os.Stderr
+	Ready  func(Status)                        // called once when clients are welcome
 	Worker func() (string, []string, []string) // program, arguments and extra environment of a worker; default: this program with "worker"
 }
 

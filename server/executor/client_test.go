@@ -77,6 +77,17 @@ func fdPair(t testing.TB) (int, net.Conn) {
 	return fds[0], c
 }
 
+func fileConn(t testing.TB, fd int) net.Conn {
+	t.Helper()
+	f := os.NewFile(uintptr(fd), "test")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func openSim(t testing.TB) cuda.GPU {
 	t.Helper()
 	g, err := sim.Open(sim.Config{MemoryBytes: 256 << 20, Log: slog.New(slog.DiscardHandler)})
@@ -207,12 +218,7 @@ func (c *client) read() {
 func (c *client) openSide() {
 	c.t.Helper()
 	fd, conn := fdPair(c.t)
-	f := os.NewFile(uintptr(fd), "side")
-	defer f.Close()
-	theirs, err := net.FileConn(f)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	theirs := fileConn(c.t, fd)
 	if err := c.session.AttachSide(theirs); err != nil {
 		c.t.Fatal(err)
 	}
@@ -512,4 +518,3 @@ func kernels(t testing.TB) []byte {
 }
 
 func gone(err error) bool { return errors.Is(err, ErrGone) || err == nil }
-

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"maps"
 	"slices"
 
@@ -134,6 +135,9 @@ func (s *Session) execute(c *command) error {
 	default:
 		c.async = dispatch.AsyncErrors(c.Op)
 		r, err = s.general(c)
+	}
+	if errors.Is(err, handle.ErrHandle) {
+		err = protocolError("%s: %v", OpName(c.Op), err)
 	}
 	if err != nil || c.later {
 		return err

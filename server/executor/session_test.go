@@ -277,6 +277,10 @@ func TestPerThreadStreams(t *testing.T) {
 		t.Fatal(m.Result)
 	}
 	c.await(c.start(9, wire.OpThreadExit, 0, words(0), nil))
+	c.send(wire.OpBye, words(0))
+	if err := c.wait(); err != nil {
+		t.Fatal(err)
+	}
 	if n := len(c.session.contexts[c.context].perThread); n != 1 {
 		t.Errorf("%d per-thread streams left, want thread 8's", n)
 	}

@@ -1,0 +1,580 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+const workerEnv = "SCUDA_TEST_WORKER"
+
+// TestMain makes the test binary a worker when the supervisor under test starts it as one.
+func TestMain(m *testing.M) {
+	switch os.Getenv(workerEnv) {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "serve":
+		if err := Worker(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case "die":
+		os.Exit(7)
+	case "hang":
+		select {}
+	}
+}
+
+const patience = 30 * time.Second
+
+// logBuffer is a log that tests look into.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+type testServer struct {
+	t    *testing.T
+	addr string
+	log  *logBuffer
+	stop context.CancelFunc
+	err  chan error
+}
+
+func serve(t *testing.T, change func(*Config)) *testServer {
+	t.Helper()
+	log := &logBuffer{}
+	ready := make(chan Status, 1)
+	cfg := Config{Addr: "127.0.0.1:0", GPU: "sim", SimMemory: 64 << 20, CacheDir: "none", Drain: -1, Stderr: log,
+		Log:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Ready: func(s Status) { ready <- s },
+		Worker: func() (string, []string, []string) {
+			return "/proc/self/exe", []string{"-test.run=^$"}, []string{workerEnv + "=serve"}
+		}}
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &testServer{t: t, log: log, stop: cancel, err: make(chan error, 1)}
+	go func() { s.err <- Serve(ctx, cfg) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := s.wait(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	select {
+	case st := <-ready:
+		s.addr = st.Addr.String()
+	case err := <-s.err:
+		t.Fatalf("does not serve: %v", err)
+	case <-time.After(patience):
+		t.Fatal("does not get ready")
+	}
+	return s
+}
+
+func (s *testServer) wait() error {
+	select {
+	case err := <-s.err:
+		s.err <- err
+		return err
+	case <-time.After(patience):
+		s.t.Fatal("the server does not stop")
+		return nil
+	}
+}
+
+func (s *testServer) until(what string, ok func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			s.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (s *testServer) logged(text string) {
+	s.t.Helper()
+	s.until("log: "+text, func() bool { return strings.Contains(s.log.String(), text) })
+}
+
+func hello(kind string) *transport.Hello {
+	return &transport.Hello{Kind: kind, Version: "test", Digest: cuda.Digest, Program: "test", ClientBase: 1 << 36, ClientSlots: 1 << 12,
+		ServerBase: 1 << 37, ServerSlots: 1 << 12}
+}
+
+// link is a client's main connection, one call at a time.
+type link struct {
+	t       *testing.T
+	conn    net.Conn
+	welcome *transport.Welcome
+	notices []string
+}
+
+func (s *testServer) dial(h *transport.Hello) (*link, error) {
+	c, w, err := transport.DialNet(context.Background(), s.addr, nil, h)
+	if err != nil {
+		return nil, err
+	}
+	s.t.Cleanup(func() { c.Close() })
+	return &link{t: s.t, conn: c, welcome: w}, nil
+}
+
+func (s *testServer) open(kind string) *link {
+	s.t.Helper()
+	l, err := s.dial(hello(kind))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return l
+}
+
+func command(op uint16, ctx uint64, payload []byte) []byte {
+	size := transport.CommandHeaderSize + transport.Pad(len(payload))
+	b := transport.FrameHeader{Len: uint32(size)}.Append(nil)
+	b = transport.CommandHeader{Size: uint32(size), Op: op, Flags: transport.FlagAnswer, Context: ctx}.Append(b)
+	return append(append(b, payload...), make([]byte, transport.Pad(len(payload))-len(payload))...)
+}
+
+var errLost = errors.New("connection lost")
+
+func (l *link) call(op uint16, ctx uint64, payload []byte) (int32, []byte, error) {
+	_ = l.conn.SetDeadline(time.Now().Add(patience))
+	if _, err := l.conn.Write(command(op, ctx, payload)); err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
+	}
+	for {
+		h, b, err := l.message()
+		if err != nil {
+			return 0, nil, err
+		}
+		if h.Type == transport.MsgReply {
+			return h.Result, b, nil
+		}
+	}
+}
+
+func (l *link) message() (transport.MessageHeader, []byte, error) {
+	_ = l.conn.SetReadDeadline(time.Now().Add(patience))
+	head := make([]byte, transport.MessageHeaderSize)
+	if _, err := io.ReadFull(l.conn, head); err != nil {
+		return transport.MessageHeader{}, nil, fmt.Errorf("%w: %w", errLost, err)
+	}
+	h, _, err := transport.ParseMessage(head)
+	if err != nil {
+		return h, nil, err
+	}
+	b := make([]byte, transport.Pad(int(h.Len)))
+	if _, err := io.ReadFull(l.conn, b); err != nil {
+		return h, nil, fmt.Errorf("%w: %w", errLost, err)
+	}
+	if h.Type == transport.MsgNotice {
+		l.notices = append(l.notices, string(b[:h.Len]))
+	}
+	return h, b[:h.Len], nil
+}
+
+// use retains the primary context and allocates n bytes of GPU memory.
+func (l *link) use(n uint64) {
+	l.t.Helper()
+	const ctx = 1 << 36
+	if r, _, err := l.call(wire.OpPrimary, 0, wire.Bytes(&wire.Primary{Context: ctx})); r != 0 || err != nil {
+		l.t.Fatalf("primary context: %d %v", r, err)
+	}
+	r, b, err := l.call(cuda.OpCuMemAlloc_v2, ctx, binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), n))
+	if r != 0 || err != nil || len(b) != 16 {
+		l.t.Fatalf("allocation: %d %v", r, err)
+	}
+}
+
+func (l *link) alive() bool {
+	r, _, err := l.call(wire.OpPing, 0, make([]byte, 8))
+	return r == 0 && err == nil
+}
+
+func TestSessionsSideBySide(t *testing.T) {
+	s := serve(t, nil)
+	a, b := s.open(transport.KindCUDA), s.open(transport.KindCUDA)
+	if a.welcome.GPU != "sim" || len(a.welcome.Devices) != 1 || a.welcome.DriverVersion == 0 || a.welcome.Session == b.welcome.Session {
+		t.Fatalf("welcome %+v", a.welcome)
+	}
+	a.use(48 << 20) // each has the whole simulated GPU to itself
+	b.use(48 << 20)
+	a.conn.Close()
+	if !b.alive() {
+		t.Fatal("the other session ended too")
+	}
+	s.logged("session closed")
+}
+
+func TestInfo(t *testing.T) {
+	l := serve(t, nil).open(transport.KindInfo)
+	if len(l.welcome.Devices) != 1 || l.welcome.Digest != cuda.Digest {
+		t.Fatalf("welcome %+v", l.welcome)
+	}
+	for _, text := range []string{"", "x", "12345678", "echo this"} {
+		h := transport.MessageHeader{Type: transport.MsgPing, Len: uint32(len(text)), Seq: 5}
+		b := append(h.Append(nil), text...)
+		if _, err := l.conn.Write(append(b, make([]byte, transport.Pad(len(text))-len(text))...)); err != nil {
+			t.Fatal(err)
+		}
+		got, payload, err := l.message()
+		if err != nil || got.Type != transport.MsgPong || got.Seq != 5 || string(payload) != text {
+			t.Fatalf("ping %q: %+v %q %v", text, got, payload, err)
+		}
+	}
+}
+
+func TestNVML(t *testing.T) {
+	l := serve(t, nil).open(transport.KindNVML)
+	r, b, err := l.call(nvml.OpNvmlDeviceGetCount_v2, 0, binary.LittleEndian.AppendUint64(nil, 1))
+	if r != 0 || err != nil || len(b) != 16 || binary.LittleEndian.Uint32(b[8:]) != 1 {
+		t.Fatalf("nvmlDeviceGetCount_v2: %d %x %v", r, b, err)
+	}
+	if _, _, err := l.call(0xffff, 0, nil); !errors.Is(err, errLost) || len(l.notices) != 1 {
+		t.Fatalf("unknown operation: %v, notices %q", err, l.notices)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Token = []byte("correct horse"); c.MaxSessions = 1 })
+	dial := func(token string, change func(*transport.Hello)) error {
+		h := hello(transport.KindCUDA)
+		change(h)
+		c, _, err := transport.DialNet(context.Background(), s.addr, []byte(token), h)
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return err
+	}
+	const good = "correct horse"
+	for _, c := range []struct {
+		name   string
+		err    error
+		token  string
+		change func(*transport.Hello)
+	}{
+		{"wrong token", transport.ErrToken, "wrong", func(*transport.Hello) {}},
+		{"no token", transport.ErrToken, "", func(*transport.Hello) {}},
+		{"other digest", transport.ErrDigest, good, func(h *transport.Hello) { h.Digest = "00" }},
+		{"unknown kind", transport.ErrNotScuda, good, func(h *transport.Hello) { h.Kind = "telepathy" }},
+		{"unknown session", transport.ErrSession, good, func(h *transport.Hello) { h.Kind, h.Session = transport.KindSide, "ff" }},
+		{"first", nil, good, func(*transport.Hello) {}},
+		{"second", transport.ErrBusy, good, func(*transport.Hello) {}},
+	} {
+		if err := dial(c.token, c.change); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.err)
+		}
+	}
+}
+
+func TestSideConnection(t *testing.T) {
+	s := serve(t, nil)
+	l := s.open(transport.KindCUDA)
+	h := hello(transport.KindSide)
+	h.Session, h.Secret = l.welcome.Session, strings.Repeat("0", 32)
+	if _, err := s.dial(h); !errors.Is(err, transport.ErrSession) {
+		t.Fatalf("wrong secret: %v", err)
+	}
+	h.Secret = l.welcome.Secret
+	side, err := s.dial(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := side.conn.Write(transport.MessageHeader{Type: transport.MsgPing, Seq: 9}.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err := side.message(); err != nil || m.Type != transport.MsgPong || m.Seq != 9 {
+		t.Fatalf("ping over the side connection: %+v %v", m, err)
+	}
+}
+
+func TestGarbageAndHalfPrefaces(t *testing.T) {
+	s := serve(t, nil)
+	preface, err := transport.AppendPreface(nil, nil, hello(transport.KindCUDA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := bytes.Clone(preface)
+	version[8] = 99
+	var wg sync.WaitGroup
+	for name, x := range map[string]struct {
+		bytes  []byte
+		status transport.Status
+	}{
+		"HTTP":          {[]byte("GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"), transport.StatusMalformed},
+		"zeros":         {make([]byte, 4096), transport.StatusMalformed},
+		"other version": {version, transport.StatusVersion},
+		"half":          {preface[:len(preface)-5], transport.StatusFailed}, // after the time for the preface
+		"nothing":       {nil, transport.StatusFailed},
+	} {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(patience))
+			if _, err := c.Write(x.bytes); err != nil {
+				t.Error(err)
+			}
+			w, err := transport.ReadWelcome(c)
+			if err != nil || w.Status != x.status || w.Error == "" {
+				t.Errorf("%s: answered %+v, %v; want status %d", name, w, err, x.status)
+			}
+		})
+	}
+	wg.Wait()
+	if !s.open(transport.KindCUDA).alive() {
+		t.Error("does not serve any more")
+	}
+}
+
+func workers(t *testing.T) (pids []int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for _, w := range strings.Fields(string(b)) {
+			var pid int
+			if _, err := fmt.Sscan(w, &pid); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// workerOf finds a session's worker by the log.
+func (s *testServer) workerOf(l *link) int {
+	s.t.Helper()
+	var pid int
+	s.until("the session is logged", func() bool {
+		for line := range strings.Lines(s.log.String()) {
+			if strings.Contains(line, `"session opened"`) && strings.Contains(line, "session="+l.welcome.Session) {
+				_, rest, _ := strings.Cut(line, "worker=")
+				_, err := fmt.Sscan(rest, &pid)
+				return err == nil
+			}
+		}
+		return false
+	})
+	return pid
+}
+
+func TestKilledWorker(t *testing.T) {
+	s := serve(t, nil)
+	l, other := s.open(transport.KindCUDA), s.open(transport.KindCUDA)
+	l.use(1 << 20)
+	other.use(1 << 20)
+	if err := syscall.Kill(s.workerOf(l), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, _, err := l.message(); !errors.Is(err, errLost) {
+		t.Fatalf("the client learns nothing: %v", err)
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("the client learns it after %v", d)
+	}
+	s.logged("crashed")
+	if !other.alive() || !s.open(transport.KindCUDA).alive() {
+		t.Error("other sessions suffer")
+	}
+}
+
+func TestDeadClient(t *testing.T) {
+	s := serve(t, nil)
+	l := s.open(transport.KindCUDA)
+	l.use(1 << 20)
+	pid := s.workerOf(l)
+	l.conn.Close()
+	began := time.Now()
+	s.until("the worker ends", func() bool { return syscall.Kill(pid, 0) != nil })
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("the worker lives on for %v", d)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Drain = patience })
+	l := s.open(transport.KindCUDA)
+	l.use(1 << 20)
+	s.stop()
+	if h, b, err := l.message(); err != nil || h.Type != transport.MsgNotice || len(b) == 0 {
+		t.Fatalf("no notice: %+v %q %v", h, b, err)
+	}
+	if _, err := s.dial(hello(transport.KindCUDA)); err == nil {
+		t.Error("a draining server takes a session")
+	}
+	if !l.alive() {
+		t.Fatal("the running session ended")
+	}
+	l.conn.Close()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDrainEndsSessionsAtLast(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Drain = 10 * time.Millisecond })
+	l := s.open(transport.KindCUDA)
+	l.use(1 << 20)
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, _, err := l.message(); err != nil {
+			break
+		}
+	}
+	if n := workers(t); len(n) != 0 {
+		t.Errorf("processes left: %v", n)
+	}
+}
+
+func TestWorkersThatDoNotStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode, gpu, want string
+	}{
+		"exit":      {"die", "sim", "exit status 7"},
+		"no driver": {"serve", "real", "libcuda"},
+		"bad kind":  {"serve", "abacus", "abacus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := Serve(context.Background(), Config{Addr: "127.0.0.1:0", GPU: c.gpu, Library: "/nonexistent/libcuda.so.1", Stderr: io.Discard,
+				Worker: func() (string, []string, []string) {
+					return "/proc/self/exe", []string{"-test.run=^$"}, []string{workerEnv + "=" + c.mode}
+				}})
+			if !errors.Is(err, ErrNoWorker) || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestStopWhileWorkersStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	started := make(chan struct{}, 1)
+	go func() {
+		done <- Serve(ctx, Config{Addr: "127.0.0.1:0", Stderr: io.Discard, Worker: func() (string, []string, []string) {
+			started <- struct{}{}
+			return "/proc/self/exe", []string{"-test.run=^$"}, []string{workerEnv + "=hang"}
+		}})
+	}()
+	<-started
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("does not stop")
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	err = Serve(context.Background(), Config{Addr: l.Addr().String(), GPU: "sim"})
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "choose another port") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestCheckAddress(t *testing.T) {
+	for _, c := range []struct {
+		addr     string
+		token    string
+		insecure bool
+		ok       bool
+	}{
+		{"127.0.0.1:1", "", false, true},
+		{"[::1]:1", "", false, true},
+		{"localhost", "", false, true},
+		{"0.0.0.0:14833", "", false, false},
+		{"10.1.2.3:14833", "", false, false},
+		{"[::]:14833", "", false, false},
+		{"gpu.example.org:14833", "", false, false},
+		{"0.0.0.0:14833", "sesame", false, true},
+		{"0.0.0.0:14833", "", true, true},
+	} {
+		err := CheckAddress(c.addr, []byte(c.token), c.insecure)
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, ErrInsecure) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct{ content, want string }{
+		"plain":     {"0123456789\n", "0123456789"},
+		"spaces":    {"  0123456789 \r\nsecond line", "0123456789"},
+		"short":     {"abc\n", ""},
+		"empty":     {"", ""},
+		"too long":  {strings.Repeat("x", 513), ""},
+		"not there": {"-", ""},
+	} {
+		path := filepath.Join(dir, name)
+		if c.content != "-" {
+			if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := ReadToken(path)
+		if string(got) != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrToken) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
