@@ -117,6 +117,7 @@ func (s *Session) addChunk(st *stream, c *chunk) {
 
 // pollDownloads queues the data of all chunks that have arrived.
 func (s *Session) pollDownloads() bool {
+	s.enterAny()
 	progress := false
 	kept := s.active[:0]
 	for _, st := range s.active {

@@ -23,12 +23,7 @@ func (s *Session) pending() bool { return len(s.waits) > 0 || s.transfers > 0 }
 
 // poll looks at everything pending, once. It says whether something was completed.
 func (s *Session) poll() bool {
-	if s.entered == nil {
-		for h := range s.contexts { // the driver answers no query without a context
-			s.enter(h)
-			break
-		}
-	}
+	s.enterAny()
 	progress := false
 	ready := 0
 	for i := range s.waits {
@@ -52,6 +47,17 @@ func (s *Session) poll() bool {
 	clear(s.waits[left:])
 	s.waits = s.waits[:left]
 	return true
+}
+
+// enterAny makes some context current where none is: the driver answers no query without one.
+func (s *Session) enterAny() {
+	if s.entered != nil {
+		return
+	}
+	for h := range s.contexts {
+		s.enter(h)
+		break
+	}
 }
 
 // fired says whether all events of w have.
