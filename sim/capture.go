@@ -89,18 +89,26 @@ func (g *GPU) unsafeInCapture() cuda.CUresult {
 // implicitInCapture answers work for a stream that is not captured: work for the legacy stream would have to wait for captured streams.
 func (g *GPU) implicitInCapture(s *stream) cuda.CUresult {
 	r := ok
-	if !s.legacy() {
-		return r
-	}
 	for cap := range g.captures {
-		for other := range cap.streams {
-			if other.ctx == s.ctx && other.blocking() {
-				cap.invalidate()
-				r = cuda.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-			}
+		if cap.blocks(s) {
+			cap.invalidate()
+			r = cuda.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 		}
 	}
 	return r
+}
+
+// blocks says whether work for s would have to wait for a captured stream.
+func (cap *capture) blocks(s *stream) bool {
+	if !s.legacy() {
+		return false
+	}
+	for other := range cap.streams {
+		if other.ctx == s.ctx && other.blocking() {
+			return true
+		}
+	}
+	return false
 }
 
 // syncInCapture answers a query of, or a wait for, a stream.
@@ -247,8 +255,10 @@ func (g *GPU) readCapture(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, r
 	}
 	switch cap := s.capture; {
 	case cap == nil:
-		if r := g.implicitInCapture(s); r != ok {
-			return r
+		for active := range g.captures {
+			if active.blocks(s) {
+				return cuda.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT // but the capture goes on
+			}
 		}
 		*status = cuda.CU_STREAM_CAPTURE_STATUS_NONE
 	case cap.invalid:

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -165,7 +166,7 @@ func (g *GPU) reserved(addr uint64) bool {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(g.vmm.reserved, func(s span) bool { return contains(s, addr, 1) })
 }
 
 func (g *GPU) CuMemcpyDtoD_v2(dst, src cuda.CUdeviceptr, n uint64) cuda.CUresult {

@@ -60,11 +60,6 @@ func (d *device) pciBusID() string {
 	return fmt.Sprintf("%04X:%02X:%02X.0", domain, bus, dev)
 }
 
-func (d *device) uuidString() string {
-	u := d.uuid
-	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
-}
-
 // meter measures for how much of the time a device was busy.
 type meter struct {
 	mu      sync.Mutex
