@@ -7,10 +7,6 @@ package real
 /*
 #cgo CFLAGS: -O2
 #cgo LDFLAGS: -ldl
-#cgo noescape scuda_real_call
-#cgo noescape scuda_real_call_float
-#cgo noescape scuda_real_call_blob64
-#cgo noescape scuda_real_call_tensor
 #include <stdlib.h>
 #include "trampoline.h"
 */
@@ -64,11 +60,12 @@ func (l *library) symbol(name string) unsafe.Pointer {
 }
 
 func call(fn unsafe.Pointer, a *words) uint64 {
-	return uint64(C.scuda_real_call(fn, (*C.uint64_t)(&a[0])))
+	return uint64(C.scuda_real_call(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]), C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
+		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]), C.uint64_t(a[14]), C.uint64_t(a[15])))
 }
 
 func callFloat(fn unsafe.Pointer, a *words, f0, f1 float32) uint64 {
-	return uint64(C.scuda_real_call_float(fn, (*C.uint64_t)(&a[0]), C.float(f0), C.float(f1)))
+	return uint64(C.scuda_real_call_float(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]), C.float(f0), C.float(f1)))
 }
 
 func callBlob64(fn unsafe.Pointer, out uint64, blob unsafe.Pointer, flags uint64) uint64 {
@@ -76,7 +73,8 @@ func callBlob64(fn unsafe.Pointer, out uint64, blob unsafe.Pointer, flags uint64
 }
 
 func callTensor(fn unsafe.Pointer, a *words) uint64 {
-	return uint64(C.scuda_real_call_tensor(fn, (*C.uint64_t)(&a[0])))
+	return uint64(C.scuda_real_call_tensor(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]), C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
+		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]), C.uint64_t(a[14]), C.uint64_t(a[15])))
 }
 
 func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {

@@ -143,3 +143,25 @@ func TestOpenErrors(t *testing.T) {
 		t.Error("a library that is no driver:", err)
 	}
 }
+
+func TestCallsDoNotAllocate(t *testing.T) {
+	g := openFake(t)
+	p := new(cuda.CUdeviceptr)
+	if n := testing.AllocsPerRun(100, func() { g.CuMemAlloc_v2(p, 1) }); n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	lib := filepath.Join(b.TempDir(), "libfake.so")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-pthread", "-o", lib, "testdata/fakecuda.c").CombinedOutput(); err != nil {
+		b.Fatalf("gcc: %v\n%s", err, out)
+	}
+	g, err := Open(lib)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		g.CuInit(7)
+	}
+}

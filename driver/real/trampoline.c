@@ -3,14 +3,12 @@
 #include <string.h>
 
 typedef uint64_t w;
-#define SIX(a, i) a[i], a[i + 1], a[i + 2], a[i + 3], a[i + 4], a[i + 5]
+#define REST a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15
 
-uint64_t scuda_real_call(void *fn, const uint64_t *a) {
-  return ((w(*)(w, w, w, w, w, w, w, w, w, w, w, w, w, w, w, w))fn)(SIX(a, 0), SIX(a, 6), a[12], a[13], a[14], a[15]);
-}
+uint64_t scuda_real_call(void *fn, SCUDA_REAL_WORDS) { return ((w(*)(w, w, w, w, w, w, w, w, w, w, w, w, w, w, w, w))fn)(a0, REST); }
 
-uint64_t scuda_real_call_float(void *fn, const uint64_t *a, float f0, float f1) {
-  return ((w(*)(float, float, w, w, w, w))fn)(f0, f1, a[0], a[1], a[2], a[3]);
+uint64_t scuda_real_call_float(void *fn, uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, float f0, float f1) {
+  return ((w(*)(float, float, w, w, w, w))fn)(f0, f1, a0, a1, a2, a3);
 }
 
 uint64_t scuda_real_call_blob64(void *fn, uint64_t out, const void *blob, uint64_t flags) {
@@ -19,16 +17,12 @@ uint64_t scuda_real_call_blob64(void *fn, uint64_t out, const void *blob, uint64
   return ((w(*)(w, struct blob64, w))fn)(out, b, flags);
 }
 
-uint64_t scuda_real_call_tensor(void *fn, const uint64_t *args) {
+uint64_t scuda_real_call_tensor(void *fn, SCUDA_REAL_WORDS) {
   _Alignas(128) unsigned char map[128];
-  uint64_t a[16];
-  void *where = (void *)args[0];
-  if (!where) return scuda_real_call(fn, args);
-  memcpy(map, where, sizeof map);
-  memcpy(a, args, sizeof a);
-  a[0] = (uint64_t)map;
-  uint64_t result = scuda_real_call(fn, a);
-  memcpy(where, map, sizeof map);
+  if (!a0) return scuda_real_call(fn, a0, REST);
+  memcpy(map, (void *)a0, sizeof map);
+  uint64_t result = scuda_real_call(fn, (uint64_t)map, REST);
+  memcpy((void *)a0, map, sizeof map);
   return result;
 }
 
