@@ -63,11 +63,15 @@ func (d *driver) CuMemsetD8Async(p cuda.CUdeviceptr, v uint8, n uint64, s cuda.C
 	return d.log("memset %#x %d %d on %#x", uint64(p), v, n, uint64(s))
 }
 
-func (d *driver) CuMemcpy2D_v2(c *cuda.CUDA_MEMCPY2D) cuda.CUresult { return d.log("2d %#x", uint64(c.SrcArray)) }
+func (d *driver) CuMemcpy2D_v2(c *cuda.CUDA_MEMCPY2D) cuda.CUresult {
+	return d.log("2d %#x", uint64(c.SrcArray))
+}
 func (d *driver) CuMemcpy2DAsync_v2(c *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda.CUresult {
 	return d.log("2d on %#x", uint64(s))
 }
-func (d *driver) CuStreamSynchronize(s cuda.CUstream) cuda.CUresult { return d.log("sync %#x", uint64(s)) }
+func (d *driver) CuStreamSynchronize(s cuda.CUstream) cuda.CUresult {
+	return d.log("sync %#x", uint64(s))
+}
 func (d *driver) CuCtxSetLimit(l cuda.CUlimit, v uint64) cuda.CUresult {
 	return d.log("limit %d %d", l, v)
 }
