@@ -101,7 +101,7 @@ func scuda_core_transfer(dst unsafe.Pointer, n C.uint64_t, thread, async C.uint3
 	if s == nil {
 		return thread
 	}
-	return C.uint32_t(s.Transfer(bytes(dst, n), uint32(thread), async != 0))
+	return C.uint32_t(s.Transfer(bytes(dst, n), uint32(thread), session.TransferKind(async)))
 }
 
 //export scuda_core_overlaps

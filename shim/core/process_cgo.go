@@ -7,9 +7,14 @@ package main
 #include <unistd.h>
 
 // A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may run there.
-enum { max_sockets = 8 };
+// A session has two; the second one is opened in the background, so a fork waits for it, but not for long.
+enum { max_sockets = 2, patience = 200 };
 static int scuda_sockets[max_sockets];
 static int scuda_socket_count;
+
+static void scuda_before_fork(void) {
+	for (int i = 0; i < patience && __atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) < max_sockets; i++) usleep(1000);
+}
 
 static void scuda_in_child(void) {
 	for (int i = 0; i < scuda_socket_count; i++) close(scuda_sockets[i]);
@@ -17,8 +22,11 @@ static void scuda_in_child(void) {
 }
 
 static void scuda_remember_socket(int fd) {
-	if (scuda_socket_count == 0) pthread_atfork(NULL, NULL, scuda_in_child);
-	if (scuda_socket_count < max_sockets) scuda_sockets[scuda_socket_count++] = fd;
+	int n = scuda_socket_count;
+	if (n == max_sockets) return;
+	if (n == 0) pthread_atfork(scuda_before_fork, NULL, scuda_in_child);
+	scuda_sockets[n] = fd;
+	__atomic_store_n(&scuda_socket_count, n + 1, __ATOMIC_RELEASE);
 }
 
 static void scuda_run_host(uintptr_t fn, uintptr_t user, uint64_t stream, uint32_t kind, int32_t status) {
