@@ -11,16 +11,17 @@ import (
 
 // device is one simulated GPU.
 type device struct {
-	ordinal  int
-	uuid     [16]byte
-	arena    arena
-	total    uint64
-	used     uint64
-	frees    []*task // stream-ordered frees on their way
-	primary  *cudaContext
-	retained int
-	pools    devicePools
-	busy     meter
+	ordinal              int
+	uuid                 [16]byte
+	arena                arena
+	total                uint64
+	used                 uint64
+	frees                []*task // stream-ordered frees on their way
+	primary              *cudaContext
+	retained             int
+	pools                devicePools
+	busy                 meter
+	graphUsed, graphHigh uint64 // memory of graphs: now, and at most
 }
 
 // deviceUUID is the same in every run: a hash (UUID version 8) of the device's name and number.

@@ -109,6 +109,14 @@ func TestKernelNode(t *testing.T) {
 	if got.Func != f || got.BlockDimX != 1 || got.KernelParams == 0 {
 		t.Errorf("parameters %+v", got)
 	}
+	var coop, back cuda.CUkernelNodeAttrValue
+	coop[0] = 1
+	m.must(m.CuGraphKernelNodeSetAttribute(node, cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &coop))
+	m.must(m.CuGraphKernelNodeGetAttribute(node, cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &back))
+	if back != coop {
+		t.Errorf("cooperative %v", back)
+	}
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphKernelNodeSetAttribute(node, cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &coop))
 	kp.GridDimX = 0
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphKernelNodeSetParams_v2(node, &kp))
 }
@@ -154,6 +162,11 @@ func TestGraphMemory(t *testing.T) {
 		if out[0] != 9 {
 			t.Errorf("got %v", out)
 		}
+	}
+	held := m.pageable(8)
+	m.must(m.CuDeviceGetGraphMemAttribute(0, cuda.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, pointerTo(held)))
+	if as[uint64](held)[0] != 4096 {
+		t.Errorf("graphs hold %d bytes", as[uint64](held)[0])
 	}
 	m.must(m.CuGraphExecDestroy(x))
 	var free uint64

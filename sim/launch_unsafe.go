@@ -15,7 +15,8 @@ type launch struct {
 	shared      uint32
 	cooperative bool
 	params      []byte
-	array       []unsafe.Pointer // to the arguments, made when somebody asks
+	attrs       map[cuda.CUkernelNodeAttrID]cuda.CUkernelNodeAttrValue // of a graph node
+	array       []unsafe.Pointer                                       // to the arguments, made when somebody asks
 }
 
 // markers in the "extra" array of a launch.

@@ -206,6 +206,9 @@ func (g *GPU) freeRegion(r *region) error {
 		if r.pool != nil {
 			r.pool.used -= r.size
 		}
+		if r.graph != nil {
+			r.dev.graphUsed -= r.size
+		}
 		r.dev.arena.release(r.base, r.size)
 		return discard(r.base, r.size)
 	case regionHost:

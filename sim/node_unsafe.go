@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -96,4 +97,97 @@ func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNod
 
 func (g *GPU) CuGraphInstantiate(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log unsafe.Pointer, size uint64) cuda.CUresult {
 	return g.CuGraphInstantiate_v2(ph, h, errNode, log, size)
+}
+
+func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID, out *cuda.CUkernelNodeAttrValue) cuda.CUresult {
+	return params(g, h, out == nil || !kernelAttrs[id], func(l *launch) {
+		*out = l.attrs[id]
+		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE && l.cooperative {
+			*(*int32)(unsafe.Pointer(out)) = 1
+		}
+	})
+}
+
+// kernelAttrs are the attributes that a kernel node may have: cooperation, and hints about scheduling and caches.
+var kernelAttrs = map[cuda.CUkernelNodeAttrID]bool{
+	cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:                          true,
+	cuda.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:                 true,
+	cuda.CU_LAUNCH_ATTRIBUTE_PRIORITY:                             true,
+	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:                      true,
+	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:                  true,
+	cuda.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:     true,
+	cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: true,
+}
+
+func (g *GPU) CuGraphKernelNodeSetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID, value *cuda.CUkernelNodeAttrValue) cuda.CUresult {
+	return g.changeLaunch(h, func(l *launch) cuda.CUresult {
+		if value == nil || !kernelAttrs[id] {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE {
+			l.cooperative = *(*int32)(unsafe.Pointer(value)) != 0
+		}
+		l.attrs = maps.Clone(l.attrs)
+		if l.attrs == nil {
+			l.attrs = map[cuda.CUkernelNodeAttrID]cuda.CUkernelNodeAttrValue{}
+		}
+		l.attrs[id] = *value
+		return l.check()
+	})
+}
+
+func (g *GPU) CuGraphKernelNodeCopyAttributes(dst, src cuda.CUgraphNode) cuda.CUresult {
+	var from launch
+	if r := params(g, src, false, func(l *launch) { from = *l }); r != ok {
+		return r
+	}
+	return g.changeLaunch(dst, func(l *launch) cuda.CUresult {
+		l.attrs, l.cooperative = maps.Clone(from.attrs), from.cooperative
+		return l.check()
+	})
+}
+
+// changeLaunch gives a kernel node a changed copy of its launch; executable graphs keep the one they were made with.
+func (g *GPU) changeLaunch(h cuda.CUgraphNode, change func(*launch) cuda.CUresult) cuda.CUresult {
+	n, r := g.enterNode(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	old, isKernel := n.op.params.(*launch)
+	if !isKernel {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	l := *old
+	l.array = nil
+	if r := change(&l); r != ok {
+		return r
+	}
+	n.op = g.launchOp(&l)
+	return ok
+}
+
+// CuDeviceGetGraphMemAttribute counts the memory that graphs have allocated. None of it is given back before its graph goes, so what is
+// used and what is reserved are the same.
+func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value unsafe.Pointer) cuda.CUresult {
+	bad := value == nil || attr < 0 || attr > cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
+	return g.readDevice(dev, bad, func(d *device) {
+		n := d.graphUsed
+		if attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH {
+			n = d.graphHigh
+		}
+		*(*uint64)(value) = n
+	})
+}
+
+// CuDeviceSetGraphMemAttribute starts a watermark anew.
+func (g *GPU) CuDeviceSetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value unsafe.Pointer) cuda.CUresult {
+	high := attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
+	bad := value == nil || !high || *(*uint64)(value) != 0
+	return g.readDevice(dev, bad, func(d *device) { d.graphHigh = d.graphUsed })
+}
+
+// CuDeviceGraphMemTrim has nothing to do: graphs keep no memory in reserve.
+func (g *GPU) CuDeviceGraphMemTrim(dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, false, func(*device) {})
 }

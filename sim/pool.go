@@ -227,6 +227,9 @@ func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, fro
 			return r
 		}
 		reg.graph = cap.graph
+		d := reg.dev
+		d.graphUsed += reg.size
+		d.graphHigh = max(d.graphHigh, d.graphUsed)
 		cap.graph.regions = append(cap.graph.regions, reg)
 	} else {
 		reg.pool = p
