@@ -264,6 +264,9 @@ func TestInfo(t *testing.T) {
 
 func TestNVML(t *testing.T) {
 	l := serve(t, nil).open(transport.KindNVML)
+	if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
+		t.Fatalf("nvmlInitWithFlags: %d %v", r, err)
+	}
 	r, b, err := l.call(nvml.OpNvmlDeviceGetCount_v2, 0, binary.LittleEndian.AppendUint64(nil, 1))
 	if r != 0 || err != nil || len(b) != 16 || binary.LittleEndian.Uint32(b[8:]) != 1 {
 		t.Fatalf("nvmlDeviceGetCount_v2: %d %x %v", r, b, err)

@@ -57,6 +57,7 @@ type worker struct {
 	log     *slog.Logger
 	work    chan func() error
 	session atomic.Pointer[executor.Session]
+	over    atomic.Bool // the session has ended; the process is about to
 
 	gpu     cuda.GPU
 	machine *probe.Machine
@@ -91,7 +92,9 @@ func (w *worker) run() error {
 		return nil
 	}
 	ended := endedInfo{}
-	if err := work(); err != nil && !errors.Is(err, executor.ErrGone) {
+	err = work()
+	w.over.Store(true)
+	if err != nil && !errors.Is(err, executor.ErrGone) {
 		ended.Reason = err.Error()
 	}
 	if s := w.session.Load(); s != nil {
@@ -295,6 +298,9 @@ func (w *worker) watch(fd int, log *slog.Logger) {
 		}
 	}
 	time.Sleep(hangLimit)
+	if w.over.Load() {
+		return
+	}
 	log.Warn("the client is gone and the driver does not return; the worker ends")
 	_ = w.line.Send(msgEnded, endedInfo{Reason: "the client went away while the GPU was busy"}, -1)
 	os.Exit(1)
