@@ -18,6 +18,7 @@ type input struct {
 	r, w  int    // what has come and is not used up: mem[r:w]
 	read  uint64 // stream offset of mem[r]
 	frame int    // bytes of the current frame that are not used up
+	bufs  [1][]byte
 }
 
 // fill receives into direct, if that is not empty and nothing waits before it, and into the buffer. What goes into direct is the caller's.
@@ -31,11 +32,13 @@ func (in *input) fill(c transport.Conn, direct *directTarget) (int, error) {
 		in.r = to
 	}
 	if direct == nil || in.r != in.w {
-		n, err := c.Recv([][]byte{in.mem[in.w:]})
+		in.bufs[0] = in.mem[in.w:]
+		n, err := c.Recv(in.bufs[:])
 		in.w += n
 		return n, err
 	}
-	n, err := c.Recv([][]byte{direct.room})
+	in.bufs[0] = direct.room
+	n, err := c.Recv(in.bufs[:])
 	direct.got = n
 	in.read += uint64(n)
 	return n, err

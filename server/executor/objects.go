@@ -28,8 +28,7 @@ func (s *Session) primaryContext(c *command) (cuda.CUresult, error) {
 	dev := cuda.CUdevice(p.Device)
 	k := s.primaries[dev]
 	if k == nil {
-		k = &primary{}
-		s.primaries[dev] = k
+		k = &primary{} // kept once the driver knows the device
 	}
 	switch p.Verb {
 	case primaryRetain:
@@ -57,6 +56,7 @@ func (s *Session) retainPrimary(k *primary, dev cuda.CUdevice, h uint64) (cuda.C
 		return r, nil
 	}
 	k.retained++
+	s.primaries[dev] = k
 	if old := s.contexts[h]; old != nil && old.real == *ctx {
 		return r, nil
 	}

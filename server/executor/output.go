@@ -26,6 +26,7 @@ type output struct {
 	queued uint64 // bytes ever queued
 	sent   uint64 // bytes ever sent
 	err    error
+	bufs   [4][]byte // of a send; not on the stack, where it would be moved to the heap each time
 }
 
 // segment is a part of the stream: a block of small messages, or memory that belongs to somebody else until it is sent.
@@ -95,13 +96,12 @@ func (o *output) flush() (bool, error) {
 
 func (o *output) flushLocked() (bool, error) {
 	for o.err == nil && len(o.queue) > 0 {
-		var bufs [4][]byte
 		k := 0
-		for k < len(o.queue) && k < len(bufs) {
-			bufs[k] = o.queue[k].data
+		for k < len(o.queue) && k < len(o.bufs) {
+			o.bufs[k] = o.queue[k].data
 			k++
 		}
-		n, err := o.conn.Send(bufs[:k])
+		n, err := o.conn.Send(o.bufs[:k])
 		o.advance(n)
 		if errors.Is(err, transport.ErrAgain) {
 			return false, nil
