@@ -95,12 +95,14 @@ type Session struct {
 		waiting   *waiter // those whose replies are due
 		transfers map[uint32]transfer
 		nextID    uint32
-		sources   map[uint32][]byte
+		sources   map[uint32]source
 		nextSrc   uint32
-		hosts     map[uint64]HostFunction
+		hosts     map[uint64]registered
 		nextHost  uint64
+		order     uint64 // counts what was registered: downloads, sources, host functions
 		notice    string
 	}
+	landed  *sync.Cond // of mu: a download has arrived, or the session has ended
 	waiters [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
 	hosts   atomic.Int64 // registered host functions that may still run
 	side    side
@@ -125,9 +127,10 @@ func Open(cfg Config) (*Session, error) {
 	s.conn, s.welcome = conn, welcome
 	s.mu.transfers = make(map[uint32]transfer)
 	s.mu.nextID = transport.FirstTransfer
-	s.mu.sources = make(map[uint32][]byte)
-	s.mu.hosts = make(map[uint64]HostFunction)
+	s.mu.sources = make(map[uint32]source)
+	s.mu.hosts = make(map[uint64]registered)
 	s.reader.rx.buf = make([]byte, receiveBuffer)
+	s.landed = sync.NewCond(&s.mu)
 	s.side.init()
 	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion, "gpu", welcome.GPU, "devices", len(welcome.Devices))
 	s.opened(conn.FD())
@@ -219,6 +222,7 @@ func (s *Session) releaseWaiters() {
 	for s.mu.waiting != nil {
 		s.complete(s.mu.waiting, s.lost(), 0)
 	}
+	s.landed.Broadcast()
 }
 
 // wakeAll wakes whoever sleeps for other reasons than a reply.
@@ -248,6 +252,7 @@ func (s *Session) Close() {
 func (s *Session) Wait() {
 	s.done.Wait()
 	_ = s.conn.Close()
+	s.side.close()
 }
 
 // nap lets other threads run for a moment while this one spins.

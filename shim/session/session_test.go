@@ -196,7 +196,7 @@ func TestSlowServerDoesNotDeadlock(t *testing.T) {
 	s, _ := p.open(f, nil)
 	dst := make([]byte, answers*size)
 	within(t, func() {
-		id := s.Transfer(dst, 0, true)
+		id := s.Transfer(dst, 0, TransferAsync)
 		f.async(opEcho, 0, u64(uint64(id)))
 		for range 20 { // far more than the sockets hold
 			if r := f.bulkCall(s, 0, make([]byte, 4<<20)); r != 0 {
@@ -247,7 +247,7 @@ func TestDownloads(t *testing.T) {
 	within(t, func() {
 		for _, n := range []int{1, 4, 4095, 32 << 10, 100_001, 3_000_000} {
 			dst := make([]byte, n)
-			id := s.Transfer(dst, 5, false)
+			id := s.Transfer(dst, 5, TransferSync)
 			if r, _ := f.call(s, opEcho, 5, u64(uint64(id), uint64(n)), nil); r != 0 {
 				t.Fatalf("result %d", r)
 			}
@@ -261,7 +261,7 @@ func TestDownloads(t *testing.T) {
 			if s.Overlaps(dst) {
 				t.Fatal("overlap before there is a transfer")
 			}
-			id := s.Transfer(dst, 5, true)
+			id := s.Transfer(dst, 5, TransferAsync)
 			if !s.Overlaps(dst[n-1:]) || s.Overlaps(make([]byte, 9)) {
 				t.Fatal("Overlaps is wrong")
 			}
@@ -384,6 +384,53 @@ func TestPull(t *testing.T) {
 	})
 }
 
+// The GPU's stream may ask for an upload or a host function before the bytes of an earlier download have come over the other connection.
+func TestDownloadsBeforeWhatFollows(t *testing.T) {
+	for _, what := range []transport.MessageType{transport.MsgPull, transport.MsgRun} {
+		p, f := newPeer(t), newFront(t, 1<<16)
+		buf := make([]byte, 100)
+		var seen atomic.Uint32
+		s, _ := p.open(f, func(HostFunction, int32) { seen.Store(uint32(buf[50])) })
+		kept := s.Transfer(make([]byte, 100), 0, TransferCaptured) // never complete, must not be waited for
+		other := s.Transfer(make([]byte, 100), 0, TransferAsync)
+		id := s.Transfer(buf, 0, TransferAsync)
+		m := transport.MessageHeader{Type: what, Seq: 7}
+		if what == transport.MsgPull {
+			m.ID, m.Aux, m.Flags = s.Source(buf[40:60]), 20, 1
+		} else {
+			m.Aux = s.HostFunction(HostFunction{Func: 1})
+			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: other}, nil)
+		}
+		later := s.Transfer(buf, 0, TransferAsync) // behind what is asked for
+		within(t, func() {
+			answer := make(chan []byte)
+			go func() {
+				_, data := p.ask(m)
+				answer <- data
+			}()
+			p.say(transport.MessageHeader{Type: transport.MsgData, ID: kept}, []byte{1})
+			p.say(transport.MessageHeader{Type: transport.MsgData, ID: id}, bytes.Repeat([]byte{9}, 100))
+			select {
+			case <-answer:
+				t.Fatalf("%v was answered before the download was done", what)
+			default:
+			}
+			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: id}, nil)
+			data := <-answer
+			if what == transport.MsgPull {
+				if len(data) != 20 {
+					t.Fatalf("%d bytes", len(data))
+				}
+				seen.Store(uint32(data[10]))
+			}
+			if seen.Load() != 9 {
+				t.Errorf("%v saw %d", what, seen.Load())
+			}
+			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: later}, nil)
+		})
+	}
+}
+
 func TestImages(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	var mu sync.Mutex
@@ -493,7 +540,7 @@ func TestServerLoss(t *testing.T) {
 			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "a reply to thread"},
 		{"data outside a transfer", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 0, Aux: 9}, make([]byte, 8)) },
 			func(f *front, s *Session) {
-				s.Transfer(make([]byte, 16), 0, false)
+				s.Transfer(make([]byte, 16), 0, TransferSync)
 				f.call(s, opEcho, 0, nil, nil)
 			}, "8 bytes at 9"},
 		{"data for nobody", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 1 << 17}, nil) },
@@ -506,7 +553,7 @@ func TestServerLoss(t *testing.T) {
 		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "out of workers"},
 		{"death while nothing is under way", func(p *peer) { go p.kill() }, func(f *front, s *Session) { f.async(opEcho, 0, nil) }, "lost"},
 		{"death during an asynchronous download", func(p *peer) { go p.kill() }, func(f *front, s *Session) {
-			s.Transfer(make([]byte, 100), 0, true)
+			s.Transfer(make([]byte, 100), 0, TransferAsync)
 			f.async(opEcho, 0, nil)
 		}, "lost"},
 		{"death during bulk", func(p *peer) { go p.kill() }, func(f *front, s *Session) {

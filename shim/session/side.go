@@ -21,6 +21,11 @@ type HostFunction struct {
 	Keep       bool   // captured: may run often
 }
 
+type registered struct {
+	HostFunction
+	order uint64
+}
+
 // side is the connection over which the server asks the client for things in stream order, and what serves it.
 type side struct {
 	writing sync.Mutex // held while a message is written
@@ -42,8 +47,17 @@ func (d *side) shut() {
 	d.ended = true
 	d.due.Broadcast()
 	if d.conn != nil {
+		// The descriptor stays: its number is on the list of those that a forked child closes.
+		_ = d.conn.SetDeadline(time.Unix(1, 0))
+		_, _ = d.conn.CloseRead(), d.conn.CloseWrite()
+	}
+}
+
+func (d *side) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conn != nil {
 		_ = d.conn.Close()
-		d.conn = nil
 	}
 }
 
@@ -80,7 +94,8 @@ func (s *Session) HostFunction(f HostFunction) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.nextHost++
-	s.mu.hosts[s.mu.nextHost] = f
+	s.mu.order++
+	s.mu.hosts[s.mu.nextHost] = registered{f, s.mu.order}
 	return s.mu.nextHost
 }
 
@@ -137,13 +152,7 @@ func (s *Session) sideMessage(r *bufio.Reader) error {
 		if h.Result < 0 || h.Aux > transport.MaxMessage {
 			return protocol("PULL of %d bytes at unit %d", h.Aux, h.Result)
 		}
-		answer := transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}
-		data, ok := s.pull(h.ID, uint64(h.Result)*transport.PullUnit, h.Aux, h.Flags&1 != 0)
-		if !ok {
-			s.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", uint64(h.Result)*transport.PullUnit, "bytes", h.Aux)
-			answer.Result = InvalidValue
-		}
-		return s.side.answer(answer, data)
+		return s.pull(h)
 	case transport.MsgPing:
 		return s.side.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
 	case transport.MsgPong:
@@ -187,7 +196,8 @@ func (s *Session) runHost(registration uint64, status int32) bool {
 		s.log.Error("the server asked for an unknown host function", "registration", registration)
 		return false
 	}
-	s.cfg.HostRun(f, status)
+	s.awaitEarlier(f.order, nil)
+	s.cfg.HostRun(f.HostFunction, status)
 	if !f.Keep {
 		s.mu.Lock()
 		delete(s.mu.hosts, registration)

@@ -8,13 +8,31 @@ import (
 
 // transfer is an asynchronous download that has not completed.
 type transfer struct {
-	dst []byte
+	dst   []byte
+	order uint64 // when it was registered; see Session.mu.order
+	kept  bool   // captured: it may come often, and is never complete
 }
 
+// source is the program's memory that a deferred upload is taken from.
+type source struct {
+	src   []byte
+	order uint64
+}
+
+// TransferKind says how a download ends. The values are those of scuda_core_transfer.
+type TransferKind uint32
+
+// The kinds of downloads.
+const (
+	TransferSync TransferKind = iota
+	TransferAsync
+	TransferCaptured
+)
+
 // Transfer registers the destination of a download and gives its identifier: the thread's ordinal for a synchronous one, which ends with the
-// thread's reply, or a new one for an asynchronous one, which ends with DONE.
-func (s *Session) Transfer(dst []byte, thread uint32, async bool) uint32 {
-	if !async {
+// thread's reply, or a new one for an asynchronous one, which ends with DONE, or, if it is captured, never.
+func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 {
+	if kind == TransferSync {
 		if w := s.waiter(thread); w != nil {
 			s.mu.Lock()
 			w.dst = dst
@@ -28,7 +46,8 @@ func (s *Session) Transfer(dst []byte, thread uint32, async bool) uint32 {
 		id = following(id)
 	}
 	s.mu.nextID = following(id)
-	s.mu.transfers[id] = transfer{dst: dst}
+	s.mu.order++
+	s.mu.transfers[id] = transfer{dst: dst, order: s.mu.order, kept: kind == TransferCaptured}
 	atomic.AddUint32(&s.shared.TransfersPending, 1)
 	s.mu.Unlock()
 	s.kickBackground()
@@ -58,6 +77,7 @@ func (s *Session) endTransfer(id uint32) {
 	defer s.mu.Unlock()
 	if _, ok := s.mu.transfers[id]; ok {
 		delete(s.mu.transfers, id)
+		s.landed.Broadcast()
 		atomic.AddUint32(&s.shared.TransfersPending, ^uint32(0))
 	}
 }
@@ -80,6 +100,26 @@ func (s *Session) Overlaps(p []byte) bool {
 	return false
 }
 
+// late says whether a download registered before order, and into p if that is not nil, has yet to arrive. mu is held.
+func (s *Session) late(order uint64, p []byte) bool {
+	for _, t := range s.mu.transfers {
+		if !t.kept && t.order < order && (p == nil || overlap(t.dst, p)) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitEarlier waits until the downloads before order, into p if that is not nil, have arrived. The GPU's stream, which asks for something
+// behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection.
+func (s *Session) awaitEarlier(order uint64, p []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.lost() == 0 && s.late(order, p) {
+		s.landed.Wait()
+	}
+}
+
 // Source registers the source of a deferred upload.
 func (s *Session) Source(src []byte) uint32 {
 	s.mu.Lock()
@@ -88,20 +128,42 @@ func (s *Session) Source(src []byte) uint32 {
 	for _, taken := s.mu.sources[s.mu.nextSrc]; taken; _, taken = s.mu.sources[s.mu.nextSrc] {
 		s.mu.nextSrc++
 	}
-	s.mu.sources[s.mu.nextSrc] = src
+	s.mu.order++
+	s.mu.sources[s.mu.nextSrc] = source{src, s.mu.order}
 	return s.mu.nextSrc
 }
 
-// pull gives a part of a source, and forgets the source with its last part.
-func (s *Session) pull(id uint32, offset, n uint64, last bool) ([]byte, bool) {
+// pull answers the server's wish for a part of a source once its bytes are what they are to be. The last part ends the source.
+func (s *Session) pull(h transport.MessageHeader) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	src, ok := s.mu.sources[id]
-	if last {
-		delete(s.mu.sources, id)
+	from, ok := s.mu.sources[h.ID]
+	wait := ok && s.late(from.order, from.src)
+	s.mu.Unlock()
+	if !wait {
+		return s.sendPulled(h, from.src, ok)
 	}
-	if !ok || offset > uint64(len(src)) || n > uint64(len(src))-offset {
-		return nil, false
+	s.start(func() { // the side connection goes on meanwhile
+		s.awaitEarlier(from.order, from.src)
+		if err := s.sendPulled(h, from.src, ok); err != nil {
+			s.fail(err)
+		}
+	})
+	return nil
+}
+
+func (s *Session) sendPulled(h transport.MessageHeader, src []byte, ok bool) error {
+	answer := transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}
+	offset := uint64(h.Result) * transport.PullUnit
+	if !ok || offset > uint64(len(src)) || h.Aux > uint64(len(src))-offset {
+		s.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", offset, "bytes", h.Aux)
+		answer.Result = InvalidValue
+		return s.side.answer(answer, nil)
 	}
-	return src[offset : offset+n], true
+	err := s.side.answer(answer, src[offset:offset+h.Aux])
+	if h.Flags&1 != 0 {
+		s.mu.Lock()
+		delete(s.mu.sources, h.ID)
+		s.mu.Unlock()
+	}
+	return err
 }
