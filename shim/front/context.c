@@ -193,9 +193,7 @@ enum { PRIMARY_RETAIN, PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_FLAGS };
 
 static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
   struct wire_primary m = {(uint64_t)scuda_gpus[dev].server_ordinal, scuda_gpus[dev].primary, verb, flags};
-  int32_t r = scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
-  if (!r) scuda_context_renewed();
-  return r;
+  return scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
 }
 
 static struct scuda_slot *primary_slot(int32_t dev) { return scuda_slot(scuda_gpus[dev].primary); }

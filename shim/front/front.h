@@ -124,7 +124,6 @@ struct scuda_reply {           /* of a generic call */
   uint8_t small[256];
 };
 extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
-void scuda_context_renewed(void); /* a context was reset: errors that stay are gone */
 int32_t scuda_ring_setup(void);
 /* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by scuda_blocking and where
  * the thread has no usable context, so that the driver's own error comes at the call. */

@@ -8,7 +8,6 @@
 
 enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32 };
 int scuda_blocking;
-static _Atomic int failed;  /* the context has an error that stays */
 static scuda_lock_t lock;
 static uint64_t tail;  /* under the lock; scuda_shared.tail is what is published */
 
@@ -56,8 +55,6 @@ static int wait_for_room(uint32_t size) {
   return 1;
 }
 
-void scuda_context_renewed(void) { atomic_store(&failed, 0); }
-
 uint64_t scuda_header_context(struct scuda_thread *t) { return t->current && scuda_context_usable(t->current) ? t->current : 0; }
 
 /* Errors of a kernel that end its context for good. */
@@ -91,7 +88,7 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   }
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
-  if (SCUDA_UNLIKELY(scuda_blocking || !context || atomic_load_explicit(&failed, memory_order_relaxed)) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
   if (!(flags & SCUDA_ANSWER)) { /* answered calls get the error from the server itself */
     const struct scuda_slot *s = scuda_slot(context);
     if (SCUDA_UNLIKELY(s && s->sticky)) return s->sticky;
@@ -125,19 +122,12 @@ static void publish(struct scuda_cmd *c) {
   scuda_unlock(&lock);
 }
 
-/* Errors that a context keeps: natively every later call returns them. From the first one on every command asks for its answer, so that it does here. */
-static int keeps(int32_t r) {
-  return r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_ILLEGAL_ADDRESS || r == CUDA_ERROR_LAUNCH_TIMEOUT || r == CUDA_ERROR_ASSERT ||
-         (r >= CUDA_ERROR_HARDWARE_STACK_ERROR && r <= CUDA_ERROR_LAUNCH_FAILED);
-}
-
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
   publish(c);
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_slot(c->context)->sticky = call.result;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
-  if (SCUDA_UNLIKELY(keeps(call.result))) atomic_store(&failed, 1);
   return call.result;
 }
 
