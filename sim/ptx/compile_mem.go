@@ -117,7 +117,7 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 	if v.kernelParam {
 		want = msKernelParam
 	}
-	if sp == msGeneric && want == msGlobal || v.space == vsParam && (sp == msKernelParam || sp == msCallParam) {
+	if sp == msGeneric || v.space == vsParam && (sp == msKernelParam || sp == msCallParam) {
 		a.space = want
 	} else if sp != want {
 		return a, errAt(o.pos, "%s: %s is in another state space", i.name(), o.name)

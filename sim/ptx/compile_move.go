@@ -125,7 +125,8 @@ func movUnpack(i *ins, t typ) error {
 	return nil
 }
 
-// hCarry is add.cc, addc, sub.cc and subc: one carry flag a lane.
+// hCarry is add.cc, addc, sub.cc and subc: one carry flag a lane. A subtraction is the addition of the complement plus one, so
+// it leaves the flag clear when it borrows.
 func hCarry(i *ins) error {
 	out := i.take(".cc")
 	sub := i.s.op == "sub" || i.s.op == "subc"
@@ -150,7 +151,11 @@ func hCarry(i *ins) error {
 			x, y := a[k]&mask(n), b[k]&mask(n)
 			var v, carry uint64
 			if sub {
+				if in {
+					c ^= 1
+				}
 				v, carry = bits.Sub64(x, y, c)
+				carry ^= 1
 			} else {
 				v, carry = bits.Add64(x, y, c)
 				if n == 32 {

@@ -123,6 +123,8 @@ var integerCases = []opCase{
 	{"abs.s64 %l0, %l1;", 'l', math.MaxUint64, 0, 0, 1},
 	{"add.cc.u32 %r0, %r1, %r2; addc.u32 %r0, %r3, 0;", 'r', m1, 1, 7, 8},
 	{"sub.cc.u32 %r0, %r1, %r2; subc.u32 %r0, %r3, 0;", 'r', 0, 1, 7, 6},
+	{"sub.cc.u32 %r0, %r1, %r2; subc.u32 %r0, %r3, 0;", 'r', 2, 1, 7, 7},
+	{"sub.cc.u32 %r0, %r1, %r2; addc.u32 %r0, %r3, 0;", 'r', 0, 1, 7, 7},
 	{"add.cc.u64 %l0, %l1, %l2; addc.u64 %l0, %l3, 0;", 'l', math.MaxUint64, 1, 7, 8},
 	{"mad.lo.cc.u32 %r0, %r1, %r2, %r3; madc.hi.u32 %r0, %r1, %r2, %r3;", 'r', 0x10000, 0x10001, m1, 1},
 	{"mov.b64 %l0, {%r1, %r2};", 'l', 1, 2, 0, 2<<32 + 1},
