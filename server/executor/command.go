@@ -185,6 +185,9 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 		}
 		return
 	}
+	if r != cuda.CUDA_SUCCESS {
+		s.log.Debug("a call failed", "function", OpName(c.Op), "result", resultText(r))
+	}
 	if c.async {
 		r = s.withAsyncError(r)
 	}

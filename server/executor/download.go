@@ -201,7 +201,8 @@ func (s *Session) failDownloads(st *stream, r cuda.CUresult) {
 	s.active = kept
 }
 
-// captureD2H captures a download: whenever the graph runs, its data are sent in stream order. Its buffer is its own, since the graph may run
+// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection, so that
+// what follows on the stream finds them with the client. Its buffer is its own, since the graph may run
 // at any time until the session ends.
 func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error) {
 	if p.Bytes == 0 {
@@ -217,14 +218,11 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	}
 	id := p.Transfer
 	return s.gpu.HostFunc(st.real, func() {
-		err := s.out.sendAll(func(queue func(transport.MessageHeader, []byte)) {
-			for off := 0; off < len(mem); off += largeBytes {
-				piece := mem[off:min(off+largeBytes, len(mem))]
-				queue(transport.MessageHeader{Type: transport.MsgData, ID: id, Aux: uint64(off)}, piece)
+		for off := 0; off < len(mem); off += transport.MaxPush {
+			if err := s.side.push(id, uint64(off), mem[off:min(off+transport.MaxPush, len(mem))]); err != nil {
+				s.sideFailed("send a captured download", err)
+				return
 			}
-		})
-		if err != nil {
-			s.sideFailed("send a captured download", err)
 		}
 	}), nil
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // output is the queue of the main connection. Everybody appends whole messages under its lock and writes without blocking; what the
-// socket does not take stays queued. The executor is the usual writer; host functions of captured downloads write on the driver's threads.
+// socket does not take stays queued.
 type output struct {
 	mu     sync.Mutex
 	conn   transport.Conn
@@ -147,23 +147,4 @@ func (o *output) pending() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.bytes
-}
-
-// sendAll queues messages built by add and waits until they are written. It is for threads other than the executor's.
-func (o *output) sendAll(add func(queue func(transport.MessageHeader, []byte))) error {
-	o.mu.Lock()
-	add(func(h transport.MessageHeader, payload []byte) { o.queueMessage(h, payload, nil) })
-	end := o.queued
-	for {
-		_, err := o.flushLocked()
-		sent := o.sent
-		o.mu.Unlock()
-		if err != nil || sent >= end {
-			return err
-		}
-		if _, err := o.conn.Wait(transport.Writable, time.Second); err != nil {
-			return err
-		}
-		o.mu.Lock()
-	}
 }

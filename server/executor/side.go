@@ -84,7 +84,7 @@ func (s *side) close() {
 }
 
 // call sends a request and waits for its answer; a payload is stored in dst, which it must fill exactly.
-func (s *side) call(h transport.MessageHeader, want transport.MessageType, dst []byte) error {
+func (s *side) call(h transport.MessageHeader, payload []byte, want transport.MessageType, dst []byte) error {
 	select {
 	case <-s.there:
 	case <-s.closed:
@@ -101,7 +101,7 @@ func (s *side) call(h transport.MessageHeader, want transport.MessageType, dst [
 	r := &request{want: want, dst: dst, done: make(chan struct{})}
 	s.waiting[h.Seq] = r
 	s.mu.Unlock()
-	if err := s.send(h, nil); err != nil {
+	if err := s.send(h, payload); err != nil {
 		s.fail(err)
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *side) read(c net.Conn) error {
 			return err
 		}
 		switch h.Type {
-		case transport.MsgRan, transport.MsgPulled:
+		case transport.MsgRan, transport.MsgPulled, transport.MsgPushed:
 			s.mu.Lock()
 			q, ok := s.waiting[h.Seq]
 			delete(s.waiting, h.Seq)
@@ -180,7 +180,7 @@ func (s *side) run(registration uint64, callback bool, status int32) error {
 	if callback {
 		h.Flags = 1
 	}
-	return s.call(h, transport.MsgRan, nil)
+	return s.call(h, nil, transport.MsgRan, nil)
 }
 
 // pull fetches len(dst) bytes of a registered source from an offset that is a multiple of [transport.PullUnit].
@@ -189,5 +189,10 @@ func (s *side) pull(source uint32, offset uint64, dst []byte, last bool) error {
 	if last {
 		h.Flags = 1
 	}
-	return s.call(h, transport.MsgPulled, dst)
+	return s.call(h, nil, transport.MsgPulled, dst)
+}
+
+// push stores a piece of a captured download with the client and waits until it is there.
+func (s *side) push(transfer uint32, offset uint64, data []byte) error {
+	return s.call(transport.MessageHeader{Type: transport.MsgPush, ID: transfer, Aux: offset}, data, transport.MsgPushed, nil)
 }
