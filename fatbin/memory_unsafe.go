@@ -10,27 +10,25 @@ type wrapper struct {
 	extra   unsafe.Pointer // version 1: file name; version 2: array of fatbins that still have to be linked, ends with NULL
 }
 
+const wrapperSize = uint64(unsafe.Sizeof(wrapper{}))
+
 // FromMemory parses the image at an address of this process whose size nobody knows. It reads no more than the headers promise, and no further than
 // one container. size is the number of bytes where the caller knows it, else 0. The image's bytes are the program's own memory.
 func FromMemory(p unsafe.Pointer, size uint64) (*Image, error) {
 	if p == nil {
 		return nil, broken(0, "the image's address is NULL")
 	}
-	if size >= 4 || size == 0 {
-		if w := (*wrapper)(p); uintptr(p)%unsafe.Alignof(*w) == 0 && magicAt(p) == magicWrapper {
-			if size != 0 && size < uint64(unsafe.Sizeof(*w)) {
-				return nil, broken(0, "wrapper of %d bytes", size)
-			}
-			if w.version != 1 && w.version != 2 {
-				return nil, broken(4, "wrapper of version %d", w.version)
-			}
-			if w.data == nil {
-				return nil, broken(8, "the wrapper points to no data")
-			}
-			p, size = w.data, 0
-			if magicAt(p) == magicWrapper {
-				return nil, broken(8, "the wrapper points to a wrapper")
-			}
+	if (size == 0 || size >= wrapperSize) && uintptr(p)%unsafe.Alignof(wrapper{}) == 0 && magicAt(p) == magicWrapper {
+		w := (*wrapper)(p)
+		if w.version != 1 && w.version != 2 {
+			return nil, broken(4, "wrapper of version %d", w.version)
+		}
+		if w.data == nil {
+			return nil, broken(8, "the wrapper points to no data")
+		}
+		p, size = w.data, 0
+		if magicAt(p) == magicWrapper {
+			return nil, broken(8, "the wrapper points to a wrapper")
 		}
 	}
 	b, err := extent(p, size)
