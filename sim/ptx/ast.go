@@ -153,11 +153,13 @@ type function struct {
 	maxParams uint64
 
 	// The compiled form, see compile.go.
-	code     []instr
-	slots    int // registers of 32 lanes
-	preds    int
-	inits    []initSlot
-	shared   []*variable
-	calls    []*function
-	indirect bool
+	code      []instr
+	slots     int // registers of 32 lanes
+	allocated int // of these, the first ones, for the function's own registers
+	pressure  int // 32-bit registers that live at once
+	preds     int
+	inits     []initSlot
+	shared    []*variable
+	calls     []*function
+	indirect  bool
 }

@@ -80,7 +80,7 @@ func (e *Entry) layout() error {
 				}
 			}
 		}
-		e.Registers = max(e.Registers, fn.slots-len(fn.inits))
+		e.Registers = max(e.Registers, fn.pressure)
 		for _, v := range fn.shared {
 			if _, done := e.shared[v]; done {
 				continue
@@ -112,15 +112,42 @@ func (e *Entry) layout() error {
 	return nil
 }
 
-// comp compiles one function.
+// comp compiles one function, see alloc.go for why it does so twice.
 type comp struct {
 	fn     *function
 	consts map[initSlot]int
 	trash  int
+
+	registers []*symbol // in the order of their first use
+	widths    []int
+	acc       []access
+	now       access // of the instruction that is being compiled
 }
 
 func compile(fn *function) error {
-	c := &comp{fn: fn, consts: map[initSlot]int{}, trash: -1}
+	first := &comp{fn: fn}
+	if err := first.function(); err != nil {
+		return err
+	}
+	var entering []int32
+	for _, v := range fn.sig.params {
+		if v.reg != nil {
+			entering = append(entering, int32(v.reg.slot-1))
+		}
+	}
+	places, count, pressure := allocate(fn, first.acc, first.widths, entering)
+	for k, sym := range first.registers {
+		sym.slot = places[k] + 1
+	}
+	fn.allocated, fn.pressure = count, pressure
+	fn.slots, fn.code, fn.inits, fn.shared, fn.calls = count, nil, nil, nil, nil
+	second := &comp{fn: fn}
+	return second.function()
+}
+
+func (c *comp) function() error {
+	fn := c.fn
+	c.consts, c.trash = map[initSlot]int{}, -1
 	for _, list := range [][]*variable{fn.sig.rets, fn.sig.params} {
 		for _, v := range list {
 			if v.reg != nil {
@@ -134,13 +161,14 @@ func compile(fn *function) error {
 	start := make([]int32, len(fn.stmts)+1) // where each statement's code begins
 	for i := range fn.stmts {
 		start[i] = int32(len(fn.code))
-		s := &fn.stmts[i]
-		if err := c.statement(s); err != nil {
+		s := fn.stmts[i]
+		if err := c.statement(&s); err != nil {
 			return err
 		}
 	}
 	start[len(fn.stmts)] = int32(len(fn.code))
 	fn.code = append(fn.code, instr{kind: kReturn, guard: -1})
+	c.acc = append(c.acc, access{})
 	for i := range fn.code {
 		in := &fn.code[i]
 		if in.kind == kBranch {
@@ -149,6 +177,13 @@ func compile(fn *function) error {
 		if x, ok := in.aux.(*indexInfo); ok {
 			for j := range x.targets {
 				x.targets[j] = start[x.targets[j]]
+			}
+		}
+		if in.kind == kReturn {
+			for _, v := range fn.sig.rets {
+				if v.reg != nil {
+					c.acc[i].uses = append(c.acc[i].uses, int32(v.reg.slot-1))
+				}
 			}
 		}
 	}
@@ -171,6 +206,7 @@ func (c *comp) statement(s *stmt) error {
 		return i.unsupported("")
 	}
 	first := len(c.fn.code)
+	c.now = access{}
 	if err := h(i); err != nil {
 		return err
 	}
@@ -188,6 +224,7 @@ func (c *comp) statement(s *stmt) error {
 	for k := first; k < len(c.fn.code); k++ {
 		in := &c.fn.code[k]
 		in.guard, in.not, in.line = guard, s.guardNot, int32(s.pos.line)
+		c.acc = append(c.acc, c.now)
 	}
 	return nil
 }
@@ -263,10 +300,28 @@ func (c *comp) register(sym *symbol) int {
 		return sym.slot - 1
 	}
 	if sym.slot == 0 {
-		c.fn.slots++
-		sym.slot = c.fn.slots
+		sym.slot = c.newSlot()/lanes + 1
+		for len(c.widths) < sym.slot {
+			// Registers for constants have numbers as well and are not moved.
+			c.registers = append(c.registers, &symbol{})
+			c.widths = append(c.widths, 0)
+		}
+		c.registers[sym.slot-1], c.widths[sym.slot-1] = sym, (sym.reg.bits()+31)/32
 	}
 	return (sym.slot - 1) * lanes
+}
+
+// read and written are register for a register that the current instruction reads, or writes.
+func (c *comp) read(sym *symbol) int {
+	off := c.register(sym)
+	c.now.uses = append(c.now.uses, int32(sym.slot-1))
+	return off
+}
+
+func (c *comp) written(sym *symbol) int {
+	off := c.register(sym)
+	c.now.defs = append(c.now.defs, int32(sym.slot-1))
+	return off
 }
 
 func (c *comp) newSlot() int {
@@ -319,7 +374,7 @@ func (i *ins) dst(o *operand) (int, error) {
 	if sym.kind != symRegister || sym.reg == tPred {
 		return 0, errAt(o.pos, "%s: %s is no register for this result", i.name(), o.name)
 	}
-	return i.register(sym), nil
+	return i.written(sym), nil
 }
 
 func (i *ins) predDst(o *operand) (int, error) {
@@ -411,7 +466,7 @@ func (i *ins) src(o *operand, t typ) (int, error) {
 			if o.val != 0 {
 				break
 			}
-			return i.register(sym), nil
+			return i.read(sym), nil
 		case symVariable:
 			return i.addressOf(sym.v, o.val), nil
 		case symFunction:

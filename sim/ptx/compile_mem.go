@@ -106,7 +106,7 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 		if sym.reg.bits() <= 32 {
 			a.cut = math.MaxUint32
 		}
-		a.base = i.register(sym)
+		a.base = i.read(sym)
 		return a, nil
 	}
 	if sym.kind != symVariable {

@@ -93,20 +93,22 @@ func (w *warp) newFrame(fn *function, base uint64) *frame {
 	if f == nil {
 		f = &frame{fn: fn, regs: make([]uint64, fn.slots*lanes), preds: make([]uint32, fn.preds),
 			params: make([]byte, fn.params*lanes)}
+		for _, u := range w.blk.run.templates[fn].uniform {
+			fill((*[lanes]uint64)(f.regs[u.off:]), u.val)
+		}
 	} else {
-		clear(f.regs)
+		// Constants are as they were.
+		clear(f.regs[:fn.allocated*lanes])
 		clear(f.preds)
 	}
 	f.base, f.parent, f.call, f.depth, f.splits = base, nil, nil, 0, 0
-	w.fillFrame(f)
+	w.fillSpecial(f)
 	return f
 }
 
-func (w *warp) fillFrame(f *frame) {
+// fillSpecial sets the registers that differ between warps, blocks or activations.
+func (w *warp) fillSpecial(f *frame) {
 	t := w.blk.run.templates[f.fn]
-	for _, u := range t.uniform {
-		fill((*[lanes]uint64)(f.regs[u.off:]), u.val)
-	}
 	b := w.blk
 	dim := b.run.grid.BlockDim
 	for _, s := range t.special {
