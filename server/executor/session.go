@@ -301,10 +301,13 @@ func (s *Session) relieve() error {
 // nap lets a moment pass while the executor waits for something other than a command: staging, or a client that reads. Downloads and
 // waits go on meanwhile.
 func (s *Session) nap() error {
-	s.poll()
+	progress := s.poll()
 	done, err := s.out.flush()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if progress {
+		return nil
 	}
 	select {
 	case <-s.stopped:

@@ -464,3 +464,26 @@ func TestClientDies(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Copies that wait for a busy stream take more staging memory instead of holding up everything behind them.
+func TestCopiesOnABusyStreamDoNotBlockOthers(t *testing.T) {
+	c := connect(t)
+	c.openSide()
+	busy := c.stream(1)
+	const n = 20 * largeBytes
+	src, dst := c.alloc(n), c.alloc(n)
+	data := pattern(n, 8)
+	hold := make(chan struct{})
+	c.hostFunc(busy, 1, func() { <-hold })
+	c.upload(src, data, busy, 0)
+	got := make([]byte, n)
+	c.asyncDownload(1<<16, got, src, busy, flagDone)
+	c.must(wire.OpPing, words(0))
+	c.upload(dst, data, 0, 0)
+	same(t, c.download(dst, n, 0), data)
+	close(hold)
+	c.sync(busy)
+	c.mu.Lock()
+	same(t, got, data)
+	c.mu.Unlock()
+}

@@ -3,6 +3,7 @@ package executor
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -12,6 +13,11 @@ const (
 	smallBytes = 4 << 10
 	smallSlots = 64
 	largeBytes = 1 << 20
+
+	// Slots beyond the usual number are made when none became free for this long: the stream is busy with something else, and the commands
+	// behind the copy must not wait for that.
+	patience  = 200 * time.Microsecond
+	reserveBy = 8 // times the usual number
 
 	hostPortable = 1 // CU_MEMHOSTALLOC_PORTABLE
 )
@@ -42,6 +48,7 @@ func (s *Session) pageLocked(bytes int) ([]byte, cuda.CUresult) {
 
 // takeSlot gives a slot of the pool, waiting for one where all are in use. The error says that the session is over.
 func (s *Session) takeSlot(p *slotPool) (*slot, cuda.CUresult, error) {
+	var began time.Time
 	for {
 		for _, sl := range p.slots {
 			if sl.free.Load() {
@@ -52,14 +59,17 @@ func (s *Session) takeSlot(p *slotPool) (*slot, cuda.CUresult, error) {
 		if s.reclaim(p) {
 			continue
 		}
-		if len(p.slots) < p.limit {
+		if n := len(p.slots); n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience {
 			r := s.growPool(p)
 			if r == cuda.CUDA_SUCCESS {
 				continue
 			}
-			if len(p.slots) == 0 {
+			if n == 0 {
 				return nil, r, nil
 			}
+		}
+		if began.IsZero() {
+			began = time.Now()
 		}
 		if err := s.nap(); err != nil {
 			return nil, 0, err
