@@ -9,18 +9,18 @@ import (
 // link compiles all functions of a parsed module and resolves what they and the variables refer to.
 func (m *Module) link(p *parser) error {
 	for _, a := range p.alias {
-		target := p.module0.names[a[1].text]
+		target := p.top.names[a[1].text]
 		if target == nil || target.kind != symFunction || !target.fn.has {
 			return errAt(a[1].pos, "alias of %s, which is no function of this text", a[1].text)
 		}
-		if prev := p.module0.names[a[0].text]; prev != nil && prev.kind == symFunction && !prev.fn.has {
+		if prev := p.top.names[a[0].text]; prev != nil && prev.kind == symFunction && !prev.fn.has {
 			prev.fn = target.fn
 		} else {
-			p.module0.names[a[0].text] = target
+			p.top.names[a[0].text] = target
 		}
 	}
 	for _, in := range p.inits {
-		sym := p.module0.names[in.name.text]
+		sym := p.top.names[in.name.text]
 		switch {
 		case sym == nil:
 			return errAt(in.name.pos, "%s is not declared", in.name.text)
@@ -493,16 +493,6 @@ func (c *comp) addressOf(v *variable, off uint64) int {
 		return c.initial(initSlot{kind: initLocal, val: v.offset + off})
 	}
 	return c.constant(v.offset + off)
-}
-
-// width is the size in bits of the register an operand names, and 64 for everything else.
-func (i *ins) width(o *operand) int {
-	if o.kind == oName && o.comp == "" {
-		if sym := i.s.scope.lookup(o.name); sym != nil && sym.kind == symRegister {
-			return sym.reg.bits()
-		}
-	}
-	return 64
 }
 
 // srcs resolves operands first… of the same type.

@@ -569,7 +569,7 @@ func hFns(i *ins) error {
 	return nil
 }
 
-// hBmsk makes a mask of bits, hBmsk for szext extends from a bit position.
+// hBmsk is bmsk, which makes a mask of bits, and szext, which extends from a bit position.
 func hBmsk(i *ins) error {
 	wrap := i.oneOf(".clamp", ".wrap") == ".wrap"
 	t := i.typ()

@@ -31,15 +31,15 @@ func Parse(src []byte) (*Module, error) {
 }
 
 type parser struct {
-	lex     lexer
-	ahead   []token
-	scope   *scope
-	fn      *function
-	mod     *Module
-	depth   int
-	module0 *scope
-	inits   []pendingInit
-	alias   [][2]token
+	lex   lexer
+	ahead []token
+	scope *scope
+	fn    *function
+	mod   *Module
+	depth int
+	top   *scope
+	inits []pendingInit
+	alias [][2]token
 }
 
 // pendingInit is an initialiser that names a symbol, resolved when all are known.
@@ -145,7 +145,7 @@ func (p *parser) declare(t token, sym *symbol) error {
 }
 
 func (p *parser) module() error {
-	p.module0 = p.scope
+	p.top = p.scope
 	for first := true; ; first = false {
 		t, err := p.peek(0)
 		if err != nil {
