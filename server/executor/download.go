@@ -76,7 +76,7 @@ func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes 
 	t.left++ // for this function, so that the transfer does not end while chunks are added
 	var result cuda.CUresult
 	for off := uint64(0); off < bytes; {
-		sl, r, err := s.takeSlot(pool)
+		sl, r, err := s.takeSlot(st.ctx, pool)
 		if err != nil {
 			return 0, err
 		}
@@ -208,7 +208,7 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	if p.Bytes == 0 {
 		return cuda.CUDA_SUCCESS, nil
 	}
-	mem, r := s.pageLocked(int(p.Bytes))
+	mem, r := s.pageLocked(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}

@@ -37,17 +37,18 @@ type slotPool struct {
 
 func (p *slotPool) init(size, limit int) { p.size, p.limit = size, limit }
 
-// pageLocked allocates page-locked memory in the current context.
-func (s *Session) pageLocked(bytes int) ([]byte, cuda.CUresult) {
+// pageLocked allocates page-locked memory that lives as long as ctx.
+func (s *Session) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 	p := alloc[unsafe.Pointer](&s.arena)
-	if r := s.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable); r != cuda.CUDA_SUCCESS {
+	r := s.within(ctx, func() cuda.CUresult { return s.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable) })
+	if r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}
 	return hostMemory(*p, bytes), cuda.CUDA_SUCCESS
 }
 
-// takeSlot gives a slot of the pool, waiting for one where all are in use. The error says that the session is over.
-func (s *Session) takeSlot(p *slotPool) (*slot, cuda.CUresult, error) {
+// takeSlot gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is over.
+func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, error) {
 	var began time.Time
 	for {
 		for _, sl := range p.slots {
@@ -56,11 +57,11 @@ func (s *Session) takeSlot(p *slotPool) (*slot, cuda.CUresult, error) {
 				return sl, cuda.CUDA_SUCCESS, nil
 			}
 		}
-		if s.reclaim(p) {
+		if s.reclaim(ctx, p) {
 			continue
 		}
 		if n := len(p.slots); n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience {
-			r := s.growPool(p)
+			r := s.growPool(ctx, p)
 			if r == cuda.CUDA_SUCCESS {
 				continue
 			}
@@ -78,13 +79,13 @@ func (s *Session) takeSlot(p *slotPool) (*slot, cuda.CUresult, error) {
 }
 
 // reclaim frees the slots of uploads that have arrived.
-func (s *Session) reclaim(p *slotPool) bool {
+func (s *Session) reclaim(ctx *context, p *slotPool) bool {
 	found := false
 	for _, sl := range p.slots {
 		if sl.event == 0 || s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
 			continue
 		}
-		s.entered.events = append(s.entered.events, sl.event)
+		ctx.events = append(ctx.events, sl.event)
 		sl.event = 0
 		sl.free.Store(true)
 		found = true
@@ -93,12 +94,12 @@ func (s *Session) reclaim(p *slotPool) bool {
 }
 
 // growPool adds slots: all small ones together, large ones one by one.
-func (s *Session) growPool(p *slotPool) cuda.CUresult {
+func (s *Session) growPool(ctx *context, p *slotPool) cuda.CUresult {
 	n := 1
 	if p.size < largeBytes {
 		n = p.limit
 	}
-	mem, r := s.pageLocked(n * p.size)
+	mem, r := s.pageLocked(ctx, n*p.size)
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
@@ -140,17 +141,17 @@ const (
 	pullLimit = 512 << 20 // bytes of a context's pull buffers above which further deferred uploads wait
 )
 
-// takePull gives a buffer for a deferred upload of so many bytes in the current context. It must be used at once.
-func (s *Session) takePull(bytes uint64) (*pullBuffer, cuda.CUresult, error) {
+// takePull gives a buffer for a deferred upload of so many bytes. It must be used at once.
+func (s *Session) takePull(ctx *context, bytes uint64) (*pullBuffer, cuda.CUresult, error) {
 	size := pullLeast
 	for size < pullMost && uint64(size) < bytes {
 		size *= 2
 	}
 	for {
 		total := 0
-		for _, b := range s.entered.pulls {
+		for _, b := range ctx.pulls {
 			if b.event != 0 && s.gpu.CuEventQuery(b.event) != cuda.CUDA_ERROR_NOT_READY {
-				s.entered.events = append(s.entered.events, b.event)
+				ctx.events = append(ctx.events, b.event)
 				b.event = 0
 			}
 			if b.event == 0 && len(b.mem) >= size {
@@ -165,12 +166,12 @@ func (s *Session) takePull(bytes uint64) (*pullBuffer, cuda.CUresult, error) {
 			return nil, 0, err
 		}
 	}
-	mem, r := s.pageLocked(size)
+	mem, r := s.pageLocked(ctx, size)
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r, nil
 	}
 	b := &pullBuffer{mem: mem}
-	s.entered.pulls = append(s.entered.pulls, b)
+	ctx.pulls = append(ctx.pulls, b)
 	return b, cuda.CUDA_SUCCESS, nil
 }
 

@@ -228,7 +228,7 @@ func (s *Session) thread() *thread {
 	return t
 }
 
-// event takes an event of the context, which must be current.
+// event takes an event of the context.
 func (s *Session) event(ctx *context) (cuda.CUevent, cuda.CUresult) {
 	if n := len(ctx.events); n > 0 {
 		e := ctx.events[n-1]
@@ -236,7 +236,7 @@ func (s *Session) event(ctx *context) (cuda.CUevent, cuda.CUresult) {
 		return e, cuda.CUDA_SUCCESS
 	}
 	p := alloc[cuda.CUevent](&s.arena)
-	r := s.gpu.CuEventCreate(p, uint32(cuda.CU_EVENT_DISABLE_TIMING))
+	r := s.within(ctx, func() cuda.CUresult { return s.gpu.CuEventCreate(p, uint32(cuda.CU_EVENT_DISABLE_TIMING)) })
 	return *p, r
 }
 

@@ -182,7 +182,7 @@ func (s *Session) bulkSlot() error {
 		b.result = r
 		return nil
 	}
-	sl, r, err := s.takeSlot(&b.ctx.large)
+	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
 	if err != nil {
 		return err
 	}
@@ -241,12 +241,12 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	var buf *pullBuffer
 	if captured {
 		// The graph may run at any time until the session ends, so the buffer is its own.
-		mem, r := s.pageLocked(int(min(p.Bytes, pullMost)))
+		mem, r := s.pageLocked(st.ctx, int(min(p.Bytes, pullMost)))
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
 		buf = &pullBuffer{mem: mem}
-	} else if buf, r, err = s.takePull(p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
+	} else if buf, r, err = s.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
 	source := p.Source
