@@ -138,12 +138,12 @@ func ParseMessage(b []byte) (MessageHeader, int, error) {
 }
 
 func (t MessageType) known() bool {
-	return t >= MsgReply && t <= MsgNotice || t >= MsgRun && t <= MsgPong
+	return t >= MsgReply && t <= MsgNotice || t >= MsgRun && t <= MsgPushed
 }
 
 func (t MessageType) String() string {
 	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgRun: "RUN", MsgRan: "RAN",
-		MsgPull: "PULL", MsgPulled: "PULLED", MsgPing: "PING", MsgPong: "PONG"}
+		MsgPull: "PULL", MsgPulled: "PULLED", MsgPing: "PING", MsgPong: "PONG", MsgPush: "PUSH", MsgPushed: "PUSHED"}
 	if n, ok := names[t]; ok {
 		return n
 	}

@@ -31,6 +31,9 @@ const (
 	// FirstTransfer is the first identifier of asynchronous downloads; smaller ones are thread ordinals, for synchronous downloads.
 	FirstTransfer = MaxThreads
 
+	// MaxPush is the largest payload of MsgPush.
+	MaxPush = 1 << 20
+
 	// PullUnit is the unit in which MsgPull's result field counts the offset.
 	PullUnit = 1 << 20
 )
@@ -73,6 +76,8 @@ const (
 	MsgPulled MessageType = 19
 	MsgPing   MessageType = 20
 	MsgPong   MessageType = 21
+	MsgPush   MessageType = 22
+	MsgPushed MessageType = 23
 )
 
 // Hello kinds.

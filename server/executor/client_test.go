@@ -233,7 +233,7 @@ func (c *client) openSide() {
 				return
 			}
 			h, _, err := transport.ParseMessage(head)
-			if err != nil || h.Len != 0 {
+			if err != nil || h.Len != 0 && h.Type != transport.MsgPush {
 				c.t.Errorf("side: %+v %v", h, err)
 				return
 			}
@@ -245,6 +245,15 @@ func (c *client) openSide() {
 				f := c.hostFns[h.Aux]
 				c.mu.Unlock()
 				f()
+			case transport.MsgPush:
+				data := make([]byte, transport.Pad(int(h.Len)))
+				if _, err := io.ReadFull(conn, data); err != nil {
+					return
+				}
+				c.mu.Lock()
+				copy(c.transfers[h.ID][h.Aux:], data[:h.Len])
+				c.mu.Unlock()
+				out.Type, out.Len, out.Aux = transport.MsgPushed, 0, 0
 			case transport.MsgPull:
 				c.mu.Lock()
 				off := uint64(h.Result) * transport.PullUnit

@@ -182,9 +182,9 @@ func (p *peer) sideConn() net.Conn {
 }
 
 // ask sends a message on the side connection and waits for the answer.
-func (p *peer) ask(h transport.MessageHeader) (transport.MessageHeader, []byte) {
+func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHeader, []byte) {
 	c := p.sideConn()
-	sayOn(c, h, nil)
+	sayOn(c, h, with)
 	b := make([]byte, transport.MessageHeaderSize)
 	_ = c.SetReadDeadline(time.Now().Add(deadline))
 	if _, err := io.ReadFull(c, b); err != nil {

@@ -105,6 +105,7 @@ type Session struct {
 	landed  *sync.Cond // of mu: a download has arrived, or the session has ended
 	waiters [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
 	hosts   atomic.Int64 // registered host functions that may still run
+	kept    atomic.Bool  // there are captured downloads
 	side    side
 	images  images
 }

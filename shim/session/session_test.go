@@ -391,7 +391,7 @@ func TestDownloadsBeforeWhatFollows(t *testing.T) {
 		buf := make([]byte, 100)
 		var seen atomic.Uint32
 		s, _ := p.open(f, func(HostFunction, int32) { seen.Store(uint32(buf[50])) })
-		kept := s.Transfer(make([]byte, 100), 0, TransferCaptured) // never complete, must not be waited for
+		s.Transfer(make([]byte, 100), 0, TransferCaptured) // never complete, must not be waited for
 		other := s.Transfer(make([]byte, 100), 0, TransferAsync)
 		id := s.Transfer(buf, 0, TransferAsync)
 		m := transport.MessageHeader{Type: what, Seq: 7}
@@ -408,7 +408,6 @@ func TestDownloadsBeforeWhatFollows(t *testing.T) {
 				_, data := p.ask(m)
 				answer <- data
 			}()
-			p.say(transport.MessageHeader{Type: transport.MsgData, ID: kept}, []byte{1})
 			p.say(transport.MessageHeader{Type: transport.MsgData, ID: id}, bytes.Repeat([]byte{9}, 100))
 			select {
 			case <-answer:
@@ -428,6 +427,46 @@ func TestDownloadsBeforeWhatFollows(t *testing.T) {
 			}
 			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: later}, nil)
 		})
+	}
+}
+
+func TestCapturedDownloads(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	s, _ := p.open(f, nil)
+	dst := make([]byte, 1000)
+	if s.Overlaps(dst) {
+		t.Fatal("overlap before there is a transfer")
+	}
+	id := s.Transfer(dst, 0, TransferCaptured)
+	if !s.Overlaps(dst[999:]) || atomic.LoadUint32(&f.shared.TransfersPending) != 0 {
+		t.Error("a captured download may come at any time, and is not under way")
+	}
+	within(t, func() {
+		for round := range byte(3) {
+			for _, at := range []int{0, 600} {
+				data := bytes.Repeat([]byte{round + 1}, min(600, 1000-at))
+				h, _ := p.ask(transport.MessageHeader{Type: transport.MsgPush, ID: id, Seq: 5, Aux: uint64(at)}, data...)
+				if h.Type != transport.MsgPushed || h.Seq != 5 || h.Result != 0 {
+					t.Fatalf("answer %+v", h)
+				}
+			}
+			s.mu.Lock()
+			there := bytes.Equal(dst, bytes.Repeat([]byte{round + 1}, 1000))
+			s.mu.Unlock()
+			if !there {
+				t.Fatalf("round %d: the bytes are not there though the client says so", round)
+			}
+		}
+	})
+	// Bytes that do not belong there end the session, and touch nothing.
+	sayOn(p.sideConn(), transport.MessageHeader{Type: transport.MsgPush, ID: id, Aux: 999}, []byte{7, 7})
+	within(t, func() {
+		for s.lost() == 0 {
+			schedYield()
+		}
+	})
+	if dst[999] != 3 {
+		t.Errorf("the last byte is %d", dst[999])
 	}
 }
 

@@ -138,7 +138,7 @@ func (s *Session) sideMessage(r *bufio.Reader) error {
 	if err != nil {
 		return err
 	}
-	if h.Len != 0 {
+	if h.Len != 0 && (h.Type != transport.MsgPush || h.Len > transport.MaxPush) {
 		return protocol("a payload of %d bytes in %v", h.Len, h.Type)
 	}
 	switch h.Type {
@@ -153,6 +153,15 @@ func (s *Session) sideMessage(r *bufio.Reader) error {
 			return protocol("PULL of %d bytes at unit %d", h.Aux, h.Result)
 		}
 		return s.pull(h)
+	case transport.MsgPush:
+		data := make([]byte, transport.Pad(int(h.Len)))
+		if _, err := io.ReadFull(r, data); err != nil {
+			return err
+		}
+		if err := s.pushed(h.ID, h.Aux, data[:h.Len]); err != nil {
+			return err
+		}
+		return s.side.answer(transport.MessageHeader{Type: transport.MsgPushed, ID: h.ID, Seq: h.Seq}, nil)
 	case transport.MsgPing:
 		return s.side.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
 	case transport.MsgPong:

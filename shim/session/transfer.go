@@ -48,6 +48,11 @@ func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 
 	s.mu.nextID = following(id)
 	s.mu.order++
 	s.mu.transfers[id] = transfer{dst: dst, order: s.mu.order, kept: kind == TransferCaptured}
+	if kind == TransferCaptured { // its bytes come over the side connection
+		s.kept.Store(true)
+		s.mu.Unlock()
+		return id
+	}
 	atomic.AddUint32(&s.shared.TransfersPending, 1)
 	s.mu.Unlock()
 	s.kickBackground()
@@ -75,7 +80,7 @@ func (s *Session) destination(id uint32) ([]byte, bool) {
 func (s *Session) endTransfer(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.mu.transfers[id]; ok {
+	if t, ok := s.mu.transfers[id]; ok && !t.kept {
 		delete(s.mu.transfers, id)
 		s.landed.Broadcast()
 		atomic.AddUint32(&s.shared.TransfersPending, ^uint32(0))
@@ -87,7 +92,7 @@ func (s *Session) Overlaps(p []byte) bool {
 	if s.hosts.Load() > 0 {
 		return true
 	}
-	if atomic.LoadUint32(&s.shared.TransfersPending) == 0 {
+	if atomic.LoadUint32(&s.shared.TransfersPending) == 0 && !s.kept.Load() {
 		return false
 	}
 	s.mu.Lock()
@@ -131,6 +136,20 @@ func (s *Session) Source(src []byte) uint32 {
 	s.mu.order++
 	s.mu.sources[s.mu.nextSrc] = source{src, s.mu.order}
 	return s.mu.nextSrc
+}
+
+// pushed stores a piece of a captured download.
+func (s *Session) pushed(id uint32, offset uint64, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.mu.transfers[id]
+	if !ok || !t.kept || offset > uint64(len(t.dst)) || uint64(len(data)) > uint64(len(t.dst))-offset {
+		return protocol("PUSH of %d bytes at %d to transfer %d, which is no captured download of that size", len(data), offset, id)
+	}
+	if s.lost() == 0 { // afterwards the memory may be somebody else's
+		copy(t.dst[offset:], data)
+	}
+	return nil
 }
 
 // pull answers the server's wish for a part of a source once its bytes are what they are to be. The last part ends the source.
