@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "bfc860dea99a067dd6e520ea5cc958145aa0099e6a7e24855975dcadde06a1bc"
+const Digest = "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -287,6 +287,8 @@ const (
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessor          uint16 = 466
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags uint16 = 467
 	OpCuOccupancyMaxActiveClusters                         uint16 = 468
+	OpCuOccupancyMaxPotentialBlockSize                     uint16 = 469
+	OpCuOccupancyMaxPotentialBlockSizeWithFlags            uint16 = 470
 	OpCuOccupancyMaxPotentialClusterSize                   uint16 = 471
 	OpCuPointerGetAttribute                                uint16 = 477
 	OpCuPointerGetAttributes                               uint16 = 478
@@ -575,6 +577,8 @@ var opNames = [...]string{
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor",
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
 	OpCuOccupancyMaxActiveClusters:                         "cuOccupancyMaxActiveClusters",
+	OpCuOccupancyMaxPotentialBlockSize:                     "cuOccupancyMaxPotentialBlockSize",
+	OpCuOccupancyMaxPotentialBlockSizeWithFlags:            "cuOccupancyMaxPotentialBlockSizeWithFlags",
 	OpCuOccupancyMaxPotentialClusterSize:                   "cuOccupancyMaxPotentialClusterSize",
 	OpCuPointerGetAttribute:                                "cuPointerGetAttribute",
 	OpCuPointerGetAttributes:                               "cuPointerGetAttributes",

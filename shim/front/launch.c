@@ -236,3 +236,46 @@ int32_t scuda_hand_cuOccupancyMaxActiveClusters(int32_t *count, uint64_t f, cons
 int32_t scuda_hand_cuOccupancyMaxPotentialClusterSize(int32_t *size, uint64_t f, const void *config) {
   return clusters(size, f, config, 1, I_cuOccupancyMaxPotentialClusterSize);
 }
+
+/* The block size with most threads on a multiprocessor; of equals the largest. */
+int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *min_grid, int32_t *best_block, uint64_t f, void *shared_of_block, uint64_t shared,
+                                                             int32_t limit, uint32_t flags) {
+  uint64_t (*shared_of)(int32_t) = (uint64_t (*)(int32_t))shared_of_block;
+  struct scuda_slot *ctx;
+  if (!min_grid || !best_block) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_context_of(0, &ctx);
+  int32_t most = 0;
+  if (!r) r = scuda_hand_cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f);
+  if (r) return r;
+  const int32_t *a = scuda_gpus[ctx->device].d.attributes;
+  if (most > a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]) most = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+  if (limit > 0 && limit < most) most = limit;
+  int32_t warp = a[CU_DEVICE_ATTRIBUTE_WARP_SIZE], full = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR];
+  if (warp <= 0) return CUDA_ERROR_UNKNOWN;
+  int32_t best_threads = 0;
+  for (int32_t aligned = (most + warp - 1) / warp * warp; aligned > 0 && best_threads < full; aligned -= warp) {
+    int32_t block = aligned < most ? aligned : most, blocks = 0;
+    uint64_t bytes = shared_of ? shared_of(block) : shared;
+    if (!scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, f, block, bytes, flags, &r)) {
+      r = scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, f, block, bytes, flags, 0);
+      if (!r) scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, f, block, bytes, flags);
+    }
+    if (r) return r;
+    if (blocks * block <= best_threads) continue;
+    best_threads = blocks * block;
+    *best_block = block;
+    *min_grid = blocks * a[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
+  }
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *best_block, uint64_t f, void *shared_of_block, uint64_t shared, int32_t limit) {
+  return scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, f, shared_of_block, shared, limit, 0);
+}
+
+/* A graph's kernels may use mapped memory too. */
+int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int32_t *r) {
+  (void)graph;
+  *r = scuda_mapped_upload(stream, ptds);
+  return *r != CUDA_SUCCESS;
+}

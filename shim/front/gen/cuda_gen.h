@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "bfc860dea99a067dd6e520ea5cc958145aa0099e6a7e24855975dcadde06a1bc"
+#define SCUDA_DIGEST "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -978,6 +978,8 @@ enum {
   OP_cuOccupancyMaxActiveBlocksPerMultiprocessor = 466,
   OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = 467,
   OP_cuOccupancyMaxActiveClusters = 468,
+  OP_cuOccupancyMaxPotentialBlockSize = 469,
+  OP_cuOccupancyMaxPotentialBlockSizeWithFlags = 470,
   OP_cuOccupancyMaxPotentialClusterSize = 471,
   OP_cuPointerGetAttribute = 477,
   OP_cuPointerGetAttributes = 478,
@@ -1980,6 +1982,7 @@ int32_t scuda_hand_cuGetErrorString(int32_t error, void **pStr);
 int32_t scuda_hand_cuGetExportTable(void **ppExportTable, const void *pExportTableId);
 int32_t scuda_hand_cuGetProcAddress(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags);
 int32_t scuda_hand_cuGetProcAddress_v2(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags, int32_t *symbolStatus);
+int scuda_pre_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuInit(uint32_t Flags);
 int32_t scuda_hand_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev);
 int32_t scuda_hand_cuKernelGetFunction(uint64_t *pFunc, uint64_t kernel);
@@ -2063,6 +2066,8 @@ void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, 
 int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags, int32_t *r);
 void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags);
 int32_t scuda_hand_cuOccupancyMaxActiveClusters(int32_t *numClusters, uint64_t func, const void *config);
+int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit);
+int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit, uint32_t flags);
 int32_t scuda_hand_cuOccupancyMaxPotentialClusterSize(int32_t *clusterSize, uint64_t func, const void *config);
 int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t ptr);
 int32_t scuda_hand_cuPointerGetAttributes(uint32_t numAttributes, int32_t *attributes, void **data, uint64_t ptr);

@@ -1678,14 +1678,18 @@ SCUDA_EXPORT int32_t cuGraphKernelNodeSetParams_v2(uint64_t hNode, const void *n
 SCUDA_EXPORT int32_t cuGraphLaunch(uint64_t hGraph, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t hStream))scuda_divert(I_cuGraphLaunch))(hGraph, hStream);
   int32_t r;
-  r = scuda_wire_cuGraphLaunch(hGraph, hStream, 0);
+  int pre = scuda_pre_cuGraphLaunch(hGraph, hStream, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphLaunch(hGraph, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphLaunch_ptsz(uint64_t hGraph, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t hStream))scuda_divert(I_cuGraphLaunch_ptsz))(hGraph, hStream);
   int32_t r;
-  r = scuda_wire_cuGraphLaunch(hGraph, hStream, SCUDA_PTDS);
+  int pre = scuda_pre_cuGraphLaunch(hGraph, hStream, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphLaunch(hGraph, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
@@ -4014,25 +4018,12 @@ SCUDA_EXPORT int32_t cuOccupancyMaxActiveClusters(int32_t *numClusters, uint64_t
 
 SCUDA_EXPORT int32_t cuOccupancyMaxPotentialBlockSize(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit))scuda_divert(I_cuOccupancyMaxPotentialBlockSize))(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
-  (void)minGridSize;
-  (void)blockSize;
-  (void)func;
-  (void)blockSizeToDynamicSMemSize;
-  (void)dynamicSMemSize;
-  (void)blockSizeLimit;
-  return scuda_missing(I_cuOccupancyMaxPotentialBlockSize);
+  return scuda_hand_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit, uint32_t flags))scuda_divert(I_cuOccupancyMaxPotentialBlockSizeWithFlags))(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
-  (void)minGridSize;
-  (void)blockSize;
-  (void)func;
-  (void)blockSizeToDynamicSMemSize;
-  (void)dynamicSMemSize;
-  (void)blockSizeLimit;
-  (void)flags;
-  return scuda_missing(I_cuOccupancyMaxPotentialBlockSizeWithFlags);
+  return scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxPotentialClusterSize(int32_t *clusterSize, uint64_t func, const void *config) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "bfc860dea99a067dd6e520ea5cc958145aa0099e6a7e24855975dcadde06a1bc";
+const char nvml_digest[] = "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},
