@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
   for (int round = 0; round < 5; round++) {
     // A copy to the host, then an upload from the same pinned buffer.
     memset(pin, 0x11, N);
-    CK(cuMemsetD8(a, 0x20 + round, N));
+    CK(cuMemsetD8Async(a, 0x20 + round, N, s));
     CK(LAUNCH(spin, 1, 1, 0, s, &cycles));
     CK(cuMemcpyDtoHAsync(pin, a, N, s));
     CK(cuMemcpyHtoDAsync(b, pin, N, s));
