@@ -231,6 +231,9 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
+	if kernel {
+		defer s.borrow()()
+	}
 	var r cuda.CUresult
 	var real uint64
 	if kernel {
@@ -265,6 +268,20 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 		binary.LittleEndian.PutUint32(out[i*8+4:], l.sizes[i])
 	}
 	return r, nil
+}
+
+// borrow makes some context current for what the driver tells only in one, though the client may ask without: a kernel's parameters and attributes.
+func (s *Session) borrow() (giveBack func()) {
+	s.enterAny()
+	ctx := alloc[cuda.CUcontext](&s.arena)
+	if s.entered != nil || s.gpu.CuDevicePrimaryCtxRetain(ctx, 0) != cuda.CUDA_SUCCESS {
+		return func() {}
+	}
+	s.gpu.CuCtxSetCurrent(*ctx)
+	return func() {
+		s.gpu.CuCtxSetCurrent(0)
+		s.gpu.CuDevicePrimaryCtxRelease_v2(0)
+	}
 }
 
 // attributes reads a function's attributes, INT_MIN where the driver gives none.
