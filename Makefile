@@ -4,6 +4,8 @@ GO ?= go
 # Debian packages: a C compiler and its headers, and strace for the tests that watch connections.
 PACKAGES := gcc libc6-dev binutils make git strace
 
+export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+
 .DEFAULT_GOAL := help
 .PHONY: help build test demo generate lint clean packages check-go
 
@@ -11,7 +13,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: check-go packages ## build build/scuda and build/lib
-	$(GO) build -o build/scuda ./cmd/scuda
+	$(GO) build -ldflags "-X scuda.dev/scuda/server.release=$(SCUDA_VERSION)" -o build/scuda ./cmd/scuda
 	./shim/build.sh build/lib
 
 test: build ## run all tests with the race detector

@@ -110,13 +110,16 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 }
 
 func (f *infoFacts) print(out io.Writer) {
-	kind := map[string]string{"real": "NVIDIA driver", "sim": "simulated GPU"}[f.Kind]
+	driver := "NVIDIA driver " + f.Driver
+	if f.Kind == "sim" {
+		driver = "simulated GPU"
+	}
 	fmt.Fprintf(out, "server      %s (from %s)\n", f.Server, f.Source)
 	fmt.Fprintf(out, "versions    server scuda %s, client scuda %s", f.Version, f.Client)
 	if !f.SameAPI {
 		fmt.Fprint(out, " — built from different API descriptions, sessions will be refused: install the same release on both machines")
 	}
-	fmt.Fprintf(out, "\ndriver      %s %s, CUDA %s\n", kind, f.Driver, f.CUDA)
+	fmt.Fprintf(out, "\ndriver      %s, CUDA %s\n", driver, f.CUDA)
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
 	for i, d := range f.Devices {
 		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, byteSize(d.Memory), d.Capability, d.PCI, d.UUID)
