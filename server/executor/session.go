@@ -75,20 +75,21 @@ type Session struct {
 	writer  *codec.Writer
 	outMem  []byte
 
-	cmd        command // the one being carried out
-	entered    *context
-	enteredOK  bool // the driver's current context is that of entered
-	contexts   map[uint64]*context
-	streams    map[uint64]*stream
-	layouts    map[uint64]*layout
-	images     map[modcache.Hash]*modcache.Image
-	threads    map[uint32]*thread
-	captures   map[cuda.CUstream]capture
-	barrier    barrier
-	bulk       *bulk
-	primaries  map[cuda.CUdevice]*primary
-	mappings   []*mapping
-	hostRanges map[uint64]hostRange
+	cmd         command // the one being carried out
+	entered     *context
+	enteredOK   bool // the driver's current context is that of entered
+	contexts    map[uint64]*context
+	streams     map[uint64]*stream
+	layouts     map[uint64]*layout
+	images      map[modcache.Hash]*modcache.Image
+	threads     map[uint32]*thread
+	captures    map[cuda.CUstream]capture
+	barrier     barrier
+	bulk        *bulk
+	primaries   map[cuda.CUdevice]*primary
+	mappings    []*mapping
+	hostRanges  map[uint64]hostRange
+	hostWindows map[uint64]bool // windows of addresses that are reserved
 
 	waits     []*wait
 	transfers int       // downloads under way
@@ -123,7 +124,7 @@ func New(cfg Config) (*Session, error) {
 		side: newSide(), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), threads: make(map[uint32]*thread),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostRanges: make(map[uint64]hostRange),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}
 	for _, d := range cfg.Primary {

@@ -117,6 +117,28 @@ int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, u
 
 /* ---- pinned host memory ---- */
 
+/* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses
+ * are handed out upwards, and again from the start when the area has been gone through. */
+#define PINNED_FIRST 0x600000000000u
+#define PINNED_END 0x700000000000u
+
+static void *pinned_map(uint64_t size) {
+  static scuda_lock_t lock;
+  static uint64_t next = PINNED_FIRST;
+  const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  void *at = MAP_FAILED;
+  scuda_lock(&lock);
+  for (int tries = 0; tries < 64 && at == MAP_FAILED && size < PINNED_END - PINNED_FIRST; tries++) {
+    if (size > PINNED_END - next) next = PINNED_FIRST;
+    at = mmap((void *)(uintptr_t)next, size, prot, flags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break; /* a kernel before 4.17 took the address as a hint */
+    if (at == MAP_FAILED && errno != EEXIST) break;
+    next += at == MAP_FAILED ? 1ull << 30 : size;
+  }
+  scuda_unlock(&lock);
+  return at == MAP_FAILED ? mmap(NULL, size, prot, flags, -1, 0) : at;
+}
+
 static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   if (!p || !bytes) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
@@ -125,7 +147,7 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) & ~(page - 1);
   if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *at = pinned_map(size);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   /* owner keeps the flags that the program gave */
   struct scuda_range r = {(uint64_t)(uintptr_t)at, bytes, scuda_thread()->current, flags, SCUDA_RANGE_OWNED, s->device};
@@ -362,9 +384,7 @@ int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t
 
 int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, void **data, uint64_t p) {
   if (!count || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
-  struct scuda_slot *s;
-  int32_t r = scuda_context_of(0, &s);
-  if (r) return r;
+  int32_t r;
   int known = scuda_ranges_find(&scuda_device_ranges, p, NULL) || scuda_ranges_find(&scuda_host_ranges, p, NULL);
   int ordinary = !known && is_own_memory(p);
   for (uint32_t i = 0; i < count; i++) {

@@ -1,0 +1,50 @@
+// Pinned memory that kernels read and write through the pointer that cuMemHostGetDevicePointer gives.
+#include "check.h"
+
+static CUfunction add;
+
+static void run(CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, int n, CUstream s) {
+  void *args[] = {&a, &b, &c, &n};
+  CK(cuLaunchKernel(add, (n + 127) / 128, 1, 1, 128, 1, 1, 0, s, args, NULL));
+}
+
+int main(int argc, char **argv) {
+  start(argc, argv);
+  add = function(load("kernels.ptx"), "vector_add");
+  enum { N = 5000 };
+  float *a, *b, *c;
+  CUdeviceptr da, db, dc;
+  CK(cuMemHostAlloc((void **)&a, N * sizeof *a, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostAlloc((void **)&b, N * sizeof *b, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
+  CK(cuMemHostAlloc((void **)&c, N * sizeof *c, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostGetDevicePointer(&da, a, 0));
+  CK(cuMemHostGetDevicePointer(&db, b, 0));
+  CK(cuMemHostGetDevicePointer(&dc, c, 0));
+  CUstream s;
+  CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  for (int round = 1; round <= 3; round++) {
+    for (int i = 0; i < N; i++) a[i] = (float)(i * round), b[i] = (float)(i + round);
+    run(da, db, dc, N, s);
+    CK(cuStreamSynchronize(s));
+    for (int i = 0; i < N; i++) CHECK(c[i] == a[i] + b[i], "round %d: [%d] = %g", round, i, c[i]);
+  }
+  // A pointer into the middle, and what a kernel wrote as the source of the next.
+  CUdeviceptr half;
+  CK(cuMemHostGetDevicePointer(&half, c + N / 2, 0));
+  CHECK(half == dc + N / 2 * sizeof *c, "a pointer into the middle");
+  run(half, half, da, N / 2, s);
+  CK(cuCtxSynchronize());
+  for (int i = 0; i < N / 2; i++) CHECK(a[i] == 2 * c[N / 2 + i], "middle: [%d] = %g", i, a[i]);
+  CK(cuMemFreeHost(b));
+  CK(cuMemHostAlloc((void **)&b, N * sizeof *b, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostGetDevicePointer(&db, b, 0));
+  for (int i = 0; i < N; i++) b[i] = 7, a[i] = (float)i;
+  run(da, db, dc, N, s);
+  CK(cuStreamSynchronize(s));
+  for (int i = 0; i < N; i++) CHECK(c[i] == (float)i + 7, "allocated again: [%d] = %g", i, c[i]);
+  CK(cuMemFreeHost(a));
+  CK(cuMemFreeHost(b));
+  CK(cuMemFreeHost(c));
+  puts("mapped ok");
+  return 0;
+}
