@@ -1,8 +1,8 @@
 # `make help` lists the targets. Everything built lies in build/.
 SHELL := /bin/bash
 GO ?= go
-# Debian packages: a C compiler and its headers, and strace for the tests that watch connections.
-PACKAGES := gcc libc6-dev binutils make git strace
+# Debian packages: compilers and headers (C++ for the test of our cuda.h), and strace for the tests that watch connections.
+PACKAGES := gcc g++ libc6-dev binutils make git strace ca-certificates
 
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
@@ -38,7 +38,7 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v strace >/dev/null && command -v objdump >/dev/null && echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || \
+	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v objdump >/dev/null && echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names
