@@ -506,7 +506,7 @@ def device_assert():
 def properties():
     torch = torch_for_repeating()
     p = torch.cuda.get_device_properties(0)
-    out = {k: repr(getattr(p, k)) for k in sorted(dir(p)) if not k.startswith("_") and not callable(getattr(p, k))}
+    out = {k: str(getattr(p, k)) for k in sorted(dir(p)) if not k.startswith("_") and not callable(getattr(p, k))}
     out["capability"] = repr(torch.cuda.get_device_capability())
     out["count"] = repr(torch.cuda.device_count())
     out["arch"] = repr(torch.cuda.get_arch_list())
