@@ -1,0 +1,956 @@
+/* One case a process: cases NAME. Every case ends with "NAME ok" on stdout. */
+#define _GNU_SOURCE
+#include <cuda.h>
+
+#include "gen/cuda_gen.h"
+#include "gen/wire_gen.h"
+#include "recorder.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FAIL(...) (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
+#define WANT(call, want) do { long long got_ = (long long)(call), want_ = (long long)(want); if (got_ != want_) FAIL("%s: got %lld, want %lld", #call, got_, want_); } while (0)
+#define CK(call) WANT(call, 0)
+enum { ANSWER = 1, PTDS = 2, BULK = 4 };
+
+static struct recorder *rec;
+static CUcontext ctx;
+
+static void init(void) {
+  CK(cuInit(0));
+  void *core = dlopen(getenv("SCUDA_CORE"), RTLD_NOW | RTLD_NOLOAD);
+  rec = core ? dlsym(core, "recorder") : NULL;
+  if (!rec) FAIL("no recorder");
+}
+
+static void start(void) {
+  init();
+  CK(cuDevicePrimaryCtxRetain(&ctx, 0));
+  CK(cuCtxSetCurrent(ctx));
+}
+
+static const struct command *last(int op) {
+  rec->drain();
+  if (!rec->count) FAIL("no command");
+  const struct command *c = rec->commands[rec->count - 1];
+  if (c->op != op) FAIL("command %#x, want %#x", c->op, op);
+  return c;
+}
+static uint32_t sent(void) { rec->drain(); return rec->count; }
+static uint64_t word(const struct command *c, int i) { uint64_t v; memcpy(&v, c->payload + 8 * i, 8); return v; }
+
+/* A server that knows a module with one function of three parameters, an allocation, and handles. */
+static int32_t server(const struct command *c, void *reply, uint32_t cap, uint32_t *len) {
+  if (c->op == OP_GET_FUNCTION) {
+    const struct wire_get_function *q = (const void *)c->payload;
+    const char *name = (const char *)(q + 1);
+    if (q->kind != 2 && strcmp(name, "kernel") && strcmp(name, "other")) return 500;
+    struct { struct wire_func_info info; uint32_t params[6]; } r = {{.param_count = 3, .param_bytes = 24}, {0, 8, 8, 4, 16, 8}};
+    for (int i = 0; i < 16; i++) r.info.attributes[i] = INT32_MIN;
+    r.info.attributes[0] = 512;
+    r.info.attributes[1] = 1024;
+    r.info.attributes[8] = 49152;
+    memcpy(reply, &r, *len = sizeof r);
+    return 0;
+  }
+  if (c->op == OP_FUNCTION_NAMES) {
+    struct { struct wire_name_list list; char names[16]; } r = {{2, 2}, "kernel\0other"};
+    memcpy(reply, &r, *len = sizeof r);
+    return 0;
+  }
+  if (c->op == OP_GET_GLOBAL) {
+    struct wire_global_info r = {0x700000, 64};
+    memcpy(reply, &r, *len = sizeof r);
+    return 0;
+  }
+  if (c->op == OP_HOST_MAP) {
+    struct wire_global_info r = {word(c, 0), word(c, 1)};
+    memcpy(reply, &r, *len = sizeof r);
+    return 0;
+  }
+  if (c->op == OP_POINTER_ATTRIBUTES) {
+    struct { struct wire_pointer_values head; int32_t result; uint32_t bytes; uint8_t value[64]; } r = {.head = {1, 0}, .bytes = 8, .value = {2}};
+    memcpy(reply, &r, *len = sizeof r);
+    return 0;
+  }
+  static uint64_t next = 0x100000;
+  if (c->op == OP_cuMemAlloc_v2) {
+    uint64_t r[2] = {1, next};
+    next += (word(c, 1) + 511) / 512 * 512;
+    memcpy(reply, r, *len = 16);
+    return 0;
+  }
+  if (c->op == OP_cuOccupancyMaxActiveBlocksPerMultiprocessor || c->op == OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags ||
+      c->op == OP_cuStreamIsCapturing || c->op == OP_cuKernelGetAttribute || c->op == OP_cuFuncGetAttribute) {
+    uint64_t r[2] = {1, 1};
+    memcpy(reply, r, *len = 16);
+    return 0;
+  }
+  if (c->op == OP_OCCUPANCY_CLUSTERS) {
+    int32_t r[2] = {5, 0};
+    memcpy(reply, r, *len = 8);
+    return 0;
+  }
+  if (c->op == OP_cuStreamEndCapture || c->op == OP_cuLibraryGetModule) {
+    uint64_t r[2] = {1, rec->shared->server_base + 64 * 5};
+    memcpy(reply, r, *len = 16);
+    return 0;
+  }
+  if (c->op == OP_MODULE_LOAD) {
+    struct { struct wire_load_info info; char text[16]; } r = {{5, 6}, "hello" "sorry!"};
+    memcpy(reply, &r, *len = sizeof r < cap ? sizeof r : cap);
+    return rec->result;
+  }
+  return rec->result;
+}
+
+static CUfunction kernel(void) {
+  CUmodule m;
+  CUfunction f;
+  rec->answer = server;
+  CK(cuModuleLoadData(&m, "good"));
+  CK(cuModuleGetFunction(&f, m, "kernel"));
+  return f;
+}
+
+static CUdeviceptr alloc(size_t n) {
+  CUdeviceptr p;
+  rec->answer = server;
+  CK(cuMemAlloc(&p, n));
+  return p;
+}
+
+/* ---- launches ---- */
+
+static uint64_t a = 0x1122334455667788;
+static int32_t b = 77;
+static double x = 2.5;
+static void *args[] = {&a, &b, &x};
+
+static void check_params(const uint8_t *p) {
+  if (memcmp(p, &a, 8) || memcmp(p + 8, &b, 4) || memcmp(p + 16, &x, 8)) FAIL("parameters are packed wrongly");
+}
+
+static void launch(void) {
+  start();
+  CUfunction f = kernel();
+  CUstream s;
+  CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  uint32_t calls = rec->calls;
+  CK(cuLaunchKernel(f, 2, 3, 4, 8, 4, 2, 100, s, args, NULL));
+  const struct command *c = last(OP_LAUNCH);
+  const struct wire_launch *l = (const void *)c->payload;
+  WANT(c->flags, 0);
+  WANT(c->context, (uintptr_t)ctx);
+  WANT(l->func, (uintptr_t)f);
+  WANT(l->stream, (uintptr_t)s);
+  if (l->grid[0] != 2 || l->grid[1] != 3 || l->grid[2] != 4 || l->block[0] != 8 || l->block[1] != 4 || l->block[2] != 2) FAIL("grid or block");
+  WANT(l->shared_bytes, 100);
+  WANT(l->param_bytes, 24);
+  check_params((const uint8_t *)(l + 1));
+
+  uint8_t packed[24] = {0};
+  size_t size = sizeof packed;
+  memcpy(packed, &a, 8), memcpy(packed + 8, &b, 4), memcpy(packed + 16, &x, 8);
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, NULL, extra));
+  check_params(last(OP_LAUNCH)->payload + sizeof *l);
+  CK(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, PTDS);
+  WANT(rec->calls, calls);                       /* nothing was waited for */
+  CK(cuLaunchCooperativeKernel(f, 1, 1, 1, 1, 1, 1, 0, s, args));
+  WANT(((const struct wire_launch *)last(OP_LAUNCH)->payload)->flags, 1);
+  WANT(last(OP_LAUNCH)->flags, ANSWER);          /* the grid may not fit */
+}
+
+static void launch_refusals(void) {
+  start();
+  CUfunction f = kernel();
+  CUevent e;
+  CK(cuEventCreate(&e, 0));
+  uint32_t n = sent();
+  WANT(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 400);
+  WANT(cuLaunchKernel((CUfunction)e, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 400);
+  WANT(cuLaunchKernel((CUfunction)((char *)f + 8), 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 400);
+  WANT(cuLaunchKernel((CUfunction)0xdeadbeef, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 400);
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, (CUstream)e, args, NULL), 400);
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), 1);
+  void *extra[] = {CU_LAUNCH_PARAM_END};
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, extra), 1);
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, NULL, extra), 1);
+  CK(cuCtxSetCurrent(NULL));
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 201);
+  CK(cuCtxSetCurrent(ctx));
+  WANT(sent(), n);
+  /* What the driver has to judge is asked for at once: its own code is the answer. */
+  static const unsigned bad[][7] = {{0, 1, 1, 1, 1, 1, 0}, {1, 65536, 1, 1, 1, 1, 0}, {1, 1, 1, 0, 1, 1, 0}, {1, 1, 1, 1025, 1, 1, 0},
+                                    {1, 1, 1, 1, 1, 65, 0}, {1, 1, 1, 32, 17, 1, 0}, {1, 1, 1, 1, 1, 1, 49153}};
+  rec->result = 701;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    WANT(cuLaunchKernel(f, bad[i][0], bad[i][1], bad[i][2], bad[i][3], bad[i][4], bad[i][5], bad[i][6], 0, args, NULL), 701);
+    WANT(last(OP_LAUNCH)->flags, ANSWER);
+  }
+}
+
+static void launch_attributes(void) {
+  start();
+  CUfunction f = kernel();
+  CUlaunchAttribute attrs[2] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION}, {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY}};
+  attrs[0].value.clusterDim.x = 2;
+  CUlaunchConfig config = {.gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .sharedMemBytes = 8, .attrs = attrs, .numAttrs = 2};
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  const struct command *c = last(OP_LAUNCH);
+  WANT(c->flags, ANSWER);                        /* the first of its kind */
+  const struct wire_launch *l = (const void *)c->payload;
+  WANT(l->attr_count, 2);
+  if (memcmp(l + 1, attrs, sizeof attrs)) FAIL("attributes differ");
+  check_params((const uint8_t *)(l + 1) + sizeof attrs);
+  config.gridDimX = 9;
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, 0);               /* known to be possible */
+  attrs[0].value.clusterDim.x = 4;
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);
+  config.numAttrs = 0;
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, 0);
+  attrs[0].id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+  config.numAttrs = 1;
+  WANT(cuLaunchKernelEx(&config, f, args, NULL), 801);
+  WANT(cuLaunchKernelEx(NULL, f, args, NULL), 1);
+}
+
+static void blocking(void) {
+  start();
+  CUfunction f = kernel();
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+  last(OP_cuStreamSynchronize);
+  CK(cuEventRecord((CUevent)({ CUevent e; CK(cuEventCreate(&e, 0)); e; }), 0));
+  WANT(last(OP_cuEventRecord)->flags, ANSWER);
+}
+
+/* ---- commands ---- */
+
+static void async(void) {
+  start();
+  CUstream s;
+  CUevent e;
+  uint32_t calls = rec->calls;
+  CK(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -3));
+  const struct command *c = last(OP_cuStreamCreateWithPriority);
+  WANT(word(c, 0), (uintptr_t)s);
+  WANT(word(c, 1), CU_STREAM_NON_BLOCKING);
+  WANT((int64_t)word(c, 2), -3);
+  CK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+  CK(cuEventRecord(e, s));
+  c = last(OP_cuEventRecord);
+  WANT(word(c, 0), (uintptr_t)e);
+  WANT(word(c, 1), (uintptr_t)s);
+  CK(cuStreamWaitEvent(CU_STREAM_PER_THREAD, e, 0));
+  WANT(word(last(OP_cuStreamWaitEvent), 0), 2);
+  CK(cuEventDestroy(e));
+  CK(cuStreamDestroy(s));
+  WANT(rec->calls, calls);
+  WANT(cuEventRecord(e, 0), 400);
+  WANT(cuStreamDestroy(s), 400);
+  WANT(cuStreamDestroy(0), 400);
+  rec->result = 1;
+  WANT(cuEventCreate(&e, 0x1000), 1);            /* flags that only the driver can judge */
+  WANT(last(OP_cuEventCreate)->flags, ANSWER);
+}
+
+static int ring_done;
+static void *ring_thread(void *arg) {
+  CUevent e;
+  CK(cuCtxSetCurrent(ctx));
+  CK(cuEventCreate(&e, 0));
+  for (int i = 0; i < 6000; i++) CK(cuEventRecord(e, 0));
+  return arg;
+}
+static void *drainer(void *arg) {
+  while (!__atomic_load_n(&ring_done, __ATOMIC_SEQ_CST)) rec->drain();
+  return arg;
+}
+
+/* Four threads fill the ring several times over while another one empties it; nothing is lost, and each thread's commands keep their order. */
+static void ring(void) {
+  start();
+  CUdeviceptr d = alloc(1 << 20);
+  static uint8_t data[60000];
+  pthread_t t[5];
+  pthread_create(&t[4], NULL, drainer, NULL);
+  for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, ring_thread, NULL);
+  for (int i = 0; i < 300; i++) CK(cuMemcpyHtoD(d, data, sizeof data)); /* 18 MB through a ring of 4 */
+  for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+  __atomic_store_n(&ring_done, 1, __ATOMIC_SEQ_CST);
+  pthread_join(t[4], NULL);
+  uint32_t records = 0, copies = 0;
+  sent();
+  for (uint32_t i = 0; i < rec->count; i++) {
+    records += rec->commands[i]->op == OP_cuEventRecord;
+    copies += rec->commands[i]->op == OP_COPY_H2D;
+  }
+  WANT(records, 24000);
+  WANT(copies, 300);
+}
+
+static void handles(void) {
+  start();
+  CUevent e[3000];
+  for (int i = 0; i < 3000; i++) {
+    CK(cuEventCreate(&e[i], 0));
+    if ((uintptr_t)e[i] % 64 || (uintptr_t)e[i] < rec->shared->client_base || (uintptr_t)e[i] >= rec->shared->server_base) FAIL("handle %p", (void *)e[i]);
+    for (int k = i > 5 ? i - 5 : 0; k < i; k++)
+      if (e[k] == e[i]) FAIL("a handle was given twice");
+  }
+  for (int i = 0; i < 3000; i++) CK(cuEventDestroy(e[i]));
+  CUstream s;
+  CK(cuStreamCreate(&s, 0));                     /* takes the place of an event */
+  WANT(cuEventRecord((CUevent)s, 0), 400);
+  rec->result = 2;
+  CUcontext other;
+  WANT(cuCtxCreate_v2(&other, 0, 0), 2);         /* a failed creation leaves no handle */
+  uint64_t h = word(last(OP_cuCtxCreate_v2), 0);
+  WANT(cuCtxSetCurrent((CUcontext)h), 709);
+}
+
+static void attributes(void) {
+  start();
+  int v;
+  uint32_t n = sent();
+  CK(cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0));
+  WANT(v, 32);
+  static const int absent[] = {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                               CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+                               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED};
+  for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+    CK(cuDeviceGetAttribute(&v, absent[i], 0));
+    WANT(v, 0);
+  }
+  WANT(cuDeviceGetAttribute(&v, 200, 0), 1);
+  WANT(cuDeviceGetAttribute(&v, 256, 0), 1);
+  WANT(cuDeviceGetAttribute(&v, 10, 3), 101);
+  char name[9];
+  CK(cuDeviceGetName(name, sizeof name, 1));
+  WANT(strcmp(name, "recorder"), 0);             /* cut to the buffer */
+  CUdevice d;
+  CK(cuDeviceGetByPCIBusId(&d, "0000:1d:00.0"));
+  WANT(d, 2);
+  WANT(sent(), n);
+}
+
+static void visible(void) {                      /* 1,GPU-10111213,7,0: the second names device 1 again */
+  CK(0);
+  WANT(cuInit(0), 100);
+}
+static void visible_none(void) { WANT(cuInit(0), 100); }
+static void visible_twice(void) { WANT(cuInit(0), 100); }
+
+/* ---- copies ---- */
+
+static void uploads(void) {
+  start();
+  CUdeviceptr d = alloc(1 << 20);
+  uint8_t *data = malloc(1 << 20);
+  for (int i = 0; i < 1 << 20; i++) data[i] = (uint8_t)(i * 7);
+  uint32_t calls = rec->calls, n = sent();
+  CK(cuMemcpyHtoD(d, data, 0));
+  WANT(sent(), n);
+  CK(cuMemcpyHtoD(d, data, 13));
+  const struct command *c = last(OP_COPY_H2D);
+  const struct wire_copy_h2d *m = (const void *)c->payload;
+  WANT(c->size, 32 + sizeof *m + 16);
+  WANT(m->dst, d);
+  WANT(m->bytes, 13);
+  WANT(m->flags, 1);
+  WANT(memcmp(m + 1, data, 13), 0);
+  CK(cuMemcpyHtoDAsync(d, data, 65536, CU_STREAM_LEGACY));
+  m = (const void *)last(OP_COPY_H2D)->payload;
+  WANT(m->flags, 0);
+  WANT(m->stream, 1);
+  WANT(memcmp(m + 1, data, 65536), 0);
+  CK(cuMemcpyHtoDAsync(d, data, 65537, 0));
+  c = last(OP_COPY_H2D);
+  WANT(c->flags, BULK);
+  WANT(word(c, 4), 65537);
+  WANT(rec->bulk_bytes, 65537);
+  WANT(rec->bulk_last, data[65536]);
+  WANT(rec->calls, calls);
+  CK(cuMemcpyHtoD(0x900000, data, 4));           /* not an allocation that is known: the driver's answer */
+  WANT(last(OP_COPY_H2D)->flags, ANSWER);
+  WANT(cuMemcpyHtoD(0, data, 4), 1);
+  WANT(cuMemcpyHtoD(d, NULL, 4), 1);
+  rec->overlaps = 1;                             /* something may still write the source */
+  CK(cuMemcpyHtoDAsync(d, data, 100, 0));
+  last(OP_COPY_H2D);                             /* pageable: as it stands */
+  void *pinned;
+  CK(cuMemHostAlloc(&pinned, 4096, 0));
+  CK(cuMemcpyHtoDAsync(d, (char *)pinned + 96, 4000, 0));
+  const struct wire_copy_h2d_pull *p = (const void *)last(OP_COPY_H2D_PULL)->payload;
+  WANT(p->source, rec->sources);
+  WANT(p->bytes, 4000);
+  rec->overlaps = 0;
+  CK(cuMemcpyAsync(d, (CUdeviceptr)(uintptr_t)data, 8, 0));
+  last(OP_COPY_H2D);
+  CK(cuMemcpy(d, d + 512, 8));
+  last(OP_cuMemcpyDtoD_v2);
+  CK(cuMemcpy_ptds((CUdeviceptr)(uintptr_t)data, d, 8));
+  WANT(last(OP_COPY_D2H)->flags, ANSWER | PTDS);
+}
+
+static void downloads(void) {
+  start();
+  CUdeviceptr d = alloc(1 << 20);
+  uint8_t plain[64];
+  void *pinned;
+  CK(cuMemAllocHost(&pinned, 4096));
+  CK(cuMemcpyDtoH(plain, d, 64));
+  const struct wire_copy_d2h *m = (const void *)last(OP_COPY_D2H)->payload;
+  WANT(last(OP_COPY_D2H)->flags, ANSWER);
+  WANT(m->flags, 1);
+  WANT(m->transfer, last(OP_COPY_D2H)->thread);
+  WANT((uintptr_t)rec->transfer_dst, (uintptr_t)plain);
+  CK(cuMemcpyDtoHAsync(plain, d, 64, 0));        /* pageable: waits */
+  WANT(last(OP_COPY_D2H)->flags, ANSWER);
+  CK(cuMemcpyDtoHAsync(pinned, d, 4096, 0));
+  WANT(last(OP_COPY_D2H)->flags, 0);
+  m = (const void *)last(OP_COPY_D2H)->payload;
+  WANT(m->flags, 2);
+  WANT(m->transfer, 65536 + rec->transfers);
+  CK(cuMemcpyDtoHAsync((char *)pinned + 4090, d, 7, 0));
+  WANT(last(OP_COPY_D2H)->flags, ANSWER);        /* beyond the pinned range */
+  WANT(cuMemcpyDtoH(NULL, d, 4), 1);
+  rec->result = 700;
+  WANT(cuMemcpyDtoH(plain, d, 4), 700);
+}
+
+static void capture(void) {
+  start();
+  CUdeviceptr d = alloc(4096);
+  CUstream s;
+  CUstreamCaptureStatus status;
+  uint8_t data[64] = {0};
+  CK(cuStreamCreate(&s, 0));
+  uint32_t n = sent();
+  CK(cuStreamIsCapturing(s, &status));
+  WANT(status, CU_STREAM_CAPTURE_STATUS_NONE);
+  CUgraph g;
+  const CUgraphNode *nodes;
+  size_t count;
+  cuuint64_t id;
+  CK(cuStreamGetCaptureInfo_v2(s, &status, &id, &g, &nodes, &count));
+  WANT(status, CU_STREAM_CAPTURE_STATUS_NONE);
+  WANT(sent(), n);                               /* nobody captures: nobody is asked */
+  CK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CK(cuStreamIsCapturing(s, &status));
+  WANT(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CK(cuMemcpyHtoDAsync(d, data, 64, s));
+  last(OP_COPY_H2D_PULL);
+  CK(cuMemcpyDtoHAsync(data, d, 64, s));
+  WANT(rec->transfer_async, 2);
+  WANT(last(OP_COPY_D2H)->flags, 0);
+  CK(cuLaunchHostFunc(s, (CUhostFn)capture, NULL));
+  WANT(rec->hostfn_keep, 1);
+  CK(cuStreamEndCapture(s, &g));
+  WANT((uintptr_t)g, rec->shared->server_base + 64 * 5);
+  CK(cuGraphDestroy(g));                         /* a handle that the server minted is a graph */
+  n = sent();
+  CK(cuStreamIsCapturing(s, &status));
+  WANT(sent(), n);
+}
+
+static void rectangles(void) {
+  start();
+  CUdeviceptr d = alloc(1 << 16);
+  static uint8_t data[64 * 64];
+  for (int i = 0; i < 64 * 64; i++) data[i] = (uint8_t)i;
+  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = data, .srcPitch = 64, .srcXInBytes = 3, .srcY = 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                     .dstDevice = d, .dstPitch = 32, .WidthInBytes = 10, .Height = 5};
+  uint32_t n = sent();
+  CK(cuMemcpy2D_v2(&c));
+  WANT(sent(), n + 5);
+  for (int y = 0; y < 5; y++) {
+    const struct wire_copy_h2d *m = (const void *)rec->commands[n + y]->payload;
+    WANT(m->dst, d + 32 * (uint64_t)y);
+    WANT(m->bytes, 10);
+    WANT(memcmp(m + 1, data + 64 * (y + 2) + 3, 10), 0);
+  }
+  c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  c.srcDevice = d + 4096;
+  CK(cuMemcpy2D_v2(&c));
+  last(OP_cuMemcpy2D_v2);
+  CUDA_MEMCPY3D b3 = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 8, .srcHeight = 4, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = data,
+                      .dstPitch = 8, .dstHeight = 4, .WidthInBytes = 8, .Height = 2, .Depth = 3};
+  n = sent();
+  CK(cuMemcpy3D(&b3));
+  WANT(sent(), n + 6);
+  b3.dstMemoryType = CU_MEMORYTYPE_HOST;
+  b3.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  WANT(cuMemcpy3D(&b3), 801);
+}
+
+/* ---- contexts ---- */
+
+static void contexts(void) {
+  start();
+  CUcontext c2, got;
+  CUdevice dev;
+  unsigned flags, version;
+  CK(cuCtxCreate_v2(&c2, CU_CTX_SCHED_SPIN, 1));
+  WANT(word(last(OP_cuCtxCreate_v2), 2), 1);
+  CK(cuCtxGetCurrent(&got));
+  WANT((uintptr_t)got, (uintptr_t)c2);
+  CK(cuCtxGetDevice(&dev));
+  WANT(dev, 1);
+  CK(cuCtxGetFlags(&flags));
+  WANT(flags, CU_CTX_SCHED_SPIN);
+  CK(cuCtxPushCurrent(ctx));
+  CK(cuCtxPopCurrent(&got));
+  WANT((uintptr_t)got, (uintptr_t)ctx);
+  CK(cuCtxDestroy(c2));                          /* pops itself */
+  CK(cuCtxGetCurrent(&got));
+  WANT((uintptr_t)got, (uintptr_t)ctx);
+  WANT(cuCtxPushCurrent(c2), 709);
+  WANT(cuCtxGetApiVersion(c2, &version), 709);
+  WANT(cuCtxDestroy(ctx), 201);                  /* a primary context is released, not destroyed */
+  for (int i = 0; i < 40; i++) CK(cuCtxPushCurrent(ctx));
+  for (int i = 0; i < 41; i++) CK(cuCtxPopCurrent(&got));
+  WANT(cuCtxPopCurrent(&got), 201);
+  WANT(cuCtxGetDevice(&dev), 201);
+  WANT(cuCtxSynchronize(), 201);
+  CK(cuCtxGetCurrent(&got));
+  WANT((uintptr_t)got, 0);
+  CK(cuCtxSetCurrent(ctx));
+  size_t limit;
+  uint32_t n = sent();
+  CK(cuCtxGetLimit(&limit, CU_LIMIT_MALLOC_HEAP_SIZE));
+  WANT(limit, 1002);
+  WANT(sent(), n);
+  CK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 5000));
+  rec->answer = NULL;
+  rec->result = 1;
+  WANT(cuCtxGetLimit(&limit, CU_LIMIT_MALLOC_HEAP_SIZE), 1); /* now the server is asked */
+}
+
+static void primary(void) {
+  init();
+  CUcontext c, again;
+  unsigned flags, version;
+  int active;
+  CK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+  WANT(active, 0);
+  WANT(cuDevicePrimaryCtxRelease(0), 201);
+  CK(cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_YIELD));
+  WANT(rec->count, 0);                           /* nothing is there yet to tell */
+  CK(cuDevicePrimaryCtxRetain(&c, 0));
+  const struct wire_primary *m = (const void *)last(OP_PRIMARY)->payload;
+  WANT(m->context, (uintptr_t)c);
+  WANT(m->verb, 0);
+  CK(cuDevicePrimaryCtxRetain(&again, 0));
+  WANT((uintptr_t)again, (uintptr_t)c);
+  CK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+  WANT(active, 1);
+  WANT(flags, CU_CTX_SCHED_YIELD);
+  CK(cuCtxSetCurrent(c));
+  CK(cuCtxGetApiVersion(c, &version));
+  uint32_t n = sent();
+  CK(cuDevicePrimaryCtxRelease(0));
+  WANT(sent(), n);
+  CK(cuDevicePrimaryCtxRelease(0));
+  WANT(((const struct wire_primary *)last(OP_PRIMARY)->payload)->verb, 1);
+  WANT(cuCtxGetApiVersion(c, &version), 201);
+  CUdevice dev;
+  CK(cuCtxGetDevice(&dev));                      /* still current, though nobody retains it */
+  CUdeviceptr p;
+  rec->result = 201;
+  WANT(cuMemAlloc(&p, 4), 201);
+  WANT(last(OP_cuMemAlloc_v2)->context, 0);
+  rec->result = 0;
+  CK(cuDevicePrimaryCtxRetain(&again, 0));
+  WANT((uintptr_t)again, (uintptr_t)c);
+  CK(cuDevicePrimaryCtxReset(0));
+  WANT(((const struct wire_primary *)last(OP_PRIMARY)->payload)->verb, 2);
+  CK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+  WANT(active, 0);
+  WANT(cuDevicePrimaryCtxRetain(&again, 3), 101);
+}
+
+/* ---- memory ---- */
+
+static void pointers(void) {
+  start();
+  CUdeviceptr d = alloc(1000), base;
+  size_t size;
+  unsigned type, flags;
+  void *pinned, *host;
+  int ordinal;
+  static char plain[8192], more[8192];
+  CK(cuMemHostAlloc(&pinned, 5000, CU_MEMHOSTALLOC_WRITECOMBINED));
+  uint32_t n = sent();
+  CK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, d + 999));
+  WANT(type, CU_MEMORYTYPE_DEVICE);
+  CK(cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, d + 5));
+  WANT(base, d + 5);
+  WANT(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, d), 1);
+  CK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)pinned + 4999));
+  WANT(type, CU_MEMORYTYPE_HOST);
+  CK(cuMemGetAddressRange(&base, &size, d + 500));
+  WANT(base, d);
+  WANT(size, 1000);
+  WANT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)plain), 1);
+  CUpointer_attribute all[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  void *into[] = {&type, &ordinal, &host};
+  CK(cuPointerGetAttributes(3, all, into, (CUdeviceptr)(uintptr_t)plain));
+  WANT(type, 0);
+  WANT(ordinal, -2);
+  CK(cuPointerGetAttributes(3, all, into, (CUdeviceptr)(uintptr_t)pinned));
+  WANT(type, CU_MEMORYTYPE_HOST);
+  WANT((uintptr_t)host, (uintptr_t)pinned);
+  CK(cuMemHostGetFlags(&flags, pinned));
+  WANT(flags, CU_MEMHOSTALLOC_WRITECOMBINED | CU_MEMHOSTALLOC_DEVICEMAP);
+  CK(cuMemHostRegister(plain, sizeof plain, 0));
+  WANT(cuMemHostRegister(plain + 100, 10, 0), 712);
+  CK(cuMemHostRegister(more, sizeof more, CU_MEMHOSTREGISTER_PORTABLE));
+  WANT(cuMemFreeHost(plain), 1);
+  CK(cuMemHostUnregister(plain));
+  WANT(cuMemHostUnregister(plain), 713);
+  WANT(cuMemHostUnregister(pinned), 713);
+  WANT(cuMemFreeHost((char *)pinned + 1), 1);
+  CK(cuMemFreeHost(pinned));
+  WANT(cuMemFreeHost(pinned), 1);
+  WANT(sent(), n);                               /* all of it without the server */
+  CK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 0x12340000)); /* nobody's: it may be the server's */
+  last(OP_POINTER_ATTRIBUTES);
+  CK(cuMemFree(d));
+  CK(cuMemsetD8Async(d, 0, 10, 0));
+  WANT(last(OP_cuMemsetD8Async)->flags, ANSWER); /* freed: the driver's answer */
+  d = alloc(64);
+  CK(cuMemsetD32Async(d, 0, 16, 0));
+  WANT(last(OP_cuMemsetD32Async)->flags, 0);
+  CK(cuMemsetD32Async(d + 1, 0, 4, 0));
+  WANT(last(OP_cuMemsetD32Async)->flags, ANSWER);
+  CK(cuMemsetD32Async(d, 0, 17, 0));
+  WANT(last(OP_cuMemsetD32Async)->flags, ANSWER);
+}
+
+static void mapped(void) {
+  start();
+  CUfunction f = kernel();
+  char *pinned;
+  CUdeviceptr d;
+  CK(cuMemHostAlloc((void **)&pinned, 3 * 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostGetDevicePointer(&d, pinned, 0));
+  WANT(d, (uintptr_t)pinned);
+  last(OP_HOST_MAP);
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+  uint32_t n = sent();
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+  WANT(sent(), n + 1);                           /* nothing changed in between */
+  pinned[5000] = 1;
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+  WANT(sent(), n + 3);
+  const struct wire_copy_h2d *m = (const void *)rec->commands[n + 1]->payload;
+  WANT(m->dst, d + 4096);
+  WANT(m->bytes, 4096);
+  CK(cuCtxSynchronize());
+  WANT((uintptr_t)rec->transfer_dst, (uintptr_t)pinned);
+  last(OP_COPY_D2H);
+  n = sent();
+  CK(cuCtxSynchronize());
+  WANT(sent(), n + 1);                           /* no kernel ran since */
+  CK(cuMemFreeHost(pinned));
+  last(OP_HOST_UNMAP);
+}
+
+/* ---- modules ---- */
+
+static void modules(void) {
+  start();
+  rec->answer = server;
+  CUmodule m, lm;
+  CUfunction f, g;
+  CUlibrary lib;
+  CUkernel k;
+  CUdeviceptr p;
+  size_t size, offset;
+  int v;
+  const char *name;
+  WANT(cuModuleLoadData(&m, "bad image"), 200);
+  CK(cuModuleLoadData(&m, "good"));
+  WANT(cuModuleGetFunction(&f, m, "absent"), 500);
+  CK(cuModuleGetFunction(&f, m, "kernel"));
+  uint32_t n = sent();
+  CK(cuModuleGetFunction(&g, m, "kernel"));
+  WANT((uintptr_t)f, (uintptr_t)g);
+  CK(cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));
+  WANT(v, 512);
+  CK(cuFuncGetParamInfo(f, 1, &offset, &size));
+  WANT(offset * 100 + size, 804);
+  WANT(cuFuncGetParamInfo(f, 3, &offset, &size), 1);
+  CK(cuFuncGetName(&name, f));
+  WANT(strcmp(name, "kernel"), 0);
+  CK(cuFuncGetModule(&lm, f));
+  WANT((uintptr_t)lm, (uintptr_t)m);
+  WANT(sent(), n);
+  CK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100000));
+  WANT(last(OP_cuFuncSetAttribute)->flags, 0);
+  CK(cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f));
+  WANT(v, 100000);
+  CK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 300000));
+  WANT(last(OP_cuFuncSetAttribute)->flags, ANSWER);
+  CK(cuModuleGetGlobal(&p, &size, m, "table"));
+  n = sent();
+  CK(cuModuleGetGlobal(&p, &size, m, "table"));
+  unsigned type;
+  CK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 63));
+  WANT(type, CU_MEMORYTYPE_DEVICE);
+  WANT(sent(), n);
+  CK(cuModuleUnload(m));
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 400);
+  WANT(cuModuleGetFunction(&f, m, "kernel"), 400);
+  WANT(cuModuleUnload(m), 400);
+
+  CK(cuCtxSetCurrent(NULL));                     /* libraries load without a context */
+  WANT(cuModuleLoadData(&m, "good"), 201);
+  CUlibraryOption option = CU_LIBRARY_BINARY_IS_PRESERVED;
+  CK(cuLibraryLoadData(&lib, "good", NULL, NULL, 0, &option, NULL, 1));
+  CK(cuCtxSetCurrent(ctx));
+  CK(cuLibraryGetKernel(&k, lib, "kernel"));
+  CK(cuKernelGetFunction(&f, k));
+  n = sent();
+  CK(cuKernelGetFunction(&g, k));
+  WANT((uintptr_t)f, (uintptr_t)g);
+  CK(cuKernelGetAttribute(&v, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, k, 0));
+  WANT(v, 1024);
+  CUlibrary l2;
+  CK(cuKernelGetLibrary(&l2, k));
+  WANT((uintptr_t)l2, (uintptr_t)lib);
+  WANT(sent(), n);
+  CK(cuKernelGetAttribute(&v, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, k, 1)); /* another device: asked for */
+  WANT(v, 1);
+  CK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1000, k, 0));
+  CK(cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f));
+  WANT(v, 1000);                                 /* holds for the kernel's functions too */
+  CK(cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+  WANT(((const struct wire_launch *)last(OP_LAUNCH)->payload)->func, (uintptr_t)k);
+  CK(cuLibraryGetModule(&lm, lib));
+  WANT(cuModuleUnload(lm), 400);                 /* goes with its library */
+  CK(cuLibraryUnload(lib));
+  WANT(cuModuleGetFunction(&f, lm, "kernel"), 400);
+  WANT(cuKernelGetFunction(&f, k), 400);
+}
+
+static void jit(void) {
+  start();
+  rec->answer = server;
+  CUmodule m;
+  char info[4] = {0}, error[64] = {0};
+  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+                            CU_JIT_MAX_REGISTERS, CU_JIT_GLOBAL_SYMBOL_COUNT};
+  void *values[] = {info, (void *)4, error, (void *)64, (void *)40, (void *)0};
+  rec->result = 218;
+  WANT(cuModuleLoadDataEx(&m, "good", 6, options, values), 218);
+  const struct command *c = last(OP_MODULE_LOAD);
+  const struct wire_module_load *l = (const void *)c->payload;
+  WANT(l->jit_count, 3);                         /* the sizes of the logs and the register count */
+  const uint64_t *pairs = (const void *)(l + 1);
+  WANT(pairs[4], CU_JIT_MAX_REGISTERS);
+  WANT(pairs[5], 40);
+  WANT(strcmp(error, "sorry!"), 0);
+  WANT((uintptr_t)values[3], 6);
+  WANT(strcmp(info, "hel"), 0);                  /* cut to the buffer */
+  values[5] = (void *)1;
+  WANT(cuModuleLoadDataEx(&m, "good", 6, options, values), 801);
+}
+
+static void names(void) {
+  start();
+  rec->answer = server;
+  CUmodule m;
+  CUfunction f[2] = {0}, by_name;
+  unsigned count;
+  CK(cuModuleLoadData(&m, "good"));
+  CK(cuModuleGetFunctionCount(&count, m));
+  WANT(count, 2);
+  CK(cuModuleEnumerateFunctions(f, 2, m));
+  CK(cuModuleGetFunction(&by_name, m, "other"));
+  WANT((uintptr_t)f[1], (uintptr_t)by_name);
+}
+
+static void occupancy(void) {
+  start();
+  CUfunction f = kernel();
+  int v, grid;
+  CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 128, 0));
+  uint32_t n = sent();
+  CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 128, 0));
+  CK(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&v, f, 128, 0, 0));
+  WANT(sent(), n);
+  CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 128, 16));
+  WANT(sent(), n + 1);
+  CK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50));
+  CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 128, 0));
+  WANT(sent(), n + 3);                           /* the answer may have changed */
+  CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1};
+  CK(cuOccupancyMaxActiveClusters(&v, f, &config));
+  WANT(v, 5);
+  n = sent();
+  CK(cuOccupancyMaxActiveClusters(&v, f, &config));
+  WANT(sent(), n);
+  CK(cuOccupancyMaxPotentialBlockSize(&grid, &v, f, NULL, 0, 0)); /* one block fits, so the largest is best */
+  WANT(v, 512);
+  WANT(grid, 100);
+}
+
+/* ---- failures ---- */
+
+static void sticky(void) {
+  start();
+  CUfunction f = kernel();
+  rec->result = 700;
+  WANT(cuCtxSynchronize(), 700);
+  uint32_t n = sent();
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 700);
+  WANT(cuEventRecord((CUevent)f, 0), 400);
+  WANT(sent(), n);
+  rec->result = 0;
+  CK(cuDevicePrimaryCtxReset(0));
+  CK(cuDevicePrimaryCtxRetain(&ctx, 0));
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+}
+
+static void lost(void) {
+  start();
+  CUfunction f = kernel();
+  CUdevice d;
+  rec->shared->lost = 46;
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 46);
+  WANT(cuCtxSynchronize(), 46);
+  CK(cuCtxGetDevice(&d));                        /* what needs no server goes on */
+}
+
+static uint32_t ordinal;
+static void *short_thread(void *arg) {
+  CK(cuCtxSetCurrent(ctx));
+  CK(cuMemsetD8Async(0x1000, 0, 1, CU_STREAM_PER_THREAD));
+  ordinal = last(OP_cuMemsetD8Async)->thread;
+  return arg;
+}
+
+static void threads(void) {
+  start();
+  uint32_t first = 0;
+  for (int i = 0; i < 200; i++) {
+    pthread_t t;
+    pthread_create(&t, NULL, short_thread, NULL);
+    pthread_join(t, NULL);
+    WANT(last(OP_THREAD_EXIT)->thread, ordinal);
+    if (!i) first = ordinal;
+    WANT(ordinal, first);                        /* used again */
+  }
+  CUcontext c;
+  CK(cuCtxGetCurrent(&c));
+  if (last(OP_THREAD_EXIT)->thread == 0) FAIL("the main thread's ordinal ended");
+}
+
+static void host_functions(void) {
+  start();
+  CK(cuLaunchHostFunc(0, (CUhostFn)threads, NULL));
+  const struct wire_host_func *m = (const void *)last(OP_HOST_FUNC)->payload;
+  WANT(m->registration, 100 + rec->hostfns);
+  WANT(m->kind, 0);
+  WANT(rec->hostfn_keep, 0);
+  CK(cuStreamAddCallback(CU_STREAM_LEGACY, (CUstreamCallback)threads, NULL, 0));
+  WANT(((const struct wire_host_func *)last(OP_HOST_FUNC)->payload)->kind, 1);
+  WANT(cuStreamAddCallback(0, (CUstreamCallback)threads, NULL, 1), 1);
+  WANT(cuLaunchHostFunc(0, NULL, NULL), 1);
+}
+
+static void fork_(void) {
+  start();
+  int status, version;
+  pid_t child = fork();
+  if (!child) {
+    CUdeviceptr p;
+    CUcontext c;
+    WANT(cuMemAlloc(&p, 4), 3);
+    WANT(cuInit(0), 3);
+    WANT(cuCtxGetCurrent(&c), 3);
+    CK(cuDriverGetVersion(&version));
+    const char *text;
+    CK(cuGetErrorName(3, &text));
+    child = fork();                              /* nor in a grandchild */
+    if (!child) _exit(cuInit(0) == 3 ? 0 : 1);
+    if (waitpid(child, &status, 0) != child) _exit(2);
+    _exit(status ? 1 : 0);
+  }
+  if (waitpid(child, &status, 0) != child || status) FAIL("child: status %#x", status);
+  CK(cuCtxSynchronize());                        /* the parent goes on */
+  CUdeviceptr p = alloc(16);
+  CK(cuMemFree(p));
+}
+
+/* ---- modes ---- */
+
+static void is_remote(void) {
+  int n;
+  init();
+  CK(cuDeviceGetCount(&n));
+  WANT(n, 3);
+}
+
+static void is_native(void) {
+  int n;
+  void *p;
+  CUdriverProcAddressQueryResult status;
+  CK(cuInit(0));
+  CK(cuDriverGetVersion(&n));
+  WANT(n, 12345);
+  CK(cuDeviceGetCount(&n));
+  WANT(n, 42);
+  CK(cuGetProcAddress("cuInit", &p, 7000, 0, &status));
+  if (status || !p || p == (void *)cuInit) FAIL("cuGetProcAddress is not the driver's");
+  WANT(cuLaunchKernel((CUfunction)1, 2, 3, 4, 5, 6, 7, 8, (CUstream)9, (void **)10, (void **)11), 77);
+  WANT(cuMemFree(5), 500);                       /* a driver without this function */
+}
+
+static void is_none(void) {
+  int n = 5;
+  const char *name;
+  WANT(cuInit(0), 100);
+  CK(cuDriverGetVersion(&n));
+  WANT(n, 0);
+  WANT(cuDeviceGetCount(&n), 3);
+  CK(cuGetErrorName(100, &name));
+  WANT(strcmp(name, "CUDA_ERROR_NO_DEVICE"), 0);
+}
+
+static void not_ready(void) {
+  int n;
+  WANT(cuInit(0), 802);
+  WANT(cuInit(0), 802);
+  WANT(cuDeviceGetCount(&n), 3);
+}
+
+int main(int argc, char **argv) {
+  static const struct { const char *name; void (*run)(void); } cases[] = {
+#define CASE(name) {#name, name}
+      CASE(launch), CASE(launch_refusals), CASE(launch_attributes), CASE(blocking), CASE(async), CASE(ring), CASE(handles), CASE(attributes),
+      CASE(visible), CASE(visible_none), CASE(visible_twice), CASE(uploads), CASE(downloads), CASE(capture), CASE(rectangles), CASE(contexts),
+      CASE(primary), CASE(pointers), CASE(mapped), CASE(modules), CASE(jit), CASE(names), CASE(occupancy), CASE(sticky), CASE(lost), CASE(threads),
+      CASE(host_functions), {"fork", fork_}, CASE(is_remote), CASE(is_native), CASE(is_none), CASE(not_ready)};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (argc != 2 || strcmp(argv[1], cases[i].name)) continue;
+    cases[i].run();
+    printf("%s ok\n", argv[1]);
+    return 0;
+  }
+  FAIL("no such case");
+}
