@@ -69,7 +69,7 @@ func TestWire(t *testing.T) {
 		{name: "modules"}, {name: "jit"}, {name: "names"}, {name: "occupancy"}, {name: "sticky"}, {name: "threads"}, {name: "lost"},
 		{name: "mapped"}, {name: "host_functions"}, {name: "attributes"}, {name: "rectangles"}, {name: "fork"},
 		{name: "blocking", env: []string{"SCUDA_LAUNCH_BLOCKING=1"}},
-		{name: "visible", env: []string{"CUDA_VISIBLE_DEVICES=1,GPU-10111213,7,0"}},
+		{name: "visible", env: []string{"CUDA_VISIBLE_DEVICES=2,GPU-00010203,9,1"}},
 		{name: "visible_none", env: []string{"CUDA_VISIBLE_DEVICES="}},
 		{name: "visible_twice", env: []string{"CUDA_VISIBLE_DEVICES=1,1"}},
 	}

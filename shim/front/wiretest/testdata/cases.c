@@ -346,9 +346,23 @@ static void attributes(void) {
   WANT(sent(), n);
 }
 
-static void visible(void) {                      /* 1,GPU-10111213,7,0: the second names device 1 again */
-  CK(0);
-  WANT(cuInit(0), 100);
+static void visible(void) {                      /* 2,GPU-00010203,9,1: the list ends at the first entry that names no device */
+  init();
+  int n, v;
+  CK(cuDeviceGetCount(&n));
+  WANT(n, 2);
+  CK(cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+  WANT(v, 102);
+  CK(cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1));
+  WANT(v, 100);
+  CK(cuDevicePrimaryCtxRetain(&ctx, 0));         /* the server has its own numbers */
+  WANT(((const struct wire_primary *)last(OP_PRIMARY)->payload)->device, 2);
+  CK(cuCtxSetCurrent(ctx));
+  rec->result = 101;
+  WANT(cuDeviceCanAccessPeer(&v, 0, 1), 101);
+  WANT(word(last(OP_cuDeviceCanAccessPeer), 1), 2);
+  WANT(word(last(OP_cuDeviceCanAccessPeer), 2), 0);
+  WANT(cuDeviceCanAccessPeer(&v, 0, 2), 101);
 }
 static void visible_none(void) { WANT(cuInit(0), 100); }
 static void visible_twice(void) { WANT(cuInit(0), 100); }
