@@ -20,6 +20,15 @@ func TestPreloadAlone(t *testing.T) {
 	if got := p.out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
+	// A library path with another libcuda.so.1 in it, as machines with a driver have: the preloaded one comes first all the same.
+	decoy := t.TempDir()
+	if err := os.Symlink(lib+"/libnvidia-ml.so.1", decoy+"/libcuda.so.1"); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + decoy}, program("dlopen"))
+	if code := p.wait(patience); code != 0 || p.out.String() != want {
+		t.Errorf("with another libcuda.so.1 in the library path: exit status %d\n%s%s", code, p.out, p.err)
+	}
 	nvml := start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, program("nvml"))
 	if code := nvml.wait(patience); code != 0 {
 		t.Errorf("nvml: exit status %d\n%s%s", code, nvml.out, nvml.err)

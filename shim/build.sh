@@ -11,8 +11,9 @@ version=${SCUDA_VERSION:-dev}
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
 "$shim/build-nvml.sh" "$out/libnvidia-ml.so.1"
 
-# libscuda.so is the one name to preload: it only depends on the other two, next to it.
-printf '' | "$cc" -shared -x c - -o "$out/libscuda.so" -Wl,-soname,libscuda.so -Wl,--enable-new-dtags -Wl,-rpath,'$ORIGIN' \
+# libscuda.so is the one name to preload: it only depends on the other two, next to it. RPATH, because LD_LIBRARY_PATH goes before RUNPATH and may
+# name a folder with the machine's own driver.
+printf '' | "$cc" -shared -x c - -o "$out/libscuda.so" -Wl,-soname,libscuda.so -Wl,--disable-new-dtags -Wl,-rpath,'$ORIGIN' \
   -L"$out" -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1
 
 if test "${SCUDA_SKIP_CORE:-0}" != 1; then
