@@ -12,6 +12,7 @@ const (
 	symLabel
 	symPrototype
 	symTargets // .branchtargets
+	symVector  // a vector register
 )
 
 type symbol struct {
@@ -23,7 +24,11 @@ type symbol struct {
 	label   int // statement index
 	proto   *signature
 	targets []string
+	vector  int // components of a vector register; they have symbols of their own, by the names "v.x" …
 }
+
+// vectorParts are the names of a vector's components.
+var vectorParts = []string{".x", ".y", ".z", ".w"}
 
 // scope is what lies between braces.
 type scope struct {
@@ -33,11 +38,25 @@ type scope struct {
 }
 
 type regRange struct {
-	count uint64
-	reg   typ
+	count  uint64
+	reg    typ
+	vector int // components, 1 for scalars
 }
 
 func newScope(parent *scope) *scope { return &scope{parent: parent, names: map[string]*symbol{}} }
+
+// newRegister names a register and, if it is a vector, its components.
+func (s *scope) newRegister(name string, reg typ, vector int) *symbol {
+	sym := &symbol{kind: symRegister, reg: reg}
+	if vector > 1 {
+		sym = &symbol{kind: symVector, vector: vector}
+		for _, part := range vectorParts[:vector] {
+			s.names[name+part] = &symbol{kind: symRegister, reg: reg}
+		}
+	}
+	s.names[name] = sym
+	return sym
+}
 
 func (s *scope) lookup(name string) *symbol {
 	stem := len(name)
@@ -60,9 +79,7 @@ func (s *scope) lookup(name string) *symbol {
 				continue // a number with a leading zero
 			}
 			if r, ok := s.ranges[name[:i]]; ok && n < r.count {
-				sym := &symbol{kind: symRegister, reg: r.reg}
-				s.names[name] = sym
-				return sym
+				return s.newRegister(name, r.reg, r.vector)
 			}
 		}
 	}

@@ -131,7 +131,7 @@ func compile(fn *function) error {
 	}
 	var entering []int32
 	for _, v := range fn.sig.params {
-		if v.reg != nil {
+		if v.reg != nil && v.reg.reg != tPred {
 			entering = append(entering, int32(v.reg.slot-1))
 		}
 	}
@@ -151,9 +151,6 @@ func (c *comp) function() error {
 	for _, list := range [][]*variable{fn.sig.rets, fn.sig.params} {
 		for _, v := range list {
 			if v.reg != nil {
-				if v.reg.reg == tPred {
-					return unsupportedAt(v.pos, "predicates as parameters are not supported")
-				}
 				c.register(v.reg)
 			}
 		}
@@ -181,7 +178,7 @@ func (c *comp) function() error {
 		}
 		if in.kind == kReturn {
 			for _, v := range fn.sig.rets {
-				if v.reg != nil {
+				if v.reg != nil && v.reg.reg != tPred {
 					c.acc[i].uses = append(c.acc[i].uses, int32(v.reg.slot-1))
 				}
 			}

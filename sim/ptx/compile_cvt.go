@@ -12,6 +12,9 @@ func init() {
 
 // hCvt converts between all scalar types, and pairs of floats into packed formats.
 func hCvt(i *ins) error {
+	if i.take(".pack") {
+		return hCvtPack(i)
+	}
 	round := i.oneOf(".rn", ".rz", ".rm", ".rp", ".rna", ".rni", ".rzi", ".rmi", ".rpi")
 	r := i.refinement()
 	satfinite := i.take(".satfinite")

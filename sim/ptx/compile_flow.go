@@ -168,6 +168,14 @@ func (i *ins) actuals(o *operand, result bool) ([]actual, error) {
 				list = append(list, actual{reg: -1, off: sym.v.offset, size: sym.v.size})
 				continue
 			}
+			if sym.kind == symRegister && sym.reg == tPred {
+				p, err := i.pred(e)
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, actual{pred: &p})
+				continue
+			}
 		}
 		var reg int
 		var err error
@@ -222,6 +230,13 @@ func hCall(i *ins) error {
 		if len(fn.sig.params) != len(info.args) || len(fn.sig.rets) != len(info.rets) {
 			return errAt(callee.pos, "call of %s does not match its parameters", fn.name)
 		}
+		for k, list := range [][]*variable{fn.sig.params, fn.sig.rets} {
+			for n, a := range [][]actual{info.args, info.rets}[k] {
+				if v := list[n]; (a.pred != nil) != (v.reg != nil && v.reg.reg == tPred) || a.pred != nil && k == 1 && a.pred.not {
+					return errAt(callee.pos, "call of %s does not match its parameters", fn.name)
+				}
+			}
+		}
 		info.target = fn
 		i.fn.calls = append(i.fn.calls, fn)
 	case symRegister:
@@ -261,10 +276,10 @@ func (a actual) argument(w *warp, lane int) uint64 {
 func (c *callInfo) plain(args, rets int) bool {
 	ok := len(c.args) == args && len(c.rets) == rets
 	for _, a := range c.args {
-		ok = ok && (a.reg >= 0 || a.size == 8 || a.size == 4)
+		ok = ok && a.pred == nil && (a.reg >= 0 || a.size == 8 || a.size == 4)
 	}
 	for _, a := range c.rets {
-		ok = ok && (a.reg >= 0 || a.size == 4)
+		ok = ok && a.pred == nil && (a.reg >= 0 || a.size == 4)
 	}
 	return ok
 }

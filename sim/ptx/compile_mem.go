@@ -94,6 +94,9 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 	if o.kind != oAddr {
 		return a, errAt(o.pos, "%s: an address in brackets is needed", i.name())
 	}
+	if len(o.list) != 0 {
+		return a, i.unsupported(": an address of several parts")
+	}
 	if o.name == "" {
 		a.base, a.off = i.constant(o.val), 0
 		return a, nil

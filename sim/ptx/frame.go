@@ -15,7 +15,8 @@ type callInfo struct {
 
 // actual is an argument or the place of a result in the caller: a register or call parameter memory.
 type actual struct {
-	reg  int // -1: memory
+	reg  int      // -1: memory
+	pred *predRef // a predicate, and nothing else
 	off  uint64
 	size uint64
 }
@@ -243,6 +244,10 @@ func pass(caller *frame, a actual, callee *frame, formal *variable, m uint32, in
 		i := bits.TrailingZeros32(m)
 		var outer, inner []byte
 		var outerReg, innerReg *uint64
+		if a.pred != nil || formal.reg != nil && formal.reg.reg == tPred {
+			passPred(caller, a, callee, formal, 1<<i, in)
+			continue
+		}
 		if a.reg >= 0 {
 			outerReg = &caller.regs[a.reg+i]
 		} else {
@@ -261,6 +266,24 @@ func pass(caller *frame, a actual, callee *frame, formal *variable, m uint32, in
 			move(outerReg, outer, innerReg, inner)
 		}
 	}
+}
+
+// passPred is pass for predicates, which only match each other.
+func passPred(caller *frame, a actual, callee *frame, formal *variable, m uint32, in bool) {
+	if a.pred == nil || formal.reg == nil || formal.reg.reg != tPred {
+		return // a call through a pointer to a function of another kind
+	}
+	inner := &callee.preds[formal.reg.slot-1]
+	if !in {
+		outer := &caller.preds[a.pred.index]
+		*outer = *outer&^m | *inner&m
+		return
+	}
+	v := caller.preds[a.pred.index]
+	if a.pred.not {
+		v = ^v
+	}
+	*inner = *inner&^m | v&m
 }
 
 func move(dreg *uint64, dst []byte, sreg *uint64, src []byte) {

@@ -22,6 +22,7 @@ type Grid struct {
 	SharedBytes       uint32    // dynamic shared memory
 	Params            []byte    // laid out as Kernel.Params says
 	Mem               Memory
+	Textures          Textures          // nil: none
 	Globals           map[string]uint64 // addresses of the module's Globals
 	// Cooperative keeps all blocks resident, so that they may wait for one another.
 	Cooperative bool

@@ -331,9 +331,10 @@ func TestOperations(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ code, want string }{
 		{"wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned"},
-		{"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r0}, {%r1}, {%r2}, {%r3};", "mma.sync"},
+		{"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r0}, {%r1}, {%r2}, {%r3};", "mma.sync"},
 		{"add.wonder.s32 %r0, %r1, %r2;", ".wonder"},
-		{"tex.2d.v4.f32.f32 {%r0, %r1, %r2, %r3}, [%l1, {%r1, %r2}];", "several parts"},
+		{"tex.grad.2d.v4.f32.f32 {%r0, %r1, %r2, %r3}, [%l1, {%r1, %r2}], {%r1, %r2}, {%r1, %r2};", ".grad"},
+		{"ld.u32 %r0, [%l1, {%r1, %r2}];", "several parts"},
 		{"frobnicate.u32 %r0, %r1;", "frobnicate.u32"},
 		{"mov.u32 %r0, %pm0;", "%pm0"},
 		{"ld.shared::cluster.u32 %r0, [%r1];", ".shared::cluster"},

@@ -1,5 +1,7 @@
 package ptx
 
+import "strings"
+
 // functionBody reads the braces of a function.
 func (p *parser) functionBody() error {
 	if err := p.expect("{"); err != nil {
@@ -211,7 +213,7 @@ func (p *parser) operand(depth int) (operand, error) {
 	case depth > 2:
 		return o, errAt(t.pos, "operands are nested too deep")
 	case t.is("["):
-		return p.address(o)
+		return p.address(o, depth)
 	case t.is("{"), t.is("("):
 		o.kind = oVec
 		end := "}"
@@ -253,9 +255,15 @@ func (p *parser) operand(depth int) (operand, error) {
 		}
 		if n, err := p.peek(0); err != nil {
 			return o, err
-		} else if n.kind == tokDot && (o.name[0] == '%') {
+		} else if n.kind == tokDot {
 			p.next()
 			o.comp = n.text
+			if sym := p.scope.lookup(o.name); sym != nil && sym.kind == symVector {
+				o.name, o.comp = o.name+colours.Replace(o.comp), ""
+				if p.scope.lookup(o.name) == nil {
+					return o, errAt(t.pos, "%s has no component %s", t.text, n.text)
+				}
+			}
 		} else if n.is("+") || n.is("-") {
 			if o.val, err = p.offset(); err != nil {
 				return o, err
@@ -270,10 +278,20 @@ func (p *parser) operand(depth int) (operand, error) {
 			}
 			o.pair = &q
 		}
+		if sym := p.scope.lookup(o.name); sym != nil && sym.kind == symVector && o.val == 0 && o.pair == nil {
+			v := operand{kind: oVec, pos: t.pos}
+			for _, part := range vectorParts[:sym.vector] {
+				v.list = append(v.list, operand{kind: oName, name: o.name + part, pos: t.pos})
+			}
+			return v, nil
+		}
 		return o, nil
 	}
 	return o, errAt(t.pos, "an operand is expected, not %v", t)
 }
+
+// colours gives a vector's components the names by which they are known here.
+var colours = strings.NewReplacer(".r", ".x", ".g", ".y", ".b", ".z", ".a", ".w")
 
 // offset reads the +n behind a name, which compilers also write as +-n.
 func (p *parser) offset() (uint64, error) {
@@ -325,7 +343,8 @@ func (p *parser) constant(t token) (operand, error) {
 	return o, nil
 }
 
-func (p *parser) address(o operand) (operand, error) {
+// address reads what stands in brackets; texture instructions have coordinates behind the object.
+func (p *parser) address(o operand, depth int) (operand, error) {
 	o.kind = oAddr
 	t, err := p.next()
 	if err != nil {
@@ -346,10 +365,18 @@ func (p *parser) address(o operand) (operand, error) {
 	default:
 		return o, errAt(t.pos, "an address is expected, not %v", t)
 	}
-	if comma, err := p.accept(","); err != nil {
-		return o, err
-	} else if comma {
-		return o, unsupportedAt(t.pos, "addresses of several parts are not supported")
+	for {
+		if comma, err := p.accept(","); err != nil {
+			return o, err
+		} else if !comma {
+			return o, p.expect("]")
+		}
+		part, err := p.operand(depth + 1)
+		if err != nil {
+			return o, err
+		}
+		if o.list = append(o.list, part); len(o.list) > 8 {
+			return o, errAt(t.pos, "too many parts of an address")
+		}
 	}
-	return o, p.expect("]")
 }

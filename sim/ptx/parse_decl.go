@@ -143,11 +143,8 @@ func (p *parser) variables(space token, link linkage) error {
 		}
 		v := *proto
 		v.name, v.pos, v.extern = name.text, name.pos, link.extern
-		if proto.vector != 1 && v.space == vsReg {
-			return unsupportedAt(name.pos, "vector registers are not supported")
-		}
 		if v.space == vsReg {
-			err = p.registers(name, v.elem)
+			err = p.registers(name, v.elem, v.vector)
 		} else {
 			err = p.variable(name, &v, link)
 		}
@@ -162,7 +159,7 @@ func (p *parser) variables(space token, link linkage) error {
 	}
 }
 
-func (p *parser) registers(name token, ty typ) error {
+func (p *parser) registers(name token, ty typ, vector int) error {
 	if ty == tB128 {
 		return unsupportedAt(name.pos, "registers of 128 bits are not supported")
 	}
@@ -182,10 +179,14 @@ func (p *parser) registers(name token, ty typ) error {
 		if _, twice := p.scope.ranges[name.text]; twice {
 			return errAt(name.pos, "%s<> is declared twice", name.text)
 		}
-		p.scope.ranges[name.text] = regRange{n, ty}
+		p.scope.ranges[name.text] = regRange{n, ty, vector}
 		return p.expect(">")
 	}
-	return p.declare(name, &symbol{kind: symRegister, reg: ty})
+	if p.scope.names[name.text] != nil {
+		return errAt(name.pos, "%s is declared twice", name.text)
+	}
+	p.scope.newRegister(name.text, ty, vector)
+	return nil
 }
 
 func (p *parser) variable(name token, v *variable, link linkage) error {
