@@ -3,50 +3,16 @@
 Run as `cases.py NAME`; prints one JSON line {"case", "out", "info"}. What stands in "out" is compared, "info" is only shown.
 """
 
-import hashlib
 import json
 import os
 import sys
 import threading
 import time
+import warnings
 
-CASES = {}
+from suite import CASES, Absent, digest, suite, torch_for_repeating
 
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
-def digest(*things):
-    """SHA-256 over tensors, arrays, bytes and strings."""
-    h = hashlib.sha256()
-    for thing in things:
-        if hasattr(thing, "detach"):
-            thing = thing.detach().cpu().contiguous().view(-1)
-            if thing.numel():
-                import torch
-
-                thing = thing.view(torch.uint8)
-            thing = thing.numpy().tobytes()
-        elif hasattr(thing, "tobytes"):
-            thing = thing.tobytes()
-        elif isinstance(thing, str):
-            thing = thing.encode()
-        h.update(thing)
-    return h.hexdigest()[:16]
-
-
-def torch_for_repeating():
-    """torch, set so that a run repeats itself bit for bit where that can be had."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    import torch
-
-    torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    return torch
+case = suite("pr1")
 
 
 def random_bytes(torch, n, seed):
@@ -521,13 +487,22 @@ def used_driver():
 
 def main():
     name = sys.argv[1]
+    warnings.simplefilter("ignore")
     begin = time.monotonic()
-    result = CASES[name]()
+    try:
+        result = CASES[name]()
+    except Absent as e:
+        result = {"absent": str(e)}
     out, info = result if isinstance(result, tuple) else (result, {})
     info["seconds"] = round(time.monotonic() - begin, 3)
     info["driver"] = used_driver()
     print(json.dumps({"case": name, "out": out, "info": info}), flush=True)
 
+
+import frameworks  # noqa: E402  (they register their cases)
+import libraries  # noqa: E402
+
+assert frameworks and libraries
 
 if __name__ == "__main__":
     main()
