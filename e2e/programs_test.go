@@ -11,7 +11,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "ordering", "threads", "fork", "errors", "handles", "vmm", "mapped", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "handles", "vmm", "mapped", "nvml"}
 
 func TestPrograms(t *testing.T) {
 	s := serve(t)
@@ -35,7 +35,7 @@ func TestPrograms(t *testing.T) {
 // Every asynchronous call answered: the same results.
 func TestLaunchBlocking(t *testing.T) {
 	s := serve(t)
-	for _, name := range []string{"compute", "graph", "errors"} {
+	for _, name := range []string{"compute", "graph", "graph_nodes", "errors"} {
 		p := start(t, s.env("SCUDA_LAUNCH_BLOCKING=1"), program(name), kernels)
 		if code := p.wait(patience); code != 0 {
 			t.Errorf("%s: exit status %d\n%s%s", name, code, p.out, p.err)
@@ -52,7 +52,7 @@ func TestRace(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s := serveBy(t, binary)
-	for _, name := range []string{"streams", "graph", "ordering", "threads"} {
+	for _, name := range []string{"streams", "graph", "graph_nodes", "ordering", "threads"} {
 		s.run(t, name)
 	}
 }

@@ -89,7 +89,8 @@ type GPU struct {
 	objects     objects
 	contexts    map[*cudaContext]struct{}
 	captures    map[*capture]struct{}
-	lastID      uint64 // contexts, streams, captures, allocations
+	hostNodes   []func() // what HostNode was given
+	lastID      uint64   // contexts, streams, captures, allocations
 }
 
 var _ cuda.GPU = (*GPU)(nil)

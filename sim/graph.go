@@ -67,9 +67,19 @@ func (g *GPU) dropGraph(gr *graph) {
 
 func (g *GPU) dropNode(n *node) {
 	g.objects.drop(uint64(n.handle))
-	if child, isChild := n.op.params.(*graph); isChild {
-		g.dropGraph(child)
+	switch p := n.op.params.(type) {
+	case *graph:
+		g.dropGraph(p)
+	case *conditional:
+		for _, body := range p.bodies {
+			g.dropGraph(body)
+		}
 	}
+}
+
+// copyable says whether a graph may be cloned or become a child.
+func (gr *graph) copyable() bool {
+	return len(gr.regions) == 0 && !slices.ContainsFunc(gr.nodes, func(n *node) bool { return n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL })
 }
 
 func (g *GPU) releaseGraph(gr *graph) {
@@ -260,7 +270,7 @@ func (g *GPU) CuGraphClone(ph *cuda.CUgraph, h cuda.CUgraph) cuda.CUresult {
 	if ph == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if len(gr.regions) > 0 {
+	if !gr.copyable() {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	c, _ := g.clone(gr)
@@ -492,8 +502,12 @@ func (g *GPU) stepsOf(gr *graph) ([]step, cuda.CUresult) {
 	steps := make([]step, len(nodes))
 	for i, n := range nodes {
 		steps[i] = step{node: n, op: n.op}
-		if child, isChild := n.op.params.(*graph); isChild {
-			sub, r := g.stepsOf(child)
+		inner, isChild := n.op.params.(*graph)
+		if k, isConditional := n.op.params.(*conditional); isConditional && k.choice >= 0 {
+			inner, isChild = k.bodies[k.choice], true
+		}
+		if isChild {
+			sub, r := g.stepsOf(inner)
 			if r != ok {
 				return nil, r
 			}

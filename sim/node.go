@@ -129,7 +129,7 @@ func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, dep
 		if !found || child == h {
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		if len(gr.regions) > 0 {
+		if !gr.copyable() {
 			return op{}, cuda.CUDA_ERROR_NOT_SUPPORTED
 		}
 		c, _ := g.clone(gr)

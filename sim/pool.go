@@ -220,17 +220,17 @@ func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, fro
 	}
 	if cap := s.capture; cap != nil {
 		// The graph owns the memory: the address stays its own for as long as it can be launched.
-		if _, r := cap.add(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC, params: reg}); r != ok {
+		a := &allocation{region: reg}
+		a.Bytesize, a.Dptr = n, cuda.CUdeviceptr(reg.base)
+		a.PoolProps.AllocType = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
+		a.PoolProps.Location = cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(reg.dev.ordinal)}
+		if _, r := cap.add(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC, params: a}); r != ok {
 			if err := g.freeRegion(reg); err != nil {
 				g.log.Error("sim: free", "error", err)
 			}
 			return r
 		}
-		reg.graph = cap.graph
-		d := reg.dev
-		d.graphUsed += reg.size
-		d.graphHigh = max(d.graphHigh, d.graphUsed)
-		cap.graph.regions = append(cap.graph.regions, reg)
+		g.ownRegion(cap.graph, reg)
 	} else {
 		reg.pool = p
 		p.used += reg.size

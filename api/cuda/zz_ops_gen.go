@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde"
+const Digest = "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -128,13 +128,20 @@ const (
 	OpCuGraphAddEmptyNode                                  uint16 = 158
 	OpCuGraphAddEventRecordNode                            uint16 = 159
 	OpCuGraphAddEventWaitNode                              uint16 = 160
+	OpCuGraphAddHostNode                                   uint16 = 163
+	OpCuGraphAddKernelNode                                 uint16 = 164
+	OpCuGraphAddKernelNode_v2                              uint16 = 165
+	OpCuGraphAddMemAllocNode                               uint16 = 166
 	OpCuGraphAddMemFreeNode                                uint16 = 167
 	OpCuGraphAddMemcpyNode                                 uint16 = 168
 	OpCuGraphAddMemsetNode                                 uint16 = 169
+	OpCuGraphAddNode                                       uint16 = 170
+	OpCuGraphAddNode_v2                                    uint16 = 171
 	OpCuGraphChildGraphNodeGetGraph                        uint16 = 174
 	OpCuGraphClone                                         uint16 = 175
 	OpCuGraphConditionalHandleCreate                       uint16 = 176
 	OpCuGraphCreate                                        uint16 = 177
+	OpCuGraphDebugDotPrint                                 uint16 = 178
 	OpCuGraphDestroy                                       uint16 = 179
 	OpCuGraphDestroyNode                                   uint16 = 180
 	OpCuGraphEventRecordNodeGetEvent                       uint16 = 181
@@ -146,23 +153,35 @@ const (
 	OpCuGraphExecEventRecordNodeSetEvent                   uint16 = 188
 	OpCuGraphExecEventWaitNodeSetEvent                     uint16 = 189
 	OpCuGraphExecGetFlags                                  uint16 = 192
+	OpCuGraphExecHostNodeSetParams                         uint16 = 193
+	OpCuGraphExecKernelNodeSetParams                       uint16 = 194
+	OpCuGraphExecKernelNodeSetParams_v2                    uint16 = 195
 	OpCuGraphExecMemcpyNodeSetParams                       uint16 = 196
 	OpCuGraphExecMemsetNodeSetParams                       uint16 = 197
+	OpCuGraphExecNodeSetParams                             uint16 = 198
 	OpCuGraphExecUpdate                                    uint16 = 199
 	OpCuGraphExecUpdate_v2                                 uint16 = 200
 	OpCuGraphGetEdges                                      uint16 = 205
 	OpCuGraphGetEdges_v2                                   uint16 = 206
 	OpCuGraphGetNodes                                      uint16 = 207
 	OpCuGraphGetRootNodes                                  uint16 = 208
+	OpCuGraphHostNodeGetParams                             uint16 = 209
+	OpCuGraphHostNodeSetParams                             uint16 = 210
 	OpCuGraphInstantiate                                   uint16 = 211
 	OpCuGraphInstantiateWithFlags                          uint16 = 212
 	OpCuGraphInstantiateWithParams                         uint16 = 213
 	OpCuGraphInstantiate_v2                                uint16 = 214
 	OpCuGraphKernelNodeCopyAttributes                      uint16 = 215
 	OpCuGraphKernelNodeGetAttribute                        uint16 = 216
+	OpCuGraphKernelNodeGetParams                           uint16 = 217
+	OpCuGraphKernelNodeGetParams_v2                        uint16 = 218
 	OpCuGraphKernelNodeSetAttribute                        uint16 = 219
+	OpCuGraphKernelNodeSetParams                           uint16 = 220
+	OpCuGraphKernelNodeSetParams_v2                        uint16 = 221
 	OpCuGraphLaunch                                        uint16 = 222
+	OpCuGraphMemAllocNodeGetParams                         uint16 = 223
 	OpCuGraphMemFreeNodeGetParams                          uint16 = 224
+	OpCuGraphMemcpyNodeGetParams                           uint16 = 225
 	OpCuGraphMemcpyNodeSetParams                           uint16 = 226
 	OpCuGraphMemsetNodeGetParams                           uint16 = 227
 	OpCuGraphMemsetNodeSetParams                           uint16 = 228
@@ -174,6 +193,7 @@ const (
 	OpCuGraphNodeGetEnabled                                uint16 = 234
 	OpCuGraphNodeGetType                                   uint16 = 235
 	OpCuGraphNodeSetEnabled                                uint16 = 236
+	OpCuGraphNodeSetParams                                 uint16 = 237
 	OpCuGraphRemoveDependencies                            uint16 = 239
 	OpCuGraphRemoveDependencies_v2                         uint16 = 240
 	OpCuGraphUpload                                        uint16 = 242
@@ -418,13 +438,20 @@ var opNames = [...]string{
 	OpCuGraphAddEmptyNode:                         "cuGraphAddEmptyNode",
 	OpCuGraphAddEventRecordNode:                   "cuGraphAddEventRecordNode",
 	OpCuGraphAddEventWaitNode:                     "cuGraphAddEventWaitNode",
+	OpCuGraphAddHostNode:                          "cuGraphAddHostNode",
+	OpCuGraphAddKernelNode:                        "cuGraphAddKernelNode",
+	OpCuGraphAddKernelNode_v2:                     "cuGraphAddKernelNode_v2",
+	OpCuGraphAddMemAllocNode:                      "cuGraphAddMemAllocNode",
 	OpCuGraphAddMemFreeNode:                       "cuGraphAddMemFreeNode",
 	OpCuGraphAddMemcpyNode:                        "cuGraphAddMemcpyNode",
 	OpCuGraphAddMemsetNode:                        "cuGraphAddMemsetNode",
+	OpCuGraphAddNode:                              "cuGraphAddNode",
+	OpCuGraphAddNode_v2:                           "cuGraphAddNode_v2",
 	OpCuGraphChildGraphNodeGetGraph:               "cuGraphChildGraphNodeGetGraph",
 	OpCuGraphClone:                                "cuGraphClone",
 	OpCuGraphConditionalHandleCreate:              "cuGraphConditionalHandleCreate",
 	OpCuGraphCreate:                               "cuGraphCreate",
+	OpCuGraphDebugDotPrint:                        "cuGraphDebugDotPrint",
 	OpCuGraphDestroy:                              "cuGraphDestroy",
 	OpCuGraphDestroyNode:                          "cuGraphDestroyNode",
 	OpCuGraphEventRecordNodeGetEvent:              "cuGraphEventRecordNodeGetEvent",
@@ -436,23 +463,35 @@ var opNames = [...]string{
 	OpCuGraphExecEventRecordNodeSetEvent:          "cuGraphExecEventRecordNodeSetEvent",
 	OpCuGraphExecEventWaitNodeSetEvent:            "cuGraphExecEventWaitNodeSetEvent",
 	OpCuGraphExecGetFlags:                         "cuGraphExecGetFlags",
+	OpCuGraphExecHostNodeSetParams:                "cuGraphExecHostNodeSetParams",
+	OpCuGraphExecKernelNodeSetParams:              "cuGraphExecKernelNodeSetParams",
+	OpCuGraphExecKernelNodeSetParams_v2:           "cuGraphExecKernelNodeSetParams_v2",
 	OpCuGraphExecMemcpyNodeSetParams:              "cuGraphExecMemcpyNodeSetParams",
 	OpCuGraphExecMemsetNodeSetParams:              "cuGraphExecMemsetNodeSetParams",
+	OpCuGraphExecNodeSetParams:                    "cuGraphExecNodeSetParams",
 	OpCuGraphExecUpdate:                           "cuGraphExecUpdate",
 	OpCuGraphExecUpdate_v2:                        "cuGraphExecUpdate_v2",
 	OpCuGraphGetEdges:                             "cuGraphGetEdges",
 	OpCuGraphGetEdges_v2:                          "cuGraphGetEdges_v2",
 	OpCuGraphGetNodes:                             "cuGraphGetNodes",
 	OpCuGraphGetRootNodes:                         "cuGraphGetRootNodes",
+	OpCuGraphHostNodeGetParams:                    "cuGraphHostNodeGetParams",
+	OpCuGraphHostNodeSetParams:                    "cuGraphHostNodeSetParams",
 	OpCuGraphInstantiate:                          "cuGraphInstantiate",
 	OpCuGraphInstantiateWithFlags:                 "cuGraphInstantiateWithFlags",
 	OpCuGraphInstantiateWithParams:                "cuGraphInstantiateWithParams",
 	OpCuGraphInstantiate_v2:                       "cuGraphInstantiate_v2",
 	OpCuGraphKernelNodeCopyAttributes:             "cuGraphKernelNodeCopyAttributes",
 	OpCuGraphKernelNodeGetAttribute:               "cuGraphKernelNodeGetAttribute",
+	OpCuGraphKernelNodeGetParams:                  "cuGraphKernelNodeGetParams",
+	OpCuGraphKernelNodeGetParams_v2:               "cuGraphKernelNodeGetParams_v2",
 	OpCuGraphKernelNodeSetAttribute:               "cuGraphKernelNodeSetAttribute",
+	OpCuGraphKernelNodeSetParams:                  "cuGraphKernelNodeSetParams",
+	OpCuGraphKernelNodeSetParams_v2:               "cuGraphKernelNodeSetParams_v2",
 	OpCuGraphLaunch:                               "cuGraphLaunch",
+	OpCuGraphMemAllocNodeGetParams:                "cuGraphMemAllocNodeGetParams",
 	OpCuGraphMemFreeNodeGetParams:                 "cuGraphMemFreeNodeGetParams",
+	OpCuGraphMemcpyNodeGetParams:                  "cuGraphMemcpyNodeGetParams",
 	OpCuGraphMemcpyNodeSetParams:                  "cuGraphMemcpyNodeSetParams",
 	OpCuGraphMemsetNodeGetParams:                  "cuGraphMemsetNodeGetParams",
 	OpCuGraphMemsetNodeSetParams:                  "cuGraphMemsetNodeSetParams",
@@ -464,6 +503,7 @@ var opNames = [...]string{
 	OpCuGraphNodeGetEnabled:                       "cuGraphNodeGetEnabled",
 	OpCuGraphNodeGetType:                          "cuGraphNodeGetType",
 	OpCuGraphNodeSetEnabled:                       "cuGraphNodeSetEnabled",
+	OpCuGraphNodeSetParams:                        "cuGraphNodeSetParams",
 	OpCuGraphRemoveDependencies:                   "cuGraphRemoveDependencies",
 	OpCuGraphRemoveDependencies_v2:                "cuGraphRemoveDependencies_v2",
 	OpCuGraphUpload:                               "cuGraphUpload",

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde"
+const Digest = "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f"
 
 // Kind is the type of a handle.
 type Kind uint8

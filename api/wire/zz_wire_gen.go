@@ -26,6 +26,9 @@ const (
 	OpOccupancyClusters uint16 = 0xf013
 	OpCaptureInfo       uint16 = 0xf014
 	OpFunctionNames     uint16 = 0xf015
+	OpGraphNode         uint16 = 0xf016
+	OpGraphNodeGet      uint16 = 0xf017
+	OpGraphDot          uint16 = 0xf018
 )
 
 var opNames = map[uint16]string{
@@ -51,6 +54,9 @@ var opNames = map[uint16]string{
 	OpOccupancyClusters: "occupancy_clusters",
 	OpCaptureInfo:       "capture_info",
 	OpFunctionNames:     "function_names",
+	OpGraphNode:         "graph_node",
+	OpGraphNodeGet:      "graph_node_get",
+	OpGraphDot:          "graph_dot",
 }
 
 // Launch is the payload of OpLaunch.
@@ -386,3 +392,66 @@ type NameList struct {
 
 // SizeNameList is the size of NameList in bytes.
 const SizeNameList = 8
+
+// GraphNode is the payload of OpGraphNode.
+// then deps u64 handles, then deps CUgraphEdgeData of 8 bytes, then tail_bytes
+// It is answered by GraphNodeMade.
+type GraphNode struct {
+	Graph     uint64
+	Exec      uint64
+	Node      uint64
+	Host      uint64
+	Verb      uint32
+	Flags     uint32
+	Deps      uint32
+	TailBytes uint32
+	Params    [32]uint64
+}
+
+// SizeGraphNode is the size of GraphNode in bytes.
+const SizeGraphNode = 304
+
+// GraphNodeMade is the payload.
+// then graphs u64 handles
+type GraphNodeMade struct {
+	Address  uint64
+	Graphs   uint32
+	Reserved uint32
+}
+
+// SizeGraphNodeMade is the size of GraphNodeMade in bytes.
+const SizeGraphNodeMade = 16
+
+// GraphNodeGet is the payload of OpGraphNodeGet.
+// parameters of a kernel, copy or memory allocation node; answered
+// It is answered by GraphNodeParams.
+type GraphNodeGet struct {
+	Node     uint64
+	Type     uint32
+	Reserved uint32
+}
+
+// SizeGraphNodeGet is the size of GraphNodeGet in bytes.
+const SizeGraphNodeGet = 16
+
+// GraphNodeParams is the payload.
+// then tail_bytes
+type GraphNodeParams struct {
+	Params    [32]uint64
+	TailBytes uint32
+	Reserved  uint32
+}
+
+// SizeGraphNodeParams is the size of GraphNodeParams in bytes.
+const SizeGraphNodeParams = 264
+
+// GraphDot is the payload of OpGraphDot.
+// cuGraphDebugDotPrint; answered with the text
+type GraphDot struct {
+	Graph    uint64
+	Flags    uint32
+	Reserved uint32
+}
+
+// SizeGraphDot is the size of GraphDot in bytes.
+const SizeGraphDot = 16

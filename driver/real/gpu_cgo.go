@@ -26,7 +26,7 @@ type GPU struct {
 	tpcFree unsafe.Pointer
 
 	mu   sync.Mutex
-	kept []cgo.Handle // host functions of captured graphs, which may run again
+	kept []cgo.Handle // host functions of graphs, which may run again
 }
 
 var (
@@ -174,6 +174,15 @@ func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
 	return r
 }
 
+// HostNode keeps f for graph nodes.
+func (g *GPU) HostNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
+	h := cgo.NewHandle(&hostFunc{f, false})
+	g.mu.Lock()
+	g.kept = append(g.kept, h)
+	g.mu.Unlock()
+	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostEntry(), UserData: uintptr(h)}
+}
+
 //export scudaRealHostFunc
 func scudaRealHostFunc(handle unsafe.Pointer) {
 	h := cgo.Handle(uintptr(handle))
@@ -187,7 +196,7 @@ func scudaRealHostFunc(handle unsafe.Pointer) {
 // ThreadInit has nothing to do: the driver sets up threads by itself.
 func (g *GPU) ThreadInit() {}
 
-// Close forgets captured host functions. The library stays open, because drivers do not survive being unloaded.
+// Close forgets the host functions of graphs. The library stays open, because drivers do not survive being unloaded.
 func (g *GPU) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

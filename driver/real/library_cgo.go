@@ -81,6 +81,8 @@ func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {
 	return uint64(C.scuda_real_launch_host(fn, C.uint64_t(stream), C.uintptr_t(handle)))
 }
 
+func hostEntry() uintptr { return uintptr(C.scuda_real_host_entry()) }
+
 // escape makes the compiler put what p points to on the heap, where it does not move: as a word, an address of the stack would be wrong
 // once the stack grows. The store never happens.
 func escape(p unsafe.Pointer) {

@@ -32,6 +32,8 @@ uint64_t scuda_real_launch_host(void *fn, uint64_t stream, uintptr_t handle) {
   return ((w(*)(w, void (*)(void *), void *))fn)(stream, scudaRealHostFunc, (void *)handle);
 }
 
+uintptr_t scuda_real_host_entry(void) { return (uintptr_t)scudaRealHostFunc; }
+
 void *scuda_real_open(const char *path, const char **error) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   *error = library ? 0 : dlerror();

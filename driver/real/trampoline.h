@@ -18,6 +18,8 @@ uint64_t scuda_real_call_blob64(void *fn, uint64_t out, const void *blob, uint64
 uint64_t scuda_real_call_tensor(void *fn, SCUDA_REAL_WORDS);
 /* Enqueues the Go function behind handle with cuLaunchHostFunc. */
 uint64_t scuda_real_launch_host(void *fn, uint64_t stream, uintptr_t handle);
+/* What runs the Go function behind a handle; for graph nodes. */
+uintptr_t scuda_real_host_entry(void);
 /* Opens a library for good; the error text lives until the next call on this thread. */
 void *scuda_real_open(const char *path, const char **error);
 void *scuda_real_symbol(void *library, const char *name);

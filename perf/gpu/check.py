@@ -24,7 +24,7 @@ ROOT = HERE.parent.parent
 RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
-PROGRAMS = ["query", "compute", "copies", "streams", "graph", "ordering", "threads", "fork", "errors", "fault", "vmm", "mapped"]
+PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "fault", "vmm", "mapped"]
 REMOTE_PROGRAMS = ["handles"]  # natively undefined
 SMI = {
     "smi:plain": [],

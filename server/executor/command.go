@@ -43,6 +43,9 @@ var wireOps = [...]handler{
 	wire.OpOccupancyClusters - firstWire: (*Session).occupancyClusters,
 	wire.OpCaptureInfo - firstWire:       (*Session).captureInfo,
 	wire.OpFunctionNames - firstWire:     (*Session).functionNames,
+	wire.OpGraphNode - firstWire:         (*Session).graphNode,
+	wire.OpGraphNodeGet - firstWire:      (*Session).graphNodeGet,
+	wire.OpGraphDot - firstWire:          (*Session).graphDot,
 }
 
 // serverOps are functions of the driver that the generated dispatch does not carry out, or not alone.
@@ -59,6 +62,7 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuEventRecord:               (*Session).changeEvent,
 	cuda.OpCuEventRecordWithFlags:      (*Session).changeEvent,
 	cuda.OpCuEventSynchronize:          (*Session).eventSynchronize,
+	cuda.OpCuGraphExecDestroy:          (*Session).graphExecDestroy,
 	cuda.OpCuStreamBeginCapture:        (*Session).beginCapture,
 	cuda.OpCuStreamBeginCapture_v2:     (*Session).beginCaptureV2,
 	cuda.OpCuStreamBeginCaptureToGraph: (*Session).beginCaptureToGraph,

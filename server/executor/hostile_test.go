@@ -36,6 +36,10 @@ func TestHostileInput(t *testing.T) {
 			return wire.Bytes(&v)
 		case wire.PointerAttributes:
 			return wire.Bytes(&v)
+		case wire.GraphNode:
+			return wire.Bytes(&v)
+		case wire.GraphNodeGet:
+			return wire.Bytes(&v)
 		}
 		panic("no such payload")
 	}
@@ -92,6 +96,21 @@ func TestHostileInput(t *testing.T) {
 		},
 		"many pointer attributes": func(c *client) []byte {
 			return frame(c.command(0, wire.OpPointerAttributes, 0, payload(wire.PointerAttributes{Count: 1<<32 - 1})))
+		},
+		"node, many dependencies": func(c *client) []byte {
+			return frame(c.command(0, wire.OpGraphNode, 0, payload(wire.GraphNode{Deps: 1<<32 - 1})))
+		},
+		"node, many edges": func(c *client) []byte {
+			return frame(c.command(0, wire.OpGraphNode, 0, append(payload(wire.GraphNode{Deps: 1, Flags: nodeEdges}), words(0)...)))
+		},
+		"node, many parameters": func(c *client) []byte {
+			return frame(c.command(0, wire.OpGraphNode, 0, payload(wire.GraphNode{TailBytes: 1<<32 - 1})))
+		},
+		"node, unknown verb": func(c *client) []byte {
+			return frame(c.command(0, wire.OpGraphNode, 0, payload(wire.GraphNode{Verb: 3})))
+		},
+		"node query, too long": func(c *client) []byte {
+			return frame(c.command(0, wire.OpGraphNodeGet, 0, append(payload(wire.GraphNodeGet{}), 1, 2, 3, 4, 5, 6, 7, 8)))
 		},
 		"handle used twice": func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamCreate, 0, words(c.context, 0))) },
 		"handle of nobody":  func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamCreate, 0, words(12345, 0))) },
@@ -235,6 +254,7 @@ type nothing struct{ cuda.Unimplemented }
 func (nothing) CuInit(uint32) cuda.CUresult                  { return 0 }
 func (nothing) CuCtxSetCurrent(cuda.CUcontext) cuda.CUresult { return 0 }
 func (nothing) HostFunc(cuda.CUstream, func()) cuda.CUresult { return cuda.CUDA_ERROR_NOT_SUPPORTED }
+func (nothing) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS   { return cuda.CUDA_HOST_NODE_PARAMS{} }
 func (nothing) PrimaryContext(cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
 	return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
 }

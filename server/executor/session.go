@@ -88,6 +88,7 @@ type Session struct {
 	bulk        *bulk
 	primaries   map[cuda.CUdevice]*primary
 	mappings    []*mapping
+	nodeBuffers map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
 	hostRanges  map[uint64]hostRange
 	hostWindows map[uint64]bool // windows of addresses that are reserved
 
@@ -124,7 +125,7 @@ func New(cfg Config) (*Session, error) {
 		side: newSide(), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), threads: make(map[uint32]*thread),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}
 	for _, d := range cfg.Primary {

@@ -130,24 +130,22 @@ int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t bytes, uin
 
 struct side_2d { uint64_t x, y; uint32_t type, pad; uint64_t host, device, array, pitch; };
 struct copy_2d { struct side_2d src, dst; uint64_t width, height; };                                                    /* CUDA_MEMCPY2D */
-struct side_3d { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
-struct copy_3d { struct side_3d src, dst; uint64_t width, height, depth; };                                             /* CUDA_MEMCPY3D, …_PEER */
-_Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct copy_3d) == 200, "layouts of copy descriptions");
+_Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_box) == 200, "layouts of copy descriptions");
 
 /* Where the first byte lies in linear memory, and whether that is host memory; 0 for an array. */
-static uint64_t linear(const struct side_3d *s, int *host) {
+static uint64_t linear(const struct scuda_box_side *s, int *host) {
   uint64_t base = s->type == CU_MEMORYTYPE_HOST ? s->host : s->device;
   if (s->type == CU_MEMORYTYPE_ARRAY) return 0;
   *host = s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && scuda_is_host(base));
   return base ? base + s->x + s->pitch * (s->y + s->z * s->height) : 0;
 }
 
-static int involves_host(const struct side_3d *s) {
+int scuda_box_in_host(const struct scuda_box_side *s) {
   return s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && s->device && scuda_is_host(s->device));
 }
 
 /* A box with host memory at one end is copied row by row (in one piece where rows touch). */
-static int32_t copy_rows(const struct copy_3d *c, uint64_t stream, uint32_t ptds, int sync, uint32_t i) {
+static int32_t copy_rows(const struct scuda_box *c, uint64_t stream, uint32_t ptds, int sync, uint32_t i) {
   int from_host = 0, to_host = 0;
   uint64_t src = linear(&c->src, &from_host), dst = linear(&c->dst, &to_host);
   if (c->src.type == CU_MEMORYTYPE_ARRAY || c->dst.type == CU_MEMORYTYPE_ARRAY) return scuda_unsupported(i, "copies between arrays and host memory");
@@ -170,23 +168,23 @@ static int32_t copy_rows(const struct copy_3d *c, uint64_t stream, uint32_t ptds
   return CUDA_SUCCESS;
 }
 
-static struct side_3d widen(const struct side_2d *s) {
-  return (struct side_3d){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
+static struct scuda_box_side widen(const struct side_2d *s) {
+  return (struct scuda_box_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
 }
 
 #define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                              \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                   \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                              \
     const struct copy_2d *c = p;                                                                          \
-    struct copy_3d box = {widen(&c->src), widen(&c->dst), c->width, c->height, 1};                        \
-    if (!involves_host(&box.src) && !involves_host(&box.dst)) return scuda_wire_##name(p stream_arg, ptds); \
+    struct scuda_box box = {widen(&c->src), widen(&c->dst), c->width, c->height, 1};                        \
+    if (!scuda_box_in_host(&box.src) && !scuda_box_in_host(&box.dst)) return scuda_wire_##name(p stream_arg, ptds); \
     return copy_rows(&box, stream, ptds, sync, I_##name);                                                 \
   }
 #define COPY_3D(name, stream_decl, stream_arg, stream, sync)                                              \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                   \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                              \
-    const struct copy_3d *c = p;                                                                          \
-    if (!involves_host(&c->src) && !involves_host(&c->dst)) return scuda_wire_##name(p stream_arg, ptds); \
+    const struct scuda_box *c = p;                                                                          \
+    if (!scuda_box_in_host(&c->src) && !scuda_box_in_host(&c->dst)) return scuda_wire_##name(p stream_arg, ptds); \
     return copy_rows(c, stream, ptds, sync, I_##name);                                                    \
   }
 #define WITH(...) , __VA_ARGS__

@@ -200,9 +200,21 @@ static inline struct scuda_func *scuda_func(uint64_t handle) {
   struct scuda_slot *s = scuda_slot(handle);
   return s && (s->kind == KIND_CUfunction || s->kind == KIND_CUkernel) ? s->data : NULL;
 }
+/* Parameters of a launch, in one of their two forms: the packed buffer, or NULL and what the array's values take packed (launch.c). */
+enum { SCUDA_PARAMS_MAX = 32768 };
+int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra, const void **buffer, uint32_t *bytes);
+void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p);
 int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
 void scuda_occupancy_changed(void);
 int32_t scuda_load_wrapper(uint64_t *module, const void *image);  /* CUDART_INTERFACE */
+
+/* ---- graphs (graph.c) ---- */
+void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
+
+/* ---- boxes of memory (copy.c) ---- */
+struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
+struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
+int scuda_box_in_host(const struct scuda_box_side *s);
 
 /* ---- private tables (tables.c) ---- */
 int32_t scuda_export_table(const void **table, const void *uuid);

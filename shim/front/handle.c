@@ -52,6 +52,7 @@ void scuda_slot_free(uint64_t handle) {
     s->flags |= SCUDA_CTX_DEAD;
     return;
   }
+  if (s->kind == KIND_CUgraph || s->kind == KIND_CUgraphNode) scuda_graph_dies(s);
   s->kind = 0;
   uint64_t index = (handle - scuda_slots_base) / sizeof *s;
   if (index >= CLIENT_SLOTS) return; /* the server reuses its own */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { ATTRIBUTE_BYTES = 72, ATTRIBUTES_MAX = 64, PARAMS_MAX = 32768, COOPERATIVE = 1 };
+enum { ATTRIBUTE_BYTES = 72, ATTRIBUTES_MAX = 64, COOPERATIVE = 1 };
 
 struct launch {
   uint64_t func, stream;
@@ -46,9 +46,24 @@ static int32_t from_extra(void **extra, const void **buffer, uint32_t *bytes) {
     else if (extra[i] == (void *)LAUNCH_PARAM_BUFFER_SIZE) size = extra[i + 1];
     else return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!*buffer || !size || *size > PARAMS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (!*buffer || !size || *size > SCUDA_PARAMS_MAX) return CUDA_ERROR_INVALID_VALUE;
   *bytes = (uint32_t)*size;
   return CUDA_SUCCESS;
+}
+
+int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra, const void **buffer, uint32_t *bytes) {
+  *buffer = NULL;
+  *bytes = f->param_bytes;
+  if (params ? extra != NULL : !extra && f->param_count) return CUDA_ERROR_INVALID_VALUE;
+  return extra ? from_extra(extra, buffer, bytes) : CUDA_SUCCESS;
+}
+
+void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p) {
+  for (uint32_t i = 0; i < f->param_count; i++) {
+    const struct scuda_param *param = &f->params[i];
+    if (SCUDA_LIKELY(param->size == 8)) memcpy(p + param->offset, params[i], 8);
+    else memcpy(p + param->offset, params[i], param->size);
+  }
 }
 
 static int32_t launch(const struct launch *l, void **params, void **extra, uint32_t ptds) {
@@ -60,10 +75,9 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   struct scuda_slot *ctx = scuda_slot(t->current);
   if (SCUDA_UNLIKELY(!ctx || !scuda_context_usable(t->current))) return CUDA_ERROR_INVALID_CONTEXT;
 
-  const void *buffer = NULL;
-  uint32_t bytes = f->param_bytes;
-  if (params ? extra != NULL : !extra && f->param_count) return CUDA_ERROR_INVALID_VALUE;
-  if (extra && (r = from_extra(extra, &buffer, &bytes))) return r;
+  const void *buffer;
+  uint32_t bytes;
+  if (SCUDA_UNLIKELY((r = scuda_params_of(f, params, extra, &buffer, &bytes)))) return r;
 
   uint32_t how = ptds;
   uint64_t config = 0;
@@ -87,15 +101,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint8_t *p = c.payload + sizeof *m;
   if (attr_bytes) memcpy(p, l->attrs, attr_bytes);
   p += attr_bytes;
-  if (buffer) {
-    memcpy(p, buffer, bytes);
-  } else {
-    for (uint32_t i = 0; i < f->param_count; i++) {
-      const struct scuda_param *param = &f->params[i];
-      if (SCUDA_LIKELY(param->size == 8)) memcpy(p + param->offset, params[i], 8);
-      else memcpy(p + param->offset, params[i], param->size);
-    }
-  }
+  if (buffer) memcpy(p, buffer, bytes);
+  else scuda_params_pack(f, params, p);
   r = scuda_send(&c);
   if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds)) r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && !r) __atomic_store_n(&f->good_config, config, __ATOMIC_RELAXED);

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde"
+#define SCUDA_DIGEST "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -819,13 +819,20 @@ enum {
   OP_cuGraphAddEmptyNode = 158,
   OP_cuGraphAddEventRecordNode = 159,
   OP_cuGraphAddEventWaitNode = 160,
+  OP_cuGraphAddHostNode = 163,
+  OP_cuGraphAddKernelNode = 164,
+  OP_cuGraphAddKernelNode_v2 = 165,
+  OP_cuGraphAddMemAllocNode = 166,
   OP_cuGraphAddMemFreeNode = 167,
   OP_cuGraphAddMemcpyNode = 168,
   OP_cuGraphAddMemsetNode = 169,
+  OP_cuGraphAddNode = 170,
+  OP_cuGraphAddNode_v2 = 171,
   OP_cuGraphChildGraphNodeGetGraph = 174,
   OP_cuGraphClone = 175,
   OP_cuGraphConditionalHandleCreate = 176,
   OP_cuGraphCreate = 177,
+  OP_cuGraphDebugDotPrint = 178,
   OP_cuGraphDestroy = 179,
   OP_cuGraphDestroyNode = 180,
   OP_cuGraphEventRecordNodeGetEvent = 181,
@@ -837,23 +844,35 @@ enum {
   OP_cuGraphExecEventRecordNodeSetEvent = 188,
   OP_cuGraphExecEventWaitNodeSetEvent = 189,
   OP_cuGraphExecGetFlags = 192,
+  OP_cuGraphExecHostNodeSetParams = 193,
+  OP_cuGraphExecKernelNodeSetParams = 194,
+  OP_cuGraphExecKernelNodeSetParams_v2 = 195,
   OP_cuGraphExecMemcpyNodeSetParams = 196,
   OP_cuGraphExecMemsetNodeSetParams = 197,
+  OP_cuGraphExecNodeSetParams = 198,
   OP_cuGraphExecUpdate = 199,
   OP_cuGraphExecUpdate_v2 = 200,
   OP_cuGraphGetEdges = 205,
   OP_cuGraphGetEdges_v2 = 206,
   OP_cuGraphGetNodes = 207,
   OP_cuGraphGetRootNodes = 208,
+  OP_cuGraphHostNodeGetParams = 209,
+  OP_cuGraphHostNodeSetParams = 210,
   OP_cuGraphInstantiate = 211,
   OP_cuGraphInstantiateWithFlags = 212,
   OP_cuGraphInstantiateWithParams = 213,
   OP_cuGraphInstantiate_v2 = 214,
   OP_cuGraphKernelNodeCopyAttributes = 215,
   OP_cuGraphKernelNodeGetAttribute = 216,
+  OP_cuGraphKernelNodeGetParams = 217,
+  OP_cuGraphKernelNodeGetParams_v2 = 218,
   OP_cuGraphKernelNodeSetAttribute = 219,
+  OP_cuGraphKernelNodeSetParams = 220,
+  OP_cuGraphKernelNodeSetParams_v2 = 221,
   OP_cuGraphLaunch = 222,
+  OP_cuGraphMemAllocNodeGetParams = 223,
   OP_cuGraphMemFreeNodeGetParams = 224,
+  OP_cuGraphMemcpyNodeGetParams = 225,
   OP_cuGraphMemcpyNodeSetParams = 226,
   OP_cuGraphMemsetNodeGetParams = 227,
   OP_cuGraphMemsetNodeSetParams = 228,
@@ -865,6 +884,7 @@ enum {
   OP_cuGraphNodeGetEnabled = 234,
   OP_cuGraphNodeGetType = 235,
   OP_cuGraphNodeSetEnabled = 236,
+  OP_cuGraphNodeSetParams = 237,
   OP_cuGraphRemoveDependencies = 239,
   OP_cuGraphRemoveDependencies_v2 = 240,
   OP_cuGraphUpload = 242,
@@ -1982,7 +2002,39 @@ int32_t scuda_hand_cuGetErrorString(int32_t error, void **pStr);
 int32_t scuda_hand_cuGetExportTable(void **ppExportTable, const void *pExportTableId);
 int32_t scuda_hand_cuGetProcAddress(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags);
 int32_t scuda_hand_cuGetProcAddress_v2(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags, int32_t *symbolStatus);
+void scuda_post_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph);
+void scuda_post_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies);
+void scuda_post_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event);
+void scuda_post_cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event);
+int32_t scuda_hand_cuGraphAddHostNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams);
+int32_t scuda_hand_cuGraphAddKernelNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams);
+int32_t scuda_hand_cuGraphAddKernelNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams);
+int32_t scuda_hand_cuGraphAddMemAllocNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams);
+void scuda_post_cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t dptr);
+int32_t scuda_hand_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx);
+void scuda_post_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx);
+int32_t scuda_hand_cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams);
+int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams);
+int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags);
+int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
+int32_t scuda_hand_cuGraphExecKernelNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
+int32_t scuda_hand_cuGraphExecKernelNodeSetParams_v2(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
+int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx);
+int32_t scuda_hand_cuGraphExecNodeSetParams(uint64_t hGraphExec, uint64_t hNode, void *nodeParams);
+int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t hNode, void *nodeParams);
+int32_t scuda_hand_cuGraphHostNodeSetParams(uint64_t hNode, const void *nodeParams);
+int scuda_pre_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, void *value_out, int32_t *r);
+int32_t scuda_hand_cuGraphKernelNodeGetParams(uint64_t hNode, void *nodeParams);
+int32_t scuda_hand_cuGraphKernelNodeGetParams_v2(uint64_t hNode, void *nodeParams);
+int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, const void *value, int32_t *r);
+int32_t scuda_hand_cuGraphKernelNodeSetParams(uint64_t hNode, const void *nodeParams);
+int32_t scuda_hand_cuGraphKernelNodeSetParams_v2(uint64_t hNode, const void *nodeParams);
 int scuda_pre_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t ptds, int32_t *r);
+int32_t scuda_hand_cuGraphMemAllocNodeGetParams(uint64_t hNode, void *params_out);
+int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t hNode, void *nodeParams);
+int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodeParams);
+int scuda_pre_cuGraphNodeGetType(uint64_t hNode, int32_t *type, int32_t *r);
+int32_t scuda_hand_cuGraphNodeSetParams(uint64_t hNode, void *nodeParams);
 int32_t scuda_hand_cuInit(uint32_t Flags);
 int32_t scuda_hand_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev);
 int32_t scuda_hand_cuKernelGetFunction(uint64_t *pFunc, uint64_t kernel);

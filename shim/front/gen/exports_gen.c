@@ -1170,6 +1170,7 @@ SCUDA_EXPORT int32_t cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hG
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph))scuda_divert(I_cuGraphAddChildGraphNode))(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
   int32_t r;
   r = scuda_wire_cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph, 0);
+  if (!r) scuda_post_cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
   return r;
 }
 
@@ -1191,6 +1192,7 @@ SCUDA_EXPORT int32_t cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph,
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies))scuda_divert(I_cuGraphAddEmptyNode))(phGraphNode, hGraph, dependencies, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies, 0);
+  if (!r) scuda_post_cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
   return r;
 }
 
@@ -1198,6 +1200,7 @@ SCUDA_EXPORT int32_t cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t h
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event))scuda_divert(I_cuGraphAddEventRecordNode))(phGraphNode, hGraph, dependencies, numDependencies, event);
   int32_t r;
   r = scuda_wire_cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event, 0);
+  if (!r) scuda_post_cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
   return r;
 }
 
@@ -1205,6 +1208,7 @@ SCUDA_EXPORT int32_t cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGr
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event))scuda_divert(I_cuGraphAddEventWaitNode))(phGraphNode, hGraph, dependencies, numDependencies, event);
   int32_t r;
   r = scuda_wire_cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event, 0);
+  if (!r) scuda_post_cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
   return r;
 }
 
@@ -1230,84 +1234,53 @@ SCUDA_EXPORT int32_t cuGraphAddExternalSemaphoresWaitNode(uint64_t *phGraphNode,
 
 SCUDA_EXPORT int32_t cuGraphAddHostNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddHostNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddHostNode);
+  return scuda_hand_cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddKernelNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddKernelNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddKernelNode);
+  return scuda_hand_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddKernelNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddKernelNode_v2))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddKernelNode_v2);
+  return scuda_hand_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemAllocNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams))scuda_divert(I_cuGraphAddMemAllocNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddMemAllocNode);
+  return scuda_hand_cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t dptr))scuda_divert(I_cuGraphAddMemFreeNode))(phGraphNode, hGraph, dependencies, numDependencies, dptr);
   int32_t r;
   r = scuda_wire_cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr, 0);
+  if (!r) scuda_post_cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx))scuda_divert(I_cuGraphAddMemcpyNode))(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
-  int32_t r;
-  r = scuda_wire_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx, 0);
-  return r;
+  return scuda_hand_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx))scuda_divert(I_cuGraphAddMemsetNode))(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
   int32_t r;
   r = scuda_wire_cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx, 0);
+  if (!r) scuda_post_cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams))scuda_divert(I_cuGraphAddNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddNode);
+  return scuda_hand_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams))scuda_divert(I_cuGraphAddNode_v2))(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)dependencyData;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddNode_v2);
+  return scuda_hand_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphBatchMemOpNodeGetParams(uint64_t hNode, void *nodeParams_out) {
@@ -1354,10 +1327,7 @@ SCUDA_EXPORT int32_t cuGraphCreate(uint64_t *phGraph, uint32_t flags) {
 
 SCUDA_EXPORT int32_t cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, const char *path, uint32_t flags))scuda_divert(I_cuGraphDebugDotPrint))(hGraph, path, flags);
-  (void)hGraph;
-  (void)path;
-  (void)flags;
-  return scuda_missing(I_cuGraphDebugDotPrint);
+  return scuda_hand_cuGraphDebugDotPrint(hGraph, path, flags);
 }
 
 SCUDA_EXPORT int32_t cuGraphDestroy(uint64_t hGraph) {
@@ -1463,33 +1433,22 @@ SCUDA_EXPORT int32_t cuGraphExecGetFlags(uint64_t hGraphExec, uint64_t *flags) {
 
 SCUDA_EXPORT int32_t cuGraphExecHostNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecHostNodeSetParams))(hGraphExec, hNode, nodeParams);
-  (void)hGraphExec;
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphExecHostNodeSetParams);
+  return scuda_hand_cuGraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecKernelNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecKernelNodeSetParams))(hGraphExec, hNode, nodeParams);
-  (void)hGraphExec;
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphExecKernelNodeSetParams);
+  return scuda_hand_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecKernelNodeSetParams_v2(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecKernelNodeSetParams_v2))(hGraphExec, hNode, nodeParams);
-  (void)hGraphExec;
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphExecKernelNodeSetParams_v2);
+  return scuda_hand_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecMemcpyNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx))scuda_divert(I_cuGraphExecMemcpyNodeSetParams))(hGraphExec, hNode, copyParams, ctx);
-  int32_t r;
-  r = scuda_wire_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx, 0);
-  return r;
+  return scuda_hand_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecMemsetNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *memsetParams, uint64_t ctx) {
@@ -1501,10 +1460,7 @@ SCUDA_EXPORT int32_t cuGraphExecMemsetNodeSetParams(uint64_t hGraphExec, uint64_
 
 SCUDA_EXPORT int32_t cuGraphExecNodeSetParams(uint64_t hGraphExec, uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphExecNodeSetParams))(hGraphExec, hNode, nodeParams);
-  (void)hGraphExec;
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphExecNodeSetParams);
+  return scuda_hand_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecUpdate(uint64_t hGraphExec, uint64_t hGraph, uint64_t *hErrorNode_out, int32_t *updateResult_out) {
@@ -1579,16 +1535,12 @@ SCUDA_EXPORT int32_t cuGraphGetRootNodes(uint64_t hGraph, uint64_t *rootNodes, u
 
 SCUDA_EXPORT int32_t cuGraphHostNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphHostNodeGetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphHostNodeGetParams);
+  return scuda_hand_cuGraphHostNodeGetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphHostNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphHostNodeSetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphHostNodeSetParams);
+  return scuda_hand_cuGraphHostNodeSetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize) {
@@ -1636,43 +1588,39 @@ SCUDA_EXPORT int32_t cuGraphKernelNodeCopyAttributes(uint64_t dst, uint64_t src)
 SCUDA_EXPORT int32_t cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, void *value_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, int32_t attr, void *value_out))scuda_divert(I_cuGraphKernelNodeGetAttribute))(hNode, attr, value_out);
   int32_t r;
-  r = scuda_wire_cuGraphKernelNodeGetAttribute(hNode, attr, value_out, 0);
+  int pre = scuda_pre_cuGraphKernelNodeGetAttribute(hNode, attr, value_out, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphKernelNodeGetAttribute(hNode, attr, value_out, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphKernelNodeGetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphKernelNodeGetParams);
+  return scuda_hand_cuGraphKernelNodeGetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeGetParams_v2(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphKernelNodeGetParams_v2))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphKernelNodeGetParams_v2);
+  return scuda_hand_cuGraphKernelNodeGetParams_v2(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, const void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, int32_t attr, const void *value))scuda_divert(I_cuGraphKernelNodeSetAttribute))(hNode, attr, value);
   int32_t r;
-  r = scuda_wire_cuGraphKernelNodeSetAttribute(hNode, attr, value, 0);
+  int pre = scuda_pre_cuGraphKernelNodeSetAttribute(hNode, attr, value, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphKernelNodeSetAttribute(hNode, attr, value, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphKernelNodeSetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphKernelNodeSetParams);
+  return scuda_hand_cuGraphKernelNodeSetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeSetParams_v2(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphKernelNodeSetParams_v2))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphKernelNodeSetParams_v2);
+  return scuda_hand_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphLaunch(uint64_t hGraph, uint64_t hStream) {
@@ -1695,9 +1643,7 @@ SCUDA_EXPORT int32_t cuGraphLaunch_ptsz(uint64_t hGraph, uint64_t hStream) {
 
 SCUDA_EXPORT int32_t cuGraphMemAllocNodeGetParams(uint64_t hNode, void *params_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *params_out))scuda_divert(I_cuGraphMemAllocNodeGetParams))(hNode, params_out);
-  (void)hNode;
-  (void)params_out;
-  return scuda_missing(I_cuGraphMemAllocNodeGetParams);
+  return scuda_hand_cuGraphMemAllocNodeGetParams(hNode, params_out);
 }
 
 SCUDA_EXPORT int32_t cuGraphMemFreeNodeGetParams(uint64_t hNode, uint64_t *dptr_out) {
@@ -1709,16 +1655,12 @@ SCUDA_EXPORT int32_t cuGraphMemFreeNodeGetParams(uint64_t hNode, uint64_t *dptr_
 
 SCUDA_EXPORT int32_t cuGraphMemcpyNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphMemcpyNodeGetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphMemcpyNodeGetParams);
+  return scuda_hand_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphMemcpyNodeSetParams))(hNode, nodeParams);
-  int32_t r;
-  r = scuda_wire_cuGraphMemcpyNodeSetParams(hNode, nodeParams, 0);
-  return r;
+  return scuda_hand_cuGraphMemcpyNodeSetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphMemsetNodeGetParams(uint64_t hNode, void *nodeParams) {
@@ -1780,7 +1722,9 @@ SCUDA_EXPORT int32_t cuGraphNodeGetEnabled(uint64_t hGraphExec, uint64_t hNode, 
 SCUDA_EXPORT int32_t cuGraphNodeGetType(uint64_t hNode, int32_t *type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, int32_t *type))scuda_divert(I_cuGraphNodeGetType))(hNode, type);
   int32_t r;
-  r = scuda_wire_cuGraphNodeGetType(hNode, type, 0);
+  int pre = scuda_pre_cuGraphNodeGetType(hNode, type, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphNodeGetType(hNode, type, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
@@ -1793,9 +1737,7 @@ SCUDA_EXPORT int32_t cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, 
 
 SCUDA_EXPORT int32_t cuGraphNodeSetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphNodeSetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphNodeSetParams);
+  return scuda_hand_cuGraphNodeSetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphReleaseUserObject(uint64_t graph, uint64_t object, uint32_t count) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "f0cf05acd1eac7a3b76f96f5faccdc3c259b099666f51ba3eb885aa72f94dfde";
+const char nvml_digest[] = "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},

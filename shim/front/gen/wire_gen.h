@@ -26,6 +26,9 @@ enum {
   OP_OCCUPANCY_CLUSTERS = 0xf013,
   OP_CAPTURE_INFO = 0xf014,
   OP_FUNCTION_NAMES = 0xf015,
+  OP_GRAPH_NODE = 0xf016,
+  OP_GRAPH_NODE_GET = 0xf017,
+  OP_GRAPH_DOT = 0xf018,
 };
 
 struct wire_launch {
@@ -237,4 +240,45 @@ struct wire_name_list {
   uint32_t sent;
 };
 _Static_assert(sizeof(struct wire_name_list) == 8, "layout of wire_name_list");
+
+struct wire_graph_node {
+  uint64_t graph;
+  uint64_t exec;
+  uint64_t node;
+  uint64_t host;
+  uint32_t verb;
+  uint32_t flags;
+  uint32_t deps;
+  uint32_t tail_bytes;
+  uint64_t params[32];
+};
+_Static_assert(sizeof(struct wire_graph_node) == 304, "layout of wire_graph_node");
+
+struct wire_graph_node_made {
+  uint64_t address;
+  uint32_t graphs;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_graph_node_made) == 16, "layout of wire_graph_node_made");
+
+struct wire_graph_node_get {
+  uint64_t node;
+  uint32_t type;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_graph_node_get) == 16, "layout of wire_graph_node_get");
+
+struct wire_graph_node_params {
+  uint64_t params[32];
+  uint32_t tail_bytes;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_graph_node_params) == 264, "layout of wire_graph_node_params");
+
+struct wire_graph_dot {
+  uint64_t graph;
+  uint32_t flags;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_graph_dot) == 16, "layout of wire_graph_dot");
 #endif

@@ -1,0 +1,207 @@
+package executor
+
+import (
+	"math/bits"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport"
+)
+
+// A copy node with host memory at one end is a small graph in the driver's graph: a host function that fetches the bytes before the copy from
+// page-locked memory, or one that sends them behind the copy to it. That memory lives as long as the session, as that of captured copies.
+
+// maxNodeBytes bounds the page-locked memory of one copy node.
+const maxNodeBytes = 16 << 30
+
+// extent says how far a box of height×depth rows of width bytes reaches in linear memory.
+func extent(width, height, depth, pitch, rowsOfSlice uint64) (uint64, bool) {
+	if width == 0 || height == 0 || depth == 0 || (height > 1 || depth > 1) && pitch < width || depth > 1 && rowsOfSlice < height {
+		return 0, false
+	}
+	over, rows := bits.Mul64(depth-1, rowsOfSlice)
+	if depth == 1 {
+		over, rows = 0, 0
+	}
+	rows, carry := bits.Add64(rows, height-1, 0)
+	more, bytes := bits.Mul64(rows, pitch)
+	if rows == 0 {
+		more, bytes = 0, 0
+	}
+	bytes, last := bits.Add64(bytes, width, 0)
+	return bytes, over|carry|more|last == 0 && bytes <= maxNodeBytes
+}
+
+// hostCopy adds or changes a copy node with host memory at one end.
+func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
+	if n.params.Type != cuda.CU_GRAPH_NODE_TYPE_MEMCPY {
+		return 0, protocolError("node of type %d with host memory", n.params.Type)
+	}
+	m := member[cuda.CUDA_MEMCPY_NODE_PARAMS](n.params)
+	b := &m.CopyParams
+	up := b.SrcMemoryType == cuda.CU_MEMORYTYPE_HOST
+	if up == (b.DstMemoryType == cuda.CU_MEMORYTYPE_HOST) || s.entered == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	if r := swap(s, cuda.KindContext, &m.CopyCtx); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if m.CopyCtx == 0 {
+		m.CopyCtx = s.entered.real
+	}
+	if r := s.boxArrays(b); r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	pitch, slice := b.DstPitch, b.DstHeight
+	if up {
+		pitch, slice = b.SrcPitch, b.SrcHeight
+	}
+	bytes, ok := extent(b.WidthInBytes, b.Height, b.Depth, pitch, slice)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	mem, r := s.nodeBuffer(n, int(bytes))
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	id := uint32(n.p.Host)
+	var host cuda.CUDA_HOST_NODE_PARAMS
+	b.Reserved0, b.Reserved1, b.SrcHost, b.DstHost = 0, 0, 0, 0
+	if up {
+		b.SrcHost = uintptr(addressOf(mem))
+		host = s.gpu.HostNode(func() { s.fetchNode(id, mem) })
+	} else {
+		b.DstHost = uintptr(addressOf(mem))
+		rows := rows{b.WidthInBytes, b.Height, b.Depth, pitch, slice}
+		host = s.gpu.HostNode(func() { s.sendNode(id, mem, rows) })
+	}
+	if n.p.Verb == nodeSet {
+		s.answerNode(c, n, 0)
+		return s.changeCopy(n, b, host), nil
+	}
+	graph, r := s.copyGraph(m, host, up)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	defer s.gpu.CuGraphDestroy(graph) // the node has a copy of it
+	if n.p.Verb == nodeSetExec {
+		s.answerNode(c, n, 0)
+		return s.gpu.CuGraphExecChildGraphNodeSetParams(n.exec, n.self, graph), nil
+	}
+	n.params.Type = cuda.CU_GRAPH_NODE_TYPE_GRAPH
+	n.params.U = [29]uint64{}
+	member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph = graph
+	return s.applyNode(c, n)
+}
+
+// nodeBuffer gives the memory of a copy node. Launches of one executable graph do not overlap, so its changed nodes keep theirs.
+func (s *Session) nodeBuffer(n *node, bytes int) ([]byte, cuda.CUresult) {
+	if n.p.Verb == nodeSetExec {
+		if mem := s.nodeBuffers[n.p.Exec][n.p.Node]; len(mem) >= bytes {
+			return mem[:bytes], cuda.CUDA_SUCCESS
+		}
+	}
+	mem, r := s.pageLocked(s.entered, bytes)
+	if r == cuda.CUDA_SUCCESS && n.p.Verb == nodeSetExec {
+		if s.nodeBuffers[n.p.Exec] == nil {
+			s.nodeBuffers[n.p.Exec] = make(map[uint64][]byte)
+		}
+		s.nodeBuffers[n.p.Exec][n.p.Node] = mem
+	}
+	return mem, r
+}
+
+// copyGraph makes the graph that stands for a copy.
+func (s *Session) copyGraph(m *cuda.CUDA_MEMCPY_NODE_PARAMS, host cuda.CUDA_HOST_NODE_PARAMS, up bool) (cuda.CUgraph, cuda.CUresult) {
+	graph, first, second := alloc[cuda.CUgraph](&s.arena), alloc[cuda.CUgraphNode](&s.arena), alloc[cuda.CUgraphNode](&s.arena)
+	function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
+	*function = host
+	r := s.gpu.CuGraphCreate(graph, 0)
+	if r != cuda.CUDA_SUCCESS {
+		return 0, r
+	}
+	if up {
+		r = s.gpu.CuGraphAddHostNode(first, *graph, nil, 0, function)
+	} else {
+		r = s.gpu.CuGraphAddMemcpyNode(first, *graph, nil, 0, &m.CopyParams, m.CopyCtx)
+	}
+	switch {
+	case r != cuda.CUDA_SUCCESS:
+	case up:
+		r = s.gpu.CuGraphAddMemcpyNode(second, *graph, first, 1, &m.CopyParams, m.CopyCtx)
+	default:
+		r = s.gpu.CuGraphAddHostNode(second, *graph, first, 1, function)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		s.gpu.CuGraphDestroy(*graph)
+	}
+	return *graph, r
+}
+
+// changeCopy changes the two nodes of the graph that stands for a copy.
+func (s *Session) changeCopy(n *node, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+	graph, count, kind := alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena), alloc[cuda.CUgraphNodeType](&s.arena)
+	nodes, function := allocN[cuda.CUgraphNode](&s.arena, 2), alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
+	*count, *function = 2, host
+	r := s.gpu.CuGraphChildGraphNodeGetGraph(n.self, graph)
+	if r == cuda.CUDA_SUCCESS {
+		r = s.gpu.CuGraphGetNodes(*graph, &nodes[0], count)
+	}
+	if r == cuda.CUDA_SUCCESS && *count != 2 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	for _, inner := range nodes {
+		if r == cuda.CUDA_SUCCESS {
+			r = s.gpu.CuGraphNodeGetType(inner, kind)
+		}
+		switch {
+		case r != cuda.CUDA_SUCCESS:
+			return r
+		case *kind == cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
+			r = s.gpu.CuGraphMemcpyNodeSetParams(inner, b)
+		case *kind == cuda.CU_GRAPH_NODE_TYPE_HOST:
+			r = s.gpu.CuGraphHostNodeSetParams(inner, function)
+		default:
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	return r
+}
+
+// fetchNode fills the memory of an upload from the client.
+func (s *Session) fetchNode(source uint32, mem []byte) {
+	for off := 0; off < len(mem); off += pullMost {
+		if err := s.side.pull(source, uint64(off), mem[off:min(off+pullMost, len(mem))], false); err != nil {
+			s.sideFailed("fetch the source of a copy in a graph", err)
+			return
+		}
+	}
+}
+
+// rows is a box in linear memory.
+type rows struct{ width, height, depth, pitch, slice uint64 }
+
+// sendNode sends what a download has copied to the client: its rows, not what lies between them.
+func (s *Session) sendNode(transfer uint32, mem []byte, b rows) {
+	if b.pitch == b.width && (b.depth == 1 || b.slice == b.height) {
+		b = rows{uint64(len(mem)), 1, 1, 0, 0}
+	}
+	for z := range b.depth {
+		for y := range b.height {
+			start := (z*b.slice + y) * b.pitch
+			for off := start; off < start+b.width; off += transport.MaxPush {
+				if err := s.side.push(transfer, off, mem[off:min(off+transport.MaxPush, start+b.width)]); err != nil {
+					s.sideFailed("send a copy in a graph", err)
+					return
+				}
+			}
+		}
+	}
+}
+
+// graphExecDestroy forgets the buffers of an executable graph, which may still be running: they stay allocated.
+func (s *Session) graphExecDestroy(c *command) (cuda.CUresult, error) {
+	if len(s.nodeBuffers) > 0 {
+		delete(s.nodeBuffers, s.args(c).U64())
+	}
+	return s.general(c)
+}

@@ -1,0 +1,638 @@
+/* Graph nodes made by hand: those whose parameters hold pointers, handles in a union, or the program's memory. All calls are answered, so
+ * that errors come at the call. Nodes without such parameters go by the generated encodings. */
+#include "front.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ADD, SET, SET_EXEC };                           /* wire_graph_node.verb */
+enum { GENERAL = 1, EDGES = 2, HOST_COPY = 4 };        /* wire_graph_node.flags */
+enum { DEPENDENCIES_MAX = 1 << 15, ACCESS_MAX = 256, ACCESS_BYTES = 12, GRAPHS_MAX = 1 << 14 };
+
+/* ---- what belongs to graphs and nodes ---- */
+
+enum keeps { KEEPS_NOTHING, KEEPS_HOST, KEEPS_COPY, KEEPS_ALLOC };
+struct node {              /* data of a node's slot */
+  enum keeps keeps;        /* only nodes that this process made keep something */
+  void *fn, *user;         /* of a host function */
+  struct scuda_box box;    /* of a copy with host memory at one end */
+  uint64_t *graphs;        /* bodies of a conditional node; the array is the program's to read */
+  uint32_t graph_count;
+  void *lent;              /* what getters point to */
+  uint64_t lent_bytes;
+};
+static scuda_lock_t lock;  /* guards the lists of nodes and what nodes keep */
+
+/* A graph's slot lists the nodes that got their handles here, so that these are free again when it ends: word[0] of the graph is the first,
+ * a node has its successor in word[0], its predecessor in id and its graph in word[1]. */
+static void link_node(uint64_t graph, uint64_t node) {
+  scuda_lock(&lock);
+  struct scuda_slot *g = scuda_slot(graph), *n = scuda_slot(node), *first = scuda_slot(g->word[0]);
+  n->word[0] = g->word[0];
+  n->word[1] = graph;
+  n->id = 0;
+  if (first) first->id = node;
+  g->word[0] = node;
+  scuda_unlock(&lock);
+}
+
+static void node_dies(struct scuda_slot *s) {
+  scuda_lock(&lock);
+  struct scuda_slot *graph = scuda_slot(s->word[1]), *before = scuda_slot(s->id), *after = scuda_slot(s->word[0]);
+  if (graph) {
+    if (before) before->word[0] = s->word[0];
+    else graph->word[0] = s->word[0];
+    if (after) after->id = s->id;
+  }
+  struct node *n = s->data;
+  s->data = NULL;
+  scuda_unlock(&lock);
+  if (!n) return;
+  if (n->keeps == KEEPS_ALLOC) scuda_ranges_forget_owner((uint64_t)(uintptr_t)s);
+  for (uint32_t i = 0; i < n->graph_count; i++)
+    if (scuda_slot_of(n->graphs[i], KIND_CUgraph)) scuda_slot_free(n->graphs[i]);
+  free(n->graphs);
+  free(n->lent);
+  free(n);
+}
+
+void scuda_graph_dies(struct scuda_slot *s) {
+  if (s->kind == KIND_CUgraphNode) {
+    node_dies(s);
+    return;
+  }
+  scuda_lock(&lock);
+  uint64_t node = s->word[0];
+  s->word[0] = 0;
+  scuda_unlock(&lock);
+  for (uint64_t next; node; node = next) {
+    struct scuda_slot *n = scuda_slot(node);
+    next = n->word[0];
+    n->word[1] = 0;
+    scuda_slot_free(node);
+  }
+}
+
+static struct node *node_data(uint64_t handle) { /* under the lock */
+  struct scuda_slot *s = scuda_slot_of(handle, KIND_CUgraphNode);
+  if (s && !s->data) s->data = calloc(1, sizeof(struct node));
+  return s ? s->data : NULL;
+}
+
+/* Remembers what a getter gives back. The server uses its handles again, so its nodes keep nothing. */
+static void keep(uint64_t handle, const struct node *what) {
+  if (handle >= scuda_shared.server_base) return;
+  scuda_lock(&lock);
+  struct node *n = node_data(handle);
+  if (n) {
+    n->keeps = what->keeps;
+    n->fn = what->fn;
+    n->user = what->user;
+    n->box = what->box;
+  }
+  scuda_unlock(&lock);
+}
+
+static struct node kept(uint64_t handle) {
+  struct scuda_slot *s = scuda_slot_of(handle, KIND_CUgraphNode);
+  struct node n = {0};
+  scuda_lock(&lock);
+  if (s && s->data) n = *(struct node *)s->data;
+  scuda_unlock(&lock);
+  return n;
+}
+
+/* Memory that lives as long as the node, until its parameters get another size. */
+static void *lend(uint64_t handle, uint64_t bytes) {
+  scuda_lock(&lock);
+  struct node *n = node_data(handle);
+  void *p = NULL;
+  if (n && n->lent_bytes == bytes) p = n->lent;
+  else if (n && (p = malloc(bytes ? bytes : 1))) {
+    free(n->lent);
+    n->lent = p;
+    n->lent_bytes = bytes;
+  }
+  scuda_unlock(&lock);
+  return p;
+}
+
+void scuda_post_cuGraphAddEmptyNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count) {
+  (void)deps, (void)count;
+  link_node(graph, *node);
+}
+void scuda_post_cuGraphAddChildGraphNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t child) {
+  (void)deps, (void)count, (void)child;
+  link_node(graph, *node);
+}
+void scuda_post_cuGraphAddEventRecordNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
+  (void)deps, (void)count, (void)event;
+  link_node(graph, *node);
+}
+void scuda_post_cuGraphAddEventWaitNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
+  (void)deps, (void)count, (void)event;
+  link_node(graph, *node);
+}
+void scuda_post_cuGraphAddMemFreeNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t address) {
+  (void)deps, (void)count, (void)address;
+  link_node(graph, *node);
+}
+void scuda_post_cuGraphAddMemsetNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, const void *params, uint64_t ctx) {
+  (void)deps, (void)count, (void)params, (void)ctx;
+  link_node(graph, *node);
+}
+
+/* ---- adding and changing ---- */
+
+struct params { int32_t type, reserved0[3]; uint64_t u[29], reserved2; };  /* CUgraphNodeParams */
+_Static_assert(sizeof(struct params) == 256 && sizeof((struct wire_graph_node *)0)->params == 256, "layout of CUgraphNodeParams");
+
+struct target {            /* what a call is about; i is the export's index */
+  uint32_t verb, general, i;
+  uint64_t *out;
+  uint64_t graph, exec, node;
+  const uint64_t *deps;
+  const void *edges;
+  uint64_t count;
+};
+
+static int32_t is(uint64_t handle, uint32_t kind) { return handle ? scuda_check(handle, kind) : CUDA_ERROR_INVALID_VALUE; }
+
+static int32_t check(const struct target *t) {
+  int32_t r;
+  if (t->verb != ADD) {
+    if (t->verb == SET_EXEC && (r = is(t->exec, KIND_CUgraphExec))) return r;
+    return is(t->node, KIND_CUgraphNode);
+  }
+  if (!t->out || (t->count && !t->deps) || t->count > DEPENDENCIES_MAX) return CUDA_ERROR_INVALID_VALUE;
+  for (uint64_t n = 0; n < t->count; n++)
+    if (!scuda_slot_of(t->deps[n], KIND_CUgraphNode)) return CUDA_ERROR_INVALID_VALUE;
+  return is(t->graph, KIND_CUgraph);
+}
+
+/* Sends the call. reply has room for the body graphs of a conditional node behind it. */
+static int32_t send(const struct target *t, const struct params *params, uint32_t flags, uint64_t host, const void *tail, uint32_t tail_bytes,
+                    struct wire_graph_node_made *reply, uint32_t reply_bytes) {
+  struct wire_graph_node w = {.graph = t->graph, .exec = t->exec, .node = t->node, .host = host, .verb = t->verb, .tail_bytes = tail_bytes};
+  w.flags = flags | (t->general ? GENERAL : 0) | (t->edges ? EDGES : 0);
+  w.deps = (uint32_t)t->count;
+  memcpy(w.params, params, sizeof w.params);
+  if (t->verb == ADD && !(w.node = scuda_slot_new(KIND_CUgraphNode))) return CUDA_ERROR_OUT_OF_MEMORY;
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, OP_GRAPH_NODE, SCUDA_ANSWER, sizeof w + t->count * (t->edges ? 16 : 8) + tail_bytes);
+  uint32_t len = 0;
+  if (!r) {
+    uint8_t *p = scuda_put_struct(c.payload, &w, sizeof w);
+    if (t->count) p = scuda_put_struct(p, t->deps, t->count * 8);
+    if (t->count && t->edges) p = scuda_put_struct(p, t->edges, t->count * 8);
+    scuda_put_struct(p, tail, tail_bytes);
+    r = scuda_call(&c, reply, reply_bytes, &len);
+    if (!r && len < sizeof *reply) r = scuda_bad_reply(scuda_exports[t->i].name);
+  }
+  if (t->verb != ADD) return r;
+  if (r) {
+    scuda_slot_free(w.node);
+    return r;
+  }
+  *t->out = w.node;
+  link_node(t->graph, w.node);
+  return r;
+}
+
+static int32_t send_simple(const struct target *t, const struct params *params) {
+  struct wire_graph_node_made made;
+  return send(t, params, 0, 0, NULL, 0, &made, sizeof made);
+}
+
+static uint64_t node_of(const struct target *t) { return t->verb == ADD ? *t->out : t->node; }
+
+/* ---- kernels ---- */
+
+struct kernel {            /* CUDA_KERNEL_NODE_PARAMS; the first version ends before kern */
+  uint64_t func;
+  uint32_t grid[3], block[3], shared, pad;
+  void **params, **extra;
+  uint64_t kern, ctx;
+};
+enum { KERNEL_V1 = 56 };
+_Static_assert(sizeof(struct kernel) == 72, "layout of CUDA_KERNEL_NODE_PARAMS");
+
+static int32_t kernel(struct target t, const void *from, size_t bytes) {
+  int32_t r = check(&t);
+  if (r) return r;
+  if (!from) return CUDA_ERROR_INVALID_VALUE;
+  struct kernel k = {0};
+  memcpy(&k, from, bytes);
+  uint64_t handle = k.func ? k.func : k.kern;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_func *f = scuda_func(handle);
+  if (!f) return CUDA_ERROR_INVALID_HANDLE;
+  if (k.ctx && (r = scuda_check(k.ctx, KIND_CUcontext))) return r;
+  const void *buffer;
+  uint32_t size;
+  if ((r = scuda_params_of(f, k.params, k.extra, &buffer, &size))) return r;
+  uint8_t packed[SCUDA_PARAMS_MAX];
+  if (size > sizeof packed) return CUDA_ERROR_INVALID_VALUE;
+  if (!buffer) {
+    memset(packed, 0, size);
+    scuda_params_pack(f, k.params, packed);
+  }
+  struct params p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+  k.params = k.extra = NULL;
+  memcpy(p.u, &k, sizeof k);
+  struct wire_graph_node_made made;
+  return send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made);
+}
+
+#define ADDING(call) (struct target){.verb = ADD, .i = I_##call, .out = out, .graph = graph, .deps = deps, .count = count}
+#define SETTING(call) (struct target){.verb = SET, .i = I_##call, .node = node}
+#define SETTING_EXEC(call) (struct target){.verb = SET_EXEC, .i = I_##call, .exec = exec, .node = node}
+#define ADD_PARAMS uint64_t *out, uint64_t graph, const uint64_t *deps, uint64_t count
+
+int32_t scuda_hand_cuGraphAddKernelNode(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode), p, KERNEL_V1); }
+int32_t scuda_hand_cuGraphAddKernelNode_v2(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode_v2), p, sizeof(struct kernel)); }
+int32_t scuda_hand_cuGraphKernelNodeSetParams(uint64_t node, const void *p) { return kernel(SETTING(cuGraphKernelNodeSetParams), p, KERNEL_V1); }
+int32_t scuda_hand_cuGraphKernelNodeSetParams_v2(uint64_t node, const void *p) {
+  return kernel(SETTING(cuGraphKernelNodeSetParams_v2), p, sizeof(struct kernel));
+}
+int32_t scuda_hand_cuGraphExecKernelNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
+  return kernel(SETTING_EXEC(cuGraphExecKernelNodeSetParams), p, KERNEL_V1);
+}
+int32_t scuda_hand_cuGraphExecKernelNodeSetParams_v2(uint64_t exec, uint64_t node, const void *p) {
+  return kernel(SETTING_EXEC(cuGraphExecKernelNodeSetParams_v2), p, sizeof(struct kernel));
+}
+
+/* Asks for a node's parameters. What is behind them is in reply->tail. */
+struct got { struct wire_graph_node_params head; uint8_t tail[SCUDA_PARAMS_MAX]; };
+static int32_t get(uint64_t node, int32_t type, struct got *reply, uint32_t i) {
+  struct wire_graph_node_get w = {.node = node, .type = (uint32_t)type};
+  struct scuda_cmd c;
+  uint32_t len = 0;
+  int32_t r = is(node, KIND_CUgraphNode);
+  if (!r) r = scuda_begin(&c, OP_GRAPH_NODE_GET, SCUDA_ANSWER, sizeof w);
+  if (r) return r;
+  memcpy(c.payload, &w, sizeof w);
+  r = scuda_call(&c, reply, sizeof *reply, &len);
+  if (!r && (len < sizeof reply->head || reply->head.tail_bytes > len - sizeof reply->head)) r = scuda_bad_reply(scuda_exports[i].name);
+  return r;
+}
+
+static const void *union_of(const struct got *reply) { return (const uint8_t *)reply->head.params + offsetof(struct params, u); }
+
+static int32_t kernel_params(uint64_t node, void *out, size_t bytes, uint32_t i) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  struct got reply;
+  int32_t r = get(node, CU_GRAPH_NODE_TYPE_KERNEL, &reply, i);
+  if (r) return r;
+  struct kernel k;
+  memcpy(&k, union_of(&reply), sizeof k);
+  struct scuda_func *f = scuda_func(k.func ? k.func : k.kern);
+  if (!f || reply.head.tail_bytes < f->param_bytes) return scuda_bad_reply(scuda_exports[i].name);
+  k.params = k.extra = NULL;
+  if (f->param_count) {
+    size_t pointers = f->param_count * sizeof(void *);
+    uint8_t *block = lend(node, pointers + f->param_bytes);
+    if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(block + pointers, reply.tail, f->param_bytes);
+    k.params = (void **)block;
+    for (uint32_t n = 0; n < f->param_count; n++) k.params[n] = block + pointers + f->params[n].offset;
+  }
+  if (bytes == KERNEL_V1 && !k.func) k.func = k.kern;
+  memcpy(out, &k, bytes);
+  return r;
+}
+int32_t scuda_hand_cuGraphKernelNodeGetParams(uint64_t node, void *p) { return kernel_params(node, p, KERNEL_V1, I_cuGraphKernelNodeGetParams); }
+int32_t scuda_hand_cuGraphKernelNodeGetParams_v2(uint64_t node, void *p) {
+  return kernel_params(node, p, sizeof(struct kernel), I_cuGraphKernelNodeGetParams_v2);
+}
+
+/* These attributes hold handles of the driver. */
+static int foreign(int32_t attr, uint32_t i, int32_t *r) {
+  switch (attr) {
+  case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+  case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+  case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+    *r = scuda_unsupported(i, "attributes of kernel nodes with events or device handles");
+    return 1;
+  }
+  return 0;
+}
+int scuda_pre_cuGraphKernelNodeGetAttribute(uint64_t node, int32_t attr, void *value, int32_t *r) {
+  (void)node, (void)value;
+  return foreign(attr, I_cuGraphKernelNodeGetAttribute, r);
+}
+int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t node, int32_t attr, const void *value, int32_t *r) {
+  (void)node, (void)value;
+  return foreign(attr, I_cuGraphKernelNodeSetAttribute, r);
+}
+
+/* ---- host functions ---- */
+
+struct host { void *fn, *user; };  /* CUDA_HOST_NODE_PARAMS */
+
+static int32_t host_node(struct target t, const struct host *h) {
+  int32_t r = check(&t);
+  if (r) return r;
+  if (!h || !h->fn) return CUDA_ERROR_INVALID_VALUE;
+  struct params p = {.type = CU_GRAPH_NODE_TYPE_HOST};
+  struct wire_graph_node_made made;
+  r = send(&t, &p, 0, scuda_core.hostfn(h->fn, h->user, 0, 0, 1), NULL, 0, &made, sizeof made);
+  if (!r && t.verb != SET_EXEC) keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->user});
+  return r;
+}
+int32_t scuda_hand_cuGraphAddHostNode(ADD_PARAMS, const void *p) { return host_node(ADDING(cuGraphAddHostNode), p); }
+int32_t scuda_hand_cuGraphHostNodeSetParams(uint64_t node, const void *p) { return host_node(SETTING(cuGraphHostNodeSetParams), p); }
+int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
+  return host_node(SETTING_EXEC(cuGraphExecHostNodeSetParams), p);
+}
+int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
+  int32_t r = is(node, KIND_CUgraphNode), type = 0;
+  if (!r && !out) r = CUDA_ERROR_INVALID_VALUE;
+  if (r) return r;
+  struct node n = kept(node);
+  if (n.keeps == KEEPS_HOST) {
+    *(struct host *)out = (struct host){n.fn, n.user};
+    return CUDA_SUCCESS;
+  }
+  if ((r = scuda_wire_cuGraphNodeGetType(node, &type, 0))) return r;
+  if (type != CU_GRAPH_NODE_TYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
+  return scuda_unsupported(I_cuGraphHostNodeGetParams, "parameters of captured or cloned host functions");
+}
+
+/* ---- copies: with host memory at one end, the bytes come and go when the graph runs ---- */
+
+struct copy { int32_t flags, reserved; uint64_t ctx; struct scuda_box box; };  /* CUDA_MEMCPY_NODE_PARAMS */
+
+/* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
+static uint64_t straighten(struct scuda_box_side *s, const struct scuda_box *b) {
+  uint64_t rows, before, at, span;
+  if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
+  if (b->depth > 1 && s->height < b->height) return 0;
+  if (__builtin_mul_overflow(b->depth - 1, s->height, &rows) || __builtin_add_overflow(rows, b->height - 1, &rows)) return 0;
+  if (__builtin_mul_overflow(rows, s->pitch, &span) || __builtin_add_overflow(span, b->width, &span)) return 0;
+  if (__builtin_mul_overflow(s->z, s->height, &before) || __builtin_add_overflow(before, s->y, &before)) return 0;
+  if (__builtin_mul_overflow(before, s->pitch, &at) || __builtin_add_overflow(at, s->x, &at)) return 0;
+  if (s->type != CU_MEMORYTYPE_HOST) s->host = s->device;
+  if (!s->host || __builtin_add_overflow(s->host, at, &s->host)) return 0;
+  s->type = CU_MEMORYTYPE_HOST;
+  s->device = 0;
+  s->x = s->y = s->z = 0;
+  return span;
+}
+
+static int32_t host_copy(const struct target *t, const struct copy *copy) {
+  struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+  struct copy c = *copy;
+  int up = scuda_box_in_host(&c.box.src);
+  struct node old = kept(t->node);
+  if (t->verb != ADD && (old.keeps != KEEPS_COPY || scuda_box_in_host(&old.box.src) != up))
+    return scuda_unsupported(t->i, "copies that change between host and device memory");
+  struct scuda_box_side *host = up ? &c.box.src : &c.box.dst;
+  uint64_t bytes = straighten(host, &c.box);
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  void *at = (void *)(uintptr_t)host->host;
+  uint64_t id = up ? scuda_core.source(at, bytes) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
+  memcpy(p.u, &c, sizeof c);
+  struct wire_graph_node_made made;
+  int32_t r = send(t, &p, HOST_COPY, id, NULL, 0, &made, sizeof made);
+  if (!r && t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .box = copy->box});
+  return r;
+}
+
+/* 1: *r is the answer; 0: the driver can do it alone. */
+static int copy_node(const struct target *t, const struct copy *c, int32_t *r) {
+  int src = scuda_box_in_host(&c->box.src), dst = scuda_box_in_host(&c->box.dst);
+  if (!(*r = check(t))) {
+    if (src && dst) *r = scuda_unsupported(t->i, "copies within host memory");
+    else if (src || dst) *r = host_copy(t, c);
+    else if (t->verb != ADD && kept(t->node).keeps == KEEPS_COPY) *r = scuda_unsupported(t->i, "copies that change between host and device memory");
+    else return 0;
+  }
+  return 1;
+}
+
+int32_t scuda_hand_cuGraphAddMemcpyNode(ADD_PARAMS, const void *box, uint64_t ctx) {
+  if (!box) return CUDA_ERROR_INVALID_VALUE;
+  struct target t = ADDING(cuGraphAddMemcpyNode);
+  int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
+  if (r || copy_node(&t, &(struct copy){.ctx = ctx, .box = *(const struct scuda_box *)box}, &r)) return r;
+  r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, box, ctx, 0);
+  if (!r) link_node(graph, *out);
+  return r;
+}
+int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t node, const void *box) {
+  if (!box) return CUDA_ERROR_INVALID_VALUE;
+  struct target t = SETTING(cuGraphMemcpyNodeSetParams);
+  int32_t r;
+  if (copy_node(&t, &(struct copy){.box = *(const struct scuda_box *)box}, &r)) return r;
+  return scuda_wire_cuGraphMemcpyNodeSetParams(node, box, 0);
+}
+int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, const void *box, uint64_t ctx) {
+  if (!box) return CUDA_ERROR_INVALID_VALUE;
+  struct target t = SETTING_EXEC(cuGraphExecMemcpyNodeSetParams);
+  int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
+  if (r || copy_node(&t, &(struct copy){.ctx = ctx, .box = *(const struct scuda_box *)box}, &r)) return r;
+  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, box, ctx, 0);
+}
+int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  struct node n = kept(node);
+  if (n.keeps == KEEPS_COPY) {
+    memcpy(out, &n.box, sizeof n.box);
+    return CUDA_SUCCESS;
+  }
+  struct got reply;
+  int32_t r = get(node, CU_GRAPH_NODE_TYPE_MEMCPY, &reply, I_cuGraphMemcpyNodeGetParams);
+  if (r) return r;
+  struct copy c;
+  memcpy(&c, union_of(&reply), sizeof c);
+  if (c.box.src.type == CU_MEMORYTYPE_HOST || c.box.dst.type == CU_MEMORYTYPE_HOST)
+    return scuda_unsupported(I_cuGraphMemcpyNodeGetParams, "parameters of captured or cloned copies with host memory");
+  memcpy(out, &c.box, sizeof c.box);
+  return r;
+}
+
+/* For the driver such a copy is a small graph of its own. */
+int scuda_pre_cuGraphNodeGetType(uint64_t node, int32_t *type, int32_t *r) {
+  if (!type || kept(node).keeps != KEEPS_COPY) return 0;
+  *type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  *r = CUDA_SUCCESS;
+  return 1;
+}
+
+/* ---- memory of graphs ---- */
+
+struct location { int32_t type, id; };
+struct access { struct location location; int32_t flags; };
+struct alloc {             /* CUDA_MEM_ALLOC_NODE_PARAMS */
+  int32_t alloc_type, handle_types;
+  struct location location;
+  uint64_t pool_rest[9];
+  struct access *access;
+  uint64_t access_count, bytes, address;
+};
+_Static_assert(sizeof(struct alloc) == 120 && sizeof(struct access) == ACCESS_BYTES, "layout of CUDA_MEM_ALLOC_NODE_PARAMS");
+
+static void locate(struct location *l, int32_t (*translate)(int32_t)) {
+  if (l->type == CU_MEM_LOCATION_TYPE_DEVICE) l->id = translate(l->id);
+}
+static int32_t to_server(int32_t device) { return scuda_to_server(device); }
+
+static int32_t alloc_node(struct target t, struct alloc *a) {
+  int32_t r = check(&t);
+  if (r) return r;
+  if (!a || a->access_count > ACCESS_MAX || (a->access_count && !a->access)) return CUDA_ERROR_INVALID_VALUE;
+  struct alloc w = *a;
+  struct access list[ACCESS_MAX];
+  for (uint64_t n = 0; n < a->access_count; n++) {
+    list[n] = a->access[n];
+    locate(&list[n].location, to_server);
+  }
+  locate(&w.location, to_server);
+  w.access = NULL;
+  struct params p = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+  memcpy(p.u, &w, sizeof w);
+  struct wire_graph_node_made made;
+  r = send(&t, &p, 0, 0, list, (uint32_t)(a->access_count * ACCESS_BYTES), &made, sizeof made);
+  if (r || t.verb != ADD) return r;
+  a->address = made.address;
+  keep(*t.out, &(struct node){.keeps = KEEPS_ALLOC});
+  scuda_device_range_add(made.address, a->bytes, SCUDA_RANGE_OTHER, *t.out);
+  return r;
+}
+int32_t scuda_hand_cuGraphAddMemAllocNode(ADD_PARAMS, void *p) { return alloc_node(ADDING(cuGraphAddMemAllocNode), p); }
+
+int32_t scuda_hand_cuGraphMemAllocNodeGetParams(uint64_t node, void *out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  struct got reply;
+  int32_t r = get(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &reply, I_cuGraphMemAllocNodeGetParams);
+  if (r) return r;
+  struct alloc a;
+  memcpy(&a, union_of(&reply), sizeof a);
+  if (reply.head.tail_bytes != a.access_count * ACCESS_BYTES) return scuda_bad_reply("cuGraphMemAllocNodeGetParams");
+  locate(&a.location, scuda_from_server);
+  a.access = NULL;
+  if (a.access_count) {
+    if (!(a.access = lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(a.access, reply.tail, reply.head.tail_bytes);
+    for (uint64_t n = 0; n < a.access_count; n++) locate(&a.access[n].location, scuda_from_server);
+  }
+  memcpy(out, &a, sizeof a);
+  return r;
+}
+
+/* ---- conditional nodes ---- */
+
+struct conditional { uint64_t handle; int32_t type; uint32_t size; uint64_t *graphs; uint64_t ctx; };  /* CUDA_CONDITIONAL_NODE_PARAMS */
+
+static int32_t conditional(const struct target *t, struct conditional *k) {
+  if (t->verb != ADD) return scuda_unsupported(t->i, "changing conditional nodes");
+  int32_t r = k->ctx ? scuda_check(k->ctx, KIND_CUcontext) : CUDA_SUCCESS;
+  if (r) return r;
+  if (k->size > GRAPHS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  struct params p = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+  struct conditional w = *k;
+  w.graphs = NULL;
+  memcpy(p.u, &w, sizeof w);
+  uint32_t bytes = (uint32_t)(sizeof(struct wire_graph_node_made) + 8 * k->size);
+  struct wire_graph_node_made *made = calloc(1, bytes);
+  uint64_t *graphs = calloc(k->size + 1, 8);
+  r = made && graphs ? send(t, &p, 0, 0, NULL, 0, made, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (!r) {
+    uint32_t n = made->graphs < k->size ? made->graphs : k->size;
+    memcpy(graphs, made + 1, 8 * (size_t)n);
+    for (uint32_t i = 0; i < n; i++) scuda_adopt(graphs[i], KIND_CUgraph);
+    scuda_lock(&lock);
+    struct node *d = node_data(*t->out);
+    if (d) {
+      d->graphs = graphs;
+      d->graph_count = n;
+      k->graphs = graphs;
+      graphs = NULL;
+    }
+    scuda_unlock(&lock);
+    if (!d) r = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  free(graphs);
+  free(made);
+  return r;
+}
+
+/* ---- nodes of all types ---- */
+
+static int32_t general(struct target t, struct params *p) {
+  t.general = 1;
+  int32_t r = check(&t);
+  if (r) return r;
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t ctx = 0;
+  switch (p->type) {
+  case CU_GRAPH_NODE_TYPE_KERNEL:
+    return kernel(t, p->u, sizeof(struct kernel));
+  case CU_GRAPH_NODE_TYPE_HOST:
+    return host_node(t, (const struct host *)p->u);
+  case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    return alloc_node(t, (struct alloc *)p->u);
+  case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+    return conditional(&t, (struct conditional *)p->u);
+  case CU_GRAPH_NODE_TYPE_MEMCPY:
+    ctx = ((const struct copy *)p->u)->ctx;
+    if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
+    if (copy_node(&t, (const struct copy *)p->u, &r)) return r;
+    break;
+  case CU_GRAPH_NODE_TYPE_MEMSET:
+    ctx = p->u[5];
+    if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
+    break;
+  case CU_GRAPH_NODE_TYPE_GRAPH:
+    if ((r = is(p->u[0], KIND_CUgraph))) return r;
+    break;
+  case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+  case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    if ((r = is(p->u[0], KIND_CUevent))) return r;
+    break;
+  case CU_GRAPH_NODE_TYPE_EMPTY:
+  case CU_GRAPH_NODE_TYPE_MEM_FREE:
+    break;
+  default:
+    return scuda_unsupported(t.i, "nodes with external semaphores or batches of memory operations");
+  }
+  return send_simple(&t, p);
+}
+int32_t scuda_hand_cuGraphAddNode(ADD_PARAMS, void *p) { return general(ADDING(cuGraphAddNode), p); }
+int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *out, uint64_t graph, const uint64_t *deps, const void *edges, uint64_t count, void *p) {
+  struct target t = ADDING(cuGraphAddNode_v2);
+  t.edges = count ? edges : NULL;
+  return general(t, p);
+}
+int32_t scuda_hand_cuGraphNodeSetParams(uint64_t node, void *p) { return general(SETTING(cuGraphNodeSetParams), p); }
+int32_t scuda_hand_cuGraphExecNodeSetParams(uint64_t exec, uint64_t node, void *p) { return general(SETTING_EXEC(cuGraphExecNodeSetParams), p); }
+
+/* ---- cuGraphDebugDotPrint: the file is the program's ---- */
+
+int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t graph, const char *path, uint32_t flags) {
+  int32_t r = is(graph, KIND_CUgraph);
+  if (!r && !path) r = CUDA_ERROR_INVALID_VALUE;
+  if (r) return r;
+  struct wire_graph_dot w = {.graph = graph, .flags = flags};
+  enum { TEXT_MAX = 32 << 20 };
+  char *text = malloc(TEXT_MAX);
+  if (!text) return CUDA_ERROR_OUT_OF_MEMORY;
+  struct scuda_cmd c;
+  uint32_t len = 0;
+  if (!(r = scuda_begin(&c, OP_GRAPH_DOT, SCUDA_ANSWER, sizeof w))) {
+    memcpy(c.payload, &w, sizeof w);
+    r = scuda_call(&c, text, TEXT_MAX, &len);
+  }
+  if (!r) {
+    FILE *f = fopen(path, "we");
+    int written = f && fwrite(text, 1, len, f) == len;
+    if ((f && fclose(f)) || !written) {
+      scuda_log(SCUDA_WARN, "cuGraphDebugDotPrint: cannot write %s: %s", path, strerror(errno));
+      r = CUDA_ERROR_OPERATING_SYSTEM;
+    }
+  }
+  free(text);
+  return r;
+}
