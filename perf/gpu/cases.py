@@ -501,8 +501,9 @@ def main():
 
 import frameworks  # noqa: E402  (they register their cases)
 import libraries  # noqa: E402
+import management  # noqa: E402
 
-assert frameworks and libraries
+assert frameworks and libraries and management
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs the correctness cases natively and through scuda and compares them; prints a table and writes JSON lines to $OUT.
 
-    check.py [-j N] [--timeout S] [--native-only | --remote-only] [--list] [CASE...]
+    check.py [-j N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
-Cases: the functions of cases.py; "c:NAME" for the C programs of e2e/programs; "cu:static" and "cu:shared" (nvcc); "smi:..." (nvidia-smi).
+Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for the C programs of e2e/programs;
+"cu:static" and "cu:shared" (nvcc); "smi:..." (nvidia-smi, suite nvml). "torch_" means all that begin so.
 A case whose native run does not repeat itself bit for bit (it is run again when it differs) is reported as "varies", not as equal.
 """
 
@@ -31,6 +32,15 @@ SMI = {
     "smi:list": ["-L"],
     "smi:query": ["--query-gpu=index,name,uuid,serial,driver_version,pci.bus_id,memory.total,compute_cap,vbios_version,compute_mode,ecc.mode.current", "--format=csv"],
     "smi:live": ["--query-gpu=memory.used,utilization.gpu,temperature.gpu,power.draw,clocks.sm", "--format=csv"],
+    "smi:whole": ["-q"],
+    "smi:xml": ["-q", "-x"],
+    "smi:apps": ["--query-compute-apps=pid,name,used_memory", "--format=csv"],
+    "smi:topology": ["topo", "-m"],
+    "smi:dmon": ["dmon", "-c", "1"],
+    "smi:pmon": ["pmon", "-c", "1"],
+    "smi:mig": ["mig", "-lgi"],
+    "smi:wrong": ["--no-such-option"],
+    "smi:no device": ["-i", "99"],
 }
 # Attributes that scuda may answer with 0 until it offers the feature: unified memory, handles and interrupts of the local machine, stream memory
 # operations, NUMA, multicast.
@@ -38,8 +48,8 @@ DIFFERENT_ATTRIBUTES = {83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 103, 104, 
 
 
 class Case:
-    def __init__(self, name, command, parse, natively=True):
-        self.name, self.command, self.parse, self.natively = name, command, parse, natively
+    def __init__(self, name, command, parse, natively=True, suite="pr1", any_exit=False):
+        self.name, self.command, self.parse, self.natively, self.suite, self.any_exit = name, command, parse, natively, suite, any_exit
 
 
 def parse_case(stdout):
@@ -82,6 +92,62 @@ def parse_live(stdout):
     return {k: re.sub(r"[\d.]+", "#", v) for k, v in out.items()}, info
 
 
+# Of nvidia-smi -q: what goes on or off, up or down by itself.
+MOVING = re.compile(r"(Active|Not Active|P\d+|\d+(\.\d+)?)( (W|C|MHz|MiB|KB/s|%|us|mV|J|ms))?$|^\w{3} \w{3} .*\d{4}$")
+
+
+def parse_whole(stdout):
+    """nvidia-smi -q: the tree of keys, with values where they stay; processes have a case of their own."""
+    out, path, seen = {}, [], {}
+    skipping = None
+    for line in stdout.splitlines():
+        text = line.strip()
+        depth = len(line) - len(line.lstrip())
+        if not text or text.startswith("="):
+            continue
+        if skipping is not None and depth > skipping:
+            continue
+        skipping = depth if text.startswith("Processes") else None
+        key, _, value = (part.strip() for part in text.partition(" :" if " :" in text else ": "))
+        path = [p for p in path if p[0] < depth] + [(depth, key)]
+        name = "/".join(p[1] for p in path)
+        seen[name] = seen.get(name, 0) + 1
+        out[f"{name}#{seen[name]}"] = "" if skipping is not None else MOVING.sub("~", value)
+    return out, {}
+
+
+def parse_xml(stdout):
+    out, seen, skipping = {}, {}, False
+    for line in stdout.splitlines():
+        text = line.strip()
+        if text.startswith("<processes>"):
+            skipping = True
+        if not skipping:
+            tag = re.match(r"<[^>]*>?", text)
+            key = re.sub(r' id="[^"]*"', "", tag[0]) if tag else text
+            seen[key] = seen.get(key, 0) + 1
+            m = re.match(r"<([\w.]+)[^>]*>(.*)</\1>$", text)
+            out[f"{key}#{seen[key]}"] = MOVING.sub("~", m[2]) if m else ""
+        if text.startswith("</processes>"):
+            skipping = False
+    return out, {}
+
+
+def parse_header(stdout):
+    """The lines that head a table whose rows come and go."""
+    lines = stdout.splitlines()
+    return {str(i): line for i, line in enumerate(lines) if line.startswith("#") or i == 0}, {"lines": len(lines)}
+
+
+def parse_dmon(stdout):
+    """One row a device: columns, with what is a number and what is not there."""
+    return {str(i): line if line.startswith("#") else re.sub(r"\d+", "~", re.sub(r"\s+", " ", line)) for i, line in enumerate(stdout.splitlines())}, {}
+
+
+SMI_PARSE = {"smi:plain": parse_shape, "smi:live": parse_live, "smi:whole": parse_whole, "smi:xml": parse_xml, "smi:apps": parse_header, "smi:dmon": parse_dmon,
+             "smi:pmon": parse_header}
+
+
 def build(folder):
     """Builds the C and CUDA programs; gives the cases."""
     cases = []
@@ -109,12 +175,15 @@ def run(side, case, timeout, env):
     r = {"side": side, "case": case.name, "out": None, "info": {}, "error": None}
     try:
         p = subprocess.run([RUN, side, *case.command], capture_output=True, text=True, errors="replace", timeout=timeout, env=env, cwd=HERE)
-        if p.returncode:
+        if case.any_exit:
+            r["out"], info = case.parse(p.stdout)
+            r["out"]["exit status"] = repr(p.returncode)
+        elif p.returncode:
             tail = "\n".join((p.stderr.strip() or p.stdout.strip()).splitlines()[-12:])
             r["error"] = f"exit {p.returncode}: {tail}"
         elif side == "remote" and "scuda:" in p.stderr:
             r["info"]["stderr"] = p.stderr[-2000:]
-        if not p.returncode:
+        if not p.returncode and not case.any_exit:
             r["out"], info = case.parse(p.stdout)
             r["info"].update(info)
             driver = r["info"].get("driver")
@@ -148,6 +217,9 @@ def compare(case, timeout, env, sides):
             notes.append(f"{k}: native {native['out'].get(k)!r}, remote {remote['out'].get(k)!r}")
     elif verdict == "equal" and not (native and remote):
         verdict = "ran"
+    if verdict in ("equal", "ran") and "absent" in (remote or native)["out"]:
+        verdict = "absent"
+        notes.append((remote or native)["out"]["absent"])
     return {"case": case.name, "verdict": verdict, "native": native, "remote": remote, "notes": notes}
 
 
@@ -165,6 +237,7 @@ def start_server(folder, env):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("cases", nargs="*", help="names or prefixes; a leading - leaves out (after --)")
+    ap.add_argument("--suite", action="append", default=[], choices=["pr1", "frameworks", "libraries", "nvml"], help="only cases of this suite; may be repeated")
     ap.add_argument("-j", type=int, default=4, help="cases at once")
     ap.add_argument("--timeout", type=float, default=180)
     ap.add_argument("--native-only", action="store_true")
@@ -172,18 +245,23 @@ def main():
     ap.add_argument("--list", action="store_true")
     a = ap.parse_args()
     from cases import CASES
+    from suite import SUITES
 
     work = tempfile.mkdtemp(prefix="scuda-check-")
     everything = build(work)
-    everything += [Case(n, [sys.executable, str(HERE / "cases.py"), n], parse_case) for n in CASES]
+    everything += [Case(n, [sys.executable, str(HERE / "cases.py"), n], parse_case, suite=SUITES[n]) for n in CASES]
     smi = shutil.which("nvidia-smi")
     if smi:  # a copy, since the remote side does not see the driver's folder
         shutil.copy(smi, f"{work}/nvidia-smi")
+        os.environ["SMI"] = f"{work}/nvidia-smi"
         for name, arguments in SMI.items():
-            everything.append(Case(name, [f"{work}/nvidia-smi", *arguments], {"smi:plain": parse_shape, "smi:live": parse_live}.get(name, parse_lines)))
-    chosen = [c for c in everything if not a.cases or any(c.name == w or (w.endswith(":") and c.name.startswith(w)) for w in a.cases)]
+            everything.append(Case(name, [f"{work}/nvidia-smi", *arguments], SMI_PARSE.get(name, parse_lines), suite="nvml", any_exit=True))
+    leave_out = {w[1:] for w in a.cases if w.startswith("-")}
+    wanted = [w for w in a.cases if not w.startswith("-")]
+    chosen = [c for c in everything if (c.suite in a.suite or not a.suite) and c.name not in leave_out
+              and (not wanted or any(c.name == w or (w.endswith((":", "_")) and c.name.startswith(w)) for w in wanted))]
     if a.list:
-        print("\n".join(c.name for c in everything))
+        print("\n".join(f"{c.suite:<12} {c.name}" for c in everything))
         return 0
     if not chosen:
         sys.exit("check.py: no such case; --list shows them")
