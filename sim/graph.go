@@ -74,6 +74,7 @@ func (g *GPU) dropNode(n *node) {
 		for _, body := range p.bodies {
 			g.dropGraph(body)
 		}
+		_ = unmap(p.list.base, p.list.size) // a range of our own: the call cannot fail
 	}
 }
 

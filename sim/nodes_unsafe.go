@@ -142,7 +142,8 @@ func (g *GPU) CuGraphConditionalHandleCreate(out *cuda.CUgraphConditionalHandle,
 // conditional is what a conditional node does: one of its bodies or none.
 type conditional struct {
 	bodies []*graph
-	choice int // -1: none
+	choice int  // -1: none
+	list   span // the bodies' handles, for the caller
 }
 
 func (g *GPU) addConditional(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_CONDITIONAL_NODE_PARAMS) cuda.CUresult {
@@ -168,10 +169,12 @@ func (g *GPU) addConditional(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CU
 		default:
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		base, err := reserve(0, roundUp(8*uint64(p.Size), 4096), unix.PROT_READ|unix.PROT_WRITE)
+		size := roundUp(8*uint64(p.Size), 4096)
+		base, err := reserve(0, size, unix.PROT_READ|unix.PROT_WRITE)
 		if err != nil {
 			return op{}, cuda.CUDA_ERROR_OUT_OF_MEMORY
 		}
+		k.list = span{base, size}
 		list := sliceOf((*cuda.CUgraph)(at(base)), uint64(p.Size))
 		for i := range list {
 			body := newGraph()

@@ -111,6 +111,21 @@ func TestHostFunc(t *testing.T) {
 	}
 }
 
+func TestHostNode(t *testing.T) {
+	g := openFake(t)
+	ran := 0
+	p := g.HostNode(func() { ran++ })
+	if p.Fn == 0 || p.Fn != hostEntry() || len(g.kept) != 1 {
+		t.Fatalf("%+v, %d host functions are kept", p, len(g.kept))
+	}
+	for range 2 { // as often as its graph is launched
+		scudaRealHostFunc(*(*unsafe.Pointer)(unsafe.Pointer(&p.UserData)))
+	}
+	if ran != 2 {
+		t.Errorf("ran %d times", ran)
+	}
+}
+
 func TestNVML(t *testing.T) {
 	n, err := OpenNVML(fake(t))
 	if err != nil {

@@ -147,7 +147,10 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 		if uint64(len(n.tail)) != a.AccessDescCount*uint64(unsafe.Sizeof(cuda.CUmemAccessDesc{})) {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		a.AccessDescs, a.PoolProps.Win32SecurityAttributes = uintptr(pointerTo(n.tail)), 0
+		a.AccessDescs, a.PoolProps.Win32SecurityAttributes = 0, 0
+		if len(n.tail) > 0 {
+			a.AccessDescs = uintptr(pointerTo(n.tail))
+		}
 	case cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		k := member[cuda.CUDA_CONDITIONAL_NODE_PARAMS](n.params)
 		k.PhGraph_out = 0
