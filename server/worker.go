@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/probe"
+	"scuda.dev/scuda/server/stdio"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport"
 )
@@ -62,6 +64,7 @@ type worker struct {
 	gpu     cuda.GPU
 	machine *probe.Machine
 	nvml    nvml.Driver
+	text    *stdio.Capture
 }
 
 func (w *worker) run() error {
@@ -77,8 +80,17 @@ func (w *worker) run() error {
 	if err != nil {
 		return err
 	}
-	w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(w.cfg.LogLevel)})).With("worker", os.Getpid())
+	own := stdio.Private()
+	w.log = slog.New(slog.NewTextHandler(own, &slog.HandlerOptions{Level: slog.Level(w.cfg.LogLevel)})).With("worker", os.Getpid())
 	slog.SetDefault(w.log)
+	if w.cfg.Mode != modeNVML {
+		if err := debug.SetCrashOutput(own, debug.CrashOptions{}); err != nil {
+			return err
+		}
+		if w.text, err = stdio.Redirect(); err != nil {
+			return err
+		}
+	}
 	ready, err := w.open()
 	if err != nil {
 		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
@@ -100,7 +112,18 @@ func (w *worker) run() error {
 	if s := w.session.Load(); s != nil {
 		ended.Calls = s.Calls()
 	}
+	w.logText()
 	return w.line.Send(msgEnded, ended, -1)
+}
+
+// logText logs what the driver had to say that was no kernel's.
+func (w *worker) logText() {
+	if w.text == nil {
+		return
+	}
+	if text := w.text.Take(stdio.Error, 4096); text != nil {
+		w.log.Warn("the driver wrote to its standard error", "text", string(text))
+	}
 }
 
 // open opens the driver for the worker's mode.
@@ -250,7 +273,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml)) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging,
-			Log: log, Primary: w.machine.Retained})
+			Log: log, Primary: w.machine.Retained, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

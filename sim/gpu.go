@@ -32,6 +32,7 @@ type Config struct {
 	Name        string       // device name, default "scuda simulated GPU"
 	Log         *slog.Logger // default slog.Default()
 	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
+	Stderr      io.Writer    // where kernels' assert goes, default os.Stderr
 }
 
 // ErrConfig is wrapped by errors about a Config that no machine can have.
@@ -65,6 +66,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Stdout == nil {
 		c.Stdout = os.Stdout
+	}
+	if c.Stderr == nil {
+		c.Stderr = os.Stderr
 	}
 	return c, nil
 }

@@ -159,6 +159,7 @@ func (g *GPU) drain(s *stream) {
 		if t.run != nil && c.failed() == ok {
 			if err := t.run(runCtx); err != nil && c.failed() == ok {
 				g.log.Warn("sim: the context failed", "error", err)
+				g.printAssert(err)
 				c.stop(resultOf(err))
 			}
 		}

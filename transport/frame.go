@@ -138,11 +138,11 @@ func ParseMessage(b []byte) (MessageHeader, int, error) {
 }
 
 func (t MessageType) known() bool {
-	return t >= MsgReply && t <= MsgNotice || t >= MsgRun && t <= MsgPushed
+	return t >= MsgReply && t <= MsgText || t >= MsgRun && t <= MsgPushed
 }
 
 func (t MessageType) String() string {
-	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgRun: "RUN", MsgRan: "RAN",
+	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgText: "TEXT", MsgRun: "RUN", MsgRan: "RAN",
 		MsgPull: "PULL", MsgPulled: "PULLED", MsgPing: "PING", MsgPong: "PONG", MsgPush: "PUSH", MsgPushed: "PUSHED"}
 	if n, ok := names[t]; ok {
 		return n

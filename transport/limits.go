@@ -31,6 +31,8 @@ const (
 	// FirstTransfer is the first identifier of asynchronous downloads; smaller ones are thread ordinals, for synchronous downloads.
 	FirstTransfer = MaxThreads
 
+	// MaxText is the largest payload of MsgText.
+	MaxText = 1 << 20
 	// MaxPush is the largest payload of MsgPush.
 	MaxPush = 1 << 20
 
@@ -69,6 +71,7 @@ const (
 	MsgData   MessageType = 2
 	MsgDone   MessageType = 3
 	MsgNotice MessageType = 4
+	MsgText   MessageType = 5
 
 	MsgRun    MessageType = 16
 	MsgRan    MessageType = 17

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +42,7 @@ type client struct {
 	mu        sync.Mutex
 	transfers map[uint32][]byte // destinations
 	done      map[uint32]int32
+	text      string
 	notices   []string
 	replies   map[uint32]chan message
 	lost      chan struct{}
@@ -211,6 +213,8 @@ func (c *client) read() {
 			c.done[h.ID] = h.Result
 		case transport.MsgNotice:
 			c.notices = append(c.notices, string(payload))
+		case transport.MsgText:
+			c.text += strconv.Itoa(int(h.ID)) + ":" + string(payload)
 		}
 		c.mu.Unlock()
 	}

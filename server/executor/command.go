@@ -206,6 +206,7 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 }
 
 func (s *Session) reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte) {
+	s.sendText(r)
 	s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: thread, Result: int32(r), Seq: seq}, payload, nil)
 }
 

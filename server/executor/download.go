@@ -149,6 +149,9 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	t := c.t
 	s.transfers--
 	st.ctx.events = append(st.ctx.events, c.event)
+	if t.reply && r == cuda.CUDA_SUCCESS {
+		s.printEvent(c.event)
+	}
 	if r == cuda.CUDA_SUCCESS {
 		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
 		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)

@@ -18,6 +18,7 @@ type layout struct {
 	offsets []uint32
 	sizes   []uint32
 	bytes   uint32
+	scan    *scan // whether its image prints
 }
 
 // launch: all forms of kernel launches.
@@ -105,18 +106,21 @@ func (s *Session) patchAttribute(a *cuda.CUlaunchAttribute) cuda.CUresult {
 	return cuda.CUDA_SUCCESS
 }
 
-// layoutOf finds a function or kernel and its parameters.
+// layoutOf finds a function or kernel that is about to be launched, and its parameters.
 func (s *Session) layoutOf(h uint64) (*layout, cuda.CUresult) {
 	real, ok := s.table.Real(cuda.KindFunction, h)
 	if !ok {
 		return nil, cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	if l := s.layouts[h]; l != nil && l.real == real {
+		s.launched(l.scan)
 		return l, cuda.CUDA_SUCCESS
 	}
 	l, r := s.askLayout(real, s.table.Kind(h) == cuda.KindKernel)
 	if r == cuda.CUDA_SUCCESS {
 		s.layouts[h] = l
+		l.scan = s.scanOf(h)
+		s.launched(l.scan)
 	}
 	return l, r
 }

@@ -143,6 +143,7 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 		s.log.Info("the driver refused a library", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
 	}
+	s.scanned[p.Library] = s.scanImage(p.Hash)
 	return r, s.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
 }
 
@@ -192,6 +193,7 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 		s.log.Info("the driver refused a module", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
 	}
+	s.scanned[p.Module] = s.scanImage(p.Hash)
 	return r, s.table.New(cuda.KindModule, p.Module, uint64(*mod), s.entered.handle)
 }
 
@@ -259,6 +261,7 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	if err := s.table.New(kind, p.Handle, real, p.Parent); err != nil {
 		return 0, err
 	}
+	l.scan = s.scanOf(p.Parent)
 	s.layouts[p.Handle] = l
 	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes}
 	s.attributes(real, kernel, &info.Attributes)

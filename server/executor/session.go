@@ -53,6 +53,8 @@ type Config struct {
 	Log     *slog.Logger
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
+	// Text is where the driver's prints arrive; nil when nobody collects them.
+	Text Text
 }
 
 // Session is one client's session. New makes it, Run carries it out.
@@ -62,6 +64,7 @@ type Session struct {
 	modules *modcache.Cache
 	log     *slog.Logger
 	staging int
+	text    Text
 
 	in    input
 	out   output
@@ -82,6 +85,9 @@ type Session struct {
 	streams     map[uint64]*stream
 	layouts     map[uint64]*layout
 	images      map[modcache.Hash]*modcache.Image
+	scans       map[modcache.Hash]*scan
+	scanned     map[uint64]*scan // by module and library
+	suspects    []*scan          // images of kernels that were launched and may have printed
 	threads     map[uint32]*thread
 	captures    map[cuda.CUstream]capture
 	barrier     barrier
@@ -121,10 +127,10 @@ func New(cfg Config) (*Session, error) {
 		cfg.Staging = defaultStaging
 	}
 	s := &Session{
-		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, staging: cfg.Staging,
+		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, staging: cfg.Staging, text: cfg.Text,
 		side: newSide(), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
-		images: make(map[modcache.Hash]*modcache.Image), threads: make(map[uint32]*thread),
+		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), threads: make(map[uint32]*thread),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}

@@ -11,6 +11,7 @@ type wait struct {
 	events []pendingEvent
 	result cuda.CUresult // first failure seen
 	first  [1]pendingEvent
+	ctx    *context // the one that the call was made in
 }
 
 type pendingEvent struct {
@@ -71,6 +72,7 @@ func (s *Session) fired(w *wait) bool {
 		if r != cuda.CUDA_SUCCESS && w.result == cuda.CUDA_SUCCESS {
 			w.result = r
 		}
+		s.printEvent(e.event)
 		if e.ctx != nil {
 			e.ctx.events = append(e.ctx.events, e.event)
 		}
@@ -80,6 +82,7 @@ func (s *Session) fired(w *wait) bool {
 }
 
 func (s *Session) answerWait(w *wait) {
+	s.printIdle(w.ctx)
 	s.reply(w.thread, w.seq, s.withAsyncError(w.result), nil)
 }
 
@@ -103,7 +106,7 @@ func (s *Session) abandon(ctx *context) {
 				e.ctx.events = append(e.ctx.events, e.event)
 			}
 		}
-		w.result = cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
+		w.result, w.ctx = cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED, nil
 		s.answerWait(w)
 	}
 	clear(s.waits[len(kept):])
@@ -111,7 +114,7 @@ func (s *Session) abandon(ctx *context) {
 }
 
 func (s *Session) newWait(c *command) *wait {
-	w := &wait{thread: c.Thread, seq: c.Seq}
+	w := &wait{thread: c.Thread, seq: c.Seq, ctx: s.entered}
 	w.events = w.first[:0]
 	c.later = true
 	s.waits = append(s.waits, w)
@@ -137,6 +140,7 @@ func (s *Session) waitStream(c *command, st *stream) cuda.CUresult {
 	r := s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS {
 		st.used = st.legacy
+		s.printIdle(st.ctx)
 		return r
 	}
 	if r != cuda.CUDA_ERROR_NOT_READY {
@@ -214,6 +218,9 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 		for _, e := range events {
 			ctx.events = append(ctx.events, e.event)
 		}
+		if r == cuda.CUDA_SUCCESS {
+			s.printIdle(ctx)
+		}
 		return r
 	}
 	s.newWait(c).events = events
@@ -236,8 +243,9 @@ func (s *Session) eventSynchronize(c *command) (cuda.CUresult, error) {
 	if r == cuda.CUDA_ERROR_NOT_READY {
 		w := s.newWait(c)
 		w.events = append(w.events, pendingEvent{event: e})
-		r = cuda.CUDA_SUCCESS
+		return cuda.CUDA_SUCCESS, nil
 	}
+	s.printEvent(e)
 	return r, nil
 }
 

@@ -62,7 +62,7 @@ func open(shared *session.Shared) int32 {
 		log.Error(err.Error())
 		return session.SystemNotReady
 	}
-	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Opened: rememberSocket})
+	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Print: print, Opened: rememberSocket})
 	if err != nil {
 		log.Error(err.Error())
 		return session.SystemNotReady

@@ -2,6 +2,7 @@ package main
 
 /*
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -33,11 +34,19 @@ static void scuda_run_host(uintptr_t fn, uintptr_t user, uint64_t stream, uint32
 	if (kind == 1) ((void (*)(void *, int32_t, void *))fn)((void *)stream, status, (void *)user);
 	else ((void (*)(void *))fn)((void *)user);
 }
+
+// The driver prints with C's stdio, so its text and the program's own keep their order.
+static void scuda_print(uint32_t stream, void *text, uint64_t bytes) {
+	FILE *f = stream == 2 ? stderr : stdout;
+	fwrite(text, 1, bytes, f);
+	fflush(f);
+}
 */
 import "C"
 
 import (
 	"sync"
+	"unsafe"
 
 	"scuda.dev/scuda/shim/session"
 )
@@ -52,4 +61,11 @@ func rememberSocket(fd int) {
 
 func runHost(f session.HostFunction, status int32) {
 	C.scuda_run_host(C.uintptr_t(f.Func), C.uintptr_t(f.User), C.uint64_t(f.Stream), C.uint32_t(f.Kind), C.int32_t(status))
+}
+
+// print writes what kernels printed to the program's standard output (1) or error (2).
+func print(stream uint32, text []byte) {
+	if len(text) > 0 {
+		C.scuda_print(C.uint32_t(stream), unsafe.Pointer(&text[0]), C.uint64_t(len(text)))
+	}
 }

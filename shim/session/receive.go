@@ -138,6 +138,12 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 	case transport.MsgNotice:
 		rx.text = make([]byte, min(h.Len, maxNotice))
 		rx.sink = rx.text
+	case transport.MsgText:
+		if h.Len > transport.MaxText {
+			return protocol("%d bytes of text", h.Len)
+		}
+		rx.text = make([]byte, h.Len)
+		rx.sink = rx.text
 	default:
 		return protocol("%v on the main connection", h.Type)
 	}
@@ -167,6 +173,11 @@ func (s *Session) finish(rx *receiver) {
 		if h.Result != 0 {
 			s.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
 		}
+	case transport.MsgText:
+		if s.cfg.Print != nil {
+			s.cfg.Print(h.ID, rx.text)
+		}
+		rx.text = nil
 	case transport.MsgNotice:
 		text := string(rx.text)
 		rx.text = nil

@@ -55,8 +55,9 @@ type Config struct {
 	Hello   transport.Hello // Kind and the regions are filled in
 	Shared  *Shared
 	Log     *slog.Logger
-	HostRun func(HostFunction, int32) // calls a host function of the program; status is for stream callbacks
-	Opened  func(fd int)              // told of each socket, which a forked child has to close; may be nil
+	Print   func(stream uint32, text []byte) // writes what kernels printed to standard output (1) or error (2)
+	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
+	Opened  func(fd int)                     // told of each socket, which a forked child has to close; may be nil
 }
 
 // Session is an open session.

@@ -1,0 +1,154 @@
+package executor
+
+import (
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/fatbin"
+	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/server/stdio"
+	"scuda.dev/scuda/transport"
+)
+
+// What kernels print is kept by the driver until a call that waits, which then writes it to the worker's standard output. The executor does
+// not wait in the driver but polls, so after a wait it makes the driver's waiting call, which by then returns at once, and sends what that
+// printed to the client before the answer. It does so only once a kernel of a module that uses printf was launched.
+
+// Text is what the driver printed in the worker: [stdio.Capture].
+type Text interface {
+	Take(stream, limit int) []byte
+}
+
+// scanLimit is up to which size an image is searched at once; the search of a larger or compressed one goes on beside.
+const scanLimit = 4 << 20
+
+// scan is the search for printf in an image. Until it is done, the image may use it.
+type scan struct {
+	done   chan struct{}
+	prints bool
+	noted  bool // a kernel was launched
+}
+
+func (p *scan) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// scanImage starts the search, once an image.
+func (s *Session) scanImage(h modcache.Hash) *scan {
+	if s.text == nil {
+		return nil
+	}
+	if p := s.scans[h]; p != nil {
+		return p
+	}
+	p := &scan{done: make(chan struct{})}
+	s.scans[h] = p
+	data := s.images[h].Data
+	search := func() {
+		defer close(p.done)
+		img, err := fatbin.Parse(data)
+		if err == nil {
+			p.prints, err = fatbin.Uses(img, "vprintf")
+		}
+		p.prints = p.prints || err != nil // what is not understood may print
+	}
+	if len(data) <= scanLimit && isPlain(data) {
+		search()
+	} else {
+		go search()
+	}
+	return p
+}
+
+func isPlain(image []byte) bool {
+	img, err := fatbin.Parse(image)
+	if err != nil {
+		return true
+	}
+	for i := range img.Members {
+		if img.Members[i].Compressed() {
+			return false
+		}
+	}
+	return true
+}
+
+// scanOf finds the search for what a module, library, kernel or function came from.
+func (s *Session) scanOf(h uint64) *scan {
+	for range 4 {
+		if p := s.scanned[h]; p != nil || h == 0 {
+			return p
+		}
+		h = s.table.Parent(h)
+	}
+	return nil
+}
+
+// launched notes that a kernel of p's image may run from now on.
+func (s *Session) launched(p *scan) {
+	if p != nil && !p.noted {
+		p.noted = true
+		s.suspects = append(s.suspects, p)
+	}
+}
+
+// mayPrint says whether a kernel may have printed something.
+func (s *Session) mayPrint() bool {
+	for len(s.suspects) > 0 {
+		p := s.suspects[len(s.suspects)-1]
+		if !p.ended() || p.prints {
+			return true
+		}
+		s.suspects = s.suspects[:len(s.suspects)-1]
+	}
+	return false
+}
+
+// printEvent lets the driver write what was printed before an event that has fired.
+func (s *Session) printEvent(e cuda.CUevent) {
+	if s.mayPrint() {
+		s.gpu.CuEventSynchronize(e)
+	}
+}
+
+// printIdle lets the driver write everything where the whole context is idle.
+func (s *Session) printIdle(ctx *context) {
+	if ctx == nil || !s.mayPrint() || len(s.captures) > 0 {
+		return
+	}
+	s.within(ctx, func() cuda.CUresult {
+		for i := -1; i < len(ctx.streams); i++ {
+			st := &ctx.legacy
+			if i >= 0 {
+				st = ctx.streams[i]
+			}
+			if st.used && s.gpu.CuStreamQuery(st.real) != cuda.CUDA_SUCCESS {
+				return cuda.CUDA_SUCCESS
+			}
+		}
+		return s.gpu.CuCtxSynchronize()
+	})
+}
+
+// sendText sends what was printed so far; the answer with result r follows it. A failed assertion ends the context and prints as well.
+func (s *Session) sendText(r cuda.CUresult) {
+	if s.text == nil || r != cuda.CUDA_ERROR_ASSERT && !s.mayPrint() {
+		return
+	}
+	streams := []int{stdio.Output}
+	if r == cuda.CUDA_ERROR_ASSERT {
+		s.gpu.CuCtxSynchronize()
+		streams = append(streams, stdio.Error)
+	}
+	if f, ok := s.gpu.(cuda.TextFlusher); ok {
+		f.FlushText()
+	}
+	for _, stream := range streams {
+		for b := s.text.Take(stream, transport.MaxText); len(b) > 0; b = s.text.Take(stream, transport.MaxText) {
+			s.out.message(transport.MessageHeader{Type: transport.MsgText, ID: uint32(stream)}, b, nil)
+		}
+	}
+}

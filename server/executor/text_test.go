@@ -1,0 +1,100 @@
+package executor
+
+import (
+	"bytes"
+	"os"
+	"sync"
+	"testing"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim"
+)
+
+// printed is what a simulated GPU printed.
+type printed struct {
+	mu    sync.Mutex
+	text  [3]bytes.Buffer
+	looks int
+}
+
+type printedTo struct {
+	p      *printed
+	stream int
+}
+
+func (w printedTo) Write(b []byte) (int, error) {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.p.text[w.stream].Write(b)
+}
+
+func (p *printed) Take(stream, limit int) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looks++
+	return bytes.Clone(p.text[stream].Next(limit))
+}
+
+func connectPrinting(t *testing.T) (*client, *printed) {
+	p := &printed{}
+	g, err := sim.Open(sim.Config{MemoryBytes: 64 << 20, Stdout: printedTo{p, 1}, Stderr: printedTo{p, 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return connect(t, func(cfg *Config) { cfg.GPU, cfg.Text = g, p }), p
+}
+
+func (c *client) takeText() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.text = "" }()
+	return c.text
+}
+
+func TestTextComesBeforeTheAnswer(t *testing.T) {
+	image, err := os.ReadFile("../../testdata/kernels/print.ptx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := connectPrinting(t)
+	mod := c.loadModule(append(image, 0))
+	f, _ := c.function(mod, "print", ofModule)
+	st := c.stream(1)
+	const want = "block 0 thread 0: scuda 0.00\n"
+	for name, wait := range map[string]func(){
+		"stream":   func() { c.must(cuda.OpCuStreamSynchronize, words(st)) },
+		"context":  func() { c.must(cuda.OpCuCtxSynchronize, nil) },
+		"download": func() { c.download(c.alloc(8), 8, st) },
+	} {
+		c.launch(f, st, 1, 1, make([]byte, 8))
+		wait()
+		if got := c.takeText(); got != "1:"+want {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+	check, _ := c.function(mod, "check", ofModule)
+	c.launch(check, st, 1, 1, make([]byte, 4))
+	c.expect(cuda.CUDA_ERROR_ASSERT, cuda.OpCuStreamSynchronize, words(st))
+	if got := c.takeText(); got != "2:print.cu:17: check: block: [0,0,0], thread: [0,0,0] Assertion `condition` failed.\n" {
+		t.Errorf("assertion: got %q", got)
+	}
+}
+
+// A session whose kernels print nothing never looks for text.
+func TestNoTextCostsNothing(t *testing.T) {
+	c, p := connectPrinting(t)
+	f, offsets := c.function(c.loadModule(kernels(t)), "vector_add", ofModule)
+	c.launch(f, 0, 1, 1, make([]byte, offsets[3]+4))
+	c.must(cuda.OpCuStreamSynchronize, words(0))
+	c.must(cuda.OpCuCtxSynchronize, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.looks != 0 {
+		t.Errorf("looked for text %d times", p.looks)
+	}
+}
