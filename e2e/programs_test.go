@@ -11,7 +11,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "handles", "vmm", "mapped", "print", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "handles", "vmm", "mapped", "boxes", "batches", "nvml"}
 
 func TestPrograms(t *testing.T) {
 	s := serve(t)

@@ -74,7 +74,7 @@ type process struct {
 }
 
 // startProcess starts a worker and waits until its driver is initialised.
-func startProcess(ctx context.Context, cfg Config, wc workerConfig) (*process, error) {
+func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shelf) (*process, error) {
 	line, theirs, err := handoff.Pair()
 	if err != nil {
 		return nil, err
@@ -94,7 +94,11 @@ func startProcess(ctx context.Context, cfg Config, wc workerConfig) (*process, e
 	p := &process{cmd: cmd, line: line, exited: make(chan struct{})}
 	answer := make(chan error, 1)
 	var reader sync.WaitGroup
-	reader.Go(func() { answer <- p.handshake(wc); p.listen() })
+	reader.Go(func() {
+		answer <- p.handshake(wc)
+		p.listen(shares)
+		shares.forget(p)
+	})
 	go func() {
 		err := cmd.Wait()
 		reader.Wait() // whatever the worker said before it ended has been read
@@ -148,11 +152,14 @@ func (p *process) handshake(wc workerConfig) error {
 }
 
 // listen reads what the worker says until it ends.
-func (p *process) listen() {
+func (p *process) listen(shares *shelf) {
 	for {
 		m, err := p.line.Receive()
 		if err != nil {
 			return
+		}
+		if shares.serve(p, m) {
+			continue
 		}
 		closeFD(m.FD)
 		if m.Type == msgEnded && m.Decode(&p.ended) == nil {

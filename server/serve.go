@@ -28,6 +28,7 @@ type supervisor struct {
 	facts    atomic.Pointer[readyInfo] // what the latest CUDA worker saw
 	stop     context.Context           // ends when connections must be dropped
 	handlers sync.WaitGroup
+	shares   *shelf
 	slots    chan struct{} // bounds handshakes under way
 }
 
@@ -51,7 +52,7 @@ func Serve(ctx context.Context, cfg Config) error {
 
 	stop, kill := context.WithCancel(context.WithoutCancel(ctx))
 	defer kill()
-	s := &supervisor{cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), slots: make(chan struct{}, maxHandshakes)}
+	s := &supervisor{cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(), slots: make(chan struct{}, maxHandshakes)}
 	s.sessions.init(cfg.MaxSessions)
 	warm, cool := context.WithCancel(ctx)
 	defer cool()
@@ -117,7 +118,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
-	p, err := startProcess(ctx, s.cfg, s.workerConfig(modeCUDA))
+	p, err := startProcess(ctx, s.cfg, s.workerConfig(modeCUDA), s.shares)
 	if err == nil {
 		s.facts.Store(&p.ready)
 		s.once.Do(func() { close(s.first) })

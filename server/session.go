@@ -133,7 +133,7 @@ func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *sl
 // openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in milliseconds.
 func (s *supervisor) openNVML(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
 	return s.serveSession(c, hello, log, true, func(ctx context.Context) (*process, error) {
-		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML))
+		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML), s.shares)
 	})
 }
 

@@ -49,7 +49,7 @@ func Worker(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("a worker is started by the server, not by hand: %w", err)
 	}
-	w := &worker{line: line, work: make(chan func() error, 1)}
+	w := &worker{line: line, sharer: newSharer(line), work: make(chan func() error, 1)}
 	return w.run()
 }
 
@@ -59,6 +59,7 @@ type worker struct {
 	log     *slog.Logger
 	work    chan func() error
 	session atomic.Pointer[executor.Session]
+	sharer  *sharer
 	over    atomic.Bool // the session has ended; the process is about to
 
 	gpu     cuda.GPU
@@ -238,6 +239,8 @@ func (w *worker) listen() {
 			err = w.openSession(m)
 		case msgSide:
 			err = w.side(m)
+		case msgShared:
+			err = w.sharer.answered(m)
 		case msgDrain:
 			closeFD(m.FD)
 			if s := w.session.Load(); s != nil {
@@ -273,7 +276,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml)) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging,
-			Log: log, Primary: w.machine.Retained, Text: w.text})
+			Log: log, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

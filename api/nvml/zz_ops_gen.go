@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f"
+const Digest = "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -29,6 +29,10 @@ const (
 	OpGraphNode         uint16 = 0xf016
 	OpGraphNodeGet      uint16 = 0xf017
 	OpGraphDot          uint16 = 0xf018
+	OpCopyBox           uint16 = 0xf019
+	OpShareExport       uint16 = 0xf01a
+	OpShareImport       uint16 = 0xf01b
+	OpShareEnd          uint16 = 0xf01c
 )
 
 var opNames = map[uint16]string{
@@ -57,6 +61,10 @@ var opNames = map[uint16]string{
 	OpGraphNode:         "graph_node",
 	OpGraphNodeGet:      "graph_node_get",
 	OpGraphDot:          "graph_dot",
+	OpCopyBox:           "copy_box",
+	OpShareExport:       "share_export",
+	OpShareImport:       "share_import",
+	OpShareEnd:          "share_end",
 }
 
 // Launch is the payload of OpLaunch.
@@ -455,3 +463,67 @@ type GraphDot struct {
 
 // SizeGraphDot is the size of GraphDot in bytes.
 const SizeGraphDot = 16
+
+// CopyBox is the payload of OpCopyBox.
+// then with flag 4 the rows without gaps: bytes of data when bytes <= 65536, else the bulk size
+type CopyBox struct {
+	Box    [25]uint64
+	Bytes  uint64
+	Stream uint64
+	ID     uint32
+	Flags  uint32
+}
+
+// SizeCopyBox is the size of CopyBox in bytes.
+const SizeCopyBox = 224
+
+// ShareExport is the payload of OpShareExport.
+// It is answered by ShareValue.
+type ShareExport struct {
+	Object uint64
+	Flags  uint64
+	Kind   uint32
+	Type   uint32
+}
+
+// SizeShareExport is the size of ShareExport in bytes.
+const SizeShareExport = 24
+
+// ShareValue is the payload.
+// file descriptors: the token that stands for it; else the driver's handle
+type ShareValue struct {
+	Value [64]uint8
+}
+
+// SizeShareValue is the size of ShareValue in bytes.
+const SizeShareValue = 64
+
+// ShareImport is the payload of OpShareImport.
+// answered
+// It is answered by ShareObject.
+type ShareImport struct {
+	Object uint64
+	Value  [64]uint8
+	Kind   uint32
+	Type   uint32
+}
+
+// SizeShareImport is the size of ShareImport in bytes.
+const SizeShareImport = 80
+
+// ShareObject is the payload.
+type ShareObject struct {
+	Object uint64
+}
+
+// SizeShareObject is the size of ShareObject in bytes.
+const SizeShareObject = 8
+
+// ShareEnd is the payload of OpShareEnd.
+// nobody holds the file descriptor of this token any more
+type ShareEnd struct {
+	Value [64]uint8
+}
+
+// SizeShareEnd is the size of ShareEnd in bytes.
+const SizeShareEnd = 64

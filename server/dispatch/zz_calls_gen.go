@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"math"
 	"unsafe"
 
 	"scuda.dev/scuda/api/codec"
@@ -3431,6 +3432,31 @@ func callCuMemMap(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, 
 	return result
 }
 
+func callCuMemMapArrayAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	p0, n0 := r.In(96)
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, uint64(uint32(v1)))
+	if r.Err() != nil {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 96, patchesCUarrayMapInfo_v1, perThread) {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real2, ok := stream(h, v2, perThread)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuMemMapArrayAsync((*cuda.CUarrayMapInfo)(p0), uint32(v1), cuda.CUstream(real2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
 func callCuMemPoolCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	p1, n1 := r.In(88)
@@ -3467,6 +3493,28 @@ func callCuMemPoolDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 		return result
 	}
 	h.Delete(cuda.KindMemoryPool, v0)
+	return result
+}
+
+func callCuMemPoolExportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	p0 := w.Out(r, n0, 64)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuMemPoolExportPointer((*cuda.CUmemPoolPtrExportData)(p0), cuda.CUdeviceptr(v1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
 	return result
 }
 
@@ -3518,6 +3566,34 @@ func callCuMemPoolGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return 0
 	}
 	result := drv.CuMemPoolGetAttribute(cuda.CUmemoryPool(real0), cuda.CUmemPool_attribute(v1), p2)
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuMemPoolImportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	p2, n2 := r.In(64)
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	r.Need(n2, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindMemoryPool, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuMemPoolImportPointer((*cuda.CUdeviceptr)(p0), cuda.CUmemoryPool(real1), (*cuda.CUmemPoolPtrExportData)(p2))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
 		return result
@@ -4396,6 +4472,68 @@ func callCuMipmappedArrayGetSparseProperties(drv cuda.Driver, h Handles, r *code
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
 		return result
+	}
+	return result
+}
+
+func callCuModuleGetSurfRef(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	p2 := r.Str()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindModule, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuModuleGetSurfRef((*cuda.CUsurfref)(p0), cuda.CUmodule(real1), p2)
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	if !returned(h, cuda.KindSurfref, p0, n0, v1) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return result
+}
+
+func callCuModuleGetTexRef(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	p2 := r.Str()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindModule, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuModuleGetTexRef((*cuda.CUtexref)(p0), cuda.CUmodule(real1), p2)
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	if !returned(h, cuda.KindTexref, p0, n0, v1) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	return result
 }
@@ -5353,6 +5491,58 @@ func callCuSurfObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader
 	return result
 }
 
+func callCuSurfRefGetArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindSurfref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuSurfRefGetArray((*cuda.CUarray)(p0), cuda.CUsurfref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	if !returned(h, cuda.KindArray, p0, n0, v1) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return result
+}
+
+func callCuSurfRefSetArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindSurfref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real1, ok := real(h, cuda.KindArray, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuSurfRefSetArray(cuda.CUsurfref(real0), cuda.CUarray(real1), uint32(v2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
 func callCuTensorMapEncodeIm2col(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
 	v1 := r.U64()
@@ -5598,6 +5788,645 @@ func callCuTexObjectGetTextureDesc(drv cuda.Driver, h Handles, r *codec.Reader, 
 	result := drv.CuTexObjectGetTextureDesc((*cuda.CUDA_TEXTURE_DESC)(p0), cuda.CUtexObject(v1))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	if v0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	created := w.Word()
+	result := drv.CuTexRefCreate((*cuda.CUtexref)(unsafe.Pointer(created)))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	create(h, r, cuda.KindTexref, v0, *created, 0)
+	return result
+}
+
+func callCuTexRefDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefDestroy(cuda.CUtexref(real0))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	h.Delete(cuda.KindTexref, v0)
+	return result
+}
+
+func callCuTexRefGetAddressMode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetAddressMode((*cuda.CUaddress_mode)(p0), cuda.CUtexref(real1), int32(v2))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetAddress_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetAddress_v2((*cuda.CUdeviceptr)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetArray((*cuda.CUarray)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	if !returned(h, cuda.KindArray, p0, n0, v1) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return result
+}
+
+func callCuTexRefGetBorderColor(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetBorderColor((*float32)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetFilterMode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetFilterMode((*cuda.CUfilter_mode)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetFlags((*uint32)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetFormat(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	n1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real2, ok := real(h, cuda.KindTexref, v2)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetFormat((*cuda.CUarray_format)(p0), (*int32)(p1), cuda.CUtexref(real2))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetMaxAnisotropy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetMaxAnisotropy((*int32)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetMipmapFilterMode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetMipmapFilterMode((*cuda.CUfilter_mode)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetMipmapLevelBias(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetMipmapLevelBias((*float32)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetMipmapLevelClamp(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	n1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real2, ok := real(h, cuda.KindTexref, v2)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 4)
+	p1 := w.Out(r, n1, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetMipmapLevelClamp((*float32)(p0), (*float32)(p1), cuda.CUtexref(real2))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefGetMipmappedArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefGetMipmappedArray((*cuda.CUmipmappedArray)(p0), cuda.CUtexref(real1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	if !returned(h, cuda.KindMipmappedArray, p0, n0, v1) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return result
+}
+
+func callCuTexRefSetAddress2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	p1, n1 := r.In(24)
+	v2 := r.U64()
+	v3 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetAddress2D_v2(cuda.CUtexref(real0), (*cuda.CUDA_ARRAY_DESCRIPTOR)(p1), cuda.CUdeviceptr(v2), uint64(v3))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetAddress2D_v3(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	p1, n1 := r.In(24)
+	v2 := r.U64()
+	v3 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n1, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetAddress2D_v3(cuda.CUtexref(real0), (*cuda.CUDA_ARRAY_DESCRIPTOR)(p1), cuda.CUdeviceptr(v2), uint64(v3))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetAddressMode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetAddressMode(cuda.CUtexref(real0), int32(v1), cuda.CUaddress_mode(v2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetAddress_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	v3 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	real1, ok := real(h, cuda.KindTexref, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	p0 := w.Out(r, n0, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuTexRefSetAddress_v2((*uint64)(p0), cuda.CUtexref(real1), cuda.CUdeviceptr(v2), uint64(v3))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real1, ok := real(h, cuda.KindArray, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetArray(cuda.CUtexref(real0), cuda.CUarray(real1), uint32(v2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetBorderColor(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	p1, n1 := r.In(4)
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n1, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetBorderColor(cuda.CUtexref(real0), (*float32)(p1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetFilterMode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetFilterMode(cuda.CUtexref(real0), cuda.CUfilter_mode(v1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetFlags(cuda.CUtexref(real0), uint32(v1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetFormat(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetFormat(cuda.CUtexref(real0), cuda.CUarray_format(v1), int32(v2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetMaxAnisotropy(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetMaxAnisotropy(cuda.CUtexref(real0), uint32(v1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetMipmapFilterMode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetMipmapFilterMode(cuda.CUtexref(real0), cuda.CUfilter_mode(v1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetMipmapLevelBias(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetMipmapLevelBias(cuda.CUtexref(real0), float32(math.Float32frombits(uint32(v1))))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetMipmapLevelClamp(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetMipmapLevelClamp(cuda.CUtexref(real0), float32(math.Float32frombits(uint32(v1))), float32(math.Float32frombits(uint32(v2))))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuTexRefSetMipmappedArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindTexref, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real1, ok := real(h, cuda.KindMipmappedArray, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuTexRefSetMipmappedArray(cuda.CUtexref(real0), cuda.CUmipmappedArray(real1), uint32(v2))
+	if result != cuda.CUDA_SUCCESS {
 		return result
 	}
 	return result

@@ -145,10 +145,13 @@ var methods = [...]method{
 	cuda.OpCuMemGetInfo_v2:                                      callCuMemGetInfo_v2,
 	cuda.OpCuMemGetMemPool:                                      callCuMemGetMemPool,
 	cuda.OpCuMemMap:                                             callCuMemMap,
+	cuda.OpCuMemMapArrayAsync:                                   callCuMemMapArrayAsync,
 	cuda.OpCuMemPoolCreate:                                      callCuMemPoolCreate,
 	cuda.OpCuMemPoolDestroy:                                     callCuMemPoolDestroy,
+	cuda.OpCuMemPoolExportPointer:                               callCuMemPoolExportPointer,
 	cuda.OpCuMemPoolGetAccess:                                   callCuMemPoolGetAccess,
 	cuda.OpCuMemPoolGetAttribute:                                callCuMemPoolGetAttribute,
+	cuda.OpCuMemPoolImportPointer:                               callCuMemPoolImportPointer,
 	cuda.OpCuMemPoolSetAccess:                                   callCuMemPoolSetAccess,
 	cuda.OpCuMemPoolSetAttribute:                                callCuMemPoolSetAttribute,
 	cuda.OpCuMemPoolTrimTo:                                      callCuMemPoolTrimTo,
@@ -188,6 +191,8 @@ var methods = [...]method{
 	cuda.OpCuMipmappedArrayGetLevel:                             callCuMipmappedArrayGetLevel,
 	cuda.OpCuMipmappedArrayGetMemoryRequirements:                callCuMipmappedArrayGetMemoryRequirements,
 	cuda.OpCuMipmappedArrayGetSparseProperties:                  callCuMipmappedArrayGetSparseProperties,
+	cuda.OpCuModuleGetSurfRef:                                   callCuModuleGetSurfRef,
+	cuda.OpCuModuleGetTexRef:                                    callCuModuleGetTexRef,
 	cuda.OpCuModuleUnload:                                       callCuModuleUnload,
 	cuda.OpCuOccupancyAvailableDynamicSMemPerBlock:              callCuOccupancyAvailableDynamicSMemPerBlock,
 	cuda.OpCuOccupancyMaxActiveBlocksPerMultiprocessor:          callCuOccupancyMaxActiveBlocksPerMultiprocessor,
@@ -230,6 +235,8 @@ var methods = [...]method{
 	cuda.OpCuSurfObjectCreate:                                   callCuSurfObjectCreate,
 	cuda.OpCuSurfObjectDestroy:                                  callCuSurfObjectDestroy,
 	cuda.OpCuSurfObjectGetResourceDesc:                          callCuSurfObjectGetResourceDesc,
+	cuda.OpCuSurfRefGetArray:                                    callCuSurfRefGetArray,
+	cuda.OpCuSurfRefSetArray:                                    callCuSurfRefSetArray,
 	cuda.OpCuTensorMapEncodeIm2col:                              callCuTensorMapEncodeIm2col,
 	cuda.OpCuTensorMapEncodeIm2colWide:                          callCuTensorMapEncodeIm2colWide,
 	cuda.OpCuTensorMapEncodeTiled:                               callCuTensorMapEncodeTiled,
@@ -239,6 +246,34 @@ var methods = [...]method{
 	cuda.OpCuTexObjectGetResourceDesc:                           callCuTexObjectGetResourceDesc,
 	cuda.OpCuTexObjectGetResourceViewDesc:                       callCuTexObjectGetResourceViewDesc,
 	cuda.OpCuTexObjectGetTextureDesc:                            callCuTexObjectGetTextureDesc,
+	cuda.OpCuTexRefCreate:                                       callCuTexRefCreate,
+	cuda.OpCuTexRefDestroy:                                      callCuTexRefDestroy,
+	cuda.OpCuTexRefGetAddressMode:                               callCuTexRefGetAddressMode,
+	cuda.OpCuTexRefGetAddress_v2:                                callCuTexRefGetAddress_v2,
+	cuda.OpCuTexRefGetArray:                                     callCuTexRefGetArray,
+	cuda.OpCuTexRefGetBorderColor:                               callCuTexRefGetBorderColor,
+	cuda.OpCuTexRefGetFilterMode:                                callCuTexRefGetFilterMode,
+	cuda.OpCuTexRefGetFlags:                                     callCuTexRefGetFlags,
+	cuda.OpCuTexRefGetFormat:                                    callCuTexRefGetFormat,
+	cuda.OpCuTexRefGetMaxAnisotropy:                             callCuTexRefGetMaxAnisotropy,
+	cuda.OpCuTexRefGetMipmapFilterMode:                          callCuTexRefGetMipmapFilterMode,
+	cuda.OpCuTexRefGetMipmapLevelBias:                           callCuTexRefGetMipmapLevelBias,
+	cuda.OpCuTexRefGetMipmapLevelClamp:                          callCuTexRefGetMipmapLevelClamp,
+	cuda.OpCuTexRefGetMipmappedArray:                            callCuTexRefGetMipmappedArray,
+	cuda.OpCuTexRefSetAddress2D_v2:                              callCuTexRefSetAddress2D_v2,
+	cuda.OpCuTexRefSetAddress2D_v3:                              callCuTexRefSetAddress2D_v3,
+	cuda.OpCuTexRefSetAddressMode:                               callCuTexRefSetAddressMode,
+	cuda.OpCuTexRefSetAddress_v2:                                callCuTexRefSetAddress_v2,
+	cuda.OpCuTexRefSetArray:                                     callCuTexRefSetArray,
+	cuda.OpCuTexRefSetBorderColor:                               callCuTexRefSetBorderColor,
+	cuda.OpCuTexRefSetFilterMode:                                callCuTexRefSetFilterMode,
+	cuda.OpCuTexRefSetFlags:                                     callCuTexRefSetFlags,
+	cuda.OpCuTexRefSetFormat:                                    callCuTexRefSetFormat,
+	cuda.OpCuTexRefSetMaxAnisotropy:                             callCuTexRefSetMaxAnisotropy,
+	cuda.OpCuTexRefSetMipmapFilterMode:                          callCuTexRefSetMipmapFilterMode,
+	cuda.OpCuTexRefSetMipmapLevelBias:                           callCuTexRefSetMipmapLevelBias,
+	cuda.OpCuTexRefSetMipmapLevelClamp:                          callCuTexRefSetMipmapLevelClamp,
+	cuda.OpCuTexRefSetMipmappedArray:                            callCuTexRefSetMipmappedArray,
 }
 
 var asyncErrors = [...]bool{
@@ -254,6 +289,9 @@ var asyncErrors = [...]bool{
 	cuda.OpCuMemcpy2D_v2:          true,
 	cuda.OpCuMemcpy3DPeer:         true,
 	cuda.OpCuMemcpy3D_v2:          true,
+	cuda.OpCuMemcpyAtoA_v2:        true,
+	cuda.OpCuMemcpyAtoD_v2:        true,
+	cuda.OpCuMemcpyDtoA_v2:        true,
 	cuda.OpCuStreamQuery:          true,
 	cuda.OpCuStreamSynchronize:    true,
 }
@@ -276,6 +314,11 @@ var patchesCUgraphExecUpdateResultInfo_v1 = []patch{
 var patchesCUDA_GRAPH_INSTANTIATE_PARAMS = []patch{
 	{8, cuda.KindStream, nil},
 	{16, cuda.KindGraphNode, nil},
+}
+
+var patchesCUarrayMapInfo_v1 = []patch{
+	{8, cuda.KindMipmappedArray, &when{0, []int64{1}}},
+	{8, cuda.KindArray, &when{0, []int64{0}}},
 }
 
 var refuseCUDA_MEMCPY2D_v2 = []when{

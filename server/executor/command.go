@@ -46,6 +46,10 @@ var wireOps = [...]handler{
 	wire.OpGraphNode - firstWire:         (*Session).graphNode,
 	wire.OpGraphNodeGet - firstWire:      (*Session).graphNodeGet,
 	wire.OpGraphDot - firstWire:          (*Session).graphDot,
+	wire.OpCopyBox - firstWire:           (*Session).copyBox,
+	wire.OpShareExport - firstWire:       (*Session).shareExport,
+	wire.OpShareImport - firstWire:       (*Session).shareImport,
+	wire.OpShareEnd - firstWire:          (*Session).shareEnd,
 }
 
 // serverOps are functions of the driver that the generated dispatch does not carry out, or not alone.
@@ -57,10 +61,11 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuCtxDestroy_v2:             (*Session).ctxDestroy,
 	cuda.OpCuCtxSynchronize:            (*Session).ctxSynchronize,
 	cuda.OpCuCtxSynchronize_v2:         (*Session).ctxSynchronizeV2,
-	cuda.OpCuEventDestroy:              (*Session).changeEvent,
-	cuda.OpCuEventDestroy_v2:           (*Session).changeEvent,
-	cuda.OpCuEventRecord:               (*Session).changeEvent,
-	cuda.OpCuEventRecordWithFlags:      (*Session).changeEvent,
+	cuda.OpCuEventDestroy:              (*Session).destroyEvent,
+	cuda.OpCuEventDestroy_v2:           (*Session).destroyEvent,
+	cuda.OpCuEventQuery:                (*Session).eventQuery,
+	cuda.OpCuEventRecord:               (*Session).recordClientEvent,
+	cuda.OpCuEventRecordWithFlags:      (*Session).recordClientEvent,
 	cuda.OpCuEventSynchronize:          (*Session).eventSynchronize,
 	cuda.OpCuGraphExecDestroy:          (*Session).graphExecDestroy,
 	cuda.OpCuStreamBeginCapture:        (*Session).beginCapture,
@@ -71,6 +76,7 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuStreamDestroy:             (*Session).streamDestroy,
 	cuda.OpCuStreamDestroy_v2:          (*Session).streamDestroy,
 	cuda.OpCuStreamEndCapture:          (*Session).endCapture,
+	cuda.OpCuStreamQuery:               (*Session).streamQuery,
 	cuda.OpCuStreamSynchronize:         (*Session).streamSynchronize,
 }
 
@@ -116,7 +122,7 @@ func contextless(op uint16) bool {
 }
 
 func (s *Session) execute(c *command) error {
-	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut {
+	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut && c.Op != wire.OpCopyBox {
 		return protocolError("%s with bulk data", OpName(c.Op))
 	}
 	r := cuda.CUDA_SUCCESS
@@ -199,9 +205,7 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 	if r != cuda.CUDA_SUCCESS && !c.outs {
 		payload = nil
 	}
-	if s.transfers > 0 {
-		s.pollDownloads() // whoever learns of the answer may look at what came down before
-	}
+	s.pollProgress() // whoever learns of the answer may look at what came down before
 	s.reply(c.Thread, c.Seq, r, payload)
 }
 
@@ -299,10 +303,13 @@ func (h *handles) PerThread() uint64 {
 	return uint64(st.real)
 }
 
-func (s *Session) changeEvent(c *command) (cuda.CUresult, error) {
+// destroyEvent: cuEventDestroy.
+func (s *Session) destroyEvent(c *command) (cuda.CUresult, error) {
+	h := s.args(c).U64()
 	if len(s.waits) > 0 {
-		s.releaseEvent(s.args(c).U64())
+		s.releaseEvent(h)
 	}
+	s.dropWatch(h)
 	return s.general(c)
 }
 

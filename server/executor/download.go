@@ -15,6 +15,7 @@ type transfer struct {
 	done   bool // a DONE ends it
 	left   int  // chunks that have not been sent
 	result cuda.CUresult
+	rows   *rows // of a box: where its rows lie; nil: without gaps
 }
 
 // chunk is a piece of a download in a staging slot.
@@ -72,6 +73,13 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 
 // download enqueues the chunks of a download. On a failure some may have been enqueued.
 func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
+	return s.downloadBy(st, t, bytes, func(off uint64, mem []byte) cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), src+cuda.CUdeviceptr(off), uint64(len(mem)), st.real)
+	})
+}
+
+// downloadBy does it with a function that enqueues the copy of a chunk.
+func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func(off uint64, mem []byte) cuda.CUresult) (cuda.CUresult, error) {
 	pool := s.poolFor(st.ctx, bytes)
 	t.left++ // for this function, so that the transfer does not end while chunks are added
 	var result cuda.CUresult
@@ -82,7 +90,7 @@ func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes 
 		}
 		n := min(uint64(pool.size), bytes-off)
 		if r == cuda.CUDA_SUCCESS {
-			r = s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), src+cuda.CUdeviceptr(off), n, st.real)
+			r = enqueue(off, sl.mem[:n])
 			var e cuda.CUevent
 			if r == cuda.CUDA_SUCCESS {
 				e, r = s.recordEvent(st)
@@ -152,7 +160,9 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	if t.reply && r == cuda.CUDA_SUCCESS {
 		s.printEvent(c.event)
 	}
-	if r == cuda.CUDA_SUCCESS {
+	if r == cuda.CUDA_SUCCESS && t.rows != nil {
+		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
+	} else if r == cuda.CUDA_SUCCESS {
 		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
 		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
 	} else {
@@ -166,7 +176,16 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	}
 }
 
+// endTransfer ends a download whose data have been queued. While something is watched pollProgress does it.
 func (s *Session) endTransfer(t *transfer) {
+	if len(s.watches) > 0 {
+		s.endings = append(s.endings, t)
+		return
+	}
+	s.tellEnd(t)
+}
+
+func (s *Session) tellEnd(t *transfer) {
 	if t.done {
 		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq}, nil, nil)
 	}

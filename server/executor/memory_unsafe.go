@@ -93,3 +93,14 @@ func driverWords(address uintptr, n int) []uint64 {
 }
 
 const affinityBytes = uint64(unsafe.Sizeof(cuda.CUexecAffinityParam{}))
+
+// boxOf reads the description of a copy.
+func boxOf(words *[25]uint64) *cuda.CUDA_MEMCPY3D_PEER {
+	return (*cuda.CUDA_MEMCPY3D_PEER)(unsafe.Pointer(words))
+}
+
+// plainBox is a description without contexts: they lie where the plain structure has words that must be 0.
+func plainBox(m *cuda.CUDA_MEMCPY3D_PEER) *cuda.CUDA_MEMCPY3D {
+	m.SrcContext, m.DstContext = 0, 0
+	return (*cuda.CUDA_MEMCPY3D)(unsafe.Pointer(m))
+}

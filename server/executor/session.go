@@ -35,6 +35,8 @@ const (
 	spinIdle    = 50 * time.Microsecond
 	spinPending = time.Millisecond
 	napPending  = 30 * time.Microsecond
+	napShare    = 64 // what has been outstanding for long is looked at less often: it is noticed by 1/64 of its time too late
+	napLongest  = 500 * time.Microsecond
 	pollEvery   = 8  // commands between two looks at what is pending
 	flushEvery  = 16 // commands after which an answer is not kept back any longer
 
@@ -53,6 +55,7 @@ type Config struct {
 	Log     *slog.Logger
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
+	Sharer  Sharer // nil: memory cannot be shared with other sessions
 	// Text is where the driver's prints arrive; nil when nobody collects them.
 	Text Text
 }
@@ -63,6 +66,7 @@ type Session struct {
 	gpu     cuda.GPU
 	modules *modcache.Cache
 	log     *slog.Logger
+	sharer  Sharer
 	staging int
 	text    Text
 
@@ -98,9 +102,16 @@ type Session struct {
 	hostRanges  map[uint64]hostRange
 	hostWindows map[uint64]bool // windows of addresses that are reserved
 
+	clientBase, clientBytes uint64 // the client's region of handles
+
 	waits     []*wait
-	transfers int       // downloads under way
-	active    []*stream // streams with downloads under way
+	watches   map[uint64]*watch
+	watching  []*stream // streams with watches
+	loose     stream    // holds the watches of events whose streams are not known
+	fired     []fired
+	endings   []*transfer // downloads whose data have been sent, but not yet their ends
+	transfers int         // downloads under way
+	active    []*stream   // streams with downloads under way
 	asyncErr  cuda.CUresult
 	sinceOut  int // commands since an answer was queued
 	calls     atomic.Uint64
@@ -127,10 +138,11 @@ func New(cfg Config) (*Session, error) {
 		cfg.Staging = defaultStaging
 	}
 	s := &Session{
-		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, staging: cfg.Staging, text: cfg.Text,
+		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
 		side: newSide(), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), threads: make(map[uint32]*thread),
+		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}
@@ -246,7 +258,7 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 		if quiet < spinPending && flushed {
 			return nil
 		}
-		timeout = napPending
+		timeout = min(max(napPending, quiet/napShare), napLongest)
 	case quiet < spinIdle && flushed:
 		return nil
 	}

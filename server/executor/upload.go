@@ -25,6 +25,8 @@ type bulk struct {
 	st     *stream
 	ctx    *context
 	dst    cuda.CUdeviceptr
+	box    *boxCopy // instead of dst
+	at     uint64   // bytes of the box that were sent on their way
 	sync   bool
 	slot   *slot
 	filled int
@@ -208,10 +210,15 @@ func (s *Session) bulkArrived(n int) error {
 	sl := b.slot
 	b.slot = nil
 	r := s.enter(b.cmd.Context)
-	if r == cuda.CUDA_SUCCESS {
+	switch {
+	case r != cuda.CUDA_SUCCESS:
+	case b.box != nil:
+		r = s.move(b.box, b.at, sl.mem[:b.filled], b.st)
+	default:
 		r = s.gpu.CuMemcpyHtoDAsync_v2(b.dst, pointerTo(sl.mem), uint64(b.filled), b.st.real)
 	}
 	b.dst += cuda.CUdeviceptr(b.filled)
+	b.at += uint64(b.filled)
 	if r == cuda.CUDA_SUCCESS {
 		r = s.occupied(sl, b.st)
 	} else {

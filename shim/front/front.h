@@ -47,6 +47,7 @@ struct scuda_core_api {
   scuda_core_source_fn source;
   scuda_core_hostfn_fn hostfn;
   scuda_core_image_fn image;
+  scuda_core_look_fn look;
   scuda_core_close_fn close;
 };
 extern struct scuda_core_api scuda_core;
@@ -77,6 +78,9 @@ struct scuda_thread {
   uint32_t capture_mode;
   const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value; /* last CTX_LOCAL_STORAGE hit */
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
+  uint64_t named;              /* the stream that the thread's last call named; see progress.c */
+  uint64_t recording;          /* the event that the next command records */
+  uint64_t answered;           /* ring offset behind the thread's last answered command */
   uint64_t per_thread_object;  /* its address stands for the thread's default stream (CTX_STREAM) */
 };
 extern __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
@@ -115,7 +119,8 @@ static inline struct scuda_slot *scuda_slot_of(uint64_t handle, uint32_t kind) {
 int32_t scuda_check(uint64_t handle, uint32_t kind);
 
 /* ---- commands (ring.c) ---- */
-enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4 };
+/* On the wire, but for the last: the command only asks about the stream that it names. */
+enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_ASKS = 1 << 16 };
 struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer; struct scuda_thread *thread; };
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
@@ -144,6 +149,15 @@ static inline uint64_t scuda_word(const uint8_t *p) { uint64_t v; memcpy(&v, p, 
 uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* u64 count, bytes, padding */
 uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
+
+/* ---- what is known of the GPU's progress (progress.c) ---- */
+static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */
+  return &scuda_shared.tracks[(handle - scuda_slots_base) / sizeof(struct scuda_slot)];
+}
+void scuda_track_new(uint64_t handle);
+void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched);  /* under the ring's lock */
+void scuda_event_elsewhere(uint64_t event);  /* others than cuEventRecord will record it */
+void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
 
 /* ---- contexts (context.c) ---- */
 enum { SCUDA_CTX_PRIMARY = 1 << 16, SCUDA_CTX_DEAD = 1 << 17 };  /* flags of a context slot above the CUctx_flags */
@@ -211,10 +225,23 @@ int32_t scuda_load_wrapper(uint64_t *module, const void *image);  /* CUDART_INTE
 /* ---- graphs (graph.c) ---- */
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
-/* ---- boxes of memory (copy.c) ---- */
+/* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
+enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_LEGACY_STREAM = 0 };
+int scuda_is_pinned(const void *p, uint64_t bytes);
+int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
+int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
+int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);  /* finds out what each address is */
+
+/* ---- boxes of memory (box.c) ---- */
 struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
 struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
 int scuda_box_in_host(const struct scuda_box_side *s);
+/* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
+uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);
+int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
+struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
+int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */
 
 /* ---- private tables (tables.c) ---- */
 int32_t scuda_export_table(const void **table, const void *uuid);

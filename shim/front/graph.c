@@ -127,7 +127,8 @@ void scuda_post_cuGraphAddChildGraphNode(uint64_t *node, uint64_t graph, const u
   link_node(graph, *node);
 }
 void scuda_post_cuGraphAddEventRecordNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
-  (void)deps, (void)count, (void)event;
+  (void)deps, (void)count;
+  scuda_event_elsewhere(event);
   link_node(graph, *node);
 }
 void scuda_post_cuGraphAddEventWaitNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
@@ -364,23 +365,6 @@ int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
 
 struct copy { int32_t flags, reserved; uint64_t ctx; struct scuda_box box; };  /* CUDA_MEMCPY_NODE_PARAMS */
 
-/* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
-static uint64_t straighten(struct scuda_box_side *s, const struct scuda_box *b) {
-  uint64_t rows, before, at, span;
-  if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
-  if (b->depth > 1 && s->height < b->height) return 0;
-  if (__builtin_mul_overflow(b->depth - 1, s->height, &rows) || __builtin_add_overflow(rows, b->height - 1, &rows)) return 0;
-  if (__builtin_mul_overflow(rows, s->pitch, &span) || __builtin_add_overflow(span, b->width, &span)) return 0;
-  if (__builtin_mul_overflow(s->z, s->height, &before) || __builtin_add_overflow(before, s->y, &before)) return 0;
-  if (__builtin_mul_overflow(before, s->pitch, &at) || __builtin_add_overflow(at, s->x, &at)) return 0;
-  if (s->type != CU_MEMORYTYPE_HOST) s->host = s->device;
-  if (!s->host || __builtin_add_overflow(s->host, at, &s->host)) return 0;
-  s->type = CU_MEMORYTYPE_HOST;
-  s->device = 0;
-  s->x = s->y = s->z = 0;
-  return span;
-}
-
 static int32_t host_copy(const struct target *t, const struct copy *copy) {
   struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
   struct copy c = *copy;
@@ -389,7 +373,7 @@ static int32_t host_copy(const struct target *t, const struct copy *copy) {
   if (t->verb != ADD && (old.keeps != KEEPS_COPY || scuda_box_in_host(&old.box.src) != up))
     return scuda_unsupported(t->i, "copies that change between host and device memory");
   struct scuda_box_side *host = up ? &c.box.src : &c.box.dst;
-  uint64_t bytes = straighten(host, &c.box);
+  uint64_t bytes = scuda_box_straighten(host, &c.box);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
   uint64_t id = up ? scuda_core.source(at, bytes) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
@@ -591,6 +575,7 @@ static int32_t general(struct target t, struct params *p) {
   case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
   case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
     if ((r = is(p->u[0], KIND_CUevent))) return r;
+    scuda_event_elsewhere(p->u[0]);
     break;
   case CU_GRAPH_NODE_TYPE_EMPTY:
   case CU_GRAPH_NODE_TYPE_MEM_FREE:

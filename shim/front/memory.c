@@ -115,6 +115,16 @@ int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, u
   return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
 }
 
+int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds, int32_t *r) {
+  (void)to, (void)from;
+  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
+}
+
+int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+  (void)to, (void)from, (void)stream;
+  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
+}
+
 /* ---- pinned host memory ---- */
 
 /* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses

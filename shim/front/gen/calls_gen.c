@@ -3549,6 +3549,26 @@ int32_t scuda_wire_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64
   return r;
 }
 
+int32_t scuda_wire_cuMemMapArrayAsync(void *mapInfoList, uint32_t count, uint64_t hStream, uint32_t how) {
+  int32_t r;
+  if ((r = scuda_check(hStream, KIND_CUstream))) return r;
+  uint64_t n_mapInfoList = mapInfoList ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
+  if (n_mapInfoList > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuMemMapArrayAsync, how, 24 + scuda_pad(n_mapInfoList * 96));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put_bytes(p, mapInfoList, n_mapInfoList, 96);
+  p = scuda_put64(p, (uint64_t)count);
+  p = scuda_put64(p, (uint64_t)hStream);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
 int32_t scuda_wire_cuMemPoolCreate(uint64_t *pool, const void *poolProps, uint32_t how) {
   int32_t r;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
@@ -3596,6 +3616,31 @@ int32_t scuda_wire_cuMemPoolDestroy(uint64_t pool, uint32_t how) {
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
   if (!r) scuda_slot_free(pool);
+  return r;
+}
+
+int32_t scuda_wire_cuMemPoolExportPointer(void *shareData_out, uint64_t ptr, uint32_t how) {
+  int32_t r;
+  if (!shareData_out) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_shareData_out = shareData_out ? 1 : 0;
+  if (n_shareData_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuMemPoolExportPointer, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_shareData_out);
+  p = scuda_put64(p, (uint64_t)ptr);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_shareData_out * 64));
+  if (!r) {
+    scuda_get(&reply, shareData_out, n_shareData_out, 64);
+    if (reply.bad) r = scuda_bad_reply("cuMemPoolExportPointer");
+  }
+  scuda_reply_done(&reply);
   return r;
 }
 
@@ -3655,6 +3700,35 @@ int32_t scuda_wire_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *valu
   if (!r) {
     scuda_get(&reply, value, n_value, 1);
     if (reply.bad) r = scuda_bad_reply("cuMemPoolGetAttribute");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData, uint32_t how) {
+  int32_t r;
+  if (!ptr_out) return CUDA_ERROR_INVALID_VALUE;
+  if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
+  uint64_t n_ptr_out = ptr_out ? 1 : 0;
+  if (n_ptr_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_shareData = shareData ? 1 : 0;
+  if (n_shareData > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuMemPoolImportPointer, how, 24 + scuda_pad(n_shareData * 64));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_ptr_out);
+  p = scuda_put64(p, (uint64_t)pool);
+  p = scuda_put_bytes(p, shareData, n_shareData, 64);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_ptr_out * 8));
+  if (!r) {
+    scuda_get(&reply, ptr_out, n_ptr_out, 8);
+    if (reply.bad) r = scuda_bad_reply("cuMemPoolImportPointer");
   }
   scuda_reply_done(&reply);
   return r;
@@ -3958,8 +4032,9 @@ int32_t scuda_wire_cuMemcpy3D_v2(const void *pCopy, uint32_t how) {
 
 int32_t scuda_wire_cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t how) {
   int32_t r;
-  if ((r = scuda_check(dstArray, KIND_CUarray))) return r;
-  if ((r = scuda_check(srcArray, KIND_CUarray))) return r;
+  if (dstArray && (r = scuda_check(dstArray, KIND_CUarray))) return r;
+  if (srcArray && (r = scuda_check(srcArray, KIND_CUarray))) return r;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuMemcpyAtoA_v2, how, 40);
   if (r) {
@@ -3972,13 +4047,14 @@ int32_t scuda_wire_cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64
   p = scuda_put64(p, (uint64_t)srcOffset);
   p = scuda_put64(p, (uint64_t)ByteCount);
   (void)p;
-  r = scuda_send(&c);
+  r = scuda_call(&c, NULL, 0, NULL);
   return r;
 }
 
 int32_t scuda_wire_cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t how) {
   int32_t r;
-  if ((r = scuda_check(srcArray, KIND_CUarray))) return r;
+  if (srcArray && (r = scuda_check(srcArray, KIND_CUarray))) return r;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuMemcpyAtoD_v2, how, 32);
   if (r) {
@@ -3990,13 +4066,14 @@ int32_t scuda_wire_cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64
   p = scuda_put64(p, (uint64_t)srcOffset);
   p = scuda_put64(p, (uint64_t)ByteCount);
   (void)p;
-  r = scuda_send(&c);
+  r = scuda_call(&c, NULL, 0, NULL);
   return r;
 }
 
 int32_t scuda_wire_cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount, uint32_t how) {
   int32_t r;
-  if ((r = scuda_check(dstArray, KIND_CUarray))) return r;
+  if (dstArray && (r = scuda_check(dstArray, KIND_CUarray))) return r;
+  how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuMemcpyDtoA_v2, how, 32);
   if (r) {
@@ -4008,7 +4085,7 @@ int32_t scuda_wire_cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64
   p = scuda_put64(p, (uint64_t)srcDevice);
   p = scuda_put64(p, (uint64_t)ByteCount);
   (void)p;
-  r = scuda_send(&c);
+  r = scuda_call(&c, NULL, 0, NULL);
   return r;
 }
 
@@ -4431,6 +4508,74 @@ int32_t scuda_wire_cuMipmappedArrayGetSparseProperties(void *sparseProperties, u
   if (!r) {
     scuda_get(&reply, sparseProperties, n_sparseProperties, 48);
     if (reply.bad) r = scuda_bad_reply("cuMipmappedArrayGetSparseProperties");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuModuleGetSurfRef(uint64_t *pSurfRef, uint64_t hmod, const char *name, uint32_t how) {
+  int32_t r;
+  if (!pSurfRef) return CUDA_ERROR_INVALID_VALUE;
+  if (hmod && (r = scuda_check(hmod, KIND_CUmodule))) return r;
+  uint64_t n_pSurfRef = pSurfRef ? 1 : 0;
+  if (n_pSurfRef > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_name = name ? strlen(name) + 1 : 0;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuModuleGetSurfRef, how, 24 + scuda_pad(n_name));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pSurfRef);
+  p = scuda_put64(p, (uint64_t)hmod);
+  p = scuda_put_bytes(p, name, n_name, 1);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pSurfRef * 8));
+  if (!r) {
+    {
+      uint64_t n = scuda_get(&reply, pSurfRef, n_pSurfRef, 8);
+      uint8_t *e = (uint8_t *)pSurfRef;
+      for (uint64_t i = 0; i < n; i++, e += 8) {
+      scuda_adopt(scuda_word(e), KIND_CUsurfref);
+      }
+    }
+    if (reply.bad) r = scuda_bad_reply("cuModuleGetSurfRef");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuModuleGetTexRef(uint64_t *pTexRef, uint64_t hmod, const char *name, uint32_t how) {
+  int32_t r;
+  if (!pTexRef) return CUDA_ERROR_INVALID_VALUE;
+  if (hmod && (r = scuda_check(hmod, KIND_CUmodule))) return r;
+  uint64_t n_pTexRef = pTexRef ? 1 : 0;
+  if (n_pTexRef > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_name = name ? strlen(name) + 1 : 0;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuModuleGetTexRef, how, 24 + scuda_pad(n_name));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pTexRef);
+  p = scuda_put64(p, (uint64_t)hmod);
+  p = scuda_put_bytes(p, name, n_name, 1);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pTexRef * 8));
+  if (!r) {
+    {
+      uint64_t n = scuda_get(&reply, pTexRef, n_pTexRef, 8);
+      uint8_t *e = (uint8_t *)pTexRef;
+      for (uint64_t i = 0; i < n; i++, e += 8) {
+      scuda_adopt(scuda_word(e), KIND_CUtexref);
+      }
+    }
+    if (reply.bad) r = scuda_bad_reply("cuModuleGetTexRef");
   }
   scuda_reply_done(&reply);
   return r;
@@ -5378,6 +5523,57 @@ int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObje
   return r;
 }
 
+int32_t scuda_wire_cuSurfRefGetArray(uint64_t *phArray, uint64_t hSurfRef, uint32_t how) {
+  int32_t r;
+  if (!phArray) return CUDA_ERROR_INVALID_VALUE;
+  if (hSurfRef && (r = scuda_check(hSurfRef, KIND_CUsurfref))) return r;
+  uint64_t n_phArray = phArray ? 1 : 0;
+  if (n_phArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuSurfRefGetArray, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_phArray);
+  p = scuda_put64(p, (uint64_t)hSurfRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_phArray * 8));
+  if (!r) {
+    {
+      uint64_t n = scuda_get(&reply, phArray, n_phArray, 8);
+      uint8_t *e = (uint8_t *)phArray;
+      for (uint64_t i = 0; i < n; i++, e += 8) {
+      scuda_adopt(scuda_word(e), KIND_CUarray);
+      }
+    }
+    if (reply.bad) r = scuda_bad_reply("cuSurfRefGetArray");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags, uint32_t how) {
+  int32_t r;
+  if (hSurfRef && (r = scuda_check(hSurfRef, KIND_CUsurfref))) return r;
+  if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuSurfRefSetArray, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hSurfRef);
+  p = scuda_put64(p, (uint64_t)hArray);
+  p = scuda_put64(p, (uint64_t)Flags);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
 int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
   if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
@@ -5665,5 +5861,642 @@ int32_t scuda_wire_cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject,
     if (reply.bad) r = scuda_bad_reply("cuTexObjectGetTextureDesc");
   }
   scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefCreate(uint64_t *pTexRef, uint32_t how) {
+  int32_t r;
+  if (!pTexRef) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t new_pTexRef = scuda_slot_new(KIND_CUtexref);
+  if (!new_pTexRef) return CUDA_ERROR_OUT_OF_MEMORY;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefCreate, how, 8);
+  if (r) {
+    scuda_slot_free(new_pTexRef);
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, new_pTexRef);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  if (r) {
+    scuda_slot_free(new_pTexRef);
+    return r;
+  }
+  *pTexRef = new_pTexRef;
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefDestroy(uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if ((r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefDestroy, how, 8);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  if (!r) scuda_slot_free(hTexRef);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int32_t dim, uint32_t how) {
+  int32_t r;
+  if (!pam) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pam = pam ? 1 : 0;
+  if (n_pam > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetAddressMode, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pam);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)(int64_t)dim);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pam * 4));
+  if (!r) {
+    scuda_get(&reply, pam, n_pam, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetAddressMode");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetAddress_v2(uint64_t *pdptr, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pdptr = pdptr ? 1 : 0;
+  if (n_pdptr > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetAddress_v2, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pdptr);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pdptr * 8));
+  if (!r) {
+    scuda_get(&reply, pdptr, n_pdptr, 8);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetAddress_v2");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetArray(uint64_t *phArray, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!phArray) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_phArray = phArray ? 1 : 0;
+  if (n_phArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetArray, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_phArray);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_phArray * 8));
+  if (!r) {
+    {
+      uint64_t n = scuda_get(&reply, phArray, n_phArray, 8);
+      uint8_t *e = (uint8_t *)phArray;
+      for (uint64_t i = 0; i < n; i++, e += 8) {
+      scuda_adopt(scuda_word(e), KIND_CUarray);
+      }
+    }
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetArray");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetBorderColor(float *pBorderColor, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pBorderColor = pBorderColor ? 4 : 0;
+  if (n_pBorderColor > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetBorderColor, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pBorderColor);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pBorderColor * 4));
+  if (!r) {
+    scuda_get(&reply, pBorderColor, n_pBorderColor, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetBorderColor");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetFilterMode(int32_t *pfm, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!pfm) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pfm = pfm ? 1 : 0;
+  if (n_pfm > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetFilterMode, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pfm);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pfm * 4));
+  if (!r) {
+    scuda_get(&reply, pfm, n_pfm, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetFilterMode");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetFlags(uint32_t *pFlags, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!pFlags) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pFlags = pFlags ? 1 : 0;
+  if (n_pFlags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetFlags, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pFlags);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pFlags * 4));
+  if (!r) {
+    scuda_get(&reply, pFlags, n_pFlags, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetFlags");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetFormat(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pFormat = pFormat ? 1 : 0;
+  if (n_pFormat > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_pNumChannels = pNumChannels ? 1 : 0;
+  if (n_pNumChannels > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetFormat, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pFormat);
+  p = scuda_put64(p, n_pNumChannels);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pFormat * 4) + 8 + scuda_pad(n_pNumChannels * 4));
+  if (!r) {
+    scuda_get(&reply, pFormat, n_pFormat, 4);
+    scuda_get(&reply, pNumChannels, n_pNumChannels, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetFormat");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetMaxAnisotropy(int32_t *pmaxAniso, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!pmaxAniso) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pmaxAniso = pmaxAniso ? 1 : 0;
+  if (n_pmaxAniso > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetMaxAnisotropy, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pmaxAniso);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pmaxAniso * 4));
+  if (!r) {
+    scuda_get(&reply, pmaxAniso, n_pmaxAniso, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetMaxAnisotropy");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetMipmapFilterMode(int32_t *pfm, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!pfm) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pfm = pfm ? 1 : 0;
+  if (n_pfm > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetMipmapFilterMode, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pfm);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pfm * 4));
+  if (!r) {
+    scuda_get(&reply, pfm, n_pfm, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetMipmapFilterMode");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetMipmapLevelBias(float *pbias, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!pbias) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pbias = pbias ? 1 : 0;
+  if (n_pbias > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetMipmapLevelBias, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pbias);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pbias * 4));
+  if (!r) {
+    scuda_get(&reply, pbias, n_pbias, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetMipmapLevelBias");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pminMipmapLevelClamp = pminMipmapLevelClamp ? 1 : 0;
+  if (n_pminMipmapLevelClamp > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_pmaxMipmapLevelClamp = pmaxMipmapLevelClamp ? 1 : 0;
+  if (n_pmaxMipmapLevelClamp > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetMipmapLevelClamp, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_pminMipmapLevelClamp);
+  p = scuda_put64(p, n_pmaxMipmapLevelClamp);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pminMipmapLevelClamp * 4) + 8 + scuda_pad(n_pmaxMipmapLevelClamp * 4));
+  if (!r) {
+    scuda_get(&reply, pminMipmapLevelClamp, n_pminMipmapLevelClamp, 4);
+    scuda_get(&reply, pmaxMipmapLevelClamp, n_pmaxMipmapLevelClamp, 4);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetMipmapLevelClamp");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefGetMipmappedArray(uint64_t *phMipmappedArray, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (!phMipmappedArray) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_phMipmappedArray = phMipmappedArray ? 1 : 0;
+  if (n_phMipmappedArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefGetMipmappedArray, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_phMipmappedArray);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_phMipmappedArray * 8));
+  if (!r) {
+    {
+      uint64_t n = scuda_get(&reply, phMipmappedArray, n_phMipmappedArray, 8);
+      uint8_t *e = (uint8_t *)phMipmappedArray;
+      for (uint64_t i = 0; i < n; i++, e += 8) {
+      scuda_adopt(scuda_word(e), KIND_CUmipmappedArray);
+      }
+    }
+    if (reply.bad) r = scuda_bad_reply("cuTexRefGetMipmappedArray");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_desc = desc ? 1 : 0;
+  if (n_desc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetAddress2D_v2, how, 32 + scuda_pad(n_desc * 24));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put_bytes(p, desc, n_desc, 24);
+  p = scuda_put64(p, (uint64_t)dptr);
+  p = scuda_put64(p, (uint64_t)Pitch);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetAddress2D_v3(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_desc = desc ? 1 : 0;
+  if (n_desc > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetAddress2D_v3, how, 32 + scuda_pad(n_desc * 24));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put_bytes(p, desc, n_desc, 24);
+  p = scuda_put64(p, (uint64_t)dptr);
+  p = scuda_put64(p, (uint64_t)Pitch);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetAddressMode(uint64_t hTexRef, int32_t dim, int32_t am, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetAddressMode, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)(int64_t)dim);
+  p = scuda_put64(p, (uint64_t)(int64_t)am);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetAddress_v2(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes, uint32_t how) {
+  int32_t r;
+  if (!ByteOffset) return CUDA_ERROR_INVALID_VALUE;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_ByteOffset = ByteOffset ? 1 : 0;
+  if (n_ByteOffset > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetAddress_v2, how, 32);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_ByteOffset);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)dptr);
+  p = scuda_put64(p, (uint64_t)bytes);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_ByteOffset * 8));
+  if (!r) {
+    scuda_get(&reply, ByteOffset, n_ByteOffset, 8);
+    if (reply.bad) r = scuda_bad_reply("cuTexRefSetAddress_v2");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetArray(uint64_t hTexRef, uint64_t hArray, uint32_t Flags, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  if (hArray && (r = scuda_check(hArray, KIND_CUarray))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetArray, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)hArray);
+  p = scuda_put64(p, (uint64_t)Flags);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetBorderColor(uint64_t hTexRef, float *pBorderColor, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  uint64_t n_pBorderColor = pBorderColor ? 4 : 0;
+  if (n_pBorderColor > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetBorderColor, how, 16 + scuda_pad(n_pBorderColor * 4));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put_bytes(p, pBorderColor, n_pBorderColor, 4);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetFilterMode(uint64_t hTexRef, int32_t fm, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetFilterMode, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)(int64_t)fm);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetFlags(uint64_t hTexRef, uint32_t Flags, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetFlags, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)Flags);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetFormat(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetFormat, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)(int64_t)fmt);
+  p = scuda_put64(p, (uint64_t)(int64_t)NumPackedComponents);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetMaxAnisotropy(uint64_t hTexRef, uint32_t maxAniso, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetMaxAnisotropy, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)maxAniso);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetMipmapFilterMode(uint64_t hTexRef, int32_t fm, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetMipmapFilterMode, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)(int64_t)fm);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetMipmapLevelBias(uint64_t hTexRef, float bias, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetMipmapLevelBias, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  { uint64_t bits = 0; memcpy(&bits, &bias, sizeof bias); p = scuda_put64(p, bits); }
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetMipmapLevelClamp, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  { uint64_t bits = 0; memcpy(&bits, &minMipmapLevelClamp, sizeof minMipmapLevelClamp); p = scuda_put64(p, bits); }
+  { uint64_t bits = 0; memcpy(&bits, &maxMipmapLevelClamp, sizeof maxMipmapLevelClamp); p = scuda_put64(p, bits); }
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags, uint32_t how) {
+  int32_t r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  if (hMipmappedArray && (r = scuda_check(hMipmappedArray, KIND_CUmipmappedArray))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuTexRefSetMipmappedArray, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  p = scuda_put64(p, (uint64_t)hMipmappedArray);
+  p = scuda_put64(p, (uint64_t)Flags);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
   return r;
 }

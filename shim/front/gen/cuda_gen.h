@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f"
+#define SCUDA_DIGEST "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -919,6 +919,7 @@ enum {
   OP_cuMemAllocPitch_v2 = 323,
   OP_cuMemAlloc_v2 = 324,
   OP_cuMemCreate = 326,
+  OP_cuMemExportToShareableHandle = 329,
   OP_cuMemFreeAsync = 331,
   OP_cuMemFreeHost = 332,
   OP_cuMemFree_v2 = 333,
@@ -935,11 +936,17 @@ enum {
   OP_cuMemHostRegister = 350,
   OP_cuMemHostRegister_v2 = 351,
   OP_cuMemHostUnregister = 352,
+  OP_cuMemImportFromShareableHandle = 353,
   OP_cuMemMap = 354,
+  OP_cuMemMapArrayAsync = 355,
   OP_cuMemPoolCreate = 356,
   OP_cuMemPoolDestroy = 357,
+  OP_cuMemPoolExportPointer = 358,
+  OP_cuMemPoolExportToShareableHandle = 359,
   OP_cuMemPoolGetAccess = 360,
   OP_cuMemPoolGetAttribute = 361,
+  OP_cuMemPoolImportFromShareableHandle = 362,
+  OP_cuMemPoolImportPointer = 363,
   OP_cuMemPoolSetAccess = 364,
   OP_cuMemPoolSetAttribute = 365,
   OP_cuMemPoolTrimTo = 366,
@@ -953,17 +960,25 @@ enum {
   OP_cuMemcpy2DUnaligned_v2 = 382,
   OP_cuMemcpy2D_v2 = 383,
   OP_cuMemcpy3DAsync_v2 = 386,
+  OP_cuMemcpy3DBatchAsync = 387,
+  OP_cuMemcpy3DBatchAsync_v2 = 388,
   OP_cuMemcpy3DPeer = 389,
   OP_cuMemcpy3DPeerAsync = 390,
   OP_cuMemcpy3D_v2 = 391,
   OP_cuMemcpyAsync = 392,
   OP_cuMemcpyAtoA_v2 = 394,
   OP_cuMemcpyAtoD_v2 = 396,
+  OP_cuMemcpyAtoHAsync_v2 = 399,
+  OP_cuMemcpyAtoH_v2 = 400,
+  OP_cuMemcpyBatchAsync = 401,
+  OP_cuMemcpyBatchAsync_v2 = 402,
   OP_cuMemcpyDtoA_v2 = 404,
   OP_cuMemcpyDtoDAsync_v2 = 407,
   OP_cuMemcpyDtoD_v2 = 408,
   OP_cuMemcpyDtoHAsync_v2 = 411,
   OP_cuMemcpyDtoH_v2 = 412,
+  OP_cuMemcpyHtoAAsync_v2 = 415,
+  OP_cuMemcpyHtoA_v2 = 416,
   OP_cuMemcpyHtoDAsync_v2 = 419,
   OP_cuMemcpyHtoD_v2 = 420,
   OP_cuMemcpyPeer = 421,
@@ -989,6 +1004,8 @@ enum {
   OP_cuModuleGetFunction = 447,
   OP_cuModuleGetFunctionCount = 448,
   OP_cuModuleGetGlobal_v2 = 450,
+  OP_cuModuleGetSurfRef = 452,
+  OP_cuModuleGetTexRef = 453,
   OP_cuModuleLoad = 454,
   OP_cuModuleLoadData = 455,
   OP_cuModuleLoadDataEx = 456,
@@ -1044,6 +1061,8 @@ enum {
   OP_cuSurfObjectCreate = 523,
   OP_cuSurfObjectDestroy = 524,
   OP_cuSurfObjectGetResourceDesc = 525,
+  OP_cuSurfRefGetArray = 526,
+  OP_cuSurfRefSetArray = 527,
   OP_cuTensorMapEncodeIm2col = 528,
   OP_cuTensorMapEncodeIm2colWide = 529,
   OP_cuTensorMapEncodeTiled = 530,
@@ -1053,6 +1072,34 @@ enum {
   OP_cuTexObjectGetResourceDesc = 534,
   OP_cuTexObjectGetResourceViewDesc = 535,
   OP_cuTexObjectGetTextureDesc = 536,
+  OP_cuTexRefCreate = 537,
+  OP_cuTexRefDestroy = 538,
+  OP_cuTexRefGetAddressMode = 540,
+  OP_cuTexRefGetAddress_v2 = 541,
+  OP_cuTexRefGetArray = 542,
+  OP_cuTexRefGetBorderColor = 543,
+  OP_cuTexRefGetFilterMode = 544,
+  OP_cuTexRefGetFlags = 545,
+  OP_cuTexRefGetFormat = 546,
+  OP_cuTexRefGetMaxAnisotropy = 547,
+  OP_cuTexRefGetMipmapFilterMode = 548,
+  OP_cuTexRefGetMipmapLevelBias = 549,
+  OP_cuTexRefGetMipmapLevelClamp = 550,
+  OP_cuTexRefGetMipmappedArray = 551,
+  OP_cuTexRefSetAddress2D_v2 = 554,
+  OP_cuTexRefSetAddress2D_v3 = 555,
+  OP_cuTexRefSetAddressMode = 556,
+  OP_cuTexRefSetAddress_v2 = 557,
+  OP_cuTexRefSetArray = 558,
+  OP_cuTexRefSetBorderColor = 559,
+  OP_cuTexRefSetFilterMode = 560,
+  OP_cuTexRefSetFlags = 561,
+  OP_cuTexRefSetFormat = 562,
+  OP_cuTexRefSetMaxAnisotropy = 563,
+  OP_cuTexRefSetMipmapFilterMode = 564,
+  OP_cuTexRefSetMipmapLevelBias = 565,
+  OP_cuTexRefSetMipmapLevelClamp = 566,
+  OP_cuTexRefSetMipmappedArray = 567,
   OP_cuThreadExchangeStreamCaptureMode = 568,
 };
 
@@ -1942,6 +1989,8 @@ struct scuda_bytes8 { uint8_t bytes[8]; };
 struct scuda_bytes64 { uint8_t bytes[64]; };
 
 /* written by hand: calls, and hooks before (0: go on, 1: *r is the answer, 2: go on and ask for an answer) and after success */
+void scuda_post_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray);
+void scuda_post_cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArray);
 void scuda_post_cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev);
 void scuda_post_cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev);
 void scuda_post_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t numParams, uint32_t flags, int32_t dev);
@@ -1962,10 +2011,10 @@ int32_t scuda_hand_cuCtxPopCurrent(uint64_t *pctx);
 int32_t scuda_hand_cuCtxPopCurrent_v2(uint64_t *pctx);
 int32_t scuda_hand_cuCtxPushCurrent(uint64_t ctx);
 int32_t scuda_hand_cuCtxPushCurrent_v2(uint64_t ctx);
+int scuda_pre_cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent, int32_t *r);
 int32_t scuda_hand_cuCtxSetCurrent(uint64_t ctx);
 void scuda_post_cuCtxSetLimit(int32_t limit, uint64_t value);
 int scuda_pre_cuCtxSynchronize(int32_t *r);
-void scuda_post_cuCtxSynchronize(void);
 void scuda_post_cuCtxSynchronize_v2(uint64_t ctx);
 int32_t scuda_hand_cuDeviceComputeCapability(int32_t *major, int32_t *minor, int32_t dev);
 int32_t scuda_hand_cuDeviceGet(int32_t *device, int32_t ordinal);
@@ -1989,7 +2038,10 @@ int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags);
 int32_t scuda_hand_cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev);
 int32_t scuda_hand_cuDriverGetVersion(int32_t *driverVersion);
 int scuda_pre_cuEventCreate(uint64_t *phEvent, uint32_t Flags, int32_t *r);
-void scuda_post_cuEventSynchronize(uint64_t hEvent);
+int scuda_pre_cuEventQuery(uint64_t hEvent, int32_t *r);
+int scuda_pre_cuEventRecord(uint64_t hEvent, uint64_t hStream, uint32_t ptds, int32_t *r);
+int scuda_pre_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uint32_t flags, uint32_t ptds, int32_t *r);
+int scuda_pre_cuEventSynchronize(uint64_t hEvent, int32_t *r);
 int32_t scuda_hand_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc);
 int32_t scuda_hand_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc);
 int32_t scuda_hand_cuFuncGetName(void **name, uint64_t hfunc);
@@ -2016,6 +2068,8 @@ void scuda_post_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, con
 int32_t scuda_hand_cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams);
 int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams);
 int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags);
+int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event, int32_t *r);
+int scuda_pre_cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event, int32_t *r);
 int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
 int32_t scuda_hand_cuGraphExecKernelNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
 int32_t scuda_hand_cuGraphExecKernelNodeSetParams_v2(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
@@ -2036,6 +2090,10 @@ int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodePa
 int scuda_pre_cuGraphNodeGetType(uint64_t hNode, int32_t *type, int32_t *r);
 int32_t scuda_hand_cuGraphNodeSetParams(uint64_t hNode, void *nodeParams);
 int32_t scuda_hand_cuInit(uint32_t Flags);
+void scuda_post_cuIpcCloseMemHandle(uint64_t dptr);
+int scuda_pre_cuIpcGetEventHandle(void *pHandle, uint64_t event, int32_t *r);
+void scuda_post_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags);
+void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags);
 int32_t scuda_hand_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev);
 int32_t scuda_hand_cuKernelGetFunction(uint64_t *pFunc, uint64_t kernel);
 int32_t scuda_hand_cuKernelGetLibrary(uint64_t *pLib, uint64_t kernel);
@@ -2060,6 +2118,7 @@ void scuda_post_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint6
 int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
 void scuda_post_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes);
 void scuda_post_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize);
+int32_t scuda_hand_cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags);
 void scuda_post_cuMemFreeAsync(uint64_t dptr, uint64_t hStream);
 int32_t scuda_hand_cuMemFreeHost(void *p);
 void scuda_post_cuMemFree_v2(uint64_t dptr);
@@ -2070,25 +2129,41 @@ int32_t scuda_hand_cuMemHostGetFlags(uint32_t *pFlags, void *p);
 int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytesize, uint32_t Flags);
 int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytesize, uint32_t Flags);
 int32_t scuda_hand_cuMemHostUnregister(void *p);
+int32_t scuda_hand_cuMemImportFromShareableHandle(uint64_t *handle, void *osHandle, int32_t shHandleType);
 void scuda_post_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags);
+void scuda_post_cuMemPoolDestroy(uint64_t pool);
+int32_t scuda_hand_cuMemPoolExportToShareableHandle(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags);
 int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value);
+int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags);
+void scuda_post_cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData);
 int32_t scuda_hand_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value);
+void scuda_post_cuMemRelease(uint64_t handle);
 void scuda_post_cuMemUnmap(uint64_t ptr, uint64_t size);
 int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t ByteCount, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy2DUnaligned_v2(const void *pCopy, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy2D_v2(const void *pCopy, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemcpy3DBatchAsync(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemcpy3DBatchAsync_v2(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy3DPeer(const void *pCopy, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy3DPeerAsync(const void *pCopy, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy3D_v2(const void *pCopy, uint32_t ptds);
 int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t ByteCount, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemcpyAtoHAsync_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemcpyAtoH_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint32_t ptds);
+int32_t scuda_hand_cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream, uint32_t ptds);
 int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemcpyDtoH_v2(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint32_t ptds);
+int32_t scuda_hand_cuMemcpyHtoAAsync_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemcpyHtoA_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint32_t ptds);
 int32_t scuda_hand_cuMemcpyHtoDAsync_v2(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint32_t ptds);
+int scuda_pre_cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint32_t ptds, int32_t *r);
+int scuda_pre_cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuMemsetD16_v2(uint64_t dstDevice, uint16_t us, uint64_t N, uint32_t ptds, int32_t *r);
 int scuda_pre_cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream, uint32_t ptds, int32_t *r);
@@ -2133,7 +2208,8 @@ void scuda_post_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph);
 int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out, uint32_t ptds);
 int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out, uint32_t ptds);
 int scuda_pre_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus, uint32_t ptds, int32_t *r);
-void scuda_post_cuStreamSynchronize(uint64_t hStream);
+int scuda_pre_cuStreamQuery(uint64_t hStream, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamSynchronize(uint64_t hStream, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode);
 
 /* generated encodings; flags: SCUDA_PTDS, SCUDA_ANSWER */
@@ -2277,10 +2353,13 @@ int32_t scuda_wire_cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, in
 int32_t scuda_wire_cuMemGetInfo_v2(uint64_t *free, uint64_t *total, uint32_t how);
 int32_t scuda_wire_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, uint32_t how);
 int32_t scuda_wire_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags, uint32_t how);
+int32_t scuda_wire_cuMemMapArrayAsync(void *mapInfoList, uint32_t count, uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuMemPoolCreate(uint64_t *pool, const void *poolProps, uint32_t how);
 int32_t scuda_wire_cuMemPoolDestroy(uint64_t pool, uint32_t how);
+int32_t scuda_wire_cuMemPoolExportPointer(void *shareData_out, uint64_t ptr, uint32_t how);
 int32_t scuda_wire_cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *location, uint32_t how);
 int32_t scuda_wire_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t how);
+int32_t scuda_wire_cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData, uint32_t how);
 int32_t scuda_wire_cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t count, uint32_t how);
 int32_t scuda_wire_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t how);
 int32_t scuda_wire_cuMemPoolTrimTo(uint64_t pool, uint64_t minBytesToKeep, uint32_t how);
@@ -2320,6 +2399,8 @@ int32_t scuda_wire_cuMipmappedArrayDestroy(uint64_t hMipmappedArray, uint32_t ho
 int32_t scuda_wire_cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMipmappedArray, uint32_t level, uint32_t how);
 int32_t scuda_wire_cuMipmappedArrayGetMemoryRequirements(void *memoryRequirements, uint64_t mipmap, int32_t device, uint32_t how);
 int32_t scuda_wire_cuMipmappedArrayGetSparseProperties(void *sparseProperties, uint64_t mipmap, uint32_t how);
+int32_t scuda_wire_cuModuleGetSurfRef(uint64_t *pSurfRef, uint64_t hmod, const char *name, uint32_t how);
+int32_t scuda_wire_cuModuleGetTexRef(uint64_t *pTexRef, uint64_t hmod, const char *name, uint32_t how);
 int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t how);
 int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize, uint32_t how);
 int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t how);
@@ -2362,6 +2443,8 @@ int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint6
 int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc, uint32_t how);
 int32_t scuda_wire_cuSurfObjectDestroy(uint64_t surfObject, uint32_t how);
 int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObject, uint32_t how);
+int32_t scuda_wire_cuSurfRefGetArray(uint64_t *phArray, uint64_t hSurfRef, uint32_t how);
+int32_t scuda_wire_cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags, uint32_t how);
 int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how);
 int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how);
 int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how);
@@ -2371,4 +2454,32 @@ int32_t scuda_wire_cuTexObjectDestroy(uint64_t texObject, uint32_t how);
 int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject, uint32_t how);
 int32_t scuda_wire_cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t texObject, uint32_t how);
 int32_t scuda_wire_cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject, uint32_t how);
+int32_t scuda_wire_cuTexRefCreate(uint64_t *pTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefDestroy(uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int32_t dim, uint32_t how);
+int32_t scuda_wire_cuTexRefGetAddress_v2(uint64_t *pdptr, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetArray(uint64_t *phArray, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetBorderColor(float *pBorderColor, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetFilterMode(int32_t *pfm, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetFlags(uint32_t *pFlags, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetFormat(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetMaxAnisotropy(int32_t *pmaxAniso, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetMipmapFilterMode(int32_t *pfm, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetMipmapLevelBias(float *pbias, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefGetMipmappedArray(uint64_t *phMipmappedArray, uint64_t hTexRef, uint32_t how);
+int32_t scuda_wire_cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch, uint32_t how);
+int32_t scuda_wire_cuTexRefSetAddress2D_v3(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch, uint32_t how);
+int32_t scuda_wire_cuTexRefSetAddressMode(uint64_t hTexRef, int32_t dim, int32_t am, uint32_t how);
+int32_t scuda_wire_cuTexRefSetAddress_v2(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes, uint32_t how);
+int32_t scuda_wire_cuTexRefSetArray(uint64_t hTexRef, uint64_t hArray, uint32_t Flags, uint32_t how);
+int32_t scuda_wire_cuTexRefSetBorderColor(uint64_t hTexRef, float *pBorderColor, uint32_t how);
+int32_t scuda_wire_cuTexRefSetFilterMode(uint64_t hTexRef, int32_t fm, uint32_t how);
+int32_t scuda_wire_cuTexRefSetFlags(uint64_t hTexRef, uint32_t Flags, uint32_t how);
+int32_t scuda_wire_cuTexRefSetFormat(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents, uint32_t how);
+int32_t scuda_wire_cuTexRefSetMaxAnisotropy(uint64_t hTexRef, uint32_t maxAniso, uint32_t how);
+int32_t scuda_wire_cuTexRefSetMipmapFilterMode(uint64_t hTexRef, int32_t fm, uint32_t how);
+int32_t scuda_wire_cuTexRefSetMipmapLevelBias(uint64_t hTexRef, float bias, uint32_t how);
+int32_t scuda_wire_cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp, uint32_t how);
+int32_t scuda_wire_cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags, uint32_t how);
 #endif

@@ -12,6 +12,7 @@ SCUDA_EXPORT int32_t cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocate
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pAllocateArray))scuda_divert(I_cuArray3DCreate_v2))(pHandle, pAllocateArray);
   int32_t r;
   r = scuda_wire_cuArray3DCreate_v2(pHandle, pAllocateArray, 0);
+  if (!r) scuda_post_cuArray3DCreate_v2(pHandle, pAllocateArray);
   return r;
 }
 
@@ -40,6 +41,7 @@ SCUDA_EXPORT int32_t cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateAr
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pAllocateArray))scuda_divert(I_cuArrayCreate_v2))(pHandle, pAllocateArray);
   int32_t r;
   r = scuda_wire_cuArrayCreate_v2(pHandle, pAllocateArray, 0);
+  if (!r) scuda_post_cuArrayCreate_v2(pHandle, pAllocateArray);
   return r;
 }
 
@@ -338,7 +340,9 @@ SCUDA_EXPORT int32_t cuCtxPushCurrent_v2(uint64_t ctx) {
 SCUDA_EXPORT int32_t cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hCtx, uint64_t hEvent))scuda_divert(I_cuCtxRecordEvent))(hCtx, hEvent);
   int32_t r;
-  r = scuda_wire_cuCtxRecordEvent(hCtx, hEvent, 0);
+  int pre = scuda_pre_cuCtxRecordEvent(hCtx, hEvent, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuCtxRecordEvent(hCtx, hEvent, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
@@ -389,7 +393,6 @@ SCUDA_EXPORT int32_t cuCtxSynchronize(void) {
   int pre = scuda_pre_cuCtxSynchronize(&r);
   if (pre == 1) return r;
   r = scuda_wire_cuCtxSynchronize((pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  if (!r) scuda_post_cuCtxSynchronize();
   return r;
 }
 
@@ -817,43 +820,54 @@ SCUDA_EXPORT int32_t cuEventElapsedTime_v2(float *pMilliseconds, uint64_t hStart
 SCUDA_EXPORT int32_t cuEventQuery(uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent))scuda_divert(I_cuEventQuery))(hEvent);
   int32_t r;
-  r = scuda_wire_cuEventQuery(hEvent, 0);
+  int pre = scuda_pre_cuEventQuery(hEvent, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuEventQuery(hEvent, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuEventRecord(uint64_t hEvent, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream))scuda_divert(I_cuEventRecord))(hEvent, hStream);
   int32_t r;
-  r = scuda_wire_cuEventRecord(hEvent, hStream, 0);
+  int pre = scuda_pre_cuEventRecord(hEvent, hStream, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuEventRecord(hEvent, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream, uint32_t flags))scuda_divert(I_cuEventRecordWithFlags))(hEvent, hStream, flags);
   int32_t r;
-  r = scuda_wire_cuEventRecordWithFlags(hEvent, hStream, flags, 0);
+  int pre = scuda_pre_cuEventRecordWithFlags(hEvent, hStream, flags, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuEventRecordWithFlags(hEvent, hStream, flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuEventRecordWithFlags_ptsz(uint64_t hEvent, uint64_t hStream, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream, uint32_t flags))scuda_divert(I_cuEventRecordWithFlags_ptsz))(hEvent, hStream, flags);
   int32_t r;
-  r = scuda_wire_cuEventRecordWithFlags(hEvent, hStream, flags, SCUDA_PTDS);
+  int pre = scuda_pre_cuEventRecordWithFlags(hEvent, hStream, flags, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuEventRecordWithFlags(hEvent, hStream, flags, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuEventRecord_ptsz(uint64_t hEvent, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream))scuda_divert(I_cuEventRecord_ptsz))(hEvent, hStream);
   int32_t r;
-  r = scuda_wire_cuEventRecord(hEvent, hStream, SCUDA_PTDS);
+  int pre = scuda_pre_cuEventRecord(hEvent, hStream, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuEventRecord(hEvent, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuEventSynchronize(uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent))scuda_divert(I_cuEventSynchronize))(hEvent);
   int32_t r;
-  r = scuda_wire_cuEventSynchronize(hEvent, 0);
-  if (!r) scuda_post_cuEventSynchronize(hEvent);
+  int pre = scuda_pre_cuEventSynchronize(hEvent, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuEventSynchronize(hEvent, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
@@ -1354,7 +1368,9 @@ SCUDA_EXPORT int32_t cuGraphEventRecordNodeGetEvent(uint64_t hNode, uint64_t *ev
 SCUDA_EXPORT int32_t cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t event))scuda_divert(I_cuGraphEventRecordNodeSetEvent))(hNode, event);
   int32_t r;
-  r = scuda_wire_cuGraphEventRecordNodeSetEvent(hNode, event, 0);
+  int pre = scuda_pre_cuGraphEventRecordNodeSetEvent(hNode, event, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphEventRecordNodeSetEvent(hNode, event, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
@@ -1397,7 +1413,9 @@ SCUDA_EXPORT int32_t cuGraphExecDestroy(uint64_t hGraphExec) {
 SCUDA_EXPORT int32_t cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, uint64_t event))scuda_divert(I_cuGraphExecEventRecordNodeSetEvent))(hGraphExec, hNode, event);
   int32_t r;
-  r = scuda_wire_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event, 0);
+  int pre = scuda_pre_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
@@ -2011,13 +2029,16 @@ SCUDA_EXPORT int32_t cuIpcCloseMemHandle(uint64_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dptr))scuda_divert(I_cuIpcCloseMemHandle))(dptr);
   int32_t r;
   r = scuda_wire_cuIpcCloseMemHandle(dptr, 0);
+  if (!r) scuda_post_cuIpcCloseMemHandle(dptr);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuIpcGetEventHandle(void *pHandle, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pHandle, uint64_t event))scuda_divert(I_cuIpcGetEventHandle))(pHandle, event);
   int32_t r;
-  r = scuda_wire_cuIpcGetEventHandle(pHandle, event, 0);
+  int pre = scuda_pre_cuIpcGetEventHandle(pHandle, event, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuIpcGetEventHandle(pHandle, event, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
@@ -2039,6 +2060,7 @@ SCUDA_EXPORT int32_t cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 ha
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags))scuda_divert(I_cuIpcOpenMemHandle))(pdptr, handle, Flags);
   int32_t r;
   r = scuda_wire_cuIpcOpenMemHandle(pdptr, handle, Flags, 0);
+  if (!r) scuda_post_cuIpcOpenMemHandle(pdptr, handle, Flags);
   return r;
 }
 
@@ -2046,6 +2068,7 @@ SCUDA_EXPORT int32_t cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags))scuda_divert(I_cuIpcOpenMemHandle_v2))(pdptr, handle, Flags);
   int32_t r;
   r = scuda_wire_cuIpcOpenMemHandle_v2(pdptr, handle, Flags, 0);
+  if (!r) scuda_post_cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
   return r;
 }
 
@@ -2461,7 +2484,7 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync(void *paramsArray, uint64_t count
   (void)flags;
   (void)errorIndex;
   (void)stream;
-  return scuda_missing(I_cuMemBatchDecompressAsync);
+  return scuda_unsupported(I_cuMemBatchDecompressAsync, "decompression engines of GPUs after the H200");
 }
 
 SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t count, uint32_t flags, uint64_t *errorIndex, uint64_t stream) {
@@ -2471,7 +2494,7 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t 
   (void)flags;
   (void)errorIndex;
   (void)stream;
-  return scuda_missing(I_cuMemBatchDecompressAsync_ptsz);
+  return scuda_unsupported(I_cuMemBatchDecompressAsync_ptsz, "decompression engines of GPUs after the H200");
 }
 
 SCUDA_EXPORT int32_t cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags) {
@@ -2529,11 +2552,7 @@ SCUDA_EXPORT int32_t cuMemDiscardBatchAsync_ptsz(uint64_t *dptrs, uint64_t *size
 
 SCUDA_EXPORT int32_t cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags))scuda_divert(I_cuMemExportToShareableHandle))(shareableHandle, handle, handleType, flags);
-  (void)shareableHandle;
-  (void)handle;
-  (void)handleType;
-  (void)flags;
-  return scuda_missing(I_cuMemExportToShareableHandle);
+  return scuda_hand_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
 }
 
 SCUDA_EXPORT int32_t cuMemFree(uint32_t dptr) {
@@ -2645,7 +2664,7 @@ SCUDA_EXPORT int32_t cuMemGetHandleForAddressRange(void *handle, uint64_t dptr, 
   (void)size;
   (void)handleType;
   (void)flags;
-  return scuda_missing(I_cuMemGetHandleForAddressRange);
+  return scuda_unsupported(I_cuMemGetHandleForAddressRange, "a dma-buf stands for memory of the GPU's machine and cannot leave it");
 }
 
 SCUDA_EXPORT int32_t cuMemGetInfo(uint32_t *free, uint32_t *total) {
@@ -2709,10 +2728,7 @@ SCUDA_EXPORT int32_t cuMemHostUnregister(void *p) {
 
 SCUDA_EXPORT int32_t cuMemImportFromShareableHandle(uint64_t *handle, void *osHandle, int32_t shHandleType) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, void *osHandle, int32_t shHandleType))scuda_divert(I_cuMemImportFromShareableHandle))(handle, osHandle, shHandleType);
-  (void)handle;
-  (void)osHandle;
-  (void)shHandleType;
-  return scuda_missing(I_cuMemImportFromShareableHandle);
+  return scuda_hand_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
 }
 
 SCUDA_EXPORT int32_t cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags) {
@@ -2725,18 +2741,16 @@ SCUDA_EXPORT int32_t cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint
 
 SCUDA_EXPORT int32_t cuMemMapArrayAsync(void *mapInfoList, uint32_t count, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *mapInfoList, uint32_t count, uint64_t hStream))scuda_divert(I_cuMemMapArrayAsync))(mapInfoList, count, hStream);
-  (void)mapInfoList;
-  (void)count;
-  (void)hStream;
-  return scuda_missing(I_cuMemMapArrayAsync);
+  int32_t r;
+  r = scuda_wire_cuMemMapArrayAsync(mapInfoList, count, hStream, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuMemMapArrayAsync_ptsz(void *mapInfoList, uint32_t count, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *mapInfoList, uint32_t count, uint64_t hStream))scuda_divert(I_cuMemMapArrayAsync_ptsz))(mapInfoList, count, hStream);
-  (void)mapInfoList;
-  (void)count;
-  (void)hStream;
-  return scuda_missing(I_cuMemMapArrayAsync_ptsz);
+  int32_t r;
+  r = scuda_wire_cuMemMapArrayAsync(mapInfoList, count, hStream, SCUDA_PTDS);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuMemPoolCreate(uint64_t *pool, const void *poolProps) {
@@ -2750,23 +2764,20 @@ SCUDA_EXPORT int32_t cuMemPoolDestroy(uint64_t pool) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t pool))scuda_divert(I_cuMemPoolDestroy))(pool);
   int32_t r;
   r = scuda_wire_cuMemPoolDestroy(pool, 0);
+  if (!r) scuda_post_cuMemPoolDestroy(pool);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuMemPoolExportPointer(void *shareData_out, uint64_t ptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *shareData_out, uint64_t ptr))scuda_divert(I_cuMemPoolExportPointer))(shareData_out, ptr);
-  (void)shareData_out;
-  (void)ptr;
-  return scuda_missing(I_cuMemPoolExportPointer);
+  int32_t r;
+  r = scuda_wire_cuMemPoolExportPointer(shareData_out, ptr, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuMemPoolExportToShareableHandle(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags))scuda_divert(I_cuMemPoolExportToShareableHandle))(handle_out, pool, handleType, flags);
-  (void)handle_out;
-  (void)pool;
-  (void)handleType;
-  (void)flags;
-  return scuda_missing(I_cuMemPoolExportToShareableHandle);
+  return scuda_hand_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *location) {
@@ -2783,19 +2794,15 @@ SCUDA_EXPORT int32_t cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *va
 
 SCUDA_EXPORT int32_t cuMemPoolImportFromShareableHandle(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags))scuda_divert(I_cuMemPoolImportFromShareableHandle))(pool_out, handle, handleType, flags);
-  (void)pool_out;
-  (void)handle;
-  (void)handleType;
-  (void)flags;
-  return scuda_missing(I_cuMemPoolImportFromShareableHandle);
+  return scuda_hand_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *ptr_out, uint64_t pool, void *shareData))scuda_divert(I_cuMemPoolImportPointer))(ptr_out, pool, shareData);
-  (void)ptr_out;
-  (void)pool;
-  (void)shareData;
-  return scuda_missing(I_cuMemPoolImportPointer);
+  int32_t r;
+  r = scuda_wire_cuMemPoolImportPointer(ptr_out, pool, shareData, 0);
+  if (!r) scuda_post_cuMemPoolImportPointer(ptr_out, pool, shareData);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t count) {
@@ -2906,6 +2913,7 @@ SCUDA_EXPORT int32_t cuMemRelease(uint64_t handle) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t handle))scuda_divert(I_cuMemRelease))(handle);
   int32_t r;
   r = scuda_wire_cuMemRelease(handle, 0);
+  if (!r) scuda_post_cuMemRelease(handle);
   return r;
 }
 
@@ -3017,40 +3025,22 @@ SCUDA_EXPORT int32_t cuMemcpy3DAsync_v2_ptsz(const void *pCopy, uint64_t hStream
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync))(numOps, opList, failIdx, flags, hStream);
-  (void)numOps;
-  (void)opList;
-  (void)failIdx;
-  (void)flags;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpy3DBatchAsync);
+  return scuda_hand_cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync_ptsz(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync_ptsz))(numOps, opList, failIdx, flags, hStream);
-  (void)numOps;
-  (void)opList;
-  (void)failIdx;
-  (void)flags;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpy3DBatchAsync_ptsz);
+  return scuda_hand_cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync_v2(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync_v2))(numOps, opList, flags, hStream);
-  (void)numOps;
-  (void)opList;
-  (void)flags;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpy3DBatchAsync_v2);
+  return scuda_hand_cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync_v2_ptsz(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync_v2_ptsz))(numOps, opList, flags, hStream);
-  (void)numOps;
-  (void)opList;
-  (void)flags;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpy3DBatchAsync_v2_ptsz);
+  return scuda_hand_cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DPeer(const void *pCopy) {
@@ -3161,94 +3151,42 @@ SCUDA_EXPORT int32_t cuMemcpyAtoHAsync(void *dstHost, uint64_t srcArray, uint32_
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyAtoHAsync_v2))(dstHost, srcArray, srcOffset, ByteCount, hStream);
-  (void)dstHost;
-  (void)srcArray;
-  (void)srcOffset;
-  (void)ByteCount;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyAtoHAsync_v2);
+  return scuda_hand_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyAtoHAsync_v2_ptsz))(dstHost, srcArray, srcOffset, ByteCount, hStream);
-  (void)dstHost;
-  (void)srcArray;
-  (void)srcOffset;
-  (void)ByteCount;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyAtoHAsync_v2_ptsz);
+  return scuda_hand_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoH_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoH_v2))(dstHost, srcArray, srcOffset, ByteCount);
-  (void)dstHost;
-  (void)srcArray;
-  (void)srcOffset;
-  (void)ByteCount;
-  return scuda_missing(I_cuMemcpyAtoH_v2);
+  return scuda_hand_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoH_v2_ptds(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoH_v2_ptds))(dstHost, srcArray, srcOffset, ByteCount);
-  (void)dstHost;
-  (void)srcArray;
-  (void)srcOffset;
-  (void)ByteCount;
-  return scuda_missing(I_cuMemcpyAtoH_v2_ptds);
+  return scuda_hand_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
-  (void)dsts;
-  (void)srcs;
-  (void)sizes;
-  (void)count;
-  (void)attrs;
-  (void)attrsIdxs;
-  (void)numAttrs;
-  (void)failIdx;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyBatchAsync);
+  return scuda_hand_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync_ptsz(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync_ptsz))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
-  (void)dsts;
-  (void)srcs;
-  (void)sizes;
-  (void)count;
-  (void)attrs;
-  (void)attrsIdxs;
-  (void)numAttrs;
-  (void)failIdx;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyBatchAsync_ptsz);
+  return scuda_hand_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync_v2))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
-  (void)dsts;
-  (void)srcs;
-  (void)sizes;
-  (void)count;
-  (void)attrs;
-  (void)attrsIdxs;
-  (void)numAttrs;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyBatchAsync_v2);
+  return scuda_hand_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync_v2_ptsz(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync_v2_ptsz))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
-  (void)dsts;
-  (void)srcs;
-  (void)sizes;
-  (void)count;
-  (void)attrs;
-  (void)attrsIdxs;
-  (void)numAttrs;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyBatchAsync_v2_ptsz);
+  return scuda_hand_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoA(uint64_t dstArray, uint32_t dstOffset, uint32_t srcDevice, uint32_t ByteCount) {
@@ -3385,40 +3323,22 @@ SCUDA_EXPORT int32_t cuMemcpyHtoAAsync(uint64_t dstArray, uint32_t dstOffset, co
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyHtoAAsync_v2))(dstArray, dstOffset, srcHost, ByteCount, hStream);
-  (void)dstArray;
-  (void)dstOffset;
-  (void)srcHost;
-  (void)ByteCount;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyHtoAAsync_v2);
+  return scuda_hand_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync_v2_ptsz(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyHtoAAsync_v2_ptsz))(dstArray, dstOffset, srcHost, ByteCount, hStream);
-  (void)dstArray;
-  (void)dstOffset;
-  (void)srcHost;
-  (void)ByteCount;
-  (void)hStream;
-  return scuda_missing(I_cuMemcpyHtoAAsync_v2_ptsz);
+  return scuda_hand_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoA_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount))scuda_divert(I_cuMemcpyHtoA_v2))(dstArray, dstOffset, srcHost, ByteCount);
-  (void)dstArray;
-  (void)dstOffset;
-  (void)srcHost;
-  (void)ByteCount;
-  return scuda_missing(I_cuMemcpyHtoA_v2);
+  return scuda_hand_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount, 0);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount))scuda_divert(I_cuMemcpyHtoA_v2_ptds))(dstArray, dstOffset, srcHost, ByteCount);
-  (void)dstArray;
-  (void)dstOffset;
-  (void)srcHost;
-  (void)ByteCount;
-  return scuda_missing(I_cuMemcpyHtoA_v2_ptds);
+  return scuda_hand_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount, SCUDA_PTDS);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoD(uint32_t dstDevice, const void *srcHost, uint32_t ByteCount) {
@@ -3461,28 +3381,36 @@ SCUDA_EXPORT int32_t cuMemcpyHtoD_v2_ptds(uint64_t dstDevice, const void *srcHos
 SCUDA_EXPORT int32_t cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount))scuda_divert(I_cuMemcpyPeer))(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   int32_t r;
-  r = scuda_wire_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, 0);
+  int pre = scuda_pre_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyPeerAsync))(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   int32_t r;
-  r = scuda_wire_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, 0);
+  int pre = scuda_pre_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeerAsync_ptsz(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyPeerAsync_ptsz))(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   int32_t r;
-  r = scuda_wire_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, SCUDA_PTDS);
+  int pre = scuda_pre_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeer_ptds(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount))scuda_divert(I_cuMemcpyPeer_ptds))(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   int32_t r;
-  r = scuda_wire_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, SCUDA_PTDS);
+  int pre = scuda_pre_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
@@ -3832,18 +3760,16 @@ SCUDA_EXPORT int32_t cuModuleGetLoadingMode(int32_t *mode) {
 
 SCUDA_EXPORT int32_t cuModuleGetSurfRef(uint64_t *pSurfRef, uint64_t hmod, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pSurfRef, uint64_t hmod, const char *name))scuda_divert(I_cuModuleGetSurfRef))(pSurfRef, hmod, name);
-  (void)pSurfRef;
-  (void)hmod;
-  (void)name;
-  return scuda_missing(I_cuModuleGetSurfRef);
+  int32_t r;
+  r = scuda_wire_cuModuleGetSurfRef(pSurfRef, hmod, name, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuModuleGetTexRef(uint64_t *pTexRef, uint64_t hmod, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pTexRef, uint64_t hmod, const char *name))scuda_divert(I_cuModuleGetTexRef))(pTexRef, hmod, name);
-  (void)pTexRef;
-  (void)hmod;
-  (void)name;
-  return scuda_missing(I_cuModuleGetTexRef);
+  int32_t r;
+  r = scuda_wire_cuModuleGetTexRef(pTexRef, hmod, name, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuModuleLoad(uint64_t *module, const char *fname) {
@@ -4407,14 +4333,18 @@ SCUDA_EXPORT int32_t cuStreamIsCapturing_ptsz(uint64_t hStream, int32_t *capture
 SCUDA_EXPORT int32_t cuStreamQuery(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamQuery))(hStream);
   int32_t r;
-  r = scuda_wire_cuStreamQuery(hStream, 0);
+  int pre = scuda_pre_cuStreamQuery(hStream, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuStreamQuery(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuStreamQuery_ptsz(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamQuery_ptsz))(hStream);
   int32_t r;
-  r = scuda_wire_cuStreamQuery(hStream, SCUDA_PTDS);
+  int pre = scuda_pre_cuStreamQuery(hStream, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuStreamQuery(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
@@ -4435,16 +4365,18 @@ SCUDA_EXPORT int32_t cuStreamSetAttribute_ptsz(uint64_t hStream, int32_t attr, c
 SCUDA_EXPORT int32_t cuStreamSynchronize(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamSynchronize))(hStream);
   int32_t r;
-  r = scuda_wire_cuStreamSynchronize(hStream, 0);
-  if (!r) scuda_post_cuStreamSynchronize(hStream);
+  int pre = scuda_pre_cuStreamSynchronize(hStream, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuStreamSynchronize(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuStreamSynchronize_ptsz(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamSynchronize_ptsz))(hStream);
   int32_t r;
-  r = scuda_wire_cuStreamSynchronize(hStream, SCUDA_PTDS);
-  if (!r) scuda_post_cuStreamSynchronize(hStream);
+  int pre = scuda_pre_cuStreamSynchronize(hStream, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuStreamSynchronize(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 
@@ -4625,17 +4557,16 @@ SCUDA_EXPORT int32_t cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfOb
 
 SCUDA_EXPORT int32_t cuSurfRefGetArray(uint64_t *phArray, uint64_t hSurfRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phArray, uint64_t hSurfRef))scuda_divert(I_cuSurfRefGetArray))(phArray, hSurfRef);
-  (void)phArray;
-  (void)hSurfRef;
-  return scuda_missing(I_cuSurfRefGetArray);
+  int32_t r;
+  r = scuda_wire_cuSurfRefGetArray(phArray, hSurfRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags))scuda_divert(I_cuSurfRefSetArray))(hSurfRef, hArray, Flags);
-  (void)hSurfRef;
-  (void)hArray;
-  (void)Flags;
-  return scuda_missing(I_cuSurfRefSetArray);
+  int32_t r;
+  r = scuda_wire_cuSurfRefSetArray(hSurfRef, hArray, Flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
@@ -4703,14 +4634,16 @@ SCUDA_EXPORT int32_t cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObjec
 
 SCUDA_EXPORT int32_t cuTexRefCreate(uint64_t *pTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pTexRef))scuda_divert(I_cuTexRefCreate))(pTexRef);
-  (void)pTexRef;
-  return scuda_missing(I_cuTexRefCreate);
+  int32_t r;
+  r = scuda_wire_cuTexRefCreate(pTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefDestroy(uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef))scuda_divert(I_cuTexRefDestroy))(hTexRef);
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefDestroy);
+  int32_t r;
+  r = scuda_wire_cuTexRefDestroy(hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddress(uint32_t *pdptr, uint64_t hTexRef) {
@@ -4722,89 +4655,86 @@ SCUDA_EXPORT int32_t cuTexRefGetAddress(uint32_t *pdptr, uint64_t hTexRef) {
 
 SCUDA_EXPORT int32_t cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int32_t dim) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pam, uint64_t hTexRef, int32_t dim))scuda_divert(I_cuTexRefGetAddressMode))(pam, hTexRef, dim);
-  (void)pam;
-  (void)hTexRef;
-  (void)dim;
-  return scuda_missing(I_cuTexRefGetAddressMode);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetAddressMode(pam, hTexRef, dim, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddress_v2(uint64_t *pdptr, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pdptr, uint64_t hTexRef))scuda_divert(I_cuTexRefGetAddress_v2))(pdptr, hTexRef);
-  (void)pdptr;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetAddress_v2);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetAddress_v2(pdptr, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetArray(uint64_t *phArray, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phArray, uint64_t hTexRef))scuda_divert(I_cuTexRefGetArray))(phArray, hTexRef);
-  (void)phArray;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetArray);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetArray(phArray, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetBorderColor(float *pBorderColor, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pBorderColor, uint64_t hTexRef))scuda_divert(I_cuTexRefGetBorderColor))(pBorderColor, hTexRef);
-  (void)pBorderColor;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetBorderColor);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetBorderColor(pBorderColor, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFilterMode(int32_t *pfm, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pfm, uint64_t hTexRef))scuda_divert(I_cuTexRefGetFilterMode))(pfm, hTexRef);
-  (void)pfm;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetFilterMode);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetFilterMode(pfm, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFlags(uint32_t *pFlags, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *pFlags, uint64_t hTexRef))scuda_divert(I_cuTexRefGetFlags))(pFlags, hTexRef);
-  (void)pFlags;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetFlags);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetFlags(pFlags, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFormat(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef))scuda_divert(I_cuTexRefGetFormat))(pFormat, pNumChannels, hTexRef);
-  (void)pFormat;
-  (void)pNumChannels;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetFormat);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetFormat(pFormat, pNumChannels, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMaxAnisotropy(int32_t *pmaxAniso, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pmaxAniso, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMaxAnisotropy))(pmaxAniso, hTexRef);
-  (void)pmaxAniso;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetMaxAnisotropy);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetMaxAnisotropy(pmaxAniso, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapFilterMode(int32_t *pfm, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pfm, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmapFilterMode))(pfm, hTexRef);
-  (void)pfm;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetMipmapFilterMode);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetMipmapFilterMode(pfm, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelBias(float *pbias, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pbias, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmapLevelBias))(pbias, hTexRef);
-  (void)pbias;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetMipmapLevelBias);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetMipmapLevelBias(pbias, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmapLevelClamp))(pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef);
-  (void)pminMipmapLevelClamp;
-  (void)pmaxMipmapLevelClamp;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetMipmapLevelClamp);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetMipmapLevelClamp(pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmappedArray(uint64_t *phMipmappedArray, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phMipmappedArray, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmappedArray))(phMipmappedArray, hTexRef);
-  (void)phMipmappedArray;
-  (void)hTexRef;
-  return scuda_missing(I_cuTexRefGetMipmappedArray);
+  int32_t r;
+  r = scuda_wire_cuTexRefGetMipmappedArray(phMipmappedArray, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress(uint32_t *ByteOffset, uint64_t hTexRef, uint32_t dptr, uint32_t bytes) {
@@ -4827,111 +4757,100 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, ui
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch))scuda_divert(I_cuTexRefSetAddress2D_v2))(hTexRef, desc, dptr, Pitch);
-  (void)hTexRef;
-  (void)desc;
-  (void)dptr;
-  (void)Pitch;
-  return scuda_missing(I_cuTexRefSetAddress2D_v2);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetAddress2D_v2(hTexRef, desc, dptr, Pitch, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v3(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch))scuda_divert(I_cuTexRefSetAddress2D_v3))(hTexRef, desc, dptr, Pitch);
-  (void)hTexRef;
-  (void)desc;
-  (void)dptr;
-  (void)Pitch;
-  return scuda_missing(I_cuTexRefSetAddress2D_v3);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetAddress2D_v3(hTexRef, desc, dptr, Pitch, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddressMode(uint64_t hTexRef, int32_t dim, int32_t am) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t dim, int32_t am))scuda_divert(I_cuTexRefSetAddressMode))(hTexRef, dim, am);
-  (void)hTexRef;
-  (void)dim;
-  (void)am;
-  return scuda_missing(I_cuTexRefSetAddressMode);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetAddressMode(hTexRef, dim, am, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress_v2(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes))scuda_divert(I_cuTexRefSetAddress_v2))(ByteOffset, hTexRef, dptr, bytes);
-  (void)ByteOffset;
-  (void)hTexRef;
-  (void)dptr;
-  (void)bytes;
-  return scuda_missing(I_cuTexRefSetAddress_v2);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetAddress_v2(ByteOffset, hTexRef, dptr, bytes, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetArray(uint64_t hTexRef, uint64_t hArray, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint64_t hArray, uint32_t Flags))scuda_divert(I_cuTexRefSetArray))(hTexRef, hArray, Flags);
-  (void)hTexRef;
-  (void)hArray;
-  (void)Flags;
-  return scuda_missing(I_cuTexRefSetArray);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetArray(hTexRef, hArray, Flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetBorderColor(uint64_t hTexRef, float *pBorderColor) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, float *pBorderColor))scuda_divert(I_cuTexRefSetBorderColor))(hTexRef, pBorderColor);
-  (void)hTexRef;
-  (void)pBorderColor;
-  return scuda_missing(I_cuTexRefSetBorderColor);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetBorderColor(hTexRef, pBorderColor, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFilterMode(uint64_t hTexRef, int32_t fm) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t fm))scuda_divert(I_cuTexRefSetFilterMode))(hTexRef, fm);
-  (void)hTexRef;
-  (void)fm;
-  return scuda_missing(I_cuTexRefSetFilterMode);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetFilterMode(hTexRef, fm, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFlags(uint64_t hTexRef, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint32_t Flags))scuda_divert(I_cuTexRefSetFlags))(hTexRef, Flags);
-  (void)hTexRef;
-  (void)Flags;
-  return scuda_missing(I_cuTexRefSetFlags);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetFlags(hTexRef, Flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFormat(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents))scuda_divert(I_cuTexRefSetFormat))(hTexRef, fmt, NumPackedComponents);
-  (void)hTexRef;
-  (void)fmt;
-  (void)NumPackedComponents;
-  return scuda_missing(I_cuTexRefSetFormat);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetFormat(hTexRef, fmt, NumPackedComponents, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMaxAnisotropy(uint64_t hTexRef, uint32_t maxAniso) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint32_t maxAniso))scuda_divert(I_cuTexRefSetMaxAnisotropy))(hTexRef, maxAniso);
-  (void)hTexRef;
-  (void)maxAniso;
-  return scuda_missing(I_cuTexRefSetMaxAnisotropy);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetMaxAnisotropy(hTexRef, maxAniso, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapFilterMode(uint64_t hTexRef, int32_t fm) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t fm))scuda_divert(I_cuTexRefSetMipmapFilterMode))(hTexRef, fm);
-  (void)hTexRef;
-  (void)fm;
-  return scuda_missing(I_cuTexRefSetMipmapFilterMode);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetMipmapFilterMode(hTexRef, fm, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelBias(uint64_t hTexRef, float bias) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, float bias))scuda_divert(I_cuTexRefSetMipmapLevelBias))(hTexRef, bias);
-  (void)hTexRef;
-  (void)bias;
-  return scuda_missing(I_cuTexRefSetMipmapLevelBias);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetMipmapLevelBias(hTexRef, bias, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp))scuda_divert(I_cuTexRefSetMipmapLevelClamp))(hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp);
-  (void)hTexRef;
-  (void)minMipmapLevelClamp;
-  (void)maxMipmapLevelClamp;
-  return scuda_missing(I_cuTexRefSetMipmapLevelClamp);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetMipmapLevelClamp(hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags))scuda_divert(I_cuTexRefSetMipmappedArray))(hTexRef, hMipmappedArray, Flags);
-  (void)hTexRef;
-  (void)hMipmappedArray;
-  (void)Flags;
-  return scuda_missing(I_cuTexRefSetMipmappedArray);
+  int32_t r;
+  r = scuda_wire_cuTexRefSetMipmappedArray(hTexRef, hMipmappedArray, Flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuThreadExchangeStreamCaptureMode(int32_t *mode) {

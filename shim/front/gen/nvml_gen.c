@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "f84ecf0e97773624ca79cd8f18ea7c74380dd0234da78f12d2608d5c374ff04f";
+const char nvml_digest[] = "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},

@@ -29,6 +29,10 @@ enum {
   OP_GRAPH_NODE = 0xf016,
   OP_GRAPH_NODE_GET = 0xf017,
   OP_GRAPH_DOT = 0xf018,
+  OP_COPY_BOX = 0xf019,
+  OP_SHARE_EXPORT = 0xf01a,
+  OP_SHARE_IMPORT = 0xf01b,
+  OP_SHARE_END = 0xf01c,
 };
 
 struct wire_launch {
@@ -281,4 +285,44 @@ struct wire_graph_dot {
   uint32_t reserved;
 };
 _Static_assert(sizeof(struct wire_graph_dot) == 16, "layout of wire_graph_dot");
+
+struct wire_copy_box {
+  uint64_t box[25];
+  uint64_t bytes;
+  uint64_t stream;
+  uint32_t id;
+  uint32_t flags;
+};
+_Static_assert(sizeof(struct wire_copy_box) == 224, "layout of wire_copy_box");
+
+struct wire_share_export {
+  uint64_t object;
+  uint64_t flags;
+  uint32_t kind;
+  uint32_t type;
+};
+_Static_assert(sizeof(struct wire_share_export) == 24, "layout of wire_share_export");
+
+struct wire_share_value {
+  uint8_t value[64];
+};
+_Static_assert(sizeof(struct wire_share_value) == 64, "layout of wire_share_value");
+
+struct wire_share_import {
+  uint64_t object;
+  uint8_t value[64];
+  uint32_t kind;
+  uint32_t type;
+};
+_Static_assert(sizeof(struct wire_share_import) == 80, "layout of wire_share_import");
+
+struct wire_share_object {
+  uint64_t object;
+};
+_Static_assert(sizeof(struct wire_share_object) == 8, "layout of wire_share_object");
+
+struct wire_share_end {
+  uint8_t value[64];
+};
+_Static_assert(sizeof(struct wire_share_end) == 64, "layout of wire_share_end");
 #endif

@@ -1,0 +1,343 @@
+package executor
+
+import (
+	"sync/atomic"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// Flags of wire.CopyBox besides flagSync and flagDone.
+const (
+	boxData     = 4  // the rows come along
+	boxPull     = 8  // the server pulls the host end
+	boxDownload = 16 // to host memory
+	boxPeer     = 32 // CUDA_MEMCPY3D_PEER
+)
+
+// boxCopy is a copy of a box with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by row without the gaps.
+type boxCopy struct {
+	box   cuda.CUDA_MEMCPY3D_PEER
+	peer  bool
+	down  bool
+	host  rows // the client's end
+	bytes uint64
+}
+
+// copyBox: every copy between host memory and anything but a straight line of device memory.
+func (s *Session) copyBox(c *command) (cuda.CUresult, error) {
+	c.async = true
+	p, data, err := view[wire.CopyBox](c)
+	if err != nil {
+		return 0, err
+	}
+	b, r, err := s.newBox(p)
+	if err != nil {
+		return 0, err
+	}
+	bulk := c.Flags&transport.FlagBulk != 0
+	var st *stream
+	if r == cuda.CUDA_SUCCESS {
+		st, r = s.boxStream(p, b)
+	}
+	if p.Flags&boxData != 0 {
+		return s.uploadBox(c, p, b, st, data, r)
+	}
+	if bulk || len(data) != 0 {
+		return 0, protocolError("copy of a box with data that nobody announced")
+	}
+	switch {
+	case r == cuda.CUDA_SUCCESS && !b.down:
+		r, err = s.pullBox(p, b, st)
+	case r == cuda.CUDA_SUCCESS && s.isCapturing(st):
+		return s.captureBox(p, b, st), nil
+	case b.down:
+		return s.downloadBox(c, p, b, st, r)
+	}
+	return r, err
+}
+
+// newBox reads the description of a copy and makes its device end the driver's.
+func (s *Session) newBox(p *wire.CopyBox) (*boxCopy, cuda.CUresult, error) {
+	b := &boxCopy{box: *boxOf(&p.Box), peer: p.Flags&boxPeer != 0, down: p.Flags&boxDownload != 0}
+	m := &b.box
+	b.host = rows{m.WidthInBytes, m.Height, m.Depth, m.SrcPitch, m.SrcHeight}
+	if b.down {
+		b.host.pitch, b.host.slice = m.DstPitch, m.DstHeight
+	}
+	reach, ok := extent(m.WidthInBytes, m.Height, m.Depth, b.host.pitch, b.host.slice)
+	if !ok {
+		return nil, 0, protocolError("copy of a box of %d × %d × %d", m.WidthInBytes, m.Height, m.Depth)
+	}
+	b.bytes = m.WidthInBytes * m.Height * m.Depth // not above reach
+	if want := map[bool]uint64{true: b.bytes, false: reach}[p.Flags&boxData != 0]; p.Bytes != want {
+		return nil, 0, protocolError("copy of a box of %d bytes that announces %d", want, p.Bytes)
+	}
+	if b.down {
+		m.DstMemoryType, m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstDevice, m.DstArray, m.DstContext = cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
+	} else {
+		m.SrcMemoryType, m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcDevice, m.SrcArray, m.SrcContext = cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
+	}
+	if (m.SrcMemoryType == cuda.CU_MEMORYTYPE_HOST) == (m.DstMemoryType == cuda.CU_MEMORYTYPE_HOST) {
+		return nil, 0, protocolError("copy of a box within host memory")
+	}
+	m.SrcHost, m.DstHost = 0, 0
+	for _, swapped := range []cuda.CUresult{
+		swap(s, cuda.KindArray, &m.SrcArray), swap(s, cuda.KindArray, &m.DstArray),
+		swap(s, cuda.KindContext, &m.SrcContext), swap(s, cuda.KindContext, &m.DstContext),
+	} {
+		if swapped != cuda.CUDA_SUCCESS {
+			return b, swapped, nil
+		}
+	}
+	return b, cuda.CUDA_SUCCESS, nil
+}
+
+// boxStream finds the stream of a copy and refuses what natively is refused during a capture.
+func (s *Session) boxStream(p *wire.CopyBox, b *boxCopy) (*stream, cuda.CUresult) {
+	st, r := s.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS || len(s.captures) == 0 {
+		return st, r
+	}
+	sync := p.Flags&flagSync != 0
+	if s.isCapturing(st) {
+		if sync || p.Flags&boxData != 0 {
+			return nil, cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		}
+		return st, r
+	}
+	if sync && s.prohibited(s.cmd.Thread) {
+		probe := *b // of the device end's first bytes, read, so that nothing changes
+		probe.turn()
+		m := probe.part(s, 0, 0, 0, min(b.host.width, 64<<10), 1, 1, s.arena.bytes(64<<10))
+		r = s.native(func() cuda.CUresult { return s.gpu.CuMemcpy3D_v2(plainBox(m)) })
+	}
+	return st, r
+}
+
+// turn makes an upload the download of the same box.
+func (b *boxCopy) turn() {
+	if b.down {
+		return
+	}
+	m := &b.box
+	m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcMemoryType = m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstMemoryType
+	m.SrcDevice, m.SrcArray, m.SrcContext, m.SrcPitch, m.SrcHeight = m.DstDevice, m.DstArray, m.DstContext, m.DstPitch, m.DstHeight
+	m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstMemoryType = 0, 0, 0, 0, cuda.CU_MEMORYTYPE_HOST
+	m.DstDevice, m.DstArray, m.DstContext = 0, 0, 0
+	b.down = true
+}
+
+// part describes the copy of a part of the box from or to mem, which holds its rows without gaps.
+func (b *boxCopy) part(s *Session, x, y, z, width, height, depth uint64, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
+	m := alloc[cuda.CUDA_MEMCPY3D_PEER](&s.arena)
+	*m = b.box
+	m.WidthInBytes, m.Height, m.Depth = width, height, depth
+	if b.down {
+		m.SrcXInBytes, m.SrcY, m.SrcZ = m.SrcXInBytes+x, m.SrcY+y, m.SrcZ+z
+		m.DstHost, m.DstPitch, m.DstHeight = uintptr(addressOf(mem)), width, height
+	} else {
+		m.DstXInBytes, m.DstY, m.DstZ = m.DstXInBytes+x, m.DstY+y, m.DstZ+z
+		m.SrcHost, m.SrcPitch, m.SrcHeight = uintptr(addressOf(mem)), width, height
+	}
+	return m
+}
+
+func (s *Session) enqueueBox(b *boxCopy, m *cuda.CUDA_MEMCPY3D_PEER, st *stream) cuda.CUresult {
+	if b.peer {
+		return s.gpu.CuMemcpy3DPeerAsync(m, st.real)
+	}
+	return s.gpu.CuMemcpy3DAsync_v2(plainBox(m), st.real)
+}
+
+// move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three boxes in a slice.
+func (s *Session) move(b *boxCopy, off uint64, mem []byte, st *stream) cuda.CUresult {
+	w, h := b.host.width, b.host.height
+	for len(mem) > 0 {
+		n := uint64(len(mem))
+		x, row := off%w, off/w
+		y, z := row%h, row/h
+		width, height, depth := min(w-x, n), uint64(1), uint64(1)
+		switch {
+		case x > 0 || n < w:
+		case y == 0 && n >= w*h:
+			width, height, depth = w, h, min(n/(w*h), b.host.depth-z)
+		default:
+			width, height = w, min(n/w, h-y)
+		}
+		used := width * height * depth
+		if r := s.enqueueBox(b, b.part(s, x, y, z, width, height, depth, mem[:used]), st); r != cuda.CUDA_SUCCESS {
+			return r
+		}
+		mem, off = mem[used:], off+used
+		if s.arena.room() < 64<<10 {
+			s.arena.reset()
+		}
+	}
+	return cuda.CUDA_SUCCESS
+}
+
+// uploadBox: an upload whose rows come with the command, inline or as bulk data.
+func (s *Session) uploadBox(c *command, p *wire.CopyBox, b *boxCopy, st *stream, data []byte, r cuda.CUresult) (cuda.CUresult, error) {
+	if b.down || p.Flags&boxPull != 0 {
+		return 0, protocolError("copy of a box with flags %#x", p.Flags)
+	}
+	if c.Flags&transport.FlagBulk != 0 {
+		if len(data) != 8 || c.BulkBytes(c.payload) != p.Bytes {
+			return 0, protocolError("upload of a box of %d bytes with %d bytes of bulk data", p.Bytes, c.BulkBytes(c.payload))
+		}
+		up := s.startBulk(c, p.Bytes)
+		if up.result = r; r == cuda.CUDA_SUCCESS {
+			up.st, up.ctx, up.box, up.sync = st, st.ctx, b, p.Flags&flagSync != 0
+		}
+		return cuda.CUDA_SUCCESS, nil
+	}
+	if p.Bytes > maxInline || uint64(len(data)) != transport.Pad(p.Bytes) {
+		return 0, protocolError("upload of a box of %d bytes with %d bytes of data", p.Bytes, len(data))
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	// Several copies may be needed where a row does not fit its neighbours, so the data go by way of a slot that stays until they are done.
+	sl, r, err := s.takeSlot(st.ctx, s.poolFor(st.ctx, p.Bytes))
+	if err != nil || r != cuda.CUDA_SUCCESS {
+		return r, err
+	}
+	copy(sl.mem, data[:p.Bytes])
+	if r = s.move(b, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
+		s.occupied(sl, st)
+		return r, nil
+	}
+	if r = s.occupied(sl, st); r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
+		s.raiseBarrier(st)
+	}
+	return r, nil
+}
+
+// straight describes the copy of the whole box with a host end that lies in mem as it lies in the client's memory.
+func (b *boxCopy) straight(s *Session, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
+	m := b.part(s, 0, 0, 0, b.host.width, b.host.height, b.host.depth, mem)
+	if b.down {
+		m.DstPitch, m.DstHeight = b.host.pitch, b.host.slice
+	} else {
+		m.SrcPitch, m.SrcHeight = b.host.pitch, b.host.slice
+	}
+	return m
+}
+
+// pullBox: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
+func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresult, error) {
+	captured := s.isCapturing(st)
+	var buf *pullBuffer
+	switch {
+	case captured || p.Bytes > pullMost:
+		mem, r := s.pageLocked(st.ctx, int(p.Bytes))
+		if r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+		if buf = (&pullBuffer{mem: mem}); !captured {
+			st.ctx.pulls = append(st.ctx.pulls, buf)
+		}
+	default:
+		var r cuda.CUresult
+		var err error
+		if buf, r, err = s.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
+			return r, err
+		}
+	}
+	mem, source := buf.mem[:p.Bytes], p.ID
+	r := s.gpu.HostFunc(st.real, func() {
+		for off := 0; off < len(mem); off += pullMost {
+			end := min(off+pullMost, len(mem))
+			if err := s.side.pull(source, uint64(off), mem[off:end], !captured && end == len(mem)); err != nil {
+				s.sideFailed("fetch the source of a deferred upload", err)
+				return
+			}
+		}
+	})
+	if r == cuda.CUDA_SUCCESS {
+		r = s.enqueueBox(b, b.straight(s, mem), st)
+	}
+	if captured {
+		return r, nil
+	}
+	e, re := s.recordEvent(st)
+	if re == cuda.CUDA_SUCCESS {
+		buf.event = e
+	} else if r == cuda.CUDA_SUCCESS {
+		r = re
+	}
+	return r, nil
+}
+
+// captureBox captures a download: its rows are sent whenever the graph runs.
+func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
+	mem, r := s.pageLocked(st.ctx, int(p.Bytes))
+	if r == cuda.CUDA_SUCCESS {
+		r = s.enqueueBox(b, b.straight(s, mem), st)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	id, host := p.ID, b.host
+	return s.gpu.HostFunc(st.real, func() { s.sendNode(id, mem, host) })
+}
+
+// downloadBox enqueues the pieces of a download, as download does for straight ones.
+func (s *Session) downloadBox(c *command, p *wire.CopyBox, b *boxCopy, st *stream, r cuda.CUresult) (cuda.CUresult, error) {
+	t := &transfer{id: p.ID, thread: c.Thread, seq: c.Seq, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0, rows: &b.host}
+	if r == cuda.CUDA_SUCCESS {
+		var err error
+		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, mem []byte) cuda.CUresult { return s.move(b, off, mem, st) })
+		if err != nil {
+			return 0, err
+		}
+		if t.left > 0 {
+			c.later = true
+			if r != cuda.CUDA_SUCCESS {
+				t.result = r
+			}
+			return r, nil
+		}
+	}
+	if t.done {
+		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(r)}, nil, nil)
+	}
+	return r, nil
+}
+
+// sendRows queues a piece of a box for its places in the client's memory.
+func (s *Session) sendRows(t *transfer, off uint64, mem []byte, free *atomic.Bool) {
+	b := t.rows
+	whole := b.width // bytes without a gap
+	if b.pitch == b.width {
+		if whole *= b.height; b.slice == b.height {
+			whole *= b.depth
+		}
+	}
+	// The slot is free when the last row that is not copied has been sent.
+	last := -1
+	for at := 0; at < len(mem); {
+		n := min(len(mem)-at, int(whole-(off+uint64(at))%whole))
+		if n > inlineBytes {
+			last = at
+		}
+		at += n
+	}
+	for at := 0; at < len(mem); {
+		from := off + uint64(at)
+		n := min(len(mem)-at, int(whole-from%whole))
+		row := from / b.width
+		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: (row/b.height*b.slice+row%b.height)*b.pitch + from%b.width}
+		sent := free
+		if at != last {
+			sent = nil
+		}
+		s.out.message(h, mem[at:at+n], sent)
+		at += n
+	}
+	if last < 0 {
+		free.Store(true)
+	}
+}
