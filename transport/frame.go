@@ -79,8 +79,10 @@ func ParseCommand(b []byte) (h CommandHeader, payload []byte, err error) {
 		return CommandHeader{}, nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize, MaxCommand)
 	case h.Thread >= MaxThreads:
 		return CommandHeader{}, nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
-	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk) != 0 || reserved != 0:
+	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped) != 0 || reserved != 0:
 		return CommandHeader{}, nil, malformed("command with unknown flags %#x or reserved bits %#x", uint16(h.Flags), reserved)
+	case h.Flags&(FlagBulk|FlagStriped) == FlagStriped:
+		return CommandHeader{}, nil, malformed("striped command without bulk data")
 	case h.Flags&FlagBulk != 0 && h.Size < CommandHeaderSize+8:
 		return CommandHeader{}, nil, malformed("bulk command without a size")
 	case uint64(len(b)) < uint64(h.Size):
@@ -138,11 +140,11 @@ func ParseMessage(b []byte) (MessageHeader, int, error) {
 }
 
 func (t MessageType) known() bool {
-	return t >= MsgReply && t <= MsgText || t >= MsgRun && t <= MsgPushed
+	return t >= MsgReply && t <= MsgProgress || t == MsgChunk || t >= MsgRun && t <= MsgPushed
 }
 
 func (t MessageType) String() string {
-	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgText: "TEXT", MsgRun: "RUN", MsgRan: "RAN",
+	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgText: "TEXT", MsgProgress: "PROGRESS", MsgChunk: "CHUNK", MsgRun: "RUN", MsgRan: "RAN",
 		MsgPull: "PULL", MsgPulled: "PULLED", MsgPing: "PING", MsgPong: "PONG", MsgPush: "PUSH", MsgPushed: "PUSHED"}
 	if n, ok := names[t]; ok {
 		return n

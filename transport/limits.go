@@ -36,6 +36,10 @@ const (
 	// MaxPush is the largest payload of MsgPush.
 	MaxPush = 1 << 20
 
+	// MaxChunk is the largest payload of MsgChunk, and MaxBulkConns how many connections may carry them.
+	MaxChunk     = 1 << 20
+	MaxBulkConns = 16
+
 	// PullUnit is the unit in which MsgPull's result field counts the offset.
 	PullUnit = 1 << 20
 )
@@ -57,9 +61,11 @@ type CommandFlags uint16
 
 // A command's flags.
 const (
-	FlagAnswer CommandFlags = 1 << iota // a reply is expected
-	FlagPTDS                            // the per-thread default-stream form was called
-	FlagBulk                            // bulk data follow the frame; their size is the payload's last 8 bytes
+	FlagAnswer  CommandFlags = 1 << iota // a reply is expected
+	FlagPTDS                             // the per-thread default-stream form was called
+	FlagBulk                             // bulk data follow the frame; their size is the payload's last 8 bytes
+	FlagWatch                            // of a command that records an event: PROGRESS is to tell when it is complete
+	FlagStriped                          // of a bulk command: its data come over the bulk connections
 )
 
 // MessageType says what a message is.
@@ -72,6 +78,8 @@ const (
 	MsgDone   MessageType = 3
 	MsgNotice MessageType = 4
 	MsgText   MessageType = 5
+	// MsgProgress says that everything up to position seq is complete for the event or stream aux, or (result) that nothing will be said.
+	MsgProgress MessageType = 6
 
 	MsgRun    MessageType = 16
 	MsgRan    MessageType = 17
@@ -81,12 +89,15 @@ const (
 	MsgPong   MessageType = 21
 	MsgPush   MessageType = 22
 	MsgPushed MessageType = 23
+
+	MsgChunk MessageType = 32 // of the bulk connections
 )
 
 // Hello kinds.
 const (
 	KindCUDA = "cuda"
 	KindSide = "side"
+	KindBulk = "bulk"
 	KindNVML = "nvml"
 	KindInfo = "info"
 )

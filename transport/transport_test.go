@@ -104,7 +104,7 @@ func TestParseMessage(t *testing.T) {
 		{MessageHeader{Type: MsgReply, Len: MaxMessage}, nil},
 		{MessageHeader{Type: MsgReply, Len: MaxMessage + 1}, ErrMalformed},
 		{MessageHeader{Type: 0}, ErrMalformed},
-		{MessageHeader{Type: 15}, ErrMalformed},
+		{MessageHeader{Type: 7}, ErrMalformed},
 		{MessageHeader{Type: 24}, ErrMalformed},
 	} {
 		if _, _, err := ParseMessage(c.h.Append(nil)); !errors.Is(err, c.want) {

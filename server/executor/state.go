@@ -34,6 +34,7 @@ type stream struct {
 	used        bool // since it was last known to be empty
 	seen        uint64
 	downloads   []*chunk
+	watches     []*watch
 }
 
 // thread is what the server knows of a client thread.
@@ -150,6 +151,7 @@ func (s *Session) dropStream(st *stream) {
 	if s.barrier.src == st {
 		s.settleBarrier()
 	}
+	s.endWatches(st)
 	delete(s.captures, st.real)
 	if st.handle != 0 {
 		delete(s.streams, st.handle)

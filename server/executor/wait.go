@@ -20,7 +20,9 @@ type pendingEvent struct {
 }
 
 // pending says whether anything has to be looked at between commands.
-func (s *Session) pending() bool { return len(s.waits) > 0 || s.transfers > 0 }
+func (s *Session) pending() bool {
+	return len(s.waits) > 0 || s.transfers > 0 || len(s.watches) > 0 || len(s.endings) > 0
+}
 
 // poll looks at everything pending, once. It says whether something was completed.
 func (s *Session) poll() bool {
@@ -29,12 +31,12 @@ func (s *Session) poll() bool {
 	ready := 0
 	for i := range s.waits {
 		w := s.waits[i]
-		if s.fired(w) {
+		if s.over(w) {
 			s.waits[i], s.waits[ready] = s.waits[ready], w
 			ready++
 		}
 	}
-	if s.transfers > 0 && s.pollDownloads() {
+	if s.pollProgress() {
 		progress = true
 	}
 	if ready == 0 {
@@ -61,8 +63,8 @@ func (s *Session) enterAny() {
 	}
 }
 
-// fired says whether all events of w have.
-func (s *Session) fired(w *wait) bool {
+// over says whether all events of w have.
+func (s *Session) over(w *wait) bool {
 	for n := len(w.events); n > 0; n-- {
 		e := w.events[n-1]
 		r := s.gpu.CuEventQuery(e.event)
@@ -90,6 +92,13 @@ func (s *Session) answerWait(w *wait) {
 func (s *Session) abandon(ctx *context) {
 	for _, st := range append([]*stream{&ctx.legacy}, ctx.streams...) {
 		s.failDownloads(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		s.endWatches(st)
+	}
+	for _, w := range s.loose.watches {
+		if !w.dead && s.table.Parent(w.handle) == ctx.handle {
+			s.refuseWatch(w.handle, w.at)
+			s.dropWatch(w.handle)
+		}
 	}
 	kept := s.waits[:0]
 	for _, w := range s.waits {

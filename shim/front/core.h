@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 1
+#define SCUDA_CORE_ABI 2
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
  * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
@@ -14,6 +14,20 @@
 
 /* The command ring: a power of two of bytes, mapped twice in a row so that a command is always contiguous. The front appends under its
  * own lock and publishes by storing tail; the core sends [head, tail) and stores head. Offsets only grow; offset & (size-1) is the place. */
+/* What is known of a stream's or event's progress. A position is the ring offset behind a command; it only grows, so what comes late is harmless.
+ * An event is known to be complete, and a stream to be idle, when done >= work. (Of a context: done is the position up to which its legacy
+ * stream is known to be idle, asked that of all its streams.) */
+struct scuda_track {
+  uint64_t work;                /* front: the last command that gave it work; of an event: that recorded it; 0: not known */
+  uint64_t done;                /* both: all before this is complete */
+  uint64_t asked;               /* front: the server tells when all before this is complete */
+  uint64_t news;                /* front: scuda_shared.news as it was before the question */
+  uint64_t refused;             /* core: the server does not tell what it was asked up to here; the next question goes to it */
+  uint64_t elsewhere;           /* front: an event that is recorded by others than cuEventRecord as well */
+  uint64_t queried;             /* front: somebody asks about this event */
+  uint64_t reserved;
+};
+
 struct scuda_shared {
   uint32_t abi;                 /* SCUDA_CORE_ABI */
   uint32_t reserved;
@@ -21,12 +35,14 @@ struct scuda_shared {
   uint64_t ring_size;
   uint64_t client_base, client_slots;   /* handle regions; a slot has 64 bytes */
   uint64_t server_base, server_slots;
+  struct scuda_track *tracks;   /* one a slot of the client region, then of the server region */
   _Alignas(64) uint64_t tail;   /* atomic; written by the front */
   _Alignas(64) uint64_t head;   /* atomic; written by the core */
   _Alignas(64) uint32_t asleep; /* atomic futex: 1 while the core's sender sleeps; the front stores 0 and wakes it */
   uint32_t starved;             /* atomic futex: front threads that wait for room; the core wakes them after it moved head */
   _Alignas(64) uint32_t lost;   /* atomic: 0, or the CUresult of every further call once the session has failed */
   uint32_t transfers_pending;   /* atomic: asynchronous downloads that have not completed */
+  uint64_t news;                /* atomic: counts what told the program of the GPU's progress past the main connection (host functions run, data stored) */
 };
 
 struct scuda_device {           /* one of the server's GPUs as the hello saw it */
@@ -75,8 +91,9 @@ typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, 
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
 typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap);
     /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device, makes sure that the server has it; CUresult */
+typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */
 typedef void    (*scuda_core_close_fn)(void);                                           /* at exit: flush and say bye, bounded in time */
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);                  /* -4 debug, 0 info, 4 warn, 8 error */
 /* exported names: scuda_core_open, scuda_core_call, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
- * scuda_core_hostfn, scuda_core_image, scuda_core_close, scuda_core_log */
+ * scuda_core_hostfn, scuda_core_image, scuda_core_look, scuda_core_close, scuda_core_log */
 #endif

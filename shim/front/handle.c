@@ -12,9 +12,10 @@ static uint32_t next_fresh = 1;  /* slot 0 stays unused, so that 0 can end the l
 static uint32_t first_free;
 
 int32_t scuda_handles_setup(void) {
-  size_t bytes = ((size_t)CLIENT_SLOTS + SERVER_SLOTS) * sizeof(struct scuda_slot);
-  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  size_t count = (size_t)CLIENT_SLOTS + SERVER_SLOTS, bytes = count * sizeof(struct scuda_slot);
+  void *base = mmap(NULL, bytes + count * sizeof(struct scuda_track), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  scuda_shared.tracks = (struct scuda_track *)((uint8_t *)base + bytes);
   scuda_slots_base = (uint64_t)(uintptr_t)base;
   scuda_slots_bytes = bytes;
   scuda_shared.client_base = scuda_slots_base;
@@ -42,6 +43,7 @@ uint64_t scuda_slot_new(uint32_t kind) {
   struct scuda_thread *t = scuda_self;
   s->context = t ? t->current : 0;
   __atomic_store_n(&s->kind, kind, __ATOMIC_RELEASE);
+  if (kind == KIND_CUstream || kind == KIND_CUevent) scuda_track_new((uint64_t)(uintptr_t)s);
   return (uint64_t)(uintptr_t)s;
 }
 
@@ -69,10 +71,12 @@ void scuda_adopt(uint64_t handle, uint32_t kind) {
   struct scuda_thread *t = scuda_self;
   s->context = t ? t->current : 0;
   __atomic_store_n(&s->kind, kind, __ATOMIC_RELEASE);
+  if (kind == KIND_CUstream || kind == KIND_CUevent) scuda_track_new(handle);
 }
 
 int32_t scuda_check(uint64_t handle, uint32_t kind) {
   struct scuda_slot *s = scuda_slot(handle);
+  if (kind == KIND_CUstream) scuda_thread()->named = handle;
   if (SCUDA_LIKELY(s && s->kind == kind)) return CUDA_SUCCESS;
   if (kind == KIND_CUstream && handle <= 2) return CUDA_SUCCESS;
   if (kind == KIND_CUfunction && s && s->kind == KIND_CUkernel) return CUDA_SUCCESS;

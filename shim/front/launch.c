@@ -126,9 +126,12 @@ struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream;
 /* Attributes that reach into the program's memory or hand out handles cannot be forwarded. */
 static int32_t check_attributes(const struct launch_config *config, uint32_t i) {
   if (config->attr_count > ATTRIBUTES_MAX || (config->attr_count && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  for (uint32_t n = 0; n < config->attr_count; n++)
-    if (scuda_field(config->attrs + n * ATTRIBUTE_BYTES) == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
-      return scuda_unsupported(i, "kernel nodes that are updated from the device");
+  for (uint32_t n = 0; n < config->attr_count; n++) {
+    const uint8_t *a = config->attrs + n * ATTRIBUTE_BYTES;
+    uint32_t id = scuda_field(a);
+    if (id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) return scuda_unsupported(i, "kernel nodes that are updated from the device");
+    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) scuda_event_elsewhere(scuda_word(a + 8));
+  }
   return CUDA_SUCCESS;
 }
 

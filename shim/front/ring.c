@@ -114,6 +114,8 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   c->answer = flags & SCUDA_ANSWER;
   tail += size;
   c->end = tail;
+  if (SCUDA_LIKELY(t->named > 2 && !(flags & SCUDA_ASKS) && scuda_slot_of(t->named, KIND_CUstream))) __atomic_store_n(&scuda_track(t->named)->work, tail, __ATOMIC_RELEASE);
+  if (SCUDA_UNLIKELY(t->recording)) scuda_recorded(t, tail, flags & SCUDA_WATCH);
   return CUDA_SUCCESS;
 }
 
@@ -127,6 +129,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_slot(c->context)->sticky = call.result;
+  c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
   return call.result;
 }

@@ -19,13 +19,6 @@ int scuda_pre_cuStreamCreateWithPriority(uint64_t *stream, uint32_t flags, int32
   return scuda_pre_cuStreamCreate(stream, flags, r);
 }
 
-void scuda_post_cuStreamSynchronize(uint64_t stream) { (void)stream; scuda_mapped_download(); }
-void scuda_post_cuEventSynchronize(uint64_t event) { (void)event; scuda_mapped_download(); }
-int scuda_pre_cuCtxSynchronize(int32_t *r) {
-  *r = CUDA_ERROR_INVALID_CONTEXT;
-  return !scuda_thread()->current;
-}
-void scuda_post_cuCtxSynchronize(void) { scuda_mapped_download(); }
 void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_download(); }
 
 /* ---- functions of the program in stream order ---- */

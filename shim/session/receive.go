@@ -131,9 +131,16 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 			return protocol("%d bytes at %d of transfer %d, which has %d", h.Len, h.Aux, h.ID, len(dst))
 		}
 		rx.sink = dst[h.Aux : h.Aux+uint64(h.Len)]
+		if h.ID >= transport.FirstTransfer {
+			s.news()
+		}
 	case transport.MsgDone:
 		if h.Len != 0 {
 			return protocol("a payload of %d bytes in DONE", h.Len)
+		}
+	case transport.MsgProgress:
+		if h.Len != 0 || s.shared.track(h.Aux) == nil {
+			return protocol("PROGRESS of the handle %#x with %d bytes", h.Aux, h.Len)
 		}
 	case transport.MsgNotice:
 		rx.text = make([]byte, min(h.Len, maxNotice))
@@ -178,6 +185,13 @@ func (s *Session) finish(rx *receiver) {
 			s.cfg.Print(h.ID, rx.text)
 		}
 		rx.text = nil
+	case transport.MsgProgress:
+		t := s.shared.track(h.Aux)
+		if h.Result == Success {
+			raise(&t.Done, h.Seq)
+		} else {
+			raise(&t.Refused, h.Seq)
+		}
 	case transport.MsgNotice:
 		text := string(rx.text)
 		rx.text = nil
@@ -185,6 +199,31 @@ func (s *Session) finish(rx *receiver) {
 		s.mu.notice = text
 		s.mu.Unlock()
 		s.log.Warn("the server says: " + text)
+	}
+}
+
+// raise lets *p be at least v.
+func raise(p *uint64, v uint64) {
+	for {
+		old := atomic.LoadUint64(p)
+		if old >= v || atomic.CompareAndSwapUint64(p, old, v) {
+			return
+		}
+	}
+}
+
+// news is called before the program learns of the GPU's progress past the main connection: what it knew from there is no longer the last word.
+func (s *Session) news() { atomic.AddUint64(&s.shared.News, 1) }
+
+// Look handles what has arrived, without waiting.
+func (s *Session) Look() {
+	if s.lost() != 0 || !s.tryRead() {
+		return
+	}
+	err := s.readAvailable()
+	s.endRead()
+	if err != nil {
+		s.fail(err)
 	}
 }
 

@@ -82,6 +82,11 @@ func (p *peer) serve(c *net.TCPConn) {
 	if err != nil {
 		p.t.Error(err)
 	}
+	if hello.Kind != transport.KindSide { // once the client has its welcome, the test may use the connection
+		p.mu.Lock()
+		p.main, p.hello = c, *hello
+		p.mu.Unlock()
+	}
 	if _, err := c.Write(b); err != nil {
 		return
 	}
@@ -92,9 +97,6 @@ func (p *peer) serve(c *net.TCPConn) {
 		p.side <- c
 		return
 	}
-	p.mu.Lock()
-	p.main, p.hello = c, *hello
-	p.mu.Unlock()
 	if p.opened != nil {
 		p.opened(p)
 	}

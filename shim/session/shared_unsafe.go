@@ -8,7 +8,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/core.h.
-const ABI = 1
+const ABI = 2
 
 // Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
 type Shared struct {
@@ -20,7 +20,7 @@ type Shared struct {
 	ClientSlots uint64
 	ServerBase  uint64
 	ServerSlots uint64
-	_           [8]byte
+	Tracks      *Track // one a slot
 
 	Tail uint64
 	_    [56]byte
@@ -34,7 +34,28 @@ type Shared struct {
 
 	Lost             uint32
 	TransfersPending uint32
-	_                [56]byte
+	News             uint64
+	_                [48]byte
+}
+
+// Track is struct scuda_track.
+type Track struct {
+	_       uint64
+	Done    uint64
+	_       [2]uint64
+	Refused uint64
+	_       [3]uint64
+}
+
+const slotBytes = 64
+
+// track is the track of a handle of the client's region, nil for anything else.
+func (sh *Shared) track(handle uint64) *Track {
+	i := handle - sh.ClientBase
+	if sh.Tracks == nil || i >= sh.ClientSlots*slotBytes || i%slotBytes != 0 {
+		return nil
+	}
+	return &unsafe.Slice(sh.Tracks, sh.ClientSlots)[i/slotBytes]
 }
 
 func (sh *Shared) regions(h *transport.Hello) {

@@ -206,6 +206,7 @@ func (s *Session) runHost(registration uint64, status int32) bool {
 		return false
 	}
 	s.awaitEarlier(f.order, nil)
+	s.news()
 	s.cfg.HostRun(f.HostFunction, status)
 	if !f.Keep {
 		s.mu.Lock()

@@ -146,6 +146,7 @@ func (s *Session) pushed(id uint32, offset uint64, data []byte) error {
 	if !ok || !t.kept || offset > uint64(len(t.dst)) || uint64(len(data)) > uint64(len(t.dst))-offset {
 		return protocol("PUSH of %d bytes at %d to transfer %d, which is no captured download of that size", len(data), offset, id)
 	}
+	s.news()
 	if s.lost() == 0 { // afterwards the memory may be somebody else's
 		copy(t.dst[offset:], data)
 	}

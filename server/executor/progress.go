@@ -1,0 +1,234 @@
+package executor
+
+import (
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport"
+)
+
+// watch is a promise to tell the client, by PROGRESS, when an event or the work of a stream so far is complete. Watches of one stream fire in
+// their order, so only the first of each is looked at.
+type watch struct {
+	handle uint64 // the client's, of the event or stream
+	at     uint64 // position up to which the client may then take it as complete
+	event  cuda.CUevent
+	own    bool // the event is the executor's
+	dead   bool // the event has another meaning by now
+}
+
+// watched says whether PROGRESS may name the handle.
+func (s *Session) watched(h uint64) bool {
+	return h-s.clientBase < s.clientBytes
+}
+
+// refuseWatch tells the client that it will hear nothing of the handle up to a position, so that its next question comes to the server.
+func (s *Session) refuseWatch(h, at uint64) {
+	if s.watched(h) {
+		s.progress(h, at, int32(cuda.CUDA_ERROR_NOT_READY))
+	}
+}
+
+func (s *Session) progress(h, at uint64, result int32) {
+	s.out.message(transport.MessageHeader{Type: transport.MsgProgress, Result: result, Seq: at, Aux: h}, nil, nil)
+}
+
+// end is the position behind the command.
+func (c *command) end() uint64 { return c.Seq + uint64(c.Size) }
+
+// addWatch lets the client know when event e, on stream st or (nil) on one that is not known, is complete. A handle is watched once: what
+// is asked later counts.
+func (s *Session) addWatch(st *stream, w *watch) {
+	s.dropWatch(w.handle)
+	if st == nil {
+		st = &s.loose
+	}
+	if len(st.watches) == 0 && st != &s.loose {
+		s.watching = append(s.watching, st)
+	}
+	st.watches = append(st.watches, w)
+	s.watches[w.handle] = w
+}
+
+// dropWatch forgets the watch of a handle that gets another meaning.
+func (s *Session) dropWatch(h uint64) {
+	if w := s.watches[h]; w != nil {
+		w.dead = true
+		delete(s.watches, h)
+	}
+}
+
+// pollProgress sends the data of downloads that have come down and tells of what is complete. A client that learns of something learns of all
+// before it as well: a download's data go before the PROGRESS of what lies behind it, and PROGRESS before the ends of downloads behind that.
+func (s *Session) pollProgress() bool {
+	progress := s.transfers > 0 && s.pollDownloads()
+	for len(s.watches) > 0 || len(s.endings) > 0 {
+		ends := s.endings
+		s.endings = nil
+		s.pollWatches()
+		if s.transfers > 0 {
+			s.pollDownloads()
+		}
+		for _, f := range s.fired {
+			progress = true
+			if f.result != cuda.CUDA_SUCCESS || s.asyncErr != cuda.CUDA_SUCCESS {
+				s.refuseWatch(f.handle, f.at) // the client has to ask, and gets the error
+			} else {
+				s.progress(f.handle, f.at, 0)
+			}
+		}
+		for _, t := range ends {
+			progress = true
+			s.tellEnd(t)
+		}
+		if len(s.endings) == 0 {
+			break
+		}
+	}
+	return progress
+}
+
+// pollWatches collects the watches that have come to their ends.
+func (s *Session) pollWatches() {
+	s.fired = s.fired[:0]
+	if len(s.watches) == 0 {
+		return
+	}
+	s.enterAny()
+	kept := s.watching[:0]
+	for _, st := range s.watching {
+		n := 0
+		for n < len(st.watches) && s.look(st, st.watches[n]) {
+			n++
+		}
+		if left := copy(st.watches, st.watches[n:]); n > 0 {
+			clear(st.watches[left:])
+			st.watches = st.watches[:left]
+		}
+		if len(st.watches) > 0 {
+			kept = append(kept, st)
+		}
+	}
+	clear(s.watching[len(kept):])
+	s.watching = kept
+	loose := s.loose.watches[:0]
+	for _, w := range s.loose.watches {
+		if !s.look(&s.loose, w) {
+			loose = append(loose, w)
+		}
+	}
+	clear(s.loose.watches[len(loose):])
+	s.loose.watches = loose
+}
+
+// fired is a watch that has come to its end.
+type fired struct {
+	handle, at uint64
+	result     cuda.CUresult
+}
+
+// look says whether a watch is over.
+func (s *Session) look(st *stream, w *watch) bool {
+	if w.dead && !w.own {
+		return true
+	}
+	r := s.gpu.CuEventQuery(w.event)
+	if r == cuda.CUDA_ERROR_NOT_READY {
+		return false
+	}
+	if r == cuda.CUDA_SUCCESS {
+		s.printEvent(w.event)
+	}
+	if w.own {
+		st.ctx.events = append(st.ctx.events, w.event)
+	}
+	if !w.dead {
+		s.fired = append(s.fired, fired{w.handle, w.at, r})
+		delete(s.watches, w.handle)
+	}
+	return true
+}
+
+// endWatches refuses the watches of a stream that ends.
+func (s *Session) endWatches(st *stream) {
+	for _, w := range st.watches {
+		if w.own {
+			st.ctx.events = append(st.ctx.events, w.event)
+		}
+		if !w.dead {
+			delete(s.watches, w.handle)
+			s.refuseWatch(w.handle, w.at)
+		}
+	}
+	st.watches = nil
+	for i, a := range s.watching {
+		if a == st {
+			s.watching = append(s.watching[:i], s.watching[i+1:]...)
+			break
+		}
+	}
+}
+
+// eventQuery: cuEventQuery(hEvent). Who learns that an event is not complete is told when it is.
+func (s *Session) eventQuery(c *command) (cuda.CUresult, error) {
+	h := s.args(c).U64()
+	r, err := s.general(c)
+	if err != nil || r != cuda.CUDA_ERROR_NOT_READY {
+		return r, err
+	}
+	real, ok := s.table.Real(cuda.KindEvent, h)
+	switch {
+	case !ok, !s.watched(h), s.asyncErr != cuda.CUDA_SUCCESS:
+		s.refuseWatch(h, c.end())
+	case s.watches[h] != nil && !s.watches[h].own: // recorded with a watch already
+		s.watches[h].at = c.end()
+	default:
+		s.addWatch(nil, &watch{handle: h, at: c.end(), event: cuda.CUevent(real)})
+	}
+	return r, nil
+}
+
+// recordClientEvent: cuEventRecord and cuEventRecordWithFlags.
+func (s *Session) recordClientEvent(c *command) (cuda.CUresult, error) {
+	a := s.args(c)
+	h, on := a.U64(), a.U64()
+	if len(s.waits) > 0 {
+		s.releaseEvent(h)
+	}
+	s.dropWatch(h)
+	r, err := s.general(c)
+	if err != nil || c.Flags&transport.FlagWatch == 0 {
+		return r, err
+	}
+	real, ok := s.table.Real(cuda.KindEvent, h)
+	st, rs := s.stream(on)
+	if r != cuda.CUDA_SUCCESS || rs != cuda.CUDA_SUCCESS || !ok || !s.watched(h) || s.isCapturing(st) {
+		s.refuseWatch(h, c.end())
+		return r, nil
+	}
+	s.addWatch(st, &watch{handle: h, at: c.end(), event: cuda.CUevent(real)})
+	return r, nil
+}
+
+// streamQuery: cuStreamQuery(hStream).
+func (s *Session) streamQuery(c *command) (cuda.CUresult, error) {
+	a := s.args(c)
+	h := a.U64()
+	if err := a.end(); err != nil {
+		return 0, err
+	}
+	st, r := s.stream(h)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	r = s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
+	if r != cuda.CUDA_ERROR_NOT_READY || st.handle == 0 {
+		return r, nil
+	}
+	if s.asyncErr == cuda.CUDA_SUCCESS && s.watched(h) {
+		if e, re := s.recordEvent(st); re == cuda.CUDA_SUCCESS {
+			s.addWatch(st, &watch{handle: h, at: c.end(), event: e, own: true})
+			return r, nil
+		}
+	}
+	s.refuseWatch(h, c.end())
+	return r, nil
+}
