@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Runs the launches of a bundle on the GPU and compares with the results the bundle holds (see sim/ptx/ptxtest).
+
+    ptx_check.py FILE.bundle...             libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one
+
+Prints each difference and one line a file; exits 1 where there was one. With a trace in the bundle the first instruction whose result
+differs is named. Needs nothing but Python.
+"""
+
+import base64
+import ctypes
+import gzip
+import json
+import math
+import os
+import struct
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+cuda = ctypes.CDLL(os.environ.get("SCUDA_LIBCUDA", "libcuda.so.1"))
+u64, u32, ptr = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
+cuda.cuLaunchKernel.argtypes = [ptr] + [u32] * 7 + [ptr, ptr, ptr]
+cuda.cuMemcpyHtoD_v2.argtypes = [u64, ptr, ctypes.c_size_t]
+cuda.cuMemcpyDtoH_v2.argtypes = [ptr, u64, ctypes.c_size_t]
+cuda.cuModuleGetFunction.argtypes = [ptr, ptr, ctypes.c_char_p]
+cuda.cuFuncSetAttribute.argtypes = [ptr, ctypes.c_int, ctypes.c_int]
+cuda.cuModuleLoadDataEx.argtypes = [ptr, ctypes.c_char_p, u32, ptr, ptr]
+cuda.cuCtxSetCurrent.argtypes = [ptr]
+
+
+class CudaError(Exception):
+    pass
+
+
+def check(result, what):
+    if result:
+        name = ctypes.c_char_p()
+        cuda.cuGetErrorName(result, ctypes.byref(name))
+        raise CudaError(f"{what}: {(name.value or b'?').decode()} ({result})")
+
+
+def start():
+    check(cuda.cuInit(0), "cuInit")
+    context = ptr()
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), "cuDevicePrimaryCtxRetain")
+    check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+    return context
+
+
+def load(context, text):
+    """Loads a module in any thread; returns it or the error with the compiler's log."""
+    cuda.cuCtxSetCurrent(context)
+    module, log = ptr(), ctypes.create_string_buffer(8192)
+    options = (ctypes.c_int * 2)(5, 6)  # CU_JIT_ERROR_LOG_BUFFER and its size
+    values = (ptr * 2)(ctypes.cast(log, ptr), ptr(len(log)))
+    result = cuda.cuModuleLoadDataEx(ctypes.byref(module), text.encode(), 2, options, values)
+    if result:
+        return CudaError(f"cuModuleLoadDataEx gives {result}: {log.value.decode(errors='replace').strip()}")
+    return module
+
+
+class Arena:
+    """One allocation from which each launch takes its buffers."""
+
+    def __init__(self, size):
+        self.base, self.size, self.used = u64(), size, 0
+        check(cuda.cuMemAlloc_v2(ctypes.byref(self.base), ctypes.c_size_t(size)), "cuMemAlloc")
+
+    def take(self, n):
+        at = (self.used + 255) & ~255
+        self.used = at + n
+        if self.used > self.size:
+            raise CudaError(f"a launch needs more than {self.size} bytes")
+        return self.base.value + at
+
+
+def content(bundle, a):
+    if a.get("input"):
+        return base64.b64decode(bundle["inputs"][a["input"]])
+    data = base64.b64decode(a.get("in") or "")
+    return data + bytes([a.get("fill", 0)]) * (a["size"] - len(data))
+
+
+def launch(bundle, modules, l, arena):
+    """Runs a launch; returns each buffer's bytes afterwards (None for values)."""
+    function = ptr()
+    check(cuda.cuModuleGetFunction(ctypes.byref(function), modules[l["module"]], l["kernel"].encode()), l["kernel"])
+    shared = l.get("shared", 0)
+    if shared > 48 << 10:
+        check(cuda.cuFuncSetAttribute(function, 8, shared), "cuFuncSetAttribute")
+    arena.used = 0
+    places, values = [], []
+    for a in l["args"]:
+        if a.get("value"):
+            raw = base64.b64decode(a["value"])
+            places.append(None)
+        else:
+            addr = arena.take(a["size"])
+            data = content(bundle, a)
+            check(cuda.cuMemcpyHtoD_v2(addr, data, len(data)), "cuMemcpyHtoD")
+            places.append(addr)
+            raw = struct.pack("<Q", addr)
+        values.append(ctypes.create_string_buffer(raw, len(raw)))
+    params = (ptr * max(len(values), 1))(*[ctypes.cast(v, ptr) for v in values])
+    check(cuda.cuLaunchKernel(function, *l["grid"], *l["block"], shared, None, params, None), "cuLaunchKernel")
+    check(cuda.cuCtxSynchronize(), f"{l['name']}: cuCtxSynchronize")
+    results = []
+    for a, addr in zip(l["args"], places):
+        if addr is None:
+            results.append(None)
+            continue
+        out = ctypes.create_string_buffer(a["size"])
+        check(cuda.cuMemcpyDtoH_v2(out, addr, a["size"]), "cuMemcpyDtoH")
+        results.append(out.raw)
+    return results
+
+
+def order(bits):
+    return -(bits & 0x7FFFFFFF) if bits >> 31 else bits
+
+
+def difference(a, got):
+    """The first place where a buffer is not as wanted, or None."""
+    want = base64.b64decode(a["want"])
+    if got == want:
+        return None
+    kind = a.get("type", "")
+    if not kind:
+        size = 8 if len(want) % 8 == 0 else 1
+        for i in range(0, len(want), size):
+            if got[i : i + size] != want[i : i + size]:
+                return f"word {i // size}: GPU {got[i:i+size][::-1].hex()}, simulation {want[i:i+size][::-1].hex()}"
+    letter, size = {"f32": ("f", 4), "f16": ("e", 2)}[kind]
+    count = 0
+    text = None
+    for i in range(0, len(want), size):
+        x, y = struct.unpack_from("<" + letter, got, i)[0], struct.unpack_from("<" + letter, want, i)[0]
+        if x == y or math.isnan(x) and math.isnan(y) or abs(x - y) <= a.get("tol", 0) * max(1, abs(y)):
+            continue
+        if kind == "f32" and abs(order(struct.unpack_from("<I", got, i)[0]) - order(struct.unpack_from("<I", want, i)[0])) <= a.get("ulp", 0):
+            continue
+        count += 1
+        text = text or f"{kind} {i // size}: GPU {x!r}, simulation {y!r}"
+    return text and f"{text} ({count} of {len(want) // size} differ)"
+
+
+def traced(l, a, got):
+    """Names the first instruction whose results differ."""
+    want = base64.b64decode(a["want"])
+    threads = l["block"][0]
+    for k, step in enumerate(l["steps"]):
+        for t in range(threads):
+            at = (k * threads + t) * 8
+            if got[at : at + 8] != want[at : at + 8]:
+                return f"step {k} `{step}` thread {t}: GPU {got[at:at+8][::-1].hex()}, simulation {want[at:at+8][::-1].hex()}"
+    return None
+
+
+def run(path, context, arena):
+    begin = time.monotonic()
+    with gzip.open(path, "rt") as f:
+        bundle = json.load(f)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        modules = list(pool.map(lambda text: load(context, text), bundle["modules"]))
+    loaded = time.monotonic()
+    bad = refused = 0
+    for i, m in enumerate(modules):
+        if isinstance(m, CudaError):
+            print(f"{path}: module {i}: {m}")
+    for l in bundle["launches"]:
+        if isinstance(modules[l["module"]], CudaError):
+            refused += 1
+            continue
+        results = launch(bundle, modules, l, arena)
+        found = []
+        for i, (a, got) in enumerate(zip(l["args"], results)):
+            if not a.get("want"):
+                continue
+            d = traced(l, a, got) if l.get("steps") and i == len(l["args"]) - 1 else difference(a, got)
+            if d:
+                found.append(f"argument {i}: {d}")
+        if found:
+            bad += 1
+            print(f"DIFFERENT {l['name']}: " + "; ".join(found))
+    n = len(bundle["launches"])
+    print(f"{path}: {n} launches, {bad} different, {refused} refused; loading {loaded - begin:.1f} s, running {time.monotonic() - loaded:.1f} s")
+    return bad + refused
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    context = start()
+    arena = Arena(256 << 20)
+    sys.exit(1 if sum(run(p, context, arena) for p in sys.argv[1:]) else 0)
+
+
+if __name__ == "__main__":
+    main()
