@@ -10,7 +10,7 @@ import (
 )
 
 // defaultPasses are the definitions of each pass.
-const defaultPasses = ";__CUDA_API_VERSION_INTERNAL;CUDA_API_PER_THREAD_DEFAULT_STREAM"
+const defaultPasses = ";__CUDA_API_VERSION_INTERNAL;CUDA_API_PER_THREAD_DEFAULT_STREAM;NVML_NO_UNVERSIONED_FUNC_DEFS"
 
 func main() {
 	log.SetFlags(0)

@@ -42,9 +42,20 @@ int main(int argc, char **argv) {
   run(da, db, dc, N, s);
   CK(cuStreamSynchronize(s));
   for (int i = 0; i < N; i++) CHECK(c[i] == (float)i + 7, "allocated again: [%d] = %g", i, c[i]);
+  // The address itself, without asking; what the program writes beside a running kernel's results stays.
+  float *d;
+  CK(cuMemHostAlloc((void **)&d, N * sizeof *d, 0));
+  for (int i = 0; i < N; i++) d[i] = (float)-i;
+  CUdeviceptr dd = (CUdeviceptr)(uintptr_t)d;
+  run(dd, db, dd, N / 2, s);
+  d[N - 1] = 99;
+  CK(cuStreamSynchronize(s));
+  for (int i = 0; i < N - 1; i++) CHECK(d[i] == (i < N / 2 ? 7.f - i : (float)-i), "not asked for: [%d] = %g", i, d[i]);
+  CHECK(d[N - 1] == 99, "written by the program meanwhile: %g", d[N - 1]);
   CK(cuMemFreeHost(a));
   CK(cuMemFreeHost(b));
   CK(cuMemFreeHost(c));
+  CK(cuMemFreeHost(d));
   puts("mapped ok");
   return 0;
 }

@@ -190,6 +190,10 @@ int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
 
 /* ---- pinned memory that kernels use (mapped.c) ---- */
 extern _Atomic uint32_t scuda_mapped_count;
+/* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
+#define SCUDA_PINNED_FIRST 0x600000000000u
+#define SCUDA_PINNED_END 0x700000000000u
+void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */

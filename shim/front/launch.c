@@ -66,6 +66,14 @@ void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p) {
   }
 }
 
+/* Pinned memory whose address is among the parameters. Addresses that lie in device memory only are not seen. */
+static void use_pinned(const uint8_t *p, uint64_t bytes) {
+  for (uint64_t v; bytes >= 8; bytes -= 8, p += 8) {
+    memcpy(&v, p, 8);
+    if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST)) scuda_use_pinned(v);
+  }
+}
+
 static int32_t launch(const struct launch *l, void **params, void **extra, uint32_t ptds) {
   struct scuda_func *f = scuda_func(l->func);
   if (SCUDA_UNLIKELY(!f)) return CUDA_ERROR_INVALID_HANDLE;
@@ -83,6 +91,9 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint64_t config = 0;
   if (SCUDA_UNLIKELY(l->attr_count) && __atomic_load_n(&f->good_config, __ATOMIC_RELAXED) != (config = config_hash(l))) how |= SCUDA_ANSWER;
   if (SCUDA_UNLIKELY(suspicious(l, f, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
+  if (buffer) use_pinned(buffer, bytes);
+  else
+    for (uint32_t i = 0; i < f->param_count; i++) use_pinned(params[i], f->params[i].size);
   if (SCUDA_UNLIKELY((r = scuda_mapped_upload(l->stream, ptds)))) return r;
 
   struct scuda_cmd c;

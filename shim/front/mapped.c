@@ -1,12 +1,13 @@
 /* Pinned memory that kernels use: the server has device memory at the same address. Blocks that the program changed (against a shadow copy) go up
- * before a launch, and everything comes back after the next call that waits for the GPU. Only ranges that a program asked for cost anything. */
+ * before a launch, and what kernels changed comes back with the next call that waits for the GPU. Only ranges that a program asked for, or
+ * whose addresses it passed to a kernel, cost anything. */
 #include "range.h"
 
 #include <stdlib.h>
 
 enum { BLOCK = 4096, RUN_MAX = 65536 };
 
-struct mapped { struct mapped *next; uint64_t start, bytes; uint8_t *shadow; };
+struct mapped { struct mapped *next; uint64_t start, bytes; uint8_t *shadow, *incoming; };
 static struct mapped *list;
 static scuda_lock_t lock;
 static _Atomic uint32_t launched;  /* a kernel may have written since the last download */
@@ -14,7 +15,7 @@ _Atomic uint32_t scuda_mapped_count;
 
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address) {
   struct mapped *m = malloc(sizeof *m);
-  uint8_t *shadow = malloc(bytes);
+  uint8_t *shadow = malloc(2 * bytes);
   struct wire_host_map request = {start, bytes};
   struct wire_global_info reply = {0};
   struct scuda_cmd c;
@@ -33,7 +34,7 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
   }
   /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it all. */
   for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
-  *m = (struct mapped){NULL, start, bytes, shadow};
+  *m = (struct mapped){NULL, start, bytes, shadow, shadow + bytes};
   scuda_lock(&lock);
   m->next = list;
   list = m;
@@ -53,7 +54,7 @@ void scuda_unmap_host(uint64_t start) {
   atomic_fetch_sub(&scuda_mapped_count, 1);
   struct wire_host_unmap request = {start, m->bytes};
   scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &request, sizeof request);
-  free(m->shadow);
+  free(m->shadow); /* and incoming */
   free(m);
 }
 
@@ -70,6 +71,7 @@ static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes,
 
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed))) return CUDA_SUCCESS;
+  if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will send what is there by then */
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&lock);
   for (struct mapped *m = list; m && !r; m = m->next) {
@@ -91,14 +93,25 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   return r;
 }
 
+/* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed meanwhile stays. */
+static void merge(struct mapped *m) {
+  uint8_t *now = (uint8_t *)(uintptr_t)m->start;
+  for (uint64_t at = 0; at < m->bytes; at += BLOCK) {
+    uint64_t n = m->bytes - at < BLOCK ? m->bytes - at : BLOCK;
+    if (!memcmp(m->incoming + at, m->shadow + at, n)) continue;
+    for (uint64_t i = at; i < at + n; i++)
+      if (m->incoming[i] != m->shadow[i]) now[i] = m->shadow[i] = m->incoming[i];
+  }
+}
+
 void scuda_mapped_download(void) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_exchange(&launched, 0)) return;
   uint32_t ordinal = scuda_thread()->ordinal;
   scuda_lock(&lock);
   for (struct mapped *m = list; m; m = m->next) {
-    struct wire_copy_d2h head = {m->start, m->bytes, 0, scuda_core.transfer((void *)(uintptr_t)m->start, m->bytes, ordinal, 0), 0};
+    struct wire_copy_d2h head = {m->start, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, ordinal, 0), 0};
     if (scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head)) break;
-    memcpy(m->shadow, (const void *)(uintptr_t)m->start, m->bytes);
+    merge(m);
   }
   scuda_unlock(&lock);
 }

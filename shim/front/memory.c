@@ -129,17 +129,14 @@ int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_
 
 /* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses
  * are handed out upwards, and again from the start when the area has been gone through. */
-#define PINNED_FIRST 0x600000000000u
-#define PINNED_END 0x700000000000u
-
 static void *pinned_map(uint64_t size) {
   static scuda_lock_t lock;
-  static uint64_t next = PINNED_FIRST;
+  static uint64_t next = SCUDA_PINNED_FIRST;
   const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
   void *at = MAP_FAILED;
   scuda_lock(&lock);
-  for (int tries = 0; tries < 64 && at == MAP_FAILED && size < PINNED_END - PINNED_FIRST; tries++) {
-    if (size > PINNED_END - next) next = PINNED_FIRST;
+  for (int tries = 0; tries < 64 && at == MAP_FAILED && size < SCUDA_PINNED_END - SCUDA_PINNED_FIRST; tries++) {
+    if (size > SCUDA_PINNED_END - next) next = SCUDA_PINNED_FIRST;
     at = mmap((void *)(uintptr_t)next, size, prot, flags | MAP_FIXED_NOREPLACE, -1, 0);
     if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break; /* a kernel before 4.17 took the address as a hint */
     if (at == MAP_FAILED && errno != EEXIST) break;
@@ -237,6 +234,13 @@ static int32_t mapped_address(struct scuda_range *r, uint64_t p, uint64_t *devic
   return CUDA_SUCCESS;
 }
 
+/* Unified addressing lets a program pass the address of pinned memory to a kernel without having asked for anything. */
+void scuda_use_pinned(uint64_t p) {
+  struct scuda_range r;
+  uint64_t device;
+  if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) mapped_address(&r, p, &device);
+}
+
 int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint32_t flags) {
   struct scuda_range r;
   if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
@@ -276,7 +280,7 @@ static uint32_t attribute_size(int32_t attribute) {
 }
 
 static int32_t store(void *to, int32_t attribute, uint64_t value) {
-  int is_bool = attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED || attribute == CU_POINTER_ATTRIBUTE_MAPPED ||
+  int is_bool = attribute == CU_POINTER_ATTRIBUTE_MAPPED ||
                 attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE || attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
                 attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
   if (is_bool) *(uint8_t *)to = (uint8_t)value; /* a C++ bool in the driver's interface */
@@ -401,7 +405,7 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
     uint32_t size = attribute_size(attributes[i]);
     if (!size || !data[i]) return CUDA_ERROR_INVALID_VALUE;
     /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary memory. */
-    memset(data[i], 0, size == 4 && attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
+    memset(data[i], 0, size == 4 && attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[i] != CU_POINTER_ATTRIBUTE_IS_MANAGED && attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
                                attributes[i] != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && attributes[i] != CU_POINTER_ATTRIBUTE_ACCESS_FLAGS ? 1 : size);
     if (ordinary) {
       if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
