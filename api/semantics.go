@@ -253,6 +253,10 @@ func (b *binder) function(fn *Func, r row) error {
 			if b.lib.ByName[fn.Alias] == nil {
 				return fmt.Errorf("alias of an unknown function %s", fn.Alias)
 			}
+		case strings.HasPrefix(flag, "like="):
+			if err := b.like(fn, strings.TrimPrefix(flag, "like=")); err != nil {
+				return err
+			}
 		default:
 			fn.Flags = append(fn.Flags, flag)
 		}
@@ -289,6 +293,19 @@ func (b *binder) function(fn *Func, r row) error {
 		if err := countExists(fn, p); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// like gives a function that has no known prototype that of another one.
+func (b *binder) like(fn *Func, name string) error {
+	other := b.lib.ByName[name]
+	if other == nil || other.NoProto || !fn.NoProto {
+		return fmt.Errorf("cannot be like %s: that one needs a prototype, and it itself none", name)
+	}
+	fn.NoProto, fn.Ret = false, other.Ret
+	for _, p := range other.Params {
+		fn.Params = append(fn.Params, Param{Name: p.Name, CType: p.CType})
 	}
 	return nil
 }

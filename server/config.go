@@ -49,6 +49,8 @@ type Config struct {
 	CacheBytes int64  // its bound, 0: its default
 	Staging    int    // pinned staging slots of 1 MiB for each session, 0: default
 
+	NVMLSettings bool // clients may change settings of the GPUs through NVML
+
 	Warm        int           // workers kept ready; default 1
 	MaxSessions int           // CUDA sessions at once, 0: no limit
 	Drain       time.Duration // how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all

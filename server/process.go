@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
 )
 
@@ -40,6 +42,7 @@ type workerConfig struct {
 	CacheBytes int64
 	Staging    int
 	LogLevel   int
+	Settings   bool // NVML functions that change settings are carried out
 }
 
 type readyInfo struct {
@@ -67,7 +70,8 @@ type process struct {
 	cmd    *exec.Cmd
 	line   *handoff.Conn
 	ready  readyInfo
-	exited chan struct{} // closed once the process is reaped; err, ended and hasEnded are valid then
+	who    atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
+	exited chan struct{}                                 // closed once the process is reaped; err, ended and hasEnded are valid then
 	err    error
 	ended  endedInfo
 	clean  bool // the worker said that its session ended
@@ -164,6 +168,10 @@ func (p *process) listen(shares *shelf) {
 		closeFD(m.FD)
 		if m.Type == msgEnded && m.Decode(&p.ended) == nil {
 			p.clean = true
+		}
+		if m.Type == msgWho {
+			p.answerWho()
+			continue
 		}
 	}
 }

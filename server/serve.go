@@ -114,7 +114,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		}
 	}
 	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, LogLevel: int(level)}
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, Settings: s.cfg.NVMLSettings, LogLevel: int(level)}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {

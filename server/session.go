@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
 )
 
@@ -22,6 +23,7 @@ import (
 type session struct {
 	id, secret string
 	nvml       bool
+	client     client
 	proc       *process // set before the session can be found
 }
 
@@ -153,7 +155,11 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 		p.line.Close() // ends a worker that has no session
 		<-p.exited
 	}()
-	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, proc: p}
+	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, client: clientOf(c.RemoteAddr(), hello), proc: p}
+	if nvml {
+		who := func() []nvmldispatch.Process { return s.sessions.processes(x.client) }
+		p.who.Store(&who)
+	}
 	log = log.With("session", x.id, "worker", p.pid())
 	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there. It
 	// sends nothing until a command comes, and the client sends none before the welcome.

@@ -49,7 +49,7 @@ func Worker(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("a worker is started by the server, not by hand: %w", err)
 	}
-	w := &worker{line: line, sharer: newSharer(line), work: make(chan func() error, 1)}
+	w := &worker{line: line, sharer: newSharer(line), work: make(chan func() error, 1), told: make(chan []nvmldispatch.Process, 1)}
 	return w.run()
 }
 
@@ -58,6 +58,7 @@ type worker struct {
 	line    *handoff.Conn
 	log     *slog.Logger
 	work    chan func() error
+	told    chan []nvmldispatch.Process // answers to processes
 	session atomic.Pointer[executor.Session]
 	sharer  *sharer
 	over    atomic.Bool // the session has ended; the process is about to
@@ -237,8 +238,11 @@ func (w *worker) listen() {
 		switch m.Type {
 		case msgSession:
 			err = w.openSession(m)
-		case msgSide:
-			err = w.side(m)
+		case msgSide, msgBulk:
+			err = w.join(m)
+		case msgProcesses:
+			closeFD(m.FD)
+			err = w.toldProcesses(m)
 		case msgShared:
 			err = w.sharer.answered(m)
 		case msgDrain:
@@ -273,7 +277,8 @@ func (w *worker) openSession(m *handoff.Message) error {
 	log := w.log.With("session", info.ID)
 	var work func() error
 	if w.cfg.Mode == modeNVML {
-		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml)) }
+		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
+		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options)) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging,
 			Log: log, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})

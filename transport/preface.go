@@ -16,6 +16,7 @@ type Hello struct {
 	Digest  string `json:",omitempty"` // of the API description, hex
 	Host    string `json:",omitempty"`
 	Program string `json:",omitempty"`
+	Command string `json:",omitempty"` // by which the program was started: its argument 0
 	PID     int    `json:",omitempty"`
 
 	// Regions from which handles are made; see docs/architecture.md.

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4"
+const Digest = "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -15,7 +15,7 @@ import (
 
 // nvmlOwn are the functions that shim/front/nvml_api.c defines itself.
 var nvmlOwn = map[string]bool{"nvmlInit": true, "nvmlInit_v2": true, "nvmlInitWithFlags": true, "nvmlShutdown": true, "nvmlErrorString": true,
-	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlInternalGetExportTable": true}
+	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlGpmMetricsGet": true, "nvmlInternalGetExportTable": true}
 
 // nvmlCallable are the hand-written functions that the server carries out.
 var nvmlCallable = map[string]bool{"nvmlInitWithFlags": true, "nvmlEventSetWait": true, "nvmlEventSetWait_v2": true}
@@ -66,8 +66,11 @@ func nvmlHeader(lib *api.Library) []byte {
 			fmt.Fprintf(&b, "  NVML_INDEX_%s = %d,\n", f.Name, i)
 		}
 	}
-	for _, name := range []string{"nvmlInitWithFlags", "nvmlInternalGetExportTable"} {
+	for _, name := range []string{"nvmlInitWithFlags", "nvmlGpmMetricsGet", "nvmlInternalGetExportTable"} {
 		fmt.Fprintf(&b, "  NVML_OP_%s = %d,\n", name, lib.ByName[name].Op)
+	}
+	for i, handle := range lib.Handles {
+		fmt.Fprintf(&b, "  NVML_KIND_%s = %d,\n", handle, i+1)
 	}
 	b.WriteString("};\n#endif\n")
 	return b.Bytes()
@@ -102,9 +105,6 @@ func nvmlTables(spec *api.Spec) ([]byte, error) {
 		}
 		if f.Class == api.Unsupported || f.Class == api.Missing {
 			class = "NVML_UNSUPPORTED"
-			if strings.HasPrefix(f.Reason, "denied:") {
-				class = "NVML_DENIED"
-			}
 		}
 		if len(target.Params) > 0 {
 			params = fmt.Sprintf("%d, p_%s", len(target.Params), target.Name)
@@ -210,11 +210,47 @@ type nvmlParam struct {
 	handle                 string
 	kind                   int
 	versioned, count, text bool
+	fills                  bool
 	deletes                bool
+	array                  *nvmlArray
 	countArg               int
 	size, elements         int
 	patches                []api.Patch
 	patchKinds             []int
+}
+
+// maxFilled is the number of elements of an array with the flag fills; the front and the server have the same.
+const maxFilled = 128
+
+// nvmlArray is an array that a structure points at.
+type nvmlArray struct {
+	pointer, count int // offsets in the structure
+	size           int // bytes of an element
+}
+
+// nvmlArrayOf reads the flag array=POINTER,COUNT.
+func nvmlArrayOf(lib *api.Library, f *api.Func, p api.Param) (*nvmlArray, error) {
+	i := slices.IndexFunc(f.Flags, func(flag string) bool { return strings.HasPrefix(flag, "array=") })
+	if i < 0 || !p.Struct || p.Dir == api.Value {
+		return nil, nil
+	}
+	pointer, count, _ := strings.Cut(strings.TrimPrefix(f.Flags[i], "array="), ",")
+	a := &nvmlArray{pointer: -1, count: -1}
+	for _, field := range lib.Struct(p.Elem).Fields {
+		switch field.Name {
+		case pointer:
+			elem, ok := lib.Lookup(strings.TrimSpace(strings.TrimSuffix(field.CType, "*")))
+			if ok {
+				a.pointer, a.size = field.Offset, elem.Size
+			}
+		case count:
+			a.count = field.Offset
+		}
+	}
+	if a.pointer < 0 || a.count < 0 || !f.Flag("versioned") {
+		return nil, fmt.Errorf("%s: %s does not name a pointer and a count of %s", f.Name, f.Flags[i], p.Elem)
+	}
+	return a, nil
 }
 
 func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
@@ -239,11 +275,15 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		q.dir = "STR"
 	default:
 		q.dir = "VALUE"
-		q.deletes = p.Handle != "" && strings.HasSuffix(f.Name, "Free")
+		q.deletes = p.Handle != "" && (strings.HasSuffix(f.Name, "Free") || strings.HasSuffix(f.Name, "Destroy"))
 		return q, nil
 	}
 	q.text = p.Elem == "char" && p.Dir == api.Out
 	q.versioned = f.Flag("versioned") && p.Struct
+	var err error
+	if q.array, err = nvmlArrayOf(lib, f, p); err != nil {
+		return nil, err
+	}
 	if f.Flag("bytes") && p.Count != "1" {
 		q.size = 1
 	}
@@ -253,6 +293,9 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		return q, nil
 	}
 	q.count, q.elements = pointer, 0
+	if q.fills = f.Flag("fills"); q.fills {
+		q.elements = maxFilled
+	}
 	q.countArg = 1 + slices.IndexFunc(f.Params, func(c api.Param) bool { return c.Name == count })
 	if q.countArg == 0 {
 		return nil, fmt.Errorf("%s: parameter %s is counted by %q, which is no parameter", f.Name, p.Name, p.Count)
@@ -268,6 +311,9 @@ func (q *nvmlParam) c() string {
 	if q.count {
 		flags = append(flags, "NVML_COUNT_POINTER")
 	}
+	if q.fills {
+		flags = append(flags, "NVML_FILLS")
+	}
 	if flags == nil {
 		flags = []string{"0"}
 	}
@@ -279,7 +325,11 @@ func (q *nvmlParam) c() string {
 		}
 		patches = strings.Join(parts, ", ")
 	}
-	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches)
+	array := "{0}"
+	if q.array != nil {
+		array = fmt.Sprintf("{%d, %d, %d}", q.array.pointer, q.array.count, q.array.size)
+	}
+	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches, array)
 }
 
 var nvmlGoDirs = map[string]string{"VALUE": "dirValue", "IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr"}
@@ -294,7 +344,7 @@ func (q *nvmlParam) golang() string {
 	for _, f := range []struct {
 		on   bool
 		name string
-	}{{q.versioned, "versioned"}, {q.count, "countPointer"}, {q.text, "text"}, {q.deletes, "deletes"}} {
+	}{{q.versioned, "versioned"}, {q.count, "countPointer"}, {q.fills, "fills"}, {q.text, "text"}, {q.deletes, "deletes"}} {
 		if f.on {
 			flags = append(flags, f.name)
 		}
@@ -315,6 +365,9 @@ func (q *nvmlParam) golang() string {
 			ps = append(ps, fmt.Sprintf("{%d, %s}", p.Offset, nvmlKind(p.Handle)))
 		}
 		add("patches: []patch{%s}", strings.Join(ps, ", "))
+	}
+	if q.array != nil {
+		add("array: &array{%d, %d, %d}", q.array.pointer, q.array.count, q.array.size)
 	}
 	return "{" + strings.Join(parts, ", ") + "}"
 }
@@ -340,7 +393,11 @@ func nvmlDispatch(lib *api.Library) ([]byte, error) {
 		if f.Op == 0 || f.NoProto || f.Class == api.Hand && !nvmlCallable[f.Name] {
 			continue
 		}
-		fmt.Fprintf(&b, "%d: {name: %q, params: []param{\n", f.Op, f.Name)
+		denied := ""
+		if f.Flag("denied") {
+			denied = "denied: true, "
+		}
+		fmt.Fprintf(&b, "%d: {name: %q, %sparams: []param{\n", f.Op, f.Name, denied)
 		var args []string
 		for i, p := range f.Params {
 			q, err := nvmlParamOf(lib, f, i)

@@ -193,6 +193,7 @@ type Driver interface {
 	NvmlDeviceGetProcessUtilization(device NvmlDevice, utilization *NvmlProcessUtilizationSample, processSamplesCount *uint32, lastSeenTimeStamp uint64) NvmlReturn
 	NvmlDeviceGetProcessesUtilizationInfo(device NvmlDevice, procesesUtilInfo *NvmlProcessesUtilizationInfo) NvmlReturn
 	NvmlDeviceGetRemappedRows(device NvmlDevice, corrRows *uint32, uncRows *uint32, isPending *uint32, failureOccurred *uint32) NvmlReturn
+	NvmlDeviceGetRemappedRows_v2(device NvmlDevice, bar1Memory *NvmlBAR1Memory) NvmlReturn
 	NvmlDeviceGetRepairStatus(device NvmlDevice, repairStatus *NvmlRepairStatus) NvmlReturn
 	NvmlDeviceGetRetiredPages(device NvmlDevice, cause NvmlPageRetirementCause, pageCount *uint32, addresses *uint64) NvmlReturn
 	NvmlDeviceGetRetiredPagesPendingStatus(device NvmlDevice, isPending *NvmlEnableState) NvmlReturn
@@ -220,6 +221,7 @@ type Driver interface {
 	NvmlDeviceGetTotalEccErrors(device NvmlDevice, errorType NvmlMemoryErrorType, counterType NvmlEccCounterType, eccCounts *uint64) NvmlReturn
 	NvmlDeviceGetTotalEnergyConsumption(device NvmlDevice, energy *uint64) NvmlReturn
 	NvmlDeviceGetUUID(device NvmlDevice, uuid unsafe.Pointer, length uint32) NvmlReturn
+	NvmlDeviceGetUnrepairableMemoryFlag_v1(device NvmlDevice, minorNumber *uint32) NvmlReturn
 	NvmlDeviceGetUtilizationRates(device NvmlDevice, utilization *NvmlUtilization) NvmlReturn
 	NvmlDeviceGetVbiosVersion(device NvmlDevice, version unsafe.Pointer, length uint32) NvmlReturn
 	NvmlDeviceGetVgpuCapabilities(device NvmlDevice, capability NvmlDeviceVgpuCapability, capResult *uint32) NvmlReturn
@@ -1342,6 +1344,11 @@ func (Unimplemented) NvmlDeviceGetRemappedRows(_ NvmlDevice, _ *uint32, _ *uint3
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
+// NvmlDeviceGetRemappedRows_v2 is not implemented.
+func (Unimplemented) NvmlDeviceGetRemappedRows_v2(_ NvmlDevice, _ *NvmlBAR1Memory) NvmlReturn {
+	return NVML_ERROR_NOT_SUPPORTED
+}
+
 // NvmlDeviceGetRepairStatus is not implemented.
 func (Unimplemented) NvmlDeviceGetRepairStatus(_ NvmlDevice, _ *NvmlRepairStatus) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
@@ -1474,6 +1481,11 @@ func (Unimplemented) NvmlDeviceGetTotalEnergyConsumption(_ NvmlDevice, _ *uint64
 
 // NvmlDeviceGetUUID is not implemented.
 func (Unimplemented) NvmlDeviceGetUUID(_ NvmlDevice, _ unsafe.Pointer, _ uint32) NvmlReturn {
+	return NVML_ERROR_NOT_SUPPORTED
+}
+
+// NvmlDeviceGetUnrepairableMemoryFlag_v1 is not implemented.
+func (Unimplemented) NvmlDeviceGetUnrepairableMemoryFlag_v1(_ NvmlDevice, _ *uint32) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 

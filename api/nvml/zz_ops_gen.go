@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4"
+const Digest = "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -38,623 +38,793 @@ const Kinds = int(kindEnd)
 
 // Operation numbers.
 const (
-	OpNvmlComputeInstanceGetInfo                         uint16 = 2
-	OpNvmlComputeInstanceGetInfo_v2                      uint16 = 3
-	OpNvmlDeviceGetAPIRestriction                        uint16 = 12
-	OpNvmlDeviceGetAccountingBufferSize                  uint16 = 13
-	OpNvmlDeviceGetAccountingMode                        uint16 = 14
-	OpNvmlDeviceGetAccountingPids                        uint16 = 15
-	OpNvmlDeviceGetAccountingStats                       uint16 = 16
-	OpNvmlDeviceGetActiveVgpus                           uint16 = 17
-	OpNvmlDeviceGetAdaptiveClockInfoStatus               uint16 = 18
-	OpNvmlDeviceGetAddressingMode                        uint16 = 19
-	OpNvmlDeviceGetApplicationsClock                     uint16 = 20
-	OpNvmlDeviceGetArchitecture                          uint16 = 21
-	OpNvmlDeviceGetAttributes                            uint16 = 22
-	OpNvmlDeviceGetAttributes_v2                         uint16 = 23
-	OpNvmlDeviceGetAutoBoostedClocksEnabled              uint16 = 24
-	OpNvmlDeviceGetBAR1MemoryInfo                        uint16 = 25
-	OpNvmlDeviceGetBoardId                               uint16 = 26
-	OpNvmlDeviceGetBoardPartNumber                       uint16 = 27
-	OpNvmlDeviceGetBrand                                 uint16 = 28
-	OpNvmlDeviceGetBridgeChipInfo                        uint16 = 29
-	OpNvmlDeviceGetBusType                               uint16 = 30
-	OpNvmlDeviceGetC2cModeInfoV                          uint16 = 31
-	OpNvmlDeviceGetCapabilities                          uint16 = 32
-	OpNvmlDeviceGetClkMonStatus                          uint16 = 33
-	OpNvmlDeviceGetClock                                 uint16 = 34
-	OpNvmlDeviceGetClockInfo                             uint16 = 35
-	OpNvmlDeviceGetClockOffsets                          uint16 = 36
-	OpNvmlDeviceGetComputeInstanceId                     uint16 = 37
-	OpNvmlDeviceGetComputeMode                           uint16 = 38
-	OpNvmlDeviceGetComputeRunningProcesses               uint16 = 39
-	OpNvmlDeviceGetComputeRunningProcesses_v2            uint16 = 40
-	OpNvmlDeviceGetComputeRunningProcesses_v3            uint16 = 41
-	OpNvmlDeviceGetConfComputeGpuAttestationReport       uint16 = 42
-	OpNvmlDeviceGetConfComputeGpuCertificate             uint16 = 43
-	OpNvmlDeviceGetConfComputeMemSizeInfo                uint16 = 44
-	OpNvmlDeviceGetConfComputeProtectedMemoryUsage       uint16 = 45
-	OpNvmlDeviceGetCoolerInfo                            uint16 = 46
-	OpNvmlDeviceGetCount                                 uint16 = 47
-	OpNvmlDeviceGetCount_v2                              uint16 = 48
-	OpNvmlDeviceGetCpuAffinity                           uint16 = 49
-	OpNvmlDeviceGetCpuAffinityWithinScope                uint16 = 50
-	OpNvmlDeviceGetCreatableVgpus                        uint16 = 51
-	OpNvmlDeviceGetCudaComputeCapability                 uint16 = 52
-	OpNvmlDeviceGetCurrPcieLinkGeneration                uint16 = 53
-	OpNvmlDeviceGetCurrPcieLinkWidth                     uint16 = 54
-	OpNvmlDeviceGetCurrentClockFreqs                     uint16 = 55
-	OpNvmlDeviceGetCurrentClocksEventReasons             uint16 = 56
-	OpNvmlDeviceGetCurrentClocksThrottleReasons          uint16 = 57
-	OpNvmlDeviceGetDecoderUtilization                    uint16 = 58
-	OpNvmlDeviceGetDefaultApplicationsClock              uint16 = 59
-	OpNvmlDeviceGetDefaultEccMode                        uint16 = 60
-	OpNvmlDeviceGetDetailedEccErrors                     uint16 = 61
-	OpNvmlDeviceGetDeviceHandleFromMigDeviceHandle       uint16 = 62
-	OpNvmlDeviceGetDisplayActive                         uint16 = 63
-	OpNvmlDeviceGetDisplayMode                           uint16 = 64
-	OpNvmlDeviceGetDramEncryptionMode                    uint16 = 65
-	OpNvmlDeviceGetDriverModel                           uint16 = 66
-	OpNvmlDeviceGetDriverModel_v2                        uint16 = 67
-	OpNvmlDeviceGetDynamicPstatesInfo                    uint16 = 68
-	OpNvmlDeviceGetEccMode                               uint16 = 69
-	OpNvmlDeviceGetEncoderCapacity                       uint16 = 70
-	OpNvmlDeviceGetEncoderSessions                       uint16 = 71
-	OpNvmlDeviceGetEncoderStats                          uint16 = 72
-	OpNvmlDeviceGetEncoderUtilization                    uint16 = 73
-	OpNvmlDeviceGetEnforcedPowerLimit                    uint16 = 74
-	OpNvmlDeviceGetFBCSessions                           uint16 = 75
-	OpNvmlDeviceGetFBCStats                              uint16 = 76
-	OpNvmlDeviceGetFanControlPolicy_v2                   uint16 = 77
-	OpNvmlDeviceGetFanSpeed                              uint16 = 78
-	OpNvmlDeviceGetFanSpeedRPM                           uint16 = 79
-	OpNvmlDeviceGetFanSpeed_v2                           uint16 = 80
-	OpNvmlDeviceGetFieldValues                           uint16 = 81
-	OpNvmlDeviceGetGpcClkMinMaxVfOffset                  uint16 = 82
-	OpNvmlDeviceGetGpcClkVfOffset                        uint16 = 83
-	OpNvmlDeviceGetGpuFabricInfo                         uint16 = 84
-	OpNvmlDeviceGetGpuFabricInfoV                        uint16 = 85
-	OpNvmlDeviceGetGpuInstanceById                       uint16 = 86
-	OpNvmlDeviceGetGpuInstanceId                         uint16 = 87
-	OpNvmlDeviceGetGpuInstanceProfileInfo                uint16 = 90
-	OpNvmlDeviceGetGpuInstanceProfileInfoByIdV           uint16 = 91
-	OpNvmlDeviceGetGpuInstanceProfileInfoV               uint16 = 92
-	OpNvmlDeviceGetGpuInstanceRemainingCapacity          uint16 = 93
-	OpNvmlDeviceGetGpuMaxPcieLinkGeneration              uint16 = 95
-	OpNvmlDeviceGetGpuOperationMode                      uint16 = 96
-	OpNvmlDeviceGetGraphicsRunningProcesses              uint16 = 97
-	OpNvmlDeviceGetGraphicsRunningProcesses_v2           uint16 = 98
-	OpNvmlDeviceGetGraphicsRunningProcesses_v3           uint16 = 99
-	OpNvmlDeviceGetGridLicensableFeatures                uint16 = 100
-	OpNvmlDeviceGetGridLicensableFeatures_v2             uint16 = 101
-	OpNvmlDeviceGetGridLicensableFeatures_v3             uint16 = 102
-	OpNvmlDeviceGetGridLicensableFeatures_v4             uint16 = 103
-	OpNvmlDeviceGetGspFirmwareMode                       uint16 = 104
-	OpNvmlDeviceGetGspFirmwareVersion                    uint16 = 105
-	OpNvmlDeviceGetHandleByIndex                         uint16 = 106
-	OpNvmlDeviceGetHandleByIndex_v2                      uint16 = 107
-	OpNvmlDeviceGetHandleByPciBusId                      uint16 = 108
-	OpNvmlDeviceGetHandleByPciBusId_v2                   uint16 = 109
-	OpNvmlDeviceGetHandleBySerial                        uint16 = 110
-	OpNvmlDeviceGetHandleByUUID                          uint16 = 111
-	OpNvmlDeviceGetHandleByUUIDV                         uint16 = 112
-	OpNvmlDeviceGetHostVgpuMode                          uint16 = 113
-	OpNvmlDeviceGetHostname_v1                           uint16 = 114
-	OpNvmlDeviceGetIndex                                 uint16 = 115
-	OpNvmlDeviceGetInforomConfigurationChecksum          uint16 = 116
-	OpNvmlDeviceGetInforomImageVersion                   uint16 = 117
-	OpNvmlDeviceGetInforomVersion                        uint16 = 118
-	OpNvmlDeviceGetIrqNum                                uint16 = 119
-	OpNvmlDeviceGetJpgUtilization                        uint16 = 120
-	OpNvmlDeviceGetLastBBXFlushTime                      uint16 = 121
-	OpNvmlDeviceGetMPSComputeRunningProcesses            uint16 = 122
-	OpNvmlDeviceGetMPSComputeRunningProcesses_v2         uint16 = 123
-	OpNvmlDeviceGetMPSComputeRunningProcesses_v3         uint16 = 124
-	OpNvmlDeviceGetMarginTemperature                     uint16 = 125
-	OpNvmlDeviceGetMaxClockInfo                          uint16 = 126
-	OpNvmlDeviceGetMaxCustomerBoostClock                 uint16 = 127
-	OpNvmlDeviceGetMaxMigDeviceCount                     uint16 = 128
-	OpNvmlDeviceGetMaxPcieLinkGeneration                 uint16 = 129
-	OpNvmlDeviceGetMaxPcieLinkWidth                      uint16 = 130
-	OpNvmlDeviceGetMemClkMinMaxVfOffset                  uint16 = 131
-	OpNvmlDeviceGetMemClkVfOffset                        uint16 = 132
-	OpNvmlDeviceGetMemoryAffinity                        uint16 = 133
-	OpNvmlDeviceGetMemoryBusWidth                        uint16 = 134
-	OpNvmlDeviceGetMemoryErrorCounter                    uint16 = 135
-	OpNvmlDeviceGetMemoryInfo                            uint16 = 136
-	OpNvmlDeviceGetMemoryInfo_v2                         uint16 = 137
-	OpNvmlDeviceGetMigDeviceHandleByIndex                uint16 = 138
-	OpNvmlDeviceGetMigMode                               uint16 = 139
-	OpNvmlDeviceGetMinMaxClockOfPState                   uint16 = 140
-	OpNvmlDeviceGetMinMaxFanSpeed                        uint16 = 141
-	OpNvmlDeviceGetMinorNumber                           uint16 = 142
-	OpNvmlDeviceGetModuleId                              uint16 = 143
-	OpNvmlDeviceGetMultiGpuBoard                         uint16 = 144
-	OpNvmlDeviceGetName                                  uint16 = 145
-	OpNvmlDeviceGetNumFans                               uint16 = 146
-	OpNvmlDeviceGetNumGpuCores                           uint16 = 147
-	OpNvmlDeviceGetNumaNodeId                            uint16 = 148
-	OpNvmlDeviceGetNvLinkCapability                      uint16 = 149
-	OpNvmlDeviceGetNvLinkErrorCounter                    uint16 = 150
-	OpNvmlDeviceGetNvLinkInfo                            uint16 = 151
-	OpNvmlDeviceGetNvLinkRemoteDeviceType                uint16 = 152
-	OpNvmlDeviceGetNvLinkRemotePciInfo                   uint16 = 153
-	OpNvmlDeviceGetNvLinkRemotePciInfo_v2                uint16 = 154
-	OpNvmlDeviceGetNvLinkState                           uint16 = 155
-	OpNvmlDeviceGetNvLinkUtilizationControl              uint16 = 156
-	OpNvmlDeviceGetNvLinkUtilizationCounter              uint16 = 157
-	OpNvmlDeviceGetNvLinkVersion                         uint16 = 158
-	OpNvmlDeviceGetNvlinkBwMode                          uint16 = 159
-	OpNvmlDeviceGetNvlinkSupportedBwModes                uint16 = 160
-	OpNvmlDeviceGetOfaUtilization                        uint16 = 161
-	OpNvmlDeviceGetP2PStatus                             uint16 = 162
-	OpNvmlDeviceGetPciInfo                               uint16 = 163
-	OpNvmlDeviceGetPciInfoExt                            uint16 = 164
-	OpNvmlDeviceGetPciInfo_v2                            uint16 = 165
-	OpNvmlDeviceGetPciInfo_v3                            uint16 = 166
-	OpNvmlDeviceGetPcieLinkMaxSpeed                      uint16 = 167
-	OpNvmlDeviceGetPcieReplayCounter                     uint16 = 168
-	OpNvmlDeviceGetPcieSpeed                             uint16 = 169
-	OpNvmlDeviceGetPcieThroughput                        uint16 = 170
-	OpNvmlDeviceGetPdi                                   uint16 = 171
-	OpNvmlDeviceGetPerformanceModes                      uint16 = 172
-	OpNvmlDeviceGetPerformanceState                      uint16 = 173
-	OpNvmlDeviceGetPersistenceMode                       uint16 = 174
-	OpNvmlDeviceGetPgpuMetadataString                    uint16 = 175
-	OpNvmlDeviceGetPlatformInfo                          uint16 = 176
-	OpNvmlDeviceGetPowerManagementDefaultLimit           uint16 = 177
-	OpNvmlDeviceGetPowerManagementLimit                  uint16 = 178
-	OpNvmlDeviceGetPowerManagementLimitConstraints       uint16 = 179
-	OpNvmlDeviceGetPowerManagementMode                   uint16 = 180
-	OpNvmlDeviceGetPowerMizerMode_v1                     uint16 = 181
-	OpNvmlDeviceGetPowerSource                           uint16 = 182
-	OpNvmlDeviceGetPowerState                            uint16 = 183
-	OpNvmlDeviceGetPowerUsage                            uint16 = 184
-	OpNvmlDeviceGetProcessUtilization                    uint16 = 185
-	OpNvmlDeviceGetRemappedRows                          uint16 = 187
-	OpNvmlDeviceGetRepairStatus                          uint16 = 189
-	OpNvmlDeviceGetRetiredPages                          uint16 = 190
-	OpNvmlDeviceGetRetiredPagesPendingStatus             uint16 = 191
-	OpNvmlDeviceGetRetiredPages_v2                       uint16 = 192
-	OpNvmlDeviceGetRowRemapperHistogram                  uint16 = 193
-	OpNvmlDeviceGetSamples                               uint16 = 195
-	OpNvmlDeviceGetSerial                                uint16 = 196
-	OpNvmlDeviceGetSramEccErrorStatus                    uint16 = 197
-	OpNvmlDeviceGetSupportedClocksEventReasons           uint16 = 199
-	OpNvmlDeviceGetSupportedClocksThrottleReasons        uint16 = 200
-	OpNvmlDeviceGetSupportedEventTypes                   uint16 = 201
-	OpNvmlDeviceGetSupportedGraphicsClocks               uint16 = 202
-	OpNvmlDeviceGetSupportedMemoryClocks                 uint16 = 203
-	OpNvmlDeviceGetSupportedPerformanceStates            uint16 = 204
-	OpNvmlDeviceGetSupportedVgpus                        uint16 = 205
-	OpNvmlDeviceGetTargetFanSpeed                        uint16 = 206
-	OpNvmlDeviceGetTemperature                           uint16 = 207
-	OpNvmlDeviceGetTemperatureThreshold                  uint16 = 208
-	OpNvmlDeviceGetTemperatureV                          uint16 = 209
-	OpNvmlDeviceGetThermalSettings                       uint16 = 210
-	OpNvmlDeviceGetTopologyCommonAncestor                uint16 = 211
-	OpNvmlDeviceGetTopologyNearestGpus                   uint16 = 212
-	OpNvmlDeviceGetTotalEccErrors                        uint16 = 213
-	OpNvmlDeviceGetTotalEnergyConsumption                uint16 = 214
-	OpNvmlDeviceGetUUID                                  uint16 = 215
-	OpNvmlDeviceGetUtilizationRates                      uint16 = 217
-	OpNvmlDeviceGetVbiosVersion                          uint16 = 218
-	OpNvmlDeviceGetVgpuCapabilities                      uint16 = 219
-	OpNvmlDeviceGetVgpuHeterogeneousMode                 uint16 = 220
-	OpNvmlDeviceGetVgpuProcessUtilization                uint16 = 223
-	OpNvmlDeviceGetVgpuSchedulerCapabilities             uint16 = 225
-	OpNvmlDeviceGetVgpuSchedulerLog                      uint16 = 226
-	OpNvmlDeviceGetVgpuSchedulerState                    uint16 = 227
-	OpNvmlDeviceGetVgpuUtilization                       uint16 = 230
-	OpNvmlDeviceGetViolationStatus                       uint16 = 231
-	OpNvmlDeviceGetVirtualizationMode                    uint16 = 232
-	OpNvmlDeviceIsMigDeviceHandle                        uint16 = 233
-	OpNvmlDeviceOnSameBoard                              uint16 = 235
-	OpNvmlDeviceQueryDrainState                          uint16 = 239
-	OpNvmlDeviceRegisterEvents                           uint16 = 242
-	OpNvmlDeviceValidateInforom                          uint16 = 284
-	OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles   uint16 = 286
-	OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo      uint16 = 287
-	OpNvmlEventSetCreate                                 uint16 = 290
-	OpNvmlEventSetFree                                   uint16 = 291
-	OpNvmlEventSetWait                                   uint16 = 292
-	OpNvmlEventSetWait_v2                                uint16 = 293
-	OpNvmlGetBlacklistDeviceCount                        uint16 = 294
-	OpNvmlGetBlacklistDeviceInfoByIndex                  uint16 = 295
-	OpNvmlGetExcludedDeviceCount                         uint16 = 296
-	OpNvmlGetExcludedDeviceInfoByIndex                   uint16 = 297
-	OpNvmlGetVgpuDriverCapabilities                      uint16 = 299
-	OpNvmlGetVgpuVersion                                 uint16 = 300
-	OpNvmlGpmMigSampleGet                                uint16 = 302
-	OpNvmlGpmQueryDeviceSupport                          uint16 = 303
-	OpNvmlGpmQueryIfStreamingEnabled                     uint16 = 304
-	OpNvmlGpmSampleAlloc                                 uint16 = 305
-	OpNvmlGpmSampleFree                                  uint16 = 306
-	OpNvmlGpmSampleGet                                   uint16 = 307
-	OpNvmlGpuInstanceGetComputeInstanceById              uint16 = 313
-	OpNvmlGpuInstanceGetComputeInstanceProfileInfo       uint16 = 315
-	OpNvmlGpuInstanceGetComputeInstanceProfileInfoV      uint16 = 316
-	OpNvmlGpuInstanceGetComputeInstanceRemainingCapacity uint16 = 317
-	OpNvmlGpuInstanceGetInfo                             uint16 = 320
-	OpNvmlGpuInstanceGetVgpuHeterogeneousMode            uint16 = 321
-	OpNvmlGpuInstanceGetVgpuSchedulerLog                 uint16 = 322
-	OpNvmlGpuInstanceGetVgpuSchedulerState               uint16 = 323
-	OpNvmlInit                                           uint16 = 327
-	OpNvmlInitWithFlags                                  uint16 = 328
-	OpNvmlInit_v2                                        uint16 = 329
-	OpNvmlInternalGetExportTable                         uint16 = 330
-	OpNvmlShutdown                                       uint16 = 332
-	OpNvmlSystemGetConfComputeCapabilities               uint16 = 336
-	OpNvmlSystemGetConfComputeGpusReadyState             uint16 = 337
-	OpNvmlSystemGetConfComputeKeyRotationThresholdInfo   uint16 = 338
-	OpNvmlSystemGetConfComputeSettings                   uint16 = 339
-	OpNvmlSystemGetConfComputeState                      uint16 = 340
-	OpNvmlSystemGetCudaDriverVersion                     uint16 = 341
-	OpNvmlSystemGetCudaDriverVersion_v2                  uint16 = 342
-	OpNvmlSystemGetDriverBranch                          uint16 = 343
-	OpNvmlSystemGetDriverVersion                         uint16 = 344
-	OpNvmlSystemGetHicVersion                            uint16 = 345
-	OpNvmlSystemGetNVMLVersion                           uint16 = 346
-	OpNvmlSystemGetNvlinkBwMode                          uint16 = 347
-	OpNvmlSystemGetProcessName                           uint16 = 348
-	OpNvmlSystemGetTopologyGpuSet                        uint16 = 349
-	OpNvmlUnitGetCount                                   uint16 = 354
-	OpNvmlUnitGetDevices                                 uint16 = 355
-	OpNvmlUnitGetFanSpeedInfo                            uint16 = 356
-	OpNvmlUnitGetHandleByIndex                           uint16 = 357
-	OpNvmlUnitGetLedState                                uint16 = 358
-	OpNvmlUnitGetPsuInfo                                 uint16 = 359
-	OpNvmlUnitGetTemperature                             uint16 = 360
-	OpNvmlUnitGetUnitInfo                                uint16 = 361
-	OpNvmlVgpuInstanceGetAccountingMode                  uint16 = 364
-	OpNvmlVgpuInstanceGetAccountingPids                  uint16 = 365
-	OpNvmlVgpuInstanceGetAccountingStats                 uint16 = 366
-	OpNvmlVgpuInstanceGetEccMode                         uint16 = 367
-	OpNvmlVgpuInstanceGetEncoderCapacity                 uint16 = 368
-	OpNvmlVgpuInstanceGetEncoderSessions                 uint16 = 369
-	OpNvmlVgpuInstanceGetEncoderStats                    uint16 = 370
-	OpNvmlVgpuInstanceGetFBCSessions                     uint16 = 371
-	OpNvmlVgpuInstanceGetFBCStats                        uint16 = 372
-	OpNvmlVgpuInstanceGetFbUsage                         uint16 = 373
-	OpNvmlVgpuInstanceGetFrameRateLimit                  uint16 = 374
-	OpNvmlVgpuInstanceGetGpuInstanceId                   uint16 = 375
-	OpNvmlVgpuInstanceGetGpuPciId                        uint16 = 376
-	OpNvmlVgpuInstanceGetLicenseInfo                     uint16 = 377
-	OpNvmlVgpuInstanceGetLicenseInfo_v2                  uint16 = 378
-	OpNvmlVgpuInstanceGetLicenseStatus                   uint16 = 379
-	OpNvmlVgpuInstanceGetMdevUUID                        uint16 = 380
-	OpNvmlVgpuInstanceGetPlacementId                     uint16 = 382
-	OpNvmlVgpuInstanceGetRuntimeStateSize                uint16 = 383
-	OpNvmlVgpuInstanceGetType                            uint16 = 384
-	OpNvmlVgpuInstanceGetUUID                            uint16 = 385
-	OpNvmlVgpuInstanceGetVmDriverVersion                 uint16 = 386
-	OpNvmlVgpuInstanceGetVmID                            uint16 = 387
-	OpNvmlVgpuTypeGetBAR1Info                            uint16 = 389
-	OpNvmlVgpuTypeGetCapabilities                        uint16 = 390
-	OpNvmlVgpuTypeGetClass                               uint16 = 391
-	OpNvmlVgpuTypeGetDeviceID                            uint16 = 392
-	OpNvmlVgpuTypeGetFbReservation                       uint16 = 393
-	OpNvmlVgpuTypeGetFrameRateLimit                      uint16 = 394
-	OpNvmlVgpuTypeGetFramebufferSize                     uint16 = 395
-	OpNvmlVgpuTypeGetGpuInstanceProfileId                uint16 = 396
-	OpNvmlVgpuTypeGetGspHeapSize                         uint16 = 397
-	OpNvmlVgpuTypeGetLicense                             uint16 = 398
-	OpNvmlVgpuTypeGetMaxInstances                        uint16 = 399
-	OpNvmlVgpuTypeGetMaxInstancesPerGpuInstance          uint16 = 400
-	OpNvmlVgpuTypeGetMaxInstancesPerVm                   uint16 = 401
-	OpNvmlVgpuTypeGetName                                uint16 = 402
-	OpNvmlVgpuTypeGetNumDisplayHeads                     uint16 = 403
-	OpNvmlVgpuTypeGetResolution                          uint16 = 404
+	OpNvmlComputeInstanceDestroy                           uint16 = 1
+	OpNvmlComputeInstanceGetInfo                           uint16 = 2
+	OpNvmlComputeInstanceGetInfo_v2                        uint16 = 3
+	OpNvmlDeviceClearAccountingPids                        uint16 = 4
+	OpNvmlDeviceClearEccErrorCounts                        uint16 = 6
+	OpNvmlDeviceClearFieldValues                           uint16 = 7
+	OpNvmlDeviceCreateGpuInstance                          uint16 = 8
+	OpNvmlDeviceCreateGpuInstanceWithPlacement             uint16 = 9
+	OpNvmlDeviceDiscoverGpus                               uint16 = 10
+	OpNvmlDeviceFreezeNvLinkUtilizationCounter             uint16 = 11
+	OpNvmlDeviceGetAPIRestriction                          uint16 = 12
+	OpNvmlDeviceGetAccountingBufferSize                    uint16 = 13
+	OpNvmlDeviceGetAccountingMode                          uint16 = 14
+	OpNvmlDeviceGetAccountingPids                          uint16 = 15
+	OpNvmlDeviceGetAccountingStats                         uint16 = 16
+	OpNvmlDeviceGetActiveVgpus                             uint16 = 17
+	OpNvmlDeviceGetAdaptiveClockInfoStatus                 uint16 = 18
+	OpNvmlDeviceGetAddressingMode                          uint16 = 19
+	OpNvmlDeviceGetApplicationsClock                       uint16 = 20
+	OpNvmlDeviceGetArchitecture                            uint16 = 21
+	OpNvmlDeviceGetAttributes                              uint16 = 22
+	OpNvmlDeviceGetAttributes_v2                           uint16 = 23
+	OpNvmlDeviceGetAutoBoostedClocksEnabled                uint16 = 24
+	OpNvmlDeviceGetBAR1MemoryInfo                          uint16 = 25
+	OpNvmlDeviceGetBoardId                                 uint16 = 26
+	OpNvmlDeviceGetBoardPartNumber                         uint16 = 27
+	OpNvmlDeviceGetBrand                                   uint16 = 28
+	OpNvmlDeviceGetBridgeChipInfo                          uint16 = 29
+	OpNvmlDeviceGetBusType                                 uint16 = 30
+	OpNvmlDeviceGetC2cModeInfoV                            uint16 = 31
+	OpNvmlDeviceGetCapabilities                            uint16 = 32
+	OpNvmlDeviceGetClkMonStatus                            uint16 = 33
+	OpNvmlDeviceGetClock                                   uint16 = 34
+	OpNvmlDeviceGetClockInfo                               uint16 = 35
+	OpNvmlDeviceGetClockOffsets                            uint16 = 36
+	OpNvmlDeviceGetComputeInstanceId                       uint16 = 37
+	OpNvmlDeviceGetComputeMode                             uint16 = 38
+	OpNvmlDeviceGetComputeRunningProcesses                 uint16 = 39
+	OpNvmlDeviceGetComputeRunningProcesses_v2              uint16 = 40
+	OpNvmlDeviceGetComputeRunningProcesses_v3              uint16 = 41
+	OpNvmlDeviceGetConfComputeGpuAttestationReport         uint16 = 42
+	OpNvmlDeviceGetConfComputeGpuCertificate               uint16 = 43
+	OpNvmlDeviceGetConfComputeMemSizeInfo                  uint16 = 44
+	OpNvmlDeviceGetConfComputeProtectedMemoryUsage         uint16 = 45
+	OpNvmlDeviceGetCoolerInfo                              uint16 = 46
+	OpNvmlDeviceGetCount                                   uint16 = 47
+	OpNvmlDeviceGetCount_v2                                uint16 = 48
+	OpNvmlDeviceGetCpuAffinity                             uint16 = 49
+	OpNvmlDeviceGetCpuAffinityWithinScope                  uint16 = 50
+	OpNvmlDeviceGetCreatableVgpus                          uint16 = 51
+	OpNvmlDeviceGetCudaComputeCapability                   uint16 = 52
+	OpNvmlDeviceGetCurrPcieLinkGeneration                  uint16 = 53
+	OpNvmlDeviceGetCurrPcieLinkWidth                       uint16 = 54
+	OpNvmlDeviceGetCurrentClockFreqs                       uint16 = 55
+	OpNvmlDeviceGetCurrentClocksEventReasons               uint16 = 56
+	OpNvmlDeviceGetCurrentClocksThrottleReasons            uint16 = 57
+	OpNvmlDeviceGetDecoderUtilization                      uint16 = 58
+	OpNvmlDeviceGetDefaultApplicationsClock                uint16 = 59
+	OpNvmlDeviceGetDefaultEccMode                          uint16 = 60
+	OpNvmlDeviceGetDetailedEccErrors                       uint16 = 61
+	OpNvmlDeviceGetDeviceHandleFromMigDeviceHandle         uint16 = 62
+	OpNvmlDeviceGetDisplayActive                           uint16 = 63
+	OpNvmlDeviceGetDisplayMode                             uint16 = 64
+	OpNvmlDeviceGetDramEncryptionMode                      uint16 = 65
+	OpNvmlDeviceGetDriverModel                             uint16 = 66
+	OpNvmlDeviceGetDriverModel_v2                          uint16 = 67
+	OpNvmlDeviceGetDynamicPstatesInfo                      uint16 = 68
+	OpNvmlDeviceGetEccMode                                 uint16 = 69
+	OpNvmlDeviceGetEncoderCapacity                         uint16 = 70
+	OpNvmlDeviceGetEncoderSessions                         uint16 = 71
+	OpNvmlDeviceGetEncoderStats                            uint16 = 72
+	OpNvmlDeviceGetEncoderUtilization                      uint16 = 73
+	OpNvmlDeviceGetEnforcedPowerLimit                      uint16 = 74
+	OpNvmlDeviceGetFBCSessions                             uint16 = 75
+	OpNvmlDeviceGetFBCStats                                uint16 = 76
+	OpNvmlDeviceGetFanControlPolicy_v2                     uint16 = 77
+	OpNvmlDeviceGetFanSpeed                                uint16 = 78
+	OpNvmlDeviceGetFanSpeedRPM                             uint16 = 79
+	OpNvmlDeviceGetFanSpeed_v2                             uint16 = 80
+	OpNvmlDeviceGetFieldValues                             uint16 = 81
+	OpNvmlDeviceGetGpcClkMinMaxVfOffset                    uint16 = 82
+	OpNvmlDeviceGetGpcClkVfOffset                          uint16 = 83
+	OpNvmlDeviceGetGpuFabricInfo                           uint16 = 84
+	OpNvmlDeviceGetGpuFabricInfoV                          uint16 = 85
+	OpNvmlDeviceGetGpuInstanceById                         uint16 = 86
+	OpNvmlDeviceGetGpuInstanceId                           uint16 = 87
+	OpNvmlDeviceGetGpuInstancePossiblePlacements           uint16 = 88
+	OpNvmlDeviceGetGpuInstancePossiblePlacements_v2        uint16 = 89
+	OpNvmlDeviceGetGpuInstanceProfileInfo                  uint16 = 90
+	OpNvmlDeviceGetGpuInstanceProfileInfoByIdV             uint16 = 91
+	OpNvmlDeviceGetGpuInstanceProfileInfoV                 uint16 = 92
+	OpNvmlDeviceGetGpuInstanceRemainingCapacity            uint16 = 93
+	OpNvmlDeviceGetGpuInstances                            uint16 = 94
+	OpNvmlDeviceGetGpuMaxPcieLinkGeneration                uint16 = 95
+	OpNvmlDeviceGetGpuOperationMode                        uint16 = 96
+	OpNvmlDeviceGetGraphicsRunningProcesses                uint16 = 97
+	OpNvmlDeviceGetGraphicsRunningProcesses_v2             uint16 = 98
+	OpNvmlDeviceGetGraphicsRunningProcesses_v3             uint16 = 99
+	OpNvmlDeviceGetGridLicensableFeatures                  uint16 = 100
+	OpNvmlDeviceGetGridLicensableFeatures_v2               uint16 = 101
+	OpNvmlDeviceGetGridLicensableFeatures_v3               uint16 = 102
+	OpNvmlDeviceGetGridLicensableFeatures_v4               uint16 = 103
+	OpNvmlDeviceGetGspFirmwareMode                         uint16 = 104
+	OpNvmlDeviceGetGspFirmwareVersion                      uint16 = 105
+	OpNvmlDeviceGetHandleByIndex                           uint16 = 106
+	OpNvmlDeviceGetHandleByIndex_v2                        uint16 = 107
+	OpNvmlDeviceGetHandleByPciBusId                        uint16 = 108
+	OpNvmlDeviceGetHandleByPciBusId_v2                     uint16 = 109
+	OpNvmlDeviceGetHandleBySerial                          uint16 = 110
+	OpNvmlDeviceGetHandleByUUID                            uint16 = 111
+	OpNvmlDeviceGetHandleByUUIDV                           uint16 = 112
+	OpNvmlDeviceGetHostVgpuMode                            uint16 = 113
+	OpNvmlDeviceGetHostname_v1                             uint16 = 114
+	OpNvmlDeviceGetIndex                                   uint16 = 115
+	OpNvmlDeviceGetInforomConfigurationChecksum            uint16 = 116
+	OpNvmlDeviceGetInforomImageVersion                     uint16 = 117
+	OpNvmlDeviceGetInforomVersion                          uint16 = 118
+	OpNvmlDeviceGetIrqNum                                  uint16 = 119
+	OpNvmlDeviceGetJpgUtilization                          uint16 = 120
+	OpNvmlDeviceGetLastBBXFlushTime                        uint16 = 121
+	OpNvmlDeviceGetMPSComputeRunningProcesses              uint16 = 122
+	OpNvmlDeviceGetMPSComputeRunningProcesses_v2           uint16 = 123
+	OpNvmlDeviceGetMPSComputeRunningProcesses_v3           uint16 = 124
+	OpNvmlDeviceGetMarginTemperature                       uint16 = 125
+	OpNvmlDeviceGetMaxClockInfo                            uint16 = 126
+	OpNvmlDeviceGetMaxCustomerBoostClock                   uint16 = 127
+	OpNvmlDeviceGetMaxMigDeviceCount                       uint16 = 128
+	OpNvmlDeviceGetMaxPcieLinkGeneration                   uint16 = 129
+	OpNvmlDeviceGetMaxPcieLinkWidth                        uint16 = 130
+	OpNvmlDeviceGetMemClkMinMaxVfOffset                    uint16 = 131
+	OpNvmlDeviceGetMemClkVfOffset                          uint16 = 132
+	OpNvmlDeviceGetMemoryAffinity                          uint16 = 133
+	OpNvmlDeviceGetMemoryBusWidth                          uint16 = 134
+	OpNvmlDeviceGetMemoryErrorCounter                      uint16 = 135
+	OpNvmlDeviceGetMemoryInfo                              uint16 = 136
+	OpNvmlDeviceGetMemoryInfo_v2                           uint16 = 137
+	OpNvmlDeviceGetMigDeviceHandleByIndex                  uint16 = 138
+	OpNvmlDeviceGetMigMode                                 uint16 = 139
+	OpNvmlDeviceGetMinMaxClockOfPState                     uint16 = 140
+	OpNvmlDeviceGetMinMaxFanSpeed                          uint16 = 141
+	OpNvmlDeviceGetMinorNumber                             uint16 = 142
+	OpNvmlDeviceGetModuleId                                uint16 = 143
+	OpNvmlDeviceGetMultiGpuBoard                           uint16 = 144
+	OpNvmlDeviceGetName                                    uint16 = 145
+	OpNvmlDeviceGetNumFans                                 uint16 = 146
+	OpNvmlDeviceGetNumGpuCores                             uint16 = 147
+	OpNvmlDeviceGetNumaNodeId                              uint16 = 148
+	OpNvmlDeviceGetNvLinkCapability                        uint16 = 149
+	OpNvmlDeviceGetNvLinkErrorCounter                      uint16 = 150
+	OpNvmlDeviceGetNvLinkInfo                              uint16 = 151
+	OpNvmlDeviceGetNvLinkRemoteDeviceType                  uint16 = 152
+	OpNvmlDeviceGetNvLinkRemotePciInfo                     uint16 = 153
+	OpNvmlDeviceGetNvLinkRemotePciInfo_v2                  uint16 = 154
+	OpNvmlDeviceGetNvLinkState                             uint16 = 155
+	OpNvmlDeviceGetNvLinkUtilizationControl                uint16 = 156
+	OpNvmlDeviceGetNvLinkUtilizationCounter                uint16 = 157
+	OpNvmlDeviceGetNvLinkVersion                           uint16 = 158
+	OpNvmlDeviceGetNvlinkBwMode                            uint16 = 159
+	OpNvmlDeviceGetNvlinkSupportedBwModes                  uint16 = 160
+	OpNvmlDeviceGetOfaUtilization                          uint16 = 161
+	OpNvmlDeviceGetP2PStatus                               uint16 = 162
+	OpNvmlDeviceGetPciInfo                                 uint16 = 163
+	OpNvmlDeviceGetPciInfoExt                              uint16 = 164
+	OpNvmlDeviceGetPciInfo_v2                              uint16 = 165
+	OpNvmlDeviceGetPciInfo_v3                              uint16 = 166
+	OpNvmlDeviceGetPcieLinkMaxSpeed                        uint16 = 167
+	OpNvmlDeviceGetPcieReplayCounter                       uint16 = 168
+	OpNvmlDeviceGetPcieSpeed                               uint16 = 169
+	OpNvmlDeviceGetPcieThroughput                          uint16 = 170
+	OpNvmlDeviceGetPdi                                     uint16 = 171
+	OpNvmlDeviceGetPerformanceModes                        uint16 = 172
+	OpNvmlDeviceGetPerformanceState                        uint16 = 173
+	OpNvmlDeviceGetPersistenceMode                         uint16 = 174
+	OpNvmlDeviceGetPgpuMetadataString                      uint16 = 175
+	OpNvmlDeviceGetPlatformInfo                            uint16 = 176
+	OpNvmlDeviceGetPowerManagementDefaultLimit             uint16 = 177
+	OpNvmlDeviceGetPowerManagementLimit                    uint16 = 178
+	OpNvmlDeviceGetPowerManagementLimitConstraints         uint16 = 179
+	OpNvmlDeviceGetPowerManagementMode                     uint16 = 180
+	OpNvmlDeviceGetPowerMizerMode_v1                       uint16 = 181
+	OpNvmlDeviceGetPowerSource                             uint16 = 182
+	OpNvmlDeviceGetPowerState                              uint16 = 183
+	OpNvmlDeviceGetPowerUsage                              uint16 = 184
+	OpNvmlDeviceGetProcessUtilization                      uint16 = 185
+	OpNvmlDeviceGetProcessesUtilizationInfo                uint16 = 186
+	OpNvmlDeviceGetRemappedRows                            uint16 = 187
+	OpNvmlDeviceGetRemappedRows_v2                         uint16 = 188
+	OpNvmlDeviceGetRepairStatus                            uint16 = 189
+	OpNvmlDeviceGetRetiredPages                            uint16 = 190
+	OpNvmlDeviceGetRetiredPagesPendingStatus               uint16 = 191
+	OpNvmlDeviceGetRetiredPages_v2                         uint16 = 192
+	OpNvmlDeviceGetRowRemapperHistogram                    uint16 = 193
+	OpNvmlDeviceGetRunningProcessDetailList                uint16 = 194
+	OpNvmlDeviceGetSamples                                 uint16 = 195
+	OpNvmlDeviceGetSerial                                  uint16 = 196
+	OpNvmlDeviceGetSramEccErrorStatus                      uint16 = 197
+	OpNvmlDeviceGetSramUniqueUncorrectedEccErrorCounts     uint16 = 198
+	OpNvmlDeviceGetSupportedClocksEventReasons             uint16 = 199
+	OpNvmlDeviceGetSupportedClocksThrottleReasons          uint16 = 200
+	OpNvmlDeviceGetSupportedEventTypes                     uint16 = 201
+	OpNvmlDeviceGetSupportedGraphicsClocks                 uint16 = 202
+	OpNvmlDeviceGetSupportedMemoryClocks                   uint16 = 203
+	OpNvmlDeviceGetSupportedPerformanceStates              uint16 = 204
+	OpNvmlDeviceGetSupportedVgpus                          uint16 = 205
+	OpNvmlDeviceGetTargetFanSpeed                          uint16 = 206
+	OpNvmlDeviceGetTemperature                             uint16 = 207
+	OpNvmlDeviceGetTemperatureThreshold                    uint16 = 208
+	OpNvmlDeviceGetTemperatureV                            uint16 = 209
+	OpNvmlDeviceGetThermalSettings                         uint16 = 210
+	OpNvmlDeviceGetTopologyCommonAncestor                  uint16 = 211
+	OpNvmlDeviceGetTopologyNearestGpus                     uint16 = 212
+	OpNvmlDeviceGetTotalEccErrors                          uint16 = 213
+	OpNvmlDeviceGetTotalEnergyConsumption                  uint16 = 214
+	OpNvmlDeviceGetUUID                                    uint16 = 215
+	OpNvmlDeviceGetUnrepairableMemoryFlag_v1               uint16 = 216
+	OpNvmlDeviceGetUtilizationRates                        uint16 = 217
+	OpNvmlDeviceGetVbiosVersion                            uint16 = 218
+	OpNvmlDeviceGetVgpuCapabilities                        uint16 = 219
+	OpNvmlDeviceGetVgpuHeterogeneousMode                   uint16 = 220
+	OpNvmlDeviceGetVgpuInstancesUtilizationInfo            uint16 = 221
+	OpNvmlDeviceGetVgpuProcessUtilization                  uint16 = 223
+	OpNvmlDeviceGetVgpuProcessesUtilizationInfo            uint16 = 224
+	OpNvmlDeviceGetVgpuSchedulerCapabilities               uint16 = 225
+	OpNvmlDeviceGetVgpuSchedulerLog                        uint16 = 226
+	OpNvmlDeviceGetVgpuSchedulerState                      uint16 = 227
+	OpNvmlDeviceGetVgpuTypeCreatablePlacements             uint16 = 228
+	OpNvmlDeviceGetVgpuTypeSupportedPlacements             uint16 = 229
+	OpNvmlDeviceGetVgpuUtilization                         uint16 = 230
+	OpNvmlDeviceGetViolationStatus                         uint16 = 231
+	OpNvmlDeviceGetVirtualizationMode                      uint16 = 232
+	OpNvmlDeviceIsMigDeviceHandle                          uint16 = 233
+	OpNvmlDeviceModifyDrainState                           uint16 = 234
+	OpNvmlDeviceOnSameBoard                                uint16 = 235
+	OpNvmlDevicePowerSmoothingActivatePresetProfile        uint16 = 236
+	OpNvmlDevicePowerSmoothingSetState                     uint16 = 237
+	OpNvmlDevicePowerSmoothingUpdatePresetProfileParam     uint16 = 238
+	OpNvmlDeviceQueryDrainState                            uint16 = 239
+	OpNvmlDeviceRegisterEvents                             uint16 = 242
+	OpNvmlDeviceRemoveGpu                                  uint16 = 243
+	OpNvmlDeviceRemoveGpu_v2                               uint16 = 244
+	OpNvmlDeviceResetApplicationsClocks                    uint16 = 245
+	OpNvmlDeviceResetGpuLockedClocks                       uint16 = 246
+	OpNvmlDeviceResetMemoryLockedClocks                    uint16 = 247
+	OpNvmlDeviceResetNvLinkErrorCounters                   uint16 = 248
+	OpNvmlDeviceResetNvLinkUtilizationCounter              uint16 = 249
+	OpNvmlDeviceSetAPIRestriction                          uint16 = 250
+	OpNvmlDeviceSetAccountingMode                          uint16 = 251
+	OpNvmlDeviceSetApplicationsClocks                      uint16 = 252
+	OpNvmlDeviceSetAutoBoostedClocksEnabled                uint16 = 253
+	OpNvmlDeviceSetClockOffsets                            uint16 = 254
+	OpNvmlDeviceSetComputeMode                             uint16 = 255
+	OpNvmlDeviceSetConfComputeUnprotectedMemSize           uint16 = 256
+	OpNvmlDeviceSetDefaultAutoBoostedClocksEnabled         uint16 = 258
+	OpNvmlDeviceSetDefaultFanSpeed_v2                      uint16 = 259
+	OpNvmlDeviceSetDramEncryptionMode                      uint16 = 260
+	OpNvmlDeviceSetDriverModel                             uint16 = 261
+	OpNvmlDeviceSetEccMode                                 uint16 = 262
+	OpNvmlDeviceSetFanControlPolicy                        uint16 = 263
+	OpNvmlDeviceSetFanSpeed_v2                             uint16 = 264
+	OpNvmlDeviceSetGpcClkVfOffset                          uint16 = 265
+	OpNvmlDeviceSetGpuLockedClocks                         uint16 = 266
+	OpNvmlDeviceSetGpuOperationMode                        uint16 = 267
+	OpNvmlDeviceSetHostname_v1                             uint16 = 268
+	OpNvmlDeviceSetMemClkVfOffset                          uint16 = 269
+	OpNvmlDeviceSetMemoryLockedClocks                      uint16 = 270
+	OpNvmlDeviceSetMigMode                                 uint16 = 271
+	OpNvmlDeviceSetNvLinkDeviceLowPowerThreshold           uint16 = 272
+	OpNvmlDeviceSetNvLinkUtilizationControl                uint16 = 273
+	OpNvmlDeviceSetNvlinkBwMode                            uint16 = 274
+	OpNvmlDeviceSetPersistenceMode                         uint16 = 275
+	OpNvmlDeviceSetPowerManagementLimit                    uint16 = 276
+	OpNvmlDeviceSetPowerManagementLimit_v2                 uint16 = 277
+	OpNvmlDeviceSetPowerMizerMode_v1                       uint16 = 278
+	OpNvmlDeviceSetTemperatureThreshold                    uint16 = 279
+	OpNvmlDeviceSetVgpuCapabilities                        uint16 = 280
+	OpNvmlDeviceSetVgpuHeterogeneousMode                   uint16 = 281
+	OpNvmlDeviceSetVgpuSchedulerState                      uint16 = 282
+	OpNvmlDeviceSetVirtualizationMode                      uint16 = 283
+	OpNvmlDeviceValidateInforom                            uint16 = 284
+	OpNvmlDeviceWorkloadPowerProfileClearRequestedProfiles uint16 = 285
+	OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles     uint16 = 286
+	OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo        uint16 = 287
+	OpNvmlDeviceWorkloadPowerProfileSetRequestedProfiles   uint16 = 288
+	OpNvmlEventSetCreate                                   uint16 = 290
+	OpNvmlEventSetFree                                     uint16 = 291
+	OpNvmlEventSetWait                                     uint16 = 292
+	OpNvmlEventSetWait_v2                                  uint16 = 293
+	OpNvmlGetBlacklistDeviceCount                          uint16 = 294
+	OpNvmlGetBlacklistDeviceInfoByIndex                    uint16 = 295
+	OpNvmlGetExcludedDeviceCount                           uint16 = 296
+	OpNvmlGetExcludedDeviceInfoByIndex                     uint16 = 297
+	OpNvmlGetVgpuDriverCapabilities                        uint16 = 299
+	OpNvmlGetVgpuVersion                                   uint16 = 300
+	OpNvmlGpmMetricsGet                                    uint16 = 301
+	OpNvmlGpmMigSampleGet                                  uint16 = 302
+	OpNvmlGpmQueryDeviceSupport                            uint16 = 303
+	OpNvmlGpmQueryIfStreamingEnabled                       uint16 = 304
+	OpNvmlGpmSampleAlloc                                   uint16 = 305
+	OpNvmlGpmSampleFree                                    uint16 = 306
+	OpNvmlGpmSampleGet                                     uint16 = 307
+	OpNvmlGpmSetStreamingEnabled                           uint16 = 308
+	OpNvmlGpuInstanceCreateComputeInstance                 uint16 = 309
+	OpNvmlGpuInstanceCreateComputeInstanceWithPlacement    uint16 = 310
+	OpNvmlGpuInstanceDestroy                               uint16 = 311
+	OpNvmlGpuInstanceGetActiveVgpus                        uint16 = 312
+	OpNvmlGpuInstanceGetComputeInstanceById                uint16 = 313
+	OpNvmlGpuInstanceGetComputeInstancePossiblePlacements  uint16 = 314
+	OpNvmlGpuInstanceGetComputeInstanceProfileInfo         uint16 = 315
+	OpNvmlGpuInstanceGetComputeInstanceProfileInfoV        uint16 = 316
+	OpNvmlGpuInstanceGetComputeInstanceRemainingCapacity   uint16 = 317
+	OpNvmlGpuInstanceGetComputeInstances                   uint16 = 318
+	OpNvmlGpuInstanceGetCreatableVgpus                     uint16 = 319
+	OpNvmlGpuInstanceGetInfo                               uint16 = 320
+	OpNvmlGpuInstanceGetVgpuHeterogeneousMode              uint16 = 321
+	OpNvmlGpuInstanceGetVgpuSchedulerLog                   uint16 = 322
+	OpNvmlGpuInstanceGetVgpuSchedulerState                 uint16 = 323
+	OpNvmlGpuInstanceGetVgpuTypeCreatablePlacements        uint16 = 324
+	OpNvmlGpuInstanceSetVgpuHeterogeneousMode              uint16 = 325
+	OpNvmlGpuInstanceSetVgpuSchedulerState                 uint16 = 326
+	OpNvmlInit                                             uint16 = 327
+	OpNvmlInitWithFlags                                    uint16 = 328
+	OpNvmlInit_v2                                          uint16 = 329
+	OpNvmlInternalGetExportTable                           uint16 = 330
+	OpNvmlSetVgpuVersion                                   uint16 = 331
+	OpNvmlShutdown                                         uint16 = 332
+	OpNvmlSystemGetConfComputeCapabilities                 uint16 = 336
+	OpNvmlSystemGetConfComputeGpusReadyState               uint16 = 337
+	OpNvmlSystemGetConfComputeKeyRotationThresholdInfo     uint16 = 338
+	OpNvmlSystemGetConfComputeSettings                     uint16 = 339
+	OpNvmlSystemGetConfComputeState                        uint16 = 340
+	OpNvmlSystemGetCudaDriverVersion                       uint16 = 341
+	OpNvmlSystemGetCudaDriverVersion_v2                    uint16 = 342
+	OpNvmlSystemGetDriverBranch                            uint16 = 343
+	OpNvmlSystemGetDriverVersion                           uint16 = 344
+	OpNvmlSystemGetHicVersion                              uint16 = 345
+	OpNvmlSystemGetNVMLVersion                             uint16 = 346
+	OpNvmlSystemGetNvlinkBwMode                            uint16 = 347
+	OpNvmlSystemGetProcessName                             uint16 = 348
+	OpNvmlSystemGetTopologyGpuSet                          uint16 = 349
+	OpNvmlSystemSetConfComputeGpusReadyState               uint16 = 351
+	OpNvmlSystemSetConfComputeKeyRotationThresholdInfo     uint16 = 352
+	OpNvmlSystemSetNvlinkBwMode                            uint16 = 353
+	OpNvmlUnitGetCount                                     uint16 = 354
+	OpNvmlUnitGetDevices                                   uint16 = 355
+	OpNvmlUnitGetFanSpeedInfo                              uint16 = 356
+	OpNvmlUnitGetHandleByIndex                             uint16 = 357
+	OpNvmlUnitGetLedState                                  uint16 = 358
+	OpNvmlUnitGetPsuInfo                                   uint16 = 359
+	OpNvmlUnitGetTemperature                               uint16 = 360
+	OpNvmlUnitGetUnitInfo                                  uint16 = 361
+	OpNvmlUnitSetLedState                                  uint16 = 362
+	OpNvmlVgpuInstanceClearAccountingPids                  uint16 = 363
+	OpNvmlVgpuInstanceGetAccountingMode                    uint16 = 364
+	OpNvmlVgpuInstanceGetAccountingPids                    uint16 = 365
+	OpNvmlVgpuInstanceGetAccountingStats                   uint16 = 366
+	OpNvmlVgpuInstanceGetEccMode                           uint16 = 367
+	OpNvmlVgpuInstanceGetEncoderCapacity                   uint16 = 368
+	OpNvmlVgpuInstanceGetEncoderSessions                   uint16 = 369
+	OpNvmlVgpuInstanceGetEncoderStats                      uint16 = 370
+	OpNvmlVgpuInstanceGetFBCSessions                       uint16 = 371
+	OpNvmlVgpuInstanceGetFBCStats                          uint16 = 372
+	OpNvmlVgpuInstanceGetFbUsage                           uint16 = 373
+	OpNvmlVgpuInstanceGetFrameRateLimit                    uint16 = 374
+	OpNvmlVgpuInstanceGetGpuInstanceId                     uint16 = 375
+	OpNvmlVgpuInstanceGetGpuPciId                          uint16 = 376
+	OpNvmlVgpuInstanceGetLicenseInfo                       uint16 = 377
+	OpNvmlVgpuInstanceGetLicenseInfo_v2                    uint16 = 378
+	OpNvmlVgpuInstanceGetLicenseStatus                     uint16 = 379
+	OpNvmlVgpuInstanceGetMdevUUID                          uint16 = 380
+	OpNvmlVgpuInstanceGetPlacementId                       uint16 = 382
+	OpNvmlVgpuInstanceGetRuntimeStateSize                  uint16 = 383
+	OpNvmlVgpuInstanceGetType                              uint16 = 384
+	OpNvmlVgpuInstanceGetUUID                              uint16 = 385
+	OpNvmlVgpuInstanceGetVmDriverVersion                   uint16 = 386
+	OpNvmlVgpuInstanceGetVmID                              uint16 = 387
+	OpNvmlVgpuInstanceSetEncoderCapacity                   uint16 = 388
+	OpNvmlVgpuTypeGetBAR1Info                              uint16 = 389
+	OpNvmlVgpuTypeGetCapabilities                          uint16 = 390
+	OpNvmlVgpuTypeGetClass                                 uint16 = 391
+	OpNvmlVgpuTypeGetDeviceID                              uint16 = 392
+	OpNvmlVgpuTypeGetFbReservation                         uint16 = 393
+	OpNvmlVgpuTypeGetFrameRateLimit                        uint16 = 394
+	OpNvmlVgpuTypeGetFramebufferSize                       uint16 = 395
+	OpNvmlVgpuTypeGetGpuInstanceProfileId                  uint16 = 396
+	OpNvmlVgpuTypeGetGspHeapSize                           uint16 = 397
+	OpNvmlVgpuTypeGetLicense                               uint16 = 398
+	OpNvmlVgpuTypeGetMaxInstances                          uint16 = 399
+	OpNvmlVgpuTypeGetMaxInstancesPerGpuInstance            uint16 = 400
+	OpNvmlVgpuTypeGetMaxInstancesPerVm                     uint16 = 401
+	OpNvmlVgpuTypeGetName                                  uint16 = 402
+	OpNvmlVgpuTypeGetNumDisplayHeads                       uint16 = 403
+	OpNvmlVgpuTypeGetResolution                            uint16 = 404
 )
 
 var opNames = [...]string{
-	OpNvmlComputeInstanceGetInfo:                         "nvmlComputeInstanceGetInfo",
-	OpNvmlComputeInstanceGetInfo_v2:                      "nvmlComputeInstanceGetInfo_v2",
-	OpNvmlDeviceGetAPIRestriction:                        "nvmlDeviceGetAPIRestriction",
-	OpNvmlDeviceGetAccountingBufferSize:                  "nvmlDeviceGetAccountingBufferSize",
-	OpNvmlDeviceGetAccountingMode:                        "nvmlDeviceGetAccountingMode",
-	OpNvmlDeviceGetAccountingPids:                        "nvmlDeviceGetAccountingPids",
-	OpNvmlDeviceGetAccountingStats:                       "nvmlDeviceGetAccountingStats",
-	OpNvmlDeviceGetActiveVgpus:                           "nvmlDeviceGetActiveVgpus",
-	OpNvmlDeviceGetAdaptiveClockInfoStatus:               "nvmlDeviceGetAdaptiveClockInfoStatus",
-	OpNvmlDeviceGetAddressingMode:                        "nvmlDeviceGetAddressingMode",
-	OpNvmlDeviceGetApplicationsClock:                     "nvmlDeviceGetApplicationsClock",
-	OpNvmlDeviceGetArchitecture:                          "nvmlDeviceGetArchitecture",
-	OpNvmlDeviceGetAttributes:                            "nvmlDeviceGetAttributes",
-	OpNvmlDeviceGetAttributes_v2:                         "nvmlDeviceGetAttributes_v2",
-	OpNvmlDeviceGetAutoBoostedClocksEnabled:              "nvmlDeviceGetAutoBoostedClocksEnabled",
-	OpNvmlDeviceGetBAR1MemoryInfo:                        "nvmlDeviceGetBAR1MemoryInfo",
-	OpNvmlDeviceGetBoardId:                               "nvmlDeviceGetBoardId",
-	OpNvmlDeviceGetBoardPartNumber:                       "nvmlDeviceGetBoardPartNumber",
-	OpNvmlDeviceGetBrand:                                 "nvmlDeviceGetBrand",
-	OpNvmlDeviceGetBridgeChipInfo:                        "nvmlDeviceGetBridgeChipInfo",
-	OpNvmlDeviceGetBusType:                               "nvmlDeviceGetBusType",
-	OpNvmlDeviceGetC2cModeInfoV:                          "nvmlDeviceGetC2cModeInfoV",
-	OpNvmlDeviceGetCapabilities:                          "nvmlDeviceGetCapabilities",
-	OpNvmlDeviceGetClkMonStatus:                          "nvmlDeviceGetClkMonStatus",
-	OpNvmlDeviceGetClock:                                 "nvmlDeviceGetClock",
-	OpNvmlDeviceGetClockInfo:                             "nvmlDeviceGetClockInfo",
-	OpNvmlDeviceGetClockOffsets:                          "nvmlDeviceGetClockOffsets",
-	OpNvmlDeviceGetComputeInstanceId:                     "nvmlDeviceGetComputeInstanceId",
-	OpNvmlDeviceGetComputeMode:                           "nvmlDeviceGetComputeMode",
-	OpNvmlDeviceGetComputeRunningProcesses:               "nvmlDeviceGetComputeRunningProcesses",
-	OpNvmlDeviceGetComputeRunningProcesses_v2:            "nvmlDeviceGetComputeRunningProcesses_v2",
-	OpNvmlDeviceGetComputeRunningProcesses_v3:            "nvmlDeviceGetComputeRunningProcesses_v3",
-	OpNvmlDeviceGetConfComputeGpuAttestationReport:       "nvmlDeviceGetConfComputeGpuAttestationReport",
-	OpNvmlDeviceGetConfComputeGpuCertificate:             "nvmlDeviceGetConfComputeGpuCertificate",
-	OpNvmlDeviceGetConfComputeMemSizeInfo:                "nvmlDeviceGetConfComputeMemSizeInfo",
-	OpNvmlDeviceGetConfComputeProtectedMemoryUsage:       "nvmlDeviceGetConfComputeProtectedMemoryUsage",
-	OpNvmlDeviceGetCoolerInfo:                            "nvmlDeviceGetCoolerInfo",
-	OpNvmlDeviceGetCount:                                 "nvmlDeviceGetCount",
-	OpNvmlDeviceGetCount_v2:                              "nvmlDeviceGetCount_v2",
-	OpNvmlDeviceGetCpuAffinity:                           "nvmlDeviceGetCpuAffinity",
-	OpNvmlDeviceGetCpuAffinityWithinScope:                "nvmlDeviceGetCpuAffinityWithinScope",
-	OpNvmlDeviceGetCreatableVgpus:                        "nvmlDeviceGetCreatableVgpus",
-	OpNvmlDeviceGetCudaComputeCapability:                 "nvmlDeviceGetCudaComputeCapability",
-	OpNvmlDeviceGetCurrPcieLinkGeneration:                "nvmlDeviceGetCurrPcieLinkGeneration",
-	OpNvmlDeviceGetCurrPcieLinkWidth:                     "nvmlDeviceGetCurrPcieLinkWidth",
-	OpNvmlDeviceGetCurrentClockFreqs:                     "nvmlDeviceGetCurrentClockFreqs",
-	OpNvmlDeviceGetCurrentClocksEventReasons:             "nvmlDeviceGetCurrentClocksEventReasons",
-	OpNvmlDeviceGetCurrentClocksThrottleReasons:          "nvmlDeviceGetCurrentClocksThrottleReasons",
-	OpNvmlDeviceGetDecoderUtilization:                    "nvmlDeviceGetDecoderUtilization",
-	OpNvmlDeviceGetDefaultApplicationsClock:              "nvmlDeviceGetDefaultApplicationsClock",
-	OpNvmlDeviceGetDefaultEccMode:                        "nvmlDeviceGetDefaultEccMode",
-	OpNvmlDeviceGetDetailedEccErrors:                     "nvmlDeviceGetDetailedEccErrors",
-	OpNvmlDeviceGetDeviceHandleFromMigDeviceHandle:       "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
-	OpNvmlDeviceGetDisplayActive:                         "nvmlDeviceGetDisplayActive",
-	OpNvmlDeviceGetDisplayMode:                           "nvmlDeviceGetDisplayMode",
-	OpNvmlDeviceGetDramEncryptionMode:                    "nvmlDeviceGetDramEncryptionMode",
-	OpNvmlDeviceGetDriverModel:                           "nvmlDeviceGetDriverModel",
-	OpNvmlDeviceGetDriverModel_v2:                        "nvmlDeviceGetDriverModel_v2",
-	OpNvmlDeviceGetDynamicPstatesInfo:                    "nvmlDeviceGetDynamicPstatesInfo",
-	OpNvmlDeviceGetEccMode:                               "nvmlDeviceGetEccMode",
-	OpNvmlDeviceGetEncoderCapacity:                       "nvmlDeviceGetEncoderCapacity",
-	OpNvmlDeviceGetEncoderSessions:                       "nvmlDeviceGetEncoderSessions",
-	OpNvmlDeviceGetEncoderStats:                          "nvmlDeviceGetEncoderStats",
-	OpNvmlDeviceGetEncoderUtilization:                    "nvmlDeviceGetEncoderUtilization",
-	OpNvmlDeviceGetEnforcedPowerLimit:                    "nvmlDeviceGetEnforcedPowerLimit",
-	OpNvmlDeviceGetFBCSessions:                           "nvmlDeviceGetFBCSessions",
-	OpNvmlDeviceGetFBCStats:                              "nvmlDeviceGetFBCStats",
-	OpNvmlDeviceGetFanControlPolicy_v2:                   "nvmlDeviceGetFanControlPolicy_v2",
-	OpNvmlDeviceGetFanSpeed:                              "nvmlDeviceGetFanSpeed",
-	OpNvmlDeviceGetFanSpeedRPM:                           "nvmlDeviceGetFanSpeedRPM",
-	OpNvmlDeviceGetFanSpeed_v2:                           "nvmlDeviceGetFanSpeed_v2",
-	OpNvmlDeviceGetFieldValues:                           "nvmlDeviceGetFieldValues",
-	OpNvmlDeviceGetGpcClkMinMaxVfOffset:                  "nvmlDeviceGetGpcClkMinMaxVfOffset",
-	OpNvmlDeviceGetGpcClkVfOffset:                        "nvmlDeviceGetGpcClkVfOffset",
-	OpNvmlDeviceGetGpuFabricInfo:                         "nvmlDeviceGetGpuFabricInfo",
-	OpNvmlDeviceGetGpuFabricInfoV:                        "nvmlDeviceGetGpuFabricInfoV",
-	OpNvmlDeviceGetGpuInstanceById:                       "nvmlDeviceGetGpuInstanceById",
-	OpNvmlDeviceGetGpuInstanceId:                         "nvmlDeviceGetGpuInstanceId",
-	OpNvmlDeviceGetGpuInstanceProfileInfo:                "nvmlDeviceGetGpuInstanceProfileInfo",
-	OpNvmlDeviceGetGpuInstanceProfileInfoByIdV:           "nvmlDeviceGetGpuInstanceProfileInfoByIdV",
-	OpNvmlDeviceGetGpuInstanceProfileInfoV:               "nvmlDeviceGetGpuInstanceProfileInfoV",
-	OpNvmlDeviceGetGpuInstanceRemainingCapacity:          "nvmlDeviceGetGpuInstanceRemainingCapacity",
-	OpNvmlDeviceGetGpuMaxPcieLinkGeneration:              "nvmlDeviceGetGpuMaxPcieLinkGeneration",
-	OpNvmlDeviceGetGpuOperationMode:                      "nvmlDeviceGetGpuOperationMode",
-	OpNvmlDeviceGetGraphicsRunningProcesses:              "nvmlDeviceGetGraphicsRunningProcesses",
-	OpNvmlDeviceGetGraphicsRunningProcesses_v2:           "nvmlDeviceGetGraphicsRunningProcesses_v2",
-	OpNvmlDeviceGetGraphicsRunningProcesses_v3:           "nvmlDeviceGetGraphicsRunningProcesses_v3",
-	OpNvmlDeviceGetGridLicensableFeatures:                "nvmlDeviceGetGridLicensableFeatures",
-	OpNvmlDeviceGetGridLicensableFeatures_v2:             "nvmlDeviceGetGridLicensableFeatures_v2",
-	OpNvmlDeviceGetGridLicensableFeatures_v3:             "nvmlDeviceGetGridLicensableFeatures_v3",
-	OpNvmlDeviceGetGridLicensableFeatures_v4:             "nvmlDeviceGetGridLicensableFeatures_v4",
-	OpNvmlDeviceGetGspFirmwareMode:                       "nvmlDeviceGetGspFirmwareMode",
-	OpNvmlDeviceGetGspFirmwareVersion:                    "nvmlDeviceGetGspFirmwareVersion",
-	OpNvmlDeviceGetHandleByIndex:                         "nvmlDeviceGetHandleByIndex",
-	OpNvmlDeviceGetHandleByIndex_v2:                      "nvmlDeviceGetHandleByIndex_v2",
-	OpNvmlDeviceGetHandleByPciBusId:                      "nvmlDeviceGetHandleByPciBusId",
-	OpNvmlDeviceGetHandleByPciBusId_v2:                   "nvmlDeviceGetHandleByPciBusId_v2",
-	OpNvmlDeviceGetHandleBySerial:                        "nvmlDeviceGetHandleBySerial",
-	OpNvmlDeviceGetHandleByUUID:                          "nvmlDeviceGetHandleByUUID",
-	OpNvmlDeviceGetHandleByUUIDV:                         "nvmlDeviceGetHandleByUUIDV",
-	OpNvmlDeviceGetHostVgpuMode:                          "nvmlDeviceGetHostVgpuMode",
-	OpNvmlDeviceGetHostname_v1:                           "nvmlDeviceGetHostname_v1",
-	OpNvmlDeviceGetIndex:                                 "nvmlDeviceGetIndex",
-	OpNvmlDeviceGetInforomConfigurationChecksum:          "nvmlDeviceGetInforomConfigurationChecksum",
-	OpNvmlDeviceGetInforomImageVersion:                   "nvmlDeviceGetInforomImageVersion",
-	OpNvmlDeviceGetInforomVersion:                        "nvmlDeviceGetInforomVersion",
-	OpNvmlDeviceGetIrqNum:                                "nvmlDeviceGetIrqNum",
-	OpNvmlDeviceGetJpgUtilization:                        "nvmlDeviceGetJpgUtilization",
-	OpNvmlDeviceGetLastBBXFlushTime:                      "nvmlDeviceGetLastBBXFlushTime",
-	OpNvmlDeviceGetMPSComputeRunningProcesses:            "nvmlDeviceGetMPSComputeRunningProcesses",
-	OpNvmlDeviceGetMPSComputeRunningProcesses_v2:         "nvmlDeviceGetMPSComputeRunningProcesses_v2",
-	OpNvmlDeviceGetMPSComputeRunningProcesses_v3:         "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-	OpNvmlDeviceGetMarginTemperature:                     "nvmlDeviceGetMarginTemperature",
-	OpNvmlDeviceGetMaxClockInfo:                          "nvmlDeviceGetMaxClockInfo",
-	OpNvmlDeviceGetMaxCustomerBoostClock:                 "nvmlDeviceGetMaxCustomerBoostClock",
-	OpNvmlDeviceGetMaxMigDeviceCount:                     "nvmlDeviceGetMaxMigDeviceCount",
-	OpNvmlDeviceGetMaxPcieLinkGeneration:                 "nvmlDeviceGetMaxPcieLinkGeneration",
-	OpNvmlDeviceGetMaxPcieLinkWidth:                      "nvmlDeviceGetMaxPcieLinkWidth",
-	OpNvmlDeviceGetMemClkMinMaxVfOffset:                  "nvmlDeviceGetMemClkMinMaxVfOffset",
-	OpNvmlDeviceGetMemClkVfOffset:                        "nvmlDeviceGetMemClkVfOffset",
-	OpNvmlDeviceGetMemoryAffinity:                        "nvmlDeviceGetMemoryAffinity",
-	OpNvmlDeviceGetMemoryBusWidth:                        "nvmlDeviceGetMemoryBusWidth",
-	OpNvmlDeviceGetMemoryErrorCounter:                    "nvmlDeviceGetMemoryErrorCounter",
-	OpNvmlDeviceGetMemoryInfo:                            "nvmlDeviceGetMemoryInfo",
-	OpNvmlDeviceGetMemoryInfo_v2:                         "nvmlDeviceGetMemoryInfo_v2",
-	OpNvmlDeviceGetMigDeviceHandleByIndex:                "nvmlDeviceGetMigDeviceHandleByIndex",
-	OpNvmlDeviceGetMigMode:                               "nvmlDeviceGetMigMode",
-	OpNvmlDeviceGetMinMaxClockOfPState:                   "nvmlDeviceGetMinMaxClockOfPState",
-	OpNvmlDeviceGetMinMaxFanSpeed:                        "nvmlDeviceGetMinMaxFanSpeed",
-	OpNvmlDeviceGetMinorNumber:                           "nvmlDeviceGetMinorNumber",
-	OpNvmlDeviceGetModuleId:                              "nvmlDeviceGetModuleId",
-	OpNvmlDeviceGetMultiGpuBoard:                         "nvmlDeviceGetMultiGpuBoard",
-	OpNvmlDeviceGetName:                                  "nvmlDeviceGetName",
-	OpNvmlDeviceGetNumFans:                               "nvmlDeviceGetNumFans",
-	OpNvmlDeviceGetNumGpuCores:                           "nvmlDeviceGetNumGpuCores",
-	OpNvmlDeviceGetNumaNodeId:                            "nvmlDeviceGetNumaNodeId",
-	OpNvmlDeviceGetNvLinkCapability:                      "nvmlDeviceGetNvLinkCapability",
-	OpNvmlDeviceGetNvLinkErrorCounter:                    "nvmlDeviceGetNvLinkErrorCounter",
-	OpNvmlDeviceGetNvLinkInfo:                            "nvmlDeviceGetNvLinkInfo",
-	OpNvmlDeviceGetNvLinkRemoteDeviceType:                "nvmlDeviceGetNvLinkRemoteDeviceType",
-	OpNvmlDeviceGetNvLinkRemotePciInfo:                   "nvmlDeviceGetNvLinkRemotePciInfo",
-	OpNvmlDeviceGetNvLinkRemotePciInfo_v2:                "nvmlDeviceGetNvLinkRemotePciInfo_v2",
-	OpNvmlDeviceGetNvLinkState:                           "nvmlDeviceGetNvLinkState",
-	OpNvmlDeviceGetNvLinkUtilizationControl:              "nvmlDeviceGetNvLinkUtilizationControl",
-	OpNvmlDeviceGetNvLinkUtilizationCounter:              "nvmlDeviceGetNvLinkUtilizationCounter",
-	OpNvmlDeviceGetNvLinkVersion:                         "nvmlDeviceGetNvLinkVersion",
-	OpNvmlDeviceGetNvlinkBwMode:                          "nvmlDeviceGetNvlinkBwMode",
-	OpNvmlDeviceGetNvlinkSupportedBwModes:                "nvmlDeviceGetNvlinkSupportedBwModes",
-	OpNvmlDeviceGetOfaUtilization:                        "nvmlDeviceGetOfaUtilization",
-	OpNvmlDeviceGetP2PStatus:                             "nvmlDeviceGetP2PStatus",
-	OpNvmlDeviceGetPciInfo:                               "nvmlDeviceGetPciInfo",
-	OpNvmlDeviceGetPciInfoExt:                            "nvmlDeviceGetPciInfoExt",
-	OpNvmlDeviceGetPciInfo_v2:                            "nvmlDeviceGetPciInfo_v2",
-	OpNvmlDeviceGetPciInfo_v3:                            "nvmlDeviceGetPciInfo_v3",
-	OpNvmlDeviceGetPcieLinkMaxSpeed:                      "nvmlDeviceGetPcieLinkMaxSpeed",
-	OpNvmlDeviceGetPcieReplayCounter:                     "nvmlDeviceGetPcieReplayCounter",
-	OpNvmlDeviceGetPcieSpeed:                             "nvmlDeviceGetPcieSpeed",
-	OpNvmlDeviceGetPcieThroughput:                        "nvmlDeviceGetPcieThroughput",
-	OpNvmlDeviceGetPdi:                                   "nvmlDeviceGetPdi",
-	OpNvmlDeviceGetPerformanceModes:                      "nvmlDeviceGetPerformanceModes",
-	OpNvmlDeviceGetPerformanceState:                      "nvmlDeviceGetPerformanceState",
-	OpNvmlDeviceGetPersistenceMode:                       "nvmlDeviceGetPersistenceMode",
-	OpNvmlDeviceGetPgpuMetadataString:                    "nvmlDeviceGetPgpuMetadataString",
-	OpNvmlDeviceGetPlatformInfo:                          "nvmlDeviceGetPlatformInfo",
-	OpNvmlDeviceGetPowerManagementDefaultLimit:           "nvmlDeviceGetPowerManagementDefaultLimit",
-	OpNvmlDeviceGetPowerManagementLimit:                  "nvmlDeviceGetPowerManagementLimit",
-	OpNvmlDeviceGetPowerManagementLimitConstraints:       "nvmlDeviceGetPowerManagementLimitConstraints",
-	OpNvmlDeviceGetPowerManagementMode:                   "nvmlDeviceGetPowerManagementMode",
-	OpNvmlDeviceGetPowerMizerMode_v1:                     "nvmlDeviceGetPowerMizerMode_v1",
-	OpNvmlDeviceGetPowerSource:                           "nvmlDeviceGetPowerSource",
-	OpNvmlDeviceGetPowerState:                            "nvmlDeviceGetPowerState",
-	OpNvmlDeviceGetPowerUsage:                            "nvmlDeviceGetPowerUsage",
-	OpNvmlDeviceGetProcessUtilization:                    "nvmlDeviceGetProcessUtilization",
-	OpNvmlDeviceGetRemappedRows:                          "nvmlDeviceGetRemappedRows",
-	OpNvmlDeviceGetRepairStatus:                          "nvmlDeviceGetRepairStatus",
-	OpNvmlDeviceGetRetiredPages:                          "nvmlDeviceGetRetiredPages",
-	OpNvmlDeviceGetRetiredPagesPendingStatus:             "nvmlDeviceGetRetiredPagesPendingStatus",
-	OpNvmlDeviceGetRetiredPages_v2:                       "nvmlDeviceGetRetiredPages_v2",
-	OpNvmlDeviceGetRowRemapperHistogram:                  "nvmlDeviceGetRowRemapperHistogram",
-	OpNvmlDeviceGetSamples:                               "nvmlDeviceGetSamples",
-	OpNvmlDeviceGetSerial:                                "nvmlDeviceGetSerial",
-	OpNvmlDeviceGetSramEccErrorStatus:                    "nvmlDeviceGetSramEccErrorStatus",
-	OpNvmlDeviceGetSupportedClocksEventReasons:           "nvmlDeviceGetSupportedClocksEventReasons",
-	OpNvmlDeviceGetSupportedClocksThrottleReasons:        "nvmlDeviceGetSupportedClocksThrottleReasons",
-	OpNvmlDeviceGetSupportedEventTypes:                   "nvmlDeviceGetSupportedEventTypes",
-	OpNvmlDeviceGetSupportedGraphicsClocks:               "nvmlDeviceGetSupportedGraphicsClocks",
-	OpNvmlDeviceGetSupportedMemoryClocks:                 "nvmlDeviceGetSupportedMemoryClocks",
-	OpNvmlDeviceGetSupportedPerformanceStates:            "nvmlDeviceGetSupportedPerformanceStates",
-	OpNvmlDeviceGetSupportedVgpus:                        "nvmlDeviceGetSupportedVgpus",
-	OpNvmlDeviceGetTargetFanSpeed:                        "nvmlDeviceGetTargetFanSpeed",
-	OpNvmlDeviceGetTemperature:                           "nvmlDeviceGetTemperature",
-	OpNvmlDeviceGetTemperatureThreshold:                  "nvmlDeviceGetTemperatureThreshold",
-	OpNvmlDeviceGetTemperatureV:                          "nvmlDeviceGetTemperatureV",
-	OpNvmlDeviceGetThermalSettings:                       "nvmlDeviceGetThermalSettings",
-	OpNvmlDeviceGetTopologyCommonAncestor:                "nvmlDeviceGetTopologyCommonAncestor",
-	OpNvmlDeviceGetTopologyNearestGpus:                   "nvmlDeviceGetTopologyNearestGpus",
-	OpNvmlDeviceGetTotalEccErrors:                        "nvmlDeviceGetTotalEccErrors",
-	OpNvmlDeviceGetTotalEnergyConsumption:                "nvmlDeviceGetTotalEnergyConsumption",
-	OpNvmlDeviceGetUUID:                                  "nvmlDeviceGetUUID",
-	OpNvmlDeviceGetUtilizationRates:                      "nvmlDeviceGetUtilizationRates",
-	OpNvmlDeviceGetVbiosVersion:                          "nvmlDeviceGetVbiosVersion",
-	OpNvmlDeviceGetVgpuCapabilities:                      "nvmlDeviceGetVgpuCapabilities",
-	OpNvmlDeviceGetVgpuHeterogeneousMode:                 "nvmlDeviceGetVgpuHeterogeneousMode",
-	OpNvmlDeviceGetVgpuProcessUtilization:                "nvmlDeviceGetVgpuProcessUtilization",
-	OpNvmlDeviceGetVgpuSchedulerCapabilities:             "nvmlDeviceGetVgpuSchedulerCapabilities",
-	OpNvmlDeviceGetVgpuSchedulerLog:                      "nvmlDeviceGetVgpuSchedulerLog",
-	OpNvmlDeviceGetVgpuSchedulerState:                    "nvmlDeviceGetVgpuSchedulerState",
-	OpNvmlDeviceGetVgpuUtilization:                       "nvmlDeviceGetVgpuUtilization",
-	OpNvmlDeviceGetViolationStatus:                       "nvmlDeviceGetViolationStatus",
-	OpNvmlDeviceGetVirtualizationMode:                    "nvmlDeviceGetVirtualizationMode",
-	OpNvmlDeviceIsMigDeviceHandle:                        "nvmlDeviceIsMigDeviceHandle",
-	OpNvmlDeviceOnSameBoard:                              "nvmlDeviceOnSameBoard",
-	OpNvmlDeviceQueryDrainState:                          "nvmlDeviceQueryDrainState",
-	OpNvmlDeviceRegisterEvents:                           "nvmlDeviceRegisterEvents",
-	OpNvmlDeviceValidateInforom:                          "nvmlDeviceValidateInforom",
-	OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles:   "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles",
-	OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo:      "nvmlDeviceWorkloadPowerProfileGetProfilesInfo",
-	OpNvmlEventSetCreate:                                 "nvmlEventSetCreate",
-	OpNvmlEventSetFree:                                   "nvmlEventSetFree",
-	OpNvmlEventSetWait:                                   "nvmlEventSetWait",
-	OpNvmlEventSetWait_v2:                                "nvmlEventSetWait_v2",
-	OpNvmlGetBlacklistDeviceCount:                        "nvmlGetBlacklistDeviceCount",
-	OpNvmlGetBlacklistDeviceInfoByIndex:                  "nvmlGetBlacklistDeviceInfoByIndex",
-	OpNvmlGetExcludedDeviceCount:                         "nvmlGetExcludedDeviceCount",
-	OpNvmlGetExcludedDeviceInfoByIndex:                   "nvmlGetExcludedDeviceInfoByIndex",
-	OpNvmlGetVgpuDriverCapabilities:                      "nvmlGetVgpuDriverCapabilities",
-	OpNvmlGetVgpuVersion:                                 "nvmlGetVgpuVersion",
-	OpNvmlGpmMigSampleGet:                                "nvmlGpmMigSampleGet",
-	OpNvmlGpmQueryDeviceSupport:                          "nvmlGpmQueryDeviceSupport",
-	OpNvmlGpmQueryIfStreamingEnabled:                     "nvmlGpmQueryIfStreamingEnabled",
-	OpNvmlGpmSampleAlloc:                                 "nvmlGpmSampleAlloc",
-	OpNvmlGpmSampleFree:                                  "nvmlGpmSampleFree",
-	OpNvmlGpmSampleGet:                                   "nvmlGpmSampleGet",
-	OpNvmlGpuInstanceGetComputeInstanceById:              "nvmlGpuInstanceGetComputeInstanceById",
-	OpNvmlGpuInstanceGetComputeInstanceProfileInfo:       "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-	OpNvmlGpuInstanceGetComputeInstanceProfileInfoV:      "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
-	OpNvmlGpuInstanceGetComputeInstanceRemainingCapacity: "nvmlGpuInstanceGetComputeInstanceRemainingCapacity",
-	OpNvmlGpuInstanceGetInfo:                             "nvmlGpuInstanceGetInfo",
-	OpNvmlGpuInstanceGetVgpuHeterogeneousMode:            "nvmlGpuInstanceGetVgpuHeterogeneousMode",
-	OpNvmlGpuInstanceGetVgpuSchedulerLog:                 "nvmlGpuInstanceGetVgpuSchedulerLog",
-	OpNvmlGpuInstanceGetVgpuSchedulerState:               "nvmlGpuInstanceGetVgpuSchedulerState",
-	OpNvmlInit:                                           "nvmlInit",
-	OpNvmlInitWithFlags:                                  "nvmlInitWithFlags",
-	OpNvmlInit_v2:                                        "nvmlInit_v2",
-	OpNvmlInternalGetExportTable:                         "nvmlInternalGetExportTable",
-	OpNvmlShutdown:                                       "nvmlShutdown",
-	OpNvmlSystemGetConfComputeCapabilities:               "nvmlSystemGetConfComputeCapabilities",
-	OpNvmlSystemGetConfComputeGpusReadyState:             "nvmlSystemGetConfComputeGpusReadyState",
-	OpNvmlSystemGetConfComputeKeyRotationThresholdInfo:   "nvmlSystemGetConfComputeKeyRotationThresholdInfo",
-	OpNvmlSystemGetConfComputeSettings:                   "nvmlSystemGetConfComputeSettings",
-	OpNvmlSystemGetConfComputeState:                      "nvmlSystemGetConfComputeState",
-	OpNvmlSystemGetCudaDriverVersion:                     "nvmlSystemGetCudaDriverVersion",
-	OpNvmlSystemGetCudaDriverVersion_v2:                  "nvmlSystemGetCudaDriverVersion_v2",
-	OpNvmlSystemGetDriverBranch:                          "nvmlSystemGetDriverBranch",
-	OpNvmlSystemGetDriverVersion:                         "nvmlSystemGetDriverVersion",
-	OpNvmlSystemGetHicVersion:                            "nvmlSystemGetHicVersion",
-	OpNvmlSystemGetNVMLVersion:                           "nvmlSystemGetNVMLVersion",
-	OpNvmlSystemGetNvlinkBwMode:                          "nvmlSystemGetNvlinkBwMode",
-	OpNvmlSystemGetProcessName:                           "nvmlSystemGetProcessName",
-	OpNvmlSystemGetTopologyGpuSet:                        "nvmlSystemGetTopologyGpuSet",
-	OpNvmlUnitGetCount:                                   "nvmlUnitGetCount",
-	OpNvmlUnitGetDevices:                                 "nvmlUnitGetDevices",
-	OpNvmlUnitGetFanSpeedInfo:                            "nvmlUnitGetFanSpeedInfo",
-	OpNvmlUnitGetHandleByIndex:                           "nvmlUnitGetHandleByIndex",
-	OpNvmlUnitGetLedState:                                "nvmlUnitGetLedState",
-	OpNvmlUnitGetPsuInfo:                                 "nvmlUnitGetPsuInfo",
-	OpNvmlUnitGetTemperature:                             "nvmlUnitGetTemperature",
-	OpNvmlUnitGetUnitInfo:                                "nvmlUnitGetUnitInfo",
-	OpNvmlVgpuInstanceGetAccountingMode:                  "nvmlVgpuInstanceGetAccountingMode",
-	OpNvmlVgpuInstanceGetAccountingPids:                  "nvmlVgpuInstanceGetAccountingPids",
-	OpNvmlVgpuInstanceGetAccountingStats:                 "nvmlVgpuInstanceGetAccountingStats",
-	OpNvmlVgpuInstanceGetEccMode:                         "nvmlVgpuInstanceGetEccMode",
-	OpNvmlVgpuInstanceGetEncoderCapacity:                 "nvmlVgpuInstanceGetEncoderCapacity",
-	OpNvmlVgpuInstanceGetEncoderSessions:                 "nvmlVgpuInstanceGetEncoderSessions",
-	OpNvmlVgpuInstanceGetEncoderStats:                    "nvmlVgpuInstanceGetEncoderStats",
-	OpNvmlVgpuInstanceGetFBCSessions:                     "nvmlVgpuInstanceGetFBCSessions",
-	OpNvmlVgpuInstanceGetFBCStats:                        "nvmlVgpuInstanceGetFBCStats",
-	OpNvmlVgpuInstanceGetFbUsage:                         "nvmlVgpuInstanceGetFbUsage",
-	OpNvmlVgpuInstanceGetFrameRateLimit:                  "nvmlVgpuInstanceGetFrameRateLimit",
-	OpNvmlVgpuInstanceGetGpuInstanceId:                   "nvmlVgpuInstanceGetGpuInstanceId",
-	OpNvmlVgpuInstanceGetGpuPciId:                        "nvmlVgpuInstanceGetGpuPciId",
-	OpNvmlVgpuInstanceGetLicenseInfo:                     "nvmlVgpuInstanceGetLicenseInfo",
-	OpNvmlVgpuInstanceGetLicenseInfo_v2:                  "nvmlVgpuInstanceGetLicenseInfo_v2",
-	OpNvmlVgpuInstanceGetLicenseStatus:                   "nvmlVgpuInstanceGetLicenseStatus",
-	OpNvmlVgpuInstanceGetMdevUUID:                        "nvmlVgpuInstanceGetMdevUUID",
-	OpNvmlVgpuInstanceGetPlacementId:                     "nvmlVgpuInstanceGetPlacementId",
-	OpNvmlVgpuInstanceGetRuntimeStateSize:                "nvmlVgpuInstanceGetRuntimeStateSize",
-	OpNvmlVgpuInstanceGetType:                            "nvmlVgpuInstanceGetType",
-	OpNvmlVgpuInstanceGetUUID:                            "nvmlVgpuInstanceGetUUID",
-	OpNvmlVgpuInstanceGetVmDriverVersion:                 "nvmlVgpuInstanceGetVmDriverVersion",
-	OpNvmlVgpuInstanceGetVmID:                            "nvmlVgpuInstanceGetVmID",
-	OpNvmlVgpuTypeGetBAR1Info:                            "nvmlVgpuTypeGetBAR1Info",
-	OpNvmlVgpuTypeGetCapabilities:                        "nvmlVgpuTypeGetCapabilities",
-	OpNvmlVgpuTypeGetClass:                               "nvmlVgpuTypeGetClass",
-	OpNvmlVgpuTypeGetDeviceID:                            "nvmlVgpuTypeGetDeviceID",
-	OpNvmlVgpuTypeGetFbReservation:                       "nvmlVgpuTypeGetFbReservation",
-	OpNvmlVgpuTypeGetFrameRateLimit:                      "nvmlVgpuTypeGetFrameRateLimit",
-	OpNvmlVgpuTypeGetFramebufferSize:                     "nvmlVgpuTypeGetFramebufferSize",
-	OpNvmlVgpuTypeGetGpuInstanceProfileId:                "nvmlVgpuTypeGetGpuInstanceProfileId",
-	OpNvmlVgpuTypeGetGspHeapSize:                         "nvmlVgpuTypeGetGspHeapSize",
-	OpNvmlVgpuTypeGetLicense:                             "nvmlVgpuTypeGetLicense",
-	OpNvmlVgpuTypeGetMaxInstances:                        "nvmlVgpuTypeGetMaxInstances",
-	OpNvmlVgpuTypeGetMaxInstancesPerGpuInstance:          "nvmlVgpuTypeGetMaxInstancesPerGpuInstance",
-	OpNvmlVgpuTypeGetMaxInstancesPerVm:                   "nvmlVgpuTypeGetMaxInstancesPerVm",
-	OpNvmlVgpuTypeGetName:                                "nvmlVgpuTypeGetName",
-	OpNvmlVgpuTypeGetNumDisplayHeads:                     "nvmlVgpuTypeGetNumDisplayHeads",
-	OpNvmlVgpuTypeGetResolution:                          "nvmlVgpuTypeGetResolution",
+	OpNvmlComputeInstanceDestroy:                           "nvmlComputeInstanceDestroy",
+	OpNvmlComputeInstanceGetInfo:                           "nvmlComputeInstanceGetInfo",
+	OpNvmlComputeInstanceGetInfo_v2:                        "nvmlComputeInstanceGetInfo_v2",
+	OpNvmlDeviceClearAccountingPids:                        "nvmlDeviceClearAccountingPids",
+	OpNvmlDeviceClearEccErrorCounts:                        "nvmlDeviceClearEccErrorCounts",
+	OpNvmlDeviceClearFieldValues:                           "nvmlDeviceClearFieldValues",
+	OpNvmlDeviceCreateGpuInstance:                          "nvmlDeviceCreateGpuInstance",
+	OpNvmlDeviceCreateGpuInstanceWithPlacement:             "nvmlDeviceCreateGpuInstanceWithPlacement",
+	OpNvmlDeviceDiscoverGpus:                               "nvmlDeviceDiscoverGpus",
+	OpNvmlDeviceFreezeNvLinkUtilizationCounter:             "nvmlDeviceFreezeNvLinkUtilizationCounter",
+	OpNvmlDeviceGetAPIRestriction:                          "nvmlDeviceGetAPIRestriction",
+	OpNvmlDeviceGetAccountingBufferSize:                    "nvmlDeviceGetAccountingBufferSize",
+	OpNvmlDeviceGetAccountingMode:                          "nvmlDeviceGetAccountingMode",
+	OpNvmlDeviceGetAccountingPids:                          "nvmlDeviceGetAccountingPids",
+	OpNvmlDeviceGetAccountingStats:                         "nvmlDeviceGetAccountingStats",
+	OpNvmlDeviceGetActiveVgpus:                             "nvmlDeviceGetActiveVgpus",
+	OpNvmlDeviceGetAdaptiveClockInfoStatus:                 "nvmlDeviceGetAdaptiveClockInfoStatus",
+	OpNvmlDeviceGetAddressingMode:                          "nvmlDeviceGetAddressingMode",
+	OpNvmlDeviceGetApplicationsClock:                       "nvmlDeviceGetApplicationsClock",
+	OpNvmlDeviceGetArchitecture:                            "nvmlDeviceGetArchitecture",
+	OpNvmlDeviceGetAttributes:                              "nvmlDeviceGetAttributes",
+	OpNvmlDeviceGetAttributes_v2:                           "nvmlDeviceGetAttributes_v2",
+	OpNvmlDeviceGetAutoBoostedClocksEnabled:                "nvmlDeviceGetAutoBoostedClocksEnabled",
+	OpNvmlDeviceGetBAR1MemoryInfo:                          "nvmlDeviceGetBAR1MemoryInfo",
+	OpNvmlDeviceGetBoardId:                                 "nvmlDeviceGetBoardId",
+	OpNvmlDeviceGetBoardPartNumber:                         "nvmlDeviceGetBoardPartNumber",
+	OpNvmlDeviceGetBrand:                                   "nvmlDeviceGetBrand",
+	OpNvmlDeviceGetBridgeChipInfo:                          "nvmlDeviceGetBridgeChipInfo",
+	OpNvmlDeviceGetBusType:                                 "nvmlDeviceGetBusType",
+	OpNvmlDeviceGetC2cModeInfoV:                            "nvmlDeviceGetC2cModeInfoV",
+	OpNvmlDeviceGetCapabilities:                            "nvmlDeviceGetCapabilities",
+	OpNvmlDeviceGetClkMonStatus:                            "nvmlDeviceGetClkMonStatus",
+	OpNvmlDeviceGetClock:                                   "nvmlDeviceGetClock",
+	OpNvmlDeviceGetClockInfo:                               "nvmlDeviceGetClockInfo",
+	OpNvmlDeviceGetClockOffsets:                            "nvmlDeviceGetClockOffsets",
+	OpNvmlDeviceGetComputeInstanceId:                       "nvmlDeviceGetComputeInstanceId",
+	OpNvmlDeviceGetComputeMode:                             "nvmlDeviceGetComputeMode",
+	OpNvmlDeviceGetComputeRunningProcesses:                 "nvmlDeviceGetComputeRunningProcesses",
+	OpNvmlDeviceGetComputeRunningProcesses_v2:              "nvmlDeviceGetComputeRunningProcesses_v2",
+	OpNvmlDeviceGetComputeRunningProcesses_v3:              "nvmlDeviceGetComputeRunningProcesses_v3",
+	OpNvmlDeviceGetConfComputeGpuAttestationReport:         "nvmlDeviceGetConfComputeGpuAttestationReport",
+	OpNvmlDeviceGetConfComputeGpuCertificate:               "nvmlDeviceGetConfComputeGpuCertificate",
+	OpNvmlDeviceGetConfComputeMemSizeInfo:                  "nvmlDeviceGetConfComputeMemSizeInfo",
+	OpNvmlDeviceGetConfComputeProtectedMemoryUsage:         "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+	OpNvmlDeviceGetCoolerInfo:                              "nvmlDeviceGetCoolerInfo",
+	OpNvmlDeviceGetCount:                                   "nvmlDeviceGetCount",
+	OpNvmlDeviceGetCount_v2:                                "nvmlDeviceGetCount_v2",
+	OpNvmlDeviceGetCpuAffinity:                             "nvmlDeviceGetCpuAffinity",
+	OpNvmlDeviceGetCpuAffinityWithinScope:                  "nvmlDeviceGetCpuAffinityWithinScope",
+	OpNvmlDeviceGetCreatableVgpus:                          "nvmlDeviceGetCreatableVgpus",
+	OpNvmlDeviceGetCudaComputeCapability:                   "nvmlDeviceGetCudaComputeCapability",
+	OpNvmlDeviceGetCurrPcieLinkGeneration:                  "nvmlDeviceGetCurrPcieLinkGeneration",
+	OpNvmlDeviceGetCurrPcieLinkWidth:                       "nvmlDeviceGetCurrPcieLinkWidth",
+	OpNvmlDeviceGetCurrentClockFreqs:                       "nvmlDeviceGetCurrentClockFreqs",
+	OpNvmlDeviceGetCurrentClocksEventReasons:               "nvmlDeviceGetCurrentClocksEventReasons",
+	OpNvmlDeviceGetCurrentClocksThrottleReasons:            "nvmlDeviceGetCurrentClocksThrottleReasons",
+	OpNvmlDeviceGetDecoderUtilization:                      "nvmlDeviceGetDecoderUtilization",
+	OpNvmlDeviceGetDefaultApplicationsClock:                "nvmlDeviceGetDefaultApplicationsClock",
+	OpNvmlDeviceGetDefaultEccMode:                          "nvmlDeviceGetDefaultEccMode",
+	OpNvmlDeviceGetDetailedEccErrors:                       "nvmlDeviceGetDetailedEccErrors",
+	OpNvmlDeviceGetDeviceHandleFromMigDeviceHandle:         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
+	OpNvmlDeviceGetDisplayActive:                           "nvmlDeviceGetDisplayActive",
+	OpNvmlDeviceGetDisplayMode:                             "nvmlDeviceGetDisplayMode",
+	OpNvmlDeviceGetDramEncryptionMode:                      "nvmlDeviceGetDramEncryptionMode",
+	OpNvmlDeviceGetDriverModel:                             "nvmlDeviceGetDriverModel",
+	OpNvmlDeviceGetDriverModel_v2:                          "nvmlDeviceGetDriverModel_v2",
+	OpNvmlDeviceGetDynamicPstatesInfo:                      "nvmlDeviceGetDynamicPstatesInfo",
+	OpNvmlDeviceGetEccMode:                                 "nvmlDeviceGetEccMode",
+	OpNvmlDeviceGetEncoderCapacity:                         "nvmlDeviceGetEncoderCapacity",
+	OpNvmlDeviceGetEncoderSessions:                         "nvmlDeviceGetEncoderSessions",
+	OpNvmlDeviceGetEncoderStats:                            "nvmlDeviceGetEncoderStats",
+	OpNvmlDeviceGetEncoderUtilization:                      "nvmlDeviceGetEncoderUtilization",
+	OpNvmlDeviceGetEnforcedPowerLimit:                      "nvmlDeviceGetEnforcedPowerLimit",
+	OpNvmlDeviceGetFBCSessions:                             "nvmlDeviceGetFBCSessions",
+	OpNvmlDeviceGetFBCStats:                                "nvmlDeviceGetFBCStats",
+	OpNvmlDeviceGetFanControlPolicy_v2:                     "nvmlDeviceGetFanControlPolicy_v2",
+	OpNvmlDeviceGetFanSpeed:                                "nvmlDeviceGetFanSpeed",
+	OpNvmlDeviceGetFanSpeedRPM:                             "nvmlDeviceGetFanSpeedRPM",
+	OpNvmlDeviceGetFanSpeed_v2:                             "nvmlDeviceGetFanSpeed_v2",
+	OpNvmlDeviceGetFieldValues:                             "nvmlDeviceGetFieldValues",
+	OpNvmlDeviceGetGpcClkMinMaxVfOffset:                    "nvmlDeviceGetGpcClkMinMaxVfOffset",
+	OpNvmlDeviceGetGpcClkVfOffset:                          "nvmlDeviceGetGpcClkVfOffset",
+	OpNvmlDeviceGetGpuFabricInfo:                           "nvmlDeviceGetGpuFabricInfo",
+	OpNvmlDeviceGetGpuFabricInfoV:                          "nvmlDeviceGetGpuFabricInfoV",
+	OpNvmlDeviceGetGpuInstanceById:                         "nvmlDeviceGetGpuInstanceById",
+	OpNvmlDeviceGetGpuInstanceId:                           "nvmlDeviceGetGpuInstanceId",
+	OpNvmlDeviceGetGpuInstancePossiblePlacements:           "nvmlDeviceGetGpuInstancePossiblePlacements",
+	OpNvmlDeviceGetGpuInstancePossiblePlacements_v2:        "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+	OpNvmlDeviceGetGpuInstanceProfileInfo:                  "nvmlDeviceGetGpuInstanceProfileInfo",
+	OpNvmlDeviceGetGpuInstanceProfileInfoByIdV:             "nvmlDeviceGetGpuInstanceProfileInfoByIdV",
+	OpNvmlDeviceGetGpuInstanceProfileInfoV:                 "nvmlDeviceGetGpuInstanceProfileInfoV",
+	OpNvmlDeviceGetGpuInstanceRemainingCapacity:            "nvmlDeviceGetGpuInstanceRemainingCapacity",
+	OpNvmlDeviceGetGpuInstances:                            "nvmlDeviceGetGpuInstances",
+	OpNvmlDeviceGetGpuMaxPcieLinkGeneration:                "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+	OpNvmlDeviceGetGpuOperationMode:                        "nvmlDeviceGetGpuOperationMode",
+	OpNvmlDeviceGetGraphicsRunningProcesses:                "nvmlDeviceGetGraphicsRunningProcesses",
+	OpNvmlDeviceGetGraphicsRunningProcesses_v2:             "nvmlDeviceGetGraphicsRunningProcesses_v2",
+	OpNvmlDeviceGetGraphicsRunningProcesses_v3:             "nvmlDeviceGetGraphicsRunningProcesses_v3",
+	OpNvmlDeviceGetGridLicensableFeatures:                  "nvmlDeviceGetGridLicensableFeatures",
+	OpNvmlDeviceGetGridLicensableFeatures_v2:               "nvmlDeviceGetGridLicensableFeatures_v2",
+	OpNvmlDeviceGetGridLicensableFeatures_v3:               "nvmlDeviceGetGridLicensableFeatures_v3",
+	OpNvmlDeviceGetGridLicensableFeatures_v4:               "nvmlDeviceGetGridLicensableFeatures_v4",
+	OpNvmlDeviceGetGspFirmwareMode:                         "nvmlDeviceGetGspFirmwareMode",
+	OpNvmlDeviceGetGspFirmwareVersion:                      "nvmlDeviceGetGspFirmwareVersion",
+	OpNvmlDeviceGetHandleByIndex:                           "nvmlDeviceGetHandleByIndex",
+	OpNvmlDeviceGetHandleByIndex_v2:                        "nvmlDeviceGetHandleByIndex_v2",
+	OpNvmlDeviceGetHandleByPciBusId:                        "nvmlDeviceGetHandleByPciBusId",
+	OpNvmlDeviceGetHandleByPciBusId_v2:                     "nvmlDeviceGetHandleByPciBusId_v2",
+	OpNvmlDeviceGetHandleBySerial:                          "nvmlDeviceGetHandleBySerial",
+	OpNvmlDeviceGetHandleByUUID:                            "nvmlDeviceGetHandleByUUID",
+	OpNvmlDeviceGetHandleByUUIDV:                           "nvmlDeviceGetHandleByUUIDV",
+	OpNvmlDeviceGetHostVgpuMode:                            "nvmlDeviceGetHostVgpuMode",
+	OpNvmlDeviceGetHostname_v1:                             "nvmlDeviceGetHostname_v1",
+	OpNvmlDeviceGetIndex:                                   "nvmlDeviceGetIndex",
+	OpNvmlDeviceGetInforomConfigurationChecksum:            "nvmlDeviceGetInforomConfigurationChecksum",
+	OpNvmlDeviceGetInforomImageVersion:                     "nvmlDeviceGetInforomImageVersion",
+	OpNvmlDeviceGetInforomVersion:                          "nvmlDeviceGetInforomVersion",
+	OpNvmlDeviceGetIrqNum:                                  "nvmlDeviceGetIrqNum",
+	OpNvmlDeviceGetJpgUtilization:                          "nvmlDeviceGetJpgUtilization",
+	OpNvmlDeviceGetLastBBXFlushTime:                        "nvmlDeviceGetLastBBXFlushTime",
+	OpNvmlDeviceGetMPSComputeRunningProcesses:              "nvmlDeviceGetMPSComputeRunningProcesses",
+	OpNvmlDeviceGetMPSComputeRunningProcesses_v2:           "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+	OpNvmlDeviceGetMPSComputeRunningProcesses_v3:           "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+	OpNvmlDeviceGetMarginTemperature:                       "nvmlDeviceGetMarginTemperature",
+	OpNvmlDeviceGetMaxClockInfo:                            "nvmlDeviceGetMaxClockInfo",
+	OpNvmlDeviceGetMaxCustomerBoostClock:                   "nvmlDeviceGetMaxCustomerBoostClock",
+	OpNvmlDeviceGetMaxMigDeviceCount:                       "nvmlDeviceGetMaxMigDeviceCount",
+	OpNvmlDeviceGetMaxPcieLinkGeneration:                   "nvmlDeviceGetMaxPcieLinkGeneration",
+	OpNvmlDeviceGetMaxPcieLinkWidth:                        "nvmlDeviceGetMaxPcieLinkWidth",
+	OpNvmlDeviceGetMemClkMinMaxVfOffset:                    "nvmlDeviceGetMemClkMinMaxVfOffset",
+	OpNvmlDeviceGetMemClkVfOffset:                          "nvmlDeviceGetMemClkVfOffset",
+	OpNvmlDeviceGetMemoryAffinity:                          "nvmlDeviceGetMemoryAffinity",
+	OpNvmlDeviceGetMemoryBusWidth:                          "nvmlDeviceGetMemoryBusWidth",
+	OpNvmlDeviceGetMemoryErrorCounter:                      "nvmlDeviceGetMemoryErrorCounter",
+	OpNvmlDeviceGetMemoryInfo:                              "nvmlDeviceGetMemoryInfo",
+	OpNvmlDeviceGetMemoryInfo_v2:                           "nvmlDeviceGetMemoryInfo_v2",
+	OpNvmlDeviceGetMigDeviceHandleByIndex:                  "nvmlDeviceGetMigDeviceHandleByIndex",
+	OpNvmlDeviceGetMigMode:                                 "nvmlDeviceGetMigMode",
+	OpNvmlDeviceGetMinMaxClockOfPState:                     "nvmlDeviceGetMinMaxClockOfPState",
+	OpNvmlDeviceGetMinMaxFanSpeed:                          "nvmlDeviceGetMinMaxFanSpeed",
+	OpNvmlDeviceGetMinorNumber:                             "nvmlDeviceGetMinorNumber",
+	OpNvmlDeviceGetModuleId:                                "nvmlDeviceGetModuleId",
+	OpNvmlDeviceGetMultiGpuBoard:                           "nvmlDeviceGetMultiGpuBoard",
+	OpNvmlDeviceGetName:                                    "nvmlDeviceGetName",
+	OpNvmlDeviceGetNumFans:                                 "nvmlDeviceGetNumFans",
+	OpNvmlDeviceGetNumGpuCores:                             "nvmlDeviceGetNumGpuCores",
+	OpNvmlDeviceGetNumaNodeId:                              "nvmlDeviceGetNumaNodeId",
+	OpNvmlDeviceGetNvLinkCapability:                        "nvmlDeviceGetNvLinkCapability",
+	OpNvmlDeviceGetNvLinkErrorCounter:                      "nvmlDeviceGetNvLinkErrorCounter",
+	OpNvmlDeviceGetNvLinkInfo:                              "nvmlDeviceGetNvLinkInfo",
+	OpNvmlDeviceGetNvLinkRemoteDeviceType:                  "nvmlDeviceGetNvLinkRemoteDeviceType",
+	OpNvmlDeviceGetNvLinkRemotePciInfo:                     "nvmlDeviceGetNvLinkRemotePciInfo",
+	OpNvmlDeviceGetNvLinkRemotePciInfo_v2:                  "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+	OpNvmlDeviceGetNvLinkState:                             "nvmlDeviceGetNvLinkState",
+	OpNvmlDeviceGetNvLinkUtilizationControl:                "nvmlDeviceGetNvLinkUtilizationControl",
+	OpNvmlDeviceGetNvLinkUtilizationCounter:                "nvmlDeviceGetNvLinkUtilizationCounter",
+	OpNvmlDeviceGetNvLinkVersion:                           "nvmlDeviceGetNvLinkVersion",
+	OpNvmlDeviceGetNvlinkBwMode:                            "nvmlDeviceGetNvlinkBwMode",
+	OpNvmlDeviceGetNvlinkSupportedBwModes:                  "nvmlDeviceGetNvlinkSupportedBwModes",
+	OpNvmlDeviceGetOfaUtilization:                          "nvmlDeviceGetOfaUtilization",
+	OpNvmlDeviceGetP2PStatus:                               "nvmlDeviceGetP2PStatus",
+	OpNvmlDeviceGetPciInfo:                                 "nvmlDeviceGetPciInfo",
+	OpNvmlDeviceGetPciInfoExt:                              "nvmlDeviceGetPciInfoExt",
+	OpNvmlDeviceGetPciInfo_v2:                              "nvmlDeviceGetPciInfo_v2",
+	OpNvmlDeviceGetPciInfo_v3:                              "nvmlDeviceGetPciInfo_v3",
+	OpNvmlDeviceGetPcieLinkMaxSpeed:                        "nvmlDeviceGetPcieLinkMaxSpeed",
+	OpNvmlDeviceGetPcieReplayCounter:                       "nvmlDeviceGetPcieReplayCounter",
+	OpNvmlDeviceGetPcieSpeed:                               "nvmlDeviceGetPcieSpeed",
+	OpNvmlDeviceGetPcieThroughput:                          "nvmlDeviceGetPcieThroughput",
+	OpNvmlDeviceGetPdi:                                     "nvmlDeviceGetPdi",
+	OpNvmlDeviceGetPerformanceModes:                        "nvmlDeviceGetPerformanceModes",
+	OpNvmlDeviceGetPerformanceState:                        "nvmlDeviceGetPerformanceState",
+	OpNvmlDeviceGetPersistenceMode:                         "nvmlDeviceGetPersistenceMode",
+	OpNvmlDeviceGetPgpuMetadataString:                      "nvmlDeviceGetPgpuMetadataString",
+	OpNvmlDeviceGetPlatformInfo:                            "nvmlDeviceGetPlatformInfo",
+	OpNvmlDeviceGetPowerManagementDefaultLimit:             "nvmlDeviceGetPowerManagementDefaultLimit",
+	OpNvmlDeviceGetPowerManagementLimit:                    "nvmlDeviceGetPowerManagementLimit",
+	OpNvmlDeviceGetPowerManagementLimitConstraints:         "nvmlDeviceGetPowerManagementLimitConstraints",
+	OpNvmlDeviceGetPowerManagementMode:                     "nvmlDeviceGetPowerManagementMode",
+	OpNvmlDeviceGetPowerMizerMode_v1:                       "nvmlDeviceGetPowerMizerMode_v1",
+	OpNvmlDeviceGetPowerSource:                             "nvmlDeviceGetPowerSource",
+	OpNvmlDeviceGetPowerState:                              "nvmlDeviceGetPowerState",
+	OpNvmlDeviceGetPowerUsage:                              "nvmlDeviceGetPowerUsage",
+	OpNvmlDeviceGetProcessUtilization:                      "nvmlDeviceGetProcessUtilization",
+	OpNvmlDeviceGetProcessesUtilizationInfo:                "nvmlDeviceGetProcessesUtilizationInfo",
+	OpNvmlDeviceGetRemappedRows:                            "nvmlDeviceGetRemappedRows",
+	OpNvmlDeviceGetRemappedRows_v2:                         "nvmlDeviceGetRemappedRows_v2",
+	OpNvmlDeviceGetRepairStatus:                            "nvmlDeviceGetRepairStatus",
+	OpNvmlDeviceGetRetiredPages:                            "nvmlDeviceGetRetiredPages",
+	OpNvmlDeviceGetRetiredPagesPendingStatus:               "nvmlDeviceGetRetiredPagesPendingStatus",
+	OpNvmlDeviceGetRetiredPages_v2:                         "nvmlDeviceGetRetiredPages_v2",
+	OpNvmlDeviceGetRowRemapperHistogram:                    "nvmlDeviceGetRowRemapperHistogram",
+	OpNvmlDeviceGetRunningProcessDetailList:                "nvmlDeviceGetRunningProcessDetailList",
+	OpNvmlDeviceGetSamples:                                 "nvmlDeviceGetSamples",
+	OpNvmlDeviceGetSerial:                                  "nvmlDeviceGetSerial",
+	OpNvmlDeviceGetSramEccErrorStatus:                      "nvmlDeviceGetSramEccErrorStatus",
+	OpNvmlDeviceGetSramUniqueUncorrectedEccErrorCounts:     "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts",
+	OpNvmlDeviceGetSupportedClocksEventReasons:             "nvmlDeviceGetSupportedClocksEventReasons",
+	OpNvmlDeviceGetSupportedClocksThrottleReasons:          "nvmlDeviceGetSupportedClocksThrottleReasons",
+	OpNvmlDeviceGetSupportedEventTypes:                     "nvmlDeviceGetSupportedEventTypes",
+	OpNvmlDeviceGetSupportedGraphicsClocks:                 "nvmlDeviceGetSupportedGraphicsClocks",
+	OpNvmlDeviceGetSupportedMemoryClocks:                   "nvmlDeviceGetSupportedMemoryClocks",
+	OpNvmlDeviceGetSupportedPerformanceStates:              "nvmlDeviceGetSupportedPerformanceStates",
+	OpNvmlDeviceGetSupportedVgpus:                          "nvmlDeviceGetSupportedVgpus",
+	OpNvmlDeviceGetTargetFanSpeed:                          "nvmlDeviceGetTargetFanSpeed",
+	OpNvmlDeviceGetTemperature:                             "nvmlDeviceGetTemperature",
+	OpNvmlDeviceGetTemperatureThreshold:                    "nvmlDeviceGetTemperatureThreshold",
+	OpNvmlDeviceGetTemperatureV:                            "nvmlDeviceGetTemperatureV",
+	OpNvmlDeviceGetThermalSettings:                         "nvmlDeviceGetThermalSettings",
+	OpNvmlDeviceGetTopologyCommonAncestor:                  "nvmlDeviceGetTopologyCommonAncestor",
+	OpNvmlDeviceGetTopologyNearestGpus:                     "nvmlDeviceGetTopologyNearestGpus",
+	OpNvmlDeviceGetTotalEccErrors:                          "nvmlDeviceGetTotalEccErrors",
+	OpNvmlDeviceGetTotalEnergyConsumption:                  "nvmlDeviceGetTotalEnergyConsumption",
+	OpNvmlDeviceGetUUID:                                    "nvmlDeviceGetUUID",
+	OpNvmlDeviceGetUnrepairableMemoryFlag_v1:               "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+	OpNvmlDeviceGetUtilizationRates:                        "nvmlDeviceGetUtilizationRates",
+	OpNvmlDeviceGetVbiosVersion:                            "nvmlDeviceGetVbiosVersion",
+	OpNvmlDeviceGetVgpuCapabilities:                        "nvmlDeviceGetVgpuCapabilities",
+	OpNvmlDeviceGetVgpuHeterogeneousMode:                   "nvmlDeviceGetVgpuHeterogeneousMode",
+	OpNvmlDeviceGetVgpuInstancesUtilizationInfo:            "nvmlDeviceGetVgpuInstancesUtilizationInfo",
+	OpNvmlDeviceGetVgpuProcessUtilization:                  "nvmlDeviceGetVgpuProcessUtilization",
+	OpNvmlDeviceGetVgpuProcessesUtilizationInfo:            "nvmlDeviceGetVgpuProcessesUtilizationInfo",
+	OpNvmlDeviceGetVgpuSchedulerCapabilities:               "nvmlDeviceGetVgpuSchedulerCapabilities",
+	OpNvmlDeviceGetVgpuSchedulerLog:                        "nvmlDeviceGetVgpuSchedulerLog",
+	OpNvmlDeviceGetVgpuSchedulerState:                      "nvmlDeviceGetVgpuSchedulerState",
+	OpNvmlDeviceGetVgpuTypeCreatablePlacements:             "nvmlDeviceGetVgpuTypeCreatablePlacements",
+	OpNvmlDeviceGetVgpuTypeSupportedPlacements:             "nvmlDeviceGetVgpuTypeSupportedPlacements",
+	OpNvmlDeviceGetVgpuUtilization:                         "nvmlDeviceGetVgpuUtilization",
+	OpNvmlDeviceGetViolationStatus:                         "nvmlDeviceGetViolationStatus",
+	OpNvmlDeviceGetVirtualizationMode:                      "nvmlDeviceGetVirtualizationMode",
+	OpNvmlDeviceIsMigDeviceHandle:                          "nvmlDeviceIsMigDeviceHandle",
+	OpNvmlDeviceModifyDrainState:                           "nvmlDeviceModifyDrainState",
+	OpNvmlDeviceOnSameBoard:                                "nvmlDeviceOnSameBoard",
+	OpNvmlDevicePowerSmoothingActivatePresetProfile:        "nvmlDevicePowerSmoothingActivatePresetProfile",
+	OpNvmlDevicePowerSmoothingSetState:                     "nvmlDevicePowerSmoothingSetState",
+	OpNvmlDevicePowerSmoothingUpdatePresetProfileParam:     "nvmlDevicePowerSmoothingUpdatePresetProfileParam",
+	OpNvmlDeviceQueryDrainState:                            "nvmlDeviceQueryDrainState",
+	OpNvmlDeviceRegisterEvents:                             "nvmlDeviceRegisterEvents",
+	OpNvmlDeviceRemoveGpu:                                  "nvmlDeviceRemoveGpu",
+	OpNvmlDeviceRemoveGpu_v2:                               "nvmlDeviceRemoveGpu_v2",
+	OpNvmlDeviceResetApplicationsClocks:                    "nvmlDeviceResetApplicationsClocks",
+	OpNvmlDeviceResetGpuLockedClocks:                       "nvmlDeviceResetGpuLockedClocks",
+	OpNvmlDeviceResetMemoryLockedClocks:                    "nvmlDeviceResetMemoryLockedClocks",
+	OpNvmlDeviceResetNvLinkErrorCounters:                   "nvmlDeviceResetNvLinkErrorCounters",
+	OpNvmlDeviceResetNvLinkUtilizationCounter:              "nvmlDeviceResetNvLinkUtilizationCounter",
+	OpNvmlDeviceSetAPIRestriction:                          "nvmlDeviceSetAPIRestriction",
+	OpNvmlDeviceSetAccountingMode:                          "nvmlDeviceSetAccountingMode",
+	OpNvmlDeviceSetApplicationsClocks:                      "nvmlDeviceSetApplicationsClocks",
+	OpNvmlDeviceSetAutoBoostedClocksEnabled:                "nvmlDeviceSetAutoBoostedClocksEnabled",
+	OpNvmlDeviceSetClockOffsets:                            "nvmlDeviceSetClockOffsets",
+	OpNvmlDeviceSetComputeMode:                             "nvmlDeviceSetComputeMode",
+	OpNvmlDeviceSetConfComputeUnprotectedMemSize:           "nvmlDeviceSetConfComputeUnprotectedMemSize",
+	OpNvmlDeviceSetDefaultAutoBoostedClocksEnabled:         "nvmlDeviceSetDefaultAutoBoostedClocksEnabled",
+	OpNvmlDeviceSetDefaultFanSpeed_v2:                      "nvmlDeviceSetDefaultFanSpeed_v2",
+	OpNvmlDeviceSetDramEncryptionMode:                      "nvmlDeviceSetDramEncryptionMode",
+	OpNvmlDeviceSetDriverModel:                             "nvmlDeviceSetDriverModel",
+	OpNvmlDeviceSetEccMode:                                 "nvmlDeviceSetEccMode",
+	OpNvmlDeviceSetFanControlPolicy:                        "nvmlDeviceSetFanControlPolicy",
+	OpNvmlDeviceSetFanSpeed_v2:                             "nvmlDeviceSetFanSpeed_v2",
+	OpNvmlDeviceSetGpcClkVfOffset:                          "nvmlDeviceSetGpcClkVfOffset",
+	OpNvmlDeviceSetGpuLockedClocks:                         "nvmlDeviceSetGpuLockedClocks",
+	OpNvmlDeviceSetGpuOperationMode:                        "nvmlDeviceSetGpuOperationMode",
+	OpNvmlDeviceSetHostname_v1:                             "nvmlDeviceSetHostname_v1",
+	OpNvmlDeviceSetMemClkVfOffset:                          "nvmlDeviceSetMemClkVfOffset",
+	OpNvmlDeviceSetMemoryLockedClocks:                      "nvmlDeviceSetMemoryLockedClocks",
+	OpNvmlDeviceSetMigMode:                                 "nvmlDeviceSetMigMode",
+	OpNvmlDeviceSetNvLinkDeviceLowPowerThreshold:           "nvmlDeviceSetNvLinkDeviceLowPowerThreshold",
+	OpNvmlDeviceSetNvLinkUtilizationControl:                "nvmlDeviceSetNvLinkUtilizationControl",
+	OpNvmlDeviceSetNvlinkBwMode:                            "nvmlDeviceSetNvlinkBwMode",
+	OpNvmlDeviceSetPersistenceMode:                         "nvmlDeviceSetPersistenceMode",
+	OpNvmlDeviceSetPowerManagementLimit:                    "nvmlDeviceSetPowerManagementLimit",
+	OpNvmlDeviceSetPowerManagementLimit_v2:                 "nvmlDeviceSetPowerManagementLimit_v2",
+	OpNvmlDeviceSetPowerMizerMode_v1:                       "nvmlDeviceSetPowerMizerMode_v1",
+	OpNvmlDeviceSetTemperatureThreshold:                    "nvmlDeviceSetTemperatureThreshold",
+	OpNvmlDeviceSetVgpuCapabilities:                        "nvmlDeviceSetVgpuCapabilities",
+	OpNvmlDeviceSetVgpuHeterogeneousMode:                   "nvmlDeviceSetVgpuHeterogeneousMode",
+	OpNvmlDeviceSetVgpuSchedulerState:                      "nvmlDeviceSetVgpuSchedulerState",
+	OpNvmlDeviceSetVirtualizationMode:                      "nvmlDeviceSetVirtualizationMode",
+	OpNvmlDeviceValidateInforom:                            "nvmlDeviceValidateInforom",
+	OpNvmlDeviceWorkloadPowerProfileClearRequestedProfiles: "nvmlDeviceWorkloadPowerProfileClearRequestedProfiles",
+	OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles:     "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles",
+	OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo:        "nvmlDeviceWorkloadPowerProfileGetProfilesInfo",
+	OpNvmlDeviceWorkloadPowerProfileSetRequestedProfiles:   "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles",
+	OpNvmlEventSetCreate:                                   "nvmlEventSetCreate",
+	OpNvmlEventSetFree:                                     "nvmlEventSetFree",
+	OpNvmlEventSetWait:                                     "nvmlEventSetWait",
+	OpNvmlEventSetWait_v2:                                  "nvmlEventSetWait_v2",
+	OpNvmlGetBlacklistDeviceCount:                          "nvmlGetBlacklistDeviceCount",
+	OpNvmlGetBlacklistDeviceInfoByIndex:                    "nvmlGetBlacklistDeviceInfoByIndex",
+	OpNvmlGetExcludedDeviceCount:                           "nvmlGetExcludedDeviceCount",
+	OpNvmlGetExcludedDeviceInfoByIndex:                     "nvmlGetExcludedDeviceInfoByIndex",
+	OpNvmlGetVgpuDriverCapabilities:                        "nvmlGetVgpuDriverCapabilities",
+	OpNvmlGetVgpuVersion:                                   "nvmlGetVgpuVersion",
+	OpNvmlGpmMetricsGet:                                    "nvmlGpmMetricsGet",
+	OpNvmlGpmMigSampleGet:                                  "nvmlGpmMigSampleGet",
+	OpNvmlGpmQueryDeviceSupport:                            "nvmlGpmQueryDeviceSupport",
+	OpNvmlGpmQueryIfStreamingEnabled:                       "nvmlGpmQueryIfStreamingEnabled",
+	OpNvmlGpmSampleAlloc:                                   "nvmlGpmSampleAlloc",
+	OpNvmlGpmSampleFree:                                    "nvmlGpmSampleFree",
+	OpNvmlGpmSampleGet:                                     "nvmlGpmSampleGet",
+	OpNvmlGpmSetStreamingEnabled:                           "nvmlGpmSetStreamingEnabled",
+	OpNvmlGpuInstanceCreateComputeInstance:                 "nvmlGpuInstanceCreateComputeInstance",
+	OpNvmlGpuInstanceCreateComputeInstanceWithPlacement:    "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+	OpNvmlGpuInstanceDestroy:                               "nvmlGpuInstanceDestroy",
+	OpNvmlGpuInstanceGetActiveVgpus:                        "nvmlGpuInstanceGetActiveVgpus",
+	OpNvmlGpuInstanceGetComputeInstanceById:                "nvmlGpuInstanceGetComputeInstanceById",
+	OpNvmlGpuInstanceGetComputeInstancePossiblePlacements:  "nvmlGpuInstanceGetComputeInstancePossiblePlacements",
+	OpNvmlGpuInstanceGetComputeInstanceProfileInfo:         "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+	OpNvmlGpuInstanceGetComputeInstanceProfileInfoV:        "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+	OpNvmlGpuInstanceGetComputeInstanceRemainingCapacity:   "nvmlGpuInstanceGetComputeInstanceRemainingCapacity",
+	OpNvmlGpuInstanceGetComputeInstances:                   "nvmlGpuInstanceGetComputeInstances",
+	OpNvmlGpuInstanceGetCreatableVgpus:                     "nvmlGpuInstanceGetCreatableVgpus",
+	OpNvmlGpuInstanceGetInfo:                               "nvmlGpuInstanceGetInfo",
+	OpNvmlGpuInstanceGetVgpuHeterogeneousMode:              "nvmlGpuInstanceGetVgpuHeterogeneousMode",
+	OpNvmlGpuInstanceGetVgpuSchedulerLog:                   "nvmlGpuInstanceGetVgpuSchedulerLog",
+	OpNvmlGpuInstanceGetVgpuSchedulerState:                 "nvmlGpuInstanceGetVgpuSchedulerState",
+	OpNvmlGpuInstanceGetVgpuTypeCreatablePlacements:        "nvmlGpuInstanceGetVgpuTypeCreatablePlacements",
+	OpNvmlGpuInstanceSetVgpuHeterogeneousMode:              "nvmlGpuInstanceSetVgpuHeterogeneousMode",
+	OpNvmlGpuInstanceSetVgpuSchedulerState:                 "nvmlGpuInstanceSetVgpuSchedulerState",
+	OpNvmlInit:                                             "nvmlInit",
+	OpNvmlInitWithFlags:                                    "nvmlInitWithFlags",
+	OpNvmlInit_v2:                                          "nvmlInit_v2",
+	OpNvmlInternalGetExportTable:                           "nvmlInternalGetExportTable",
+	OpNvmlSetVgpuVersion:                                   "nvmlSetVgpuVersion",
+	OpNvmlShutdown:                                         "nvmlShutdown",
+	OpNvmlSystemGetConfComputeCapabilities:                 "nvmlSystemGetConfComputeCapabilities",
+	OpNvmlSystemGetConfComputeGpusReadyState:               "nvmlSystemGetConfComputeGpusReadyState",
+	OpNvmlSystemGetConfComputeKeyRotationThresholdInfo:     "nvmlSystemGetConfComputeKeyRotationThresholdInfo",
+	OpNvmlSystemGetConfComputeSettings:                     "nvmlSystemGetConfComputeSettings",
+	OpNvmlSystemGetConfComputeState:                        "nvmlSystemGetConfComputeState",
+	OpNvmlSystemGetCudaDriverVersion:                       "nvmlSystemGetCudaDriverVersion",
+	OpNvmlSystemGetCudaDriverVersion_v2:                    "nvmlSystemGetCudaDriverVersion_v2",
+	OpNvmlSystemGetDriverBranch:                            "nvmlSystemGetDriverBranch",
+	OpNvmlSystemGetDriverVersion:                           "nvmlSystemGetDriverVersion",
+	OpNvmlSystemGetHicVersion:                              "nvmlSystemGetHicVersion",
+	OpNvmlSystemGetNVMLVersion:                             "nvmlSystemGetNVMLVersion",
+	OpNvmlSystemGetNvlinkBwMode:                            "nvmlSystemGetNvlinkBwMode",
+	OpNvmlSystemGetProcessName:                             "nvmlSystemGetProcessName",
+	OpNvmlSystemGetTopologyGpuSet:                          "nvmlSystemGetTopologyGpuSet",
+	OpNvmlSystemSetConfComputeGpusReadyState:               "nvmlSystemSetConfComputeGpusReadyState",
+	OpNvmlSystemSetConfComputeKeyRotationThresholdInfo:     "nvmlSystemSetConfComputeKeyRotationThresholdInfo",
+	OpNvmlSystemSetNvlinkBwMode:                            "nvmlSystemSetNvlinkBwMode",
+	OpNvmlUnitGetCount:                                     "nvmlUnitGetCount",
+	OpNvmlUnitGetDevices:                                   "nvmlUnitGetDevices",
+	OpNvmlUnitGetFanSpeedInfo:                              "nvmlUnitGetFanSpeedInfo",
+	OpNvmlUnitGetHandleByIndex:                             "nvmlUnitGetHandleByIndex",
+	OpNvmlUnitGetLedState:                                  "nvmlUnitGetLedState",
+	OpNvmlUnitGetPsuInfo:                                   "nvmlUnitGetPsuInfo",
+	OpNvmlUnitGetTemperature:                               "nvmlUnitGetTemperature",
+	OpNvmlUnitGetUnitInfo:                                  "nvmlUnitGetUnitInfo",
+	OpNvmlUnitSetLedState:                                  "nvmlUnitSetLedState",
+	OpNvmlVgpuInstanceClearAccountingPids:                  "nvmlVgpuInstanceClearAccountingPids",
+	OpNvmlVgpuInstanceGetAccountingMode:                    "nvmlVgpuInstanceGetAccountingMode",
+	OpNvmlVgpuInstanceGetAccountingPids:                    "nvmlVgpuInstanceGetAccountingPids",
+	OpNvmlVgpuInstanceGetAccountingStats:                   "nvmlVgpuInstanceGetAccountingStats",
+	OpNvmlVgpuInstanceGetEccMode:                           "nvmlVgpuInstanceGetEccMode",
+	OpNvmlVgpuInstanceGetEncoderCapacity:                   "nvmlVgpuInstanceGetEncoderCapacity",
+	OpNvmlVgpuInstanceGetEncoderSessions:                   "nvmlVgpuInstanceGetEncoderSessions",
+	OpNvmlVgpuInstanceGetEncoderStats:                      "nvmlVgpuInstanceGetEncoderStats",
+	OpNvmlVgpuInstanceGetFBCSessions:                       "nvmlVgpuInstanceGetFBCSessions",
+	OpNvmlVgpuInstanceGetFBCStats:                          "nvmlVgpuInstanceGetFBCStats",
+	OpNvmlVgpuInstanceGetFbUsage:                           "nvmlVgpuInstanceGetFbUsage",
+	OpNvmlVgpuInstanceGetFrameRateLimit:                    "nvmlVgpuInstanceGetFrameRateLimit",
+	OpNvmlVgpuInstanceGetGpuInstanceId:                     "nvmlVgpuInstanceGetGpuInstanceId",
+	OpNvmlVgpuInstanceGetGpuPciId:                          "nvmlVgpuInstanceGetGpuPciId",
+	OpNvmlVgpuInstanceGetLicenseInfo:                       "nvmlVgpuInstanceGetLicenseInfo",
+	OpNvmlVgpuInstanceGetLicenseInfo_v2:                    "nvmlVgpuInstanceGetLicenseInfo_v2",
+	OpNvmlVgpuInstanceGetLicenseStatus:                     "nvmlVgpuInstanceGetLicenseStatus",
+	OpNvmlVgpuInstanceGetMdevUUID:                          "nvmlVgpuInstanceGetMdevUUID",
+	OpNvmlVgpuInstanceGetPlacementId:                       "nvmlVgpuInstanceGetPlacementId",
+	OpNvmlVgpuInstanceGetRuntimeStateSize:                  "nvmlVgpuInstanceGetRuntimeStateSize",
+	OpNvmlVgpuInstanceGetType:                              "nvmlVgpuInstanceGetType",
+	OpNvmlVgpuInstanceGetUUID:                              "nvmlVgpuInstanceGetUUID",
+	OpNvmlVgpuInstanceGetVmDriverVersion:                   "nvmlVgpuInstanceGetVmDriverVersion",
+	OpNvmlVgpuInstanceGetVmID:                              "nvmlVgpuInstanceGetVmID",
+	OpNvmlVgpuInstanceSetEncoderCapacity:                   "nvmlVgpuInstanceSetEncoderCapacity",
+	OpNvmlVgpuTypeGetBAR1Info:                              "nvmlVgpuTypeGetBAR1Info",
+	OpNvmlVgpuTypeGetCapabilities:                          "nvmlVgpuTypeGetCapabilities",
+	OpNvmlVgpuTypeGetClass:                                 "nvmlVgpuTypeGetClass",
+	OpNvmlVgpuTypeGetDeviceID:                              "nvmlVgpuTypeGetDeviceID",
+	OpNvmlVgpuTypeGetFbReservation:                         "nvmlVgpuTypeGetFbReservation",
+	OpNvmlVgpuTypeGetFrameRateLimit:                        "nvmlVgpuTypeGetFrameRateLimit",
+	OpNvmlVgpuTypeGetFramebufferSize:                       "nvmlVgpuTypeGetFramebufferSize",
+	OpNvmlVgpuTypeGetGpuInstanceProfileId:                  "nvmlVgpuTypeGetGpuInstanceProfileId",
+	OpNvmlVgpuTypeGetGspHeapSize:                           "nvmlVgpuTypeGetGspHeapSize",
+	OpNvmlVgpuTypeGetLicense:                               "nvmlVgpuTypeGetLicense",
+	OpNvmlVgpuTypeGetMaxInstances:                          "nvmlVgpuTypeGetMaxInstances",
+	OpNvmlVgpuTypeGetMaxInstancesPerGpuInstance:            "nvmlVgpuTypeGetMaxInstancesPerGpuInstance",
+	OpNvmlVgpuTypeGetMaxInstancesPerVm:                     "nvmlVgpuTypeGetMaxInstancesPerVm",
+	OpNvmlVgpuTypeGetName:                                  "nvmlVgpuTypeGetName",
+	OpNvmlVgpuTypeGetNumDisplayHeads:                       "nvmlVgpuTypeGetNumDisplayHeads",
+	OpNvmlVgpuTypeGetResolution:                            "nvmlVgpuTypeGetResolution",
 }
 
 // OpName is the C function of an operation.

@@ -19,7 +19,7 @@ import (
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
-var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "warm", "sim-memory", "drain", "log"}
+var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "drain", "log"}
 
 type serveOptions struct {
 	listen    string
@@ -28,6 +28,7 @@ type serveOptions struct {
 	insecure  bool
 	cacheDir  string
 	sessions  int
+	settings  bool
 	warm      int
 	simMemory byteSize
 	drain     time.Duration
@@ -43,6 +44,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
 	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
+	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory", "`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
@@ -77,16 +79,17 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		drain = -1 // the server's word for not at all
 	}
 	return server.Serve(cmd.Context(), server.Config{
-		Addr:        addr,
-		Token:       token,
-		Insecure:    o.insecure,
-		GPU:         o.gpu,
-		SimMemory:   uint64(o.simMemory),
-		CacheDir:    o.cacheDir,
-		Warm:        o.warm,
-		MaxSessions: o.sessions,
-		Drain:       drain,
-		Log:         log,
+		Addr:         addr,
+		Token:        token,
+		Insecure:     o.insecure,
+		GPU:          o.gpu,
+		NVMLSettings: o.settings,
+		SimMemory:    uint64(o.simMemory),
+		CacheDir:     o.cacheDir,
+		Warm:         o.warm,
+		MaxSessions:  o.sessions,
+		Drain:        drain,
+		Log:          log,
 		Ready: func(s server.Status) {
 			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s\n", s.Addr)
 			for i, d := range s.Devices {

@@ -45,15 +45,39 @@ func (d *nvmlDriver) invoke(i int, a *words) nvml.Return {
 	return nvml.Return(int32(call(d.fns[i], a)))
 }
 
+// CallTable calls the function in word slot of a private table, whose parameters the caller knows: up to four integers and pointers to memory that
+// does not move.
+func (n *NVML) CallTable(id [16]byte, slot int, args ...uint64) nvml.Return {
+	table := n.table(id)
+	if table == nil || slot < 1 || uint64(slot) >= *(*uint64)(table)/8 || len(args) > 4 {
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	}
+	fn := *(*unsafe.Pointer)(unsafe.Add(table, 8*slot))
+	if fn == nil {
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	}
+	var a words
+	copy(a[:], args)
+	return nvml.Return(int32(call(fn, &a)))
+}
+
 // ExportTableSize is the size of a private table of the library in bytes, its first word; 0 when the library does not have the table.
 func (n *NVML) ExportTableSize(id [16]byte) uint64 {
+	table := n.table(id)
+	if table == nil {
+		return 0
+	}
+	return *(*uint64)(table)
+}
+
+func (n *NVML) table(id [16]byte) unsafe.Pointer {
 	fn := n.lib.symbol("nvmlInternalGetExportTable")
 	if fn == nil {
-		return 0
+		return nil
 	}
 	table := new(unsafe.Pointer)
-	if nvml.Return(int32(call(fn, &words{address(table), address(&id)}))) != nvml.NVML_SUCCESS || *table == nil {
-		return 0
+	if nvml.Return(int32(call(fn, &words{address(table), address(&id)}))) != nvml.NVML_SUCCESS {
+		return nil
 	}
-	return *(*uint64)(*table)
+	return *table
 }

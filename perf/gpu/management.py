@@ -139,7 +139,7 @@ def nvml_metrics():
         assert lib.nvmlGpmSampleAlloc(ctypes.byref(s)) == 0
         out[f"sample {len(out)}"] = repr(lib.nvmlGpmSampleGet(device, s))
         time.sleep(0.2)
-    m = Metrics(version=1 << 24, count=100, first=samples[0], second=samples[1])
+    m = Metrics(version=1, count=100, first=samples[0], second=samples[1])
     for i in range(100):
         m.metrics[i].id = i + 1
     out["get"] = repr(lib.nvmlGpmMetricsGet(ctypes.byref(m)))

@@ -20,10 +20,38 @@ type fake struct {
 }
 
 func (f *fake) ExportTableSize(uuid [16]byte) uint64 {
-	if uuid[0] == 1 {
+	switch {
+	case uuid[0] == 1:
 		return f.table
+	case uuid == smiTable:
+		return smiTableSize
 	}
 	return 0
+}
+
+// CallTable knows a value, a text and a list of processes.
+func (f *fake) CallTable(_ [16]byte, slot int, args ...uint64) nvml.NvmlReturn {
+	to := func(i int) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&args[i])) }
+	switch slot {
+	case 72:
+		*(*uint32)(to(1)) = uint32(args[0]) + 6
+	case 231:
+		copy(unsafe.Slice((*byte)(to(1)), args[2]), "part\x00")
+	case 213:
+		count := (*uint32)(to(1))
+		if *count < 2 {
+			*count = 2
+			return nvml.NVML_ERROR_INSUFFICIENT_SIZE
+		}
+		*count = 2
+		entries := unsafe.Slice((*byte)(to(2)), 2*entryBytes)
+		entries[0], entries[8], entries[entryBytes] = 100, 1, 200
+		copy(entries[entryName:], "/proc/self/exe")
+		copy(entries[entryBytes+entryName:], "x")
+	default:
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	}
+	return nvml.NVML_SUCCESS
 }
 
 func (f *fake) NvmlDeviceGetSupportedMemoryClocks(_ nvml.NvmlDevice, count, clocks *uint32) nvml.NvmlReturn {
@@ -63,7 +91,7 @@ func open(t testing.TB) *Dispatcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(&fake{Driver: d, table: 2400})
+	return New(&fake{Driver: d, table: 2400}, Options{})
 }
 
 // request builds payloads: numbers are words, byte slices padded data.

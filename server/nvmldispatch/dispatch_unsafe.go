@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
@@ -22,23 +23,36 @@ func malformed(name, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrMalformed, name, fmt.Sprintf(format, args...))
 }
 
-// TableSizer is implemented by drivers that know the private table of nvidia-smi.
-type TableSizer interface {
-	// ExportTableSize gives the bytes of the private table with that UUID, 0 where there is none.
-	ExportTableSize(uuid [16]byte) uint64
+// Process is a client process whose work a process of the server does.
+type Process struct {
+	Server  uint32 // pid of the worker
+	Client  uint32 // pid on the client's machine
+	Program string
+}
+
+// Options say what a session may see and do. Both may be left out.
+type Options struct {
+	Settings  bool             // functions that change settings of a GPU are carried out
+	Processes func() []Process // the processes of this client's machine
+	Log       *slog.Logger
 }
 
 // Dispatcher serves one session. It is not safe for concurrent use.
 type Dispatcher struct {
+	Options
 	drv     nvml.Driver
+	told    map[string]bool // refused settings that were logged
 	handles [kinds]*handles
 	inits   int
 	arena   []uint64
 }
 
 // New makes the dispatcher of a session. The driver is initialised by the client's own call.
-func New(drv nvml.Driver) *Dispatcher {
-	d := &Dispatcher{drv: drv}
+func New(drv nvml.Driver, o Options) *Dispatcher {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &Dispatcher{Options: o, drv: drv, told: map[string]bool{}}
 	for k := range d.handles {
 		d.handles[k] = newHandles()
 	}
@@ -55,8 +69,11 @@ func (d *Dispatcher) Close() {
 // Call carries out operation op and writes its results into reply. It returns the NVML status and the bytes of the reply. An error says that
 // the request is malformed, which ends the session.
 func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, err error) {
-	if op == nvml.OpNvmlInternalGetExportTable {
-		return d.tableSize(req, reply)
+	switch op {
+	case nvml.OpNvmlInternalGetExportTable:
+		return d.table(req, reply)
+	case nvml.OpNvmlGpmMetricsGet:
+		return d.metrics(req, reply)
 	}
 	if int(op) >= len(functions) || functions[op].call == nil {
 		return 0, 0, fmt.Errorf("%w: operation %d is none that is forwarded", ErrMalformed, op)
@@ -69,7 +86,19 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	if c.badHandle {
 		return int32(nvml.NVML_ERROR_INVALID_ARGUMENT), 0, nil
 	}
+	if f.denied && !d.Settings {
+		d.refuse(f.name)
+		return int32(nvml.NVML_ERROR_NO_PERMISSION), 0, nil
+	}
+	if op == nvml.OpNvmlSystemGetProcessName {
+		if status, known := c.processName(); known {
+			n, err = c.encode(status, reply)
+			return int32(status), n, err
+		}
+	}
+	c.pidsToServer(op)
 	status := f.call(d.drv, &c.args)
+	c.pidsToClient(op, status)
 	if status == nvml.NVML_SUCCESS {
 		c.account(op)
 	}
@@ -77,19 +106,12 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	return int32(status), n, err
 }
 
-func (d *Dispatcher) tableSize(req, reply []byte) (int32, int, error) {
-	if len(req) != 24 || binary.LittleEndian.Uint64(req) != 16 || len(reply) < 8 {
-		return 0, 0, malformed("nvmlInternalGetExportTable", "a request of %d bytes instead of a UUID", len(req))
+// refuse logs a setting that is not changed, once each.
+func (d *Dispatcher) refuse(name string) {
+	if !d.told[name] {
+		d.told[name] = true
+		d.Log.Warn("a client may not change settings of the GPUs; start the server with --allow-nvml-set to allow it", "function", name)
 	}
-	size := uint64(0)
-	if t, ok := d.drv.(TableSizer); ok {
-		size = t.ExportTableSize([16]byte(req[8:]))
-	}
-	if size == 0 {
-		return int32(nvml.NVML_ERROR_NOT_FOUND), 0, nil
-	}
-	binary.LittleEndian.PutUint64(reply, size)
-	return 0, 8, nil
 }
 
 // call is one call under way.
@@ -100,6 +122,8 @@ type call struct {
 	n         [maxParams]uint64 // elements of a pointer parameter, 0: NULL
 	size      [maxParams]uint32 // bytes of an element
 	buf       [maxParams][]byte
+	within    [maxParams]uint64 // elements of the array that a structure points at
+	array     [maxParams][]byte
 	badHandle bool
 }
 
@@ -135,6 +159,12 @@ func (c *call) decode(req []byte) error {
 			source[i], req = req[:data], req[padded:]
 		}
 		words += (max(data, int(p.size)) + 7) / 8
+		if p.array != nil && v != 0 {
+			if c.within[i], req, ok = word(req); !ok || c.within[i] > maxBytes/uint64(p.array.size) {
+				return malformed(name, "the array behind parameter %d has %d elements", i, c.within[i])
+			}
+			words += (int(c.within[i])*int(p.array.size) + 7) / 8
+		}
 	}
 	if len(req) != 0 {
 		return malformed(name, "%d bytes too many", len(req))
@@ -143,13 +173,18 @@ func (c *call) decode(req []byte) error {
 	return c.check()
 }
 
+// room gives zeroed words that stay where they are while the driver writes into them.
+func (d *Dispatcher) room(words int) []uint64 {
+	if len(d.arena) < words {
+		d.arena = make([]uint64, max(words, 4096))
+	}
+	clear(d.arena[:words])
+	return d.arena[:words]
+}
+
 // place lays the buffers out in the arena, which is zeroed first.
 func (c *call) place(words int, source *[maxParams][]byte) {
-	if len(c.d.arena) < words {
-		c.d.arena = make([]uint64, max(words, 4096))
-	}
-	arena := c.d.arena[:words]
-	clear(arena)
+	arena := c.d.room(words)
 	for i := range c.f.params {
 		p := &c.f.params[i]
 		if p.dir == dirValue || c.n[i] == 0 {
@@ -161,6 +196,7 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 		c.buf[i] = unsafe.Slice((*byte)(c.args.at[i]), data)
 		arena = arena[w:]
 		copy(c.buf[i], source[i])
+		arena = c.placeArray(i, arena)
 		if p.dir != dirOut {
 			c.eachHandle(i, c.n[i], func(k nvml.Kind, b []byte) error {
 				binary.LittleEndian.PutUint64(b, c.handle(k, binary.LittleEndian.Uint64(b)))
@@ -168,6 +204,22 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 			})
 		}
 	}
+}
+
+// placeArray gives the array that parameter i points at its place and stores that in the structure; the client's own address never gets here.
+func (c *call) placeArray(i int, arena []uint64) []uint64 {
+	a := c.f.params[i].array
+	if a == nil || len(c.buf[i]) < int(a.pointer)+8 {
+		return arena
+	}
+	at := uint64(0)
+	if n := int(c.within[i]) * int(a.size); n > 0 {
+		c.array[i] = unsafe.Slice((*byte)(unsafe.Pointer(&arena[0])), n)
+		at = uint64(uintptr(unsafe.Pointer(&arena[0]))) // the arena keeps it
+		arena = arena[(n+7)/8:]
+	}
+	binary.LittleEndian.PutUint64(c.buf[i][a.pointer:], at)
+	return arena
 }
 
 // check compares the elements that the client has room for with those that the driver will be told of.
@@ -196,12 +248,31 @@ func (c *call) check() error {
 			if v := binary.LittleEndian.Uint32(c.buf[i]); v>>24 != 0 {
 				want = uint64(v & 0xffffff)
 			}
+			if err := c.checkArray(i); err != nil {
+				return err
+			}
+		case p.flags&fills != 0:
 		case p.countArg != 0:
 			want = c.counted(p)
 		}
 		if n != want {
 			return malformed(c.f.name, "parameter %d has %d elements, its count says %d", i, n, want)
 		}
+	}
+	return nil
+}
+
+// checkArray compares the array behind a structure with what the structure says of it.
+func (c *call) checkArray(i int) error {
+	a := c.f.params[i].array
+	if a == nil {
+		return nil
+	}
+	if c.n[i] != uint64(c.f.params[i].size) {
+		return malformed(c.f.name, "parameter %d is a structure of %d bytes, so its array cannot be found", i, c.n[i])
+	}
+	if n := c.within[i]; n != 0 && n != uint64(binary.LittleEndian.Uint32(c.buf[i][a.count:])) {
+		return malformed(c.f.name, "the array behind parameter %d has %d elements, its count says otherwise", i, n)
 	}
 	return nil
 }
@@ -296,17 +367,42 @@ func (c *call) encode(status nvml.NvmlReturn, reply []byte) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", c.f.name, err)
 		}
-		data := int(n) * int(c.size[i])
-		padded := (data + 7) &^ 7
-		if at+8+padded > len(reply) {
-			return 0, malformed(c.f.name, "the results need more than the %d bytes of a reply", len(reply))
+		within := c.takeArray(i, status)
+		if at, err = c.put(reply, at, n, c.buf[i][:int(n)*int(c.size[i])]); err != nil {
+			return 0, err
 		}
-		binary.LittleEndian.PutUint64(reply[at:], n)
-		copy(reply[at+8:], c.buf[i][:data])
-		clear(reply[at+8+data : at+8+padded])
-		at += 8 + padded
+		if p.array != nil && n != 0 {
+			if at, err = c.put(reply, at, within, c.array[i][:int(within)*int(p.array.size)]); err != nil {
+				return 0, err
+			}
+		}
 	}
 	return at, nil
+}
+
+// put appends a count and its elements to the reply.
+func (c *call) put(reply []byte, at int, n uint64, data []byte) (int, error) {
+	padded := (len(data) + 7) &^ 7
+	if at+8+padded > len(reply) {
+		return 0, malformed(c.f.name, "the results need more than the %d bytes of a reply", len(reply))
+	}
+	binary.LittleEndian.PutUint64(reply[at:], n)
+	copy(reply[at+8:], data)
+	clear(reply[at+8+len(data) : at+8+padded])
+	return at + 8 + padded, nil
+}
+
+// takeArray gives the elements that the call stored behind a structure, and takes our address out of it.
+func (c *call) takeArray(i int, status nvml.NvmlReturn) uint64 {
+	a := c.f.params[i].array
+	if a == nil || len(c.buf[i]) < int(a.pointer)+8 {
+		return 0
+	}
+	clear(c.buf[i][a.pointer : a.pointer+8])
+	if status != nvml.NVML_SUCCESS {
+		return 0
+	}
+	return min(c.within[i], uint64(binary.LittleEndian.Uint32(c.buf[i][a.count:])))
 }
 
 func word(b []byte) (uint64, []byte, bool) {

@@ -23,6 +23,7 @@ const (
 	countPointer                        // the counting argument points to the count
 	text                                // characters: the reply ends at the NUL
 	deletes                             // the handle is gone after success
+	fills                               // the array has room for what the GPU has, whatever its count says
 )
 
 // patch is a handle inside an element.
@@ -30,6 +31,9 @@ type patch struct {
 	offset uint16
 	kind   nvml.Kind
 }
+
+// array is one that a structure points at: where its pointer and its count lie, and the bytes of an element.
+type array struct{ pointer, count, size uint16 }
 
 // param mirrors struct nvml_param of shim/front/nvml.h.
 type param struct {
@@ -40,10 +44,12 @@ type param struct {
 	size     uint32
 	count    uint32
 	patches  []patch
+	array    *array
 }
 
 type function struct {
 	name   string
+	denied bool // changes a setting
 	params []param
 	call   func(nvml.Driver, *arguments) nvml.NvmlReturn
 }

@@ -8,6 +8,11 @@ import "scuda.dev/scuda/api/nvml"
 const kinds = 8
 
 var functions = [...]function{
+	1: {name: "nvmlComputeInstanceDestroy", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindComputeInstance, flags: deletes, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlComputeInstanceDestroy(nvml.NvmlComputeInstance(a.word[0]))
+	}},
 	2: {name: "nvmlComputeInstanceGetInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindComputeInstance, size: 8, count: 1},
 		{dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}},
@@ -19,6 +24,52 @@ var functions = [...]function{
 		{dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlComputeInstanceGetInfo_v2(nvml.NvmlComputeInstance(a.word[0]), (*nvml.NvmlComputeInstanceInfo)(a.at[1]))
+	}},
+	4: {name: "nvmlDeviceClearAccountingPids", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceClearAccountingPids(nvml.NvmlDevice(a.word[0]))
+	}},
+	6: {name: "nvmlDeviceClearEccErrorCounts", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceClearEccErrorCounts(nvml.NvmlDevice(a.word[0]), nvml.NvmlEccCounterType(a.word[1]))
+	}},
+	7: {name: "nvmlDeviceClearFieldValues", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirInOut, countArg: 2, size: 40},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceClearFieldValues(nvml.NvmlDevice(a.word[0]), int32(a.word[1]), (*nvml.NvmlFieldValue)(a.at[2]))
+	}},
+	8: {name: "nvmlDeviceCreateGpuInstance", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceCreateGpuInstance(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstance)(a.at[2]))
+	}},
+	9: {name: "nvmlDeviceCreateGpuInstanceWithPlacement", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirIn, size: 8, count: 1},
+		{dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceCreateGpuInstanceWithPlacement(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstancePlacement)(a.at[2]), (*nvml.NvmlGpuInstance)(a.at[3]))
+	}},
+	10: {name: "nvmlDeviceDiscoverGpus", denied: true, params: []param{
+		{dir: dirIn, size: 68, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceDiscoverGpus((*nvml.NvmlPciInfo)(a.at[0]))
+	}},
+	11: {name: "nvmlDeviceFreezeNvLinkUtilizationCounter", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceFreezeNvLinkUtilizationCounter(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), nvml.NvmlEnableState(a.word[3]))
 	}},
 	12: {name: "nvmlDeviceGetAPIRestriction", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -511,6 +562,22 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetGpuInstanceId(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
 	}},
+	88: {name: "nvmlDeviceGetGpuInstancePossiblePlacements", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetGpuInstancePossiblePlacements(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstancePlacement)(a.at[2]), (*uint32)(a.at[3]))
+	}},
+	89: {name: "nvmlDeviceGetGpuInstancePossiblePlacements_v2", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetGpuInstancePossiblePlacements_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstancePlacement)(a.at[2]), (*uint32)(a.at[3]))
+	}},
 	90: {name: "nvmlDeviceGetGpuInstanceProfileInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirValue, size: 4, count: 1},
@@ -538,6 +605,14 @@ var functions = [...]function{
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetGpuInstanceRemainingCapacity(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
+	}},
+	94: {name: "nvmlDeviceGetGpuInstances", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, kind: nvml.KindGpuInstance, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetGpuInstances(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstance)(a.at[2]), (*uint32)(a.at[3]))
 	}},
 	95: {name: "nvmlDeviceGetGpuMaxPcieLinkGeneration", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1135,6 +1210,12 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetProcessUtilization(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlProcessUtilizationSample)(a.at[1]), (*uint32)(a.at[2]), uint64(a.word[3]))
 	}},
+	186: {name: "nvmlDeviceGetProcessesUtilizationInfo", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 4, 40}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetProcessesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlProcessesUtilizationInfo)(a.at[1]))
+	}},
 	187: {name: "nvmlDeviceGetRemappedRows", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirOut, size: 4, count: 1},
@@ -1143,6 +1224,12 @@ var functions = [...]function{
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetRemappedRows(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]), (*uint32)(a.at[3]), (*uint32)(a.at[4]))
+	}},
+	188: {name: "nvmlDeviceGetRemappedRows_v2", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirOut, size: 24, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetRemappedRows_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlBAR1Memory)(a.at[1]))
 	}},
 	189: {name: "nvmlDeviceGetRepairStatus", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1179,6 +1266,12 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetRowRemapperHistogram(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlRowRemapperHistogramValues)(a.at[1]))
 	}},
+	194: {name: "nvmlDeviceGetRunningProcessDetailList", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 8, 32}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetRunningProcessDetailList(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlProcessDetailList)(a.at[1]))
+	}},
 	195: {name: "nvmlDeviceGetSamples", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirValue, size: 4, count: 1},
@@ -1201,6 +1294,12 @@ var functions = [...]function{
 		{dir: dirInOut, flags: versioned, size: 104, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetSramEccErrorStatus(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEccSramErrorStatus)(a.at[1]))
+	}},
+	198: {name: "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 28}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEccSramUniqueUncorrectedErrorCounts)(a.at[1]))
 	}},
 	199: {name: "nvmlDeviceGetSupportedClocksEventReasons", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1319,6 +1418,12 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetUUID(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
 	}},
+	216: {name: "nvmlDeviceGetUnrepairableMemoryFlag_v1", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetUnrepairableMemoryFlag_v1(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
+	}},
 	217: {name: "nvmlDeviceGetUtilizationRates", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirOut, size: 8, count: 1},
@@ -1345,6 +1450,12 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetVgpuHeterogeneousMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
 	}},
+	221: {name: "nvmlDeviceGetVgpuInstancesUtilizationInfo", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{24, 8, 64}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetVgpuInstancesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuInstancesUtilizationInfo)(a.at[1]))
+	}},
 	223: {name: "nvmlDeviceGetVgpuProcessUtilization", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirValue, size: 8, count: 1},
@@ -1352,6 +1463,12 @@ var functions = [...]function{
 		{dir: dirOut, flags: countPointer, countArg: 3, size: 96},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetVgpuProcessUtilization(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]), (*uint32)(a.at[2]), (*nvml.NvmlVgpuProcessUtilizationSample)(a.at[3]))
+	}},
+	224: {name: "nvmlDeviceGetVgpuProcessesUtilizationInfo", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 4, 104}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetVgpuProcessesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuProcessesUtilizationInfo)(a.at[1]))
 	}},
 	225: {name: "nvmlDeviceGetVgpuSchedulerCapabilities", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1370,6 +1487,20 @@ var functions = [...]function{
 		{dir: dirOut, size: 16, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetVgpuSchedulerState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuSchedulerGetState)(a.at[1]))
+	}},
+	228: {name: "nvmlDeviceGetVgpuTypeCreatablePlacements", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetVgpuTypeCreatablePlacements(nvml.NvmlDevice(a.word[0]), nvml.NvmlVgpuTypeId(a.word[1]), (*nvml.NvmlVgpuPlacementList)(a.at[2]))
+	}},
+	229: {name: "nvmlDeviceGetVgpuTypeSupportedPlacements", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetVgpuTypeSupportedPlacements(nvml.NvmlDevice(a.word[0]), nvml.NvmlVgpuTypeId(a.word[1]), (*nvml.NvmlVgpuPlacementList)(a.at[2]))
 	}},
 	230: {name: "nvmlDeviceGetVgpuUtilization", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1399,12 +1530,36 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceIsMigDeviceHandle(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
 	}},
+	234: {name: "nvmlDeviceModifyDrainState", denied: true, params: []param{
+		{dir: dirIn, size: 68, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceModifyDrainState((*nvml.NvmlPciInfo)(a.at[0]), nvml.NvmlEnableState(a.word[1]))
+	}},
 	235: {name: "nvmlDeviceOnSameBoard", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceOnSameBoard(nvml.NvmlDevice(a.word[0]), nvml.NvmlDevice(a.word[1]), (*int32)(a.at[2]))
+	}},
+	236: {name: "nvmlDevicePowerSmoothingActivatePresetProfile", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 24, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDevicePowerSmoothingActivatePresetProfile(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSmoothingProfile)(a.at[1]))
+	}},
+	237: {name: "nvmlDevicePowerSmoothingSetState", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDevicePowerSmoothingSetState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSmoothingState)(a.at[1]))
+	}},
+	238: {name: "nvmlDevicePowerSmoothingUpdatePresetProfileParam", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 24, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDevicePowerSmoothingUpdatePresetProfileParam(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSmoothingProfile)(a.at[1]))
 	}},
 	239: {name: "nvmlDeviceQueryDrainState", params: []param{
 		{dir: dirIn, size: 68, count: 1},
@@ -1419,10 +1574,268 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceRegisterEvents(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]), nvml.NvmlEventSet(a.word[2]))
 	}},
+	243: {name: "nvmlDeviceRemoveGpu", denied: true, params: []param{
+		{dir: dirIn, size: 68, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceRemoveGpu((*nvml.NvmlPciInfo)(a.at[0]))
+	}},
+	244: {name: "nvmlDeviceRemoveGpu_v2", denied: true, params: []param{
+		{dir: dirIn, size: 68, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceRemoveGpu_v2((*nvml.NvmlPciInfo)(a.at[0]), nvml.NvmlDetachGpuState(a.word[1]), nvml.NvmlPcieLinkState(a.word[2]))
+	}},
+	245: {name: "nvmlDeviceResetApplicationsClocks", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceResetApplicationsClocks(nvml.NvmlDevice(a.word[0]))
+	}},
+	246: {name: "nvmlDeviceResetGpuLockedClocks", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceResetGpuLockedClocks(nvml.NvmlDevice(a.word[0]))
+	}},
+	247: {name: "nvmlDeviceResetMemoryLockedClocks", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceResetMemoryLockedClocks(nvml.NvmlDevice(a.word[0]))
+	}},
+	248: {name: "nvmlDeviceResetNvLinkErrorCounters", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceResetNvLinkErrorCounters(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
+	}},
+	249: {name: "nvmlDeviceResetNvLinkUtilizationCounter", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceResetNvLinkUtilizationCounter(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
+	}},
+	250: {name: "nvmlDeviceSetAPIRestriction", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetAPIRestriction(nvml.NvmlDevice(a.word[0]), nvml.NvmlRestrictedAPI(a.word[1]), nvml.NvmlEnableState(a.word[2]))
+	}},
+	251: {name: "nvmlDeviceSetAccountingMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetAccountingMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
+	}},
+	252: {name: "nvmlDeviceSetApplicationsClocks", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetApplicationsClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
+	}},
+	253: {name: "nvmlDeviceSetAutoBoostedClocksEnabled", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetAutoBoostedClocksEnabled(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
+	}},
+	254: {name: "nvmlDeviceSetClockOffsets", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 24, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetClockOffsets(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlClockOffset)(a.at[1]))
+	}},
+	255: {name: "nvmlDeviceSetComputeMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetComputeMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlComputeMode(a.word[1]))
+	}},
+	256: {name: "nvmlDeviceSetConfComputeUnprotectedMemSize", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetConfComputeUnprotectedMemSize(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]))
+	}},
+	258: {name: "nvmlDeviceSetDefaultAutoBoostedClocksEnabled", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetDefaultAutoBoostedClocksEnabled(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]), uint32(a.word[2]))
+	}},
+	259: {name: "nvmlDeviceSetDefaultFanSpeed_v2", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetDefaultFanSpeed_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
+	}},
+	260: {name: "nvmlDeviceSetDramEncryptionMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetDramEncryptionMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDramEncryptionInfo)(a.at[1]))
+	}},
+	261: {name: "nvmlDeviceSetDriverModel", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetDriverModel(nvml.NvmlDevice(a.word[0]), nvml.NvmlDriverModel(a.word[1]), uint32(a.word[2]))
+	}},
+	262: {name: "nvmlDeviceSetEccMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetEccMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
+	}},
+	263: {name: "nvmlDeviceSetFanControlPolicy", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetFanControlPolicy(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), nvml.NvmlFanControlPolicy(a.word[2]))
+	}},
+	264: {name: "nvmlDeviceSetFanSpeed_v2", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetFanSpeed_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
+	}},
+	265: {name: "nvmlDeviceSetGpcClkVfOffset", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetGpcClkVfOffset(nvml.NvmlDevice(a.word[0]), int32(a.word[1]))
+	}},
+	266: {name: "nvmlDeviceSetGpuLockedClocks", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetGpuLockedClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
+	}},
+	267: {name: "nvmlDeviceSetGpuOperationMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetGpuOperationMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpuOperationMode(a.word[1]))
+	}},
+	268: {name: "nvmlDeviceSetHostname_v1", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, size: 64, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetHostname_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlHostname_v1)(a.at[1]))
+	}},
+	269: {name: "nvmlDeviceSetMemClkVfOffset", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetMemClkVfOffset(nvml.NvmlDevice(a.word[0]), int32(a.word[1]))
+	}},
+	270: {name: "nvmlDeviceSetMemoryLockedClocks", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetMemoryLockedClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
+	}},
+	271: {name: "nvmlDeviceSetMigMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetMigMode(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlReturn)(a.at[2]))
+	}},
+	272: {name: "nvmlDeviceSetNvLinkDeviceLowPowerThreshold", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetNvLinkDeviceLowPowerThreshold(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvLinkPowerThres)(a.at[1]))
+	}},
+	273: {name: "nvmlDeviceSetNvLinkUtilizationControl", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirIn, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetNvLinkUtilizationControl(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), (*nvml.NvmlNvLinkUtilizationControl)(a.at[3]), uint32(a.word[4]))
+	}},
+	274: {name: "nvmlDeviceSetNvlinkBwMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 12, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetNvlinkBwMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvlinkSetBwMode)(a.at[1]))
+	}},
+	275: {name: "nvmlDeviceSetPersistenceMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetPersistenceMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
+	}},
+	276: {name: "nvmlDeviceSetPowerManagementLimit", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetPowerManagementLimit(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
+	}},
+	277: {name: "nvmlDeviceSetPowerManagementLimit_v2", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 12, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetPowerManagementLimit_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerValue_v2)(a.at[1]))
+	}},
+	278: {name: "nvmlDeviceSetPowerMizerMode_v1", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, size: 12, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetPowerMizerMode_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDevicePowerMizerModes_v1)(a.at[1]))
+	}},
+	279: {name: "nvmlDeviceSetTemperatureThreshold", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetTemperatureThreshold(nvml.NvmlDevice(a.word[0]), nvml.NvmlTemperatureThresholds(a.word[1]), (*int32)(a.at[2]))
+	}},
+	280: {name: "nvmlDeviceSetVgpuCapabilities", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetVgpuCapabilities(nvml.NvmlDevice(a.word[0]), nvml.NvmlDeviceVgpuCapability(a.word[1]), nvml.NvmlEnableState(a.word[2]))
+	}},
+	281: {name: "nvmlDeviceSetVgpuHeterogeneousMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetVgpuHeterogeneousMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
+	}},
+	282: {name: "nvmlDeviceSetVgpuSchedulerState", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, size: 16, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetVgpuSchedulerState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuSchedulerSetState)(a.at[1]))
+	}},
+	283: {name: "nvmlDeviceSetVirtualizationMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceSetVirtualizationMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpuVirtualizationMode(a.word[1]))
+	}},
 	284: {name: "nvmlDeviceValidateInforom", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceValidateInforom(nvml.NvmlDevice(a.word[0]))
+	}},
+	285: {name: "nvmlDeviceWorkloadPowerProfileClearRequestedProfiles", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 36, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceWorkloadPowerProfileClearRequestedProfiles(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(a.at[1]))
 	}},
 	286: {name: "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1435,6 +1848,12 @@ var functions = [...]function{
 		{dir: dirInOut, flags: versioned, size: 11256, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceWorkloadPowerProfileGetProfilesInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileProfilesInfo)(a.at[1]))
+	}},
+	288: {name: "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 36, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceWorkloadPowerProfileSetRequestedProfiles(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(a.at[1]))
 	}},
 	290: {name: "nvmlEventSetCreate", params: []param{
 		{dir: dirOut, kind: nvml.KindEventSet, size: 8, count: 1},
@@ -1518,12 +1937,52 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlGpmSampleGet(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpmSample(a.word[1]))
 	}},
+	308: {name: "nvmlGpmSetStreamingEnabled", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpmSetStreamingEnabled(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
+	}},
+	309: {name: "nvmlGpuInstanceCreateComputeInstance", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceCreateComputeInstance(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstance)(a.at[2]))
+	}},
+	310: {name: "nvmlGpuInstanceCreateComputeInstanceWithPlacement", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirIn, size: 8, count: 1},
+		{dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceCreateComputeInstanceWithPlacement(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstancePlacement)(a.at[2]), (*nvml.NvmlComputeInstance)(a.at[3]))
+	}},
+	311: {name: "nvmlGpuInstanceDestroy", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, flags: deletes, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceDestroy(nvml.NvmlGpuInstance(a.word[0]))
+	}},
+	312: {name: "nvmlGpuInstanceGetActiveVgpus", params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 4}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceGetActiveVgpus(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlActiveVgpuInstanceInfo)(a.at[1]))
+	}},
 	313: {name: "nvmlGpuInstanceGetComputeInstanceById", params: []param{
 		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
 		{dir: dirValue, size: 4, count: 1},
 		{dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlGpuInstanceGetComputeInstanceById(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstance)(a.at[2]))
+	}},
+	314: {name: "nvmlGpuInstanceGetComputeInstancePossiblePlacements", params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceGetComputeInstancePossiblePlacements(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstancePlacement)(a.at[2]), (*uint32)(a.at[3]))
 	}},
 	315: {name: "nvmlGpuInstanceGetComputeInstanceProfileInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
@@ -1547,6 +2006,20 @@ var functions = [...]function{
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
+	}},
+	318: {name: "nvmlGpuInstanceGetComputeInstances", params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, kind: nvml.KindComputeInstance, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceGetComputeInstances(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstance)(a.at[2]), (*uint32)(a.at[3]))
+	}},
+	319: {name: "nvmlGpuInstanceGetCreatableVgpus", params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 4}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceGetCreatableVgpus(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuTypeIdInfo)(a.at[1]))
 	}},
 	320: {name: "nvmlGpuInstanceGetInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
@@ -1572,10 +2045,33 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlGpuInstanceGetVgpuSchedulerState(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuSchedulerStateInfo)(a.at[1]))
 	}},
+	324: {name: "nvmlGpuInstanceGetVgpuTypeCreatablePlacements", params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceGetVgpuTypeCreatablePlacements(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuCreatablePlacementInfo)(a.at[1]))
+	}},
+	325: {name: "nvmlGpuInstanceSetVgpuHeterogeneousMode", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceSetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
+	}},
+	326: {name: "nvmlGpuInstanceSetVgpuSchedulerState", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
+		{dir: dirIn, flags: versioned, size: 24, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGpuInstanceSetVgpuSchedulerState(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuSchedulerState)(a.at[1]))
+	}},
 	328: {name: "nvmlInitWithFlags", params: []param{
 		{dir: dirValue, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlInitWithFlags(uint32(a.word[0]))
+	}},
+	331: {name: "nvmlSetVgpuVersion", denied: true, params: []param{
+		{dir: dirIn, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSetVgpuVersion((*nvml.NvmlVgpuVersion)(a.at[0]))
 	}},
 	336: {name: "nvmlSystemGetConfComputeCapabilities", params: []param{
 		{dir: dirOut, size: 8, count: 1},
@@ -1655,6 +2151,21 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlSystemGetTopologyGpuSet(uint32(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlDevice)(a.at[2]))
 	}},
+	351: {name: "nvmlSystemSetConfComputeGpusReadyState", denied: true, params: []param{
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemSetConfComputeGpusReadyState(uint32(a.word[0]))
+	}},
+	352: {name: "nvmlSystemSetConfComputeKeyRotationThresholdInfo", denied: true, params: []param{
+		{dir: dirIn, flags: versioned, size: 16, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemSetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeSetKeyRotationThresholdInfo)(a.at[0]))
+	}},
+	353: {name: "nvmlSystemSetNvlinkBwMode", denied: true, params: []param{
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemSetNvlinkBwMode(uint32(a.word[0]))
+	}},
 	354: {name: "nvmlUnitGetCount", params: []param{
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
@@ -1703,6 +2214,17 @@ var functions = [...]function{
 		{dir: dirOut, size: 384, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlUnitGetUnitInfo(nvml.NvmlUnit(a.word[0]), (*nvml.NvmlUnitInfo)(a.at[1]))
+	}},
+	362: {name: "nvmlUnitSetLedState", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlUnitSetLedState(nvml.NvmlUnit(a.word[0]), nvml.NvmlLedColor(a.word[1]))
+	}},
+	363: {name: "nvmlVgpuInstanceClearAccountingPids", denied: true, params: []param{
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlVgpuInstanceClearAccountingPids(nvml.NvmlVgpuInstance(a.word[0]))
 	}},
 	364: {name: "nvmlVgpuInstanceGetAccountingMode", params: []param{
 		{dir: dirValue, size: 4, count: 1},
@@ -1853,6 +2375,12 @@ var functions = [...]function{
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlVgpuInstanceGetVmID(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], uint32(a.word[2]), (*nvml.NvmlVgpuVmIdType)(a.at[3]))
+	}},
+	388: {name: "nvmlVgpuInstanceSetEncoderCapacity", denied: true, params: []param{
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirValue, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlVgpuInstanceSetEncoderCapacity(nvml.NvmlVgpuInstance(a.word[0]), uint32(a.word[1]))
 	}},
 	389: {name: "nvmlVgpuTypeGetBAR1Info", params: []param{
 		{dir: dirValue, size: 4, count: 1},

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -83,3 +85,7 @@ func hello() transport.Hello {
 func logLine(level int32, text string) {
 	logger().Log(context.Background(), slog.Level(level), text)
 }
+	if line, err := os.ReadFile("/proc/self/cmdline"); err == nil {
+		command, _, _ := strings.Cut(string(line), "\x00")
+		h.Command = command[:min(len(command), 1024)]
+	}

@@ -10,7 +10,6 @@ enum {                        /* nvmlReturn_t values that the front itself answe
   NVML_UNINITIALIZED = 1,
   NVML_INVALID_ARGUMENT = 2,
   NVML_NOT_SUPPORTED = 3,
-  NVML_NO_PERMISSION = 4,
   NVML_NOT_FOUND = 6,
   NVML_INSUFFICIENT_SIZE = 7,
   NVML_DRIVER_NOT_LOADED = 9,
@@ -18,18 +17,23 @@ enum {                        /* nvmlReturn_t values that the front itself answe
   NVML_FUNCTION_NOT_FOUND = 13,
   NVML_GPU_IS_LOST = 15,
   NVML_MEMORY = 20,
+  NVML_VERSION_MISMATCH = 25,
 };
 
-enum nvml_class { NVML_FORWARD, NVML_DENIED, NVML_UNSUPPORTED };
+enum nvml_class { NVML_FORWARD, NVML_UNSUPPORTED };
 
 enum nvml_dir { NVML_VALUE, NVML_IN, NVML_OUT, NVML_INOUT, NVML_STR };
 
 enum {                        /* nvml_param.flags */
   NVML_VERSIONED = 1,         /* the first word of the structure says its size (low 24 bits) and version (high 8 bits) */
   NVML_COUNT_POINTER = 2,     /* the counting argument is a pointer to the count */
+  NVML_FILLS = 4,             /* the array has room for what the GPU has, whatever the count says: `count` elements are asked for */
 };
 
 struct nvml_patch { uint16_t offset; uint8_t kind; };
+
+/* An array that the structure points at; size is 0 where there is none. */
+struct nvml_array { uint16_t pointer, count, size; };
 
 struct nvml_param {
   uint8_t dir;
@@ -39,6 +43,7 @@ struct nvml_param {
   uint32_t size;              /* bytes of an element */
   uint32_t count;
   struct nvml_patch patch[2]; /* handles inside the element */
+  struct nvml_array array;
 };
 
 struct nvml_func {
@@ -62,6 +67,7 @@ int nvml_mode(void);
 
 int nvml_call(uint32_t index, const uint64_t *args);      /* from the stubs */
 int nvml_forward(uint32_t index, const uint64_t *args);   /* remote mode: encode, send, decode */
+int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id);
 int nvml_pass(uint32_t index, const uint64_t *args);      /* to the machine's own library */
 void *nvml_real(const char *name);                        /* a function of the machine's own library or NULL */
 

@@ -12,7 +12,7 @@
 #define KINDS 16
 static char handle_space[KINDS << KIND_SHIFT];
 
-static int handle_to_wire(uint64_t value, unsigned kind, uint64_t *id) {
+int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id) {
   uint64_t base = (uint64_t)(uintptr_t)handle_space;
   *id = 0;
   if (value == 0) return NVML_OK;
@@ -38,14 +38,14 @@ static void put(struct cursor *c, const void *data, size_t bytes) {
 
 static void put_word(struct cursor *c, uint64_t v) { put(c, &v, sizeof v); }
 
-/* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL. */
-struct extent { uint64_t elements; uint32_t size; };
+/* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL. `array` counts the elements of the array that it points at. */
+struct extent { uint64_t elements; uint32_t size; uint32_t array; };
 
 static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args, struct extent *e) {
   const struct nvml_param *p = &f->params[i];
   const void *at = (const void *)(uintptr_t)args[i];
   e->size = p->size;
-  e->elements = 0;
+  e->elements = e->array = 0;
   if (p->dir == NVML_VALUE || at == NULL) return NVML_OK;
   if (p->dir == NVML_STR) {
     e->elements = strlen(at) + 1;
@@ -56,6 +56,15 @@ static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args
     if (bytes < 4 || bytes > MAX_VERSIONED) bytes = 4;   /* no version of anything: the server's driver refuses it by this word */
     e->size = 1;
     e->elements = bytes;
+    if (p->array.size != 0 && bytes > 4) {
+      uint64_t to;
+      if (bytes != p->size) return NVML_VERSION_MISMATCH;   /* where its pointer lies is known for this version only */
+      memcpy(&to, (const uint8_t *)at + p->array.pointer, 8);
+      if (to != 0) memcpy(&e->array, (const uint8_t *)at + p->array.count, 4);
+      if (e->array > MAX_BYTES / p->array.size) return NVML_MEMORY;
+    }
+  } else if (p->flags & NVML_FILLS) {
+    e->elements = p->count;
   } else if (p->count_arg == 0) {
     e->elements = p->count;
   } else if (p->flags & NVML_COUNT_POINTER) {
@@ -73,7 +82,7 @@ static int patches_to_wire(const struct nvml_param *p, const struct extent *e, u
     for (uint64_t k = 0; k < e->elements; k++) {
       uint64_t v;
       memcpy(&v, data + k * 8, 8);
-      int r = handle_to_wire(v, p->kind, &v);
+      int r = nvml_handle_to_wire(v, p->kind, &v);
       if (r) return r;
       memcpy(data + k * 8, &v, 8);
     }
@@ -82,7 +91,7 @@ static int patches_to_wire(const struct nvml_param *p, const struct extent *e, u
     uint64_t v, at = p->patch[n].offset;
     if (at + 8 > e->elements * e->size) continue;
     memcpy(&v, data + at, 8);
-    int r = handle_to_wire(v, p->patch[n].kind, &v);
+    int r = nvml_handle_to_wire(v, p->patch[n].kind, &v);
     if (r) return r;
     memcpy(data + at, &v, 8);
   }
@@ -113,7 +122,7 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
     if (p->dir == NVML_VALUE) {
       uint64_t v = args[i];
       if (p->kind != 0) {
-        int r = handle_to_wire(v, p->kind, &v);
+        int r = nvml_handle_to_wire(v, p->kind, &v);
         if (r) return r;
       }
       put_word(c, v);
@@ -125,8 +134,25 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
     put(c, (const void *)(uintptr_t)args[i], ext[i].elements * ext[i].size);
     int r = patches_to_wire(p, &ext[i], at);
     if (r) return r;
+    if (p->array.size != 0) {
+      if (ext[i].elements > p->array.pointer) memset(at + p->array.pointer, 0, 8);
+      put_word(c, ext[i].array);
+    }
   }
   return NVML_OK;
+}
+
+/* Reads a count and so many elements of `size` bytes, at most `room`; gives them in *from. */
+static int counted(const uint8_t *reply, uint32_t len, uint32_t *at, uint64_t room, uint32_t size, uint64_t *n, const uint8_t **from) {
+  if (len - *at < 8) return -1;
+  memcpy(n, reply + *at, 8);
+  *at += 8;
+  *from = reply + *at;
+  if (*n > room) return -1;
+  uint64_t padded = (*n * size + 7) & ~(uint64_t)7;
+  if (padded > len - *at) return -1;
+  *at += (uint32_t)padded;
+  return 0;
 }
 
 /* Stores the results. After INSUFFICIENT_SIZE only what also went in (the counts) comes back. */
@@ -135,21 +161,19 @@ static int decode(const struct nvml_func *f, const uint64_t *args, const struct 
   for (unsigned i = 0; i < f->nparams; i++) {
     const struct nvml_param *p = &f->params[i];
     if (p->dir != NVML_INOUT && !(p->dir == NVML_OUT && result == NVML_OK)) continue;
-    uint64_t n, bytes;
-    if (len - at < 8) return -1;
-    memcpy(&n, reply + at, 8);
-    at += 8;
-    if (n > ext[i].elements) return -1;
-    bytes = n * ext[i].size;
-    if (bytes > len - at) return -1;
-    if (n != 0) {
-      uint8_t *to = (uint8_t *)(uintptr_t)args[i];
-      memcpy(to, reply + at, bytes);
-      patches_from_wire(p, n, ext[i].size, to);
-    }
-    bytes = (bytes + 7) & ~(uint64_t)7;
-    if (bytes > len - at) return -1;
-    at += (uint32_t)bytes;
+    uint64_t n, to = 0;
+    const uint8_t *from;
+    if (counted(reply, len, &at, ext[i].elements, ext[i].size, &n, &from) != 0) return -1;
+    if (n == 0) continue;
+    uint8_t *p_to = (uint8_t *)(uintptr_t)args[i];
+    int has_array = p->array.size != 0 && n > p->array.pointer;
+    if (has_array) memcpy(&to, p_to + p->array.pointer, 8);
+    memcpy(p_to, from, n * ext[i].size);
+    patches_from_wire(p, n, ext[i].size, p_to);
+    if (has_array) memcpy(p_to + p->array.pointer, &to, 8);
+    if (p->array.size == 0) continue;
+    if (counted(reply, len, &at, ext[i].array, p->array.size, &n, &from) != 0) return -1;
+    if (n != 0) memcpy((uint8_t *)(uintptr_t)to, from, n * p->array.size);
   }
   return 0;
 }
@@ -165,6 +189,10 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
     uint8_t dir = f->params[i].dir;
     req += dir == NVML_OUT || dir == NVML_VALUE ? 8 : bytes;
     if (dir == NVML_OUT || dir == NVML_INOUT) rep += bytes;
+    if (f->params[i].array.size != 0 && ext[i].elements != 0) {
+      req += 8;
+      rep += 8 + (((uint64_t)ext[i].array * f->params[i].array.size + 7) & ~(uint64_t)7);
+    }
   }
   if (req > MAX_BYTES - 64 || rep > MAX_BYTES) return NVML_MEMORY;
 
@@ -206,12 +234,9 @@ int nvml_pass(uint32_t index, const uint64_t *args) {
 
 static int refuse(uint32_t index) {
   static uint8_t told[1024];
-  const struct nvml_func *f = &nvml_funcs[index];
-  int denied = f->class == NVML_DENIED;
   if (index < 1024 && !__atomic_exchange_n(&told[index], 1, __ATOMIC_RELAXED))
-    scuda_log(SCUDA_WARN, "%s is not carried out: %s", f->name,
-              denied ? "settings of a GPU belong to its server (NVML_ERROR_NO_PERMISSION)" : "not supported (NVML_ERROR_NOT_SUPPORTED)");
-  return denied ? NVML_NO_PERMISSION : NVML_NOT_SUPPORTED;
+    scuda_log(SCUDA_WARN, "%s is not carried out: not supported (NVML_ERROR_NOT_SUPPORTED)", nvml_funcs[index].name);
+  return NVML_NOT_SUPPORTED;
 }
 
 int nvml_call(uint32_t index, const uint64_t *args) {

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4"
+#define SCUDA_DIGEST "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -2092,6 +2092,7 @@ int32_t scuda_hand_cuGraphNodeSetParams(uint64_t hNode, void *nodeParams);
 int32_t scuda_hand_cuInit(uint32_t Flags);
 void scuda_post_cuIpcCloseMemHandle(uint64_t dptr);
 int scuda_pre_cuIpcGetEventHandle(void *pHandle, uint64_t event, int32_t *r);
+void scuda_post_cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 handle);
 void scuda_post_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags);
 void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags);
 int32_t scuda_hand_cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev);
@@ -2210,6 +2211,7 @@ int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captureS
 int scuda_pre_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamQuery(uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamSynchronize(uint64_t hStream, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode);
 
 /* generated encodings; flags: SCUDA_PTDS, SCUDA_ANSWER */

@@ -2,1763 +2,1771 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "d106f1357325524300d69e4b27476956c72d737cca0939e8070adcd86d26a1e4";
+const char nvml_digest[] = "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
-  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlComputeInstanceGetInfo[] = {
-  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}},
+  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}, {0}},
 };
 static const struct nvml_param p_nvmlComputeInstanceGetInfo_v2[] = {
-  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}},
+  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceClearAccountingPids[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceClearCpuAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceClearEccErrorCounts[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceClearFieldValues[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceCreateGpuInstance[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceCreateGpuInstanceWithPlacement[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceDiscoverGpus[] = {
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceFreezeNvLinkUtilizationCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAPIRestriction[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingBufferSize[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingPids[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingStats[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetActiveVgpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAdaptiveClockInfoStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAddressingMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetApplicationsClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetArchitecture[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAttributes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAttributes_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetAutoBoostedClocksEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetBAR1MemoryInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetBoardId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetBoardPartNumber[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetBrand[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetBridgeChipInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 1028, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 1028, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetBusType[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetC2cModeInfoV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetClkMonStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 264, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 264, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetClockInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetClockOffsets[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeInstanceId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeRunningProcesses[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeRunningProcesses_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeRunningProcesses_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeGpuAttestationReport[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 12332, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 12332, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeGpuCertificate[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 9224, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 9224, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeMemSizeInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeProtectedMemoryUsage[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCoolerInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCount[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCount_v2[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCpuAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCpuAffinityWithinScope[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCreatableVgpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCudaComputeCapability[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrPcieLinkGeneration[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrPcieLinkWidth[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrentClockFreqs[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrentClocksEventReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrentClocksThrottleReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDecoderUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDefaultApplicationsClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDefaultEccMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDetailedEccErrors[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDeviceHandleFromMigDeviceHandle[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDisplayActive[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDisplayMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDramEncryptionMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDriverModel[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDriverModel_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetDynamicPstatesInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 132, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 132, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetEccMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderCapacity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderSessions[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderStats[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetEnforcedPowerLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFBCSessions[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFBCStats[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFanControlPolicy_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFanSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFanSpeedRPM[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFanSpeed_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetFieldValues[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpcClkMinMaxVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpcClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuFabricInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 28, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 28, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuFabricInfoV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceById[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstancePossiblePlacements[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstancePossiblePlacements_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceProfileInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 48, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 48, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceProfileInfoByIdV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceProfileInfoV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceRemainingCapacity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstances[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 5, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuMaxPcieLinkGeneration[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuOperationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGraphicsRunningProcesses[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGraphicsRunningProcesses_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGraphicsRunningProcesses_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures_v4[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGspFirmwareMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetGspFirmwareVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 1, 64, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 1, 64, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByIndex[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByIndex_v2[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByPciBusId[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByPciBusId_v2[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleBySerial[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByUUID[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByUUIDV[] = {
-  {NVML_IN, 0, NVML_VERSIONED, 0, 52, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 52, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHostVgpuMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetHostname_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetIndex[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetInforomConfigurationChecksum[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetInforomImageVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetInforomVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 4, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 4, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetIrqNum[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetJpgUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetLastBBXFlushTime[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMPSComputeRunningProcesses[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMPSComputeRunningProcesses_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMPSComputeRunningProcesses_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMarginTemperature[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxClockInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxCustomerBoostClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxMigDeviceCount[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxPcieLinkGeneration[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxPcieLinkWidth[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemClkMinMaxVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryBusWidth[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryErrorCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryInfo_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMigDeviceHandleByIndex[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMigMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMinMaxClockOfPState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMinMaxFanSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMinorNumber[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetModuleId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetMultiGpuBoard[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetName[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNumFans[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNumGpuCores[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNumaNodeId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkCapability[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkErrorCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 1612, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 1612, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkRemoteDeviceType[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkRemotePciInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkRemotePciInfo_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkUtilizationControl[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkUtilizationCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvlinkBwMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetNvlinkSupportedBwModes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 28, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 28, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetOfaUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetP2PStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfoExt[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 64, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 64, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfo_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfo_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieLinkMaxSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieReplayCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieThroughput[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPdi[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPerformanceModes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPerformanceState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPersistenceMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPgpuMetadataString[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPlatformInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 44, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 44, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementDefaultLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementLimitConstraints[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerMizerMode_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerSource[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerUsage[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetProcessUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 32, 0, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 32, 0, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetProcessesUtilizationInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 4, 40}},
 };
 static const struct nvml_param p_nvmlDeviceGetRemappedRows[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+};
+static const struct nvml_param p_nvmlDeviceGetRemappedRows_v2[] = {
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetRepairStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetRetiredPages[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetRetiredPagesPendingStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetRetiredPages_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetRowRemapperHistogram[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 20, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 20, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetRunningProcessDetailList[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 8, 32}},
 };
 static const struct nvml_param p_nvmlDeviceGetSamples[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 5, 16, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 5, 16, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSerial[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSramEccErrorStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 104, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 104, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 28}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedClocksEventReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedClocksThrottleReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedEventTypes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedGraphicsClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 4, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedMemoryClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedPerformanceStates[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedVgpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTargetFanSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTemperature[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTemperatureThreshold[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTemperatureV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetThermalSettings[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTopologyCommonAncestor[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTopologyNearestGpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 2, NVML_COUNT_POINTER, 3, 8, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 2, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTotalEccErrors[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetTotalEnergyConsumption[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetUUID[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+};
+static const struct nvml_param p_nvmlDeviceGetUnrepairableMemoryFlag_v1[] = {
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetUtilizationRates[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVbiosVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuInstancesUtilizationInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 32, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {24, 8, 64}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuMetadata[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 128, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 128, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuProcessUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 96, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 96, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuProcessesUtilizationInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 4, 104}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuSchedulerCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuSchedulerLog[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 9624, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 9624, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuSchedulerState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuTypeCreatablePlacements[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 32, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuTypeSupportedPlacements[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 32, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 4, 48, 0, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 4, 48, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetViolationStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceGetVirtualizationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceIsMigDeviceHandle[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceModifyDrainState[] = {
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceOnSameBoard[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDevicePowerSmoothingActivatePresetProfile[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDevicePowerSmoothingSetState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDevicePowerSmoothingUpdatePresetProfileParam[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceQueryDrainState[] = {
-  {NVML_IN, 0, 0, 0, 68, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceReadWritePRM_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 504, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 504, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceRegisterEvents[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceRemoveGpu[] = {
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceRemoveGpu_v2[] = {
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceResetApplicationsClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceResetGpuLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceResetMemoryLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceResetNvLinkErrorCounters[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceResetNvLinkUtilizationCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetAPIRestriction[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetAccountingMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetApplicationsClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetAutoBoostedClocksEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetClockOffsets[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetComputeMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetConfComputeUnprotectedMemSize[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetCpuAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetDefaultAutoBoostedClocksEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetDefaultFanSpeed_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetDramEncryptionMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetDriverModel[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetEccMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetFanControlPolicy[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetFanSpeed_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetGpcClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetGpuLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetGpuOperationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetHostname_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 64, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetMemClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetMemoryLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetMigMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetNvLinkDeviceLowPowerThreshold[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetNvLinkUtilizationControl[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetNvlinkBwMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetPersistenceMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetPowerManagementLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetPowerManagementLimit_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetPowerMizerMode_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetTemperatureThreshold[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetVgpuCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetVgpuSchedulerState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceSetVirtualizationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceValidateInforom[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileClearRequestedProfiles[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 36, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileGetCurrentProfiles[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 100, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 100, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileGetProfilesInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 11256, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 11256, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileSetRequestedProfiles[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 36, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlErrorString[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlEventSetCreate[] = {
-  {NVML_OUT, 3, 0, 0, 8, 1, {{0}}},
+  {NVML_OUT, 3, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlEventSetFree[] = {
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlEventSetWait[] = {
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlEventSetWait_v2[] = {
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGetExcludedDeviceCount[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGetExcludedDeviceInfoByIndex[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 148, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 148, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGetVgpuCompatibility[] = {
-  {NVML_OUT, 0, 0, 0, 212, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 128, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 212, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 128, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGetVgpuDriverCapabilities[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGetVgpuVersion[] = {
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmMetricsGet[] = {
-  {NVML_VALUE, 0, 0, 0, 8424, 1, {{8, 4}, {16, 4}}},
+  {NVML_VALUE, 0, 0, 0, 8424, 1, {{8, 4}, {16, 4}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmMigSampleGet[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmQueryDeviceSupport[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmQueryIfStreamingEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmSampleAlloc[] = {
-  {NVML_OUT, 4, 0, 0, 8, 1, {{0}}},
+  {NVML_OUT, 4, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmSampleFree[] = {
-  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmSampleGet[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpmSetStreamingEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceCreateComputeInstance[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceCreateComputeInstanceWithPlacement[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceDestroy[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetActiveVgpus[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 4}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceById[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstancePossiblePlacements[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceProfileInfo[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceProfileInfoV[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 136, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 136, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceRemainingCapacity[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstances[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 1, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetCreatableVgpus[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 4}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetInfo[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0, 2}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0, 2}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuSchedulerLog[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 9632, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 9632, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuSchedulerState[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuTypeCreatablePlacements[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 32, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}},
 };
 static const struct nvml_param p_nvmlGpuInstanceSetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlGpuInstanceSetVgpuSchedulerState[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlInitWithFlags[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSetVgpuVersion[] = {
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemEventSetCreate[] = {
-  {NVML_OUT, 0, 0, 0, 16, 1, {{8, 6}}},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{8, 6}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemEventSetFree[] = {
-  {NVML_OUT, 0, 0, 0, 16, 1, {{8, 6}}},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{8, 6}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemEventSetWait[] = {
-  {NVML_VALUE, 0, 0, 0, 32, 1, {{8, 6}}},
+  {NVML_VALUE, 0, 0, 0, 32, 1, {{8, 6}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeCapabilities[] = {
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeGpusReadyState[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeKeyRotationThresholdInfo[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeSettings[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 20, 1, {{0}}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 20, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeState[] = {
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetCudaDriverVersion[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetCudaDriverVersion_v2[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetDriverBranch[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 84, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 84, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetDriverVersion[] = {
-  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetHicVersion[] = {
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 1, 36, 0, {{0}}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 1, 36, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetNVMLVersion[] = {
-  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetNvlinkBwMode[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetProcessName[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemGetTopologyGpuSet[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemRegisterEvents[] = {
-  {NVML_OUT, 0, 0, 0, 24, 1, {{16, 6}}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{16, 6}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemSetConfComputeGpusReadyState[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemSetConfComputeKeyRotationThresholdInfo[] = {
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlSystemSetNvlinkBwMode[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetCount[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetDevices[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetFanSpeedInfo[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 196, 1, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 196, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetHandleByIndex[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 7, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 7, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetLedState[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 260, 1, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 260, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetPsuInfo[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 268, 1, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 268, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetTemperature[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitGetUnitInfo[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 384, 1, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 384, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlUnitSetLedState[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceClearAccountingPids[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetAccountingMode[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetAccountingPids[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetAccountingStats[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEccMode[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEncoderCapacity[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEncoderSessions[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEncoderStats[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFBCSessions[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFBCStats[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFbUsage[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFrameRateLimit[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetGpuInstanceId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetGpuPciId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetLicenseInfo[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetLicenseInfo_v2[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetLicenseStatus[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetMdevUUID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetMetadata[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 212, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 212, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetPlacementId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetRuntimeStateSize[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetType[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetUUID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetVmDriverVersion[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetVmID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuInstanceSetEncoderCapacity[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetBAR1Info[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetCapabilities[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetClass[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetDeviceID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetFbReservation[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetFrameRateLimit[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetFramebufferSize[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetGpuInstanceProfileId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetGspHeapSize[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetLicense[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetMaxInstances[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetMaxInstancesPerGpuInstance[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetMaxInstancesPerVm[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetName[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetNumDisplayHeads[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetResolution[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}},
 };
 
 const struct nvml_func nvml_funcs[] = {
-  {"nvmlComputeInstanceDestroy", 0, NVML_DENIED, 1, p_nvmlComputeInstanceDestroy},
+  {"nvmlComputeInstanceDestroy", 1, NVML_FORWARD, 1, p_nvmlComputeInstanceDestroy},
   {"nvmlComputeInstanceGetInfo", 2, NVML_FORWARD, 2, p_nvmlComputeInstanceGetInfo},
   {"nvmlComputeInstanceGetInfo_v2", 3, NVML_FORWARD, 2, p_nvmlComputeInstanceGetInfo_v2},
-  {"nvmlDeviceClearAccountingPids", 0, NVML_DENIED, 1, p_nvmlDeviceClearAccountingPids},
+  {"nvmlDeviceClearAccountingPids", 4, NVML_FORWARD, 1, p_nvmlDeviceClearAccountingPids},
   {"nvmlDeviceClearCpuAffinity", 0, NVML_UNSUPPORTED, 1, p_nvmlDeviceClearCpuAffinity},
-  {"nvmlDeviceClearEccErrorCounts", 0, NVML_DENIED, 2, p_nvmlDeviceClearEccErrorCounts},
-  {"nvmlDeviceClearFieldValues", 0, NVML_DENIED, 3, p_nvmlDeviceClearFieldValues},
-  {"nvmlDeviceCreateGpuInstance", 0, NVML_DENIED, 3, p_nvmlDeviceCreateGpuInstance},
-  {"nvmlDeviceCreateGpuInstanceWithPlacement", 0, NVML_DENIED, 4, p_nvmlDeviceCreateGpuInstanceWithPlacement},
-  {"nvmlDeviceDiscoverGpus", 0, NVML_DENIED, 1, p_nvmlDeviceDiscoverGpus},
-  {"nvmlDeviceFreezeNvLinkUtilizationCounter", 0, NVML_DENIED, 4, p_nvmlDeviceFreezeNvLinkUtilizationCounter},
+  {"nvmlDeviceClearEccErrorCounts", 6, NVML_FORWARD, 2, p_nvmlDeviceClearEccErrorCounts},
+  {"nvmlDeviceClearFieldValues", 7, NVML_FORWARD, 3, p_nvmlDeviceClearFieldValues},
+  {"nvmlDeviceCreateGpuInstance", 8, NVML_FORWARD, 3, p_nvmlDeviceCreateGpuInstance},
+  {"nvmlDeviceCreateGpuInstanceWithPlacement", 9, NVML_FORWARD, 4, p_nvmlDeviceCreateGpuInstanceWithPlacement},
+  {"nvmlDeviceDiscoverGpus", 10, NVML_FORWARD, 1, p_nvmlDeviceDiscoverGpus},
+  {"nvmlDeviceFreezeNvLinkUtilizationCounter", 11, NVML_FORWARD, 4, p_nvmlDeviceFreezeNvLinkUtilizationCounter},
   {"nvmlDeviceGetAPIRestriction", 12, NVML_FORWARD, 3, p_nvmlDeviceGetAPIRestriction},
   {"nvmlDeviceGetAccountingBufferSize", 13, NVML_FORWARD, 2, p_nvmlDeviceGetAccountingBufferSize},
   {"nvmlDeviceGetAccountingMode", 14, NVML_FORWARD, 2, p_nvmlDeviceGetAccountingMode},
@@ -1835,13 +1843,13 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlDeviceGetGpuFabricInfoV", 85, NVML_FORWARD, 2, p_nvmlDeviceGetGpuFabricInfoV},
   {"nvmlDeviceGetGpuInstanceById", 86, NVML_FORWARD, 3, p_nvmlDeviceGetGpuInstanceById},
   {"nvmlDeviceGetGpuInstanceId", 87, NVML_FORWARD, 2, p_nvmlDeviceGetGpuInstanceId},
-  {"nvmlDeviceGetGpuInstancePossiblePlacements", 0, NVML_UNSUPPORTED, 4, p_nvmlDeviceGetGpuInstancePossiblePlacements},
-  {"nvmlDeviceGetGpuInstancePossiblePlacements_v2", 0, NVML_UNSUPPORTED, 4, p_nvmlDeviceGetGpuInstancePossiblePlacements_v2},
+  {"nvmlDeviceGetGpuInstancePossiblePlacements", 88, NVML_FORWARD, 4, p_nvmlDeviceGetGpuInstancePossiblePlacements},
+  {"nvmlDeviceGetGpuInstancePossiblePlacements_v2", 89, NVML_FORWARD, 4, p_nvmlDeviceGetGpuInstancePossiblePlacements_v2},
   {"nvmlDeviceGetGpuInstanceProfileInfo", 90, NVML_FORWARD, 3, p_nvmlDeviceGetGpuInstanceProfileInfo},
   {"nvmlDeviceGetGpuInstanceProfileInfoByIdV", 91, NVML_FORWARD, 3, p_nvmlDeviceGetGpuInstanceProfileInfoByIdV},
   {"nvmlDeviceGetGpuInstanceProfileInfoV", 92, NVML_FORWARD, 3, p_nvmlDeviceGetGpuInstanceProfileInfoV},
   {"nvmlDeviceGetGpuInstanceRemainingCapacity", 93, NVML_FORWARD, 3, p_nvmlDeviceGetGpuInstanceRemainingCapacity},
-  {"nvmlDeviceGetGpuInstances", 0, NVML_UNSUPPORTED, 4, p_nvmlDeviceGetGpuInstances},
+  {"nvmlDeviceGetGpuInstances", 94, NVML_FORWARD, 4, p_nvmlDeviceGetGpuInstances},
   {"nvmlDeviceGetGpuMaxPcieLinkGeneration", 95, NVML_FORWARD, 2, p_nvmlDeviceGetGpuMaxPcieLinkGeneration},
   {"nvmlDeviceGetGpuOperationMode", 96, NVML_FORWARD, 3, p_nvmlDeviceGetGpuOperationMode},
   {"nvmlDeviceGetGraphicsRunningProcesses", 97, NVML_FORWARD, 3, p_nvmlDeviceGetGraphicsRunningProcesses},
@@ -1933,19 +1941,19 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlDeviceGetPowerState", 183, NVML_FORWARD, 2, p_nvmlDeviceGetPowerState},
   {"nvmlDeviceGetPowerUsage", 184, NVML_FORWARD, 2, p_nvmlDeviceGetPowerUsage},
   {"nvmlDeviceGetProcessUtilization", 185, NVML_FORWARD, 4, p_nvmlDeviceGetProcessUtilization},
-  {"nvmlDeviceGetProcessesUtilizationInfo", 0, NVML_UNSUPPORTED, 2, p_nvmlDeviceGetProcessesUtilizationInfo},
+  {"nvmlDeviceGetProcessesUtilizationInfo", 186, NVML_FORWARD, 2, p_nvmlDeviceGetProcessesUtilizationInfo},
   {"nvmlDeviceGetRemappedRows", 187, NVML_FORWARD, 5, p_nvmlDeviceGetRemappedRows},
-  {"nvmlDeviceGetRemappedRows_v2", 0, NVML_UNSUPPORTED, 6, NULL},
+  {"nvmlDeviceGetRemappedRows_v2", 188, NVML_FORWARD, 2, p_nvmlDeviceGetRemappedRows_v2},
   {"nvmlDeviceGetRepairStatus", 189, NVML_FORWARD, 2, p_nvmlDeviceGetRepairStatus},
   {"nvmlDeviceGetRetiredPages", 190, NVML_FORWARD, 4, p_nvmlDeviceGetRetiredPages},
   {"nvmlDeviceGetRetiredPagesPendingStatus", 191, NVML_FORWARD, 2, p_nvmlDeviceGetRetiredPagesPendingStatus},
   {"nvmlDeviceGetRetiredPages_v2", 192, NVML_FORWARD, 5, p_nvmlDeviceGetRetiredPages_v2},
   {"nvmlDeviceGetRowRemapperHistogram", 193, NVML_FORWARD, 2, p_nvmlDeviceGetRowRemapperHistogram},
-  {"nvmlDeviceGetRunningProcessDetailList", 0, NVML_UNSUPPORTED, 2, p_nvmlDeviceGetRunningProcessDetailList},
+  {"nvmlDeviceGetRunningProcessDetailList", 194, NVML_FORWARD, 2, p_nvmlDeviceGetRunningProcessDetailList},
   {"nvmlDeviceGetSamples", 195, NVML_FORWARD, 6, p_nvmlDeviceGetSamples},
   {"nvmlDeviceGetSerial", 196, NVML_FORWARD, 3, p_nvmlDeviceGetSerial},
   {"nvmlDeviceGetSramEccErrorStatus", 197, NVML_FORWARD, 2, p_nvmlDeviceGetSramEccErrorStatus},
-  {"nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", 0, NVML_UNSUPPORTED, 2, p_nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts},
+  {"nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", 198, NVML_FORWARD, 2, p_nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts},
   {"nvmlDeviceGetSupportedClocksEventReasons", 199, NVML_FORWARD, 2, p_nvmlDeviceGetSupportedClocksEventReasons},
   {"nvmlDeviceGetSupportedClocksThrottleReasons", 200, NVML_FORWARD, 2, p_nvmlDeviceGetSupportedClocksThrottleReasons},
   {"nvmlDeviceGetSupportedEventTypes", 201, NVML_FORWARD, 2, p_nvmlDeviceGetSupportedEventTypes},
@@ -1963,79 +1971,79 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlDeviceGetTotalEccErrors", 213, NVML_FORWARD, 4, p_nvmlDeviceGetTotalEccErrors},
   {"nvmlDeviceGetTotalEnergyConsumption", 214, NVML_FORWARD, 2, p_nvmlDeviceGetTotalEnergyConsumption},
   {"nvmlDeviceGetUUID", 215, NVML_FORWARD, 3, p_nvmlDeviceGetUUID},
-  {"nvmlDeviceGetUnrepairableMemoryFlag_v1", 0, NVML_UNSUPPORTED, 6, NULL},
+  {"nvmlDeviceGetUnrepairableMemoryFlag_v1", 216, NVML_FORWARD, 2, p_nvmlDeviceGetUnrepairableMemoryFlag_v1},
   {"nvmlDeviceGetUtilizationRates", 217, NVML_FORWARD, 2, p_nvmlDeviceGetUtilizationRates},
   {"nvmlDeviceGetVbiosVersion", 218, NVML_FORWARD, 3, p_nvmlDeviceGetVbiosVersion},
   {"nvmlDeviceGetVgpuCapabilities", 219, NVML_FORWARD, 3, p_nvmlDeviceGetVgpuCapabilities},
   {"nvmlDeviceGetVgpuHeterogeneousMode", 220, NVML_FORWARD, 2, p_nvmlDeviceGetVgpuHeterogeneousMode},
-  {"nvmlDeviceGetVgpuInstancesUtilizationInfo", 0, NVML_UNSUPPORTED, 2, p_nvmlDeviceGetVgpuInstancesUtilizationInfo},
+  {"nvmlDeviceGetVgpuInstancesUtilizationInfo", 221, NVML_FORWARD, 2, p_nvmlDeviceGetVgpuInstancesUtilizationInfo},
   {"nvmlDeviceGetVgpuMetadata", 0, NVML_UNSUPPORTED, 3, p_nvmlDeviceGetVgpuMetadata},
   {"nvmlDeviceGetVgpuProcessUtilization", 223, NVML_FORWARD, 4, p_nvmlDeviceGetVgpuProcessUtilization},
-  {"nvmlDeviceGetVgpuProcessesUtilizationInfo", 0, NVML_UNSUPPORTED, 2, p_nvmlDeviceGetVgpuProcessesUtilizationInfo},
+  {"nvmlDeviceGetVgpuProcessesUtilizationInfo", 224, NVML_FORWARD, 2, p_nvmlDeviceGetVgpuProcessesUtilizationInfo},
   {"nvmlDeviceGetVgpuSchedulerCapabilities", 225, NVML_FORWARD, 2, p_nvmlDeviceGetVgpuSchedulerCapabilities},
   {"nvmlDeviceGetVgpuSchedulerLog", 226, NVML_FORWARD, 2, p_nvmlDeviceGetVgpuSchedulerLog},
   {"nvmlDeviceGetVgpuSchedulerState", 227, NVML_FORWARD, 2, p_nvmlDeviceGetVgpuSchedulerState},
-  {"nvmlDeviceGetVgpuTypeCreatablePlacements", 0, NVML_UNSUPPORTED, 3, p_nvmlDeviceGetVgpuTypeCreatablePlacements},
-  {"nvmlDeviceGetVgpuTypeSupportedPlacements", 0, NVML_UNSUPPORTED, 3, p_nvmlDeviceGetVgpuTypeSupportedPlacements},
+  {"nvmlDeviceGetVgpuTypeCreatablePlacements", 228, NVML_FORWARD, 3, p_nvmlDeviceGetVgpuTypeCreatablePlacements},
+  {"nvmlDeviceGetVgpuTypeSupportedPlacements", 229, NVML_FORWARD, 3, p_nvmlDeviceGetVgpuTypeSupportedPlacements},
   {"nvmlDeviceGetVgpuUtilization", 230, NVML_FORWARD, 5, p_nvmlDeviceGetVgpuUtilization},
   {"nvmlDeviceGetViolationStatus", 231, NVML_FORWARD, 3, p_nvmlDeviceGetViolationStatus},
   {"nvmlDeviceGetVirtualizationMode", 232, NVML_FORWARD, 2, p_nvmlDeviceGetVirtualizationMode},
   {"nvmlDeviceIsMigDeviceHandle", 233, NVML_FORWARD, 2, p_nvmlDeviceIsMigDeviceHandle},
-  {"nvmlDeviceModifyDrainState", 0, NVML_DENIED, 2, p_nvmlDeviceModifyDrainState},
+  {"nvmlDeviceModifyDrainState", 234, NVML_FORWARD, 2, p_nvmlDeviceModifyDrainState},
   {"nvmlDeviceOnSameBoard", 235, NVML_FORWARD, 3, p_nvmlDeviceOnSameBoard},
-  {"nvmlDevicePowerSmoothingActivatePresetProfile", 0, NVML_DENIED, 2, p_nvmlDevicePowerSmoothingActivatePresetProfile},
-  {"nvmlDevicePowerSmoothingSetState", 0, NVML_DENIED, 2, p_nvmlDevicePowerSmoothingSetState},
-  {"nvmlDevicePowerSmoothingUpdatePresetProfileParam", 0, NVML_DENIED, 2, p_nvmlDevicePowerSmoothingUpdatePresetProfileParam},
+  {"nvmlDevicePowerSmoothingActivatePresetProfile", 236, NVML_FORWARD, 2, p_nvmlDevicePowerSmoothingActivatePresetProfile},
+  {"nvmlDevicePowerSmoothingSetState", 237, NVML_FORWARD, 2, p_nvmlDevicePowerSmoothingSetState},
+  {"nvmlDevicePowerSmoothingUpdatePresetProfileParam", 238, NVML_FORWARD, 2, p_nvmlDevicePowerSmoothingUpdatePresetProfileParam},
   {"nvmlDeviceQueryDrainState", 239, NVML_FORWARD, 2, p_nvmlDeviceQueryDrainState},
   {"nvmlDeviceReadPRMCounters_v1", 0, NVML_UNSUPPORTED, 6, NULL},
   {"nvmlDeviceReadWritePRM_v1", 0, NVML_UNSUPPORTED, 2, p_nvmlDeviceReadWritePRM_v1},
   {"nvmlDeviceRegisterEvents", 242, NVML_FORWARD, 3, p_nvmlDeviceRegisterEvents},
-  {"nvmlDeviceRemoveGpu", 0, NVML_DENIED, 1, p_nvmlDeviceRemoveGpu},
-  {"nvmlDeviceRemoveGpu_v2", 0, NVML_DENIED, 3, p_nvmlDeviceRemoveGpu_v2},
-  {"nvmlDeviceResetApplicationsClocks", 0, NVML_DENIED, 1, p_nvmlDeviceResetApplicationsClocks},
-  {"nvmlDeviceResetGpuLockedClocks", 0, NVML_DENIED, 1, p_nvmlDeviceResetGpuLockedClocks},
-  {"nvmlDeviceResetMemoryLockedClocks", 0, NVML_DENIED, 1, p_nvmlDeviceResetMemoryLockedClocks},
-  {"nvmlDeviceResetNvLinkErrorCounters", 0, NVML_DENIED, 2, p_nvmlDeviceResetNvLinkErrorCounters},
-  {"nvmlDeviceResetNvLinkUtilizationCounter", 0, NVML_DENIED, 3, p_nvmlDeviceResetNvLinkUtilizationCounter},
-  {"nvmlDeviceSetAPIRestriction", 0, NVML_DENIED, 3, p_nvmlDeviceSetAPIRestriction},
-  {"nvmlDeviceSetAccountingMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetAccountingMode},
-  {"nvmlDeviceSetApplicationsClocks", 0, NVML_DENIED, 3, p_nvmlDeviceSetApplicationsClocks},
-  {"nvmlDeviceSetAutoBoostedClocksEnabled", 0, NVML_DENIED, 2, p_nvmlDeviceSetAutoBoostedClocksEnabled},
-  {"nvmlDeviceSetClockOffsets", 0, NVML_DENIED, 2, p_nvmlDeviceSetClockOffsets},
-  {"nvmlDeviceSetComputeMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetComputeMode},
-  {"nvmlDeviceSetConfComputeUnprotectedMemSize", 0, NVML_DENIED, 2, p_nvmlDeviceSetConfComputeUnprotectedMemSize},
+  {"nvmlDeviceRemoveGpu", 243, NVML_FORWARD, 1, p_nvmlDeviceRemoveGpu},
+  {"nvmlDeviceRemoveGpu_v2", 244, NVML_FORWARD, 3, p_nvmlDeviceRemoveGpu_v2},
+  {"nvmlDeviceResetApplicationsClocks", 245, NVML_FORWARD, 1, p_nvmlDeviceResetApplicationsClocks},
+  {"nvmlDeviceResetGpuLockedClocks", 246, NVML_FORWARD, 1, p_nvmlDeviceResetGpuLockedClocks},
+  {"nvmlDeviceResetMemoryLockedClocks", 247, NVML_FORWARD, 1, p_nvmlDeviceResetMemoryLockedClocks},
+  {"nvmlDeviceResetNvLinkErrorCounters", 248, NVML_FORWARD, 2, p_nvmlDeviceResetNvLinkErrorCounters},
+  {"nvmlDeviceResetNvLinkUtilizationCounter", 249, NVML_FORWARD, 3, p_nvmlDeviceResetNvLinkUtilizationCounter},
+  {"nvmlDeviceSetAPIRestriction", 250, NVML_FORWARD, 3, p_nvmlDeviceSetAPIRestriction},
+  {"nvmlDeviceSetAccountingMode", 251, NVML_FORWARD, 2, p_nvmlDeviceSetAccountingMode},
+  {"nvmlDeviceSetApplicationsClocks", 252, NVML_FORWARD, 3, p_nvmlDeviceSetApplicationsClocks},
+  {"nvmlDeviceSetAutoBoostedClocksEnabled", 253, NVML_FORWARD, 2, p_nvmlDeviceSetAutoBoostedClocksEnabled},
+  {"nvmlDeviceSetClockOffsets", 254, NVML_FORWARD, 2, p_nvmlDeviceSetClockOffsets},
+  {"nvmlDeviceSetComputeMode", 255, NVML_FORWARD, 2, p_nvmlDeviceSetComputeMode},
+  {"nvmlDeviceSetConfComputeUnprotectedMemSize", 256, NVML_FORWARD, 2, p_nvmlDeviceSetConfComputeUnprotectedMemSize},
   {"nvmlDeviceSetCpuAffinity", 0, NVML_UNSUPPORTED, 1, p_nvmlDeviceSetCpuAffinity},
-  {"nvmlDeviceSetDefaultAutoBoostedClocksEnabled", 0, NVML_DENIED, 3, p_nvmlDeviceSetDefaultAutoBoostedClocksEnabled},
-  {"nvmlDeviceSetDefaultFanSpeed_v2", 0, NVML_DENIED, 2, p_nvmlDeviceSetDefaultFanSpeed_v2},
-  {"nvmlDeviceSetDramEncryptionMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetDramEncryptionMode},
-  {"nvmlDeviceSetDriverModel", 0, NVML_DENIED, 3, p_nvmlDeviceSetDriverModel},
-  {"nvmlDeviceSetEccMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetEccMode},
-  {"nvmlDeviceSetFanControlPolicy", 0, NVML_DENIED, 3, p_nvmlDeviceSetFanControlPolicy},
-  {"nvmlDeviceSetFanSpeed_v2", 0, NVML_DENIED, 3, p_nvmlDeviceSetFanSpeed_v2},
-  {"nvmlDeviceSetGpcClkVfOffset", 0, NVML_DENIED, 2, p_nvmlDeviceSetGpcClkVfOffset},
-  {"nvmlDeviceSetGpuLockedClocks", 0, NVML_DENIED, 3, p_nvmlDeviceSetGpuLockedClocks},
-  {"nvmlDeviceSetGpuOperationMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetGpuOperationMode},
-  {"nvmlDeviceSetHostname_v1", 0, NVML_DENIED, 2, p_nvmlDeviceSetHostname_v1},
-  {"nvmlDeviceSetMemClkVfOffset", 0, NVML_DENIED, 2, p_nvmlDeviceSetMemClkVfOffset},
-  {"nvmlDeviceSetMemoryLockedClocks", 0, NVML_DENIED, 3, p_nvmlDeviceSetMemoryLockedClocks},
-  {"nvmlDeviceSetMigMode", 0, NVML_DENIED, 3, p_nvmlDeviceSetMigMode},
-  {"nvmlDeviceSetNvLinkDeviceLowPowerThreshold", 0, NVML_DENIED, 2, p_nvmlDeviceSetNvLinkDeviceLowPowerThreshold},
-  {"nvmlDeviceSetNvLinkUtilizationControl", 0, NVML_DENIED, 5, p_nvmlDeviceSetNvLinkUtilizationControl},
-  {"nvmlDeviceSetNvlinkBwMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetNvlinkBwMode},
-  {"nvmlDeviceSetPersistenceMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetPersistenceMode},
-  {"nvmlDeviceSetPowerManagementLimit", 0, NVML_DENIED, 2, p_nvmlDeviceSetPowerManagementLimit},
-  {"nvmlDeviceSetPowerManagementLimit_v2", 0, NVML_DENIED, 2, p_nvmlDeviceSetPowerManagementLimit_v2},
-  {"nvmlDeviceSetPowerMizerMode_v1", 0, NVML_DENIED, 2, p_nvmlDeviceSetPowerMizerMode_v1},
-  {"nvmlDeviceSetTemperatureThreshold", 0, NVML_DENIED, 3, p_nvmlDeviceSetTemperatureThreshold},
-  {"nvmlDeviceSetVgpuCapabilities", 0, NVML_DENIED, 3, p_nvmlDeviceSetVgpuCapabilities},
-  {"nvmlDeviceSetVgpuHeterogeneousMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetVgpuHeterogeneousMode},
-  {"nvmlDeviceSetVgpuSchedulerState", 0, NVML_DENIED, 2, p_nvmlDeviceSetVgpuSchedulerState},
-  {"nvmlDeviceSetVirtualizationMode", 0, NVML_DENIED, 2, p_nvmlDeviceSetVirtualizationMode},
+  {"nvmlDeviceSetDefaultAutoBoostedClocksEnabled", 258, NVML_FORWARD, 3, p_nvmlDeviceSetDefaultAutoBoostedClocksEnabled},
+  {"nvmlDeviceSetDefaultFanSpeed_v2", 259, NVML_FORWARD, 2, p_nvmlDeviceSetDefaultFanSpeed_v2},
+  {"nvmlDeviceSetDramEncryptionMode", 260, NVML_FORWARD, 2, p_nvmlDeviceSetDramEncryptionMode},
+  {"nvmlDeviceSetDriverModel", 261, NVML_FORWARD, 3, p_nvmlDeviceSetDriverModel},
+  {"nvmlDeviceSetEccMode", 262, NVML_FORWARD, 2, p_nvmlDeviceSetEccMode},
+  {"nvmlDeviceSetFanControlPolicy", 263, NVML_FORWARD, 3, p_nvmlDeviceSetFanControlPolicy},
+  {"nvmlDeviceSetFanSpeed_v2", 264, NVML_FORWARD, 3, p_nvmlDeviceSetFanSpeed_v2},
+  {"nvmlDeviceSetGpcClkVfOffset", 265, NVML_FORWARD, 2, p_nvmlDeviceSetGpcClkVfOffset},
+  {"nvmlDeviceSetGpuLockedClocks", 266, NVML_FORWARD, 3, p_nvmlDeviceSetGpuLockedClocks},
+  {"nvmlDeviceSetGpuOperationMode", 267, NVML_FORWARD, 2, p_nvmlDeviceSetGpuOperationMode},
+  {"nvmlDeviceSetHostname_v1", 268, NVML_FORWARD, 2, p_nvmlDeviceSetHostname_v1},
+  {"nvmlDeviceSetMemClkVfOffset", 269, NVML_FORWARD, 2, p_nvmlDeviceSetMemClkVfOffset},
+  {"nvmlDeviceSetMemoryLockedClocks", 270, NVML_FORWARD, 3, p_nvmlDeviceSetMemoryLockedClocks},
+  {"nvmlDeviceSetMigMode", 271, NVML_FORWARD, 3, p_nvmlDeviceSetMigMode},
+  {"nvmlDeviceSetNvLinkDeviceLowPowerThreshold", 272, NVML_FORWARD, 2, p_nvmlDeviceSetNvLinkDeviceLowPowerThreshold},
+  {"nvmlDeviceSetNvLinkUtilizationControl", 273, NVML_FORWARD, 5, p_nvmlDeviceSetNvLinkUtilizationControl},
+  {"nvmlDeviceSetNvlinkBwMode", 274, NVML_FORWARD, 2, p_nvmlDeviceSetNvlinkBwMode},
+  {"nvmlDeviceSetPersistenceMode", 275, NVML_FORWARD, 2, p_nvmlDeviceSetPersistenceMode},
+  {"nvmlDeviceSetPowerManagementLimit", 276, NVML_FORWARD, 2, p_nvmlDeviceSetPowerManagementLimit},
+  {"nvmlDeviceSetPowerManagementLimit_v2", 277, NVML_FORWARD, 2, p_nvmlDeviceSetPowerManagementLimit_v2},
+  {"nvmlDeviceSetPowerMizerMode_v1", 278, NVML_FORWARD, 2, p_nvmlDeviceSetPowerMizerMode_v1},
+  {"nvmlDeviceSetTemperatureThreshold", 279, NVML_FORWARD, 3, p_nvmlDeviceSetTemperatureThreshold},
+  {"nvmlDeviceSetVgpuCapabilities", 280, NVML_FORWARD, 3, p_nvmlDeviceSetVgpuCapabilities},
+  {"nvmlDeviceSetVgpuHeterogeneousMode", 281, NVML_FORWARD, 2, p_nvmlDeviceSetVgpuHeterogeneousMode},
+  {"nvmlDeviceSetVgpuSchedulerState", 282, NVML_FORWARD, 2, p_nvmlDeviceSetVgpuSchedulerState},
+  {"nvmlDeviceSetVirtualizationMode", 283, NVML_FORWARD, 2, p_nvmlDeviceSetVirtualizationMode},
   {"nvmlDeviceValidateInforom", 284, NVML_FORWARD, 1, p_nvmlDeviceValidateInforom},
-  {"nvmlDeviceWorkloadPowerProfileClearRequestedProfiles", 0, NVML_DENIED, 2, p_nvmlDeviceWorkloadPowerProfileClearRequestedProfiles},
+  {"nvmlDeviceWorkloadPowerProfileClearRequestedProfiles", 285, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileClearRequestedProfiles},
   {"nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", 286, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileGetCurrentProfiles},
   {"nvmlDeviceWorkloadPowerProfileGetProfilesInfo", 287, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileGetProfilesInfo},
-  {"nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", 0, NVML_DENIED, 2, p_nvmlDeviceWorkloadPowerProfileSetRequestedProfiles},
+  {"nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", 288, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileSetRequestedProfiles},
   {"nvmlErrorString", 0, NVML_FORWARD, 1, p_nvmlErrorString},
   {"nvmlEventSetCreate", 290, NVML_FORWARD, 1, p_nvmlEventSetCreate},
   {"nvmlEventSetFree", 291, NVML_FORWARD, 1, p_nvmlEventSetFree},
@@ -2048,37 +2056,37 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlGetVgpuCompatibility", 0, NVML_UNSUPPORTED, 3, p_nvmlGetVgpuCompatibility},
   {"nvmlGetVgpuDriverCapabilities", 299, NVML_FORWARD, 2, p_nvmlGetVgpuDriverCapabilities},
   {"nvmlGetVgpuVersion", 300, NVML_FORWARD, 2, p_nvmlGetVgpuVersion},
-  {"nvmlGpmMetricsGet", 0, NVML_UNSUPPORTED, 1, p_nvmlGpmMetricsGet},
+  {"nvmlGpmMetricsGet", 301, NVML_FORWARD, 1, p_nvmlGpmMetricsGet},
   {"nvmlGpmMigSampleGet", 302, NVML_FORWARD, 3, p_nvmlGpmMigSampleGet},
   {"nvmlGpmQueryDeviceSupport", 303, NVML_FORWARD, 2, p_nvmlGpmQueryDeviceSupport},
   {"nvmlGpmQueryIfStreamingEnabled", 304, NVML_FORWARD, 2, p_nvmlGpmQueryIfStreamingEnabled},
   {"nvmlGpmSampleAlloc", 305, NVML_FORWARD, 1, p_nvmlGpmSampleAlloc},
   {"nvmlGpmSampleFree", 306, NVML_FORWARD, 1, p_nvmlGpmSampleFree},
   {"nvmlGpmSampleGet", 307, NVML_FORWARD, 2, p_nvmlGpmSampleGet},
-  {"nvmlGpmSetStreamingEnabled", 0, NVML_DENIED, 2, p_nvmlGpmSetStreamingEnabled},
-  {"nvmlGpuInstanceCreateComputeInstance", 0, NVML_DENIED, 3, p_nvmlGpuInstanceCreateComputeInstance},
-  {"nvmlGpuInstanceCreateComputeInstanceWithPlacement", 0, NVML_DENIED, 4, p_nvmlGpuInstanceCreateComputeInstanceWithPlacement},
-  {"nvmlGpuInstanceDestroy", 0, NVML_DENIED, 1, p_nvmlGpuInstanceDestroy},
-  {"nvmlGpuInstanceGetActiveVgpus", 0, NVML_UNSUPPORTED, 2, p_nvmlGpuInstanceGetActiveVgpus},
+  {"nvmlGpmSetStreamingEnabled", 308, NVML_FORWARD, 2, p_nvmlGpmSetStreamingEnabled},
+  {"nvmlGpuInstanceCreateComputeInstance", 309, NVML_FORWARD, 3, p_nvmlGpuInstanceCreateComputeInstance},
+  {"nvmlGpuInstanceCreateComputeInstanceWithPlacement", 310, NVML_FORWARD, 4, p_nvmlGpuInstanceCreateComputeInstanceWithPlacement},
+  {"nvmlGpuInstanceDestroy", 311, NVML_FORWARD, 1, p_nvmlGpuInstanceDestroy},
+  {"nvmlGpuInstanceGetActiveVgpus", 312, NVML_FORWARD, 2, p_nvmlGpuInstanceGetActiveVgpus},
   {"nvmlGpuInstanceGetComputeInstanceById", 313, NVML_FORWARD, 3, p_nvmlGpuInstanceGetComputeInstanceById},
-  {"nvmlGpuInstanceGetComputeInstancePossiblePlacements", 0, NVML_UNSUPPORTED, 4, p_nvmlGpuInstanceGetComputeInstancePossiblePlacements},
+  {"nvmlGpuInstanceGetComputeInstancePossiblePlacements", 314, NVML_FORWARD, 4, p_nvmlGpuInstanceGetComputeInstancePossiblePlacements},
   {"nvmlGpuInstanceGetComputeInstanceProfileInfo", 315, NVML_FORWARD, 4, p_nvmlGpuInstanceGetComputeInstanceProfileInfo},
   {"nvmlGpuInstanceGetComputeInstanceProfileInfoV", 316, NVML_FORWARD, 4, p_nvmlGpuInstanceGetComputeInstanceProfileInfoV},
   {"nvmlGpuInstanceGetComputeInstanceRemainingCapacity", 317, NVML_FORWARD, 3, p_nvmlGpuInstanceGetComputeInstanceRemainingCapacity},
-  {"nvmlGpuInstanceGetComputeInstances", 0, NVML_UNSUPPORTED, 4, p_nvmlGpuInstanceGetComputeInstances},
-  {"nvmlGpuInstanceGetCreatableVgpus", 0, NVML_UNSUPPORTED, 2, p_nvmlGpuInstanceGetCreatableVgpus},
+  {"nvmlGpuInstanceGetComputeInstances", 318, NVML_FORWARD, 4, p_nvmlGpuInstanceGetComputeInstances},
+  {"nvmlGpuInstanceGetCreatableVgpus", 319, NVML_FORWARD, 2, p_nvmlGpuInstanceGetCreatableVgpus},
   {"nvmlGpuInstanceGetInfo", 320, NVML_FORWARD, 2, p_nvmlGpuInstanceGetInfo},
   {"nvmlGpuInstanceGetVgpuHeterogeneousMode", 321, NVML_FORWARD, 2, p_nvmlGpuInstanceGetVgpuHeterogeneousMode},
   {"nvmlGpuInstanceGetVgpuSchedulerLog", 322, NVML_FORWARD, 2, p_nvmlGpuInstanceGetVgpuSchedulerLog},
   {"nvmlGpuInstanceGetVgpuSchedulerState", 323, NVML_FORWARD, 2, p_nvmlGpuInstanceGetVgpuSchedulerState},
-  {"nvmlGpuInstanceGetVgpuTypeCreatablePlacements", 0, NVML_UNSUPPORTED, 2, p_nvmlGpuInstanceGetVgpuTypeCreatablePlacements},
-  {"nvmlGpuInstanceSetVgpuHeterogeneousMode", 0, NVML_DENIED, 2, p_nvmlGpuInstanceSetVgpuHeterogeneousMode},
-  {"nvmlGpuInstanceSetVgpuSchedulerState", 0, NVML_DENIED, 2, p_nvmlGpuInstanceSetVgpuSchedulerState},
+  {"nvmlGpuInstanceGetVgpuTypeCreatablePlacements", 324, NVML_FORWARD, 2, p_nvmlGpuInstanceGetVgpuTypeCreatablePlacements},
+  {"nvmlGpuInstanceSetVgpuHeterogeneousMode", 325, NVML_FORWARD, 2, p_nvmlGpuInstanceSetVgpuHeterogeneousMode},
+  {"nvmlGpuInstanceSetVgpuSchedulerState", 326, NVML_FORWARD, 2, p_nvmlGpuInstanceSetVgpuSchedulerState},
   {"nvmlInit", 327, NVML_FORWARD, 0, NULL},
   {"nvmlInitWithFlags", 328, NVML_FORWARD, 1, p_nvmlInitWithFlags},
   {"nvmlInit_v2", 329, NVML_FORWARD, 0, NULL},
   {"nvmlInternalGetExportTable", 330, NVML_FORWARD, 6, NULL},
-  {"nvmlSetVgpuVersion", 0, NVML_DENIED, 1, p_nvmlSetVgpuVersion},
+  {"nvmlSetVgpuVersion", 331, NVML_FORWARD, 1, p_nvmlSetVgpuVersion},
   {"nvmlShutdown", 332, NVML_FORWARD, 0, NULL},
   {"nvmlSystemEventSetCreate", 0, NVML_UNSUPPORTED, 1, p_nvmlSystemEventSetCreate},
   {"nvmlSystemEventSetFree", 0, NVML_UNSUPPORTED, 1, p_nvmlSystemEventSetFree},
@@ -2098,9 +2106,9 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlSystemGetProcessName", 348, NVML_FORWARD, 3, p_nvmlSystemGetProcessName},
   {"nvmlSystemGetTopologyGpuSet", 349, NVML_FORWARD, 3, p_nvmlSystemGetTopologyGpuSet},
   {"nvmlSystemRegisterEvents", 0, NVML_UNSUPPORTED, 1, p_nvmlSystemRegisterEvents},
-  {"nvmlSystemSetConfComputeGpusReadyState", 0, NVML_DENIED, 1, p_nvmlSystemSetConfComputeGpusReadyState},
-  {"nvmlSystemSetConfComputeKeyRotationThresholdInfo", 0, NVML_DENIED, 1, p_nvmlSystemSetConfComputeKeyRotationThresholdInfo},
-  {"nvmlSystemSetNvlinkBwMode", 0, NVML_DENIED, 1, p_nvmlSystemSetNvlinkBwMode},
+  {"nvmlSystemSetConfComputeGpusReadyState", 351, NVML_FORWARD, 1, p_nvmlSystemSetConfComputeGpusReadyState},
+  {"nvmlSystemSetConfComputeKeyRotationThresholdInfo", 352, NVML_FORWARD, 1, p_nvmlSystemSetConfComputeKeyRotationThresholdInfo},
+  {"nvmlSystemSetNvlinkBwMode", 353, NVML_FORWARD, 1, p_nvmlSystemSetNvlinkBwMode},
   {"nvmlUnitGetCount", 354, NVML_FORWARD, 1, p_nvmlUnitGetCount},
   {"nvmlUnitGetDevices", 355, NVML_FORWARD, 3, p_nvmlUnitGetDevices},
   {"nvmlUnitGetFanSpeedInfo", 356, NVML_FORWARD, 2, p_nvmlUnitGetFanSpeedInfo},
@@ -2109,8 +2117,8 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlUnitGetPsuInfo", 359, NVML_FORWARD, 2, p_nvmlUnitGetPsuInfo},
   {"nvmlUnitGetTemperature", 360, NVML_FORWARD, 3, p_nvmlUnitGetTemperature},
   {"nvmlUnitGetUnitInfo", 361, NVML_FORWARD, 2, p_nvmlUnitGetUnitInfo},
-  {"nvmlUnitSetLedState", 0, NVML_DENIED, 2, p_nvmlUnitSetLedState},
-  {"nvmlVgpuInstanceClearAccountingPids", 0, NVML_DENIED, 1, p_nvmlVgpuInstanceClearAccountingPids},
+  {"nvmlUnitSetLedState", 362, NVML_FORWARD, 2, p_nvmlUnitSetLedState},
+  {"nvmlVgpuInstanceClearAccountingPids", 363, NVML_FORWARD, 1, p_nvmlVgpuInstanceClearAccountingPids},
   {"nvmlVgpuInstanceGetAccountingMode", 364, NVML_FORWARD, 2, p_nvmlVgpuInstanceGetAccountingMode},
   {"nvmlVgpuInstanceGetAccountingPids", 365, NVML_FORWARD, 3, p_nvmlVgpuInstanceGetAccountingPids},
   {"nvmlVgpuInstanceGetAccountingStats", 366, NVML_FORWARD, 3, p_nvmlVgpuInstanceGetAccountingStats},
@@ -2135,7 +2143,7 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlVgpuInstanceGetUUID", 385, NVML_FORWARD, 3, p_nvmlVgpuInstanceGetUUID},
   {"nvmlVgpuInstanceGetVmDriverVersion", 386, NVML_FORWARD, 3, p_nvmlVgpuInstanceGetVmDriverVersion},
   {"nvmlVgpuInstanceGetVmID", 387, NVML_FORWARD, 4, p_nvmlVgpuInstanceGetVmID},
-  {"nvmlVgpuInstanceSetEncoderCapacity", 0, NVML_DENIED, 2, p_nvmlVgpuInstanceSetEncoderCapacity},
+  {"nvmlVgpuInstanceSetEncoderCapacity", 388, NVML_FORWARD, 2, p_nvmlVgpuInstanceSetEncoderCapacity},
   {"nvmlVgpuTypeGetBAR1Info", 389, NVML_FORWARD, 2, p_nvmlVgpuTypeGetBAR1Info},
   {"nvmlVgpuTypeGetCapabilities", 390, NVML_FORWARD, 3, p_nvmlVgpuTypeGetCapabilities},
   {"nvmlVgpuTypeGetClass", 391, NVML_FORWARD, 3, p_nvmlVgpuTypeGetClass},
@@ -2752,8 +2760,8 @@ SCUDA_EXPORT int nvmlDeviceGetProcessesUtilizationInfo(const void *a0, const voi
 SCUDA_EXPORT int nvmlDeviceGetRemappedRows(const void *a0, const void *a1, const void *a2, const void *a3, const void *a4) {
   return nvml_call(186, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1, (uint64_t)(uintptr_t)a2, (uint64_t)(uintptr_t)a3, (uint64_t)(uintptr_t)a4});
 }
-SCUDA_EXPORT int nvmlDeviceGetRemappedRows_v2(uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5) {
-  return nvml_call(187, (const uint64_t[]){a0, a1, a2, a3, a4, a5});
+SCUDA_EXPORT int nvmlDeviceGetRemappedRows_v2(const void *a0, const void *a1) {
+  return nvml_call(187, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1});
 }
 SCUDA_EXPORT int nvmlDeviceGetRepairStatus(const void *a0, const void *a1) {
   return nvml_call(188, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1});
@@ -2836,8 +2844,8 @@ SCUDA_EXPORT int nvmlDeviceGetTotalEnergyConsumption(const void *a0, const void 
 SCUDA_EXPORT int nvmlDeviceGetUUID(const void *a0, const void *a1, uint32_t a2) {
   return nvml_call(214, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1, a2});
 }
-SCUDA_EXPORT int nvmlDeviceGetUnrepairableMemoryFlag_v1(uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5) {
-  return nvml_call(215, (const uint64_t[]){a0, a1, a2, a3, a4, a5});
+SCUDA_EXPORT int nvmlDeviceGetUnrepairableMemoryFlag_v1(const void *a0, const void *a1) {
+  return nvml_call(215, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1});
 }
 SCUDA_EXPORT int nvmlDeviceGetUtilizationRates(const void *a0, const void *a1) {
   return nvml_call(216, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1});
@@ -3081,9 +3089,6 @@ SCUDA_EXPORT int nvmlGetVgpuDriverCapabilities(int32_t a0, const void *a1) {
 }
 SCUDA_EXPORT int nvmlGetVgpuVersion(const void *a0, const void *a1) {
   return nvml_call(299, (const uint64_t[]){(uint64_t)(uintptr_t)a0, (uint64_t)(uintptr_t)a1});
-}
-SCUDA_EXPORT int nvmlGpmMetricsGet(const void *a0) {
-  return nvml_call(300, (const uint64_t[]){(uint64_t)(uintptr_t)a0});
 }
 SCUDA_EXPORT int nvmlGpmMigSampleGet(const void *a0, uint32_t a1, const void *a2) {
   return nvml_call(301, (const uint64_t[]){(uint64_t)(uintptr_t)a0, a1, (uint64_t)(uintptr_t)a2});

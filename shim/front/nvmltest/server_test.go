@@ -2,7 +2,9 @@ package nvmltest
 
 import (
 	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +22,20 @@ type server struct {
 
 	mu    sync.Mutex
 	conns []net.Conn
+	log   strings.Builder
+}
+
+// Write takes the sessions' log.
+func (s *server) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.Write(p)
+}
+
+func (s *server) logged() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
 }
 
 // hangUp closes all connections.
@@ -82,7 +98,7 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		t.Error(err)
 		return
 	}
-	d := nvmldispatch.New(drv)
+	d := nvmldispatch.New(drv, nvmldispatch.Options{Log: slog.New(slog.NewTextHandler(s, nil))})
 	defer d.Close()
 	reply := make([]byte, 1<<20)
 	for {

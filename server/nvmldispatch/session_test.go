@@ -1,0 +1,212 @@
+package nvmldispatch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/sim/smi"
+)
+
+// busy is a GPU that processes use, with settings and metrics.
+type busy struct {
+	fake
+	mode  nvml.NvmlComputeMode
+	asked uint32 // pid
+}
+
+var unit = [...]byte{'%', 0}
+
+func (b *busy) NvmlDeviceSetComputeMode(_ nvml.NvmlDevice, mode nvml.NvmlComputeMode) nvml.NvmlReturn {
+	b.mode = mode
+	return nvml.NVML_SUCCESS
+}
+
+func (b *busy) NvmlDeviceGetComputeRunningProcesses_v3(_ nvml.NvmlDevice, count *uint32, infos *nvml.NvmlProcessInfo) nvml.NvmlReturn {
+	if *count < 2 {
+		*count = 2
+		return nvml.NVML_ERROR_INSUFFICIENT_SIZE
+	}
+	*count = 2
+	list := unsafe.Slice(infos, 2)
+	list[0].Pid, list[1].Pid = 100, 200
+	return nvml.NVML_SUCCESS
+}
+
+func (b *busy) NvmlDeviceGetProcessesUtilizationInfo(_ nvml.NvmlDevice, info *nvml.NvmlProcessesUtilizationInfo) nvml.NvmlReturn {
+	if info.ProcessSamplesCount < 2 || info.ProcUtilArray == 0 {
+		info.ProcessSamplesCount = 2
+		return nvml.NVML_ERROR_INSUFFICIENT_SIZE
+	}
+	info.ProcessSamplesCount = 2
+	list := unsafe.Slice((*nvml.NvmlProcessUtilizationInfo_v1)(*(*unsafe.Pointer)(unsafe.Pointer(&info.ProcUtilArray))), 2)
+	list[0].Pid, list[1].Pid, list[1].SmUtil = 200, 100, 55
+	return nvml.NVML_SUCCESS
+}
+
+func (b *busy) NvmlDeviceGetAccountingStats(_ nvml.NvmlDevice, pid uint32, _ *nvml.NvmlAccountingStats) nvml.NvmlReturn {
+	b.asked = pid
+	return nvml.NVML_SUCCESS
+}
+
+func (b *busy) NvmlDeviceGetGpuInstances(_ nvml.NvmlDevice, _ uint32, instances *nvml.NvmlGpuInstance, count *uint32) nvml.NvmlReturn {
+	*count = 2
+	list := unsafe.Slice(instances, 2)
+	list[0], list[1] = 0x1000, 0x2000
+	return nvml.NVML_SUCCESS
+}
+
+func (b *busy) NvmlGpmSampleAlloc(to *nvml.NvmlGpmSample) nvml.NvmlReturn {
+	*to = 0x7000
+	return nvml.NVML_SUCCESS
+}
+
+func (b *busy) NvmlGpmMetricsGet(get *nvml.NvmlGpmMetricsGet) nvml.NvmlReturn {
+	if get.Version != 1 || get.Sample1 != 0x7000 {
+		return nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	}
+	for i := range get.NumMetrics {
+		m := &get.Metrics[i]
+		m.Value = float64(m.MetricId) / 2
+		if i == 1 {
+			m.NvmlReturn = nvml.NVML_ERROR_NOT_SUPPORTED
+			continue
+		}
+		m.MetricInfo.Unit = uintptr(unsafe.Pointer(&unit[0]))
+	}
+	return nvml.NVML_SUCCESS
+}
+
+func openBusy(t *testing.T, settings bool) (*Dispatcher, *busy, *bytes.Buffer) {
+	t.Helper()
+	drv, err := smi.Open(smi.Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []smi.Device{{Name: "first", Bus: 3, Memory: 1 << 30, Major: 9}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, log := &busy{fake: fake{Driver: drv}}, &bytes.Buffer{}
+	d := New(b, Options{Settings: settings, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Processes: func() []Process { return []Process{{Server: 100, Client: 4242, Program: "python3"}} }})
+	if r, _, err := d.Call(nvml.OpNvmlInitWithFlags, request(0), nil); r != 0 || err != nil {
+		t.Fatal(r, err)
+	}
+	t.Cleanup(d.Close)
+	return d, b, log
+}
+
+func TestSettings(t *testing.T) {
+	for _, allowed := range []bool{false, true} {
+		d, b, log := openBusy(t, allowed)
+		want, mode, lines := nvml.NVML_ERROR_NO_PERMISSION, nvml.NvmlComputeMode(0), 1
+		if allowed {
+			want, mode, lines = nvml.NVML_SUCCESS, nvml.NVML_COMPUTEMODE_PROHIBITED, 0
+		}
+		for range 2 {
+			r, n, err := d.Call(nvml.OpNvmlDeviceSetComputeMode, request(1, int(nvml.NVML_COMPUTEMODE_PROHIBITED)), make([]byte, 64))
+			if r != int32(want) || n != 0 || err != nil || b.mode != mode {
+				t.Errorf("allowed %v: result %d, %d bytes, %v, mode %d", allowed, r, n, err, b.mode)
+			}
+		}
+		if got := strings.Count(log.String(), "function=nvmlDeviceSetComputeMode"); got != lines {
+			t.Errorf("allowed %v: %d lines in the log, want %d", allowed, got, lines)
+		}
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	process := func(pid uint32) []byte { return append(u32(pid), make([]byte, 20)...) }
+	utilization := make([]byte, 80)
+	binary.LittleEndian.PutUint32(utilization[8:], 200)
+	binary.LittleEndian.PutUint32(utilization[48:], 4242)
+	binary.LittleEndian.PutUint32(utilization[52:], 55)
+	info := append(u32(1<<24|24, 2), make([]byte, 16)...)
+	slot := func(n, room int) []byte { return request(16, smiTable[:], n, 1, room) }
+	entry := func(pid uint32, memory byte, command string) []byte {
+		b := append(u32(pid), make([]byte, 28)...)
+		b[8] = memory
+		return append(b, request(len(command), command)...)
+	}
+	tests := []struct {
+		name   string
+		op     uint16
+		req    []byte
+		result nvml.NvmlReturn
+		reply  []byte
+	}{
+		{"list", nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, request(1, 1, u32(2), 2), 0, request(1, u32(2), 2, process(4242), process(200))},
+		{"array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 2), 0, request(24, info, 2, utilization)},
+		{"no array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(24, info, 0)},
+		{"own name", nvml.OpNvmlSystemGetProcessName, request(4242, 20, 20), 0, request(8, "python3\x00")},
+		{"own name in a small buffer", nvml.OpNvmlSystemGetProcessName, request(4242, 7, 7), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
+		{"nvidia-smi's list", nvml.OpNvmlInternalGetExportTable, slot(213, 500), 0, append(request(2), append(entry(4242, 1, "python3"), entry(200, 0, "x")...)...)},
+		{"nvidia-smi's list, too long", nvml.OpNvmlInternalGetExportTable, slot(213, 1), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(2)},
+		{"value", nvml.OpNvmlInternalGetExportTable, slot(72, 4), 0, request(4, u32(7))},
+		{"text", nvml.OpNvmlInternalGetExportTable, slot(231, 80), 0, request(5, "part\x00")},
+		{"a slot that answers nothing", nvml.OpNvmlInternalGetExportTable, slot(249, 4), nvml.NVML_ERROR_NOT_SUPPORTED, nil},
+		{"another table", nvml.OpNvmlInternalGetExportTable, request(16, make([]byte, 16), 72, 1, 4), nvml.NVML_ERROR_NOT_SUPPORTED, nil},
+		{"no such device", nvml.OpNvmlInternalGetExportTable, request(16, smiTable[:], 72, 9, 4), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		{"array as large as the GPU makes it", nvml.OpNvmlDeviceGetGpuInstances, request(1, 0, 128, 1, u32(0)), 0, request(2, 1, 2, 1, u32(2))},
+	}
+	d, b, _ := openBusy(t, false)
+	reply := make([]byte, 1<<20)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, n, err := d.Call(tt.op, tt.req, reply)
+			if err != nil || r != int32(tt.result) || !bytes.Equal(reply[:n], tt.reply) {
+				t.Errorf("result %d, reply %x, %v; want %d, %x", r, reply[:n], err, tt.result, tt.reply)
+			}
+		})
+	}
+	if _, _, err := d.Call(nvml.OpNvmlDeviceGetAccountingStats, request(1, 4242, 1), reply); err != nil || b.asked != 100 {
+		t.Errorf("the driver is asked about %d, %v; want the worker's pid 100", b.asked, err)
+	}
+	for _, req := range [][]byte{
+		request(1, 24, info, 3), request(1, 24, info), request(1, 24, info, 1<<40), request(1, 16, u32(1<<24|16, 2, 0, 0), 2),
+	} {
+		if _, _, err := d.Call(nvml.OpNvmlDeviceGetProcessesUtilizationInfo, req, reply); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%x: error %v, want ErrMalformed", req, err)
+		}
+	}
+	for _, req := range [][]byte{slot(26, 0), slot(213, maxSlotText+1), request(16, smiTable[:], 72)} {
+		if _, _, err := d.Call(nvml.OpNvmlInternalGetExportTable, req, reply); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%x: error %v, want ErrMalformed", req, err)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	d, _, _ := openBusy(t, false)
+	reply := make([]byte, 1<<18)
+	if r, n, err := d.Call(nvml.OpNvmlGpmSampleAlloc, request(1), reply); r != 0 || err != nil || !bytes.Equal(reply[:n], request(1, 1)) {
+		t.Fatal(r, n, err)
+	}
+	value := func(v float64) int { return int(math.Float64bits(v)) }
+	tests := []struct {
+		name   string
+		req    []byte
+		result nvml.NvmlReturn
+		reply  []byte
+		bad    bool
+	}{
+		{"two", request(1, 2, 1, 1, u32(10, 3)), 0, request(0, value(5), 0, 0, 2, unit[:], int(nvml.NVML_ERROR_NOT_SUPPORTED), value(1.5), 0, 0, 0), false},
+		{"none", request(1, 0, 1, 1), 0, nil, false},
+		{"other version", request(9, 0, 1, 1), nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nil, false},
+		{"no such sample", request(1, 0, 1, 2), nvml.NVML_ERROR_INVALID_ARGUMENT, nil, false},
+		{"short", request(1, 1, 1), 0, nil, true},
+		{"ids missing", request(1, 4, 1, 1, u32(1, 2)), 0, nil, true},
+		{"too many", request(1, 1<<40, 1, 1), 0, nil, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, n, err := d.Call(nvml.OpNvmlGpmMetricsGet, tt.req, reply)
+			if errors.Is(err, ErrMalformed) != tt.bad || r != int32(tt.result) || !bytes.Equal(reply[:n], tt.reply) {
+				t.Errorf("result %d, reply %x, %v; want %d, %x", r, reply[:n], err, tt.result, tt.reply)
+			}
+		})
+	}
+}
