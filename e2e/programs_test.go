@@ -11,7 +11,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "handles", "vmm", "mapped", "boxes", "batches", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "progress", "fork", "errors", "handles", "upload_seen", "vmm", "mapped", "print", "boxes", "batches", "arrays", "sharing", "ipc", "nvml"}
 
 func TestPrograms(t *testing.T) {
 	s := serve(t)
@@ -52,7 +52,7 @@ func TestRace(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s := serveBy(t, binary)
-	for _, name := range []string{"streams", "graph", "graph_nodes", "ordering", "threads"} {
+	for _, name := range []string{"streams", "graph", "graph_nodes", "ordering", "threads", "progress"} {
 		s.run(t, name)
 	}
 }

@@ -17,13 +17,14 @@ import (
 
 // Messages between supervisor and worker.
 const (
-	msgConfig  = "config"  // workerConfig, first message to a worker
-	msgReady   = "ready"   // readyInfo, the worker's answer
-	msgFailed  = "failed"  // failedInfo, the worker's other answer
-	msgSession = "session" // sessionInfo with the main connection
-	msgSide    = "side"    // with the side connection
-	msgDrain   = "drain"   // the supervisor shuts down soon
-	msgEnded   = "ended"   // endedInfo, the session is over and the worker exits
+	msgConfig  = "config"           // workerConfig, first message to a worker
+	msgReady   = "ready"            // readyInfo, the worker's answer
+	msgFailed  = "failed"           // failedInfo, the worker's other answer
+	msgSession = "session"          // sessionInfo with the main connection
+	msgSide    = transport.KindSide // joinInfo with the side connection
+	msgBulk    = transport.KindBulk // joinInfo with a bulk connection
+	msgDrain   = "drain"            // the supervisor shuts down soon
+	msgEnded   = "ended"            // endedInfo, the session is over and the worker exits
 )
 
 // Worker modes.
@@ -41,8 +42,8 @@ type workerConfig struct {
 	CacheDir   string
 	CacheBytes int64
 	Staging    int
-	LogLevel   int
 	Settings   bool // NVML functions that change settings are carried out
+	LogLevel   int
 }
 
 type readyInfo struct {
@@ -59,6 +60,8 @@ type sessionInfo struct {
 	Remote string
 	Hello  transport.Hello
 }
+
+type joinInfo struct{ Count int } // bulk connections that there will be
 
 type endedInfo struct {
 	Reason string // empty after a clean end
@@ -166,12 +169,12 @@ func (p *process) listen(shares *shelf) {
 			continue
 		}
 		closeFD(m.FD)
-		if m.Type == msgEnded && m.Decode(&p.ended) == nil {
-			p.clean = true
-		}
 		if m.Type == msgWho {
 			p.answerWho()
 			continue
+		}
+		if m.Type == msgEnded && m.Decode(&p.ended) == nil {
+			p.clean = true
 		}
 	}
 }

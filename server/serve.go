@@ -191,8 +191,8 @@ func (s *supervisor) handle(c *net.TCPConn) {
 		_ = c.SetDeadline(time.Time{})
 		admitted()
 		err = s.openNVML(c, hello, log)
-	case transport.KindSide:
-		err = s.joinSide(c, hello)
+	case transport.KindSide, transport.KindBulk:
+		err = s.join(c, hello)
 	case transport.KindInfo:
 		admitted()
 		err = s.serveInfo(c)
@@ -282,7 +282,7 @@ func (s *supervisor) serveInfo(c *net.TCPConn) error {
 }
 
 func (s *supervisor) welcome(r *readyInfo) *transport.Welcome {
-	return &transport.Welcome{Version: Version(), Digest: digest, Driver: r.Driver, DriverVersion: r.DriverVersion, GPU: r.GPU, Devices: r.Devices}
+	return &transport.Welcome{Version: Version(), Digest: digest, Driver: r.Driver, DriverVersion: r.DriverVersion, GPU: r.GPU, Devices: r.Devices, Bulk: transport.MaxBulkConns}
 }
 
 // drain waits for the running sessions, then ends those that are left.

@@ -196,8 +196,8 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 	return nil
 }
 
-// joinSide hands a side connection to the worker of its session.
-func (s *supervisor) joinSide(c *net.TCPConn, hello *transport.Hello) error {
+// join hands a side or bulk connection to the worker of its session.
+func (s *supervisor) join(c *net.TCPConn, hello *transport.Hello) error {
 	x := s.sessions.find(hello.Session, hello.Secret)
 	if x == nil {
 		return refusef(transport.StatusSession, "no such session; it may have ended")
@@ -206,8 +206,8 @@ func (s *supervisor) joinSide(c *net.TCPConn, hello *transport.Hello) error {
 		return nil // the client will ask again
 	}
 	_ = c.SetDeadline(time.Time{})
-	if err := passOn(c, x.proc, msgSide, struct{}{}); err != nil {
-		s.log.Warn("cannot pass on a side connection", "session", x.id, "error", err)
+	if err := passOn(c, x.proc, hello.Kind, joinInfo{hello.Count}); err != nil {
+		s.log.Warn("cannot pass on a connection", "kind", hello.Kind, "session", x.id, "error", err)
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func readFull(r io.Reader, b []byte) bool {
 }
 
 func checkDigest(h *transport.Hello) error {
-	if h.Kind == transport.KindInfo || h.Kind == transport.KindSide || h.Digest == digest {
+	if h.Kind == transport.KindInfo || h.Kind == transport.KindSide || h.Kind == transport.KindBulk || h.Digest == digest {
 		return nil
 	}
 	return refusef(transport.StatusDigest, "client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",

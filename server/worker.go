@@ -337,17 +337,23 @@ func (w *worker) watch(fd int, log *slog.Logger) {
 	os.Exit(1)
 }
 
-func (w *worker) side(m *handoff.Message) error {
+// join gives the session another connection.
+func (w *worker) join(m *handoff.Message) error {
 	s := w.session.Load()
-	if s == nil || m.FD < 0 {
+	var info joinInfo
+	err := m.Decode(&info)
+	if s == nil || m.FD < 0 || err != nil {
 		closeFD(m.FD)
-		return errors.New("a side connection without a session")
+		return errors.Join(errors.New("a connection without a session"), err)
 	}
-	f := os.NewFile(uintptr(m.FD), "side")
+	f := os.NewFile(uintptr(m.FD), m.Type)
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
 		return err
+	}
+	if m.Type == msgBulk {
+		return s.AttachBulk(c, info.Count)
 	}
 	return s.AttachSide(c)
 }

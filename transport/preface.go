@@ -25,9 +25,10 @@ type Hello struct {
 	ServerBase  uint64 `json:",omitempty"`
 	ServerSlots uint64 `json:",omitempty"`
 
-	// A side connection names the session that it belongs to.
+	// A side or bulk connection names the session that it belongs to.
 	Session string `json:",omitempty"`
 	Secret  string `json:",omitempty"`
+	Count   int    `json:",omitempty"` // how many bulk connections there will be
 }
 
 // Welcome is the server's answer.
@@ -40,6 +41,7 @@ type Welcome struct {
 	Digest        string   `json:",omitempty"`
 	Driver        string   `json:",omitempty"` // version of the kernel driver, as text
 	DriverVersion int      `json:",omitempty"` // cuDriverGetVersion
+	Bulk          int      `json:",omitempty"` // bulk connections that a session may have
 	GPU           string   `json:",omitempty"` // "real" or "sim"
 	Devices       []Device `json:",omitempty"`
 }

@@ -125,6 +125,9 @@ func (s *Session) execute(c *command) error {
 	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut && c.Op != wire.OpCopyBox {
 		return protocolError("%s with bulk data", OpName(c.Op))
 	}
+	if c.Flags&transport.FlagStriped != 0 && c.Op != wire.OpCopyH2D {
+		return protocolError("%s with striped data", OpName(c.Op))
+	}
 	r := cuda.CUDA_SUCCESS
 	if !contextless(c.Op) {
 		r = s.enter(c.Context)

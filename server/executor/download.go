@@ -11,9 +11,11 @@ type transfer struct {
 	id     uint32
 	thread uint32
 	seq    uint64
-	reply  bool // a REPLY ends it
-	done   bool // a DONE ends it
-	left   int  // chunks that have not been sent
+	reply  bool   // a REPLY ends it
+	done   bool   // a DONE ends it
+	stripe bool   // its data go over the bulk connections
+	posted uint64 // bytes that did
+	left   int    // chunks that have not been sent
 	result cuda.CUresult
 	rows   *rows // of a box: where its rows lie; nil: without gaps
 }
@@ -53,6 +55,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 		}
 	}
 	if r == cuda.CUDA_SUCCESS && p.Bytes > 0 {
+		t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
 		r, err = s.download(st, t, cuda.CUdeviceptr(p.Src), p.Bytes)
 		if err != nil {
 			return 0, err
@@ -64,6 +67,12 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 			}
 			return r, nil
 		}
+	}
+	if t.posted > 0 {
+		c.later = true
+		t.result = r
+		s.endTransfer(t)
+		return r, nil
 	}
 	if t.done {
 		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(r)}, nil, nil)
@@ -162,6 +171,9 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	}
 	if r == cuda.CUDA_SUCCESS && t.rows != nil {
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
+	} else if r == cuda.CUDA_SUCCESS && t.stripe {
+		t.posted += uint64(c.bytes)
+		s.stripes.post(transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}, c.slot.mem[:c.bytes], &c.slot.free)
 	} else if r == cuda.CUDA_SUCCESS {
 		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
 		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
@@ -187,11 +199,13 @@ func (s *Session) endTransfer(t *transfer) {
 
 func (s *Session) tellEnd(t *transfer) {
 	if t.done {
-		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq}, nil, nil)
+		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted}, nil, nil)
 	}
 	switch {
 	case t.reply:
-		s.reply(t.thread, t.seq, s.withAsyncError(t.result), nil)
+		r := s.withAsyncError(t.result)
+		s.sendText(r)
+		s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: t.thread, Result: int32(r), Seq: t.seq, Aux: t.posted}, nil, nil)
 	case t.result != cuda.CUDA_SUCCESS:
 		s.keepAsyncError(t.result)
 	}

@@ -70,10 +70,12 @@ type Session struct {
 	staging int
 	text    Text
 
-	in    input
-	out   output
-	side  *side
-	arena arena
+	in   input
+	out  output
+	side *side
+	// stripes carry the bytes of big copies.
+	stripes *stripes
+	arena   arena
 
 	table   *handle.Table
 	handles *handles
@@ -139,7 +141,7 @@ func New(cfg Config) (*Session, error) {
 	}
 	s := &Session{
 		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
-		side: newSide(), table: table,
+		side: newSide(), stripes: newStripes(), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
@@ -181,6 +183,7 @@ func (s *Session) Stop() {
 	s.stopOnce.Do(func() { close(s.stopped) })
 	s.conn.Shutdown()
 	s.side.fail(errSideClosed)
+	s.stripes.fail(errSideClosed)
 }
 
 // Run carries the session out until it ends; the caller must have locked its OS thread. It returns nil after the client's goodbye.
@@ -198,6 +201,7 @@ func (s *Session) Run() error {
 	s.sendRest()
 	s.Stop()
 	s.side.close()
+	s.stripes.close()
 	s.conn.Close()
 	return err
 }

@@ -24,9 +24,10 @@ const (
 
 // slot is a piece of page-locked memory through which a copy goes.
 type slot struct {
-	mem   []byte
-	free  atomic.Bool
-	event cuda.CUevent // of the copy under way; 0 when its end is told otherwise
+	mem    []byte
+	free   atomic.Bool
+	pooled bool
+	event  cuda.CUevent // of the copy under way; 0 when its end is told otherwise
 }
 
 // slotPool is a context's slots of one size.
@@ -78,6 +79,16 @@ func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, err
 	}
 }
 
+// slotAtHand says whether a slot can be had without waiting.
+func (s *Session) slotAtHand(ctx *context, p *slotPool) bool {
+	for _, sl := range p.slots {
+		if sl.free.Load() {
+			return true
+		}
+	}
+	return s.reclaim(ctx, p) || len(p.slots) < p.limit
+}
+
 // reclaim frees the slots of uploads that have arrived.
 func (s *Session) reclaim(ctx *context, p *slotPool) bool {
 	found := false
@@ -104,7 +115,7 @@ func (s *Session) growPool(ctx *context, p *slotPool) cuda.CUresult {
 		return r
 	}
 	for i := range n {
-		sl := &slot{mem: mem[i*p.size : (i+1)*p.size : (i+1)*p.size]}
+		sl := &slot{pooled: true, mem: mem[i*p.size : (i+1)*p.size : (i+1)*p.size]}
 		sl.free.Store(true)
 		p.slots = append(p.slots, sl)
 	}

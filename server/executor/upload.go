@@ -110,7 +110,7 @@ func (s *Session) startBulk(c *command, n uint64) *bulk {
 // bulkTarget is where the next bulk bytes may be received directly; nil when they have to go through the buffer.
 func (s *Session) bulkTarget() *directTarget {
 	b := s.bulk
-	if b == nil || b.left == 0 {
+	if b == nil || b.left == 0 || b.cmd.Flags&transport.FlagStriped != 0 {
 		return nil
 	}
 	var room []byte
@@ -132,6 +132,12 @@ func (s *Session) bulkTarget() *directTarget {
 // feedBulk uses up the bulk data that have come. It says whether it could go on: false means that more bytes are needed.
 func (s *Session) feedBulk() (bool, error) {
 	b := s.bulk
+	if b.cmd.Flags&transport.FlagStriped != 0 {
+		if err := s.stripedUpload(b); err != nil {
+			return false, err
+		}
+		b.pad = 0
+	}
 	if n := b.direct.got; n > 0 {
 		b.direct = directTarget{}
 		if err := s.bulkArrived(n); err != nil {

@@ -64,7 +64,7 @@ func open(shared *session.Shared) int32 {
 		log.Error(err.Error())
 		return session.SystemNotReady
 	}
-	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Print: print, Opened: rememberSocket})
+	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opened: rememberSocket})
 	if err != nil {
 		log.Error(err.Error())
 		return session.SystemNotReady
@@ -73,11 +73,25 @@ func open(shared *session.Shared) int32 {
 	return session.Success
 }
 
+// bulkConnections is how many connections big copies may use beside the main one.
+func bulkConnections() int {
+	const usual = 4
+	n, err := strconv.Atoi(os.Getenv("SCUDA_BULK"))
+	if err != nil || n < 0 {
+		return usual
+	}
+	return n
+}
+
 func hello() transport.Hello {
 	h := transport.Hello{Version: version, Digest: cuda.Digest, PID: os.Getpid()}
 	h.Host, _ = os.Hostname()
 	if exe, err := os.Executable(); err == nil {
 		h.Program = filepath.Base(exe)
+	}
+	if line, err := os.ReadFile("/proc/self/cmdline"); err == nil {
+		command, _, _ := strings.Cut(string(line), "\x00")
+		h.Command = command[:min(len(command), 1024)]
 	}
 	return h
 }
@@ -85,7 +99,3 @@ func hello() transport.Hello {
 func logLine(level int32, text string) {
 	logger().Log(context.Background(), slog.Level(level), text)
 }
-	if line, err := os.ReadFile("/proc/self/cmdline"); err == nil {
-		command, _, _ := strings.Cut(string(line), "\x00")
-		h.Command = command[:min(len(command), 1024)]
-	}

@@ -9,12 +9,13 @@ package main
 
 // A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may run there.
 // A session has two; the second one is opened in the background, so a fork waits for it, but not for long.
-enum { max_sockets = 2, patience = 200 };
+// Bulk connections come later, or never.
+enum { first_sockets = 2, max_sockets = 20, patience = 200 };
 static int scuda_sockets[max_sockets];
 static int scuda_socket_count;
 
 static void scuda_before_fork(void) {
-	for (int i = 0; i < patience && __atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) < max_sockets; i++) usleep(1000);
+	for (int i = 0; i < patience && __atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) < first_sockets; i++) usleep(1000);
 }
 
 static void scuda_in_child(void) {

@@ -42,7 +42,7 @@ struct scuda_shared {
   uint32_t starved;             /* atomic futex: front threads that wait for room; the core wakes them after it moved head */
   _Alignas(64) uint32_t lost;   /* atomic: 0, or the CUresult of every further call once the session has failed */
   uint32_t transfers_pending;   /* atomic: asynchronous downloads that have not completed */
-  uint64_t news;                /* atomic: counts what told the program of the GPU's progress past the main connection (host functions run, data stored) */
+  uint64_t news;                /* atomic: counts what tells the program of progress, so that "not ready" may be outdated: host functions run, data stored, PROGRESS */
 };
 
 struct scuda_device {           /* one of the server's GPUs as the hello saw it */

@@ -7,7 +7,7 @@
  *
  * "Complete" is answered from memory when an answer or a PROGRESS message covers all work. PROGRESS comes behind the data of the downloads that it
  * covers, and before every later message that could tell the program the same. "Not ready" is answered from memory only while the server is
- * bound to tell (asked), and the program has learned nothing past the main connection since (news).
+ * bound to tell (asked), and the program has learned of no other progress since (news), which might imply this one's.
  *
  * Whatever is unusual goes to the server: captures, events that graphs or other processes record, pinned memory that kernels use, contexts that are
  * not the current one, and everything once an error has ended the context. */
@@ -40,6 +40,8 @@ void scuda_track_new(uint64_t handle) {
 void scuda_event_elsewhere(uint64_t event) {
   if (scuda_slot_of(event, KIND_CUevent)) put(&scuda_track(event)->elsewhere, 1);
 }
+
+int scuda_event_is_elsewhere(uint64_t event) { return scuda_slot_of(event, KIND_CUevent) && __atomic_load_n(&scuda_track(event)->elsewhere, __ATOMIC_RELAXED); }
 
 void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched) {
   struct scuda_track *k = scuda_track(t->recording);
@@ -113,6 +115,7 @@ static int record(uint64_t event, uint64_t stream, uint32_t flags, int with_flag
   if (SCUDA_UNLIKELY(!k)) put(&scuda_track(event)->work, 0);
   t->recording = k ? event : 0;
   uint32_t how = ptds | (k && k->queried ? SCUDA_WATCH : 0);
+  if (SCUDA_UNLIKELY(scuda_event_is_elsewhere(event))) how |= SCUDA_ANSWER; /* another process may wait for it as soon as this returns */
   *r = with_flags ? scuda_wire_cuEventRecordWithFlags(event, stream, flags, how) : scuda_wire_cuEventRecord(event, stream, how);
   t->recording = 0;
   return 1;

@@ -93,6 +93,11 @@ func (s *Session) parse(rx *receiver) error {
 			return nil
 		}
 		rx.inside = false
+		if h := &rx.h; h.Aux > 0 && (h.Type == transport.MsgReply || h.Type == transport.MsgDone) {
+			if err := s.awaitChunks(h.ID, h.Aux); err != nil {
+				return err
+			}
+		}
 		s.finish(rx)
 	}
 }
@@ -189,6 +194,7 @@ func (s *Session) finish(rx *receiver) {
 		t := s.shared.track(h.Aux)
 		if h.Result == Success {
 			raise(&t.Done, h.Seq)
+			s.news() // it may imply what the server has not seen or told yet: an event that this one waited for
 		} else {
 			raise(&t.Refused, h.Seq)
 		}

@@ -197,28 +197,33 @@ func (s *Session) awaitRoom() error {
 
 // Bulk sends the ring up to end, where a bulk command ends, and then data. It returns when data may be reused.
 func (s *Session) Bulk(end uint64, data []byte) int32 {
+	s.wantStripes(len(data))
 	s.send.Lock()
-	err := s.bulk(end, data)
+	up, err := s.sendBulk(end, data)
 	s.send.Unlock()
 	if err != nil {
 		s.broken(err)
-		return s.lost()
+	} else {
+		s.flush(end)
 	}
-	s.flush(end)
+	if up != nil {
+		s.awaitUpload(up)
+	}
 	return s.lost()
 }
 
-func (s *Session) bulk(end uint64, data []byte) error {
+// sendBulk sends a bulk command and its data, or gives the upload that is on its way.
+func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
 	for {
 		if s.lost() != 0 {
-			return errEnded
+			return nil, errEnded
 		}
 		stuck, err := s.drain(toTail)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !stuck {
-			return fmt.Errorf("no bulk command ends at %d of the command ring", end)
+			return nil, fmt.Errorf("no bulk command ends at %d of the command ring", end)
 		}
 		if size, _ := s.command(s.send.head); s.send.head+size == end {
 			break
@@ -229,15 +234,31 @@ func (s *Session) bulk(end uint64, data []byte) error {
 		futexWait(&s.send.turn, turn, 0)
 		s.send.Lock()
 	}
-	if err := s.sendRing(end); err != nil {
-		return err
+	up := s.stripe(data)
+	err := s.sendRing(end)
+	if err == nil && up == nil {
+		err = s.writeBulk(data)
 	}
-	if err := s.writeBulk(data); err != nil {
-		return err
+	if err != nil {
+		return up, err
 	}
 	atomic.AddUint32(&s.send.turn, 1)
 	futexWake(&s.send.turn)
-	return nil
+	return up, nil
+}
+
+// stripe hands the data of the command at the ring's head over to the bulk connections; nil when they are not for it.
+func (s *Session) stripe(data []byte) *upload {
+	head := s.ring[s.send.head&s.mask:]
+	if len(data) < stripeLeast || binary.LittleEndian.Uint16(head[4:]) != wire.OpCopyH2D {
+		return nil
+	}
+	up := s.bulk.add(s.send.head, data)
+	if up != nil {
+		flags := binary.LittleEndian.Uint16(head[6:])
+		binary.LittleEndian.PutUint16(head[6:], flags|uint16(transport.FlagStriped))
+	}
+	return up
 }
 
 // own builds a command of the core itself.

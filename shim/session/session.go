@@ -57,6 +57,7 @@ type Config struct {
 	Log     *slog.Logger
 	Print   func(stream uint32, text []byte) // writes what kernels printed to standard output (1) or error (2)
 	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
+	Bulk    int                              // bulk connections that it may open
 	Opened  func(fd int)                     // told of each socket, which a forked child has to close; may be nil
 }
 
@@ -102,12 +103,14 @@ type Session struct {
 		nextHost  uint64
 		order     uint64 // counts what was registered: downloads, sources, host functions
 		notice    string
+		striped   map[uint32]uint64 // bytes of downloads that have come over the bulk connections
 	}
 	landed  *sync.Cond // of mu: a download has arrived, or the session has ended
 	waiters [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
 	hosts   atomic.Int64 // registered host functions that may still run
 	kept    atomic.Bool  // there are captured downloads
 	side    side
+	bulk    stripes
 	images  images
 }
 
@@ -130,6 +133,8 @@ func Open(cfg Config) (*Session, error) {
 	s.mu.transfers = make(map[uint32]transfer)
 	s.mu.nextID = transport.FirstTransfer
 	s.mu.sources = make(map[uint32]source)
+	s.mu.striped = make(map[uint32]uint64)
+	s.bulk.work = sync.NewCond(&s.bulk.mu)
 	s.mu.hosts = make(map[uint64]registered)
 	s.reader.rx.buf = make([]byte, receiveBuffer)
 	s.landed = sync.NewCond(&s.mu)
@@ -210,6 +215,11 @@ func (s *Session) end(result int32) {
 	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(result))
 	s.conn.Shutdown()
 	s.cancel()
+	s.bulk.shut(errEnded)
+	s.mu.Lock()
+	s.landed.Broadcast() // the reader may wait for chunks
+	s.mu.Unlock()
+	s.bulk.quiesce()
 	s.releaseWaiters()
 	s.side.shut()
 	s.wakeAll()
@@ -255,6 +265,7 @@ func (s *Session) Wait() {
 	s.done.Wait()
 	_ = s.conn.Close()
 	s.side.close()
+	s.bulk.close()
 }
 
 // nap lets other threads run for a moment while this one spins.

@@ -1,0 +1,284 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scuda.dev/scuda/transport"
+)
+
+const (
+	stripeLeast    = 2 << 20 // smaller copies stay on the main connection
+	chunkLeast     = 256 << 10
+	uploadPatience = 10 * time.Millisecond
+)
+
+// States of the bulk connections.
+const (
+	bulkUnopened int32 = iota
+	bulkOpening
+	bulkReady
+	bulkGone // never there, or broken: copies use the main connection
+)
+
+// stripes are the bulk connections: a big copy's bytes travel over all of them at once. They are opened, in the background, when the program
+// makes its first big copy. On every connection the chunks of an upload go behind those of the upload before, which the server relies on.
+type stripes struct {
+	state atomic.Int32
+	mu    sync.Mutex
+	work  *sync.Cond
+	queue []*upload
+	conns []*bulkConn
+	err   error
+}
+
+type bulkConn struct {
+	c    *net.TCPConn
+	busy mutex // held while bytes go to or come from the program's memory
+}
+
+// upload is a copy to the device whose bytes are being sent.
+type upload struct {
+	seq   uint64
+	data  []byte
+	chunk int
+	next  int    // what has been claimed
+	left  int    // bytes whose sending is not over
+	over  uint32 // futex
+}
+
+// Bulk connections are wanted when a copy has this size.
+func (s *Session) wantStripes(bytes int) {
+	if bytes >= stripeLeast && s.bulk.state.Load() == bulkUnopened && s.bulk.state.CompareAndSwap(bulkUnopened, bulkOpening) {
+		s.start(s.openStripes)
+	}
+}
+
+// openStripes opens the bulk connections. Without them everything works as well.
+func (s *Session) openStripes() {
+	b := &s.bulk
+	n := min(s.cfg.Bulk, s.welcome.Bulk, transport.MaxBulkConns)
+	hello := s.cfg.Hello
+	hello.Kind, hello.Session, hello.Secret, hello.Count = transport.KindBulk, s.welcome.Session, s.welcome.Secret, n
+	var conns []*bulkConn
+	for range n {
+		c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+		if err != nil {
+			s.log.Warn("no bulk connections; big copies go over the main connection", "error", err)
+			for _, b := range conns {
+				b.c.Close()
+			}
+			b.state.Store(bulkGone)
+			return
+		}
+		conns = append(conns, &bulkConn{c: c})
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n == 0 || b.err != nil {
+		for _, b := range conns {
+			b.c.Close()
+		}
+		b.state.Store(bulkGone)
+		return
+	}
+	b.conns = conns
+	for _, c := range conns {
+		if rc, err := c.c.SyscallConn(); err == nil {
+			_ = rc.Control(func(fd uintptr) { s.opened(int(fd)) })
+		}
+		s.start(func() { s.stripeEnded(s.sendChunks(c)) })
+		s.start(func() { s.stripeEnded(s.receiveChunks(c)) })
+	}
+	b.state.Store(bulkReady)
+}
+
+// stripeEnded ends the use of the bulk connections, and the session if bytes may have been lost with them.
+func (s *Session) stripeEnded(err error) {
+	if s.bulk.shut(err) {
+		s.fail(fmt.Errorf("a bulk connection broke during a copy: %w", err))
+		return
+	}
+	s.mu.Lock()
+	s.landed.Broadcast()
+	s.mu.Unlock()
+}
+
+// shut ends the connections. Nobody sends from the program's memory once it and those who hold a connection's busy lock are through.
+func (b *stripes) shut(err error) (lost bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return false
+	}
+	b.err = err
+	b.state.Store(bulkGone)
+	for _, c := range b.conns {
+		// The descriptor stays: its number is on the list of those that a forked child closes.
+		_ = c.c.SetDeadline(time.Unix(1, 0))
+		_, _ = c.c.CloseRead(), c.c.CloseWrite()
+	}
+	lost = len(b.queue) > 0
+	for _, u := range b.queue {
+		b.sent(u, len(u.data)-u.next)
+		u.next = len(u.data)
+	}
+	b.queue = nil
+	b.work.Broadcast()
+	return lost
+}
+
+func (b *stripes) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.conns {
+		_ = c.c.Close()
+	}
+}
+
+// sent notes that the sending of n bytes is over. mu is held.
+func (b *stripes) sent(u *upload, n int) {
+	if u.left -= n; u.left == 0 {
+		atomic.StoreUint32(&u.over, 1)
+		futexWake(&u.over)
+	}
+}
+
+// add queues an upload; nil when it has to go over the main connection. The send lock is held, so uploads are queued in the commands' order.
+func (b *stripes) add(seq uint64, data []byte) *upload {
+	if b.state.Load() != bulkReady {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return nil
+	}
+	chunk := len(data) / (2 * len(b.conns)) &^ (4<<10 - 1)
+	u := &upload{seq: seq, data: data, chunk: min(max(chunk, chunkLeast), transport.MaxChunk), left: len(data)}
+	b.queue = append(b.queue, u)
+	b.work.Broadcast()
+	return u
+}
+
+// awaitUpload returns when the upload's memory may be reused.
+func (s *Session) awaitUpload(u *upload) {
+	for atomic.LoadUint32(&u.over) == 0 {
+		futexWait(&u.over, 0, uploadPatience)
+		s.Look() // the server may be unable to go on before it has got rid of an answer
+	}
+}
+
+// sendChunks sends chunks as they come on a connection, until that ends.
+func (s *Session) sendChunks(c *bulkConn) error {
+	b := &s.bulk
+	head := make([]byte, 0, transport.MessageHeaderSize)
+	for {
+		b.mu.Lock()
+		for b.err == nil && len(b.queue) == 0 {
+			b.work.Wait()
+		}
+		if b.err != nil {
+			b.mu.Unlock()
+			return b.err
+		}
+		u := b.queue[0]
+		off := u.next
+		n := min(u.chunk, len(u.data)-off)
+		if u.next += n; u.next == len(u.data) {
+			b.queue = b.queue[1:]
+		}
+		b.mu.Unlock()
+		h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(n), Seq: u.seq, Aux: uint64(off)}
+		bufs := net.Buffers{h.Append(head), u.data[off : off+n], padding[:transport.Pad(n)-n]}
+		_, err := bufs.WriteTo(c.c)
+		b.mu.Lock()
+		b.sent(u, n)
+		b.mu.Unlock()
+		if err != nil {
+			s.fail(fmt.Errorf("a bulk connection broke during an upload: %w", err))
+			return err
+		}
+	}
+}
+
+// receiveChunks stores the chunks of downloads.
+func (s *Session) receiveChunks(c *bulkConn) error {
+	head := make([]byte, transport.MessageHeaderSize)
+	var pad [8]byte
+	for {
+		if _, err := io.ReadFull(c.c, head); err != nil {
+			if errors.Is(err, io.ErrUnexpectedEOF) {
+				err = io.EOF
+			}
+			return err
+		}
+		h, _, err := transport.ParseMessage(head)
+		if err == nil && (h.Type != transport.MsgChunk || h.Len > transport.MaxChunk) {
+			err = protocol("%v of %d bytes on a bulk connection", h.Type, h.Len)
+		}
+		if err == nil {
+			err = s.receiveChunk(c, &h)
+		}
+		if err == nil {
+			_, err = io.ReadFull(c.c, pad[:transport.Pad(h.Len)-h.Len])
+		}
+		if err != nil {
+			s.fail(err)
+			return err
+		}
+		s.mu.Lock()
+		s.mu.striped[h.ID] += uint64(h.Len)
+		s.landed.Broadcast()
+		s.mu.Unlock()
+	}
+}
+
+func (s *Session) receiveChunk(c *bulkConn, h *transport.MessageHeader) error {
+	dst, ok := s.destination(h.ID)
+	if !ok || h.Aux > uint64(len(dst)) || uint64(h.Len) > uint64(len(dst))-h.Aux {
+		return protocol("a chunk of %d bytes at %d of transfer %d, which has %d", h.Len, h.Aux, h.ID, len(dst))
+	}
+	s.news()
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	if s.lost() != 0 {
+		return errEnded
+	}
+	_, err := io.ReadFull(c.c, dst[h.Aux:h.Aux+uint64(h.Len)])
+	return err
+}
+
+// awaitChunks waits until n bytes of a download that ends have come over the bulk connections. Until then nothing behind its end is read.
+func (s *Session) awaitChunks(id uint32, n uint64) error {
+	s.mu.Lock()
+	for s.lost() == 0 && s.mu.striped[id] < n && s.bulk.state.Load() == bulkReady {
+		s.landed.Wait()
+	}
+	short := s.mu.striped[id] < n
+	delete(s.mu.striped, id)
+	s.mu.Unlock()
+	switch {
+	case s.lost() != 0:
+		return errEnded
+	case short:
+		return errors.New("a bulk connection broke during a download")
+	}
+	return nil
+}
+
+// quiesce waits until no connection writes to the program's memory any more; the connections have been shut.
+func (b *stripes) quiesce() {
+	b.mu.Lock()
+	conns := b.conns
+	b.mu.Unlock()
+	for _, c := range conns {
+		c.busy.Lock()
+		c.busy.Unlock() //nolint:staticcheck // taken only to see it free
+	}
+}
