@@ -238,8 +238,8 @@ func (w *worker) listen() {
 		switch m.Type {
 		case msgSession:
 			err = w.openSession(m)
-		case msgSide:
-			err = w.side(m)
+		case msgSide, msgBulk:
+			err = w.join(m)
 		case msgProcesses:
 			closeFD(m.FD)
 			err = w.toldProcesses(m)
