@@ -71,6 +71,9 @@ func (g *GPU) start(c *cudaContext) {
 	c.live = true
 	c.id = g.nextID()
 	c.failure.Store(int32(ok))
+	if c.dev.lost {
+		c.failure.Store(int32(deviceLost))
+	}
 	c.run, c.cancel = context.WithCancel(context.Background())
 	c.streams = map[*stream]struct{}{}
 	c.perThread = map[int]*stream{}
@@ -118,7 +121,11 @@ func (g *GPU) freeContext(c *cudaContext) {
 	}
 	for h, o := range g.objects.live {
 		if x, owned := o.(interface{ owner() *cudaContext }); owned && x.owner() == c {
+			if e, isEvent := o.(*event); isEvent {
+				e.closeShared()
+			}
 			g.objects.drop(h)
+			g.arrays.Delete(cuda.CUarray(h))
 		}
 	}
 	for cap := range g.captures {

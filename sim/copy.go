@@ -84,7 +84,7 @@ func (g *GPU) run(b *box) error {
 }
 
 func (g *GPU) copyOp(b *box) op {
-	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMCPY, params: b, run: func(context.Context) error { return g.run(b) }}
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMCPY, params: b, run: func(ctx context.Context) error { return g.copyBox(ctx, b) }}
 }
 
 // pageable says that a side of a copy is host memory that the device cannot reach itself.
@@ -111,7 +111,7 @@ func (g *GPU) copySync(b *box) cuda.CUresult {
 	if b.empty() {
 		return ok
 	}
-	g.wait([]*task{g.push(c.legacy, func(context.Context) error { return g.run(b) })})
+	g.wait([]*task{g.push(c.legacy, func(ctx context.Context) error { return g.copyBox(ctx, b) })})
 	return c.failed()
 }
 
@@ -269,7 +269,7 @@ func (g *GPU) place(s side, b *box) (place, cuda.CUresult) {
 		p = g.anywhere(s.dev)
 		p.pitch, p.height = s.pitch, s.height
 	case cuda.CU_MEMORYTYPE_ARRAY:
-		return p, cuda.CUDA_ERROR_NOT_SUPPORTED // the sim has no arrays
+		return g.arrayPlace(s, b)
 	default:
 		return p, cuda.CUDA_ERROR_INVALID_VALUE
 	}

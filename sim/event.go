@@ -15,6 +15,8 @@ type event struct {
 	recorded *task
 	capture  *capture
 	capDeps  []*node
+	shared   *sharedState // with other processes
+	fd       int          // its memory file, -1 in the process that opened the handle
 }
 
 func (e *event) owner() *cudaContext { return e.ctx }
@@ -47,22 +49,31 @@ func (g *GPU) CuEventCreate(ph *cuda.CUevent, flags uint32) cuda.CUresult {
 	switch {
 	case ph == nil || flags&^known != 0:
 		return cuda.CUDA_ERROR_INVALID_VALUE
-	case flags&uint32(cuda.CU_EVENT_INTERPROCESS) != 0:
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	case flags&uint32(cuda.CU_EVENT_INTERPROCESS) != 0 && flags&uint32(cuda.CU_EVENT_DISABLE_TIMING) == 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	e := &event{ctx: c, flags: flags}
+	if flags&uint32(cuda.CU_EVENT_INTERPROCESS) != 0 {
+		var err error
+		if e.fd, e.shared, err = newSharedEvent(); err != nil {
+			g.log.Error("sim: event", "error", err)
+			return cuda.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		g.sharedEvents = append(g.sharedEvents, e.shared)
+	}
 	e.handle = cuda.CUevent(g.objects.add(e))
 	*ph = e.handle
 	return ok
 }
 
 func (g *GPU) CuEventDestroy_v2(h cuda.CUevent) cuda.CUresult {
-	_, r := g.enterEvent(h)
+	e, r := g.enterEvent(h)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
 	g.objects.drop(uint64(h))
+	e.closeShared()
 	return ok
 }
 
@@ -104,6 +115,10 @@ func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uin
 		return r
 	}
 	e.capture, e.capDeps = nil, nil
+	if e.shared != nil {
+		e.recorded = g.push(s, e.shared.record())
+		return ok
+	}
 	e.recorded = g.push(s, nil)
 	return ok
 }
@@ -143,7 +158,7 @@ func (g *GPU) CuEventQuery(h cuda.CUevent) cuda.CUresult {
 	case e.capture != nil:
 		e.capture.invalidate()
 		return cuda.CUDA_ERROR_CAPTURED_EVENT
-	case e.recorded != nil && !e.recorded.finished():
+	case e.recorded != nil && !e.recorded.finished(), e.shared != nil && !e.shared.done():
 		return cuda.CUDA_ERROR_NOT_READY
 	}
 	return e.ctx.failed()
@@ -161,6 +176,15 @@ func (g *GPU) CuEventSynchronize(h cuda.CUevent) cuda.CUresult {
 	}
 	if e.recorded != nil {
 		g.wait([]*task{e.recorded})
+	}
+	if e.shared != nil {
+		wait, c := e.shared.wait(), e.ctx
+		g.mu.Unlock()
+		err := wait(c.run)
+		g.mu.Lock()
+		if err != nil {
+			return c.failed()
+		}
 	}
 	return e.ctx.failed()
 }
@@ -226,6 +250,9 @@ func (g *GPU) CuStreamWaitEvent(hs cuda.CUstream, h cuda.CUevent, flags uint32) 
 	}
 	if e.recorded != nil && !e.recorded.finished() {
 		g.push(s, nil, e.recorded)
+	}
+	if e.shared != nil && !e.shared.done() {
+		g.push(s, e.shared.wait())
 	}
 	return ok
 }

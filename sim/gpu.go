@@ -17,6 +17,8 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,10 +31,16 @@ const ok = cuda.CUDA_SUCCESS
 type Config struct {
 	Devices     int          // number of GPUs, default 1
 	MemoryBytes uint64       // memory of each GPU; default the smaller of 8 GiB and half of the machine's memory
-	Name        string       // device name, default "scuda simulated GPU"
+	Name        string       // device name, default the preset's
+	Preset      string       // "h200" or "small"; default an H200 in all but its name and its memory
 	Log         *slog.Logger // default slog.Default()
 	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
 	Stderr      io.Writer    // where kernels' assert goes, default os.Stderr
+
+	// KernelTime and KernelInstructions (of warps) end kernels that go on for longer; 0 is no limit.
+	KernelTime         time.Duration
+	KernelInstructions uint64
+	Faults             Faults
 }
 
 // ErrConfig is wrapped by errors about a Config that no machine can have.
@@ -47,8 +55,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Devices < 0 || c.Devices > maxDevices {
 		return c, fmt.Errorf("%w: %d devices; choose 1 to %d", ErrConfig, c.Devices, maxDevices)
 	}
+	kind, known := presets[c.Preset]
+	if !known {
+		return c, fmt.Errorf("%w: preset %q; choose h200 or small", ErrConfig, c.Preset)
+	}
 	if c.MemoryBytes == 0 {
-		c.MemoryBytes = 8 << 30
+		c.MemoryBytes = kind.memory
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err == nil {
 			c.MemoryBytes = min(c.MemoryBytes, uint64(info.Totalram)*uint64(info.Unit)/2)
@@ -59,7 +71,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%w: %d bytes of device memory; choose 2 MiB to 1 TiB", ErrConfig, c.MemoryBytes)
 	}
 	if c.Name == "" {
-		c.Name = "scuda simulated GPU"
+		c.Name = kind.name
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -82,19 +94,23 @@ type GPU struct {
 	log     *slog.Logger
 	devices []*device
 	mem     memory
+	arrays  sync.Map // CUarray → *array
 	strings stringArena
 	vmm     vmm
+	kernels atomic.Uint64  // that began
 	tasks   sync.WaitGroup // running stream goroutines
 
-	mu          sync.Mutex
-	initialised bool
-	closed      bool
-	threads     map[int]*thread
-	objects     objects
-	contexts    map[*cudaContext]struct{}
-	captures    map[*capture]struct{}
-	hostNodes   []func() // what HostNode was given
-	lastID      uint64   // contexts, streams, captures, allocations
+	mu           sync.Mutex
+	initialised  bool
+	closed       bool
+	threads      map[int]*thread
+	objects      objects
+	contexts     map[*cudaContext]struct{}
+	captures     map[*capture]struct{}
+	sharedEvents []*sharedState
+	hostNodes    []func() // what HostNode was given
+	allocs       uint64   // of device memory, as Faults count them
+	lastID       uint64   // contexts, streams, captures, allocations
 }
 
 var _ cuda.GPU = (*GPU)(nil)
@@ -145,7 +161,7 @@ func (g *GPU) Close() error {
 	for _, r := range g.mem.all() {
 		errs = append(errs, g.freeRegion(r))
 	}
-	errs = append(errs, g.vmmClose(), g.strings.close())
+	errs = append(errs, g.vmmClose(), g.strings.close(), g.closeSharedEvents())
 	for _, d := range g.devices {
 		errs = append(errs, d.arena.close())
 	}

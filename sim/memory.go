@@ -17,7 +17,9 @@ const (
 	regionDevice     regionKind = iota // cuMemAlloc
 	regionPool                         // cuMemAllocAsync
 	regionGlobal                       // a module's variable
+	regionArray                        // a CUarray
 	regionMapped                       // a mapping made by cuMemMap, with access
+	regionForeign                      // memory of another process
 	regionHost                         // cuMemHostAlloc
 	regionRegistered                   // cuMemHostRegister
 )
@@ -132,6 +134,7 @@ type span struct{ base, size uint64 }
 // arena hands out ranges of a device's reserved addresses, first fit. free is sorted and has no adjacent spans.
 type arena struct {
 	base, size uint64
+	fd         int // of the memory
 	free       []span
 }
 
@@ -179,7 +182,7 @@ func (g *GPU) allocate(c *cudaContext, kind regionKind, n uint64) (*region, cuda
 	if n == 0 {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if size < n || size > d.total-d.used {
+	if size < n || size > d.total-d.used || g.faulty(kind) {
 		return nil, cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	base, found := d.arena.alloc(size, allocAlign)
@@ -201,7 +204,7 @@ func (g *GPU) freeRegion(r *region) error {
 		return nil
 	}
 	switch r.kind {
-	case regionDevice, regionPool, regionGlobal:
+	case regionDevice, regionPool, regionGlobal, regionArray:
 		r.dev.used -= r.size
 		if r.pool != nil {
 			r.pool.used -= r.size
@@ -210,7 +213,9 @@ func (g *GPU) freeRegion(r *region) error {
 			r.dev.graphUsed -= r.size
 		}
 		r.dev.arena.release(r.base, r.size)
-		return discard(r.base, r.size)
+		return r.dev.arena.discard(r.base, r.size)
+	case regionForeign:
+		return unmap(r.pages())
 	case regionHost:
 		return unmap(r.base, r.size)
 	}
@@ -291,7 +296,7 @@ func (g *GPU) CuMemFree_v2(dptr cuda.CUdeviceptr) cuda.CUresult {
 		return r
 	}
 	reg := g.mem.find(uint64(dptr))
-	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionPool || reg.freeing {
+	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionPool && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	reg.freeing = true

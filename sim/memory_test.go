@@ -233,7 +233,7 @@ func TestBoxes(t *testing.T) {
 	p2.SrcPitch, p2.Height = 64, size
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuMemcpy2D_v2(p2))
 	p2.SrcMemoryType = cuda.CU_MEMORYTYPE_ARRAY
-	m.want(cuda.CUDA_ERROR_NOT_SUPPORTED, m.CuMemcpy2D_v2(p2))
+	m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuMemcpy2D_v2(p2))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuMemcpy3D_v2(nil))
 }
 

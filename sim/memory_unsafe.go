@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -43,18 +44,32 @@ const (
 // newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of addresses.
 func newArena(ordinal int, memory uint64) (arena, error) {
 	size := 4 * memory
-	base, err := reserve(arenaBase+uint64(ordinal)*arenaStride, size, unix.PROT_READ|unix.PROT_WRITE)
+	fd, err := unix.MemfdCreate("scuda-sim-device", unix.MFD_CLOEXEC)
 	if err != nil {
+		return arena{}, fmt.Errorf("sim: memory file for device %d: %w", ordinal, err)
+	}
+	if err = unix.Ftruncate(fd, int64(size)); err != nil {
+		return arena{}, fmt.Errorf("sim: memory file for device %d: %w", ordinal, errors.Join(err, unix.Close(fd)))
+	}
+	const flags = unix.MAP_SHARED | unix.MAP_NORESERVE
+	hint := arenaBase + uint64(ordinal)*arenaStride
+	p, err := unix.MmapPtr(fd, 0, at(hint), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_FIXED_NOREPLACE)
+	if err != nil { // taken by another GPU of this process
+		p, err = unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+	}
+	if err != nil {
+		err = errors.Join(err, unix.Close(fd))
 		return arena{}, fmt.Errorf("sim: reserving %d GiB of addresses for device %d: %w; allow more virtual memory (ulimit -v)", size>>30, ordinal, err)
 	}
-	return arena{base: base, size: size, free: []span{{base, size}}}, nil
+	base := addressOf(p)
+	return arena{base: base, size: size, fd: fd, free: []span{{base, size}}}, nil
 }
 
 func (a *arena) close() error {
 	if a.size == 0 {
 		return nil
 	}
-	return unmap(a.base, a.size)
+	return errors.Join(unmap(a.base, a.size), unix.Close(a.fd))
 }
 
 // reserve maps memory that is not backed until touched, at hint if that is free.
@@ -92,13 +107,12 @@ func unmapFile(addr, size uint64) error {
 func unmap(addr, size uint64) error { return unix.MunmapPtr(at(addr), uintptr(size)) }
 
 // discard gives the pages that lie wholly in the range back to the system.
-func discard(addr, size uint64) error {
-	const page = 4096
+func (a *arena) discard(addr, size uint64) error {
 	lo, hi := roundUp(addr, page), (addr+size)&^(page-1)
 	if lo >= hi {
 		return nil
 	}
-	return unix.Madvise(bytesAt(lo, hi-lo), unix.MADV_DONTNEED)
+	return unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(lo-a.base), int64(hi-lo))
 }
 
 // stringArena keeps NUL-terminated strings whose addresses the driver hands out (names of functions): they live as long as the GPU.

@@ -16,6 +16,8 @@ type pool struct {
 	used      uint64
 	usedHigh  uint64
 	threshold uint64
+	exports   cuda.CUmemAllocationHandleType
+	imported  bool
 	reuse     [3]int32 // CU_MEMPOOL_ATTR_REUSE_*: without effect, as nothing is reused
 }
 
@@ -110,7 +112,7 @@ func (g *GPU) CuMemPoolCreate(ph *cuda.CUmemoryPool, props *cuda.CUmemPoolProps)
 	switch {
 	case ph == nil || props == nil || props.AllocType != cuda.CU_MEM_ALLOCATION_TYPE_PINNED:
 		return cuda.CUDA_ERROR_INVALID_VALUE
-	case props.HandleTypes != 0 || props.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE:
+	case props.HandleTypes&^cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 || props.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE:
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	d, r := g.device(cuda.CUdevice(props.Location.Id))
@@ -118,7 +120,7 @@ func (g *GPU) CuMemPoolCreate(ph *cuda.CUmemoryPool, props *cuda.CUmemPoolProps)
 		return r
 	}
 	p := g.newPool(d)
-	p.max = props.MaxSize
+	p.max, p.exports = props.MaxSize, props.HandleTypes
 	*ph = p.handle
 	return ok
 }
@@ -206,6 +208,9 @@ func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, fro
 	if dptr == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	if p.imported {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	if p.max != 0 && n > p.max-min(p.used, p.max) {
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
@@ -247,7 +252,7 @@ func (g *GPU) CuMemFreeAsync(dptr cuda.CUdeviceptr, hs cuda.CUstream) cuda.CUres
 	}
 	defer g.mu.Unlock()
 	reg := g.mem.find(uint64(dptr))
-	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionPool && reg.kind != regionDevice || reg.freeing {
+	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionPool && reg.kind != regionDevice && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if cap := s.capture; cap != nil {

@@ -21,6 +21,7 @@ type physical struct {
 	prop     cuda.CUmemAllocationProp
 	handles  int // references by handle
 	mappings int
+	imported bool // from another process, whose device memory it is
 }
 
 // mapping is a part of a physical allocation at an address; with access it is also a region.
@@ -152,7 +153,7 @@ func (g *GPU) checkProp(prop *cuda.CUmemAllocationProp) (*device, cuda.CUresult)
 	switch {
 	case prop == nil || prop.Type != cuda.CU_MEM_ALLOCATION_TYPE_PINNED:
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
-	case prop.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE || prop.RequestedHandleTypes != 0 || prop.AllocFlags.CompressionType != 0:
+	case prop.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE || prop.RequestedHandleTypes&^cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 || prop.AllocFlags.CompressionType != 0:
 		return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return g.device(cuda.CUdevice(prop.Location.Id))
@@ -190,7 +191,10 @@ func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, pr
 	}
 	fd, err := unix.MemfdCreate("scuda-sim", unix.MFD_CLOEXEC)
 	if err == nil {
-		if err = unix.Ftruncate(fd, int64(size)); err != nil {
+		if err = unix.Ftruncate(fd, int64(size+page)); err == nil {
+			err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.ordinal), Kind: sharedMemory})
+		}
+		if err != nil {
 			err = errors.Join(err, unix.Close(fd))
 		}
 	}
@@ -210,7 +214,9 @@ func (g *GPU) releasePhysical(p *physical) error {
 	if p.handles > 0 || p.mappings > 0 || p.fd < 0 {
 		return nil
 	}
-	p.dev.used -= p.size
+	if !p.imported {
+		p.dev.used -= p.size
+	}
 	fd := p.fd
 	p.fd = -1
 	return unix.Close(fd)

@@ -157,6 +157,7 @@ static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle
 void scuda_track_new(uint64_t handle);
 void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched);  /* under the ring's lock */
 void scuda_event_elsewhere(uint64_t event);  /* others than cuEventRecord will record it */
+int scuda_event_is_elsewhere(uint64_t event);
 void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
 
 /* ---- contexts (context.c) ---- */

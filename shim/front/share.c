@@ -167,6 +167,16 @@ void scuda_post_cuMemPoolImportPointer(uint64_t *p, uint64_t pool, void *data) {
   (void)pool, (void)data;
   foreign(*p);
 }
+/* Another process may record the event again as soon as this returns. */
+int scuda_pre_cuStreamWaitEvent(uint64_t stream, uint64_t event, uint32_t flags, uint32_t ptds, int32_t *r) {
+  (void)stream, (void)flags, (void)ptds, (void)r;
+  return scuda_event_is_elsewhere(event) ? 2 : 0;
+}
+void scuda_post_cuIpcOpenEventHandle(uint64_t *event, struct scuda_bytes64 handle) {
+  (void)handle;
+  scuda_event_elsewhere(*event);
+}
+
 void scuda_post_cuMemRelease(uint64_t handle) {
   (void)handle;
   if (__atomic_load_n(&count, __ATOMIC_RELAXED)) reap();

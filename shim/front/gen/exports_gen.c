@@ -2053,6 +2053,7 @@ SCUDA_EXPORT int32_t cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes6
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phEvent, struct scuda_bytes64 handle))scuda_divert(I_cuIpcOpenEventHandle))(phEvent, handle);
   int32_t r;
   r = scuda_wire_cuIpcOpenEventHandle(phEvent, handle, 0);
+  if (!r) scuda_post_cuIpcOpenEventHandle(phEvent, handle);
   return r;
 }
 
@@ -4411,14 +4412,18 @@ SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2_ptsz(uint64_t hStream,
 SCUDA_EXPORT int32_t cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t hEvent, uint32_t Flags))scuda_divert(I_cuStreamWaitEvent))(hStream, hEvent, Flags);
   int32_t r;
-  r = scuda_wire_cuStreamWaitEvent(hStream, hEvent, Flags, 0);
+  int pre = scuda_pre_cuStreamWaitEvent(hStream, hEvent, Flags, 0, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuStreamWaitEvent(hStream, hEvent, Flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return r;
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitEvent_ptsz(uint64_t hStream, uint64_t hEvent, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t hEvent, uint32_t Flags))scuda_divert(I_cuStreamWaitEvent_ptsz))(hStream, hEvent, Flags);
   int32_t r;
-  r = scuda_wire_cuStreamWaitEvent(hStream, hEvent, Flags, SCUDA_PTDS);
+  int pre = scuda_pre_cuStreamWaitEvent(hStream, hEvent, Flags, SCUDA_PTDS, &r);
+  if (pre == 1) return r;
+  r = scuda_wire_cuStreamWaitEvent(hStream, hEvent, Flags, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return r;
 }
 

@@ -1,0 +1,436 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// Processes that simulate the same GPUs share memory by memory files: a device's memory is one, and so is each allocation of virtual memory
+// management. What travels is the name of a place in such a file; another process of the same user opens it through /proc.
+
+// sharedPlace is a place in a memory file of another process; it is what the bytes of IPC handles say.
+type sharedPlace struct {
+	Magic        [8]byte
+	PID, FD      uint32
+	Offset, Size uint64
+	Device, Kind uint32
+}
+
+const (
+	sharedMemory = 1 + iota // sharedPlace.Kind
+	sharedEvent
+	sharedPool
+)
+
+var (
+	sharedMagic = [8]byte{'s', 'c', 'u', 'd', 'a', 's', 'i', 'm'}
+
+	errForeign = errors.New("sim: not a handle of the simulated GPU")
+)
+
+const page = 4096
+
+// encode gives the place as the bytes of a handle.
+func (p sharedPlace) encode() (b [64]byte) {
+	p.Magic, p.PID = sharedMagic, uint32(unix.Getpid())
+	_, _ = binary.Encode(b[:], binary.LittleEndian, &p) // 40 bytes
+	return b
+}
+
+func decodePlace(b []byte, kind uint32) (sharedPlace, error) {
+	var p sharedPlace
+	if _, err := binary.Decode(b, binary.LittleEndian, &p); err != nil {
+		return p, err
+	}
+	if p.Magic != sharedMagic || p.Kind != kind || p.Size == 0 || p.Size > 1<<46 || p.Offset > 1<<46 {
+		return p, errForeign
+	}
+	return p, nil
+}
+
+// open maps the whole pages around the place and gives their address and length.
+func (p sharedPlace) open() (base, size uint64, err error) {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", p.PID, p.FD), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, 0, err
+	}
+	if uint64(st.Size) < p.Offset+p.Size {
+		return 0, 0, errForeign
+	}
+	first := p.Offset &^ (page - 1)
+	size = roundUp(p.Offset+p.Size, page) - first
+	m, err := unix.MmapPtr(fd, int64(first), nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return addressOf(m), size, err
+}
+
+// pages are those that a foreign region was mapped with.
+func (r *region) pages() (base, size uint64) {
+	base = r.base &^ (page - 1)
+	return base, roundUp(r.base+r.size, page) - base
+}
+
+// place names a region of a device's own memory.
+func (r *region) place() sharedPlace {
+	return sharedPlace{FD: uint32(r.dev.arena.fd), Offset: r.base - r.dev.arena.base, Size: r.size, Device: uint32(r.dev.ordinal), Kind: sharedMemory}
+}
+
+// openPlace makes memory of another process a region. g.mu is held.
+func (g *GPU) openPlace(c *cudaContext, p sharedPlace, from *pool) (*region, cuda.CUresult) {
+	d, r := g.device(cuda.CUdevice(p.Device))
+	if r != ok {
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	base, size, err := p.open()
+	if err != nil {
+		g.log.Debug("sim: memory of another process", "error", err)
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	reg := &region{base: base + p.Offset%page, size: p.Size, asked: p.Size, kind: regionForeign, dev: d, ctx: c, id: g.nextID(), pool: from}
+	if err := g.mem.insert(reg); err != nil {
+		g.log.Error("sim: device memory table", "error", errors.Join(err, unmap(base, size)))
+		return nil, cuda.CUDA_ERROR_UNKNOWN
+	}
+	return reg, ok
+}
+
+// CuIpcGetMemHandle names the allocation around an address.
+func (g *GPU) CuIpcGetMemHandle(h *cuda.CUipcMemHandle, dptr cuda.CUdeviceptr) cuda.CUresult {
+	if _, r := g.enter(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	reg := g.mem.find(uint64(dptr))
+	if h == nil || reg == nil || reg.kind != regionDevice {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	h.Reserved = reg.place().encode()
+	return ok
+}
+
+func (g *GPU) CuIpcOpenMemHandle(dptr *cuda.CUdeviceptr, h cuda.CUipcMemHandle, flags uint32) cuda.CUresult {
+	return g.CuIpcOpenMemHandle_v2(dptr, h, flags)
+}
+
+func (g *GPU) CuIpcOpenMemHandle_v2(dptr *cuda.CUdeviceptr, h cuda.CUipcMemHandle, flags uint32) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	p, err := decodePlace(h.Reserved[:], sharedMemory)
+	switch {
+	case dptr == nil || err != nil || flags&^uint32(cuda.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case int(p.PID) == unix.Getpid():
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	reg, r := g.openPlace(c, p, nil)
+	if r == ok {
+		*dptr = cuda.CUdeviceptr(reg.base)
+	}
+	return r
+}
+
+func (g *GPU) CuIpcCloseMemHandle(dptr cuda.CUdeviceptr) cuda.CUresult {
+	if _, r := g.enter(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	reg := g.mem.find(uint64(dptr))
+	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionForeign || reg.pool != nil || reg.freeing {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	reg.freeing = true
+	g.waitAll()
+	if err := g.freeRegion(reg); err != nil {
+		g.log.Error("sim: closing memory of another process", "error", err)
+		return cuda.CUDA_ERROR_UNKNOWN
+	}
+	return ok
+}
+
+// sharedState is what the processes know of an event that they share: how often it was recorded, and the last record that came to pass.
+type sharedState struct{ recorded, passed atomic.Uint64 }
+
+// newSharedEvent gives an event its memory file.
+func newSharedEvent() (fd int, s *sharedState, err error) {
+	fd, err = unix.MemfdCreate("scuda-sim-event", unix.MFD_CLOEXEC)
+	if err != nil {
+		return -1, nil, err
+	}
+	if err = unix.Ftruncate(fd, page); err == nil {
+		var p unsafe.Pointer
+		if p, err = unix.MmapPtr(fd, 0, nil, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+			return fd, (*sharedState)(p), nil
+		}
+	}
+	return -1, nil, errors.Join(err, unix.Close(fd))
+}
+
+// closeShared ends an event for the other processes. Tasks may still look at its state, which stays until the GPU is closed.
+func (e *event) closeShared() {
+	if e.shared != nil && e.fd >= 0 {
+		_ = unix.Close(e.fd)
+		e.fd = -1
+	}
+}
+
+func (g *GPU) closeSharedEvents() error {
+	var errs []error
+	for _, s := range g.sharedEvents {
+		errs = append(errs, unix.MunmapPtr(unsafe.Pointer(s), page))
+	}
+	g.sharedEvents = nil
+	for _, o := range g.objects.live {
+		if e, isEvent := o.(*event); isEvent {
+			e.closeShared()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// done says whether the last record of a shared event has come to pass.
+func (s *sharedState) done() bool { return s.passed.Load() >= s.recorded.Load() }
+
+const sharedNap = 20 * time.Microsecond // between two looks at what another process does
+
+// await waits for a record of another process, or the end of ctx.
+func (s *sharedState) await(ctx context.Context, record uint64) error {
+	t := time.NewTicker(sharedNap)
+	defer t.Stop()
+	for s.passed.Load() < record {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+		}
+	}
+	return nil
+}
+
+// wait is the task of a wait for the last record so far.
+func (s *sharedState) wait() func(context.Context) error {
+	n := s.recorded.Load()
+	return func(ctx context.Context) error { return s.await(ctx, n) }
+}
+
+// record is the task of a record.
+func (s *sharedState) record() func(context.Context) error {
+	n := s.recorded.Add(1)
+	return func(context.Context) error {
+		for {
+			old := s.passed.Load()
+			if old >= n || s.passed.CompareAndSwap(old, n) {
+				return nil
+			}
+		}
+	}
+}
+
+func (g *GPU) CuIpcGetEventHandle(h *cuda.CUipcEventHandle, he cuda.CUevent) cuda.CUresult {
+	e, r := g.enterEvent(he)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if h == nil || e.shared == nil || e.fd < 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	h.Reserved = sharedPlace{FD: uint32(e.fd), Size: page, Kind: sharedEvent}.encode()
+	return ok
+}
+
+func (g *GPU) CuIpcOpenEventHandle(ph *cuda.CUevent, h cuda.CUipcEventHandle) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	p, err := decodePlace(h.Reserved[:], sharedEvent)
+	switch {
+	case ph == nil || err != nil || p.Size != page || p.Offset != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case int(p.PID) == unix.Getpid():
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	base, _, err := p.open()
+	if err != nil {
+		g.log.Debug("sim: event of another process", "error", err)
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	e := &event{ctx: c, flags: uint32(cuda.CU_EVENT_DISABLE_TIMING | cuda.CU_EVENT_INTERPROCESS), shared: (*sharedState)(at(base)), fd: -1}
+	g.sharedEvents = append(g.sharedEvents, e.shared)
+	e.handle = cuda.CUevent(g.objects.add(e))
+	*ph = e.handle
+	return ok
+}
+
+// exportFD gives the program a descriptor of its own.
+func exportFD(out unsafe.Pointer, fd int) cuda.CUresult {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	*(*int32)(out) = int32(own)
+	return ok
+}
+
+// trailer stands behind the memory of an allocation that may be exported.
+func writeTrailer(fd int, at int64, p sharedPlace) error {
+	b := p.encode()
+	_, err := unix.Pwrite(fd, b[:], at)
+	return err
+}
+
+func readTrailer(fd int, kind uint32) (sharedPlace, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return sharedPlace{}, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size < page {
+		return sharedPlace{}, errForeign
+	}
+	var b [64]byte
+	if _, err := unix.Pread(fd, b[:], st.Size-page); err != nil {
+		return sharedPlace{}, err
+	}
+	p, err := decodePlace(b[:], kind)
+	if err == nil && p.Offset != uint64(st.Size-page) {
+		err = errForeign
+	}
+	return p, err
+}
+
+func (g *GPU) CuMemExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemGenericAllocationHandle, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	p, found := lookup[*physical](g, h)
+	if !found || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.prop.RequestedHandleTypes&kind == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return exportFD(out, p.fd)
+}
+
+// CuMemImportFromShareableHandle: the descriptor comes as the value of the pointer.
+func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHandle, os unsafe.Pointer, kind cuda.CUmemAllocationHandleType) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if ph == nil || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	t, err := readTrailer(int(int32(uintptr(os))), sharedMemory)
+	if err != nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	d, r := g.device(cuda.CUdevice(t.Device))
+	if r != ok || t.Size%vmmGranularity != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	fd, err := unix.FcntlInt(uintptr(os), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	p := &physical{dev: d, size: t.Size, fd: fd, handles: 1, imported: true}
+	p.prop.Type, p.prop.RequestedHandleTypes = cuda.CU_MEM_ALLOCATION_TYPE_PINNED, kind
+	p.prop.Location = cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(d.ordinal)}
+	p.handle = cuda.CUmemGenericAllocationHandle(g.objects.add(p))
+	*ph = p.handle
+	return ok
+}
+
+func (g *GPU) CuMemPoolExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemoryPool, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	p, r := g.pool(h)
+	if r != ok || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.exports&kind == 0 || p.imported {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	fd, err := unix.MemfdCreate("scuda-sim-pool", unix.MFD_CLOEXEC)
+	if err != nil {
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, page); err != nil {
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	if err := writeTrailer(fd, 0, sharedPlace{Size: page, Device: uint32(p.dev.ordinal), Kind: sharedPool}); err != nil {
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	return exportFD(out, fd)
+}
+
+func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os unsafe.Pointer, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if ph == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	t, err := readTrailer(int(int32(uintptr(os))), sharedPool)
+	if err != nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	d, r := g.device(cuda.CUdevice(t.Device))
+	if r != ok {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	p := g.newPool(d)
+	p.imported = true
+	*ph = p.handle
+	return ok
+}
+
+func (g *GPU) CuMemPoolExportPointer(data *cuda.CUmemPoolPtrExportData, dptr cuda.CUdeviceptr) cuda.CUresult {
+	if r := g.ready(); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	reg := g.mem.find(uint64(dptr))
+	if data == nil || reg == nil || reg.kind != regionPool || reg.pool == nil || reg.pool.exports == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	data.Reserved = reg.place().encode()
+	return ok
+}
+
+func (g *GPU) CuMemPoolImportPointer(dptr *cuda.CUdeviceptr, h cuda.CUmemoryPool, data *cuda.CUmemPoolPtrExportData) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	p, r := g.pool(h)
+	if r != ok || dptr == nil || data == nil || !p.imported {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	place, err := decodePlace(data.Reserved[:], sharedMemory)
+	if err != nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	reg, r := g.openPlace(c, place, p)
+	if r == ok {
+		*dptr = cuda.CUdeviceptr(reg.base)
+	}
+	return r
+}
