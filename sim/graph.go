@@ -11,9 +11,10 @@ import (
 type graph struct {
 	handle  cuda.CUgraph // 0 until somebody may ask for it
 	nodes   []*node
-	regions []*region // memory that its allocation nodes stand for
-	parent  *node     // the child graph node that it belongs to
-	uses    int       // 1 for the graph, 1 for each executable; the last one frees the regions
+	regions []*region              // memory that its allocation nodes stand for
+	parent  *node                  // the child graph node that it belongs to
+	objects map[*userObject]uint64 // references to user objects
+	uses    int                    // 1 for the graph, 1 for each executable; the last one frees the regions
 }
 
 // node is a CUgraphNode.
@@ -92,6 +93,10 @@ func (g *GPU) releaseGraph(gr *graph) {
 			g.log.Error("sim: free", "error", err)
 		}
 	}
+	for o, n := range gr.objects {
+		g.unref(o, n)
+	}
+	gr.objects = nil
 }
 
 // union appends what is new in b to a.

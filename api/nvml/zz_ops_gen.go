@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d"
+const Digest = "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d"
 
 // Kind is the type of a handle.
 type Kind uint8

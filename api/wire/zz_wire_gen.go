@@ -26,13 +26,20 @@ const (
 	OpOccupancyClusters uint16 = 0xf013
 	OpCaptureInfo       uint16 = 0xf014
 	OpFunctionNames     uint16 = 0xf015
-	OpGraphNode         uint16 = 0xf016
-	OpGraphNodeGet      uint16 = 0xf017
-	OpGraphDot          uint16 = 0xf018
-	OpCopyBox           uint16 = 0xf019
-	OpShareExport       uint16 = 0xf01a
-	OpShareImport       uint16 = 0xf01b
-	OpShareEnd          uint16 = 0xf01c
+	OpLinkCreate        uint16 = 0xf016
+	OpLinkData          uint16 = 0xf017
+	OpLinkAdd           uint16 = 0xf018
+	OpLinkComplete      uint16 = 0xf019
+	OpLinkRead          uint16 = 0xf01a
+	OpLinkDestroy       uint16 = 0xf01b
+	OpUserObject        uint16 = 0xf01c
+	OpGraphNode         uint16 = 0xf01d
+	OpGraphNodeGet      uint16 = 0xf01e
+	OpGraphDot          uint16 = 0xf01f
+	OpCopyBox           uint16 = 0xf020
+	OpShareExport       uint16 = 0xf021
+	OpShareImport       uint16 = 0xf022
+	OpShareEnd          uint16 = 0xf023
 )
 
 var opNames = map[uint16]string{
@@ -58,6 +65,13 @@ var opNames = map[uint16]string{
 	OpOccupancyClusters: "occupancy_clusters",
 	OpCaptureInfo:       "capture_info",
 	OpFunctionNames:     "function_names",
+	OpLinkCreate:        "link_create",
+	OpLinkData:          "link_data",
+	OpLinkAdd:           "link_add",
+	OpLinkComplete:      "link_complete",
+	OpLinkRead:          "link_read",
+	OpLinkDestroy:       "link_destroy",
+	OpUserObject:        "user_object",
 	OpGraphNode:         "graph_node",
 	OpGraphNodeGet:      "graph_node_get",
 	OpGraphDot:          "graph_dot",
@@ -160,10 +174,12 @@ type LibraryLoad struct {
 	Hash     [32]uint8
 	JITCount uint32
 	LibCount uint32
+	Flags    uint32
+	Reserved uint32
 }
 
 // SizeLibraryLoad is the size of LibraryLoad in bytes.
-const SizeLibraryLoad = 48
+const SizeLibraryLoad = 56
 
 // ModuleLoad is the payload of OpModuleLoad.
 // answered
@@ -400,6 +416,95 @@ type NameList struct {
 
 // SizeNameList is the size of NameList in bytes.
 const SizeNameList = 8
+
+// LinkCreate is the payload of OpLinkCreate.
+// answered
+// then jit_count*16 bytes
+type LinkCreate struct {
+	Link     uint64
+	JITCount uint32
+	Reserved uint32
+}
+
+// SizeLinkCreate is the size of LinkCreate in bytes.
+const SizeLinkCreate = 16
+
+// LinkData is the payload of OpLinkData.
+// a piece of the next input
+// then bytes
+type LinkData struct {
+	Link  uint64
+	Bytes uint64
+}
+
+// SizeLinkData is the size of LinkData in bytes.
+const SizeLinkData = 16
+
+// LinkAdd is the payload of OpLinkAdd.
+// answered
+// then the name, then jit_count*16 bytes
+// It is answered by LoadInfo.
+type LinkAdd struct {
+	Link      uint64
+	Type      uint32
+	NameBytes uint32
+	JITCount  uint32
+	Reserved  uint32
+}
+
+// SizeLinkAdd is the size of LinkAdd in bytes.
+const SizeLinkAdd = 24
+
+// LinkComplete is the payload of OpLinkComplete.
+// answered
+// It is answered by LinkResult.
+type LinkComplete struct {
+	Link uint64
+}
+
+// SizeLinkComplete is the size of LinkComplete in bytes.
+const SizeLinkComplete = 8
+
+// LinkResult is the payload.
+// then info_bytes, then error_bytes
+type LinkResult struct {
+	Bytes      uint64
+	InfoBytes  uint32
+	ErrorBytes uint32
+}
+
+// SizeLinkResult is the size of LinkResult in bytes.
+const SizeLinkResult = 16
+
+// LinkRead is the payload of OpLinkRead.
+// answered with bytes of the cubin
+type LinkRead struct {
+	Link   uint64
+	Offset uint64
+	Bytes  uint64
+}
+
+// SizeLinkRead is the size of LinkRead in bytes.
+const SizeLinkRead = 24
+
+// LinkDestroy is the payload of OpLinkDestroy.
+type LinkDestroy struct {
+	Link uint64
+}
+
+// SizeLinkDestroy is the size of LinkDestroy in bytes.
+const SizeLinkDestroy = 8
+
+// UserObject is the payload of OpUserObject.
+type UserObject struct {
+	Object       uint64
+	Registration uint64
+	References   uint32
+	Flags        uint32
+}
+
+// SizeUserObject is the size of UserObject in bytes.
+const SizeUserObject = 24
 
 // GraphNode is the payload of OpGraphNode.
 // then deps u64 handles, then deps CUgraphEdgeData of 8 bytes, then tail_bytes

@@ -1034,6 +1034,19 @@ func callCuEventSynchronize(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	return result
 }
 
+func callCuFlushGPUDirectRDMAWrites(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	result := drv.CuFlushGPUDirectRDMAWrites(cuda.CUflushGPUDirectRDMAWritesTarget(v0), cuda.CUflushGPUDirectRDMAWritesScope(v1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
 func callCuFuncGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
 	v1 := r.U64()
@@ -2722,6 +2735,28 @@ func callCuGraphNodeSetEnabled(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	return result
 }
 
+func callCuGraphReleaseUserObject(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindGraph, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real1, ok := real(h, cuda.KindUserObject, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuGraphReleaseUserObject(cuda.CUgraph(real0), cuda.CUuserObject(real1), uint32(v2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
 func callCuGraphRemoveDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	p1, n1 := r.In(8)
@@ -2778,6 +2813,29 @@ func callCuGraphRemoveDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reade
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	result := drv.CuGraphRemoveDependencies_v2(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphNode)(p2), (*cuda.CUgraphEdgeData)(p3), uint64(v4))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuGraphRetainUserObject(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	v3 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindGraph, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real1, ok := real(h, cuda.KindUserObject, v1)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuGraphRetainUserObject(cuda.CUgraph(real0), cuda.CUuserObject(real1), uint32(v2), uint32(v3))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}
@@ -3038,6 +3096,58 @@ func callCuLibraryUnload(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 		return result
 	}
 	h.Delete(cuda.KindLibrary, v0)
+	return result
+}
+
+func callCuLogsCurrent(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	n0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	p0 := w.Out(r, n0, 4)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuLogsCurrent((*cuda.CUlogIterator)(p0), uint32(v1))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	return result
+}
+
+func callCuLogsDumpToMemory(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	p0, n0 := r.In(4)
+	n1 := r.U64()
+	p2, n2 := r.In(8)
+	v3 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	r.Need(n0, 1)
+	r.Need(n1, count(p2, 8))
+	r.Need(n2, 1)
+	if r.Err() != nil {
+		return 0
+	}
+	out0 := w.Out(r, n0, 4)
+	p1 := w.Out(r, n1, 1)
+	out2 := w.Out(r, n2, 8)
+	if r.Err() != nil {
+		return 0
+	}
+	result := drv.CuLogsDumpToMemory((*cuda.CUlogIterator)(p0), p1, (*uint64)(p2), uint32(v3))
+	if result != cuda.CUDA_SUCCESS {
+		w.Reset()
+		return result
+	}
+	codec.Copy(out0, p0, n0, 4)
+	codec.Copy(out2, p2, n2, 8)
 	return result
 }
 
@@ -6426,6 +6536,40 @@ func callCuTexRefSetMipmappedArray(drv cuda.Driver, h Handles, r *codec.Reader, 
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	result := drv.CuTexRefSetMipmappedArray(cuda.CUtexref(real0), cuda.CUmipmappedArray(real1), uint32(v2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuUserObjectRelease(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindUserObject, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuUserObjectRelease(cuda.CUuserObject(real0), uint32(v1))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
+func callCuUserObjectRetain(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindUserObject, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuUserObjectRetain(cuda.CUuserObject(real0), uint32(v1))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}

@@ -55,6 +55,7 @@ var methods = [...]method{
 	cuda.OpCuEventRecord:                                        callCuEventRecord,
 	cuda.OpCuEventRecordWithFlags:                               callCuEventRecordWithFlags,
 	cuda.OpCuEventSynchronize:                                   callCuEventSynchronize,
+	cuda.OpCuFlushGPUDirectRDMAWrites:                           callCuFlushGPUDirectRDMAWrites,
 	cuda.OpCuFuncGetAttribute:                                   callCuFuncGetAttribute,
 	cuda.OpCuFuncGetModule:                                      callCuFuncGetModule,
 	cuda.OpCuFuncIsLoaded:                                       callCuFuncIsLoaded,
@@ -114,8 +115,10 @@ var methods = [...]method{
 	cuda.OpCuGraphNodeGetEnabled:                                callCuGraphNodeGetEnabled,
 	cuda.OpCuGraphNodeGetType:                                   callCuGraphNodeGetType,
 	cuda.OpCuGraphNodeSetEnabled:                                callCuGraphNodeSetEnabled,
+	cuda.OpCuGraphReleaseUserObject:                             callCuGraphReleaseUserObject,
 	cuda.OpCuGraphRemoveDependencies:                            callCuGraphRemoveDependencies,
 	cuda.OpCuGraphRemoveDependencies_v2:                         callCuGraphRemoveDependencies_v2,
+	cuda.OpCuGraphRetainUserObject:                              callCuGraphRetainUserObject,
 	cuda.OpCuGraphUpload:                                        callCuGraphUpload,
 	cuda.OpCuIpcCloseMemHandle:                                  callCuIpcCloseMemHandle,
 	cuda.OpCuIpcGetEventHandle:                                  callCuIpcGetEventHandle,
@@ -128,6 +131,8 @@ var methods = [...]method{
 	cuda.OpCuKernelSetCacheConfig:                               callCuKernelSetCacheConfig,
 	cuda.OpCuLibraryGetModule:                                   callCuLibraryGetModule,
 	cuda.OpCuLibraryUnload:                                      callCuLibraryUnload,
+	cuda.OpCuLogsCurrent:                                        callCuLogsCurrent,
+	cuda.OpCuLogsDumpToMemory:                                   callCuLogsDumpToMemory,
 	cuda.OpCuMemAddressFree:                                     callCuMemAddressFree,
 	cuda.OpCuMemAddressReserve:                                  callCuMemAddressReserve,
 	cuda.OpCuMemAllocAsync:                                      callCuMemAllocAsync,
@@ -274,6 +279,8 @@ var methods = [...]method{
 	cuda.OpCuTexRefSetMipmapLevelBias:                           callCuTexRefSetMipmapLevelBias,
 	cuda.OpCuTexRefSetMipmapLevelClamp:                          callCuTexRefSetMipmapLevelClamp,
 	cuda.OpCuTexRefSetMipmappedArray:                            callCuTexRefSetMipmappedArray,
+	cuda.OpCuUserObjectRelease:                                  callCuUserObjectRelease,
+	cuda.OpCuUserObjectRetain:                                   callCuUserObjectRetain,
 }
 
 var asyncErrors = [...]bool{

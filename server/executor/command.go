@@ -43,6 +43,13 @@ var wireOps = [...]handler{
 	wire.OpOccupancyClusters - firstWire: (*Session).occupancyClusters,
 	wire.OpCaptureInfo - firstWire:       (*Session).captureInfo,
 	wire.OpFunctionNames - firstWire:     (*Session).functionNames,
+	wire.OpLinkCreate - firstWire:        (*Session).linkCreate,
+	wire.OpLinkData - firstWire:          (*Session).linkData,
+	wire.OpLinkAdd - firstWire:           (*Session).linkAdd,
+	wire.OpLinkComplete - firstWire:      (*Session).linkComplete,
+	wire.OpLinkRead - firstWire:          (*Session).linkRead,
+	wire.OpLinkDestroy - firstWire:       (*Session).linkDestroy,
+	wire.OpUserObject - firstWire:        (*Session).userObject,
 	wire.OpGraphNode - firstWire:         (*Session).graphNode,
 	wire.OpGraphNodeGet - firstWire:      (*Session).graphNodeGet,
 	wire.OpGraphDot - firstWire:          (*Session).graphDot,
@@ -67,7 +74,9 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuEventRecord:               (*Session).recordClientEvent,
 	cuda.OpCuEventRecordWithFlags:      (*Session).recordClientEvent,
 	cuda.OpCuEventSynchronize:          (*Session).eventSynchronize,
+	cuda.OpCuGraphDestroy:              (*Session).releaseObjects,
 	cuda.OpCuGraphExecDestroy:          (*Session).graphExecDestroy,
+	cuda.OpCuGraphReleaseUserObject:    (*Session).releaseObjects,
 	cuda.OpCuStreamBeginCapture:        (*Session).beginCapture,
 	cuda.OpCuStreamBeginCapture_v2:     (*Session).beginCaptureV2,
 	cuda.OpCuStreamBeginCaptureToGraph: (*Session).beginCaptureToGraph,
@@ -78,6 +87,7 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuStreamEndCapture:          (*Session).endCapture,
 	cuda.OpCuStreamQuery:               (*Session).streamQuery,
 	cuda.OpCuStreamSynchronize:         (*Session).streamSynchronize,
+	cuda.OpCuUserObjectRelease:         (*Session).releaseObjects,
 }
 
 // serverTable is serverOps by number.

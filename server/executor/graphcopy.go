@@ -203,5 +203,5 @@ func (s *Session) graphExecDestroy(c *command) (cuda.CUresult, error) {
 	if len(s.nodeBuffers) > 0 {
 		delete(s.nodeBuffers, s.args(c).U64())
 	}
-	return s.general(c)
+	return s.releaseObjects(c)
 }

@@ -16,6 +16,7 @@ const (
 	jitLogBytes    = 16 << 10
 	maxLoadOptions = 64
 	attributeCount = 16 // of wire.FuncInfo
+	loadEager      = 1  // wire.ModuleLoad.Flags, wire.LibraryLoad.Flags
 )
 
 // Kinds of wire.GetFunction, wire.GetGlobal and wire.FunctionNames.
@@ -143,6 +144,12 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 		s.log.Info("the driver refused a library", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
 	}
+	if p.Flags&loadEager != 0 {
+		if r := s.loadLibraryKernels(*lib); r != cuda.CUDA_SUCCESS {
+			s.gpu.CuLibraryUnload(*lib)
+			return r, nil
+		}
+	}
 	s.scanned[p.Library] = s.scanImage(p.Hash)
 	return r, s.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
 }
@@ -192,6 +199,12 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		s.log.Info("the driver refused a module", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
+	}
+	if p.Flags&loadEager != 0 {
+		if r := s.loadModuleFunctions(*mod); r != cuda.CUDA_SUCCESS {
+			s.gpu.CuModuleUnload(*mod)
+			return r, nil
+		}
 	}
 	s.scanned[p.Module] = s.scanImage(p.Hash)
 	return r, s.table.New(cuda.KindModule, p.Module, uint64(*mod), s.entered.handle)

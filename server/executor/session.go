@@ -93,7 +93,8 @@ type Session struct {
 	images      map[modcache.Hash]*modcache.Image
 	scans       map[modcache.Hash]*scan
 	scanned     map[uint64]*scan // by module and library
-	suspects    []*scan          // images of kernels that were launched and may have printed
+	links       map[uint64]*link
+	suspects    []*scan // images of kernels that were launched and may have printed
 	threads     map[uint32]*thread
 	captures    map[cuda.CUstream]capture
 	barrier     barrier
@@ -119,6 +120,8 @@ type Session struct {
 	calls     atomic.Uint64
 	bye       bool
 
+	destructors atomic.Int32 // of user objects, running
+
 	stopped   chan struct{}
 	stopOnce  sync.Once
 	noSupport map[uint16]bool // operations logged as not supported
@@ -143,7 +146,7 @@ func New(cfg Config) (*Session, error) {
 		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
 		side: newSide(), stripes: newStripes(), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
-		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), threads: make(map[uint32]*thread),
+		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),

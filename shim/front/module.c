@@ -2,6 +2,7 @@
 /* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for launches (parameter layout,
  * attributes) comes with it once and is kept. */
 #include "front.h"
+#include "jit.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,69 +19,6 @@ static scuda_lock_t lock;  /* guards the lists; never held across a call to the 
 
 /* ---- loading ---- */
 
-struct jit { uint32_t count; const int32_t *options; void **values; };
-struct pair { uint64_t option, value; };
-enum { PAIRS_MAX = 64 };
-
-/* The options that travel: values, and the sizes of the log buffers. Host addresses of variables mean nothing to the server. */
-static int32_t jit_pairs(const struct jit *jit, struct pair *pairs, uint32_t *count, uint32_t i) {
-  *count = 0;
-  if (jit->count > PAIRS_MAX || (jit->count && (!jit->options || !jit->values))) return CUDA_ERROR_INVALID_VALUE;
-  for (uint32_t n = 0; n < jit->count; n++) {
-    int32_t option = jit->options[n];
-    uint64_t value = (uint64_t)(uintptr_t)jit->values[n];
-    switch (option) {
-    case CU_JIT_WALL_TIME:
-    case CU_JIT_INFO_LOG_BUFFER:
-    case CU_JIT_ERROR_LOG_BUFFER:
-    case CU_JIT_GLOBAL_SYMBOL_NAMES:
-    case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
-    case CU_JIT_REFERENCED_KERNEL_NAMES:
-    case CU_JIT_REFERENCED_VARIABLE_NAMES:
-      continue;
-    case CU_JIT_GLOBAL_SYMBOL_COUNT:
-      if ((uint32_t)value) return scuda_unsupported(i, "host variables that kernels use (__cudaRegisterHostVar)");
-      continue;
-    case CU_JIT_REFERENCED_KERNEL_COUNT:
-    case CU_JIT_REFERENCED_VARIABLE_COUNT:
-      if ((uint32_t)value) return scuda_unsupported(i, "lists of referenced symbols");
-      continue;
-    default:
-      pairs[(*count)++] = (struct pair){(uint64_t)(uint32_t)option, value};
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
-/* Gives the program the compiler's log: text into its buffer, and the length into the size option's value. */
-static void jit_log(const struct jit *jit, int32_t buffer_option, int32_t size_option, const char *text, uint32_t bytes) {
-  char *buffer = NULL;
-  void **size = NULL;
-  for (uint32_t n = 0; n < jit->count; n++) {
-    if (jit->options[n] == buffer_option) buffer = jit->values[n];
-    if (jit->options[n] == size_option) size = &jit->values[n];
-  }
-  if (!size) return;
-  uint64_t cap = (uint32_t)(uintptr_t)*size, n = bytes < cap ? bytes : cap;
-  if (buffer && cap) {
-    memcpy(buffer, text, n);
-    buffer[n < cap ? n : cap - 1] = 0;
-  }
-  *size = (void *)(uintptr_t)n;
-}
-
-static void jit_report(const struct jit *jit, const uint8_t *reply, uint32_t len) {
-  struct wire_load_info info;
-  if (len < sizeof info) return;
-  memcpy(&info, reply, sizeof info);
-  uint64_t room = len - sizeof info;
-  if (info.info_bytes > room || info.error_bytes > room - info.info_bytes) return;
-  const char *text = (const char *)reply + sizeof info;
-  jit_log(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, text, info.info_bytes);
-  jit_log(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, text + info.info_bytes, info.error_bytes);
-  if (info.error_bytes) scuda_log(SCUDA_DEBUG, "just-in-time compiler: %.*s", (int)info.error_bytes, text + info.info_bytes);
-}
-
 static int32_t image_hash(const void *image, uint64_t bytes, uint8_t hash[32]) {
   char why[512] = "";
   int32_t device = scuda_current_device();
@@ -89,12 +27,18 @@ static int32_t image_hash(const void *image, uint64_t bytes, uint8_t hash[32]) {
   return r;
 }
 
-static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct jit *jit, uint32_t i) {
-  struct pair pairs[PAIRS_MAX];
+/* CUDA_MODULE_LOADING: functions are loaded with their module instead of at their first use. */
+static uint32_t eager(void) {
+  const char *mode = getenv("CUDA_MODULE_LOADING");
+  return mode && !strcmp(mode, "EAGER");
+}
+
+static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit, uint32_t i) {
+  struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   uint32_t pair_count;
   if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
   if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return CUDA_ERROR_INVALID_CONTEXT;
-  int32_t r = jit_pairs(jit, pairs, &pair_count, i);
+  int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, i);
   uint8_t hash[32];
   if (!r) r = image_hash(image, bytes, hash);
   if (r) return r;
@@ -108,13 +52,13 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   r = CUDA_ERROR_OUT_OF_MEMORY;
   if (!reply) goto fail;
   if (kind == KIND_CUmodule) {
-    struct wire_module_load w = {.module = handle, .jit_count = pair_count};
+    struct wire_module_load w = {.module = handle, .jit_count = pair_count, .flags = eager()};
     memcpy(w.hash, hash, 32);
     if ((r = scuda_begin(&c, OP_MODULE_LOAD, SCUDA_ANSWER, sizeof w + pair_bytes))) goto fail;
     memcpy(c.payload, &w, sizeof w);
     memcpy(c.payload + sizeof w, pairs, pair_bytes);
   } else {
-    struct wire_library_load w = {.library = handle, .jit_count = pair_count};
+    struct wire_library_load w = {.library = handle, .jit_count = pair_count, .flags = eager()};
     memcpy(w.hash, hash, 32);
     if ((r = scuda_begin(&c, OP_LIBRARY_LOAD, SCUDA_ANSWER, sizeof w + pair_bytes))) goto fail;
     memcpy(c.payload, &w, sizeof w);
@@ -122,7 +66,7 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   }
   uint32_t len = 0;
   r = scuda_call(&c, reply, REPLY_MAX, &len);
-  if (jit->count) jit_report(jit, reply, len);
+  scuda_jit_report(jit, reply, len);
   if (r) goto fail;
   free(reply);
   struct scuda_slot *s = scuda_slot(handle);
@@ -137,7 +81,7 @@ fail:
   return r;
 }
 
-static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct jit *jit, uint32_t i) {
+static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct scuda_jit *jit, uint32_t i) {
   if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
@@ -159,7 +103,7 @@ static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const s
   return r;
 }
 
-static const struct jit no_options;
+static const struct scuda_jit no_options;
 
 int32_t scuda_hand_cuModuleLoad(uint64_t *module, const char *path) { return load_file(module, KIND_CUmodule, path, &no_options, I_cuModuleLoad); }
 int32_t scuda_hand_cuModuleLoadData(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadData); }
@@ -167,7 +111,7 @@ int32_t scuda_hand_cuModuleLoadFatBinary(uint64_t *module, const void *image) {
   return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadFatBinary);
 }
 int32_t scuda_hand_cuModuleLoadDataEx(uint64_t *module, const void *image, uint32_t count, int32_t *options, void **values) {
-  struct jit jit = {count, options, values};
+  struct scuda_jit jit = {count, options, values};
   return load(module, KIND_CUmodule, image, 0, &jit, I_cuModuleLoadDataEx);
 }
 int32_t scuda_load_wrapper(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadFatBinary); }
@@ -191,14 +135,14 @@ static int32_t library_options(const int32_t *options, void **values, uint32_t c
 
 int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
                                      void **values, uint32_t count) {
-  struct jit jit = {jit_count, jit_options, jit_values};
+  struct scuda_jit jit = {jit_count, jit_options, jit_values};
   int32_t r = library_options(options, values, count, I_cuLibraryLoadData);
   return r ? r : load(library, KIND_CUlibrary, code, 0, &jit, I_cuLibraryLoadData);
 }
 
 int32_t scuda_hand_cuLibraryLoadFromFile(uint64_t *library, const char *path, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
                                          void **values, uint32_t count) {
-  struct jit jit = {jit_count, jit_options, jit_values};
+  struct scuda_jit jit = {jit_count, jit_options, jit_values};
   int32_t r = library_options(options, values, count, I_cuLibraryLoadFromFile);
   return r ? r : load_file(library, KIND_CUlibrary, path, &jit, I_cuLibraryLoadFromFile);
 }
@@ -451,6 +395,12 @@ int32_t scuda_hand_cuLibraryGetGlobal(uint64_t *address, uint64_t *bytes, uint64
 
 int32_t scuda_hand_cuModuleGetLoadingMode(int32_t *mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  *mode = CU_MODULE_LAZY_LOADING;
+  *mode = eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
+}
+
+/* Tables of host functions are refused when a library is loaded, so no library has a unified function. */
+int32_t scuda_hand_cuLibraryGetUnifiedFunction(void **function, uint64_t library, const char *symbol) {
+  if (!function || !symbol) return CUDA_ERROR_INVALID_VALUE;
+  return scuda_slot_of(library, KIND_CUlibrary) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
 }

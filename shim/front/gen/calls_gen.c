@@ -1124,6 +1124,22 @@ int32_t scuda_wire_cuEventSynchronize(uint64_t hEvent, uint32_t how) {
   return r;
 }
 
+int32_t scuda_wire_cuFlushGPUDirectRDMAWrites(int32_t target, int32_t scope, uint32_t how) {
+  int32_t r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuFlushGPUDirectRDMAWrites, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)(int64_t)target);
+  p = scuda_put64(p, (uint64_t)(int64_t)scope);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
 int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc, uint32_t how) {
   int32_t r;
   if (!pi) return CUDA_ERROR_INVALID_VALUE;
@@ -2751,6 +2767,25 @@ int32_t scuda_wire_cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, ui
   return r;
 }
 
+int32_t scuda_wire_cuGraphReleaseUserObject(uint64_t graph, uint64_t object, uint32_t count, uint32_t how) {
+  int32_t r;
+  if (graph && (r = scuda_check(graph, KIND_CUgraph))) return r;
+  if (object && (r = scuda_check(object, KIND_CUuserObject))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuGraphReleaseUserObject, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)graph);
+  p = scuda_put64(p, (uint64_t)object);
+  p = scuda_put64(p, (uint64_t)count);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
 int32_t scuda_wire_cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies, uint32_t how) {
   int32_t r;
   if (hGraph && (r = scuda_check(hGraph, KIND_CUgraph))) return r;
@@ -2795,6 +2830,26 @@ int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t 
   p = scuda_put_bytes(p, to, n_to, 8);
   p = scuda_put_bytes(p, edgeData, n_edgeData, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuGraphRetainUserObject(uint64_t graph, uint64_t object, uint32_t count, uint32_t flags, uint32_t how) {
+  int32_t r;
+  if (graph && (r = scuda_check(graph, KIND_CUgraph))) return r;
+  if (object && (r = scuda_check(object, KIND_CUuserObject))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuGraphRetainUserObject, how, 32);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)graph);
+  p = scuda_put64(p, (uint64_t)object);
+  p = scuda_put64(p, (uint64_t)count);
+  p = scuda_put64(p, (uint64_t)flags);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
   return r;
@@ -3072,6 +3127,63 @@ int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t how) {
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
   if (!r) scuda_slot_free(library);
+  return r;
+}
+
+int32_t scuda_wire_cuLogsCurrent(uint32_t *iterator_out, uint32_t flags, uint32_t how) {
+  int32_t r;
+  if (!iterator_out) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_iterator_out = iterator_out ? 1 : 0;
+  if (n_iterator_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuLogsCurrent, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, n_iterator_out);
+  p = scuda_put64(p, (uint64_t)flags);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_iterator_out * 4));
+  if (!r) {
+    scuda_get(&reply, iterator_out, n_iterator_out, 4);
+    if (reply.bad) r = scuda_bad_reply("cuLogsCurrent");
+  }
+  scuda_reply_done(&reply);
+  return r;
+}
+
+int32_t scuda_wire_cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags, uint32_t how) {
+  int32_t r;
+  uint64_t n_iterator = iterator ? 1 : 0;
+  if (n_iterator > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_buffer = buffer ? (size ? (uint64_t)*size : 0) : 0;
+  if (n_buffer > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t n_size = size ? 1 : 0;
+  if (n_size > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuLogsDumpToMemory, how, 32 + scuda_pad(n_iterator * 4) + scuda_pad(n_size * 8));
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put_bytes(p, iterator, n_iterator, 4);
+  p = scuda_put64(p, n_buffer);
+  p = scuda_put_bytes(p, size, n_size, 8);
+  p = scuda_put64(p, (uint64_t)flags);
+  (void)p;
+  struct scuda_reply reply;
+  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_iterator * 4) + 8 + scuda_pad(n_buffer * 1) + 8 + scuda_pad(n_size * 8));
+  if (!r) {
+    scuda_get(&reply, iterator, n_iterator, 4);
+    scuda_get(&reply, buffer, n_buffer, 1);
+    scuda_get(&reply, size, n_size, 8);
+    if (reply.bad) r = scuda_bad_reply("cuLogsDumpToMemory");
+  }
+  scuda_reply_done(&reply);
   return r;
 }
 
@@ -6496,6 +6608,40 @@ int32_t scuda_wire_cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmapp
   p = scuda_put64(p, (uint64_t)hTexRef);
   p = scuda_put64(p, (uint64_t)hMipmappedArray);
   p = scuda_put64(p, (uint64_t)Flags);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuUserObjectRelease(uint64_t object, uint32_t count, uint32_t how) {
+  int32_t r;
+  if (object && (r = scuda_check(object, KIND_CUuserObject))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuUserObjectRelease, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)object);
+  p = scuda_put64(p, (uint64_t)count);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
+int32_t scuda_wire_cuUserObjectRetain(uint64_t object, uint32_t count, uint32_t how) {
+  int32_t r;
+  if (object && (r = scuda_check(object, KIND_CUuserObject))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuUserObjectRetain, how, 16);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)object);
+  p = scuda_put64(p, (uint64_t)count);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
   return r;

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d"
+#define SCUDA_DIGEST "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -806,13 +806,16 @@ enum {
   OP_cuEventRecord = 118,
   OP_cuEventRecordWithFlags = 119,
   OP_cuEventSynchronize = 120,
+  OP_cuFlushGPUDirectRDMAWrites = 123,
   OP_cuFuncGetAttribute = 124,
   OP_cuFuncGetModule = 125,
   OP_cuFuncIsLoaded = 128,
   OP_cuFuncLoad = 129,
   OP_cuFuncSetAttribute = 130,
+  OP_cuFuncSetBlockShape = 131,
   OP_cuFuncSetCacheConfig = 132,
   OP_cuFuncSetSharedMemConfig = 133,
+  OP_cuFuncSetSharedSize = 134,
   OP_cuGraphAddChildGraphNode = 155,
   OP_cuGraphAddDependencies = 156,
   OP_cuGraphAddDependencies_v2 = 157,
@@ -885,8 +888,10 @@ enum {
   OP_cuGraphNodeGetType = 235,
   OP_cuGraphNodeSetEnabled = 236,
   OP_cuGraphNodeSetParams = 237,
+  OP_cuGraphReleaseUserObject = 238,
   OP_cuGraphRemoveDependencies = 239,
   OP_cuGraphRemoveDependencies_v2 = 240,
+  OP_cuGraphRetainUserObject = 241,
   OP_cuGraphUpload = 242,
   OP_cuInit = 267,
   OP_cuIpcCloseMemHandle = 268,
@@ -899,7 +904,10 @@ enum {
   OP_cuKernelGetFunction = 275,
   OP_cuKernelSetAttribute = 279,
   OP_cuKernelSetCacheConfig = 280,
+  OP_cuLaunch = 281,
   OP_cuLaunchCooperativeKernel = 282,
+  OP_cuLaunchGrid = 284,
+  OP_cuLaunchGridAsync = 285,
   OP_cuLaunchHostFunc = 286,
   OP_cuLaunchKernel = 287,
   OP_cuLaunchKernelEx = 288,
@@ -911,6 +919,17 @@ enum {
   OP_cuLibraryLoadData = 296,
   OP_cuLibraryLoadFromFile = 297,
   OP_cuLibraryUnload = 298,
+  OP_cuLinkAddData = 299,
+  OP_cuLinkAddData_v2 = 300,
+  OP_cuLinkAddFile = 301,
+  OP_cuLinkAddFile_v2 = 302,
+  OP_cuLinkComplete = 303,
+  OP_cuLinkCreate = 304,
+  OP_cuLinkCreate_v2 = 305,
+  OP_cuLinkDestroy = 306,
+  OP_cuLogsCurrent = 307,
+  OP_cuLogsDumpToFile = 308,
+  OP_cuLogsDumpToMemory = 309,
   OP_cuMemAddressFree = 312,
   OP_cuMemAddressReserve = 313,
   OP_cuMemAllocAsync = 317,
@@ -1018,6 +1037,10 @@ enum {
   OP_cuOccupancyMaxPotentialBlockSize = 469,
   OP_cuOccupancyMaxPotentialBlockSizeWithFlags = 470,
   OP_cuOccupancyMaxPotentialClusterSize = 471,
+  OP_cuParamSetSize = 472,
+  OP_cuParamSetf = 474,
+  OP_cuParamSeti = 475,
+  OP_cuParamSetv = 476,
   OP_cuPointerGetAttribute = 477,
   OP_cuPointerGetAttributes = 478,
   OP_cuPointerSetAttribute = 479,
@@ -1101,6 +1124,9 @@ enum {
   OP_cuTexRefSetMipmapLevelClamp = 566,
   OP_cuTexRefSetMipmappedArray = 567,
   OP_cuThreadExchangeStreamCaptureMode = 568,
+  OP_cuUserObjectCreate = 569,
+  OP_cuUserObjectRelease = 570,
+  OP_cuUserObjectRetain = 571,
 };
 
 /* constants of the API */
@@ -2048,7 +2074,9 @@ int32_t scuda_hand_cuFuncGetName(void **name, uint64_t hfunc);
 int32_t scuda_hand_cuFuncGetParamInfo(uint64_t func, uint64_t paramIndex, uint64_t *paramOffset, uint64_t *paramSize);
 int scuda_pre_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t value, int32_t *r);
 void scuda_post_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t value);
+int32_t scuda_hand_cuFuncSetBlockShape(uint64_t hfunc, int32_t x, int32_t y, int32_t z);
 void scuda_post_cuFuncSetCacheConfig(uint64_t hfunc, int32_t config);
+int32_t scuda_hand_cuFuncSetSharedSize(uint64_t hfunc, uint32_t bytes);
 int32_t scuda_hand_cuGetErrorName(int32_t error, void **pStr);
 int32_t scuda_hand_cuGetErrorString(int32_t error, void **pStr);
 int32_t scuda_hand_cuGetExportTable(void **ppExportTable, const void *pExportTableId);
@@ -2102,7 +2130,10 @@ int32_t scuda_hand_cuKernelGetName(void **name, uint64_t hfunc);
 int32_t scuda_hand_cuKernelGetParamInfo(uint64_t kernel, uint64_t paramIndex, uint64_t *paramOffset, uint64_t *paramSize);
 int scuda_pre_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev, int32_t *r);
 void scuda_post_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev);
+int32_t scuda_hand_cuLaunch(uint64_t f);
 int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, uint32_t ptds);
+int32_t scuda_hand_cuLaunchGrid(uint64_t f, int32_t grid_width, int32_t grid_height);
+int32_t scuda_hand_cuLaunchGridAsync(uint64_t f, int32_t grid_width, int32_t grid_height, uint64_t hStream);
 int32_t scuda_hand_cuLaunchHostFunc(uint64_t hStream, void *fn, void *userData, uint32_t ptds);
 int32_t scuda_hand_cuLaunchKernel(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, void **extra, uint32_t ptds);
 int32_t scuda_hand_cuLaunchKernelEx(const void *config, uint64_t f, void **kernelParams, void **extra, uint32_t ptds);
@@ -2111,9 +2142,19 @@ int32_t scuda_hand_cuLibraryGetGlobal(uint64_t *dptr, uint64_t *bytes, uint64_t 
 int32_t scuda_hand_cuLibraryGetKernel(uint64_t *pKernel, uint64_t library, const char *name);
 int32_t scuda_hand_cuLibraryGetKernelCount(uint32_t *count, uint64_t lib);
 int32_t scuda_hand_cuLibraryGetModule(uint64_t *pMod, uint64_t library);
+int32_t scuda_hand_cuLibraryGetUnifiedFunction(void **fptr, uint64_t library, const char *symbol);
 int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions);
 int32_t scuda_hand_cuLibraryLoadFromFile(uint64_t *library, const char *fileName, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions);
 int32_t scuda_hand_cuLibraryUnload(uint64_t library);
+int32_t scuda_hand_cuLinkAddData(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues);
+int32_t scuda_hand_cuLinkAddData_v2(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues);
+int32_t scuda_hand_cuLinkAddFile(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues);
+int32_t scuda_hand_cuLinkAddFile_v2(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues);
+int32_t scuda_hand_cuLinkComplete(uint64_t state, void **cubinOut, uint64_t *sizeOut);
+int32_t scuda_hand_cuLinkCreate(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut);
+int32_t scuda_hand_cuLinkCreate_v2(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut);
+int32_t scuda_hand_cuLinkDestroy(uint64_t state);
+int32_t scuda_hand_cuLogsDumpToFile(uint32_t *iterator, const char *pathToFile, uint32_t flags);
 void scuda_post_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream);
 void scuda_post_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream);
 int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
@@ -2197,6 +2238,10 @@ int32_t scuda_hand_cuOccupancyMaxActiveClusters(int32_t *numClusters, uint64_t f
 int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit);
 int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit, uint32_t flags);
 int32_t scuda_hand_cuOccupancyMaxPotentialClusterSize(int32_t *clusterSize, uint64_t func, const void *config);
+int32_t scuda_hand_cuParamSetSize(uint64_t hfunc, uint32_t numbytes);
+int32_t scuda_hand_cuParamSetf(uint64_t hfunc, int32_t offset, float value);
+int32_t scuda_hand_cuParamSeti(uint64_t hfunc, int32_t offset, uint32_t value);
+int32_t scuda_hand_cuParamSetv(uint64_t hfunc, int32_t offset, void *ptr, uint32_t numbytes);
 int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t ptr);
 int32_t scuda_hand_cuPointerGetAttributes(uint32_t numAttributes, int32_t *attributes, void **data, uint64_t ptr);
 int32_t scuda_hand_cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags, uint32_t ptds);
@@ -2213,6 +2258,7 @@ int scuda_pre_cuStreamQuery(uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamSynchronize(uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode);
+int32_t scuda_hand_cuUserObjectCreate(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags);
 
 /* generated encodings; flags: SCUDA_PTDS, SCUDA_ANSWER */
 int32_t scuda_wire_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray, uint32_t how);
@@ -2265,6 +2311,7 @@ int32_t scuda_wire_cuEventQuery(uint64_t hEvent, uint32_t how);
 int32_t scuda_wire_cuEventRecord(uint64_t hEvent, uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuEventSynchronize(uint64_t hEvent, uint32_t how);
+int32_t scuda_wire_cuFlushGPUDirectRDMAWrites(int32_t target, int32_t scope, uint32_t how);
 int32_t scuda_wire_cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc, uint32_t how);
 int32_t scuda_wire_cuFuncGetModule(uint64_t *hmod, uint64_t hfunc, uint32_t how);
 int32_t scuda_wire_cuFuncIsLoaded(int32_t *state, uint64_t function, uint32_t how);
@@ -2324,8 +2371,10 @@ int32_t scuda_wire_cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dep
 int32_t scuda_wire_cuGraphNodeGetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t *isEnabled, uint32_t how);
 int32_t scuda_wire_cuGraphNodeGetType(uint64_t hNode, int32_t *type, uint32_t how);
 int32_t scuda_wire_cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t isEnabled, uint32_t how);
+int32_t scuda_wire_cuGraphReleaseUserObject(uint64_t graph, uint64_t object, uint32_t count, uint32_t how);
 int32_t scuda_wire_cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies, uint32_t how);
 int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies, uint32_t how);
+int32_t scuda_wire_cuGraphRetainUserObject(uint64_t graph, uint64_t object, uint32_t count, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuGraphUpload(uint64_t hGraph, uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuIpcCloseMemHandle(uint64_t dptr, uint32_t how);
 int32_t scuda_wire_cuIpcGetEventHandle(void *pHandle, uint64_t event, uint32_t how);
@@ -2338,6 +2387,8 @@ int32_t scuda_wire_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t ke
 int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32_t dev, uint32_t how);
 int32_t scuda_wire_cuLibraryGetModule(uint64_t *pMod, uint64_t library, uint32_t how);
 int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t how);
+int32_t scuda_wire_cuLogsCurrent(uint32_t *iterator_out, uint32_t flags, uint32_t how);
+int32_t scuda_wire_cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t how);
 int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags, uint32_t how);
 int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream, uint32_t how);
@@ -2484,4 +2535,6 @@ int32_t scuda_wire_cuTexRefSetMipmapFilterMode(uint64_t hTexRef, int32_t fm, uin
 int32_t scuda_wire_cuTexRefSetMipmapLevelBias(uint64_t hTexRef, float bias, uint32_t how);
 int32_t scuda_wire_cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp, uint32_t how);
 int32_t scuda_wire_cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags, uint32_t how);
+int32_t scuda_wire_cuUserObjectRelease(uint64_t object, uint32_t count, uint32_t how);
+int32_t scuda_wire_cuUserObjectRetain(uint64_t object, uint32_t count, uint32_t how);
 #endif

@@ -629,7 +629,7 @@ SCUDA_EXPORT int32_t cuDeviceRegisterAsyncNotification(int32_t device, void *cal
   (void)callbackFunc;
   (void)userData;
   (void)callback;
-  return scuda_missing(I_cuDeviceRegisterAsyncNotification);
+  return scuda_unsupported(I_cuDeviceRegisterAsyncNotification, "the driver calls back when it takes device memory away from a process, which it does only on Windows");
 }
 
 SCUDA_EXPORT int32_t cuDeviceSetGraphMemAttribute(int32_t device, int32_t attr, void *value) {
@@ -662,7 +662,7 @@ SCUDA_EXPORT int32_t cuDeviceUnregisterAsyncNotification(int32_t device, uint64_
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, uint64_t callback))scuda_divert(I_cuDeviceUnregisterAsyncNotification))(device, callback);
   (void)device;
   (void)callback;
-  return scuda_missing(I_cuDeviceUnregisterAsyncNotification);
+  return scuda_unsupported(I_cuDeviceUnregisterAsyncNotification, "the driver calls back when it takes device memory away from a process, which it does only on Windows");
 }
 
 SCUDA_EXPORT int32_t cuDriverGetVersion(int32_t *driverVersion) {
@@ -889,9 +889,9 @@ SCUDA_EXPORT int32_t cuExternalMemoryGetMappedMipmappedArray(uint64_t *mipmap, u
 
 SCUDA_EXPORT int32_t cuFlushGPUDirectRDMAWrites(int32_t target, int32_t scope) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t target, int32_t scope))scuda_divert(I_cuFlushGPUDirectRDMAWrites))(target, scope);
-  (void)target;
-  (void)scope;
-  return scuda_missing(I_cuFlushGPUDirectRDMAWrites);
+  int32_t r;
+  r = scuda_wire_cuFlushGPUDirectRDMAWrites(target, scope, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc) {
@@ -940,11 +940,7 @@ SCUDA_EXPORT int32_t cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t 
 
 SCUDA_EXPORT int32_t cuFuncSetBlockShape(uint64_t hfunc, int32_t x, int32_t y, int32_t z) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t x, int32_t y, int32_t z))scuda_divert(I_cuFuncSetBlockShape))(hfunc, x, y, z);
-  (void)hfunc;
-  (void)x;
-  (void)y;
-  (void)z;
-  return scuda_unsupported(I_cuFuncSetBlockShape, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuFuncSetBlockShape(hfunc, x, y, z);
 }
 
 SCUDA_EXPORT int32_t cuFuncSetCacheConfig(uint64_t hfunc, int32_t config) {
@@ -964,9 +960,7 @@ SCUDA_EXPORT int32_t cuFuncSetSharedMemConfig(uint64_t hfunc, int32_t config) {
 
 SCUDA_EXPORT int32_t cuFuncSetSharedSize(uint64_t hfunc, uint32_t bytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, uint32_t bytes))scuda_divert(I_cuFuncSetSharedSize))(hfunc, bytes);
-  (void)hfunc;
-  (void)bytes;
-  return scuda_unsupported(I_cuFuncSetSharedSize, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuFuncSetSharedSize(hfunc, bytes);
 }
 
 SCUDA_EXPORT int32_t cuGLCtxCreate(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1760,10 +1754,9 @@ SCUDA_EXPORT int32_t cuGraphNodeSetParams(uint64_t hNode, void *nodeParams) {
 
 SCUDA_EXPORT int32_t cuGraphReleaseUserObject(uint64_t graph, uint64_t object, uint32_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t graph, uint64_t object, uint32_t count))scuda_divert(I_cuGraphReleaseUserObject))(graph, object, count);
-  (void)graph;
-  (void)object;
-  (void)count;
-  return scuda_missing(I_cuGraphReleaseUserObject);
+  int32_t r;
+  r = scuda_wire_cuGraphReleaseUserObject(graph, object, count, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies) {
@@ -1782,11 +1775,9 @@ SCUDA_EXPORT int32_t cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_
 
 SCUDA_EXPORT int32_t cuGraphRetainUserObject(uint64_t graph, uint64_t object, uint32_t count, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t graph, uint64_t object, uint32_t count, uint32_t flags))scuda_divert(I_cuGraphRetainUserObject))(graph, object, count, flags);
-  (void)graph;
-  (void)object;
-  (void)count;
-  (void)flags;
-  return scuda_missing(I_cuGraphRetainUserObject);
+  int32_t r;
+  r = scuda_wire_cuGraphRetainUserObject(graph, object, count, flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuGraphUpload(uint64_t hGraph, uint64_t hStream) {
@@ -2117,8 +2108,7 @@ SCUDA_EXPORT int32_t cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int
 
 SCUDA_EXPORT int32_t cuLaunch(uint64_t f) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f))scuda_divert(I_cuLaunch))(f);
-  (void)f;
-  return scuda_unsupported(I_cuLaunch, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuLaunch(f);
 }
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernel(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams) {
@@ -2141,19 +2131,12 @@ SCUDA_EXPORT int32_t cuLaunchCooperativeKernel_ptsz(uint64_t f, uint32_t gridDim
 
 SCUDA_EXPORT int32_t cuLaunchGrid(uint64_t f, int32_t grid_width, int32_t grid_height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, int32_t grid_width, int32_t grid_height))scuda_divert(I_cuLaunchGrid))(f, grid_width, grid_height);
-  (void)f;
-  (void)grid_width;
-  (void)grid_height;
-  return scuda_unsupported(I_cuLaunchGrid, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuLaunchGrid(f, grid_width, grid_height);
 }
 
 SCUDA_EXPORT int32_t cuLaunchGridAsync(uint64_t f, int32_t grid_width, int32_t grid_height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, int32_t grid_width, int32_t grid_height, uint64_t hStream))scuda_divert(I_cuLaunchGridAsync))(f, grid_width, grid_height, hStream);
-  (void)f;
-  (void)grid_width;
-  (void)grid_height;
-  (void)hStream;
-  return scuda_unsupported(I_cuLaunchGridAsync, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuLaunchGridAsync(f, grid_width, grid_height, hStream);
 }
 
 SCUDA_EXPORT int32_t cuLaunchHostFunc(uint64_t hStream, void *fn, void *userData) {
@@ -2222,10 +2205,7 @@ SCUDA_EXPORT int32_t cuLibraryGetModule(uint64_t *pMod, uint64_t library) {
 
 SCUDA_EXPORT int32_t cuLibraryGetUnifiedFunction(void **fptr, uint64_t library, const char *symbol) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **fptr, uint64_t library, const char *symbol))scuda_divert(I_cuLibraryGetUnifiedFunction))(fptr, library, symbol);
-  (void)fptr;
-  (void)library;
-  (void)symbol;
-  return scuda_missing(I_cuLibraryGetUnifiedFunction);
+  return scuda_hand_cuLibraryGetUnifiedFunction(fptr, library, symbol);
 }
 
 SCUDA_EXPORT int32_t cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions) {
@@ -2245,106 +2225,61 @@ SCUDA_EXPORT int32_t cuLibraryUnload(uint64_t library) {
 
 SCUDA_EXPORT int32_t cuLinkAddData(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddData))(state, type, data, size, name, numOptions, options, optionValues);
-  (void)state;
-  (void)type;
-  (void)data;
-  (void)size;
-  (void)name;
-  (void)numOptions;
-  (void)options;
-  (void)optionValues;
-  return scuda_missing(I_cuLinkAddData);
+  return scuda_hand_cuLinkAddData(state, type, data, size, name, numOptions, options, optionValues);
 }
 
 SCUDA_EXPORT int32_t cuLinkAddData_v2(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddData_v2))(state, type, data, size, name, numOptions, options, optionValues);
-  (void)state;
-  (void)type;
-  (void)data;
-  (void)size;
-  (void)name;
-  (void)numOptions;
-  (void)options;
-  (void)optionValues;
-  return scuda_missing(I_cuLinkAddData_v2);
+  return scuda_hand_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
 }
 
 SCUDA_EXPORT int32_t cuLinkAddFile(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddFile))(state, type, path, numOptions, options, optionValues);
-  (void)state;
-  (void)type;
-  (void)path;
-  (void)numOptions;
-  (void)options;
-  (void)optionValues;
-  return scuda_missing(I_cuLinkAddFile);
+  return scuda_hand_cuLinkAddFile(state, type, path, numOptions, options, optionValues);
 }
 
 SCUDA_EXPORT int32_t cuLinkAddFile_v2(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddFile_v2))(state, type, path, numOptions, options, optionValues);
-  (void)state;
-  (void)type;
-  (void)path;
-  (void)numOptions;
-  (void)options;
-  (void)optionValues;
-  return scuda_missing(I_cuLinkAddFile_v2);
+  return scuda_hand_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }
 
 SCUDA_EXPORT int32_t cuLinkComplete(uint64_t state, void **cubinOut, uint64_t *sizeOut) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, void **cubinOut, uint64_t *sizeOut))scuda_divert(I_cuLinkComplete))(state, cubinOut, sizeOut);
-  (void)state;
-  (void)cubinOut;
-  (void)sizeOut;
-  return scuda_missing(I_cuLinkComplete);
+  return scuda_hand_cuLinkComplete(state, cubinOut, sizeOut);
 }
 
 SCUDA_EXPORT int32_t cuLinkCreate(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut))scuda_divert(I_cuLinkCreate))(numOptions, options, optionValues, stateOut);
-  (void)numOptions;
-  (void)options;
-  (void)optionValues;
-  (void)stateOut;
-  return scuda_missing(I_cuLinkCreate);
+  return scuda_hand_cuLinkCreate(numOptions, options, optionValues, stateOut);
 }
 
 SCUDA_EXPORT int32_t cuLinkCreate_v2(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut))scuda_divert(I_cuLinkCreate_v2))(numOptions, options, optionValues, stateOut);
-  (void)numOptions;
-  (void)options;
-  (void)optionValues;
-  (void)stateOut;
-  return scuda_missing(I_cuLinkCreate_v2);
+  return scuda_hand_cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
 }
 
 SCUDA_EXPORT int32_t cuLinkDestroy(uint64_t state) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state))scuda_divert(I_cuLinkDestroy))(state);
-  (void)state;
-  return scuda_missing(I_cuLinkDestroy);
+  return scuda_hand_cuLinkDestroy(state);
 }
 
 SCUDA_EXPORT int32_t cuLogsCurrent(uint32_t *iterator_out, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *iterator_out, uint32_t flags))scuda_divert(I_cuLogsCurrent))(iterator_out, flags);
-  (void)iterator_out;
-  (void)flags;
-  return scuda_missing(I_cuLogsCurrent);
+  int32_t r;
+  r = scuda_wire_cuLogsCurrent(iterator_out, flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuLogsDumpToFile(uint32_t *iterator, const char *pathToFile, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *iterator, const char *pathToFile, uint32_t flags))scuda_divert(I_cuLogsDumpToFile))(iterator, pathToFile, flags);
-  (void)iterator;
-  (void)pathToFile;
-  (void)flags;
-  return scuda_missing(I_cuLogsDumpToFile);
+  return scuda_hand_cuLogsDumpToFile(iterator, pathToFile, flags);
 }
 
 SCUDA_EXPORT int32_t cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags))scuda_divert(I_cuLogsDumpToMemory))(iterator, buffer, size, flags);
-  (void)iterator;
-  (void)buffer;
-  (void)size;
-  (void)flags;
-  return scuda_missing(I_cuLogsDumpToMemory);
+  int32_t r;
+  r = scuda_wire_cuLogsDumpToMemory(iterator, buffer, size, flags, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuLogsRegisterCallback(void *callbackFunc, void *userData, uint64_t *callback_out) {
@@ -2352,13 +2287,13 @@ SCUDA_EXPORT int32_t cuLogsRegisterCallback(void *callbackFunc, void *userData, 
   (void)callbackFunc;
   (void)userData;
   (void)callback_out;
-  return scuda_missing(I_cuLogsRegisterCallback);
+  return scuda_unsupported(I_cuLogsRegisterCallback, "the driver calls back for each line; cuLogsDumpToMemory and cuLogsDumpToFile give the lines");
 }
 
 SCUDA_EXPORT int32_t cuLogsUnregisterCallback(uint64_t callback) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t callback))scuda_divert(I_cuLogsUnregisterCallback))(callback);
   (void)callback;
-  return scuda_missing(I_cuLogsUnregisterCallback);
+  return scuda_unsupported(I_cuLogsUnregisterCallback, "the driver calls back for each line; cuLogsDumpToMemory and cuLogsDumpToFile give the lines");
 }
 
 SCUDA_EXPORT int32_t cuMemAddressFree(uint64_t ptr, uint64_t size) {
@@ -3902,9 +3837,7 @@ SCUDA_EXPORT int32_t cuOccupancyMaxPotentialClusterSize(int32_t *clusterSize, ui
 
 SCUDA_EXPORT int32_t cuParamSetSize(uint64_t hfunc, uint32_t numbytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, uint32_t numbytes))scuda_divert(I_cuParamSetSize))(hfunc, numbytes);
-  (void)hfunc;
-  (void)numbytes;
-  return scuda_unsupported(I_cuParamSetSize, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuParamSetSize(hfunc, numbytes);
 }
 
 SCUDA_EXPORT int32_t cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t hTexRef) {
@@ -3917,27 +3850,17 @@ SCUDA_EXPORT int32_t cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t 
 
 SCUDA_EXPORT int32_t cuParamSetf(uint64_t hfunc, int32_t offset, float value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t offset, float value))scuda_divert(I_cuParamSetf))(hfunc, offset, value);
-  (void)hfunc;
-  (void)offset;
-  (void)value;
-  return scuda_unsupported(I_cuParamSetf, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuParamSetf(hfunc, offset, value);
 }
 
 SCUDA_EXPORT int32_t cuParamSeti(uint64_t hfunc, int32_t offset, uint32_t value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t offset, uint32_t value))scuda_divert(I_cuParamSeti))(hfunc, offset, value);
-  (void)hfunc;
-  (void)offset;
-  (void)value;
-  return scuda_unsupported(I_cuParamSeti, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuParamSeti(hfunc, offset, value);
 }
 
 SCUDA_EXPORT int32_t cuParamSetv(uint64_t hfunc, int32_t offset, void *ptr, uint32_t numbytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t offset, void *ptr, uint32_t numbytes))scuda_divert(I_cuParamSetv))(hfunc, offset, ptr, numbytes);
-  (void)hfunc;
-  (void)offset;
-  (void)ptr;
-  (void)numbytes;
-  return scuda_unsupported(I_cuParamSetv, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_hand_cuParamSetv(hfunc, offset, ptr, numbytes);
 }
 
 SCUDA_EXPORT int32_t cuPointerGetAttribute(void *data, int32_t attribute, uint64_t ptr) {
@@ -3965,7 +3888,7 @@ SCUDA_EXPORT int32_t cuProfilerInitialize(uint64_t a, uint64_t b, uint64_t c, ui
   (void)d;
   (void)e;
   (void)f;
-  return scuda_missing(I_cuProfilerInitialize);
+  return scuda_unsupported(I_cuProfilerInitialize, "its configuration and output are files on the GPU's machine; CUDA 12 removed it");
 }
 
 SCUDA_EXPORT int32_t cuProfilerStart(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4865,26 +4788,21 @@ SCUDA_EXPORT int32_t cuThreadExchangeStreamCaptureMode(int32_t *mode) {
 
 SCUDA_EXPORT int32_t cuUserObjectCreate(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags))scuda_divert(I_cuUserObjectCreate))(object_out, ptr, destroy, initialRefcount, flags);
-  (void)object_out;
-  (void)ptr;
-  (void)destroy;
-  (void)initialRefcount;
-  (void)flags;
-  return scuda_missing(I_cuUserObjectCreate);
+  return scuda_hand_cuUserObjectCreate(object_out, ptr, destroy, initialRefcount, flags);
 }
 
 SCUDA_EXPORT int32_t cuUserObjectRelease(uint64_t object, uint32_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t object, uint32_t count))scuda_divert(I_cuUserObjectRelease))(object, count);
-  (void)object;
-  (void)count;
-  return scuda_missing(I_cuUserObjectRelease);
+  int32_t r;
+  r = scuda_wire_cuUserObjectRelease(object, count, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuUserObjectRetain(uint64_t object, uint32_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t object, uint32_t count))scuda_divert(I_cuUserObjectRetain))(object, count);
-  (void)object;
-  (void)count;
-  return scuda_missing(I_cuUserObjectRetain);
+  int32_t r;
+  r = scuda_wire_cuUserObjectRetain(object, count, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuVDPAUCtxCreate(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "6576c29db28b8b88f4dacf925d1c17e040450ea9bb751a89766205962ec87a4d";
+const char nvml_digest[] = "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -26,13 +26,20 @@ enum {
   OP_OCCUPANCY_CLUSTERS = 0xf013,
   OP_CAPTURE_INFO = 0xf014,
   OP_FUNCTION_NAMES = 0xf015,
-  OP_GRAPH_NODE = 0xf016,
-  OP_GRAPH_NODE_GET = 0xf017,
-  OP_GRAPH_DOT = 0xf018,
-  OP_COPY_BOX = 0xf019,
-  OP_SHARE_EXPORT = 0xf01a,
-  OP_SHARE_IMPORT = 0xf01b,
-  OP_SHARE_END = 0xf01c,
+  OP_LINK_CREATE = 0xf016,
+  OP_LINK_DATA = 0xf017,
+  OP_LINK_ADD = 0xf018,
+  OP_LINK_COMPLETE = 0xf019,
+  OP_LINK_READ = 0xf01a,
+  OP_LINK_DESTROY = 0xf01b,
+  OP_USER_OBJECT = 0xf01c,
+  OP_GRAPH_NODE = 0xf01d,
+  OP_GRAPH_NODE_GET = 0xf01e,
+  OP_GRAPH_DOT = 0xf01f,
+  OP_COPY_BOX = 0xf020,
+  OP_SHARE_EXPORT = 0xf021,
+  OP_SHARE_IMPORT = 0xf022,
+  OP_SHARE_END = 0xf023,
 };
 
 struct wire_launch {
@@ -98,8 +105,10 @@ struct wire_library_load {
   uint8_t hash[32];
   uint32_t jit_count;
   uint32_t lib_count;
+  uint32_t flags;
+  uint32_t reserved;
 };
-_Static_assert(sizeof(struct wire_library_load) == 48, "layout of wire_library_load");
+_Static_assert(sizeof(struct wire_library_load) == 56, "layout of wire_library_load");
 
 struct wire_module_load {
   uint64_t module;
@@ -244,6 +253,60 @@ struct wire_name_list {
   uint32_t sent;
 };
 _Static_assert(sizeof(struct wire_name_list) == 8, "layout of wire_name_list");
+
+struct wire_link_create {
+  uint64_t link;
+  uint32_t jit_count;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_link_create) == 16, "layout of wire_link_create");
+
+struct wire_link_data {
+  uint64_t link;
+  uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_link_data) == 16, "layout of wire_link_data");
+
+struct wire_link_add {
+  uint64_t link;
+  uint32_t type;
+  uint32_t name_bytes;
+  uint32_t jit_count;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_link_add) == 24, "layout of wire_link_add");
+
+struct wire_link_complete {
+  uint64_t link;
+};
+_Static_assert(sizeof(struct wire_link_complete) == 8, "layout of wire_link_complete");
+
+struct wire_link_result {
+  uint64_t bytes;
+  uint32_t info_bytes;
+  uint32_t error_bytes;
+};
+_Static_assert(sizeof(struct wire_link_result) == 16, "layout of wire_link_result");
+
+struct wire_link_read {
+  uint64_t link;
+  uint64_t offset;
+  uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_link_read) == 24, "layout of wire_link_read");
+
+struct wire_link_destroy {
+  uint64_t link;
+};
+_Static_assert(sizeof(struct wire_link_destroy) == 8, "layout of wire_link_destroy");
+
+struct wire_user_object {
+  uint64_t object;
+  uint64_t registration;
+  uint32_t references;
+  uint32_t flags;
+};
+_Static_assert(sizeof(struct wire_user_object) == 24, "layout of wire_user_object");
 
 struct wire_graph_node {
   uint64_t graph;

@@ -1,0 +1,218 @@
+package executor
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// maxLinkInput bounds one input of the linker.
+const maxLinkInput = 1 << 30
+
+// link is a state of the driver's linker. The driver writes its logs into buffers given at the beginning.
+type link struct {
+	state      cuda.CUlinkState
+	options    []cuda.CUjit_option
+	values     []uint64
+	info, errs []byte
+	input      []byte // of the next cuLinkAddData, as far as it has come
+	inputs     [][]byte
+	cubin      []byte // the driver's; nil until complete
+}
+
+// linkPairs reads options that are plain values; others do not come from a client.
+func linkPairs(pairs []byte) (options []cuda.CUjit_option, values []uint64, ok bool) {
+	for i := 0; i < len(pairs); i += 16 {
+		option := cuda.CUjit_option(binary.LittleEndian.Uint64(pairs[i:]))
+		switch option {
+		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+			continue // the client's buffers; ours take their place
+		case cuda.CU_JIT_WALL_TIME, cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
+			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_KERNEL_COUNT, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES,
+			cuda.CU_JIT_REFERENCED_VARIABLE_COUNT:
+			return nil, nil, false // addresses in the client's memory
+		}
+		options, values = append(options, option), append(values, binary.LittleEndian.Uint64(pairs[i+8:]))
+	}
+	return options, values, true
+}
+
+func (s *Session) linkCreate(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.LinkCreate](c)
+	if err != nil {
+		return 0, err
+	}
+	if p.JITCount > maxLoadOptions || len(rest) != int(p.JITCount)*16 {
+		return 0, protocolError("linker with %d options in %d bytes", p.JITCount, len(rest))
+	}
+	options, values, ok := linkPairs(rest)
+	if !ok {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	l := &link{info: make([]byte, jitLogBytes), errs: make([]byte, jitLogBytes)}
+	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+	l.values = append(values, addressOf(l.info), jitLogBytes, addressOf(l.errs), jitLogBytes)
+	state := alloc[cuda.CUlinkState](&s.arena)
+	r := s.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	l.state = *state
+	s.links[p.Link] = l
+	return r, s.table.New(cuda.KindLinkState, p.Link, uint64(*state), 0)
+}
+
+func (s *Session) linkData(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.LinkData](c)
+	if err != nil {
+		return 0, err
+	}
+	if uint64(len(rest)) != transport.Pad(p.Bytes) {
+		return 0, protocolError("link_data of %d bytes in %d", p.Bytes, len(rest))
+	}
+	l := s.links[p.Link]
+	if l == nil {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	if uint64(len(l.input))+p.Bytes > maxLinkInput {
+		return 0, protocolError("input of the linker above %d bytes", maxLinkInput)
+	}
+	l.input = append(l.input, rest[:p.Bytes]...)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.LinkAdd](c)
+	if err != nil {
+		return 0, err
+	}
+	named := transport.Pad(uint64(p.NameBytes))
+	if p.JITCount > maxLoadOptions || uint64(len(rest)) != named+uint64(p.JITCount)*16 {
+		return 0, protocolError("link_add with a name of %d bytes and %d options in %d bytes", p.NameBytes, p.JITCount, len(rest))
+	}
+	var text unsafe.Pointer
+	if p.NameBytes > 0 {
+		if text, err = name(rest[:named], p.NameBytes, "link_add"); err != nil {
+			return 0, err
+		}
+	}
+	l := s.links[p.Link]
+	if l == nil {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	input := l.input
+	l.input = nil
+	options, values, ok := linkPairs(rest[named:])
+	if !ok {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	if len(input) == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	l.inputs = append(l.inputs, input) // the driver may look at it until the state is destroyed
+	var o *cuda.CUjit_option
+	var v unsafe.Pointer
+	if len(options) > 0 {
+		o, v = &options[0], unsafe.Pointer(&values[0])
+	}
+	r := s.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
+	info, errs := untilNUL(l.info), untilNUL(l.errs)
+	out := answerWith(s, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	copy(out[copy(out, info):], errs)
+	c.outs = true
+	return r, nil
+}
+
+func (s *Session) linkComplete(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.LinkComplete](c)
+	if err != nil {
+		return 0, err
+	}
+	l := s.links[p.Link]
+	if l == nil {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	cubin, size := alloc[unsafe.Pointer](&s.arena), alloc[uint64](&s.arena)
+	r := s.gpu.CuLinkComplete(l.state, unsafe.Pointer(cubin), size)
+	if r == cuda.CUDA_SUCCESS {
+		l.cubin = unsafe.Slice((*byte)(*cubin), *size)
+	}
+	info, errs := untilNUL(l.info), untilNUL(l.errs)
+	out := answerWith(s, c, wire.LinkResult{Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	copy(out[copy(out, info):], errs)
+	c.outs = true
+	return r, nil
+}
+
+func (s *Session) linkRead(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.LinkRead](c)
+	if err != nil {
+		return 0, err
+	}
+	l := s.links[p.Link]
+	if l == nil {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	if p.Offset > uint64(len(l.cubin)) || p.Bytes > uint64(len(l.cubin))-p.Offset || p.Bytes > transport.MaxMessage {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	c.reply = append([]byte(nil), l.cubin[p.Offset:p.Offset+p.Bytes]...)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+func (s *Session) linkDestroy(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.LinkDestroy](c)
+	if err != nil {
+		return 0, err
+	}
+	l := s.links[p.Link]
+	if l == nil {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	delete(s.links, p.Link)
+	s.table.Delete(cuda.KindLinkState, p.Link)
+	return s.gpu.CuLinkDestroy(l.state), nil
+}
+
+// loadFunctions loads everything of a module or library now, as a program wants it that set CUDA_MODULE_LOADING=EAGER.
+func (s *Session) loadFunctions(functions []cuda.CUfunction) cuda.CUresult {
+	for _, f := range functions {
+		if r := s.gpu.CuFuncLoad(f); r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_SUPPORTED {
+			return r
+		}
+	}
+	return cuda.CUDA_SUCCESS
+}
+
+func (s *Session) loadModuleFunctions(mod cuda.CUmodule) cuda.CUresult {
+	n := alloc[uint32](&s.arena)
+	if r := s.gpu.CuModuleGetFunctionCount(n, mod); r != cuda.CUDA_SUCCESS || *n == 0 {
+		return r
+	}
+	list := make([]cuda.CUfunction, *n)
+	if r := s.gpu.CuModuleEnumerateFunctions(&list[0], *n, mod); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	return s.loadFunctions(list)
+}
+
+func (s *Session) loadLibraryKernels(lib cuda.CUlibrary) cuda.CUresult {
+	n := alloc[uint32](&s.arena)
+	if r := s.gpu.CuLibraryGetKernelCount(n, lib); r != cuda.CUDA_SUCCESS || *n == 0 || s.entered == nil {
+		return r // kernels are loaded into contexts; without one there is nothing to do yet
+	}
+	kernels := make([]cuda.CUkernel, *n)
+	if r := s.gpu.CuLibraryEnumerateKernels(&kernels[0], *n, lib); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	list := make([]cuda.CUfunction, *n)
+	for i, k := range kernels {
+		if r := s.gpu.CuKernelGetFunction(&list[i], k); r != cuda.CUDA_SUCCESS {
+			return r
+		}
+	}
+	return s.loadFunctions(list)
+}
