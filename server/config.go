@@ -44,6 +44,7 @@ type Config struct {
 	Library    string // path of the driver library; default libcuda.so.1
 	SimMemory  uint64 // bytes of a simulated GPU, 0: its default
 	SimDevices int    // simulated GPUs, 0: its default
+	Sim        string // what [sim.ParseSpec] reads, over the above and the environment's; "": nothing
 
 	CacheDir   string // module cache; default [modcache.DefaultDir]; "none" keeps images in memory
 	CacheBytes int64  // its bound, 0: its default

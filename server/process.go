@@ -39,6 +39,7 @@ type workerConfig struct {
 	Library    string
 	SimMemory  uint64
 	SimDevices int
+	Sim        string
 	CacheDir   string
 	CacheBytes int64
 	Staging    int

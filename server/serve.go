@@ -113,7 +113,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 			level = l
 		}
 	}
-	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices,
+	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, Settings: s.cfg.NVMLSettings, LogLevel: int(level)}
 }
 

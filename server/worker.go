@@ -167,12 +167,20 @@ func (w *worker) openGPU(kind string) (err error) {
 	return err
 }
 
-func (w *worker) simConfig() sim.Config {
-	return sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log}
+func (w *worker) simConfig() (sim.Config, error) {
+	cfg, err := sim.FromEnvironment(sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log}, os.Getenv)
+	if err != nil || w.cfg.Sim == "" {
+		return cfg, err
+	}
+	return sim.ParseSpec(cfg, w.cfg.Sim)
 }
 
 func (w *worker) openSim() (cuda.GPU, error) {
-	g, err := sim.Open(w.simConfig())
+	cfg, err := w.simConfig()
+	if err != nil {
+		return nil, err
+	}
+	g, err := sim.Open(cfg)
 	if err != nil {
 		return nil, err // not a nil *sim.GPU in an interface
 	}
@@ -192,7 +200,11 @@ func (w *worker) openNVML() (*readyInfo, error) {
 			return nil, err
 		}
 	}
-	drv, err := sim.OpenNVML(w.simConfig())
+	cfg, err := w.simConfig()
+	if err != nil {
+		return nil, err
+	}
+	drv, err := sim.OpenNVML(cfg)
 	if err != nil {
 		return nil, err
 	}

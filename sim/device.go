@@ -16,6 +16,7 @@ type device struct {
 	arena                arena
 	total                uint64
 	used                 uint64
+	lost                 bool    // it does not answer any more
 	frees                []*task // stream-ordered frees on their way
 	primary              *cudaContext
 	retained             int
@@ -119,7 +120,7 @@ func (g *GPU) readDevice(dev cuda.CUdevice, null bool, read func(*device)) cuda.
 }
 
 func (g *GPU) CuDeviceGetAttribute(value *int32, attr cuda.CUdevice_attribute, dev cuda.CUdevice) cuda.CUresult {
-	v, known := attributes[attr]
+	v, known := g.attribute(attr)
 	return g.readDevice(dev, value == nil || !known && attr != cuda.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, func(d *device) {
 		if attr == cuda.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID {
 			_, _, v = d.pciAddress()
@@ -127,6 +128,26 @@ func (g *GPU) CuDeviceGetAttribute(value *int32, attr cuda.CUdevice_attribute, d
 		*value = v
 	})
 }
+
+// attribute is what every device of the machine answers.
+func (g *GPU) attribute(attr cuda.CUdevice_attribute) (int32, bool) {
+	switch attr {
+	case cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+		return g.sms(), true
+	case cuda.CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT:
+		if g.cfg.KernelTime > 0 {
+			return 1, true
+		}
+	}
+	if v, special := presets[g.cfg.Preset].attributes[attr]; special {
+		return v, true
+	}
+	v, known := attributes[attr]
+	return v, known
+}
+
+// sms is the number of multiprocessors.
+func (g *GPU) sms() int32 { return presets[g.cfg.Preset].sms }
 
 func (g *GPU) CuDeviceTotalMem_v2(bytes *uint64, dev cuda.CUdevice) cuda.CUresult {
 	return g.readDevice(dev, bytes == nil, func(d *device) { *bytes = d.total })

@@ -94,7 +94,7 @@ func (l *launch) check() cuda.CUresult {
 	}
 	if l.cooperative {
 		blocks := uint64(l.grid[0]) * uint64(l.grid[1]) * uint64(l.grid[2])
-		if blocks > uint64(occupancy(e, int(threads), uint64(l.shared)))*multiprocessors {
+		if blocks > uint64(occupancy(e, int(threads), uint64(l.shared)))*uint64(l.fn.mod.ctx.gpu.sms()) {
 			return cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
 		}
 	}
@@ -106,12 +106,12 @@ func (g *GPU) launchOp(l *launch) op {
 	grid := &ptx.Grid{
 		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, SharedBytes: l.shared, Params: l.params,
 		Mem: &g.mem, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
-		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: multiprocessors,
+		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
 		dev.busy.begin()
 		defer dev.busy.end()
-		return grid.Run(ctx)
+		return g.execute(ctx, dev, grid.Run)
 	}}
 }
 

@@ -67,7 +67,7 @@ func (g *GPU) CuOccupancyMaxActiveClusters(n *int32, h cuda.CUfunction, config *
 		if threads == 0 || threads > maxThreadsPerBlock {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		*n = int32(occupancy(f.entry, int(threads), uint64(config.SharedMemBytes)) * multiprocessors)
+		*n = int32(occupancy(f.entry, int(threads), uint64(config.SharedMemBytes))) * g.sms()
 		return ok
 	})
 }

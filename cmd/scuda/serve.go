@@ -16,6 +16,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/sim"
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
@@ -39,7 +40,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVarP(&o.listen, "listen", "l", "", "serve the GPUs of this machine on `ADDR` (HOST:PORT; port 0 picks one); without ADDR on "+onLoopback)
 	f.Lookup("listen").NoOptDefVal = onLoopback
-	f.StringVar(&o.gpu, "gpu", "auto", "`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated)")
+	f.StringVar(&o.gpu, "gpu", "auto", "`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated); sim:4,memory=2GiB,preset=small says what is simulated (docs/sim.md)")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that clients must present (serving), or that is presented")
 	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
@@ -53,8 +54,12 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 }
 
 func (o *serveOptions) run(cmd *cobra.Command) error {
-	if o.gpu != "real" && o.gpu != "sim" && o.gpu != "auto" {
-		return usage(fmt.Errorf("--gpu %s: real, sim or auto", o.gpu))
+	kind, spec, _ := strings.Cut(o.gpu, ":")
+	if kind != "real" && kind != "sim" && kind != "auto" || kind != "sim" && o.gpu != kind {
+		return usage(fmt.Errorf("--gpu %s: real, sim, sim:SETTINGS or auto", o.gpu))
+	}
+	if _, err := sim.ParseSpec(sim.Config{}, spec); err != nil {
+		return usage(fmt.Errorf("--gpu %s: %w", o.gpu, err))
 	}
 	if o.sessions < 0 || o.warm < 0 {
 		return usage(errors.New("--max-sessions and --warm cannot be negative"))
@@ -82,7 +87,8 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		Addr:         addr,
 		Token:        token,
 		Insecure:     o.insecure,
-		GPU:          o.gpu,
+		GPU:          kind,
+		Sim:          spec,
 		NVMLSettings: o.settings,
 		SimMemory:    uint64(o.simMemory),
 		CacheDir:     o.cacheDir,

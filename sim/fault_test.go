@@ -1,0 +1,173 @@
+package sim
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+func TestSpec(t *testing.T) {
+	for _, c := range []struct {
+		spec string
+		want Config
+	}{
+		{"", Config{Devices: 1}},
+		{"4,memory=2GiB,preset=small", Config{Devices: 4, MemoryBytes: 2 << 30, Preset: "small", Name: "scuda simulated small GPU"}},
+		{"preset=small", Config{Devices: 1, MemoryBytes: 256 << 20, Preset: "small", Name: "scuda simulated small GPU"}},
+		{"2, name=mine, kernel-time=1500ms,kernel-instructions=1000", Config{Devices: 2, Name: "mine", KernelTime: 1500 * time.Millisecond, KernelInstructions: 1000}},
+		{"memory=1.5MiB,memory=4194304,fault-alloc=3+,fault-hang=2,fault-lost=9,copy-rate=10MiB",
+			Config{Devices: 1, MemoryBytes: 4 << 20, Faults: Faults{Alloc: 3, AllocOn: true, Hang: 2, Lost: 9, CopyBytes: 10 << 20}}},
+	} {
+		got, err := ParseSpec(Config{}, c.spec)
+		if err == nil {
+			got, err = got.withDefaults()
+		}
+		if err != nil {
+			t.Errorf("%q: %v", c.spec, err)
+			continue
+		}
+		if c.want.MemoryBytes == 0 {
+			c.want.MemoryBytes = got.MemoryBytes
+		}
+		if c.want.Name == "" {
+			c.want.Name = "scuda simulated GPU"
+		}
+		got.Log, got.Stdout, got.Stderr = nil, nil, nil
+		if got != c.want {
+			t.Errorf("%q: %+v, not %+v", c.spec, got, c.want)
+		}
+	}
+	for spec, want := range map[string]string{
+		"0": "number of GPUs", "many": "number of GPUs", "99": "devices", "2,4": "KEY=VALUE", "memory=": "KEY=VALUE", "memory=big": "a size like",
+		"memory=-1GiB": "a size like", "memory=2000TiB": "a size like", "preset=h100": "h200 or small", "colour=red": "no such setting", "kernel-time=-1s": "above zero",
+		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
+	} {
+		if _, err := ParseSpec(Config{}, spec); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", spec, err)
+		}
+	}
+	get := func(v string) func(string) string { return func(string) string { return v } }
+	if c, err := FromEnvironment(Config{}, get("3")); err != nil || c.Devices != 3 {
+		t.Errorf("%+v %v", c, err)
+	}
+	if _, err := FromEnvironment(Config{}, get("x=1")); err == nil || !strings.Contains(err.Error(), Environment) {
+		t.Error(err)
+	}
+	if c, err := FromEnvironment(Config{Devices: 2}, get("")); err != nil || c.Devices != 2 {
+		t.Errorf("%+v %v", c, err)
+	}
+}
+
+func TestPresets(t *testing.T) {
+	m := open(t, Config{Preset: "small"})
+	var sms, total = int32(0), uint64(0)
+	m.must(m.CuDeviceGetAttribute(&sms, cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0))
+	m.must(m.CuDeviceTotalMem_v2(&total, 0))
+	if sms != 4 || total != 64<<20 {
+		t.Errorf("%d multiprocessors and %d bytes", sms, total)
+	}
+	var p cuda.CUdeviceptr
+	m.want(cuda.CUDA_ERROR_OUT_OF_MEMORY, m.CuMemAlloc_v2(&p, 65<<20))
+}
+
+func TestFailingAllocations(t *testing.T) {
+	for _, c := range []struct {
+		faults Faults
+		want   []cuda.CUresult
+	}{
+		{Faults{Alloc: 2}, []cuda.CUresult{ok, cuda.CUDA_ERROR_OUT_OF_MEMORY, ok, ok}},
+		{Faults{Alloc: 3, AllocOn: true}, []cuda.CUresult{ok, ok, cuda.CUDA_ERROR_OUT_OF_MEMORY, cuda.CUDA_ERROR_OUT_OF_MEMORY}},
+	} {
+		m := open(t, Config{Faults: c.faults})
+		m.module() // its variables do not count
+		for _, want := range c.want {
+			var p cuda.CUdeviceptr
+			m.want(want, m.CuMemAlloc_v2(&p, 1000))
+		}
+	}
+}
+
+// TestEndlessKernels: a kernel that does not end is ended by either limit, and the error is the one of a time-out.
+func TestEndlessKernels(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"time": {KernelTime: 20 * time.Millisecond}, "instructions": {KernelInstructions: 10000}, "hang": {KernelTime: 20 * time.Millisecond, Faults: Faults{Hang: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := open(t, cfg)
+			mod := m.module()
+			if cfg.Faults.Hang > 0 {
+				m.must(m.launchOn(0, m.kernel(mod, "vector_add"), 1, 32, 0, cuda.CUdeviceptr(0), cuda.CUdeviceptr(0), cuda.CUdeviceptr(0), int32(0)))
+			} else {
+				m.must(m.launchOn(0, m.kernel(mod, "spin"), 1, 32, 0, int64(1)<<62))
+			}
+			m.want(cuda.CUDA_ERROR_LAUNCH_TIMEOUT, m.CuCtxSynchronize())
+			m.want(cuda.CUDA_ERROR_LAUNCH_TIMEOUT, m.CuCtxSynchronize())
+		})
+	}
+}
+
+// TestLostGPU: what a GPU that fell off the bus answers, while another one goes on.
+func TestLostGPU(t *testing.T) {
+	m := open(t, Config{Devices: 2, Faults: Faults{Lost: 2}})
+	f := m.kernel(m.module(), "vector_add")
+	nothing := cuda.CUdeviceptr(0)
+	launch := func() cuda.CUresult { return m.launchOn(0, f, 1, 32, 0, nothing, nothing, nothing, int32(0)) }
+	m.must(launch())
+	m.must(m.CuCtxSynchronize())
+	m.must(launch())
+	m.want(deviceLost, m.CuCtxSynchronize())
+	var p cuda.CUdeviceptr
+	m.want(deviceLost, m.CuMemAlloc_v2(&p, 16))
+	m.must(m.CuDevicePrimaryCtxReset_v2(0))
+	var c cuda.CUcontext
+	m.must(m.CuDevicePrimaryCtxRetain(&c, 0))
+	m.must(m.CuCtxSetCurrent(c))
+	m.want(deviceLost, m.CuMemAlloc_v2(&p, 16))
+	m.must(m.CuDevicePrimaryCtxRetain(&c, 1))
+	m.must(m.CuCtxSetCurrent(c))
+	m.must(m.CuMemAlloc_v2(&p, 16))
+	m.must(m.CuMemFree_v2(p))
+}
+
+func TestSlowCopies(t *testing.T) {
+	m := open(t, Config{Faults: Faults{CopyBytes: 1 << 20}})
+	p := m.alloc(32 << 10)
+	begin := time.Now()
+	m.must(m.CuMemcpyDtoD_v2(p, p+16<<10, 16<<10))
+	m.must(m.CuCtxSynchronize())
+	if took := time.Since(begin); took < 15*time.Millisecond {
+		t.Errorf("16 KiB at 1 MiB/s took %v", took)
+	}
+}
+
+// TestPeers copies between GPUs, and lets a kernel of one read what is the other's.
+func TestPeers(t *testing.T) {
+	m := open(t, Config{Devices: 3})
+	var ctx [3]cuda.CUcontext
+	var mem [3]cuda.CUdeviceptr
+	for i := range ctx {
+		m.must(m.CuDevicePrimaryCtxRetain(&ctx[i], cuda.CUdevice(i)))
+		m.must(m.CuCtxSetCurrent(ctx[i]))
+		m.must(m.CuMemAlloc_v2(&mem[i], 4096))
+	}
+	data := floats(func(i int) float32 { return float32(i) }, 1024)
+	m.must(m.CuCtxSetCurrent(ctx[0]))
+	m.upload(mem[0], data)
+	m.must(m.CuMemcpyPeer(mem[2], ctx[2], mem[0], ctx[0], 4096))
+	m.must(m.CuCtxSetCurrent(ctx[1]))
+	m.must(m.CuCtxEnablePeerAccess(ctx[2], 0))
+	f := m.kernel(m.module(), "vector_add")
+	m.must(m.launchOn(0, f, 8, 128, 0, mem[2], mem[2], mem[1], int32(1024)))
+	for i, v := range as[float32](m.download(mem[1], 4096)) {
+		if v != float32(2*i) {
+			t.Fatalf("element %d is %g", i, v)
+		}
+	}
+	for i := range ctx {
+		m.must(m.CuCtxSetCurrent(ctx[i]))
+		m.must(m.CuMemFree_v2(mem[i]))
+	}
+}

@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// Environment is the variable with a specification that [FromEnvironment] reads.
+const Environment = "SCUDA_SIM"
+
+// Faults are what a simulated machine does wrong on purpose; numbers count from 1, and 0 is never.
+type Faults struct {
+	Alloc     uint64 // the allocation of device memory, from the machine's start, that fails for want of memory
+	AllocOn   bool   // and so do all after it
+	Hang      uint64 // the kernel that never ends by itself
+	Lost      uint64 // the kernel at which its GPU falls off the bus
+	CopyBytes uint64 // bytes a second that a copy makes at most
+}
+
+// preset is a kind of GPU.
+type preset struct {
+	name   string
+	memory uint64 // 0: as much as the machine has to give
+	sms    int32
+	// attributes that differ from an H200's
+	attributes map[cuda.CUdevice_attribute]int32
+}
+
+var presets = map[string]preset{
+	"":     {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors},
+	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors},
+	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, attributes: map[cuda.CUdevice_attribute]int32{
+		cuda.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                1 << 20,
+		cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:            1000000,
+		cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:      128,
+		cuda.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:           1,
+		cuda.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: 0,
+	}},
+}
+
+// ParseSpec reads the text behind "sim:" in scuda's --gpu option into cfg: an optional number of GPUs and settings, with commas between
+// them, such as "4,memory=2GiB,preset=small". docs/sim.md lists the settings.
+func ParseSpec(cfg Config, spec string) (Config, error) {
+	for i, part := range strings.Split(spec, ",") {
+		key, value, given := strings.Cut(strings.TrimSpace(part), "=")
+		var err error
+		switch {
+		case part == "" && spec == "":
+		case i == 0 && !given:
+			cfg.Devices, err = strconv.Atoi(key)
+			if err != nil || cfg.Devices < 1 {
+				return cfg, fmt.Errorf("%w: %q is no number of GPUs", ErrConfig, key)
+			}
+		case !given || value == "":
+			return cfg, fmt.Errorf("%w: %q in %q is no setting; write KEY=VALUE", ErrConfig, part, spec)
+		default:
+			if err = cfg.set(key, value); err != nil {
+				return cfg, fmt.Errorf("%w: %s=%s: %w", ErrConfig, key, value, err)
+			}
+		}
+	}
+	_, err := cfg.withDefaults()
+	return cfg, err
+}
+
+// FromEnvironment is ParseSpec with the value that getenv has for [Environment].
+func FromEnvironment(cfg Config, getenv func(string) string) (Config, error) {
+	spec := getenv(Environment)
+	if spec == "" {
+		return cfg, nil
+	}
+	cfg, err := ParseSpec(cfg, spec)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", Environment, err)
+	}
+	return cfg, err
+}
+
+func (c *Config) set(key, value string) (err error) {
+	switch key {
+	case "memory":
+		c.MemoryBytes, err = parseBytes(value)
+	case "name":
+		c.Name = value
+	case "preset":
+		if _, known := presets[value]; !known || value == "" {
+			return fmt.Errorf("no such preset; choose h200 or small")
+		}
+		c.Preset = value
+	case "kernel-time":
+		c.KernelTime, err = time.ParseDuration(value)
+		if err == nil && c.KernelTime <= 0 {
+			err = fmt.Errorf("choose a time above zero, such as 10s")
+		}
+	case "kernel-instructions":
+		c.KernelInstructions, err = parseCount(value)
+	case "fault-alloc":
+		value, c.Faults.AllocOn = strings.CutSuffix(value, "+")
+		c.Faults.Alloc, err = parseCount(value)
+	case "fault-hang":
+		c.Faults.Hang, err = parseCount(value)
+	case "fault-lost":
+		c.Faults.Lost, err = parseCount(value)
+	case "copy-rate":
+		c.Faults.CopyBytes, err = parseBytes(value)
+	default:
+		return fmt.Errorf("no such setting; there are memory, name, preset, kernel-time, kernel-instructions, fault-alloc, fault-hang, fault-lost and copy-rate")
+	}
+	return err
+}
+
+func parseCount(s string) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("counting begins with 1")
+	}
+	return n, err
+}
+
+// parseBytes reads 512MiB, 2GiB, 1.5GiB, 4096.
+func parseBytes(s string) (uint64, error) {
+	unit := uint64(1)
+	for i, suffix := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if rest, found := strings.CutSuffix(s, suffix); found {
+			s, unit = rest, 1<<(10*(i+1))
+		}
+	}
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v > 0) || v*float64(unit) > 1<<50 {
+		return 0, fmt.Errorf("write a size like 512MiB or 2GiB")
+	}
+	return uint64(v * float64(unit)), nil
+}
