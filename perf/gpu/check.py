@@ -4,7 +4,7 @@
     check.py [-j N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
 Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for the C programs of e2e/programs;
-"cu:static" and "cu:shared" (nvcc); "smi:..." (nvidia-smi, suite nvml). "torch_" means all that begin so.
+"cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi, suite nvml). "torch_" means all that begin so.
 A case whose native run does not repeat itself bit for bit (it is run again when it differs) is reported as "varies", not as equal.
 """
 
@@ -25,8 +25,8 @@ ROOT = HERE.parent.parent
 RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
-PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "fault", "vmm", "mapped"]
-REMOTE_PROGRAMS = ["handles"]  # natively undefined
+PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "fork", "errors", "fault", "vmm", "mapped", "boxes", "batches", "arrays", "sharing", "ipc"]
+REMOTE_PROGRAMS = ["handles", "upload_seen"]  # natively undefined
 SMI = {
     "smi:plain": [],
     "smi:list": ["-L"],
@@ -162,6 +162,10 @@ def build(folder):
         for kind in ("static", "shared"):
             jobs.append((kind, ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind, "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]))
             cases.append(Case(f"cu:{kind}", [f"{folder}/{kind}"], parse_lines))
+        for source in sorted((HERE / "cuda").glob("*.cu")):
+            target = f"{folder}/cuda-{source.stem}"
+            jobs.append((source.stem, ["nvcc", "-O2", "-std=c++17", "-arch=sm_90", "-o", target, str(source)]))
+            cases.append(Case(f"cuda:{source.stem}", [target], parse_lines))
     running = [(n, subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for n, c in jobs]
     for name, p in running:
         text, _ = p.communicate()
