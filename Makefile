@@ -15,6 +15,7 @@ help: ## list the targets
 build: check-go packages ## build build/scuda and build/lib
 	$(GO) build -ldflags "-X scuda.dev/scuda/server.release=$(SCUDA_VERSION)" -o build/scuda ./cmd/scuda
 	./shim/build.sh build/lib
+	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-bench perf/bench/bench.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lpthread
 
 test: build ## run all tests with the race detector
 	$(GO) vet ./...

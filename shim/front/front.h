@@ -150,6 +150,14 @@ uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t 
 uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
 
+/* ---- where the time goes (trace.c) ---- */
+enum { SCUDA_TRACE_SENT, SCUDA_TRACE_ANSWER, SCUDA_TRACE_DATA, SCUDA_TRACE_QUEUE, SCUDA_TRACE_MODULE, SCUDA_TRACE_KINDS };
+extern int scuda_tracing;
+void scuda_trace_setup(void);
+uint64_t scuda_trace_now(void);
+void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes); /* since 0: it took no time */
+void scuda_trace_end(void);
+
 /* ---- what is known of the GPU's progress (progress.c) ---- */
 static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */
   return &scuda_shared.tracks[(handle - scuda_slots_base) / sizeof(struct scuda_slot)];

@@ -192,5 +192,6 @@ __attribute__((destructor)) static void at_exit(void) {
   uint32_t mode = atomic_load(&scuda_live.mode);
   if (mode != SCUDA_REMOTE && mode != SCUDA_CONFIGURED) return;
   set_mode(SCUDA_ENDED);
+  scuda_trace_end();
   if (core_started == getpid() && connect_result == CUDA_SUCCESS) scuda_core.close();
 }

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32 };
+enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32, TRACE_AS_DATA = 65536 };
 int scuda_blocking;
 static scuda_lock_t lock;
 static uint64_t tail;  /* under the lock; scuda_shared.tail is what is published */
@@ -17,6 +17,7 @@ static int flag_set(const char *name) {
 }
 
 int32_t scuda_ring_setup(void) {
+  scuda_trace_setup();
   scuda_blocking = flag_set("SCUDA_LAUNCH_BLOCKING") || flag_set("CUDA_LAUNCH_BLOCKING");
   int fd = memfd_create("scuda-ring", MFD_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -96,10 +97,15 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   uint32_t size = HEADER + (uint32_t)payload;
 
   scuda_lock(&lock);
-  if (SCUDA_UNLIKELY(tail + size - load_head() > RING_BYTES) && !wait_for_room(size)) {
-    scuda_unlock(&lock);
-    return lost();
+  if (SCUDA_UNLIKELY(tail + size - load_head() > RING_BYTES)) {
+    uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
+    if (!wait_for_room(size)) {
+      scuda_unlock(&lock);
+      return lost();
+    }
+    if (since) scuda_trace_note(SCUDA_TRACE_QUEUE, op, since, 0);
   }
+  if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_TRACE_SENT, op, 0, size);
   uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
   uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
   uint32_t last[2] = {t->ordinal, 0};
@@ -125,9 +131,19 @@ static void publish(struct scuda_cmd *c) {
 }
 
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
+  uint64_t since = 0, bytes = 0;
+  uint32_t op = 0;
+  if (SCUDA_UNLIKELY(scuda_tracing)) {
+    uint16_t number;
+    memcpy(&number, c->payload - HEADER + 4, 2);
+    op = number;
+    if (op == OP_COPY_D2H) bytes = scuda_word(c->payload + offsetof(struct wire_copy_d2h, bytes));
+    since = scuda_trace_now();
+  }
   publish(c);
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
+  if (SCUDA_UNLIKELY(since)) scuda_trace_note(bytes > TRACE_AS_DATA ? SCUDA_TRACE_DATA : SCUDA_TRACE_ANSWER, op, since, bytes + call.reply_len);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_slot(c->context)->sticky = call.result;
   c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
@@ -143,8 +159,11 @@ int32_t scuda_send(struct scuda_cmd *c) {
 
 int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes) {
   /* One bulk at a time and in ring order: the core stops at a bulk command until it is called for it. */
+  uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
   publish(c);
-  return scuda_core.bulk(c->end, data, bytes);
+  int32_t r = scuda_core.bulk(c->end, data, bytes);
+  if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_TRACE_DATA, OP_COPY_H2D, since, bytes);
+  return r;
 }
 
 int32_t scuda_simple(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes) {

@@ -221,12 +221,22 @@ func raise(p *uint64, v uint64) {
 // news is called before the program learns of the GPU's progress past the main connection: what it knew from there is no longer the last word.
 func (s *Session) news() { atomic.AddUint64(&s.shared.News, 1) }
 
-// Look handles what has arrived, without waiting.
+// Look sends what is pending and handles what has arrived, without waiting. Its caller asks again and again, so where there is nothing it lets
+// others run for a moment: they may be what it waits for.
 func (s *Session) Look() {
+	if atomic.LoadUint64(&s.shared.Tail) != atomic.LoadUint64(&s.shared.Head) {
+		s.flush(toTail)
+	}
 	if s.lost() != 0 || !s.tryRead() {
 		return
 	}
-	err := s.readAvailable()
+	err := s.receive()
+	if err == nil {
+		err = s.readAvailable()
+	} else if err == transport.ErrAgain {
+		schedYield()
+		err = nil
+	}
 	s.endRead()
 	if err != nil {
 		s.fail(err)

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/config"
+)
+
+// errNoBench is a scuda without the program that measures.
+var errNoBench = errors.New("scuda-bench is missing: it lies beside scuda; build it with 'make build'")
+
+const benchRoundTrip = "a round trip over plain TCP"
+
+type benchOptions struct {
+	address, tokenFile string
+	rounds, conns      int
+	asJSON, remoteOnly bool
+}
+
+func newBench() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure the driver's calls here and over scuda",
+		Long: `Measure single calls of the CUDA driver over scuda and, where this machine has a GPU, natively, in turns, and what plain TCP connections
+between two processes do. Without a configured server a server of its own is started on the loopback interface. The figures are medians over the rounds.`,
+		Example: "  scuda bench\n  scuda bench --server gpu1:14833 --rounds 3 --json > result.json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, err := o.measure(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if o.asJSON {
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(r)
+			}
+			return r.table(cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
+	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
+	f.IntVar(&o.rounds, "rounds", 5, "`N` rounds of native and remote measurements")
+	f.IntVar(&o.conns, "connections", 4, "compare with `N` plain TCP connections")
+	f.BoolVar(&o.asJSON, "json", false, "print the result as JSON")
+	f.BoolVar(&o.remoteOnly, "remote-only", false, "leave the native measurements out")
+	return cmd
+}
+
+// benchResult is the result: seconds by measure.
+type benchResult struct {
+	Server      string             `json:"server"`
+	Rounds      int                `json:"rounds"`
+	Connections int                `json:"connections"`
+	Native      map[string]float64 `json:"native,omitempty"`
+	Remote      map[string]float64 `json:"remote"`
+	TCP         map[string]float64 `json:"tcp"`
+	Measures    []string           `json:"measures"` // in their order
+}
+
+func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult, error) {
+	lib, err := libFolder()
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(filepath.Dir(lib), "scuda-bench")
+	if _, err := os.Stat(program); err != nil {
+		return nil, errNoBench
+	}
+	if o.address == "" {
+		if configured, _, err := config.Server(); err != nil {
+			return nil, err
+		} else if configured == "" {
+			stop, err := o.serve(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer stop()
+		}
+	}
+	remote, err := clientEnv(os.Environ(), o.address, o.tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	native := setEnv(os.Environ(), "SCUDA_SERVER", "")
+	r := &benchResult{Server: o.address, Rounds: o.rounds, Connections: o.conns}
+	var n, m, t []map[string]float64
+	for i := range max(o.rounds, 1) {
+		fmt.Fprintf(log, "round %d of %d\n", i+1, o.rounds)
+		if !o.remoteOnly {
+			v, _, err := runBench(ctx, native, program)
+			if err != nil {
+				fmt.Fprintln(log, "no native measurements:", err)
+				o.remoteOnly = true
+			} else {
+				n = append(n, v)
+			}
+		}
+		v, order, err := runBench(ctx, remote, program)
+		if err != nil {
+			return nil, err
+		}
+		m, r.Measures = append(m, v), order
+		if v, _, err = runBench(ctx, remote, program, "tcp", strconv.Itoa(o.conns)); err != nil {
+			return nil, err
+		}
+		t = append(t, v)
+	}
+	r.Native, r.Remote, r.TCP = medians(n), medians(m), medians(t)
+	return r, nil
+}
+
+// serve starts a server on a free port of the loopback interface.
+func (o *benchOptions) serve(ctx context.Context) (stop func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := exec.CommandContext(ctx, self, "-l", onLoopback+":0", "--log", "error")
+	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
+	p.Stderr = os.Stderr
+	out, err := p.StdoutPipe()
+	if err == nil {
+		err = p.Start()
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	stop = func() {
+		cancel()
+		_ = p.Wait()
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	address, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if !ok {
+		stop()
+		return nil, fmt.Errorf("the server did not start: %w", err)
+	}
+	o.address = address
+	return stop, nil
+}
+
+// runBench runs the program once; order is that in which it printed its measures.
+func runBench(ctx context.Context, env []string, program string, args ...string) (v map[string]float64, order []string, err error) {
+	p := exec.CommandContext(ctx, program, args...)
+	p.Env = env
+	var text strings.Builder
+	p.Stderr = &text
+	out, err := p.Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w: %s", filepath.Base(program), err, strings.TrimSpace(text.String()))
+	}
+	if err := json.Unmarshal(out, &v); err != nil {
+		return nil, nil, err
+	}
+	d := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return v, order, nil
+		}
+		if name, ok := token.(string); ok {
+			order = append(order, name)
+		}
+	}
+}
+
+func medians(rounds []map[string]float64) map[string]float64 {
+	if len(rounds) == 0 {
+		return nil
+	}
+	result := map[string]float64{}
+	for name := range maps.Keys(rounds[0]) {
+		var v []float64
+		for _, r := range rounds {
+			v = append(v, r[name])
+		}
+		slices.Sort(v)
+		result[name] = v[len(v)/2]
+	}
+	return result
+}
+
+// table prints the result for people.
+func (r *benchResult) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "native\tover scuda\tratio\tof plain TCP\t  measure\t")
+	for _, name := range r.Measures {
+		native, ratio, tcp := "-", "-", "-"
+		if v, ok := r.Native[name]; ok {
+			native, ratio = seconds(v), fmt.Sprintf("%.2f", r.Remote[name]/v)
+		}
+		size, rest, _ := strings.Cut(name, " MiB ")
+		if v, ok := r.TCP[size+" MiB over plain TCP"]; ok && rest != "" {
+			tcp = fmt.Sprintf("%.2f", v/r.Remote[name])
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\t\n", native, seconds(r.Remote[name]), ratio, tcp, name)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nPlain TCP between two processes of this machine: round trip %s", seconds(r.TCP[benchRoundTrip]))
+	for _, size := range []float64{16, 256} {
+		if v := r.TCP[fmt.Sprintf("%.0f MiB over plain TCP", size)]; v > 0 {
+			fmt.Fprintf(w, ", %.0f MiB over %d connections %s (%.1f GB/s)", size, r.Connections, seconds(v), size*1048576/v/1e9)
+		}
+	}
+	_, err := fmt.Fprintln(w, ".")
+	return err
+}
+
+func seconds(v float64) string {
+	switch {
+	case v < 1e-6:
+		return fmt.Sprintf("%.0f ns", v*1e9)
+	case v < 1e-3:
+		return fmt.Sprintf("%.1f µs", v*1e6)
+	}
+	return fmt.Sprintf("%.1f ms", v*1e3)
+}
