@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d"
+const Digest = "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f"
 
 // Kind is the type of a handle.
 type Kind uint8

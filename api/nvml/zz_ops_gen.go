@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d"
+const Digest = "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -321,6 +321,7 @@ const (
 	OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles     uint16 = 286
 	OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo        uint16 = 287
 	OpNvmlDeviceWorkloadPowerProfileSetRequestedProfiles   uint16 = 288
+	OpNvmlErrorString                                      uint16 = 289
 	OpNvmlEventSetCreate                                   uint16 = 290
 	OpNvmlEventSetFree                                     uint16 = 291
 	OpNvmlEventSetWait                                     uint16 = 292
@@ -716,6 +717,7 @@ var opNames = [...]string{
 	OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles:     "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles",
 	OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo:        "nvmlDeviceWorkloadPowerProfileGetProfilesInfo",
 	OpNvmlDeviceWorkloadPowerProfileSetRequestedProfiles:   "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles",
+	OpNvmlErrorString:                                      "nvmlErrorString",
 	OpNvmlEventSetCreate:                                   "nvmlEventSetCreate",
 	OpNvmlEventSetFree:                                     "nvmlEventSetFree",
 	OpNvmlEventSetWait:                                     "nvmlEventSetWait",

@@ -72,6 +72,8 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	switch op {
 	case nvml.OpNvmlInternalGetExportTable:
 		return d.table(req, reply)
+	case nvml.OpNvmlErrorString:
+		return d.errorText(req, reply)
 	case nvml.OpNvmlGpmMetricsGet:
 		return d.metrics(req, reply)
 	}

@@ -7,6 +7,8 @@ import (
 	"scuda.dev/scuda/api/nvml"
 )
 
+const maxErrorText = 512 // the front's room for one, with its length
+
 const maxMetrics = len(nvml.NvmlGpmMetricsGet{}.Metrics)
 
 // metrics carries out nvmlGpmMetricsGet, whose structure points at strings. The request is (version, count, sample, sample, metric ids as u32);
@@ -50,6 +52,19 @@ func (d *Dispatcher) metrics(req, reply []byte) (int32, int, error) {
 	}
 	if len(out) > len(reply) {
 		return 0, 0, malformed(name, "the results need more than the %d bytes of a reply", len(reply))
+	}
+	return 0, len(out), nil
+}
+
+// errorText gives the driver's text of a status.
+func (d *Dispatcher) errorText(req, reply []byte) (int32, int, error) {
+	code, rest, ok := word(req)
+	if !ok || len(rest) != 0 {
+		return 0, 0, malformed("nvmlErrorString", "a request of %d bytes", len(req))
+	}
+	out := appendText(reply[:0], uintptr(d.drv.NvmlErrorString(nvml.NvmlReturn(uint32(code)))))
+	if len(out) > min(len(reply), maxErrorText) {
+		out = appendText(reply[:0], 0)
 	}
 	return 0, len(out), nil
 }

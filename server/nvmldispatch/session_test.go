@@ -23,6 +23,13 @@ type busy struct {
 
 var unit = [...]byte{'%', 0}
 
+func (b *busy) NvmlErrorString(r nvml.NvmlReturn) unsafe.Pointer {
+	if r == nvml.NVML_ERROR_UNKNOWN {
+		return nil
+	}
+	return unsafe.Pointer(&unit[0])
+}
+
 func (b *busy) NvmlDeviceSetComputeMode(_ nvml.NvmlDevice, mode nvml.NvmlComputeMode) nvml.NvmlReturn {
 	b.mode = mode
 	return nvml.NVML_SUCCESS
@@ -200,6 +207,15 @@ func TestMetrics(t *testing.T) {
 		{"short", request(1, 1, 1), 0, nil, true},
 		{"ids missing", request(1, 4, 1, 1, u32(1, 2)), 0, nil, true},
 		{"too many", request(1, 1<<40, 1, 1), 0, nil, true},
+	}
+	texts := []struct {
+		req, reply []byte
+	}{{request(3), request(2, unit[:])}, {request(999), request(0)}, {nil, nil}, {request(1, 2), nil}}
+	for _, tt := range texts {
+		_, n, err := d.Call(nvml.OpNvmlErrorString, tt.req, reply)
+		if errors.Is(err, ErrMalformed) != (tt.reply == nil) || !bytes.Equal(reply[:n], tt.reply) {
+			t.Errorf("text of %x: %x, %v; want %x", tt.req, reply[:n], err, tt.reply)
+		}
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -55,16 +55,6 @@ EXPORT int nvmlShutdown(void) {
   }
 }
 
-EXPORT const char *nvmlErrorString(int result) {
-  if (nvml_mode() == NVML_PASS) {
-    const char *(*fn)(int) = (const char *(*)(int))(uintptr_t)nvml_real("nvmlErrorString");
-    if (fn) return fn(result);
-  }
-  const char *text = NULL;
-  if (result >= 0 && (uint32_t)result < nvml_error_count) text = nvml_error_names[result];
-  return text ? text : "Unknown Error";
-}
-
 /* The server serves one call at a time, so a long wait is made of short ones between which other threads get their turn. */
 static int wait_event(uint32_t index, uint64_t set, void *data, uint32_t timeout) {
   enum { SLICE_MS = 50 };
@@ -124,6 +114,32 @@ static int take_text(const uint8_t *reply, uint32_t len, uint32_t *at, const cha
   *text = kept_text((const char *)reply + *at, n);
   *at += (uint32_t)((n + 7) & ~(uint64_t)7);
   return 0;
+}
+
+/* The text of the server's driver, asked for once a code; NULL where that has none. */
+static const char *remote_error_text(int result) {
+  enum { CODES = 64 };
+  static const char *asked[CODES + 1];
+  if (result < 0 || (result >= CODES && result != NVML_UNKNOWN)) return NULL;
+  const char **slot = &asked[result < CODES ? result : CODES], *text = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+  if (text) return text;
+  uint64_t req = (uint64_t)result;
+  uint8_t reply[520];
+  uint32_t got = 0, at = 0;
+  if (nvml_exchange(NVML_OP_nvmlErrorString, &req, sizeof req, reply, sizeof reply, &got) != NVML_OK || take_text(reply, got, &at, &text) != 0) return NULL;
+  if (text) __atomic_store_n(slot, text, __ATOMIC_RELEASE);
+  return text;
+}
+
+EXPORT const char *nvmlErrorString(int result) {
+  const char *text = NULL;
+  if (nvml_mode() == NVML_PASS) {
+    const char *(*fn)(int) = (const char *(*)(int))(uintptr_t)nvml_real("nvmlErrorString");
+    if (fn) return fn(result);
+  }
+  if (nvml_mode() == NVML_REMOTE && nvml_session_ready()) text = remote_error_text(result);
+  if (!text && result >= 0 && (uint32_t)result < nvml_error_count) text = nvml_error_names[result];
+  return text ? text : "Unknown Error";
 }
 
 static int take_metrics(const uint8_t *reply, uint32_t len, struct gpm_get *get) {

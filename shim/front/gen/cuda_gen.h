@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d"
+#define SCUDA_DIGEST "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "458c482db7a0cb0521d2bf357dcd077a86d3e5d216c380f95f51b13eb6a2535d";
+const char nvml_digest[] = "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
@@ -2044,7 +2044,7 @@ const struct nvml_func nvml_funcs[] = {
   {"nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", 286, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileGetCurrentProfiles},
   {"nvmlDeviceWorkloadPowerProfileGetProfilesInfo", 287, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileGetProfilesInfo},
   {"nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", 288, NVML_FORWARD, 2, p_nvmlDeviceWorkloadPowerProfileSetRequestedProfiles},
-  {"nvmlErrorString", 0, NVML_FORWARD, 1, p_nvmlErrorString},
+  {"nvmlErrorString", 289, NVML_FORWARD, 1, p_nvmlErrorString},
   {"nvmlEventSetCreate", 290, NVML_FORWARD, 1, p_nvmlEventSetCreate},
   {"nvmlEventSetFree", 291, NVML_FORWARD, 1, p_nvmlEventSetFree},
   {"nvmlEventSetWait", 292, NVML_FORWARD, 3, p_nvmlEventSetWait},

@@ -12,6 +12,7 @@ enum {
   NVML_INDEX_nvmlInternalGetExportTable = 329,
   NVML_INDEX_nvmlShutdown = 331,
   NVML_OP_nvmlInitWithFlags = 328,
+  NVML_OP_nvmlErrorString = 289,
   NVML_OP_nvmlGpmMetricsGet = 301,
   NVML_OP_nvmlInternalGetExportTable = 330,
   NVML_KIND_nvmlComputeInstance_t = 1,

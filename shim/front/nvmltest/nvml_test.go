@@ -212,6 +212,7 @@ memory v2 SUCCESS 4294967296
 utilization SUCCESS 0
 processes SUCCESS 0
 power ERROR_NOT_SUPPORTED
+texts: a text of the server's, a text of the server's, Not Supported
 fields SUCCESS ERROR_NOT_SUPPORTED
 wait ERROR_TIMEOUT
 set compute mode ERROR_NO_PERMISSION
@@ -451,6 +452,7 @@ func ask(lib gonvml.Interface, r gonvml.Return) {
 	fmt.Println("processes", name(r), len(procs))
 	_, r = second.GetPowerUsage()
 	fmt.Println("power", name(r))
+	fmt.Printf("texts: %s, %s, %s\n", lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_NOT_SUPPORTED))
 	fields := []gonvml.FieldValue{{FieldId: 1}, {FieldId: 2}}
 	r = second.GetFieldValues(fields)
 	fmt.Println("fields", name(r), name(gonvml.Return(fields[1].NvmlReturn)))

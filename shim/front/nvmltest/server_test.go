@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/server/nvmldispatch"
@@ -46,6 +47,18 @@ func (s *server) hangUp() {
 		c.Close()
 	}
 	s.conns = nil
+}
+
+// talking has texts of its own for some codes.
+type talking struct{ *smi.Driver }
+
+var ownText = []byte("a text of the server's\x00")
+
+func (talking) NvmlErrorString(r nvml.NvmlReturn) unsafe.Pointer {
+	if r != nvml.NVML_ERROR_IN_USE {
+		return nil
+	}
+	return unsafe.Pointer(&ownText[0])
 }
 
 func startServer(t *testing.T, token string) *server {
@@ -98,7 +111,7 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		t.Error(err)
 		return
 	}
-	d := nvmldispatch.New(drv, nvmldispatch.Options{Log: slog.New(slog.NewTextHandler(s, nil))})
+	d := nvmldispatch.New(talking{drv}, nvmldispatch.Options{Log: slog.New(slog.NewTextHandler(s, nil))})
 	defer d.Close()
 	reply := make([]byte, 1<<20)
 	for {
