@@ -30,7 +30,8 @@ func emitCompat(spec *api.Spec, out *Output) error {
 		{"async", "sent to the server, returns at once; an error comes with a later call, as launch errors do"},
 		{"sync", "sent to the server, which answers"},
 		{"hand", "written by hand in the client's library: may be answered there, sent in another form, or both"},
-		{"missing, unsupported", "answers `CUDA_ERROR_NOT_SUPPORTED` (801) or `NVML_ERROR_NOT_SUPPORTED` (3), logged once by name; rows that say *denied* answer `NVML_ERROR_NO_PERMISSION` (4)"},
+		{"missing, unsupported", "answers `CUDA_ERROR_NOT_SUPPORTED` (801) or `NVML_ERROR_NOT_SUPPORTED` (3), logged once by name"},
+		{"sync, *denied*", "changes a setting of the server's GPUs: `NVML_ERROR_NO_PERMISSION` (4) unless the server runs with `--allow-nvml-set`"},
 	} {
 		b.f("| %s | %s |\n", c.class, c.meaning)
 	}
@@ -70,6 +71,9 @@ func compatLibrary(b *buffer, lib *api.Library) {
 					note := fn.Class.String()
 					if fn.Alias != "" {
 						note += ", as `" + fn.Alias + "`"
+					}
+					if fn.Flag("denied") {
+						note += ", *denied*"
 					}
 					b.f("| `%s` | %s |\n", fn.Name, note)
 				}
