@@ -9,7 +9,9 @@ uint64_t scuda_slots_base, scuda_slots_bytes;
 
 static scuda_lock_t lock;
 static uint32_t next_fresh = 1;  /* slot 0 stays unused, so that 0 can end the list of free slots */
-static uint32_t first_free;
+/* Free slots wait in line, and not the last few of them are used again while there are fresh ones: a handle that a program still holds stays invalid. */
+enum { RESTING = 1024 };
+static uint32_t first_free, last_free, free_slots;
 
 int32_t scuda_handles_setup(void) {
   size_t count = (size_t)CLIENT_SLOTS + SERVER_SLOTS, bytes = count * sizeof(struct scuda_slot);
@@ -28,9 +30,10 @@ int32_t scuda_handles_setup(void) {
 uint64_t scuda_slot_new(uint32_t kind) {
   struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base, *s = NULL;
   scuda_lock(&lock);
-  if (first_free) {
+  if (free_slots > RESTING || (free_slots && next_fresh == CLIENT_SLOTS)) {
     s = &slots[first_free];
     first_free = s->next_free;
+    free_slots--;
   } else if (next_fresh < CLIENT_SLOTS) {
     s = &slots[next_fresh++];
   }
@@ -59,8 +62,10 @@ void scuda_slot_free(uint64_t handle) {
   uint64_t index = (handle - scuda_slots_base) / sizeof *s;
   if (index >= CLIENT_SLOTS) return; /* the server reuses its own */
   scuda_lock(&lock);
-  s->next_free = first_free;
-  first_free = (uint32_t)index;
+  s->next_free = 0;
+  if (free_slots++) ((struct scuda_slot *)(uintptr_t)scuda_slots_base)[last_free].next_free = (uint32_t)index;
+  else first_free = (uint32_t)index;
+  last_free = (uint32_t)index;
   scuda_unlock(&lock);
 }
 

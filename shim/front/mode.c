@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct scuda_boot scuda_boot;
 
 static scuda_lock_t decide_lock, connect_lock;
 static pid_t core_started;          /* the process that opened the core; a child inherits the value, not the session */
-static _Atomic int32_t connect_result = -1; /* of the only attempt */
+static _Atomic int32_t connect_result = -1; /* of the attempt that succeeded; a failed one is made again by the next cuInit */
 static void *real_driver;
 static void *real_functions[SCUDA_EXPORT_COUNT];
 static _Atomic uint8_t missing_logged[SCUDA_EXPORT_COUNT];
@@ -105,10 +106,17 @@ static int32_t open_core(void) {
   else if (scuda_folder_of(&scuda_live, folder, sizeof folder)) snprintf(path, sizeof path, "%s/libscuda-core.so", folder);
   else return CUDA_ERROR_SYSTEM_NOT_READY;
 
-  /* A Go runtime takes SIGURG for its own preemption; a Go program above us needs its own handler back. */
-  struct sigaction urgent;
-  sigaction(SIGURG, NULL, &urgent);
+  /* The core's Go runtime takes signals that belong to the program (a Go program, a JVM): they are given back. It runs with asynchronous
+   * preemption off and has no use for faults. Its threads inherit a mask that keeps all other signals away from them. */
+  static const int taken[] = {SIGURG, SIGSEGV, SIGBUS, SIGFPE};
+  enum { TAKEN = sizeof taken / sizeof *taken };
+  struct sigaction program[TAKEN];
+  sigset_t everything, mask;
+  for (int i = 0; i < TAKEN; i++) sigaction(taken[i], NULL, &program[i]);
+  sigfillset(&everything);
+  pthread_sigmask(SIG_SETMASK, &everything, &mask);
   void *core = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  pthread_sigmask(SIG_SETMASK, &mask, NULL);
   if (!core) {
     scuda_log(SCUDA_ERROR, "cannot open %s: %s; reinstall scuda or point SCUDA_CORE at libscuda-core.so", path, dlerror());
     return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -127,29 +135,36 @@ static int32_t open_core(void) {
     }
   }
   int32_t result = scuda_core.open(&scuda_shared, &scuda_boot);
-  sigaction(SIGURG, &urgent, NULL);
+  for (int i = 0; i < TAKEN; i++) { /* a handler may be called on a goroutine's small stack */
+    if ((program[i].sa_flags & SA_SIGINFO) || (program[i].sa_handler != SIG_DFL && program[i].sa_handler != SIG_IGN)) program[i].sa_flags |= SA_ONSTACK;
+    sigaction(taken[i], &program[i], NULL);
+  }
   return result;
 }
 
-static int32_t connect_first(void) {
+static int32_t connect_now(void) {
   core_started = getpid();
   if (madvise(&scuda_live, sizeof scuda_live, MADV_WIPEONFORK))
     scuda_log(SCUDA_WARN, "MADV_WIPEONFORK is refused (%s); a forked child must not call CUDA", strerror(errno));
-  if (scuda_handles_setup() || scuda_ring_setup()) {
+  static int memory;
+  if (!memory && (scuda_handles_setup() || scuda_ring_setup())) {
     scuda_log(SCUDA_ERROR, "no address space for the session (%s); raise the limit on virtual memory (ulimit -v)", strerror(errno));
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  memory = 1;
   int32_t result = open_core();
   return result ? result : scuda_devices_setup();
 }
 
 int32_t scuda_connect(void) {
-  if (atomic_load(&connect_result) < 0) {
+  int32_t result = atomic_load(&connect_result);
+  if (result < 0) {
     scuda_lock(&connect_lock);
-    if (atomic_load(&connect_result) < 0) atomic_store(&connect_result, connect_first());
+    result = atomic_load(&connect_result);
+    if (result < 0 && !(result = connect_now())) atomic_store(&connect_result, result);
     scuda_unlock(&connect_lock);
   }
-  return atomic_load(&connect_result);
+  return result;
 }
 
 int32_t scuda_hand_cuInit(uint32_t flags) {
@@ -163,29 +178,26 @@ int32_t scuda_hand_cuInit(uint32_t flags) {
 }
 
 /* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for in C. */
-static int32_t version_without_core(void) {
+static int32_t version_without_core(int32_t *version) {
   static _Atomic int32_t known;
-  int32_t version = atomic_load(&known);
-  if (version) return version;
-  scuda_lock(&connect_lock);
-  if (atomic_load(&connect_result) < 0) {
-    if (scuda_net_driver_version(&version)) atomic_store(&connect_result, CUDA_ERROR_SYSTEM_NOT_READY);
-    else atomic_store(&known, version);
+  int32_t result = CUDA_SUCCESS;
+  if (!atomic_load(&known)) {
+    scuda_lock(&connect_lock);
+    int32_t answer = 0;
+    if (atomic_load(&connect_result) == CUDA_SUCCESS) answer = scuda_boot.driver_version;
+    else if (scuda_net_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
+    atomic_store(&known, answer);
+    scuda_unlock(&connect_lock);
   }
-  scuda_unlock(&connect_lock);
-  return version;
+  *version = atomic_load(&known);
+  return result;
 }
 
 int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  int32_t early = atomic_load(&connect_result) < 0 ? version_without_core() : 0;
-  if (early > 0) {
-    *version = early;
-    return CUDA_SUCCESS;
-  }
-  int32_t result = scuda_connect();
-  if (!result) *version = scuda_boot.driver_version;
-  return result;
+  if (atomic_load(&connect_result)) return version_without_core(version);
+  *version = scuda_boot.driver_version;
+  return CUDA_SUCCESS;
 }
 
 __attribute__((destructor)) static void at_exit(void) {

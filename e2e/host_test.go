@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The driver in processes of other kinds: each does what programs e2e/programs/host.c says.
+func TestHostProcesses(t *testing.T) {
+	s := serve(t)
+	for name, want := range map[string]string{
+		"signals": "before CUDA: handlers run\nafter cuInit: handlers run\nwith handlers set before: right\nset after cuInit: handlers run\nwith handlers set after: right\nat the end: handlers run\n",
+		"atexit":  "registered after cuInit: right\nregistered before cuInit: fine\n",
+		"forks":   "child from before: right\nchild from before: right\nparent: right\ncuInit(0) = 3\ncuDeviceGetCount(&count) = 3\ncuMemAlloc(&p, 4) = 3\nparent again: right\n",
+		"memory":  "sanitized: right\nmemory: right\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := s.run(t, "host", name); got != want {
+				t.Errorf("got\n%swant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// A program built with AddressSanitizer, which takes over malloc, signals and much address space.
+func TestAddressSanitizer(t *testing.T) {
+	target := filepath.Join(programs, "host-asan")
+	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target, filepath.Join(root, "e2e/programs/host.c"),
+		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lpthread")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := serve(t)
+	for _, name := range []string{"memory", "signals", "forks"} {
+		p := start(t, s.env("ASAN_OPTIONS=detect_leaks=0:allow_user_segv_handler=1"), target, kernels, name)
+		if code := p.wait(patience); code != 0 {
+			t.Errorf("%s: exit status %d\n%s%s", name, code, p.out, p.err)
+		}
+	}
+}
+
+// A Go program with a runtime of its own beside the core's: its goroutines, its garbage collector and its signals go on.
+func TestGoProgram(t *testing.T) {
+	target := filepath.Join(programs, "gohost")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", target, "./e2e/programs/gohost")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := serve(t)
+	p := start(t, s.env(), target, kernels)
+	if code := p.wait(patience); code != 0 || p.out.String() != "64 goroutines right\n" {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}
+
+func TestManyThreads(t *testing.T) {
+	s := serve(t)
+	if got := s.run(t, "crowd"); got != "300 threads right\n" {
+		t.Error(got)
+	}
+}
+
+// What kernels assert comes to the client's standard error.
+func TestAssertText(t *testing.T) {
+	s := serve(t)
+	p := s.client(t, "print")
+	const want = "print.cu:17: check: block: [0,0,0], thread: [0,0,0] Assertion `condition` failed.\n"
+	if code := p.wait(patience); code != 0 || p.err.String() != want {
+		t.Errorf("exit status %d, standard error\n%swant\n%s", code, p.err, want)
+	}
+}
+
+// serveOn starts a server at an address, and gives the one that it says.
+func serveOn(t *testing.T, addr string) string {
+	t.Helper()
+	p := start(t, nil, scuda, "-l", addr, "--gpu", gpu, "--sim-memory", "1GiB", "--cache-dir", t.TempDir())
+	return p.await(p.out, `^listening on (\S+)$`)[1]
+}
+
+// A cuInit that found no server is no final word.
+func TestInitIsTriedAgain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	p := start(t, clientEnv(addr), program("retry"))
+	p.await(p.out, "^waiting$")
+	serveOn(t, addr)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	want := "cuInit(0) = 802\ncuDeviceGetCount(&count) = 3\nwaiting\ncuInit(0) = 0\ncuDriverGetVersion(&version) = 0\ncuDeviceGetCount(&count) = 0\n1 devices\n"
+	if got := p.out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// Servers are named by IPv6 addresses in brackets and by names too.
+func TestAddresses(t *testing.T) {
+	for _, host := range []string{"[::1]", "localhost"} {
+		listen := strings.Replace(host, "localhost", "127.0.0.1", 1) + ":0"
+		_, port, err := net.SplitHostPort(serveOn(t, listen))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"compute", "nvml"} {
+			p := start(t, clientEnv(host+":"+port), program(name), kernels)
+			if code := p.wait(patience); code != 0 {
+				t.Errorf("%s by %s: exit status %d\n%s%s", name, host, code, p.out, p.err)
+			}
+		}
+	}
+}
