@@ -40,6 +40,12 @@ func TestHostileInput(t *testing.T) {
 			return wire.Bytes(&v)
 		case wire.GraphNodeGet:
 			return wire.Bytes(&v)
+		case wire.CopyBox:
+			return wire.Bytes(&v)
+		case wire.ShareExport:
+			return wire.Bytes(&v)
+		case wire.ShareImport:
+			return wire.Bytes(&v)
 		}
 		panic("no such payload")
 	}
@@ -56,6 +62,29 @@ func TestHostileInput(t *testing.T) {
 		"unknown operation":    func(c *client) []byte { return frame(c.command(0, 0xfff0, 0, words(0))) },
 		"operation 0":          func(c *client) []byte { return frame(c.command(0, 0, 0, words(0))) },
 		"no payload":           func(c *client) []byte { return frame(c.command(0, wire.OpLaunch, 0, nil)) },
+		"box without a shape": func(c *client) []byte {
+			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Flags: boxData})))
+		},
+		"box that overflows": func(c *client) []byte {
+			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: upload(1<<40, 1<<40, 1, 1<<40), Flags: boxPull, Bytes: 1 << 62})))
+		},
+		"box without its data": func(c *client) []byte {
+			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 32})))
+		},
+		"box with other data": func(c *client) []byte {
+			return frame(c.command(0, wire.OpCopyBox, 0, append(payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 24}), make([]byte, 24)...)))
+		},
+		"box within the host": func(c *client) []byte {
+			b := upload(8, 4, 1, 16)
+			boxOf(&b).DstMemoryType = cuda.CU_MEMORYTYPE_HOST
+			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: b, Flags: boxPull, Bytes: 56})))
+		},
+		"export of what is not": func(c *client) []byte {
+			return frame(c.command(0, wire.OpShareExport, 1, payload(wire.ShareExport{Kind: 2})))
+		},
+		"import of what is not": func(c *client) []byte {
+			return frame(c.command(0, wire.OpShareImport, 1, payload(wire.ShareImport{Kind: 2})))
+		},
 		"generic, too short":   func(c *client) []byte { return frame(c.command(0, cuda.OpCuMemAlloc_v2, 0, words(1))) },
 		"generic, huge array":  func(c *client) []byte { return frame(c.command(0, cuda.OpCuMemAlloc_v2, 0, words(1<<60, 8))) },
 		"server op, too short": func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamSynchronize, 0, nil)) },
@@ -260,3 +289,12 @@ func (nothing) PrimaryContext(cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
 }
 func (nothing) ThreadInit()  {}
 func (nothing) Close() error { return nil }
+
+// upload describes a box that goes to the device.
+func upload(width, height, depth, pitch uint64) (words [25]uint64) {
+	b := boxOf(&words)
+	b.SrcMemoryType, b.DstMemoryType = cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_DEVICE
+	b.WidthInBytes, b.Height, b.Depth = width, height, depth
+	b.SrcPitch, b.SrcHeight, b.DstPitch, b.DstHeight = pitch, height, pitch, height
+	return words
+}

@@ -329,7 +329,7 @@ static void attributes(void) {
   WANT(v, 32);
   static const int absent[] = {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
                                CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
-                               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED};
+                               CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED};
   for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
     CK(cuDeviceGetAttribute(&v, absent[i], 0));
     WANT(v, 0);
@@ -489,25 +489,42 @@ static void rectangles(void) {
                      .dstDevice = d, .dstPitch = 32, .WidthInBytes = 10, .Height = 5};
   uint32_t n = sent();
   CK(cuMemcpy2D_v2(&c));
-  WANT(sent(), n + 5);
-  for (int y = 0; y < 5; y++) {
-    const struct wire_copy_h2d *m = (const void *)rec->commands[n + y]->payload;
-    WANT(m->dst, d + 32 * (uint64_t)y);
-    WANT(m->bytes, 10);
-    WANT(memcmp(m + 1, data + 64 * (y + 2) + 3, 10), 0);
-  }
+  WANT(sent(), n + 1); /* all rows in one command */
+  const struct wire_copy_box *m = (const void *)last(OP_COPY_BOX)->payload;
+  WANT(m->bytes, 50);
+  WANT(m->flags, 1 | 4);
+  WANT(last(OP_COPY_BOX)->flags, 0);
+  for (int y = 0; y < 5; y++) WANT(memcmp((const uint8_t *)(m + 1) + 10 * y, data + 64 * (y + 2) + 3, 10), 0);
+  c.dstDevice = 0x1234;
+  CK(cuMemcpy2D_v2(&c));
+  WANT(last(OP_COPY_BOX)->flags, ANSWER); /* not known: the driver is asked */
+  c.dstDevice = d;
+  c.srcPitch = 12;
+  WANT(cuMemcpy2D_v2(&c), 1);
   c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
   c.srcDevice = d + 4096;
+  c.srcPitch = 64;
   CK(cuMemcpy2D_v2(&c));
   last(OP_cuMemcpy2D_v2);
   CUDA_MEMCPY3D b3 = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 8, .srcHeight = 4, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = data,
                       .dstPitch = 8, .dstHeight = 4, .WidthInBytes = 8, .Height = 2, .Depth = 3};
-  n = sent();
   CK(cuMemcpy3D(&b3));
-  WANT(sent(), n + 6);
-  b3.dstMemoryType = CU_MEMORYTYPE_HOST;
+  m = (const void *)last(OP_COPY_BOX)->payload;
+  WANT(m->flags, 1 | 16);
+  WANT(m->bytes, (2 * 4 + 1) * 8 + 8);
+  WANT((uintptr_t)rec->transfer_dst, (uintptr_t)data);
+  b3.srcHeight = b3.dstHeight = 2; /* without gaps: as a line */
+  CK(cuMemcpy3D(&b3));
+  last(OP_COPY_D2H);
   b3.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  WANT(cuMemcpy3D(&b3), 801);
+  WANT(cuMemcpy3D(&b3), 400); /* no array */
+  CUarray array;
+  CUDA_ARRAY_DESCRIPTOR desc = {16, 4, CU_AD_FORMAT_FLOAT, 1};
+  CK(cuArrayCreate(&array, &desc));
+  CK(cuMemcpyHtoA(array, 4, data, 60));
+  WANT(last(OP_COPY_BOX)->flags, 0);
+  CK(cuMemcpyHtoA(array, 8, data, 60));
+  WANT(last(OP_COPY_BOX)->flags, ANSWER); /* too long a row */
 }
 
 /* ---- contexts ---- */

@@ -1,0 +1,126 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/handoff"
+)
+
+// workerOn is a worker's sharer and the supervisor's process at the other end of its line.
+func workerOn(t *testing.T, shelf *shelf) (*sharer, *process) {
+	t.Helper()
+	ours, theirs, err := handoff.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := handoff.FromFile(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, p := newSharer(line), &process{line: ours}
+	var both sync.WaitGroup
+	both.Go(func() {
+		p.listen(shelf)
+		shelf.forget(p)
+	})
+	both.Go(func() {
+		for {
+			m, err := line.Receive()
+			if err != nil {
+				return
+			}
+			if err := s.answered(m); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		line.Close()
+		ours.Close()
+		both.Wait()
+	})
+	return s, p
+}
+
+func memory(t *testing.T, text string) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("shares-test", unix.MFD_CLOEXEC)
+	if err == nil {
+		_, err = unix.Write(fd, []byte(text))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func TestShares(t *testing.T) {
+	shelf := newShelf()
+	a, first := workerOn(t, shelf)
+	b, _ := workerOn(t, shelf)
+	fd := memory(t, "shared")
+	token, err := a.Publish(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Close(fd); err != nil { // the supervisor has its own
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, err := b.Fetch(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(got), "fetched")
+		text := make([]byte, 6)
+		if _, err := f.ReadAt(text, 0); err != nil || !bytes.Equal(text, []byte("shared")) {
+			t.Errorf("fetched %q, %v", text, err)
+		}
+		f.Close()
+	}
+	if _, err := b.Fetch(executor.Token{1}); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("unknown token: %v", err)
+	}
+	b.Withdraw(token) // is not its own
+	if got, err := b.Fetch(token); err != nil {
+		t.Errorf("after another session's withdrawal: %v", err)
+	} else {
+		unix.Close(got)
+	}
+	a.Withdraw(token)
+	if _, err := a.Fetch(token); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("after its withdrawal: %v", err)
+	}
+
+	fd = memory(t, "again")
+	defer unix.Close(fd)
+	if token, err = a.Publish(fd); err != nil {
+		t.Fatal(err)
+	}
+	shelf.forget(first)
+	if _, err := b.Fetch(token); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("after the end of the session that shared it: %v", err)
+	}
+}
+
+func TestSharesAreBounded(t *testing.T) {
+	shelf := newShelf()
+	a, _ := workerOn(t, shelf)
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	for i := range maxShares {
+		if _, err := a.Publish(fd); err != nil {
+			t.Fatalf("share %d: %v", i, err)
+		}
+	}
+	if _, err := a.Publish(fd); err == nil {
+		t.Error("one share more than allowed")
+	}
+}
