@@ -7,82 +7,11 @@ import (
 	"math/rand"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/server/nvmldispatch/fakenvml"
 	"scuda.dev/scuda/sim/smi"
 )
-
-// fake adds to the simulated NVML what the forms need that it does not answer.
-type fake struct {
-	*smi.Driver
-	table uint64
-}
-
-func (f *fake) ExportTableSize(uuid [16]byte) uint64 {
-	switch {
-	case uuid[0] == 1:
-		return f.table
-	case uuid == smiTable:
-		return smiTableSize
-	}
-	return 0
-}
-
-// CallTable knows a value, a text and a list of processes.
-func (f *fake) CallTable(_ [16]byte, slot int, args ...uint64) nvml.NvmlReturn {
-	to := func(i int) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&args[i])) }
-	switch slot {
-	case 72:
-		*(*uint32)(to(1)) = uint32(args[0]) + 6
-	case 231:
-		copy(unsafe.Slice((*byte)(to(1)), args[2]), "part\x00")
-	case 213:
-		count := (*uint32)(to(1))
-		if *count < 2 {
-			*count = 2
-			return nvml.NVML_ERROR_INSUFFICIENT_SIZE
-		}
-		*count = 2
-		entries := unsafe.Slice((*byte)(to(2)), 2*entryBytes)
-		entries[0], entries[8], entries[entryBytes] = 100, 1, 200
-		copy(entries[entryName:], "/proc/self/exe")
-		copy(entries[entryBytes+entryName:], "x")
-	default:
-		return nvml.NVML_ERROR_NOT_SUPPORTED
-	}
-	return nvml.NVML_SUCCESS
-}
-
-func (f *fake) NvmlDeviceGetSupportedMemoryClocks(_ nvml.NvmlDevice, count, clocks *uint32) nvml.NvmlReturn {
-	if count == nil {
-		return nvml.NVML_ERROR_INVALID_ARGUMENT
-	}
-	if *count < 3 || clocks == nil {
-		*count = 3
-		return nvml.NVML_ERROR_INSUFFICIENT_SIZE
-	}
-	*count = 3
-	copy(unsafe.Slice(clocks, 3), []uint32{30, 20, 10})
-	return nvml.NVML_SUCCESS
-}
-
-func (f *fake) NvmlDeviceGetTopologyNearestGpus(_ nvml.NvmlDevice, _ nvml.NvmlGpuTopologyLevel, count *uint32, devices *nvml.NvmlDevice) nvml.NvmlReturn {
-	if count == nil || *count < 2 || devices == nil {
-		return nvml.NVML_ERROR_INVALID_ARGUMENT
-	}
-	*count = 2
-	copy(unsafe.Slice(devices, 2), []nvml.NvmlDevice{2, 0x7f0000001000}) // the second answers to no index, as a MIG device
-	return nvml.NVML_SUCCESS
-}
-
-func (f *fake) NvmlEventSetWait_v2(set nvml.NvmlEventSet, data *nvml.NvmlEventData, _ uint32) nvml.NvmlReturn {
-	if set == 0 || data == nil {
-		return nvml.NVML_ERROR_INVALID_ARGUMENT
-	}
-	data.Device, data.EventType = 2, 8
-	return nvml.NVML_SUCCESS
-}
 
 func open(t testing.TB) *Dispatcher {
 	t.Helper()
@@ -91,7 +20,7 @@ func open(t testing.TB) *Dispatcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(&fake{Driver: d, table: 2400}, Options{})
+	return New(&fakenvml.Driver{Driver: d, Table: 2400}, Options{})
 }
 
 // request builds payloads: numbers are words, byte slices padded data.

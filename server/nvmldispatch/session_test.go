@@ -8,95 +8,19 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/server/nvmldispatch/fakenvml"
 	"scuda.dev/scuda/sim/smi"
 )
 
-// busy is a GPU that processes use, with settings and metrics.
-type busy struct {
-	fake
-	mode  nvml.NvmlComputeMode
-	asked uint32 // pid
-}
-
-var unit = [...]byte{'%', 0}
-
-func (b *busy) NvmlErrorString(r nvml.NvmlReturn) unsafe.Pointer {
-	if r == nvml.NVML_ERROR_UNKNOWN {
-		return nil
-	}
-	return unsafe.Pointer(&unit[0])
-}
-
-func (b *busy) NvmlDeviceSetComputeMode(_ nvml.NvmlDevice, mode nvml.NvmlComputeMode) nvml.NvmlReturn {
-	b.mode = mode
-	return nvml.NVML_SUCCESS
-}
-
-func (b *busy) NvmlDeviceGetComputeRunningProcesses_v3(_ nvml.NvmlDevice, count *uint32, infos *nvml.NvmlProcessInfo) nvml.NvmlReturn {
-	if *count < 2 {
-		*count = 2
-		return nvml.NVML_ERROR_INSUFFICIENT_SIZE
-	}
-	*count = 2
-	list := unsafe.Slice(infos, 2)
-	list[0].Pid, list[1].Pid = 100, 200
-	return nvml.NVML_SUCCESS
-}
-
-func (b *busy) NvmlDeviceGetProcessesUtilizationInfo(_ nvml.NvmlDevice, info *nvml.NvmlProcessesUtilizationInfo) nvml.NvmlReturn {
-	if info.ProcessSamplesCount < 2 || info.ProcUtilArray == 0 {
-		info.ProcessSamplesCount = 2
-		return nvml.NVML_ERROR_INSUFFICIENT_SIZE
-	}
-	info.ProcessSamplesCount = 2
-	list := unsafe.Slice((*nvml.NvmlProcessUtilizationInfo_v1)(*(*unsafe.Pointer)(unsafe.Pointer(&info.ProcUtilArray))), 2)
-	list[0].Pid, list[1].Pid, list[1].SmUtil = 200, 100, 55
-	return nvml.NVML_SUCCESS
-}
-
-func (b *busy) NvmlDeviceGetAccountingStats(_ nvml.NvmlDevice, pid uint32, _ *nvml.NvmlAccountingStats) nvml.NvmlReturn {
-	b.asked = pid
-	return nvml.NVML_SUCCESS
-}
-
-func (b *busy) NvmlDeviceGetGpuInstances(_ nvml.NvmlDevice, _ uint32, instances *nvml.NvmlGpuInstance, count *uint32) nvml.NvmlReturn {
-	*count = 2
-	list := unsafe.Slice(instances, 2)
-	list[0], list[1] = 0x1000, 0x2000
-	return nvml.NVML_SUCCESS
-}
-
-func (b *busy) NvmlGpmSampleAlloc(to *nvml.NvmlGpmSample) nvml.NvmlReturn {
-	*to = 0x7000
-	return nvml.NVML_SUCCESS
-}
-
-func (b *busy) NvmlGpmMetricsGet(get *nvml.NvmlGpmMetricsGet) nvml.NvmlReturn {
-	if get.Version != 1 || get.Sample1 != 0x7000 {
-		return nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-	}
-	for i := range get.NumMetrics {
-		m := &get.Metrics[i]
-		m.Value = float64(m.MetricId) / 2
-		if i == 1 {
-			m.NvmlReturn = nvml.NVML_ERROR_NOT_SUPPORTED
-			continue
-		}
-		m.MetricInfo.Unit = uintptr(unsafe.Pointer(&unit[0]))
-	}
-	return nvml.NVML_SUCCESS
-}
-
-func openBusy(t *testing.T, settings bool) (*Dispatcher, *busy, *bytes.Buffer) {
+func openBusy(t *testing.T, settings bool) (*Dispatcher, *fakenvml.Driver, *bytes.Buffer) {
 	t.Helper()
 	drv, err := smi.Open(smi.Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []smi.Device{{Name: "first", Bus: 3, Memory: 1 << 30, Major: 9}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, log := &busy{fake: fake{Driver: drv}}, &bytes.Buffer{}
+	b, log := &fakenvml.Driver{Driver: drv}, &bytes.Buffer{}
 	d := New(b, Options{Settings: settings, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Processes: func() []Process { return []Process{{Server: 100, Client: 4242, Program: "python3"}} }})
 	if r, _, err := d.Call(nvml.OpNvmlInitWithFlags, request(0), nil); r != 0 || err != nil {
@@ -115,8 +39,8 @@ func TestSettings(t *testing.T) {
 		}
 		for range 2 {
 			r, n, err := d.Call(nvml.OpNvmlDeviceSetComputeMode, request(1, int(nvml.NVML_COMPUTEMODE_PROHIBITED)), make([]byte, 64))
-			if r != int32(want) || n != 0 || err != nil || b.mode != mode {
-				t.Errorf("allowed %v: result %d, %d bytes, %v, mode %d", allowed, r, n, err, b.mode)
+			if r != int32(want) || n != 0 || err != nil || b.Mode != mode {
+				t.Errorf("allowed %v: result %d, %d bytes, %v, mode %d", allowed, r, n, err, b.Mode)
 			}
 		}
 		if got := strings.Count(log.String(), "function=nvmlDeviceSetComputeMode"); got != lines {
@@ -169,8 +93,8 @@ func TestProcesses(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := d.Call(nvml.OpNvmlDeviceGetAccountingStats, request(1, 4242, 1), reply); err != nil || b.asked != 100 {
-		t.Errorf("the driver is asked about %d, %v; want the worker's pid 100", b.asked, err)
+	if _, _, err := d.Call(nvml.OpNvmlDeviceGetAccountingStats, request(1, 4242, 1), reply); err != nil || b.Asked != 100 {
+		t.Errorf("the driver is asked about %d, %v; want the worker's pid 100", b.Asked, err)
 	}
 	for _, req := range [][]byte{
 		request(1, 24, info, 3), request(1, 24, info), request(1, 24, info, 1<<40), request(1, 16, u32(1<<24|16, 2, 0, 0), 2),
@@ -200,7 +124,7 @@ func TestMetrics(t *testing.T) {
 		reply  []byte
 		bad    bool
 	}{
-		{"two", request(1, 2, 1, 1, u32(10, 3)), 0, request(0, value(5), 0, 0, 2, unit[:], int(nvml.NVML_ERROR_NOT_SUPPORTED), value(1.5), 0, 0, 0), false},
+		{"two", request(1, 2, 1, 1, u32(10, 3)), 0, request(0, value(5), 0, 0, 2, fakenvml.Unit, int(nvml.NVML_ERROR_NOT_SUPPORTED), value(1.5), 0, 0, 0), false},
 		{"none", request(1, 0, 1, 1), 0, nil, false},
 		{"other version", request(9, 0, 1, 1), nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nil, false},
 		{"no such sample", request(1, 0, 1, 2), nvml.NVML_ERROR_INVALID_ARGUMENT, nil, false},
@@ -210,7 +134,7 @@ func TestMetrics(t *testing.T) {
 	}
 	texts := []struct {
 		req, reply []byte
-	}{{request(3), request(2, unit[:])}, {request(999), request(0)}, {nil, nil}, {request(1, 2), nil}}
+	}{{request(int(nvml.NVML_ERROR_IN_USE)), request(len(fakenvml.Text), fakenvml.Text)}, {request(999), request(0)}, {nil, nil}, {request(1, 2), nil}}
 	for _, tt := range texts {
 		_, n, err := d.Call(nvml.OpNvmlErrorString, tt.req, reply)
 		if errors.Is(err, ErrMalformed) != (tt.reply == nil) || !bytes.Equal(reply[:n], tt.reply) {

@@ -22,7 +22,7 @@ import (
 // The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with roleVariable set.
 const roleVariable = "SCUDA_NVMLTEST_ROLE"
 
-var library, callAll string
+var library, callAll, shapes string
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
@@ -38,10 +38,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	library, callAll = filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "callall")
+	library, callAll, shapes = filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "callall"), filepath.Join(dir, "shapes")
 	for _, cmd := range []*exec.Cmd{
 		exec.Command("sh", "../../build-nvml.sh", library),
 		exec.Command("cc", "-O1", "-o", callAll, "testdata/callall.c", "-ldl"),
+		exec.Command("cc", "-O1", "-o", shapes, "testdata/shapes.c", "-ldl"),
 	} {
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			fmt.Fprintf(os.Stderr, "%v: %v\n%s", cmd.Args, err, out)
@@ -167,6 +168,27 @@ func TestCallAll(t *testing.T) {
 	}
 }
 
+// TestShapes calls what does not fit the generic form as it stands.
+func TestShapes(t *testing.T) {
+	const want = `init 0, device 0
+how many: 7, 2
+utilization 0, 2: pid 200 4242, sm 55, array kept
+other version 25
+instances 0, 2: two handles
+sample 0, metrics 0: 0 5.0 %, 3
+again 0, the same string
+table of 2160 bytes, value 0 7, text 0 part
+processes 0, 2: 4242 python3, 200 x
+too many 7, 2; no such slot 3
+`
+	srv := startServer(t, "")
+	cmd := exec.CommandContext(t.Context(), shapes, library)
+	cmd.Env = environment(t, "SCUDA_SERVER="+srv.addr)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+		t.Errorf("%v, got\n%s\nwant\n%s", err, out, want)
+	}
+}
+
 // TestFork: the parent's connection and the child's are two.
 func TestFork(t *testing.T) {
 	srv := startServer(t, "")
@@ -210,7 +232,7 @@ by uuid: index 1
 by pci: index 0
 memory v2 SUCCESS 4294967296
 utilization SUCCESS 0
-processes SUCCESS 0
+processes SUCCESS 2
 power ERROR_NOT_SUPPORTED
 texts: a text of the server's, a text of the server's, Not Supported
 fields SUCCESS ERROR_NOT_SUPPORTED

@@ -8,10 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/server/nvmldispatch/fakenvml"
 	"scuda.dev/scuda/sim/smi"
 	"scuda.dev/scuda/transport"
 )
@@ -49,16 +49,16 @@ func (s *server) hangUp() {
 	s.conns = nil
 }
 
-// talking has texts of its own for some codes.
-type talking struct{ *smi.Driver }
+// machine is the fake, but nothing happens on it.
+type machine struct{ *fakenvml.Driver }
 
-var ownText = []byte("a text of the server's\x00")
+func (m machine) NvmlEventSetWait_v2(set nvml.NvmlEventSet, data *nvml.NvmlEventData, ms uint32) nvml.NvmlReturn {
+	return m.Driver.Driver.NvmlEventSetWait_v2(set, data, ms)
+}
 
-func (talking) NvmlErrorString(r nvml.NvmlReturn) unsafe.Pointer {
-	if r != nvml.NVML_ERROR_IN_USE {
-		return nil
-	}
-	return unsafe.Pointer(&ownText[0])
+// clients are the processes of this machine that the fake's process 100 works for.
+func clients() []nvmldispatch.Process {
+	return []nvmldispatch.Process{{Server: 100, Client: 4242, Program: "python3"}}
 }
 
 func startServer(t *testing.T, token string) *server {
@@ -111,7 +111,7 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		t.Error(err)
 		return
 	}
-	d := nvmldispatch.New(talking{drv}, nvmldispatch.Options{Log: slog.New(slog.NewTextHandler(s, nil))})
+	d := nvmldispatch.New(machine{&fakenvml.Driver{Driver: drv}}, nvmldispatch.Options{Processes: clients, Log: slog.New(slog.NewTextHandler(s, nil))})
 	defer d.Close()
 	reply := make([]byte, 1<<20)
 	for {
