@@ -89,7 +89,8 @@ def read(folder):
 def build(sample, common, toolkit):
     if sample.program.exists():
         return True
-    compile_ = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "--extended-lambda", "-rdc=true", "-w", "-I", str(common), "-L", f"{toolkit}/lib64/stubs", "-Xcompiler", "-fPIC"]
+    compile_ = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "--extended-lambda", "-rdc=true", "-w", "-I", str(common), "-L", f"{toolkit}/lib64/stubs", "-Xcompiler", "-fPIC",
+                "-Xlinker", f"-rpath={toolkit}/lib64"]
     if sample.openmp:
         compile_ += ["-Xcompiler", "-fopenmp"]
     link = [f"-l{lib}" for lib in dict.fromkeys([*sample.libraries, "pthread", "rt", "dl"])]
