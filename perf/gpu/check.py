@@ -148,6 +148,12 @@ SMI_PARSE = {"smi:plain": parse_shape, "smi:live": parse_live, "smi:whole": pars
              "smi:pmon": parse_header}
 
 
+def nvcc_flags(source):
+    """What a source wants beside the usual, from its first line: "// nvcc: FLAGS"."""
+    first = source.read_text().splitlines()[0]
+    return first.removeprefix("// nvcc:").split() if first.startswith("// nvcc:") else []
+
+
 def build(folder):
     """Builds the C and CUDA programs; gives the cases."""
     cases = []
@@ -164,7 +170,7 @@ def build(folder):
             cases.append(Case(f"cu:{kind}", [f"{folder}/{kind}"], parse_lines))
         for source in sorted((HERE / "cuda").glob("*.cu")):
             target = f"{folder}/cuda-{source.stem}"
-            jobs.append((source.stem, ["nvcc", "-O2", "-std=c++17", "-arch=sm_90", "-o", target, str(source)]))
+            jobs.append((source.stem, ["nvcc", "-O2", "-std=c++17", "-arch=sm_90", "-o", target, str(source), *nvcc_flags(source)]))
             cases.append(Case(f"cuda:{source.stem}", [target], parse_lines))
     running = [(n, subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for n, c in jobs]
     for name, p in running:

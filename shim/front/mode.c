@@ -118,7 +118,8 @@ static int32_t open_core(void) {
   void *core = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   pthread_sigmask(SIG_SETMASK, &mask, NULL);
   if (!core) {
-    scuda_log(SCUDA_ERROR, "cannot open %s: %s; reinstall scuda or point SCUDA_CORE at libscuda-core.so", path, dlerror());
+    static int said; /* programs call cuInit again and again */
+    if (!said++) scuda_log(SCUDA_ERROR, "cannot open %s: %s; reinstall scuda or point SCUDA_CORE at libscuda-core.so", path, dlerror());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   static const struct { const char *name; void **to; } symbols[] = {
