@@ -11,7 +11,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "progress", "fork", "errors", "handles", "upload_seen", "vmm", "mapped", "linker", "userobject", "print", "boxes", "batches", "arrays", "sharing", "ipc", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "progress", "fork", "errors", "handles", "upload_seen", "vmm", "mapped", "linker", "userobject", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
 
 func TestPrograms(t *testing.T) {
 	s := serve(t)

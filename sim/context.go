@@ -126,6 +126,7 @@ func (g *GPU) freeContext(c *cudaContext) {
 			}
 			g.objects.drop(h)
 			g.arrays.Delete(cuda.CUarray(h))
+			g.textures.Delete(h)
 		}
 	}
 	for cap := range g.captures {

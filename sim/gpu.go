@@ -90,15 +90,16 @@ func (c Config) withDefaults() (Config, error) {
 type GPU struct {
 	cuda.Unimplemented
 
-	cfg     Config
-	log     *slog.Logger
-	devices []*device
-	mem     memory
-	arrays  sync.Map // CUarray → *array
-	strings stringArena
-	vmm     vmm
-	kernels atomic.Uint64  // that began
-	tasks   sync.WaitGroup // running stream goroutines
+	cfg      Config
+	log      *slog.Logger
+	devices  []*device
+	mem      memory
+	arrays   sync.Map // CUarray → *array
+	textures sync.Map // handle → *texture
+	strings  stringArena
+	vmm      vmm
+	kernels  atomic.Uint64  // that began
+	tasks    sync.WaitGroup // running stream goroutines
 
 	mu           sync.Mutex
 	initialised  bool

@@ -105,7 +105,7 @@ func (g *GPU) launchOp(l *launch) op {
 	dev := l.fn.mod.ctx.dev
 	grid := &ptx.Grid{
 		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, SharedBytes: l.shared, Params: l.params,
-		Mem: &g.mem, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
+		Mem: &g.mem, Textures: textureTable{g}, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
 		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
