@@ -308,6 +308,11 @@ def numba_kernels():
     from numba import cuda
     import numpy
 
+    try:  # some of its releases do not load beside the newest numpy
+        cuda.jit(lambda: None)[1, 1]()
+    except AttributeError as e:
+        raise Absent(f"numba does not work here: {e}") from e
+
     @cuda.jit
     def scale(x, y, k):
         i = cuda.grid(1)
