@@ -44,6 +44,8 @@ type client struct {
 	done      map[uint32]int32
 	text      string
 	notices   []string
+	keepLog   bool // set before the first command
+	log       []transport.MessageHeader
 	replies   map[uint32]chan message
 	lost      chan struct{}
 	wmu       sync.Mutex
@@ -193,6 +195,9 @@ func (c *client) read() {
 		}
 		payload = payload[:h.Len]
 		c.mu.Lock()
+		if c.keepLog {
+			c.log = append(c.log, h)
+		}
 		switch h.Type {
 		case transport.MsgReply:
 			ch := c.replies[h.ID]

@@ -68,14 +68,11 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 			return r, nil
 		}
 	}
-	if t.posted > 0 {
+	if t.posted > 0 || t.done {
 		c.later = true
 		t.result = r
 		s.endTransfer(t)
 		return r, nil
-	}
-	if t.done {
-		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(r)}, nil, nil)
 	}
 	return r, nil
 }
@@ -188,14 +185,8 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	}
 }
 
-// endTransfer ends a download whose data have been queued. While something is watched pollProgress does it.
-func (s *Session) endTransfer(t *transfer) {
-	if len(s.watches) > 0 {
-		s.endings = append(s.endings, t)
-		return
-	}
-	s.tellEnd(t)
-}
+// endTransfer notes that a download's data have been queued; pollProgress ends it.
+func (s *Session) endTransfer(t *transfer) { s.endings = append(s.endings, t) }
 
 func (s *Session) tellEnd(t *transfer) {
 	if t.done {

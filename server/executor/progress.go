@@ -1,6 +1,9 @@
 package executor
 
 import (
+	"cmp"
+	"slices"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/transport"
 )
@@ -56,39 +59,53 @@ func (s *Session) dropWatch(h uint64) {
 	}
 }
 
-// pollProgress sends the data of downloads that have come down and tells of what is complete. A client that learns of something learns of all
-// before it as well: a download's data go before the PROGRESS of what lies behind it, and PROGRESS before the ends of downloads behind that.
+// pollProgress sends the data of downloads that have come down, and tells of downloads and watches that are complete. A client that learns of
+// one has learned of all that lies before it: what is complete is collected until a look at everything finds no more, and told in the order of the
+// commands. (What waits for other work has a later command than that.)
 func (s *Session) pollProgress() bool {
-	progress := s.transfers > 0 && s.pollDownloads()
-	for len(s.watches) > 0 || len(s.endings) > 0 {
-		ends := s.endings
-		s.endings = nil
+	if s.transfers == 0 && len(s.watches) == 0 && len(s.endings) == 0 {
+		return false
+	}
+	s.fired = s.fired[:0]
+	progress := len(s.endings) > 0
+	for more := true; more; {
+		n := len(s.fired)
 		s.pollWatches()
-		if s.transfers > 0 {
-			s.pollDownloads()
-		}
-		for _, f := range s.fired {
-			progress = true
-			if f.result != cuda.CUDA_SUCCESS || s.asyncErr != cuda.CUDA_SUCCESS {
-				s.refuseWatch(f.handle, f.at) // the client has to ask, and gets the error
-			} else {
-				s.progress(f.handle, f.at, 0)
-			}
-		}
-		for _, t := range ends {
-			progress = true
-			s.tellEnd(t)
-		}
-		if len(s.endings) == 0 {
-			break
+		more = s.transfers > 0 && s.pollDownloads()
+		more = more || len(s.fired) > n
+		progress = progress || more
+	}
+	if len(s.fired) > 1 {
+		slices.SortFunc(s.fired, func(a, b fired) int { return cmp.Compare(a.at, b.at) })
+	}
+	if len(s.endings) > 1 {
+		slices.SortFunc(s.endings, func(a, b *transfer) int { return cmp.Compare(a.seq, b.seq) })
+	}
+	ends, told := s.endings, s.fired
+	for len(ends) > 0 || len(told) > 0 {
+		if len(told) > 0 && (len(ends) == 0 || told[0].at <= ends[0].seq) {
+			s.tell(&told[0])
+			told = told[1:]
+		} else {
+			s.tellEnd(ends[0])
+			ends = ends[1:]
 		}
 	}
+	clear(s.endings)
+	s.endings = s.endings[:0]
 	return progress
+}
+
+func (s *Session) tell(f *fired) {
+	if f.result != cuda.CUDA_SUCCESS || s.asyncErr != cuda.CUDA_SUCCESS {
+		s.refuseWatch(f.handle, f.at) // the client has to ask, and gets the error
+		return
+	}
+	s.progress(f.handle, f.at, 0)
 }
 
 // pollWatches collects the watches that have come to their ends.
 func (s *Session) pollWatches() {
-	s.fired = s.fired[:0]
 	if len(s.watches) == 0 {
 		return
 	}

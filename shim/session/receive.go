@@ -169,6 +169,9 @@ func (s *Session) finish(rx *receiver) {
 	case transport.MsgReply:
 		w := s.waiter(h.ID)
 		s.mu.Lock()
+		if w.dst != nil { // the end of a download implies that of what lies before it
+			s.news()
+		}
 		switch {
 		case rx.early == nil && w.listed:
 			s.complete(w, h.Result, h.Len)
