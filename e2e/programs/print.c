@@ -52,6 +52,12 @@ int main(int argc, char **argv) {
   CK(cuEventRecord(e, stream));
   CK(cuEventSynchronize(e));
   printf("after cuEventSynchronize\n");
+  print(f, 3.5, stream);
+  CK(cuEventRecord(e, stream));
+  while (cuEventQuery(e) == CUDA_ERROR_NOT_READY) {
+  }
+  CK(cuEventSynchronize(e)); // which has no reason to ask the server
+  printf("after cuEventQuery and cuEventSynchronize\n");
   print(f, 4, 0);
   int value;
   CK(cuMemcpyDtoH(&value, p, sizeof value));

@@ -31,6 +31,9 @@ func (s *Session) refuseWatch(h, at uint64) {
 }
 
 func (s *Session) progress(h, at uint64, result int32) {
+	if result == 0 {
+		s.sendText(cuda.CUDA_SUCCESS) // the client may not ask any more
+	}
 	s.out.message(transport.MessageHeader{Type: transport.MsgProgress, Result: result, Seq: at, Aux: h}, nil, nil)
 }
 
