@@ -12,9 +12,10 @@ export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: check-go packages ## build build/scuda and build/lib
+build: check-go packages ## build build/scuda, build/lib and build/sim
 	$(GO) build -ldflags "-X scuda.dev/scuda/server.release=$(SCUDA_VERSION)" -o build/scuda ./cmd/scuda
 	./shim/build.sh build/lib
+	./sim/lib/build.sh build/sim
 	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-bench perf/bench/bench.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lpthread
 
 test: build ## run all tests with the race detector

@@ -25,6 +25,7 @@ var emitters = []struct {
 	{"compatibility page", emitCompat},
 	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
+	{"stand-alone simulation", emitSimLib},
 }
 
 func main() {

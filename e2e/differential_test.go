@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What the simulation as a library cannot do: it knows one process (fork, ipc, sharing), and linking, which the front does for a server
+// without that; copies to arrays and in batches have no stand-alone form yet.
+var onlyServed = []string{"fork", "ipc", "sharing", "linker", "arrays", "batches"}
+
+// standAlone is the folder of the simulation as libraries.
+func standAlone(t *testing.T) string {
+	t.Helper()
+	folder := filepath.Join(root, "build/sim")
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			t.Fatalf("%v: run make build first", err)
+		}
+	}
+	return folder
+}
+
+// TestDifferential runs every program directly on the simulation, which is the driver then, and over scuda: both print the same.
+func TestDifferential(t *testing.T) {
+	folder := standAlone(t)
+	s := serve(t)
+	for _, name := range all {
+		if slices.Contains(onlyServed, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			p := start(t, []string{"LD_LIBRARY_PATH=" + folder}, program(name), kernels)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("native: exit status %d\nstdout:\n%s\nstderr:\n%s", code, p.out, p.err)
+			}
+			remote := s.run(t, name)
+			if diff := cmp.Diff(strings.Split(p.out.String(), "\n"), strings.Split(remote, "\n")); diff != "" {
+				t.Errorf("native (-), over scuda (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSettings: the stand-alone library is what SCUDA_SIM says, and refuses what that cannot mean.
+func TestSettings(t *testing.T) {
+	folder := standAlone(t)
+	for setting, want := range map[string]string{"3,preset=small": "3 devices", "colour=red": "no such setting"} {
+		p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=" + setting}, program("nvml"), kernels)
+		p.stdin.Close()
+		p.wait(patience)
+		if text := p.out.String() + p.err.String(); !strings.Contains(text, want) {
+			t.Errorf("%s: %q is missing in\n%s", setting, want, text)
+		}
+	}
+}
