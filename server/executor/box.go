@@ -302,7 +302,9 @@ func (s *Session) downloadBox(c *command, p *wire.CopyBox, b *boxCopy, st *strea
 		}
 	}
 	if t.done {
-		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(r)}, nil, nil)
+		c.later = true
+		t.result = r
+		s.endTransfer(t)
 	}
 	return r, nil
 }
