@@ -189,6 +189,18 @@ int32_t scuda_hand_cuMemFreeHost(void *p) {
   return CUDA_SUCCESS;
 }
 
+/* Whether all of it is memory of this process. */
+static int is_mapped(uint64_t start, uint64_t bytes) {
+  unsigned char present[4096];
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = start + bytes;
+  for (uint64_t at = start & ~(page - 1), step; at < end; at += step) {
+    step = (end - at + page - 1) / page * page;
+    if (step > sizeof present * page) step = sizeof present * page;
+    if (mincore((void *)(uintptr_t)at, step, present) && errno == ENOMEM) return 0;
+  }
+  return 1;
+}
+
 int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags) {
   if (!p || !bytes || flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
@@ -198,6 +210,7 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
   if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_unsupported(I_cuMemHostRegister_v2, "registering I/O memory does not work remotely");
+  if (!is_mapped(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
   return scuda_ranges_add(&scuda_host_ranges, &r) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
