@@ -12,10 +12,10 @@ import (
 // access is what one instruction does to registers, by the symbols' provisional numbers.
 type access struct{ uses, defs []int32 }
 
-// The analysis of one function may take so much memory and time, in words.
+// The analysis of one function may take so much memory, and that of a text so much time, in words.
 const (
 	maxLiveness = 1 << 23
-	maxVisits   = 1 << 27
+	maxVisits   = 1 << 29
 )
 
 type liveness struct {
@@ -47,7 +47,7 @@ func successors(fn *function, pc int32) []int32 {
 }
 
 // analyse finds the registers that live at the beginning of each basic block. It gives up on what is too large.
-func analyse(fn *function, acc []access, registers int) *liveness {
+func analyse(fn *function, acc []access, registers int, b *budget) *liveness {
 	n := int32(len(fn.code))
 	lead := make([]bool, n+1)
 	lead[0] = true
@@ -75,10 +75,9 @@ func analyse(fn *function, acc []access, registers int) *liveness {
 		lv.in[b] = make([]uint64, lv.words)
 	}
 	live := make([]uint64, lv.words)
-	visits := 0
 	for changed := true; changed; {
 		changed = false
-		if visits += len(lv.starts)*lv.words + len(acc); visits > maxVisits {
+		if b.visits -= len(lv.starts)*lv.words + len(acc); b.visits < 0 {
 			return nil
 		}
 		for b := len(lv.starts) - 1; b >= 0; b-- {
@@ -134,8 +133,8 @@ func (lv *liveness) walk(b int, live []uint64, visit func(pc int32)) {
 
 // allocate gives the registers of a function their places and returns how many there are. widths are the registers' sizes in
 // 32-bit units, of which pressure is the largest number that live at once.
-func allocate(fn *function, acc []access, widths []int, entering []int32) (places []int, count, pressure int) {
-	lv := analyse(fn, acc, len(widths))
+func allocate(fn *function, acc []access, widths []int, entering []int32, b *budget) (places []int, count, pressure int) {
+	lv := analyse(fn, acc, len(widths), b)
 	places = make([]int, len(widths))
 	if lv == nil {
 		for r := range places {

@@ -38,9 +38,10 @@ func (m *Module) link(p *parser) error {
 			return unsupportedAt(in.name.pos, "the address of %s as an initial value is not supported", in.name.text)
 		}
 	}
+	budget := &budget{targets: maxTargets, visits: maxVisits, reach: maxReach}
 	for _, fn := range m.funcs {
 		fn.params = max(fn.params, fn.maxParams)
-		if err := compile(fn); err != nil {
+		if err := compile(fn, budget); err != nil {
 			return err
 		}
 	}
@@ -48,12 +49,24 @@ func (m *Module) link(p *parser) error {
 		if err := e.layout(); err != nil {
 			return err
 		}
+		if budget.reach -= len(e.reach); budget.reach < 0 {
+			return errAt(e.fn.pos, "the kernels up to %s may call more than %d functions", e.Name, maxReach)
+		}
 	}
 	for _, fn := range m.funcs {
 		fn.stmts = nil
 	}
 	return nil
 }
+
+// budget bounds what short texts could make large: the targets of all brx.idx, the analysis of registers, and the functions that
+// kernels may call.
+type budget struct{ targets, visits, reach int }
+
+const (
+	maxTargets = 1 << 20
+	maxReach   = 1 << 22
+)
 
 // layout finds all functions that an entry may reach and gives the shared variables they use their places.
 func (e *Entry) layout() error {
@@ -68,12 +81,14 @@ func (e *Entry) layout() error {
 	e.shared = map[*variable]uint32{}
 	var size, dynAlign uint64 = 0, 16
 	var dynamic []*variable
+	everything := false
 	for i := 0; i < len(e.reach); i++ {
 		fn := e.reach[i]
 		for _, callee := range fn.calls {
 			add(callee)
 		}
-		if fn.indirect {
+		if fn.indirect && !everything {
+			everything = true
 			for _, f := range e.module.funcs {
 				if !f.entry {
 					add(f)
@@ -115,6 +130,7 @@ func (e *Entry) layout() error {
 // comp compiles one function, see alloc.go for why it does so twice.
 type comp struct {
 	fn     *function
+	budget *budget
 	consts map[initSlot]int
 	trash  int
 
@@ -124,8 +140,8 @@ type comp struct {
 	now       access // of the instruction that is being compiled
 }
 
-func compile(fn *function) error {
-	first := &comp{fn: fn}
+func compile(fn *function, b *budget) error {
+	first := &comp{fn: fn, budget: b}
 	if err := first.function(); err != nil {
 		return err
 	}
@@ -135,13 +151,13 @@ func compile(fn *function) error {
 			entering = append(entering, int32(v.reg.slot-1))
 		}
 	}
-	places, count, pressure := allocate(fn, first.acc, first.widths, entering)
+	places, count, pressure := allocate(fn, first.acc, first.widths, entering, b)
 	for k, sym := range first.registers {
 		sym.slot = places[k] + 1
 	}
 	fn.allocated, fn.pressure = count, pressure
 	fn.slots, fn.code, fn.inits, fn.shared, fn.calls = count, nil, nil, nil, nil
-	second := &comp{fn: fn}
+	second := &comp{fn: fn, budget: b}
 	return second.function()
 }
 

@@ -55,6 +55,9 @@ func hBrx(i *ins) error {
 	if list.kind != symTargets {
 		return i.errorf("%s is no list of targets", i.s.args[1].name)
 	}
+	if i.budget.targets -= len(list.targets); i.budget.targets < 0 {
+		return i.errorf("more than %d targets in all", maxTargets)
+	}
 	info := &indexInfo{index: idx}
 	for _, name := range list.targets {
 		target, err := i.label(&operand{kind: oName, name: name, pos: i.s.pos})

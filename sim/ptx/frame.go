@@ -171,8 +171,11 @@ func (w *warp) fillSpecial(f *frame) {
 	}
 }
 
-// maxCallDepth and maxLocal bound what recursion may use.
-const maxCallDepth = 4096
+// maxCallDepth, maxLocal and maxFrames (bytes of a warp) bound what recursion may use.
+const (
+	maxCallDepth = 4096
+	maxFrames    = 64 << 20
+)
 
 func (w *warp) call(s *split, in *instr, m uint32) {
 	info := in.aux.(*callInfo)
@@ -198,7 +201,7 @@ func (w *warp) call(s *split, in *instr, m uint32) {
 		}
 		rest &^= group
 		base := alignUp(caller.base+caller.fn.local, 16)
-		if caller.depth >= maxCallDepth || base+fn.local > maxLocal {
+		if caller.depth >= maxCallDepth || base+fn.local > maxLocal || uint64(caller.depth+1)*(fn.params*lanes+uint64(fn.slots)*lanes*8) > maxFrames {
 			w.setFault(lead, &Fault{Kind: IllegalAddress, Message: "stack overflow"})
 			return
 		}

@@ -40,6 +40,8 @@ type parser struct {
 	top   *scope
 	inits []pendingInit
 	alias [][2]token
+
+	initBytes uint64 // of all initial values
 }
 
 // pendingInit is an initialiser that names a symbol, resolved when all are known.

@@ -285,11 +285,7 @@ func (p *parser) initialiser(v *variable, dims []uint64, offset uint64) (uint64,
 		if uint64(len(text)) > dims[0] {
 			return 0, errAt(t.pos, "the string is longer than the array")
 		}
-		if offset+uint64(len(text)) > maxInit {
-			return 0, errAt(t.pos, "the initial value of %s is too large", v.name)
-		}
-		v.global.put(offset, []byte(text))
-		return uint64(len(text)), nil
+		return uint64(len(text)), p.put(v, offset, []byte(text))
 	}
 	if !t.is("{") {
 		if len(dims) != 0 {
@@ -343,24 +339,24 @@ func (p *parser) initialiser(v *variable, dims []uint64, offset uint64) (uint64,
 	return n, p.expect("}")
 }
 
-// put stores initial bytes; Init grows as they come, so its length is bounded by the text's.
-func (g *Global) put(offset uint64, b []byte) {
-	// Values are given in order, and gaps are at most what earlier braces left out.
+// put stores initial bytes. Values are given in order, but braces may leave large gaps before the next, so there is a bound.
+func (p *parser) put(v *variable, offset uint64, b []byte) error {
+	g := v.global
 	if end := offset + uint64(len(b)); end > uint64(len(g.Init)) {
-		if end > maxInit {
-			return // the callers refuse such a variable
+		more := end - uint64(len(g.Init))
+		if more > maxInit || p.initBytes+more > maxInit {
+			return errAt(v.pos, "the initial values up to %s are larger than %d bytes", v.name, maxInit)
 		}
-		g.Init = append(g.Init, make([]byte, end-uint64(len(g.Init)))...)
+		p.initBytes += more
+		g.Init = append(g.Init, make([]byte, more)...)
 	}
 	copy(g.Init[offset:], b)
+	return nil
 }
 
-const maxInit = 64 << 20
+const maxInit = 256 << 20 // of all variables of a text
 
 func (p *parser) initialValue(v *variable, offset uint64) error {
-	if offset+uint64(v.elem.bytes()) > maxInit {
-		return errAt(v.pos, "the initial value of %s is too large", v.name)
-	}
 	t, err := p.next()
 	if err != nil {
 		return err
@@ -408,8 +404,7 @@ func (p *parser) initialValue(v *variable, offset uint64) error {
 	default:
 		return errAt(t.pos, "an initial value is expected, not %v", t)
 	}
-	v.global.put(offset, raw[:size])
-	return nil
+	return p.put(v, offset, raw[:size])
 }
 
 // initialAddress reads name, name+n or generic(name)+n, whose address is the value.
@@ -444,7 +439,9 @@ func (p *parser) initialAddress(v *variable, offset uint64, t token) error {
 	if v.elem.bytes() < 8 {
 		return unsupportedAt(t.pos, "an address in a %v variable is not supported", v.elem)
 	}
-	v.global.put(offset, make([]byte, v.elem.bytes()))
+	if err := p.put(v, offset, make([]byte, v.elem.bytes())); err != nil {
+		return err
+	}
 	p.inits = append(p.inits, pendingInit{g: v.global, offset: offset, size: v.elem.bytes(), name: t, addend: int64(addend)})
 	return nil
 }
