@@ -107,3 +107,15 @@ func TestModulesAreSentOnce(t *testing.T) {
 		t.Errorf("%d modules after the first run, %d after the second", first, again)
 	}
 }
+
+// Two GPUs of one server, where there are two.
+func TestPeers(t *testing.T) {
+	var two []string
+	if gpu == "sim" {
+		two = []string{"--gpu", "sim:2"}
+	}
+	s := serve(t, two...)
+	if got := s.run(t, "peers"); gpu == "sim" && !strings.HasSuffix(got, "two GPUs\n") {
+		t.Errorf("got %q", got)
+	}
+}

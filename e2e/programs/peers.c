@@ -1,0 +1,61 @@
+// Copies and access between the GPUs of one server; with one GPU there is nothing to do.
+#include "check.h"
+
+enum { N = 1 << 18 };
+
+int main(int argc, char **argv) {
+  start(argc, argv);
+  int count, can, value;
+  CUdevice one;
+  CUcontext other;
+  CK(cuDeviceGetCount(&count));
+  if (count < 2) {
+    printf("one GPU\n");
+    return 0;
+  }
+  CK(cuDeviceGet(&one, 1));
+  CK(cuDeviceCanAccessPeer(&can, 0, 1));
+  CK(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1));
+  CHECK(!can == !value, "cuDeviceCanAccessPeer says %d, the attribute %d", can, value);
+  CK(cuDevicePrimaryCtxRetain(&other, one));
+  unsigned char *data = malloc(N), *got = malloc(N);
+  fill(data, N, 1);
+  CUdeviceptr a, b, c;
+  CUstream s;
+  CK(cuMemAlloc(&a, N));
+  CK(cuMemcpyHtoD(a, data, N));
+  CK(cuCtxSetCurrent(other));
+  CK(cuMemAlloc(&b, N));
+  CK(cuMemAlloc(&c, N));
+  CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CK(cuMemcpyPeer(b, other, a, context, N));
+  CK(cuMemcpyDtoH(got, b, N));
+  CHECK(!memcmp(got, data, N), "cuMemcpyPeer");
+  CK(cuMemsetD8Async(b, 7, N / 2, s));
+  CK(cuMemcpyPeerAsync(a, context, b, other, N, s));
+  CK(cuMemcpyAsync(c, a, N, s));
+  CK(cuStreamSynchronize(s));
+  CK(cuMemcpyDtoH(got, c, N));
+  for (int i = 0; i < N; i++) CHECK(got[i] == (i < N / 2 ? 7 : data[i]), "byte %d through both GPUs", i);
+  CUDA_MEMCPY3D_PEER box;
+  memset(&box, 0, sizeof box);
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = c, box.srcContext = other, box.srcPitch = 512, box.srcHeight = 8;
+  box.dstDevice = a, box.dstContext = context, box.dstPitch = 256, box.dstHeight = 8;
+  box.WidthInBytes = 200, box.Height = 8, box.Depth = 4;
+  CK(cuMemcpy3DPeer(&box));
+  CK(cuCtxSetCurrent(context));
+  unsigned char *rows = malloc(N);
+  CK(cuMemcpyDtoH(rows, a, 256 * 32));
+  for (int row = 0; row < 32; row++) CHECK(!memcmp(rows + row * 256, got + row * 512, 200), "row %d of a box between GPUs", row);
+  if (can) {
+    CK(cuCtxEnablePeerAccess(other, 0));
+    SHOW(cuCtxEnablePeerAccess(other, 0));
+    CK(cuCtxDisablePeerAccess(other));
+    SHOW(cuCtxDisablePeerAccess(other));
+  }
+  SHOW(cuCtxEnablePeerAccess(context, 0)); // with itself
+  CK(cuDevicePrimaryCtxRelease(one));
+  printf("two GPUs\n");
+  return 0;
+}
