@@ -68,6 +68,8 @@ func TestCall(t *testing.T) {
 		{"name ends at its NUL", nvml.OpNvmlDeviceGetName, request(1, 64, 64), 0, request(6, "first\x00")},
 		{"device number without asking for the handle", nvml.OpNvmlDeviceGetName, request(2, 64, 64), 0, request(7, "second\x00")},
 		{"unknown device", nvml.OpNvmlDeviceGetName, request(3, 64, 64), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		{"no room", nvml.OpNvmlDeviceGetName, request(1, -1<<63, 0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
+		{"nowhere", nvml.OpNvmlDeviceGetName, request(1, 0, 0), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
 		{"short buffer", nvml.OpNvmlDeviceGetName, request(1, 3, 3), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
 		{"string", nvml.OpNvmlDeviceGetHandleByPciBusId_v2, request(17, "00000000:04:00.0\x00", 1), 0, request(1, 2)},
 		{"versioned", nvml.OpNvmlDeviceGetMemoryInfo_v2, request(2, 40, memory), 0, request(40, told)},

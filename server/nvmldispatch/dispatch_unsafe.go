@@ -14,6 +14,8 @@ import (
 const (
 	maxBytes     = 1 << 20 // of a request and of a reply, as the front's
 	maxVersioned = 1 << 16 // of a structure that says its own size
+
+	empty = 1 << 63 // as a number of elements: there is a place for the array, but it is said to hold nothing; 0 is NULL
 )
 
 // ErrMalformed is the cause of every error that a client's bytes give; the session ends with it.
@@ -126,6 +128,7 @@ type call struct {
 	buf       [maxParams][]byte
 	within    [maxParams]uint64 // elements of the array that a structure points at
 	array     [maxParams][]byte
+	empty     [maxParams]bool // a place without room
 	badHandle bool
 }
 
@@ -144,6 +147,9 @@ func (c *call) decode(req []byte) error {
 		if p.dir == dirValue {
 			c.args.word[i] = c.handle(p.kind, v)
 			continue
+		}
+		if v == empty && p.dir == dirOut && p.countArg != 0 {
+			v, c.empty[i] = 0, true
 		}
 		c.n[i], c.size[i] = v, p.size
 		if p.flags&versioned != 0 {
@@ -189,7 +195,7 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 	arena := c.d.room(words)
 	for i := range c.f.params {
 		p := &c.f.params[i]
-		if p.dir == dirValue || c.n[i] == 0 {
+		if p.dir == dirValue || c.n[i] == 0 && !c.empty[i] {
 			continue
 		}
 		data := int(c.n[i]) * int(c.size[i])

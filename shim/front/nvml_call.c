@@ -38,7 +38,9 @@ static void put(struct cursor *c, const void *data, size_t bytes) {
 
 static void put_word(struct cursor *c, uint64_t v) { put(c, &v, sizeof v); }
 
-/* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL. `array` counts the elements of the array that it points at. */
+#define EMPTY (1ull << 63)            /* on the wire: a place for an array of which the program says that it holds nothing; 0 is NULL */
+
+/* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL and for a place without room. `array` counts the elements of the array that it points at. */
 struct extent { uint64_t elements; uint32_t size; uint32_t array; };
 
 static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args, struct extent *e) {
@@ -128,7 +130,7 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
       put_word(c, v);
       continue;
     }
-    put_word(c, ext[i].elements);
+    put_word(c, ext[i].elements == 0 && args[i] != 0 && p->dir == NVML_OUT && p->count_arg != 0 ? EMPTY : ext[i].elements);
     if (p->dir == NVML_OUT || ext[i].elements == 0) continue;
     uint8_t *at = c->p + c->used;
     put(c, (const void *)(uintptr_t)args[i], ext[i].elements * ext[i].size);
