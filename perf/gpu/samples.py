@@ -168,7 +168,7 @@ def options():
     ap.add_argument("--native-only", action="store_true")
     ap.add_argument("--remote-only", action="store_true")
     ap.add_argument("--list", action="store_true")
-    return ap.parse_args()
+    return ap.parse_intermixed_args()
 
 
 def choose(a):
