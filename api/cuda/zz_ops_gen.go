@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f"
+const Digest = "0034728abe9a7d8259d63524d8020afbc81b1bf717d415ab87751ee251459736"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -32,14 +32,15 @@ const (
 	OpLinkComplete      uint16 = 0xf019
 	OpLinkRead          uint16 = 0xf01a
 	OpLinkDestroy       uint16 = 0xf01b
-	OpUserObject        uint16 = 0xf01c
-	OpGraphNode         uint16 = 0xf01d
-	OpGraphNodeGet      uint16 = 0xf01e
-	OpGraphDot          uint16 = 0xf01f
-	OpCopyBox           uint16 = 0xf020
-	OpShareExport       uint16 = 0xf021
-	OpShareImport       uint16 = 0xf022
-	OpShareEnd          uint16 = 0xf023
+	OpErrorText         uint16 = 0xf01c
+	OpUserObject        uint16 = 0xf01d
+	OpGraphNode         uint16 = 0xf01e
+	OpGraphNodeGet      uint16 = 0xf01f
+	OpGraphDot          uint16 = 0xf020
+	OpCopyBox           uint16 = 0xf021
+	OpShareExport       uint16 = 0xf022
+	OpShareImport       uint16 = 0xf023
+	OpShareEnd          uint16 = 0xf024
 )
 
 var opNames = map[uint16]string{
@@ -71,6 +72,7 @@ var opNames = map[uint16]string{
 	OpLinkComplete:      "link_complete",
 	OpLinkRead:          "link_read",
 	OpLinkDestroy:       "link_destroy",
+	OpErrorText:         "error_text",
 	OpUserObject:        "user_object",
 	OpGraphNode:         "graph_node",
 	OpGraphNodeGet:      "graph_node_get",
@@ -494,6 +496,15 @@ type LinkDestroy struct {
 
 // SizeLinkDestroy is the size of LinkDestroy in bytes.
 const SizeLinkDestroy = 8
+
+// ErrorText is the payload of OpErrorText.
+type ErrorText struct {
+	Code     int32
+	Reserved uint32
+}
+
+// SizeErrorText is the size of ErrorText in bytes.
+const SizeErrorText = 8
 
 // UserObject is the payload of OpUserObject.
 type UserObject struct {

@@ -165,7 +165,12 @@ func (s *Session) endCapture(c *command) (cuda.CUresult, error) {
 	if !s.isCapturing(st) {
 		delete(s.captures, st.real)
 	}
-	if r != cuda.CUDA_SUCCESS || capacity == 0 {
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	if capacity == 0 { // the program does not want the graph
+		c.reply = s.arena.bytes(8)
+		clear(c.reply)
 		return r, nil
 	}
 	c.reply = s.handleReply(cuda.KindGraph, uint64(*graph), 0)

@@ -49,6 +49,7 @@ var wireOps = [...]handler{
 	wire.OpLinkComplete - firstWire:      (*Session).linkComplete,
 	wire.OpLinkRead - firstWire:          (*Session).linkRead,
 	wire.OpLinkDestroy - firstWire:       (*Session).linkDestroy,
+	wire.OpErrorText - firstWire:         (*Session).errorText,
 	wire.OpUserObject - firstWire:        (*Session).userObject,
 	wire.OpGraphNode - firstWire:         (*Session).graphNode,
 	wire.OpGraphNodeGet - firstWire:      (*Session).graphNodeGet,
@@ -125,7 +126,7 @@ func (s *Session) step() (bool, error) {
 // contextless operations go without a context: the client may name one that does not exist yet.
 func contextless(op uint16) bool {
 	switch op {
-	case wire.OpPrimary, wire.OpModuleHave, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpBye:
+	case wire.OpErrorText, wire.OpPrimary, wire.OpModuleHave, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpBye:
 		return true
 	}
 	return false

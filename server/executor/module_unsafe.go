@@ -411,3 +411,17 @@ func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
 	c.reply = append(append([]byte(nil), wire.Bytes(&wire.NameList{Count: *n, Sent: sent})...), names...)
 	return r, nil
 }
+
+// errorText: cuGetErrorString.
+func (s *Session) errorText(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.ErrorText](c)
+	if err != nil {
+		return 0, err
+	}
+	text := alloc[uintptr](&s.arena)
+	r := s.gpu.CuGetErrorString(cuda.CUresult(p.Code), unsafe.Pointer(text))
+	if r == cuda.CUDA_SUCCESS && *text != 0 {
+		c.reply = append([]byte(nil), cString(*text)...)
+	}
+	return r, nil
+}

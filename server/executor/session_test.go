@@ -487,3 +487,14 @@ func TestCopiesOnABusyStreamDoNotBlockOthers(t *testing.T) {
 	same(t, got, data)
 	c.mu.Unlock()
 }
+
+// A program that does not want the graph of its capture gets an empty answer.
+func TestEndOfCaptureWithoutGraph(t *testing.T) {
+	c := connect(t)
+	st := c.stream(1)
+	c.must(cuda.OpCuStreamBeginCapture_v2, words(st, uint64(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)))
+	if reply := c.must(cuda.OpCuStreamEndCapture, words(st, 0)); len(reply) != 8 || word(reply, 0) != 0 {
+		t.Errorf("answered %x", reply)
+	}
+	c.must(cuda.OpCuStreamSynchronize, words(st))
+}

@@ -1,6 +1,8 @@
 /* Lookups by name and by number: cuGetProcAddress as measured, names and texts of results, private tables. */
 #include "proc.h"
 
+#include <stdlib.h>
+
 static const struct scuda_proc_name *find_name(const char *name) {
   uint32_t low = 0, high = scuda_proc_name_count;
   while (low < high) {
@@ -55,10 +57,37 @@ int32_t scuda_hand_cuGetErrorName(int32_t error, void **name) {
   return r ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The driver's own words, asked for once; ours where there is no answer. */
+static void *drivers_text(const struct scuda_result *r) {
+  enum { CODES = 1024, TEXT_MAX = 512 };
+  static char *known[CODES];
+  if ((uint32_t)r->value >= CODES) return (void *)r->text;
+  char *text = __atomic_load_n(&known[r->value], __ATOMIC_ACQUIRE);
+  if (text) return text;
+  struct wire_error_text m = {r->value, 0};
+  struct scuda_cmd c;
+  uint32_t len = 0;
+  text = malloc(TEXT_MAX);
+  if (!text || scuda_begin(&c, OP_ERROR_TEXT, SCUDA_ANSWER, sizeof m)) {
+    free(text);
+    return (void *)r->text;
+  }
+  memcpy(c.payload, &m, sizeof m);
+  char *other = NULL;
+  if (scuda_call(&c, text, TEXT_MAX - 1, &len) || !len) {
+    free(text);
+    return (void *)r->text;
+  }
+  text[len] = 0;
+  if (__atomic_compare_exchange_n(&known[r->value], &other, text, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return text;
+  free(text);
+  return other;
+}
+
 int32_t scuda_hand_cuGetErrorString(int32_t error, void **text) {
   const struct scuda_result *r = find_result(error);
   if (!text) return CUDA_ERROR_INVALID_VALUE;
-  *text = r ? (void *)r->text : NULL;
+  *text = r ? scuda_remote() ? drivers_text(r) : (void *)r->text : NULL;
   return r ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

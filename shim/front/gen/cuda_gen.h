@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f"
+#define SCUDA_DIGEST "0034728abe9a7d8259d63524d8020afbc81b1bf717d415ab87751ee251459736"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

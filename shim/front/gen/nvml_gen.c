@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "b2fdb2e252429b0faaa0d7d38c60949bb1bfdf9fef4e1b35abcf5d048a4ff02f";
+const char nvml_digest[] = "0034728abe9a7d8259d63524d8020afbc81b1bf717d415ab87751ee251459736";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

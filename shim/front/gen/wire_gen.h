@@ -32,14 +32,15 @@ enum {
   OP_LINK_COMPLETE = 0xf019,
   OP_LINK_READ = 0xf01a,
   OP_LINK_DESTROY = 0xf01b,
-  OP_USER_OBJECT = 0xf01c,
-  OP_GRAPH_NODE = 0xf01d,
-  OP_GRAPH_NODE_GET = 0xf01e,
-  OP_GRAPH_DOT = 0xf01f,
-  OP_COPY_BOX = 0xf020,
-  OP_SHARE_EXPORT = 0xf021,
-  OP_SHARE_IMPORT = 0xf022,
-  OP_SHARE_END = 0xf023,
+  OP_ERROR_TEXT = 0xf01c,
+  OP_USER_OBJECT = 0xf01d,
+  OP_GRAPH_NODE = 0xf01e,
+  OP_GRAPH_NODE_GET = 0xf01f,
+  OP_GRAPH_DOT = 0xf020,
+  OP_COPY_BOX = 0xf021,
+  OP_SHARE_EXPORT = 0xf022,
+  OP_SHARE_IMPORT = 0xf023,
+  OP_SHARE_END = 0xf024,
 };
 
 struct wire_launch {
@@ -299,6 +300,12 @@ struct wire_link_destroy {
   uint64_t link;
 };
 _Static_assert(sizeof(struct wire_link_destroy) == 8, "layout of wire_link_destroy");
+
+struct wire_error_text {
+  int32_t code;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_error_text) == 8, "layout of wire_error_text");
 
 struct wire_user_object {
   uint64_t object;
