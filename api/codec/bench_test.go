@@ -4,7 +4,7 @@ import "testing"
 
 // Reading the parameters of a call and writing its reply.
 func BenchmarkCodec(b *testing.B) {
-	request := build(7, 3, "abc", 8, 5, "name\x00")
+	request := build(7, 3, "abc", 1, 5, "name\x00")
 	w := NewWriter(Aligned(256))
 	var r Reader
 	b.ReportAllocs()
@@ -13,7 +13,7 @@ func BenchmarkCodec(b *testing.B) {
 		w.Reset()
 		r.U64()
 		r.In(1)
-		w.Out(&r, 1, 8)
+		w.Out(&r, r.U64(), 8)
 		r.Str()
 		if err := r.End(); err != nil {
 			b.Fatal(err)

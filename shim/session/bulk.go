@@ -39,7 +39,8 @@ type stripes struct {
 
 type bulkConn struct {
 	c    *net.TCPConn
-	busy mutex // held while bytes go to or come from the program's memory
+	busy mutex // held while bytes come into the program's memory
+	over bool  // none may come any more
 }
 
 // upload is a copy to the device whose bytes are being sent.
@@ -247,7 +248,7 @@ func (s *Session) receiveChunk(c *bulkConn, h *transport.MessageHeader) error {
 	s.news()
 	c.busy.Lock()
 	defer c.busy.Unlock()
-	if s.lost() != 0 {
+	if c.over || s.lost() != 0 {
 		return errEnded
 	}
 	_, err := io.ReadFull(c.c, dst[h.Aux:h.Aux+uint64(h.Len)])
@@ -279,6 +280,7 @@ func (b *stripes) quiesce() {
 	b.mu.Unlock()
 	for _, c := range conns {
 		c.busy.Lock()
-		c.busy.Unlock() //nolint:staticcheck // taken only to see it free
+		c.over = true
+		c.busy.Unlock()
 	}
 }

@@ -27,6 +27,7 @@ type peer struct {
 	conns []net.Conn
 	main  net.Conn
 	side  chan net.Conn
+	bulk  chan net.Conn
 	bye   chan struct{}
 	done  sync.WaitGroup
 	hello transport.Hello
@@ -43,7 +44,7 @@ func newPeer(t testing.TB) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peer{t: t, listener: l, side: make(chan net.Conn, 1), bye: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"}}
+	p := &peer{t: t, listener: l, side: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns), bye: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"}}
 	p.done.Go(p.accept)
 	t.Cleanup(p.kill)
 	return p
@@ -82,6 +83,12 @@ func (p *peer) serve(c *net.TCPConn) {
 	b, err := transport.AppendWelcome(nil, &p.welcome)
 	if err != nil {
 		p.t.Error(err)
+	}
+	if hello.Kind == transport.KindBulk {
+		if _, err := c.Write(b); err == nil {
+			p.bulk <- c
+		}
+		return
 	}
 	if hello.Kind != transport.KindSide { // once the client has its welcome, the test may use the connection
 		p.mu.Lock()
@@ -230,8 +237,14 @@ func (l *logText) String() string {
 // open opens a session of f with p, and closes it at the test's end.
 func (p *peer) open(f *front, host func(HostFunction, int32)) (*Session, *logText) {
 	p.t.Helper()
+	return p.openWith(f, host, 0)
+}
+
+// openWith opens a session that may use bulk connections.
+func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Session, *logText) {
+	p.t.Helper()
 	text := new(logText)
-	s, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Log: slog.New(slog.NewTextHandler(text, nil))})
+	s, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Bulk: bulk, Log: slog.New(slog.NewTextHandler(text, nil))})
 	if err != nil {
 		p.t.Fatal(err)
 	}

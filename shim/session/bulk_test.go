@@ -1,0 +1,184 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// readChunk reads a chunk that the client sent.
+func readChunk(c net.Conn) (h transport.MessageHeader, data []byte, err error) {
+	head := make([]byte, transport.MessageHeaderSize)
+	if _, err = io.ReadFull(c, head); err != nil {
+		return h, nil, err
+	}
+	if h, _, err = transport.ParseMessage(head); err != nil {
+		return h, nil, err
+	}
+	data = make([]byte, transport.Pad(int(h.Len)))
+	_, err = io.ReadFull(c, data)
+	return h, data[:h.Len], err
+}
+
+func some(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7) ^ byte(i>>9) ^ seed
+	}
+	return b
+}
+
+// striped opens a session with bulk connections that are ready.
+func striped(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn) {
+	t.Helper()
+	p.welcome.Bulk = transport.MaxBulkConns
+	s, _ := p.openWith(f, nil, conns)
+	var lines []net.Conn
+	within(t, func() {
+		s.wantStripes(stripeLeast)
+		for range conns {
+			lines = append(lines, <-p.bulk)
+		}
+		for s.bulk.state.Load() != bulkReady {
+			schedYield()
+		}
+	})
+	return s, lines
+}
+
+// Uploads of several threads arrive whole, and on every connection in the order of their commands.
+func TestStripedUploads(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	s, lines := striped(t, p, f, 3)
+	const threads, rounds, n = 3, 3, stripeLeast + 12345
+	got := map[uint64][]byte{}
+	var mu sync.Mutex
+	total := 0
+	var readers sync.WaitGroup
+	for _, line := range lines {
+		readers.Go(func() {
+			var last uint64
+			for {
+				h, data, err := readChunk(line)
+				if err != nil {
+					return
+				}
+				if h.Seq < last {
+					t.Errorf("a chunk of %d behind one of %d", h.Seq, last)
+				}
+				last = h.Seq
+				mu.Lock()
+				if got[h.Seq] == nil {
+					got[h.Seq] = make([]byte, n)
+				}
+				total += copy(got[h.Seq][h.Aux:], data)
+				mu.Unlock()
+			}
+		})
+	}
+	sent := map[uint64][]byte{}
+	within(t, func() {
+		var wg sync.WaitGroup
+		for i := range threads {
+			wg.Go(func() {
+				for k := range rounds {
+					data := some(n, byte(i*rounds+k))
+					want := bytes.Clone(data)
+					payload := append(bytes.Clone(wire.Bytes(&wire.CopyH2D{Bytes: n})), u64(n)...)
+					end := f.publish(wire.OpCopyH2D, transport.FlagBulk, uint32(i), payload)
+					if r := s.Bulk(end, data); r != 0 {
+						t.Error(r)
+					}
+					clear(data) // the memory is the program's again
+					mu.Lock()
+					sent[end-uint64(transport.CommandHeaderSize+len(payload))] = want
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		for {
+			mu.Lock()
+			all := total == threads*rounds*n
+			mu.Unlock()
+			if all {
+				break
+			}
+			schedYield()
+		}
+	})
+	for seq, want := range sent {
+		if !bytes.Equal(got[seq], want) {
+			t.Errorf("the upload at %d arrived changed", seq)
+		}
+	}
+	p.kill()
+	readers.Wait()
+}
+
+// The end of a download waits for its chunks, and so does everything behind it.
+func TestStripedDownloads(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	const n = 3 << 20
+	want := some(n, 9)
+	var shared atomic.Pointer[[]net.Conn]
+	p.command = func(p *peer, h transport.CommandHeader, payload, _ []byte) {
+		p.say(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Seq: h.Seq, Aux: n}, nil)
+		lines := *shared.Load()
+		for i, off := 0, 0; off < n; i, off = i+1, off+1<<20 {
+			sayOn(lines[i%len(lines)], transport.MessageHeader{Type: transport.MsgChunk, ID: binary.LittleEndian.Uint32(payload), Seq: h.Seq, Aux: uint64(off)}, want[off:off+1<<20])
+		}
+	}
+	s, lines := striped(t, p, f, 2)
+	shared.Store(&lines)
+	within(t, func() {
+		for round := range 10 {
+			dst := make([]byte, n)
+			id := s.Transfer(dst, 4, TransferSync)
+			if r, _ := f.call(s, wire.OpCopyD2H, 4, u64(uint64(id)), nil); r != 0 {
+				t.Fatal(r)
+			}
+			if !bytes.Equal(dst, want) {
+				t.Fatalf("round %d: the call returned before its data were there", round)
+			}
+		}
+	})
+}
+
+// A bulk connection that breaks while nothing is under way costs only the speed; during a copy it ends the session.
+func TestStripesBreak(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = echo
+	s, lines := striped(t, p, f, 2)
+	within(t, func() {
+		lines[0].Close()
+		for s.bulk.state.Load() != bulkGone {
+			schedYield()
+		}
+		if r, _ := f.call(s, opEcho, 0, nil, nil); r != opEcho {
+			t.Fatalf("after an idle connection broke: %d", r)
+		}
+	})
+	p, f = newPeer(t), newFront(t, 1<<16)
+	s, lines = striped(t, p, f, 2)
+	within(t, func() {
+		const n = 64 << 20 // more than the connections' buffers take
+		end := f.publish(wire.OpCopyH2D, transport.FlagBulk, 0, append(bytes.Clone(wire.Bytes(&wire.CopyH2D{Bytes: n})), u64(n)...))
+		result := make(chan int32, 1)
+		go func() { result <- s.Bulk(end, make([]byte, n)) }()
+		if _, _, err := readChunk(lines[0]); err != nil {
+			t.Error(err)
+		}
+		lines[1].Close()
+		if r := <-result; r != Unavailable {
+			t.Errorf("the upload's result is %d", r)
+		}
+	})
+}
