@@ -62,7 +62,7 @@ serve() { # DIR
   local dir=$1
   mkdir -p "$dir"
   [ -x "$build/scuda" ] || die "no $build/scuda: run make build first"
-  "$build/scuda" -l 127.0.0.1:0 --gpu real --cache-dir "$dir/cache" --log "${SCUDA_SERVER_LOG:-info}" >"$dir/out" 2>"$dir/log" &
+  "$build/scuda" -l 127.0.0.1:0 --gpu real --warm "${SCUDA_WARM:-1}" --cache-dir "$dir/cache" --log "${SCUDA_SERVER_LOG:-info}" >"$dir/out" 2>"$dir/log" &
   server_pid=$!
   local addr i
   for ((i = 0; i < 600; i++)); do

@@ -33,9 +33,9 @@ NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 class Sample:
-    def __init__(self, folder, name, sources, libraries, includes, commands, openmp):
+    def __init__(self, folder, name, sources, libraries, includes, commands, openmp, headers):
         self.folder, self.name, self.sources, self.libraries, self.commands, self.openmp = folder, name, sources, libraries, commands, openmp
-        self.includes = includes
+        self.includes, self.headers = includes, headers
         self.log = ""
 
     @property
@@ -87,7 +87,8 @@ def read(folder):
             continue
         seen.add(name)
         sources = [expand(w, values) for w in words[1:]]
-        yield Sample(folder, name, sources, libraries.get(name, []), includes, commands, "OpenMP" in text)
+        yield Sample(folder, name, sources, libraries.get(name, []), includes, commands, "OpenMP" in text,
+                     re.findall(r"\$\{CUDA_INCLUDE_DIR\}/(\S+) \$", text))
 
 
 def build(sample, common, toolkit):
@@ -99,6 +100,12 @@ def build(sample, common, toolkit):
         compile_ += ["-I", include]
     if sample.openmp:
         compile_ += ["-Xcompiler", "-fopenmp"]
+    for header in sample.headers:  # which a program compiles with itself
+        source, to = toolkit / "include" / header, sample.folder / Path(header).name
+        if source.is_dir():
+            shutil.copytree(source, to, dirs_exist_ok=True)
+        elif source.exists():
+            shutil.copy(source, to)
     link = [f"-l{lib}" for lib in dict.fromkeys([*sample.libraries, "pthread", "rt", "dl"])]
     for command in [*sample.commands, [*compile_, "-o", str(sample.program) + ".new", *sample.sources, *link]]:
         p = subprocess.run(command, cwd=sample.folder, capture_output=True, text=True, errors="replace")
@@ -231,6 +238,7 @@ def main():
     if "remote" in sides and "SCUDA_SERVER" not in env:
         from check import start_server
 
+        env["SCUDA_WARM"] = str(3 * a.j)  # programs follow each other faster than workers start
         server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
     rows = []
     with open(Path(os.environ.get("OUT", work)) / "samples.jsonl", "a") as out, concurrent.futures.ThreadPoolExecutor(a.j) as pool:
