@@ -671,6 +671,17 @@ static void pointers(void) {
   WANT(last(OP_cuMemsetD32Async)->flags, ANSWER);
 }
 
+/* A kernel wrote byte 7; byte 5000 is what the program had sent before it ran. */
+static int32_t written(const struct command *c, void *reply, uint32_t cap, uint32_t *len) {
+  if (c->op != OP_COPY_D2H) return server(c, reply, cap, len);
+  const struct wire_copy_d2h *m = (const void *)c->payload;
+  char *to = rec->transfer_dst;
+  memset(to, 0, m->bytes);
+  to[7] = 42;
+  to[5000] = 1;
+  return 0;
+}
+
 static void mapped(void) {
   start();
   CUfunction f = kernel();
@@ -690,9 +701,13 @@ static void mapped(void) {
   const struct wire_copy_h2d *m = (const void *)rec->commands[n + 1]->payload;
   WANT(m->dst, d + 4096);
   WANT(m->bytes, 4096);
+  pinned[5000] = 2;                              /* after the launch: the kernel has not seen it */
+  rec->answer = written;
   CK(cuCtxSynchronize());
-  WANT((uintptr_t)rec->transfer_dst, (uintptr_t)pinned);
-  last(OP_COPY_D2H);
+  WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->bytes, 3 * 4096);
+  WANT(pinned[7], 42);
+  WANT(pinned[5000], 2);                         /* what the program wrote meanwhile stays */
+  WANT(pinned[100], 0);
   n = sent();
   CK(cuCtxSynchronize());
   WANT(sent(), n + 1);                           /* no kernel ran since */
