@@ -102,7 +102,7 @@ func (c *call) processName() (nvml.NvmlReturn, bool) {
 	return 0, false
 }
 
-// text reads a string up to its NUL.
+// textOf reads a string up to its NUL.
 func textOf(b []byte) string {
 	s, _, _ := bytes.Cut(b, []byte{0})
 	return string(s)
