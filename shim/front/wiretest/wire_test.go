@@ -67,7 +67,7 @@ func TestWire(t *testing.T) {
 		{name: "launch"}, {name: "launch_refusals"}, {name: "launch_attributes"}, {name: "async"}, {name: "ring"}, {name: "handles"},
 		{name: "uploads"}, {name: "downloads"}, {name: "capture"}, {name: "contexts"}, {name: "primary"}, {name: "pointers"},
 		{name: "modules"}, {name: "jit"}, {name: "names"}, {name: "occupancy"}, {name: "sticky"}, {name: "threads"}, {name: "lost"},
-		{name: "mapped"}, {name: "host_functions"}, {name: "attributes"}, {name: "rectangles"}, {name: "fork"},
+		{name: "mapped"}, {name: "progress"}, {name: "host_functions"}, {name: "attributes"}, {name: "rectangles"}, {name: "fork"},
 		{name: "blocking", env: []string{"SCUDA_LAUNCH_BLOCKING=1"}},
 		{name: "visible", env: []string{"CUDA_VISIBLE_DEVICES=2,GPU-00010203,9,1"}},
 		{name: "visible_none", env: []string{"CUDA_VISIBLE_DEVICES="}},

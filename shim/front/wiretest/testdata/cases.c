@@ -682,6 +682,62 @@ static int32_t written(const struct command *c, void *reply, uint32_t cap, uint3
   return 0;
 }
 
+/* What is known of finished work is not asked about; what is new is. Questions that were answered "not ready" are not repeated. */
+static void progress(void) {
+  start();
+  CUfunction f = kernel();
+  CUstream s, other;
+  CUevent e;
+  CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CK(cuEventCreate(&e, 0));
+  CK(cuStreamSynchronize(s));
+  uint32_t n = sent();
+  CK(cuStreamSynchronize(s));
+  CK(cuStreamQuery(s));
+  WANT(sent(), n);                               /* idle, and known to be */
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+  CK(cuStreamSynchronize(s));
+  WANT(sent(), n + 2);
+  CK(cuEventRecord(e, s));
+  WANT(last(OP_cuEventRecord)->flags, 0);        /* nobody has asked about it */
+  n = sent();
+  rec->result = CUDA_ERROR_NOT_READY;
+  WANT(cuEventQuery(e), CUDA_ERROR_NOT_READY);
+  WANT(sent(), n + 1);
+  WANT(cuEventQuery(e), CUDA_ERROR_NOT_READY);
+  WANT(sent(), n + 1);                           /* the server will tell */
+  rec->result = CUDA_SUCCESS;
+  CK(cuEventSynchronize(e));
+  CK(cuEventQuery(e));
+  CK(cuEventSynchronize(e));
+  WANT(sent(), n + 2);
+  CK(cuEventRecord(e, s));
+  WANT(last(OP_cuEventRecord)->flags, 8);        /* watched from now on */
+  n = sent();
+  WANT(cuEventQuery(e), CUDA_ERROR_NOT_READY);
+  WANT(sent(), n);
+  CK(cuStreamSynchronize(s));
+  CK(cuStreamSynchronize(0));
+  n = sent();
+  CK(cuStreamSynchronize(0));
+  CK(cuStreamQuery(0));
+  CK(cuStreamQuery(s));
+  WANT(sent(), n);
+  CK(cuEventRecord(e, other));                   /* anything may be work for the legacy stream */
+  CK(cuStreamSynchronize(0));
+  WANT(sent(), n + 2);
+  CK(cuCtxSynchronize());
+  n = sent();
+  CK(cuCtxSynchronize());
+  WANT(sent(), n);
+  rec->result = CUDA_ERROR_ILLEGAL_ADDRESS;      /* an error that ends the context stays what every call gives */
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, other, args, NULL));
+  WANT(cuStreamSynchronize(other), CUDA_ERROR_ILLEGAL_ADDRESS);
+  WANT(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+  WANT(cuEventQuery(e), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 static void mapped(void) {
   start();
   CUfunction f = kernel();
@@ -990,7 +1046,7 @@ int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
       CASE(launch), CASE(launch_refusals), CASE(launch_attributes), CASE(blocking), CASE(async), CASE(ring), CASE(handles), CASE(attributes),
       CASE(visible), CASE(visible_none), CASE(visible_twice), CASE(uploads), CASE(downloads), CASE(capture), CASE(rectangles), CASE(contexts),
-      CASE(primary), CASE(pointers), CASE(mapped), CASE(modules), CASE(jit), CASE(names), CASE(occupancy), CASE(sticky), CASE(lost), CASE(threads),
+      CASE(primary), CASE(pointers), CASE(mapped), CASE(progress), CASE(modules), CASE(jit), CASE(names), CASE(occupancy), CASE(sticky), CASE(lost), CASE(threads),
       CASE(host_functions), {"fork", fork_}, CASE(is_remote), CASE(is_native), CASE(is_none), CASE(not_ready)};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (argc != 2 || strcmp(argv[1], cases[i].name)) continue;
