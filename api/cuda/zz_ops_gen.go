@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "0034728abe9a7d8259d63524d8020afbc81b1bf717d415ab87751ee251459736"
+const Digest = "eaa1e17df756cd53daebc6c98bb9f1b58196879a381e79cf94c0589caa6bee68"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "0034728abe9a7d8259d63524d8020afbc81b1bf717d415ab87751ee251459736"
+#define SCUDA_DIGEST "eaa1e17df756cd53daebc6c98bb9f1b58196879a381e79cf94c0589caa6bee68"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

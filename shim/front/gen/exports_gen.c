@@ -165,7 +165,7 @@ SCUDA_EXPORT int32_t cuCtxAttach(uint64_t *pctx, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx, uint32_t flags))scuda_divert(I_cuCtxAttach))(pctx, flags);
   (void)pctx;
   (void)flags;
-  return scuda_unsupported(I_cuCtxAttach, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_unsupported(I_cuCtxAttach, "counts of uses of a context, deprecated since CUDA 4; create, push and destroy work");
 }
 
 SCUDA_EXPORT int32_t cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev) {
@@ -220,7 +220,7 @@ SCUDA_EXPORT int32_t cuCtxDestroy_v2(uint64_t ctx) {
 SCUDA_EXPORT int32_t cuCtxDetach(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxDetach))(ctx);
   (void)ctx;
-  return scuda_unsupported(I_cuCtxDetach, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_unsupported(I_cuCtxDetach, "counts of uses of a context, deprecated since CUDA 4; create, push and destroy work");
 }
 
 SCUDA_EXPORT int32_t cuCtxDisablePeerAccess(uint64_t peerContext) {
@@ -2121,7 +2121,7 @@ SCUDA_EXPORT int32_t cuLaunchCooperativeKernelMultiDevice(void *launchParamsList
   (void)launchParamsList;
   (void)numDevices;
   (void)flags;
-  return scuda_unsupported(I_cuLaunchCooperativeKernelMultiDevice, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_unsupported(I_cuLaunchCooperativeKernelMultiDevice, "grids that span GPUs were removed in CUDA 13; a cooperative launch on each GPU works");
 }
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernel_ptsz(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams) {
@@ -3845,7 +3845,7 @@ SCUDA_EXPORT int32_t cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t 
   (void)hfunc;
   (void)texunit;
   (void)hTexRef;
-  return scuda_unsupported(I_cuParamSetTexRef, "launch interface of CUDA 3; use cuLaunchKernel");
+  return scuda_unsupported(I_cuParamSetTexRef, "textures as parameters of CUDA 3 launches; texture objects work");
 }
 
 SCUDA_EXPORT int32_t cuParamSetf(uint64_t hfunc, int32_t offset, float value) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "0034728abe9a7d8259d63524d8020afbc81b1bf717d415ab87751ee251459736";
+const char nvml_digest[] = "eaa1e17df756cd53daebc6c98bb9f1b58196879a381e79cf94c0589caa6bee68";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
