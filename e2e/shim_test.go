@@ -100,8 +100,9 @@ func TestConnectsOnlyToItsServer(t *testing.T) {
 			t.Errorf("the client talks to somebody else: %s", line)
 		}
 	}
-	if connects != 2 {
-		t.Errorf("%d connections to the server, not 2:\n%s", connects, trace)
+	// The main and the side connection, and up to four for big copies.
+	if connects < 2 || connects > 6 {
+		t.Errorf("%d connections to the server, not 2 to 6:\n%s", connects, trace)
 	}
 }
 

@@ -44,7 +44,9 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 	if r := s.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if _, twice := s.hostRanges[p.Address]; twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
+	_, twice := s.hostRanges[p.Address]
+	_, copied := s.hostCopies[p.Address]
+	if twice || copied || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	start, end := p.Address / *unit * *unit, (p.Address+p.Bytes+*unit-1) / *unit * *unit
@@ -55,7 +57,7 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 			var r cuda.CUresult
 			if m, r = s.mapUnits(at, next-at, prop); r != cuda.CUDA_SUCCESS {
 				s.dropRange(under)
-				return r, nil
+				return s.hostElsewhere(c, p.Address, p.Bytes), nil
 			}
 		}
 		m.users++
@@ -65,6 +67,17 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 	s.hostRanges[p.Address] = under
 	answerWith(s, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
 	return cuda.CUDA_SUCCESS, nil
+}
+
+// hostElsewhere gives the client's memory device memory at another address, for what lies where the worker has something else.
+func (s *Session) hostElsewhere(c *command, address, bytes uint64) cuda.CUresult {
+	at := alloc[cuda.CUdeviceptr](&s.arena)
+	if r := s.gpu.CuMemAlloc_v2(at, bytes); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	s.hostCopies[address] = *at
+	answerWith(s, c, wire.GlobalInfo{Address: uint64(*at), Bytes: bytes}, 0)
+	return cuda.CUDA_SUCCESS
 }
 
 // mappingAt gives the mapping at an address, or where the next one begins, at most end.
@@ -116,7 +129,7 @@ func (s *Session) reserveWindow(w uint64) cuda.CUresult {
 	}
 	if uint64(*at) != w*hostWindow {
 		s.gpu.CuMemAddressFree(*at, hostWindow)
-		s.log.Warn("device memory cannot be mapped at the client's address: something else lies there in the worker", "address", w*hostWindow)
+		s.log.Debug("device memory cannot be mapped at the client's address: something else lies there in the worker", "address", w*hostWindow)
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	s.hostWindows[w] = true
@@ -127,6 +140,10 @@ func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.HostUnmap](c)
 	if err != nil {
 		return 0, err
+	}
+	if at, ok := s.hostCopies[p.Address]; ok {
+		delete(s.hostCopies, p.Address)
+		return s.gpu.CuMemFree_v2(at), nil
 	}
 	under, ok := s.hostRanges[p.Address]
 	if !ok {

@@ -103,7 +103,8 @@ type Session struct {
 	mappings    []*mapping
 	nodeBuffers map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
 	hostRanges  map[uint64]hostRange
-	hostWindows map[uint64]bool // windows of addresses that are reserved
+	hostCopies  map[uint64]cuda.CUdeviceptr // ranges whose device memory lies at another address
+	hostWindows map[uint64]bool             // windows of addresses that are reserved
 
 	clientBase, clientBytes uint64 // the client's region of handles
 
@@ -148,7 +149,7 @@ func New(cfg Config) (*Session, error) {
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool), hostCopies: make(map[uint64]cuda.CUdeviceptr),
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}
 	for _, d := range cfg.Primary {

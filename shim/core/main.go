@@ -43,6 +43,17 @@ func init() {
 
 func main() {} // never runs in a shared library
 
+// lastFailure is why the last attempt to connect failed; a program that tries again is told only what is new. Guarded by opening.
+var lastFailure string
+
+func notConnected(log *slog.Logger, why string) int32 {
+	if why != lastFailure {
+		lastFailure = why
+		log.Error(why)
+	}
+	return session.SystemNotReady
+}
+
 // open connects; the result is 0 or a CUresult, and what went wrong has been logged.
 func open(shared *session.Shared) int32 {
 	opening.Lock()
@@ -53,21 +64,18 @@ func open(shared *session.Shared) int32 {
 	log := logger()
 	addr, _, err := config.Server()
 	if err == nil && addr == "" {
-		log.Error("no server is configured: set SCUDA_SERVER=HOST:PORT, or remember one with 'scuda HOST:PORT'")
-		return session.SystemNotReady
+		return notConnected(log, "no server is configured: set SCUDA_SERVER=HOST:PORT, or remember one with 'scuda HOST:PORT'")
 	}
 	var token []byte
 	if err == nil {
 		token, err = config.Token()
 	}
 	if err != nil {
-		log.Error(err.Error())
-		return session.SystemNotReady
+		return notConnected(log, err.Error())
 	}
 	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opened: rememberSocket})
 	if err != nil {
-		log.Error(err.Error())
-		return session.SystemNotReady
+		return notConnected(log, err.Error())
 	}
 	current.Store(s)
 	return session.Success

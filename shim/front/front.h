@@ -203,6 +203,7 @@ extern _Atomic uint32_t scuda_mapped_count;
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x700000000000u
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
+uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */

@@ -1,4 +1,5 @@
-/* Pinned memory that kernels use: the server has device memory at the same address. Blocks that the program changed (against a shadow copy) go up
+/* Pinned memory that kernels use: the server has device memory for it, at the same address where that can be had (registered memory may lie where
+ * the worker has something else). Blocks that the program changed (against a shadow copy) go up
  * before a launch, and what kernels changed comes back with the next call that waits for the GPU. Only ranges that a program asked for, or
  * whose addresses it passed to a kernel, cost anything. */
 #include "range.h"
@@ -7,7 +8,7 @@
 
 enum { BLOCK = 4096, RUN_MAX = 65536 };
 
-struct mapped { struct mapped *next; uint64_t start, bytes; uint8_t *shadow, *incoming; };
+struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; };
 static struct mapped *list;
 static scuda_lock_t lock;
 static _Atomic uint32_t launched;  /* a kernel may have written since the last download */
@@ -23,9 +24,6 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
   if (!r) {
     memcpy(c.payload, &request, sizeof request);
     r = scuda_call(&c, &reply, sizeof reply, NULL);
-    if (!r && reply.address != start) r = CUDA_ERROR_NOT_SUPPORTED;
-    if (r == CUDA_ERROR_NOT_SUPPORTED)
-      scuda_log(SCUDA_WARN, "the server cannot place memory at %#llx; kernels cannot use this pinned memory directly: copy it instead", (unsigned long long)start);
   }
   if (r) {
     free(m);
@@ -34,14 +32,23 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
   }
   /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it all. */
   for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
-  *m = (struct mapped){NULL, start, bytes, shadow, shadow + bytes};
+  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes};
   scuda_lock(&lock);
   m->next = list;
   list = m;
   scuda_unlock(&lock);
   atomic_fetch_add(&scuda_mapped_count, 1);
-  *device_address = start;
+  *device_address = reply.address;
   return CUDA_SUCCESS;
+}
+
+uint64_t scuda_mapped_base(uint64_t start) {
+  uint64_t device = 0;
+  scuda_lock(&lock);
+  for (struct mapped *m = list; m && !device; m = m->next)
+    if (m->start == start) device = m->device;
+  scuda_unlock(&lock);
+  return device;
 }
 
 void scuda_unmap_host(uint64_t start) {
@@ -59,7 +66,7 @@ void scuda_unmap_host(uint64_t start) {
 }
 
 static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  struct wire_copy_h2d head = {m->start + from, bytes, stream, 0, 0};
+  struct wire_copy_h2d head = {m->device + from, bytes, stream, 0, 0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds, sizeof head + bytes);
   if (r) return r;
@@ -109,7 +116,7 @@ void scuda_mapped_download(void) {
   uint32_t ordinal = scuda_thread()->ordinal;
   scuda_lock(&lock);
   for (struct mapped *m = list; m; m = m->next) {
-    struct wire_copy_d2h head = {m->start, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, ordinal, 0), 0};
+    struct wire_copy_d2h head = {m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, ordinal, 0), 0};
     if (scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head)) break;
     merge(m);
   }

@@ -234,7 +234,7 @@ int32_t scuda_hand_cuMemHostGetFlags(uint32_t *flags, void *p) {
   return CUDA_SUCCESS;
 }
 
-/* Kernels see the memory at its own address once it has been asked for. */
+/* Kernels see the memory once it has been asked for. */
 static int32_t mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device) {
   uint64_t base = r->start;
   if (!(r->flags & SCUDA_RANGE_MAPPED)) {
@@ -242,8 +242,10 @@ static int32_t mapped_address(struct scuda_range *r, uint64_t p, uint64_t *devic
     if (result) return result;
     r->flags |= SCUDA_RANGE_MAPPED;
     scuda_ranges_add(&scuda_host_ranges, r);
+  } else {
+    base = scuda_mapped_base(r->start);
   }
-  *device = p;
+  *device = base + (p - r->start);
   return CUDA_SUCCESS;
 }
 

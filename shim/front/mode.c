@@ -157,12 +157,15 @@ static int32_t connect_now(void) {
   return result ? result : scuda_devices_setup();
 }
 
+static _Atomic int32_t refused; /* result of the last attempt to connect */
+
 int32_t scuda_connect(void) {
   int32_t result = atomic_load(&connect_result);
   if (result < 0) {
     scuda_lock(&connect_lock);
     result = atomic_load(&connect_result);
     if (result < 0 && !(result = connect_now())) atomic_store(&connect_result, result);
+    atomic_store(&refused, result);
     scuda_unlock(&connect_lock);
   }
   return result;
@@ -196,6 +199,8 @@ static int32_t version_without_core(int32_t *version) {
 
 int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
+  int32_t failed = atomic_load(&refused);
+  if (failed) return failed; /* cuInit has said why */
   if (atomic_load(&connect_result)) return version_without_core(version);
   *version = scuda_boot.driver_version;
   return CUDA_SUCCESS;

@@ -233,6 +233,7 @@ func (s *Session) receiveChunks(c *bulkConn) error {
 			s.fail(err)
 			return err
 		}
+		s.received.Add(uint64(h.Len))
 		s.mu.Lock()
 		s.mu.striped[h.ID] += uint64(h.Len)
 		s.landed.Broadcast()

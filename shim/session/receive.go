@@ -44,6 +44,7 @@ func (s *Session) receive() error {
 	if err != nil {
 		return err
 	}
+	s.received.Add(uint64(n))
 	rx.w += n
 	return s.parse(rx)
 }
@@ -60,6 +61,7 @@ func (s *Session) receiveInPlace(rx *receiver) error {
 	if err != nil {
 		return err
 	}
+	s.received.Add(uint64(n))
 	direct := min(n, len(rx.sink))
 	rx.sink = rx.sink[direct:]
 	rx.left -= direct

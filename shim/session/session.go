@@ -105,13 +105,14 @@ type Session struct {
 		notice    string
 		striped   map[uint32]uint64 // bytes of downloads that have come over the bulk connections
 	}
-	landed  *sync.Cond // of mu: a download has arrived, or the session has ended
-	waiters [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
-	hosts   atomic.Int64 // registered host functions that may still run
-	kept    atomic.Bool  // there are captured downloads
-	side    side
-	bulk    stripes
-	images  images
+	landed   *sync.Cond // of mu: a download has arrived, or the session has ended
+	waiters  [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
+	received atomic.Uint64 // bytes of answers and downloads so far
+	hosts    atomic.Int64  // registered host functions that may still run
+	kept     atomic.Bool   // there are captured downloads
+	side     side
+	bulk     stripes
+	images   images
 }
 
 // Open connects to the server and starts the engine. Errors are those of [transport.Dial].

@@ -2,6 +2,7 @@ package session
 
 import (
 	"sync/atomic"
+	"time"
 
 	"scuda.dev/scuda/transport"
 )
@@ -116,13 +117,34 @@ func (s *Session) late(order uint64, p []byte) bool {
 	return false
 }
 
+// quiet is how long nothing has to arrive before a host function no longer waits for downloads. What the GPU had copied by then was sent within a
+// millisecond; the others are behind something else, perhaps behind this very function, on streams that have nothing to do with it.
+const quiet = 50 * time.Millisecond
+
 // awaitEarlier waits until the downloads before order, into p if that is not nil, have arrived. The GPU's stream, which asks for something
 // behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection.
 func (s *Session) awaitEarlier(order uint64, p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.late(order, p) {
+		return
+	}
+	var tick *time.Timer
+	tick = time.AfterFunc(quiet, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.landed.Broadcast()
+		tick.Reset(quiet)
+	})
+	defer tick.Stop()
+	seen, since := s.received.Load(), time.Now()
 	for s.lost() == 0 && s.late(order, p) {
 		s.landed.Wait()
+		if n := s.received.Load(); n != seen {
+			seen, since = n, time.Now()
+		} else if p == nil && time.Since(since) >= quiet {
+			return
+		}
 	}
 }
 
