@@ -453,6 +453,8 @@ type Driver interface {
 	CuPointerGetAttribute(data unsafe.Pointer, attribute CUpointer_attribute, ptr CUdeviceptr) CUresult
 	CuPointerGetAttributes(numAttributes uint32, attributes *CUpointer_attribute, data unsafe.Pointer, ptr CUdeviceptr) CUresult
 	CuPointerSetAttribute(value unsafe.Pointer, attribute CUpointer_attribute, ptr CUdeviceptr) CUresult
+	CuProfilerStart() CUresult
+	CuProfilerStop() CUresult
 	CuSignalExternalSemaphoresAsync(extSemArray *CUexternalSemaphore, paramsArray *CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, numExtSems uint32, stream CUstream) CUresult
 	CuStreamAddCallback(hStream CUstream, callback unsafe.Pointer, userData unsafe.Pointer, flags uint32) CUresult
 	CuStreamAttachMemAsync(hStream CUstream, dptr CUdeviceptr, length uint64, flags uint32) CUresult
@@ -2654,6 +2656,12 @@ func (Unimplemented) CuPointerGetAttributes(_ uint32, _ *CUpointer_attribute, _ 
 func (Unimplemented) CuPointerSetAttribute(_ unsafe.Pointer, _ CUpointer_attribute, _ CUdeviceptr) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
+
+// CuProfilerStart is not implemented.
+func (Unimplemented) CuProfilerStart() CUresult { return CUDA_ERROR_NOT_SUPPORTED }
+
+// CuProfilerStop is not implemented.
+func (Unimplemented) CuProfilerStop() CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuSignalExternalSemaphoresAsync is not implemented.
 func (Unimplemented) CuSignalExternalSemaphoresAsync(_ *CUexternalSemaphore, _ *CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, _ uint32, _ CUstream) CUresult {

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "eaa1e17df756cd53daebc6c98bb9f1b58196879a381e79cf94c0589caa6bee68"
+const Digest = "405887254693c49b6c52ed4459502f2c6fd88241c5756ade2de33a908e74f917"
 
 // Kind is the type of a handle.
 type Kind uint8

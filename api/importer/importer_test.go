@@ -114,7 +114,18 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("size of %s: %s", name, d)
 		}
 	}
-	if len(got.Functions) != len(want.Functions) || len(got.Typedefs) != len(want.Typedefs) {
+	// Beside the facts' functions the header has those whose prototype the description takes from another.
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prototypes := 0
+	for _, f := range spec.CUDA.Funcs {
+		if !f.NoProto {
+			prototypes++
+		}
+	}
+	if len(got.Functions) != prototypes || len(got.Typedefs) != len(want.Typedefs) {
 		t.Errorf("%d functions, %d typedefs", len(got.Functions), len(got.Typedefs))
 	}
 	type place struct {

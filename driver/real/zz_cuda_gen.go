@@ -457,96 +457,98 @@ const (
 	symCuPointerGetAttribute                                = 444
 	symCuPointerGetAttributes                               = 445
 	symCuPointerSetAttribute                                = 446
-	symCuSignalExternalSemaphoresAsync                      = 447
-	symCuStreamAddCallback                                  = 448
-	symCuStreamAttachMemAsync                               = 449
-	symCuStreamBatchMemOp                                   = 450
-	symCuStreamBatchMemOp_v2                                = 451
-	symCuStreamBeginCapture                                 = 452
-	symCuStreamBeginCaptureToGraph                          = 453
-	symCuStreamBeginCapture_v2                              = 454
-	symCuStreamCopyAttributes                               = 455
-	symCuStreamCreate                                       = 456
-	symCuStreamCreateWithPriority                           = 457
-	symCuStreamDestroy                                      = 458
-	symCuStreamDestroy_v2                                   = 459
-	symCuStreamEndCapture                                   = 460
-	symCuStreamGetAttribute                                 = 461
-	symCuStreamGetCaptureInfo                               = 462
-	symCuStreamGetCaptureInfo_v2                            = 463
-	symCuStreamGetCaptureInfo_v3                            = 464
-	symCuStreamGetCtx                                       = 465
-	symCuStreamGetCtx_v2                                    = 466
-	symCuStreamGetDevice                                    = 467
-	symCuStreamGetFlags                                     = 468
-	symCuStreamGetGreenCtx                                  = 469
-	symCuStreamGetId                                        = 470
-	symCuStreamGetPriority                                  = 471
-	symCuStreamIsCapturing                                  = 472
-	symCuStreamQuery                                        = 473
-	symCuStreamSetAttribute                                 = 474
-	symCuStreamSynchronize                                  = 475
-	symCuStreamUpdateCaptureDependencies                    = 476
-	symCuStreamUpdateCaptureDependencies_v2                 = 477
-	symCuStreamWaitEvent                                    = 478
-	symCuStreamWaitValue32                                  = 479
-	symCuStreamWaitValue32_v2                               = 480
-	symCuStreamWaitValue64                                  = 481
-	symCuStreamWaitValue64_v2                               = 482
-	symCuStreamWriteValue32                                 = 483
-	symCuStreamWriteValue32_v2                              = 484
-	symCuStreamWriteValue64                                 = 485
-	symCuStreamWriteValue64_v2                              = 486
-	symCuSurfObjectCreate                                   = 487
-	symCuSurfObjectDestroy                                  = 488
-	symCuSurfObjectGetResourceDesc                          = 489
-	symCuSurfRefGetArray                                    = 490
-	symCuSurfRefSetArray                                    = 491
-	symCuTensorMapEncodeIm2col                              = 492
-	symCuTensorMapEncodeIm2colWide                          = 493
-	symCuTensorMapEncodeTiled                               = 494
-	symCuTensorMapReplaceAddress                            = 495
-	symCuTexObjectCreate                                    = 496
-	symCuTexObjectDestroy                                   = 497
-	symCuTexObjectGetResourceDesc                           = 498
-	symCuTexObjectGetResourceViewDesc                       = 499
-	symCuTexObjectGetTextureDesc                            = 500
-	symCuTexRefCreate                                       = 501
-	symCuTexRefDestroy                                      = 502
-	symCuTexRefGetAddress                                   = 503
-	symCuTexRefGetAddressMode                               = 504
-	symCuTexRefGetAddress_v2                                = 505
-	symCuTexRefGetArray                                     = 506
-	symCuTexRefGetBorderColor                               = 507
-	symCuTexRefGetFilterMode                                = 508
-	symCuTexRefGetFlags                                     = 509
-	symCuTexRefGetFormat                                    = 510
-	symCuTexRefGetMaxAnisotropy                             = 511
-	symCuTexRefGetMipmapFilterMode                          = 512
-	symCuTexRefGetMipmapLevelBias                           = 513
-	symCuTexRefGetMipmapLevelClamp                          = 514
-	symCuTexRefGetMipmappedArray                            = 515
-	symCuTexRefSetAddress                                   = 516
-	symCuTexRefSetAddress2D                                 = 517
-	symCuTexRefSetAddress2D_v2                              = 518
-	symCuTexRefSetAddress2D_v3                              = 519
-	symCuTexRefSetAddressMode                               = 520
-	symCuTexRefSetAddress_v2                                = 521
-	symCuTexRefSetArray                                     = 522
-	symCuTexRefSetBorderColor                               = 523
-	symCuTexRefSetFilterMode                                = 524
-	symCuTexRefSetFlags                                     = 525
-	symCuTexRefSetFormat                                    = 526
-	symCuTexRefSetMaxAnisotropy                             = 527
-	symCuTexRefSetMipmapFilterMode                          = 528
-	symCuTexRefSetMipmapLevelBias                           = 529
-	symCuTexRefSetMipmapLevelClamp                          = 530
-	symCuTexRefSetMipmappedArray                            = 531
-	symCuThreadExchangeStreamCaptureMode                    = 532
-	symCuUserObjectCreate                                   = 533
-	symCuUserObjectRelease                                  = 534
-	symCuUserObjectRetain                                   = 535
-	symCuWaitExternalSemaphoresAsync                        = 536
+	symCuProfilerStart                                      = 447
+	symCuProfilerStop                                       = 448
+	symCuSignalExternalSemaphoresAsync                      = 449
+	symCuStreamAddCallback                                  = 450
+	symCuStreamAttachMemAsync                               = 451
+	symCuStreamBatchMemOp                                   = 452
+	symCuStreamBatchMemOp_v2                                = 453
+	symCuStreamBeginCapture                                 = 454
+	symCuStreamBeginCaptureToGraph                          = 455
+	symCuStreamBeginCapture_v2                              = 456
+	symCuStreamCopyAttributes                               = 457
+	symCuStreamCreate                                       = 458
+	symCuStreamCreateWithPriority                           = 459
+	symCuStreamDestroy                                      = 460
+	symCuStreamDestroy_v2                                   = 461
+	symCuStreamEndCapture                                   = 462
+	symCuStreamGetAttribute                                 = 463
+	symCuStreamGetCaptureInfo                               = 464
+	symCuStreamGetCaptureInfo_v2                            = 465
+	symCuStreamGetCaptureInfo_v3                            = 466
+	symCuStreamGetCtx                                       = 467
+	symCuStreamGetCtx_v2                                    = 468
+	symCuStreamGetDevice                                    = 469
+	symCuStreamGetFlags                                     = 470
+	symCuStreamGetGreenCtx                                  = 471
+	symCuStreamGetId                                        = 472
+	symCuStreamGetPriority                                  = 473
+	symCuStreamIsCapturing                                  = 474
+	symCuStreamQuery                                        = 475
+	symCuStreamSetAttribute                                 = 476
+	symCuStreamSynchronize                                  = 477
+	symCuStreamUpdateCaptureDependencies                    = 478
+	symCuStreamUpdateCaptureDependencies_v2                 = 479
+	symCuStreamWaitEvent                                    = 480
+	symCuStreamWaitValue32                                  = 481
+	symCuStreamWaitValue32_v2                               = 482
+	symCuStreamWaitValue64                                  = 483
+	symCuStreamWaitValue64_v2                               = 484
+	symCuStreamWriteValue32                                 = 485
+	symCuStreamWriteValue32_v2                              = 486
+	symCuStreamWriteValue64                                 = 487
+	symCuStreamWriteValue64_v2                              = 488
+	symCuSurfObjectCreate                                   = 489
+	symCuSurfObjectDestroy                                  = 490
+	symCuSurfObjectGetResourceDesc                          = 491
+	symCuSurfRefGetArray                                    = 492
+	symCuSurfRefSetArray                                    = 493
+	symCuTensorMapEncodeIm2col                              = 494
+	symCuTensorMapEncodeIm2colWide                          = 495
+	symCuTensorMapEncodeTiled                               = 496
+	symCuTensorMapReplaceAddress                            = 497
+	symCuTexObjectCreate                                    = 498
+	symCuTexObjectDestroy                                   = 499
+	symCuTexObjectGetResourceDesc                           = 500
+	symCuTexObjectGetResourceViewDesc                       = 501
+	symCuTexObjectGetTextureDesc                            = 502
+	symCuTexRefCreate                                       = 503
+	symCuTexRefDestroy                                      = 504
+	symCuTexRefGetAddress                                   = 505
+	symCuTexRefGetAddressMode                               = 506
+	symCuTexRefGetAddress_v2                                = 507
+	symCuTexRefGetArray                                     = 508
+	symCuTexRefGetBorderColor                               = 509
+	symCuTexRefGetFilterMode                                = 510
+	symCuTexRefGetFlags                                     = 511
+	symCuTexRefGetFormat                                    = 512
+	symCuTexRefGetMaxAnisotropy                             = 513
+	symCuTexRefGetMipmapFilterMode                          = 514
+	symCuTexRefGetMipmapLevelBias                           = 515
+	symCuTexRefGetMipmapLevelClamp                          = 516
+	symCuTexRefGetMipmappedArray                            = 517
+	symCuTexRefSetAddress                                   = 518
+	symCuTexRefSetAddress2D                                 = 519
+	symCuTexRefSetAddress2D_v2                              = 520
+	symCuTexRefSetAddress2D_v3                              = 521
+	symCuTexRefSetAddressMode                               = 522
+	symCuTexRefSetAddress_v2                                = 523
+	symCuTexRefSetArray                                     = 524
+	symCuTexRefSetBorderColor                               = 525
+	symCuTexRefSetFilterMode                                = 526
+	symCuTexRefSetFlags                                     = 527
+	symCuTexRefSetFormat                                    = 528
+	symCuTexRefSetMaxAnisotropy                             = 529
+	symCuTexRefSetMipmapFilterMode                          = 530
+	symCuTexRefSetMipmapLevelBias                           = 531
+	symCuTexRefSetMipmapLevelClamp                          = 532
+	symCuTexRefSetMipmappedArray                            = 533
+	symCuThreadExchangeStreamCaptureMode                    = 534
+	symCuUserObjectCreate                                   = 535
+	symCuUserObjectRelease                                  = 536
+	symCuUserObjectRetain                                   = 537
+	symCuWaitExternalSemaphoresAsync                        = 538
 )
 
 var cudaSymbols = [...]string{
@@ -997,6 +999,8 @@ var cudaSymbols = [...]string{
 	"cuPointerGetAttribute",
 	"cuPointerGetAttributes",
 	"cuPointerSetAttribute",
+	"cuProfilerStart",
+	"cuProfilerStop",
 	"cuSignalExternalSemaphoresAsync",
 	"cuStreamAddCallback",
 	"cuStreamAttachMemAsync",
@@ -4153,6 +4157,16 @@ func (d *driver) CuPointerSetAttribute(a0 unsafe.Pointer, a1 cuda.CUpointer_attr
 	r := d.invoke(symCuPointerSetAttribute, &words{raw(a0), uint64(uint32(a1)), uint64(a2)})
 	runtime.KeepAlive(a0)
 	return r
+}
+
+// CuProfilerStart calls cuProfilerStart.
+func (d *driver) CuProfilerStart() cuda.CUresult {
+	return d.invoke(symCuProfilerStart, &words{})
+}
+
+// CuProfilerStop calls cuProfilerStop.
+func (d *driver) CuProfilerStop() cuda.CUresult {
+	return d.invoke(symCuProfilerStop, &words{})
 }
 
 // CuSignalExternalSemaphoresAsync calls cuSignalExternalSemaphoresAsync.

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "eaa1e17df756cd53daebc6c98bb9f1b58196879a381e79cf94c0589caa6bee68"
+#define SCUDA_DIGEST "405887254693c49b6c52ed4459502f2c6fd88241c5756ade2de33a908e74f917"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -2244,6 +2244,8 @@ int32_t scuda_hand_cuParamSeti(uint64_t hfunc, int32_t offset, uint32_t value);
 int32_t scuda_hand_cuParamSetv(uint64_t hfunc, int32_t offset, void *ptr, uint32_t numbytes);
 int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t ptr);
 int32_t scuda_hand_cuPointerGetAttributes(uint32_t numAttributes, int32_t *attributes, void **data, uint64_t ptr);
+int32_t scuda_hand_cuProfilerStart(void);
+int32_t scuda_hand_cuProfilerStop(void);
 int32_t scuda_hand_cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags, uint32_t ptds);
 void scuda_post_cuStreamBeginCapture(uint64_t hStream);
 void scuda_post_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode);

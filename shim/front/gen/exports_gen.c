@@ -3891,26 +3891,14 @@ SCUDA_EXPORT int32_t cuProfilerInitialize(uint64_t a, uint64_t b, uint64_t c, ui
   return scuda_unsupported(I_cuProfilerInitialize, "its configuration and output are files on the GPU's machine; CUDA 12 removed it");
 }
 
-SCUDA_EXPORT int32_t cuProfilerStart(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
-  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f))scuda_divert(I_cuProfilerStart))(a, b, c, d, e, f);
-  (void)a;
-  (void)b;
-  (void)c;
-  (void)d;
-  (void)e;
-  (void)f;
-  return scuda_missing(I_cuProfilerStart);
+SCUDA_EXPORT int32_t cuProfilerStart(void) {
+  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuProfilerStart))();
+  return scuda_hand_cuProfilerStart();
 }
 
-SCUDA_EXPORT int32_t cuProfilerStop(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
-  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f))scuda_divert(I_cuProfilerStop))(a, b, c, d, e, f);
-  (void)a;
-  (void)b;
-  (void)c;
-  (void)d;
-  (void)e;
-  (void)f;
-  return scuda_missing(I_cuProfilerStop);
+SCUDA_EXPORT int32_t cuProfilerStop(void) {
+  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuProfilerStop))();
+  return scuda_hand_cuProfilerStop();
 }
 
 SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {

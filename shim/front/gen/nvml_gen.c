@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "eaa1e17df756cd53daebc6c98bb9f1b58196879a381e79cf94c0589caa6bee68";
+const char nvml_digest[] = "405887254693c49b6c52ed4459502f2c6fd88241c5756ade2de33a908e74f917";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

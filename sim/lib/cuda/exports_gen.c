@@ -4187,12 +4187,12 @@ SCUDA_EXPORT int32_t cuProfilerInitialize(void) { return 801; }
 
 SCUDA_EXPORT int32_t cuProfilerStart(void) {
   uint64_t words[16] = {0};
-  return (int32_t)sim_call(56, words);
+  return (int32_t)sim_call(447, words);
 }
 
 SCUDA_EXPORT int32_t cuProfilerStop(void) {
   uint64_t words[16] = {0};
-  return (int32_t)sim_call(56, words);
+  return (int32_t)sim_call(448, words);
 }
 
 SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -4201,7 +4201,7 @@ SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync(const uint64_t *extSemArray
   words[1] = (uint64_t)(uintptr_t)paramsArray;
   words[2] = (uint64_t)numExtSems;
   words[3] = (uint64_t)stream;
-  return (int32_t)sim_call(447, words);
+  return (int32_t)sim_call(449, words);
 }
 
 SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync_ptsz(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -4210,7 +4210,7 @@ SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync_ptsz(const uint64_t *extSem
   words[1] = (uint64_t)(uintptr_t)paramsArray;
   words[2] = (uint64_t)numExtSems;
   words[3] = stream ? stream : 2; /* the per-thread stream */
-  return (int32_t)sim_call(447, words);
+  return (int32_t)sim_call(449, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags) {
@@ -4219,7 +4219,7 @@ SCUDA_EXPORT int32_t cuStreamAddCallback(uint64_t hStream, void *callback, void 
   words[1] = (uint64_t)(uintptr_t)callback;
   words[2] = (uint64_t)(uintptr_t)userData;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(448, words);
+  return (int32_t)sim_call(450, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamAddCallback_ptsz(uint64_t hStream, void *callback, void *userData, uint32_t flags) {
@@ -4228,7 +4228,7 @@ SCUDA_EXPORT int32_t cuStreamAddCallback_ptsz(uint64_t hStream, void *callback, 
   words[1] = (uint64_t)(uintptr_t)callback;
   words[2] = (uint64_t)(uintptr_t)userData;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(448, words);
+  return (int32_t)sim_call(450, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags) {
@@ -4237,7 +4237,7 @@ SCUDA_EXPORT int32_t cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uin
   words[1] = (uint64_t)dptr;
   words[2] = (uint64_t)length;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(449, words);
+  return (int32_t)sim_call(451, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamAttachMemAsync_ptsz(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags) {
@@ -4246,7 +4246,7 @@ SCUDA_EXPORT int32_t cuStreamAttachMemAsync_ptsz(uint64_t hStream, uint64_t dptr
   words[1] = (uint64_t)dptr;
   words[2] = (uint64_t)length;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(449, words);
+  return (int32_t)sim_call(451, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -4255,7 +4255,7 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *p
   words[1] = (uint64_t)count;
   words[2] = (uint64_t)(uintptr_t)paramArray;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(450, words);
+  return (int32_t)sim_call(452, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_ptsz(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -4264,7 +4264,7 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp_ptsz(uint64_t stream, uint32_t count, vo
   words[1] = (uint64_t)count;
   words[2] = (uint64_t)(uintptr_t)paramArray;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(450, words);
+  return (int32_t)sim_call(452, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -4273,7 +4273,7 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void
   words[1] = (uint64_t)count;
   words[2] = (uint64_t)(uintptr_t)paramArray;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(451, words);
+  return (int32_t)sim_call(453, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2_ptsz(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -4282,13 +4282,13 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2_ptsz(uint64_t stream, uint32_t count,
   words[1] = (uint64_t)count;
   words[2] = (uint64_t)(uintptr_t)paramArray;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(451, words);
+  return (int32_t)sim_call(453, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
-  return (int32_t)sim_call(452, words);
+  return (int32_t)sim_call(454, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode) {
@@ -4299,7 +4299,7 @@ SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGra
   words[3] = (uint64_t)(uintptr_t)dependencyData;
   words[4] = (uint64_t)numDependencies;
   words[5] = (uint64_t)mode;
-  return (int32_t)sim_call(453, words);
+  return (int32_t)sim_call(455, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph_ptsz(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode) {
@@ -4310,48 +4310,48 @@ SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph_ptsz(uint64_t hStream, uint64_t
   words[3] = (uint64_t)(uintptr_t)dependencyData;
   words[4] = (uint64_t)numDependencies;
   words[5] = (uint64_t)mode;
-  return (int32_t)sim_call(453, words);
+  return (int32_t)sim_call(455, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_ptsz(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
-  return (int32_t)sim_call(452, words);
+  return (int32_t)sim_call(454, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)mode;
-  return (int32_t)sim_call(454, words);
+  return (int32_t)sim_call(456, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_v2_ptsz(uint64_t hStream, int32_t mode) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)mode;
-  return (int32_t)sim_call(454, words);
+  return (int32_t)sim_call(456, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamCopyAttributes(uint64_t dstStream, uint64_t srcStream) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)dstStream;
   words[1] = (uint64_t)srcStream;
-  return (int32_t)sim_call(455, words);
+  return (int32_t)sim_call(457, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamCopyAttributes_ptsz(uint64_t dstStream, uint64_t srcStream) {
   uint64_t words[16] = {0};
   words[0] = dstStream ? dstStream : 2; /* the per-thread stream */
   words[1] = srcStream ? srcStream : 2; /* the per-thread stream */
-  return (int32_t)sim_call(455, words);
+  return (int32_t)sim_call(457, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamCreate(uint64_t *phStream, uint32_t Flags) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)phStream;
   words[1] = (uint64_t)Flags;
-  return (int32_t)sim_call(456, words);
+  return (int32_t)sim_call(458, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags, int32_t priority) {
@@ -4359,33 +4359,33 @@ SCUDA_EXPORT int32_t cuStreamCreateWithPriority(uint64_t *phStream, uint32_t fla
   words[0] = (uint64_t)(uintptr_t)phStream;
   words[1] = (uint64_t)flags;
   words[2] = (uint64_t)priority;
-  return (int32_t)sim_call(457, words);
+  return (int32_t)sim_call(459, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamDestroy(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
-  return (int32_t)sim_call(458, words);
+  return (int32_t)sim_call(460, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamDestroy_v2(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
-  return (int32_t)sim_call(459, words);
+  return (int32_t)sim_call(461, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)phGraph;
-  return (int32_t)sim_call(460, words);
+  return (int32_t)sim_call(462, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamEndCapture_ptsz(uint64_t hStream, uint64_t *phGraph) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)phGraph;
-  return (int32_t)sim_call(460, words);
+  return (int32_t)sim_call(462, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *value) {
@@ -4393,7 +4393,7 @@ SCUDA_EXPORT int32_t cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)attr;
   words[2] = (uint64_t)(uintptr_t)value;
-  return (int32_t)sim_call(461, words);
+  return (int32_t)sim_call(463, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetAttribute_ptsz(uint64_t hStream, int32_t attr, void *value) {
@@ -4401,7 +4401,7 @@ SCUDA_EXPORT int32_t cuStreamGetAttribute_ptsz(uint64_t hStream, int32_t attr, v
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)attr;
   words[2] = (uint64_t)(uintptr_t)value;
-  return (int32_t)sim_call(461, words);
+  return (int32_t)sim_call(463, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out) {
@@ -4409,7 +4409,7 @@ SCUDA_EXPORT int32_t cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureSt
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)captureStatus_out;
   words[2] = (uint64_t)(uintptr_t)id_out;
-  return (int32_t)sim_call(462, words);
+  return (int32_t)sim_call(464, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_ptsz(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out) {
@@ -4417,7 +4417,7 @@ SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_ptsz(uint64_t hStream, int32_t *capt
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)captureStatus_out;
   words[2] = (uint64_t)(uintptr_t)id_out;
-  return (int32_t)sim_call(462, words);
+  return (int32_t)sim_call(464, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v2(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out) {
@@ -4428,7 +4428,7 @@ SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v2(uint64_t hStream, int32_t *captur
   words[3] = (uint64_t)(uintptr_t)graph_out;
   words[4] = (uint64_t)(uintptr_t)dependencies_out;
   words[5] = (uint64_t)(uintptr_t)numDependencies_out;
-  return (int32_t)sim_call(463, words);
+  return (int32_t)sim_call(465, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v2_ptsz(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out) {
@@ -4439,7 +4439,7 @@ SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v2_ptsz(uint64_t hStream, int32_t *c
   words[3] = (uint64_t)(uintptr_t)graph_out;
   words[4] = (uint64_t)(uintptr_t)dependencies_out;
   words[5] = (uint64_t)(uintptr_t)numDependencies_out;
-  return (int32_t)sim_call(463, words);
+  return (int32_t)sim_call(465, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out) {
@@ -4451,7 +4451,7 @@ SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captur
   words[4] = (uint64_t)(uintptr_t)dependencies_out;
   words[5] = (uint64_t)(uintptr_t)edgeData_out;
   words[6] = (uint64_t)(uintptr_t)numDependencies_out;
-  return (int32_t)sim_call(464, words);
+  return (int32_t)sim_call(466, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v3_ptsz(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out) {
@@ -4463,21 +4463,21 @@ SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v3_ptsz(uint64_t hStream, int32_t *c
   words[4] = (uint64_t)(uintptr_t)dependencies_out;
   words[5] = (uint64_t)(uintptr_t)edgeData_out;
   words[6] = (uint64_t)(uintptr_t)numDependencies_out;
-  return (int32_t)sim_call(464, words);
+  return (int32_t)sim_call(466, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx(uint64_t hStream, uint64_t *pctx) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)pctx;
-  return (int32_t)sim_call(465, words);
+  return (int32_t)sim_call(467, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx_ptsz(uint64_t hStream, uint64_t *pctx) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)pctx;
-  return (int32_t)sim_call(465, words);
+  return (int32_t)sim_call(467, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx) {
@@ -4485,7 +4485,7 @@ SCUDA_EXPORT int32_t cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)pCtx;
   words[2] = (uint64_t)(uintptr_t)pGreenCtx;
-  return (int32_t)sim_call(466, words);
+  return (int32_t)sim_call(468, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx_v2_ptsz(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx) {
@@ -4493,96 +4493,96 @@ SCUDA_EXPORT int32_t cuStreamGetCtx_v2_ptsz(uint64_t hStream, uint64_t *pCtx, ui
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)pCtx;
   words[2] = (uint64_t)(uintptr_t)pGreenCtx;
-  return (int32_t)sim_call(466, words);
+  return (int32_t)sim_call(468, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetDevice(uint64_t hStream, int32_t *device) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)device;
-  return (int32_t)sim_call(467, words);
+  return (int32_t)sim_call(469, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetDevice_ptsz(uint64_t hStream, int32_t *device) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)device;
-  return (int32_t)sim_call(467, words);
+  return (int32_t)sim_call(469, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetFlags(uint64_t hStream, uint32_t *flags) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)flags;
-  return (int32_t)sim_call(468, words);
+  return (int32_t)sim_call(470, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetFlags_ptsz(uint64_t hStream, uint32_t *flags) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)flags;
-  return (int32_t)sim_call(468, words);
+  return (int32_t)sim_call(470, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetGreenCtx(uint64_t hStream, uint64_t *phCtx) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)phCtx;
-  return (int32_t)sim_call(469, words);
+  return (int32_t)sim_call(471, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetId(uint64_t hStream, uint64_t *streamId) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)streamId;
-  return (int32_t)sim_call(470, words);
+  return (int32_t)sim_call(472, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetId_ptsz(uint64_t hStream, uint64_t *streamId) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)streamId;
-  return (int32_t)sim_call(470, words);
+  return (int32_t)sim_call(472, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetPriority(uint64_t hStream, int32_t *priority) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)priority;
-  return (int32_t)sim_call(471, words);
+  return (int32_t)sim_call(473, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetPriority_ptsz(uint64_t hStream, int32_t *priority) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)priority;
-  return (int32_t)sim_call(471, words);
+  return (int32_t)sim_call(473, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)(uintptr_t)captureStatus;
-  return (int32_t)sim_call(472, words);
+  return (int32_t)sim_call(474, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamIsCapturing_ptsz(uint64_t hStream, int32_t *captureStatus) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)(uintptr_t)captureStatus;
-  return (int32_t)sim_call(472, words);
+  return (int32_t)sim_call(474, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamQuery(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
-  return (int32_t)sim_call(473, words);
+  return (int32_t)sim_call(475, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamQuery_ptsz(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
-  return (int32_t)sim_call(473, words);
+  return (int32_t)sim_call(475, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamSetAttribute(uint64_t hStream, int32_t attr, const void *param) {
@@ -4590,7 +4590,7 @@ SCUDA_EXPORT int32_t cuStreamSetAttribute(uint64_t hStream, int32_t attr, const 
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)attr;
   words[2] = (uint64_t)(uintptr_t)param;
-  return (int32_t)sim_call(474, words);
+  return (int32_t)sim_call(476, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamSetAttribute_ptsz(uint64_t hStream, int32_t attr, const void *param) {
@@ -4598,19 +4598,19 @@ SCUDA_EXPORT int32_t cuStreamSetAttribute_ptsz(uint64_t hStream, int32_t attr, c
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)attr;
   words[2] = (uint64_t)(uintptr_t)param;
-  return (int32_t)sim_call(474, words);
+  return (int32_t)sim_call(476, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamSynchronize(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hStream;
-  return (int32_t)sim_call(475, words);
+  return (int32_t)sim_call(477, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamSynchronize_ptsz(uint64_t hStream) {
   uint64_t words[16] = {0};
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
-  return (int32_t)sim_call(475, words);
+  return (int32_t)sim_call(477, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags) {
@@ -4619,7 +4619,7 @@ SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_
   words[1] = (uint64_t)(uintptr_t)dependencies;
   words[2] = (uint64_t)numDependencies;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(476, words);
+  return (int32_t)sim_call(478, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_ptsz(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags) {
@@ -4628,7 +4628,7 @@ SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_ptsz(uint64_t hStream, ui
   words[1] = (uint64_t)(uintptr_t)dependencies;
   words[2] = (uint64_t)numDependencies;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(476, words);
+  return (int32_t)sim_call(478, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags) {
@@ -4638,7 +4638,7 @@ SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint
   words[2] = (uint64_t)(uintptr_t)dependencyData;
   words[3] = (uint64_t)numDependencies;
   words[4] = (uint64_t)flags;
-  return (int32_t)sim_call(477, words);
+  return (int32_t)sim_call(479, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2_ptsz(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags) {
@@ -4648,7 +4648,7 @@ SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2_ptsz(uint64_t hStream,
   words[2] = (uint64_t)(uintptr_t)dependencyData;
   words[3] = (uint64_t)numDependencies;
   words[4] = (uint64_t)flags;
-  return (int32_t)sim_call(477, words);
+  return (int32_t)sim_call(479, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags) {
@@ -4656,7 +4656,7 @@ SCUDA_EXPORT int32_t cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32
   words[0] = (uint64_t)hStream;
   words[1] = (uint64_t)hEvent;
   words[2] = (uint64_t)Flags;
-  return (int32_t)sim_call(478, words);
+  return (int32_t)sim_call(480, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitEvent_ptsz(uint64_t hStream, uint64_t hEvent, uint32_t Flags) {
@@ -4664,7 +4664,7 @@ SCUDA_EXPORT int32_t cuStreamWaitEvent_ptsz(uint64_t hStream, uint64_t hEvent, u
   words[0] = hStream ? hStream : 2; /* the per-thread stream */
   words[1] = (uint64_t)hEvent;
   words[2] = (uint64_t)Flags;
-  return (int32_t)sim_call(478, words);
+  return (int32_t)sim_call(480, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4673,7 +4673,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(479, words);
+  return (int32_t)sim_call(481, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4682,7 +4682,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32_ptsz(uint64_t stream, uint64_t addr, ui
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(479, words);
+  return (int32_t)sim_call(481, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4691,7 +4691,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(480, words);
+  return (int32_t)sim_call(482, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_v2_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4700,7 +4700,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32_v2_ptsz(uint64_t stream, uint64_t addr,
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(480, words);
+  return (int32_t)sim_call(482, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4709,7 +4709,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(481, words);
+  return (int32_t)sim_call(483, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4718,7 +4718,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64_ptsz(uint64_t stream, uint64_t addr, ui
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(481, words);
+  return (int32_t)sim_call(483, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4727,7 +4727,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(482, words);
+  return (int32_t)sim_call(484, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_v2_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4736,7 +4736,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64_v2_ptsz(uint64_t stream, uint64_t addr,
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(482, words);
+  return (int32_t)sim_call(484, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4745,7 +4745,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(483, words);
+  return (int32_t)sim_call(485, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4754,7 +4754,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32_ptsz(uint64_t stream, uint64_t addr, u
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(483, words);
+  return (int32_t)sim_call(485, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4763,7 +4763,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uin
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(484, words);
+  return (int32_t)sim_call(486, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_v2_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4772,7 +4772,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32_v2_ptsz(uint64_t stream, uint64_t addr
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(484, words);
+  return (int32_t)sim_call(486, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4781,7 +4781,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(485, words);
+  return (int32_t)sim_call(487, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4790,7 +4790,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64_ptsz(uint64_t stream, uint64_t addr, u
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(485, words);
+  return (int32_t)sim_call(487, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4799,7 +4799,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uin
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(486, words);
+  return (int32_t)sim_call(488, words);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_v2_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4808,34 +4808,34 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64_v2_ptsz(uint64_t stream, uint64_t addr
   words[1] = (uint64_t)addr;
   words[2] = (uint64_t)value;
   words[3] = (uint64_t)flags;
-  return (int32_t)sim_call(486, words);
+  return (int32_t)sim_call(488, words);
 }
 
 SCUDA_EXPORT int32_t cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pSurfObject;
   words[1] = (uint64_t)(uintptr_t)pResDesc;
-  return (int32_t)sim_call(487, words);
+  return (int32_t)sim_call(489, words);
 }
 
 SCUDA_EXPORT int32_t cuSurfObjectDestroy(uint64_t surfObject) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)surfObject;
-  return (int32_t)sim_call(488, words);
+  return (int32_t)sim_call(490, words);
 }
 
 SCUDA_EXPORT int32_t cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObject) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pResDesc;
   words[1] = (uint64_t)surfObject;
-  return (int32_t)sim_call(489, words);
+  return (int32_t)sim_call(491, words);
 }
 
 SCUDA_EXPORT int32_t cuSurfRefGetArray(uint64_t *phArray, uint64_t hSurfRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)phArray;
   words[1] = (uint64_t)hSurfRef;
-  return (int32_t)sim_call(490, words);
+  return (int32_t)sim_call(492, words);
 }
 
 SCUDA_EXPORT int32_t cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags) {
@@ -4843,7 +4843,7 @@ SCUDA_EXPORT int32_t cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint3
   words[0] = (uint64_t)hSurfRef;
   words[1] = (uint64_t)hArray;
   words[2] = (uint64_t)Flags;
-  return (int32_t)sim_call(491, words);
+  return (int32_t)sim_call(493, words);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
@@ -4863,7 +4863,7 @@ SCUDA_EXPORT int32_t cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorData
   words[12] = (uint64_t)swizzle;
   words[13] = (uint64_t)l2Promotion;
   words[14] = (uint64_t)oobFill;
-  return (int32_t)sim_call(492, words);
+  return (int32_t)sim_call(494, words);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
@@ -4884,7 +4884,7 @@ SCUDA_EXPORT int32_t cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensor
   words[13] = (uint64_t)swizzle;
   words[14] = (uint64_t)l2Promotion;
   words[15] = (uint64_t)oobFill;
-  return (int32_t)sim_call(493, words);
+  return (int32_t)sim_call(495, words);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
@@ -4901,14 +4901,14 @@ SCUDA_EXPORT int32_t cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataT
   words[9] = (uint64_t)swizzle;
   words[10] = (uint64_t)l2Promotion;
   words[11] = (uint64_t)oobFill;
-  return (int32_t)sim_call(494, words);
+  return (int32_t)sim_call(496, words);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapReplaceAddress(void *tensorMap, void *globalAddress) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)tensorMap;
   words[1] = (uint64_t)(uintptr_t)globalAddress;
-  return (int32_t)sim_call(495, words);
+  return (int32_t)sim_call(497, words);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc) {
@@ -4917,53 +4917,53 @@ SCUDA_EXPORT int32_t cuTexObjectCreate(uint64_t *pTexObject, const void *pResDes
   words[1] = (uint64_t)(uintptr_t)pResDesc;
   words[2] = (uint64_t)(uintptr_t)pTexDesc;
   words[3] = (uint64_t)(uintptr_t)pResViewDesc;
-  return (int32_t)sim_call(496, words);
+  return (int32_t)sim_call(498, words);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectDestroy(uint64_t texObject) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)texObject;
-  return (int32_t)sim_call(497, words);
+  return (int32_t)sim_call(499, words);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pResDesc;
   words[1] = (uint64_t)texObject;
-  return (int32_t)sim_call(498, words);
+  return (int32_t)sim_call(500, words);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t texObject) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pResViewDesc;
   words[1] = (uint64_t)texObject;
-  return (int32_t)sim_call(499, words);
+  return (int32_t)sim_call(501, words);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pTexDesc;
   words[1] = (uint64_t)texObject;
-  return (int32_t)sim_call(500, words);
+  return (int32_t)sim_call(502, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefCreate(uint64_t *pTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pTexRef;
-  return (int32_t)sim_call(501, words);
+  return (int32_t)sim_call(503, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefDestroy(uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(502, words);
+  return (int32_t)sim_call(504, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddress(uint32_t *pdptr, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pdptr;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(503, words);
+  return (int32_t)sim_call(505, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int32_t dim) {
@@ -4971,42 +4971,42 @@ SCUDA_EXPORT int32_t cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int3
   words[0] = (uint64_t)(uintptr_t)pam;
   words[1] = (uint64_t)hTexRef;
   words[2] = (uint64_t)dim;
-  return (int32_t)sim_call(504, words);
+  return (int32_t)sim_call(506, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddress_v2(uint64_t *pdptr, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pdptr;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(505, words);
+  return (int32_t)sim_call(507, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetArray(uint64_t *phArray, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)phArray;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(506, words);
+  return (int32_t)sim_call(508, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetBorderColor(float *pBorderColor, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pBorderColor;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(507, words);
+  return (int32_t)sim_call(509, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFilterMode(int32_t *pfm, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pfm;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(508, words);
+  return (int32_t)sim_call(510, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFlags(uint32_t *pFlags, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pFlags;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(509, words);
+  return (int32_t)sim_call(511, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFormat(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef) {
@@ -5014,28 +5014,28 @@ SCUDA_EXPORT int32_t cuTexRefGetFormat(int32_t *pFormat, int32_t *pNumChannels, 
   words[0] = (uint64_t)(uintptr_t)pFormat;
   words[1] = (uint64_t)(uintptr_t)pNumChannels;
   words[2] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(510, words);
+  return (int32_t)sim_call(512, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMaxAnisotropy(int32_t *pmaxAniso, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pmaxAniso;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(511, words);
+  return (int32_t)sim_call(513, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapFilterMode(int32_t *pfm, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pfm;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(512, words);
+  return (int32_t)sim_call(514, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelBias(float *pbias, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pbias;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(513, words);
+  return (int32_t)sim_call(515, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef) {
@@ -5043,14 +5043,14 @@ SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, fl
   words[0] = (uint64_t)(uintptr_t)pminMipmapLevelClamp;
   words[1] = (uint64_t)(uintptr_t)pmaxMipmapLevelClamp;
   words[2] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(514, words);
+  return (int32_t)sim_call(516, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmappedArray(uint64_t *phMipmappedArray, uint64_t hTexRef) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)phMipmappedArray;
   words[1] = (uint64_t)hTexRef;
-  return (int32_t)sim_call(515, words);
+  return (int32_t)sim_call(517, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress(uint32_t *ByteOffset, uint64_t hTexRef, uint32_t dptr, uint32_t bytes) {
@@ -5059,7 +5059,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress(uint32_t *ByteOffset, uint64_t hTexRef, 
   words[1] = (uint64_t)hTexRef;
   words[2] = (uint64_t)dptr;
   words[3] = (uint64_t)bytes;
-  return (int32_t)sim_call(516, words);
+  return (int32_t)sim_call(518, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, uint32_t dptr, uint32_t Pitch) {
@@ -5068,7 +5068,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, ui
   words[1] = (uint64_t)(uintptr_t)desc;
   words[2] = (uint64_t)dptr;
   words[3] = (uint64_t)Pitch;
-  return (int32_t)sim_call(517, words);
+  return (int32_t)sim_call(519, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {
@@ -5077,7 +5077,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc,
   words[1] = (uint64_t)(uintptr_t)desc;
   words[2] = (uint64_t)dptr;
   words[3] = (uint64_t)Pitch;
-  return (int32_t)sim_call(518, words);
+  return (int32_t)sim_call(520, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v3(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {
@@ -5086,7 +5086,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v3(uint64_t hTexRef, const void *desc,
   words[1] = (uint64_t)(uintptr_t)desc;
   words[2] = (uint64_t)dptr;
   words[3] = (uint64_t)Pitch;
-  return (int32_t)sim_call(519, words);
+  return (int32_t)sim_call(521, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddressMode(uint64_t hTexRef, int32_t dim, int32_t am) {
@@ -5094,7 +5094,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddressMode(uint64_t hTexRef, int32_t dim, int32
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)dim;
   words[2] = (uint64_t)am;
-  return (int32_t)sim_call(520, words);
+  return (int32_t)sim_call(522, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress_v2(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes) {
@@ -5103,7 +5103,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress_v2(uint64_t *ByteOffset, uint64_t hTexRe
   words[1] = (uint64_t)hTexRef;
   words[2] = (uint64_t)dptr;
   words[3] = (uint64_t)bytes;
-  return (int32_t)sim_call(521, words);
+  return (int32_t)sim_call(523, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetArray(uint64_t hTexRef, uint64_t hArray, uint32_t Flags) {
@@ -5111,28 +5111,28 @@ SCUDA_EXPORT int32_t cuTexRefSetArray(uint64_t hTexRef, uint64_t hArray, uint32_
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)hArray;
   words[2] = (uint64_t)Flags;
-  return (int32_t)sim_call(522, words);
+  return (int32_t)sim_call(524, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetBorderColor(uint64_t hTexRef, float *pBorderColor) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)(uintptr_t)pBorderColor;
-  return (int32_t)sim_call(523, words);
+  return (int32_t)sim_call(525, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFilterMode(uint64_t hTexRef, int32_t fm) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)fm;
-  return (int32_t)sim_call(524, words);
+  return (int32_t)sim_call(526, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFlags(uint64_t hTexRef, uint32_t Flags) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)Flags;
-  return (int32_t)sim_call(525, words);
+  return (int32_t)sim_call(527, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFormat(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents) {
@@ -5140,28 +5140,28 @@ SCUDA_EXPORT int32_t cuTexRefSetFormat(uint64_t hTexRef, int32_t fmt, int32_t Nu
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)fmt;
   words[2] = (uint64_t)NumPackedComponents;
-  return (int32_t)sim_call(526, words);
+  return (int32_t)sim_call(528, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMaxAnisotropy(uint64_t hTexRef, uint32_t maxAniso) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)maxAniso;
-  return (int32_t)sim_call(527, words);
+  return (int32_t)sim_call(529, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapFilterMode(uint64_t hTexRef, int32_t fm) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)fm;
-  return (int32_t)sim_call(528, words);
+  return (int32_t)sim_call(530, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelBias(uint64_t hTexRef, float bias) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)hTexRef;
   __builtin_memcpy(&words[1], &bias, sizeof bias);
-  return (int32_t)sim_call(529, words);
+  return (int32_t)sim_call(531, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp) {
@@ -5169,7 +5169,7 @@ SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipm
   words[0] = (uint64_t)hTexRef;
   __builtin_memcpy(&words[1], &minMipmapLevelClamp, sizeof minMipmapLevelClamp);
   __builtin_memcpy(&words[2], &maxMipmapLevelClamp, sizeof maxMipmapLevelClamp);
-  return (int32_t)sim_call(530, words);
+  return (int32_t)sim_call(532, words);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags) {
@@ -5177,13 +5177,13 @@ SCUDA_EXPORT int32_t cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipma
   words[0] = (uint64_t)hTexRef;
   words[1] = (uint64_t)hMipmappedArray;
   words[2] = (uint64_t)Flags;
-  return (int32_t)sim_call(531, words);
+  return (int32_t)sim_call(533, words);
 }
 
 SCUDA_EXPORT int32_t cuThreadExchangeStreamCaptureMode(int32_t *mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)mode;
-  return (int32_t)sim_call(532, words);
+  return (int32_t)sim_call(534, words);
 }
 
 SCUDA_EXPORT int32_t cuUserObjectCreate(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags) {
@@ -5193,21 +5193,21 @@ SCUDA_EXPORT int32_t cuUserObjectCreate(uint64_t *object_out, void *ptr, void *d
   words[2] = (uint64_t)(uintptr_t)destroy;
   words[3] = (uint64_t)initialRefcount;
   words[4] = (uint64_t)flags;
-  return (int32_t)sim_call(533, words);
+  return (int32_t)sim_call(535, words);
 }
 
 SCUDA_EXPORT int32_t cuUserObjectRelease(uint64_t object, uint32_t count) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)object;
   words[1] = (uint64_t)count;
-  return (int32_t)sim_call(534, words);
+  return (int32_t)sim_call(536, words);
 }
 
 SCUDA_EXPORT int32_t cuUserObjectRetain(uint64_t object, uint32_t count) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)object;
   words[1] = (uint64_t)count;
-  return (int32_t)sim_call(535, words);
+  return (int32_t)sim_call(537, words);
 }
 
 SCUDA_EXPORT int32_t cuVDPAUCtxCreate(void) { return 801; }
@@ -5222,7 +5222,7 @@ SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync(const uint64_t *extSemArray, 
   words[1] = (uint64_t)(uintptr_t)paramsArray;
   words[2] = (uint64_t)numExtSems;
   words[3] = (uint64_t)stream;
-  return (int32_t)sim_call(536, words);
+  return (int32_t)sim_call(538, words);
 }
 
 SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync_ptsz(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -5231,7 +5231,7 @@ SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync_ptsz(const uint64_t *extSemAr
   words[1] = (uint64_t)(uintptr_t)paramsArray;
   words[2] = (uint64_t)numExtSems;
   words[3] = stream ? stream : 2; /* the per-thread stream */
-  return (int32_t)sim_call(536, words);
+  return (int32_t)sim_call(538, words);
 }
 
 SCUDA_EXPORT int32_t cudbgApiAttach(void) { return 801; }

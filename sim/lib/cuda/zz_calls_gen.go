@@ -898,184 +898,188 @@ func call(d cuda.Driver, function int32, w *[words]uint64) uint64 {
 	case 446:
 		return uint64(uint32(d.CuPointerSetAttribute(pointer(w[0]), cuda.CUpointer_attribute(w[1]), cuda.CUdeviceptr(w[2]))))
 	case 447:
-		return uint64(uint32(d.CuSignalExternalSemaphoresAsync((*cuda.CUexternalSemaphore)(pointer(w[0])), (*cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS)(pointer(w[1])), uint32(w[2]), cuda.CUstream(w[3]))))
+		return uint64(uint32(d.CuProfilerStart()))
 	case 448:
-		return uint64(uint32(d.CuStreamAddCallback(cuda.CUstream(w[0]), pointer(w[1]), pointer(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuProfilerStop()))
 	case 449:
-		return uint64(uint32(d.CuStreamAttachMemAsync(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), uint64(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuSignalExternalSemaphoresAsync((*cuda.CUexternalSemaphore)(pointer(w[0])), (*cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS)(pointer(w[1])), uint32(w[2]), cuda.CUstream(w[3]))))
 	case 450:
-		return uint64(uint32(d.CuStreamBatchMemOp(cuda.CUstream(w[0]), uint32(w[1]), (*cuda.CUstreamBatchMemOpParams)(pointer(w[2])), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamAddCallback(cuda.CUstream(w[0]), pointer(w[1]), pointer(w[2]), uint32(w[3]))))
 	case 451:
-		return uint64(uint32(d.CuStreamBatchMemOp_v2(cuda.CUstream(w[0]), uint32(w[1]), (*cuda.CUstreamBatchMemOpParams)(pointer(w[2])), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamAttachMemAsync(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), uint64(w[2]), uint32(w[3]))))
 	case 452:
-		return uint64(uint32(d.CuStreamBeginCapture(cuda.CUstream(w[0]))))
+		return uint64(uint32(d.CuStreamBatchMemOp(cuda.CUstream(w[0]), uint32(w[1]), (*cuda.CUstreamBatchMemOpParams)(pointer(w[2])), uint32(w[3]))))
 	case 453:
-		return uint64(uint32(d.CuStreamBeginCaptureToGraph(cuda.CUstream(w[0]), cuda.CUgraph(w[1]), (*cuda.CUgraphNode)(pointer(w[2])), (*cuda.CUgraphEdgeData)(pointer(w[3])), uint64(w[4]), cuda.CUstreamCaptureMode(w[5]))))
+		return uint64(uint32(d.CuStreamBatchMemOp_v2(cuda.CUstream(w[0]), uint32(w[1]), (*cuda.CUstreamBatchMemOpParams)(pointer(w[2])), uint32(w[3]))))
 	case 454:
-		return uint64(uint32(d.CuStreamBeginCapture_v2(cuda.CUstream(w[0]), cuda.CUstreamCaptureMode(w[1]))))
+		return uint64(uint32(d.CuStreamBeginCapture(cuda.CUstream(w[0]))))
 	case 455:
-		return uint64(uint32(d.CuStreamCopyAttributes(cuda.CUstream(w[0]), cuda.CUstream(w[1]))))
+		return uint64(uint32(d.CuStreamBeginCaptureToGraph(cuda.CUstream(w[0]), cuda.CUgraph(w[1]), (*cuda.CUgraphNode)(pointer(w[2])), (*cuda.CUgraphEdgeData)(pointer(w[3])), uint64(w[4]), cuda.CUstreamCaptureMode(w[5]))))
 	case 456:
-		return uint64(uint32(d.CuStreamCreate((*cuda.CUstream)(pointer(w[0])), uint32(w[1]))))
+		return uint64(uint32(d.CuStreamBeginCapture_v2(cuda.CUstream(w[0]), cuda.CUstreamCaptureMode(w[1]))))
 	case 457:
-		return uint64(uint32(d.CuStreamCreateWithPriority((*cuda.CUstream)(pointer(w[0])), uint32(w[1]), int32(w[2]))))
+		return uint64(uint32(d.CuStreamCopyAttributes(cuda.CUstream(w[0]), cuda.CUstream(w[1]))))
 	case 458:
-		return uint64(uint32(d.CuStreamDestroy(cuda.CUstream(w[0]))))
+		return uint64(uint32(d.CuStreamCreate((*cuda.CUstream)(pointer(w[0])), uint32(w[1]))))
 	case 459:
-		return uint64(uint32(d.CuStreamDestroy_v2(cuda.CUstream(w[0]))))
+		return uint64(uint32(d.CuStreamCreateWithPriority((*cuda.CUstream)(pointer(w[0])), uint32(w[1]), int32(w[2]))))
 	case 460:
-		return uint64(uint32(d.CuStreamEndCapture(cuda.CUstream(w[0]), (*cuda.CUgraph)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamDestroy(cuda.CUstream(w[0]))))
 	case 461:
-		return uint64(uint32(d.CuStreamGetAttribute(cuda.CUstream(w[0]), cuda.CUstreamAttrID(w[1]), (*cuda.CUstreamAttrValue)(pointer(w[2])))))
+		return uint64(uint32(d.CuStreamDestroy_v2(cuda.CUstream(w[0]))))
 	case 462:
-		return uint64(uint32(d.CuStreamGetCaptureInfo(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])), (*cuda.Cuuint64)(pointer(w[2])))))
+		return uint64(uint32(d.CuStreamEndCapture(cuda.CUstream(w[0]), (*cuda.CUgraph)(pointer(w[1])))))
 	case 463:
-		return uint64(uint32(d.CuStreamGetCaptureInfo_v2(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])), (*cuda.Cuuint64)(pointer(w[2])), (*cuda.CUgraph)(pointer(w[3])), pointer(w[4]), (*uint64)(pointer(w[5])))))
+		return uint64(uint32(d.CuStreamGetAttribute(cuda.CUstream(w[0]), cuda.CUstreamAttrID(w[1]), (*cuda.CUstreamAttrValue)(pointer(w[2])))))
 	case 464:
-		return uint64(uint32(d.CuStreamGetCaptureInfo_v3(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])), (*cuda.Cuuint64)(pointer(w[2])), (*cuda.CUgraph)(pointer(w[3])), pointer(w[4]), pointer(w[5]), (*uint64)(pointer(w[6])))))
+		return uint64(uint32(d.CuStreamGetCaptureInfo(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])), (*cuda.Cuuint64)(pointer(w[2])))))
 	case 465:
-		return uint64(uint32(d.CuStreamGetCtx(cuda.CUstream(w[0]), (*cuda.CUcontext)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetCaptureInfo_v2(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])), (*cuda.Cuuint64)(pointer(w[2])), (*cuda.CUgraph)(pointer(w[3])), pointer(w[4]), (*uint64)(pointer(w[5])))))
 	case 466:
-		return uint64(uint32(d.CuStreamGetCtx_v2(cuda.CUstream(w[0]), (*cuda.CUcontext)(pointer(w[1])), (*cuda.CUgreenCtx)(pointer(w[2])))))
+		return uint64(uint32(d.CuStreamGetCaptureInfo_v3(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])), (*cuda.Cuuint64)(pointer(w[2])), (*cuda.CUgraph)(pointer(w[3])), pointer(w[4]), pointer(w[5]), (*uint64)(pointer(w[6])))))
 	case 467:
-		return uint64(uint32(d.CuStreamGetDevice(cuda.CUstream(w[0]), (*cuda.CUdevice)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetCtx(cuda.CUstream(w[0]), (*cuda.CUcontext)(pointer(w[1])))))
 	case 468:
-		return uint64(uint32(d.CuStreamGetFlags(cuda.CUstream(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetCtx_v2(cuda.CUstream(w[0]), (*cuda.CUcontext)(pointer(w[1])), (*cuda.CUgreenCtx)(pointer(w[2])))))
 	case 469:
-		return uint64(uint32(d.CuStreamGetGreenCtx(cuda.CUstream(w[0]), (*cuda.CUgreenCtx)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetDevice(cuda.CUstream(w[0]), (*cuda.CUdevice)(pointer(w[1])))))
 	case 470:
-		return uint64(uint32(d.CuStreamGetId(cuda.CUstream(w[0]), (*uint64)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetFlags(cuda.CUstream(w[0]), (*uint32)(pointer(w[1])))))
 	case 471:
-		return uint64(uint32(d.CuStreamGetPriority(cuda.CUstream(w[0]), (*int32)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetGreenCtx(cuda.CUstream(w[0]), (*cuda.CUgreenCtx)(pointer(w[1])))))
 	case 472:
-		return uint64(uint32(d.CuStreamIsCapturing(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamGetId(cuda.CUstream(w[0]), (*uint64)(pointer(w[1])))))
 	case 473:
-		return uint64(uint32(d.CuStreamQuery(cuda.CUstream(w[0]))))
+		return uint64(uint32(d.CuStreamGetPriority(cuda.CUstream(w[0]), (*int32)(pointer(w[1])))))
 	case 474:
-		return uint64(uint32(d.CuStreamSetAttribute(cuda.CUstream(w[0]), cuda.CUstreamAttrID(w[1]), (*cuda.CUstreamAttrValue)(pointer(w[2])))))
+		return uint64(uint32(d.CuStreamIsCapturing(cuda.CUstream(w[0]), (*cuda.CUstreamCaptureStatus)(pointer(w[1])))))
 	case 475:
-		return uint64(uint32(d.CuStreamSynchronize(cuda.CUstream(w[0]))))
+		return uint64(uint32(d.CuStreamQuery(cuda.CUstream(w[0]))))
 	case 476:
-		return uint64(uint32(d.CuStreamUpdateCaptureDependencies(cuda.CUstream(w[0]), (*cuda.CUgraphNode)(pointer(w[1])), uint64(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamSetAttribute(cuda.CUstream(w[0]), cuda.CUstreamAttrID(w[1]), (*cuda.CUstreamAttrValue)(pointer(w[2])))))
 	case 477:
-		return uint64(uint32(d.CuStreamUpdateCaptureDependencies_v2(cuda.CUstream(w[0]), (*cuda.CUgraphNode)(pointer(w[1])), (*cuda.CUgraphEdgeData)(pointer(w[2])), uint64(w[3]), uint32(w[4]))))
+		return uint64(uint32(d.CuStreamSynchronize(cuda.CUstream(w[0]))))
 	case 478:
-		return uint64(uint32(d.CuStreamWaitEvent(cuda.CUstream(w[0]), cuda.CUevent(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.CuStreamUpdateCaptureDependencies(cuda.CUstream(w[0]), (*cuda.CUgraphNode)(pointer(w[1])), uint64(w[2]), uint32(w[3]))))
 	case 479:
-		return uint64(uint32(d.CuStreamWaitValue32(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamUpdateCaptureDependencies_v2(cuda.CUstream(w[0]), (*cuda.CUgraphNode)(pointer(w[1])), (*cuda.CUgraphEdgeData)(pointer(w[2])), uint64(w[3]), uint32(w[4]))))
 	case 480:
-		return uint64(uint32(d.CuStreamWaitValue32_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWaitEvent(cuda.CUstream(w[0]), cuda.CUevent(w[1]), uint32(w[2]))))
 	case 481:
-		return uint64(uint32(d.CuStreamWaitValue64(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWaitValue32(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
 	case 482:
-		return uint64(uint32(d.CuStreamWaitValue64_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWaitValue32_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
 	case 483:
-		return uint64(uint32(d.CuStreamWriteValue32(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWaitValue64(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
 	case 484:
-		return uint64(uint32(d.CuStreamWriteValue32_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWaitValue64_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
 	case 485:
-		return uint64(uint32(d.CuStreamWriteValue64(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWriteValue32(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
 	case 486:
-		return uint64(uint32(d.CuStreamWriteValue64_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuStreamWriteValue32_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint32(w[2]), uint32(w[3]))))
 	case 487:
-		return uint64(uint32(d.CuSurfObjectCreate((*cuda.CUsurfObject)(pointer(w[0])), (*cuda.CUDA_RESOURCE_DESC)(pointer(w[1])))))
+		return uint64(uint32(d.CuStreamWriteValue64(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
 	case 488:
-		return uint64(uint32(d.CuSurfObjectDestroy(cuda.CUsurfObject(w[0]))))
+		return uint64(uint32(d.CuStreamWriteValue64_v2(cuda.CUstream(w[0]), cuda.CUdeviceptr(w[1]), cuda.Cuuint64(w[2]), uint32(w[3]))))
 	case 489:
-		return uint64(uint32(d.CuSurfObjectGetResourceDesc((*cuda.CUDA_RESOURCE_DESC)(pointer(w[0])), cuda.CUsurfObject(w[1]))))
+		return uint64(uint32(d.CuSurfObjectCreate((*cuda.CUsurfObject)(pointer(w[0])), (*cuda.CUDA_RESOURCE_DESC)(pointer(w[1])))))
 	case 490:
-		return uint64(uint32(d.CuSurfRefGetArray((*cuda.CUarray)(pointer(w[0])), cuda.CUsurfref(w[1]))))
+		return uint64(uint32(d.CuSurfObjectDestroy(cuda.CUsurfObject(w[0]))))
 	case 491:
-		return uint64(uint32(d.CuSurfRefSetArray(cuda.CUsurfref(w[0]), cuda.CUarray(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.CuSurfObjectGetResourceDesc((*cuda.CUDA_RESOURCE_DESC)(pointer(w[0])), cuda.CUsurfObject(w[1]))))
 	case 492:
-		return uint64(uint32(d.CuTensorMapEncodeIm2col((*cuda.CUtensorMap)(pointer(w[0])), cuda.CUtensorMapDataType(w[1]), cuda.Cuuint32(w[2]), pointer(w[3]), (*cuda.Cuuint64)(pointer(w[4])), (*cuda.Cuuint64)(pointer(w[5])), (*int32)(pointer(w[6])), (*int32)(pointer(w[7])), cuda.Cuuint32(w[8]), cuda.Cuuint32(w[9]), (*cuda.Cuuint32)(pointer(w[10])), cuda.CUtensorMapInterleave(w[11]), cuda.CUtensorMapSwizzle(w[12]), cuda.CUtensorMapL2promotion(w[13]), cuda.CUtensorMapFloatOOBfill(w[14]))))
+		return uint64(uint32(d.CuSurfRefGetArray((*cuda.CUarray)(pointer(w[0])), cuda.CUsurfref(w[1]))))
 	case 493:
-		return uint64(uint32(d.CuTensorMapEncodeIm2colWide((*cuda.CUtensorMap)(pointer(w[0])), cuda.CUtensorMapDataType(w[1]), cuda.Cuuint32(w[2]), pointer(w[3]), (*cuda.Cuuint64)(pointer(w[4])), (*cuda.Cuuint64)(pointer(w[5])), int32(w[6]), int32(w[7]), cuda.Cuuint32(w[8]), cuda.Cuuint32(w[9]), (*cuda.Cuuint32)(pointer(w[10])), cuda.CUtensorMapInterleave(w[11]), cuda.CUtensorMapIm2ColWideMode(w[12]), cuda.CUtensorMapSwizzle(w[13]), cuda.CUtensorMapL2promotion(w[14]), cuda.CUtensorMapFloatOOBfill(w[15]))))
+		return uint64(uint32(d.CuSurfRefSetArray(cuda.CUsurfref(w[0]), cuda.CUarray(w[1]), uint32(w[2]))))
 	case 494:
-		return uint64(uint32(d.CuTensorMapEncodeTiled((*cuda.CUtensorMap)(pointer(w[0])), cuda.CUtensorMapDataType(w[1]), cuda.Cuuint32(w[2]), pointer(w[3]), (*cuda.Cuuint64)(pointer(w[4])), (*cuda.Cuuint64)(pointer(w[5])), (*cuda.Cuuint32)(pointer(w[6])), (*cuda.Cuuint32)(pointer(w[7])), cuda.CUtensorMapInterleave(w[8]), cuda.CUtensorMapSwizzle(w[9]), cuda.CUtensorMapL2promotion(w[10]), cuda.CUtensorMapFloatOOBfill(w[11]))))
+		return uint64(uint32(d.CuTensorMapEncodeIm2col((*cuda.CUtensorMap)(pointer(w[0])), cuda.CUtensorMapDataType(w[1]), cuda.Cuuint32(w[2]), pointer(w[3]), (*cuda.Cuuint64)(pointer(w[4])), (*cuda.Cuuint64)(pointer(w[5])), (*int32)(pointer(w[6])), (*int32)(pointer(w[7])), cuda.Cuuint32(w[8]), cuda.Cuuint32(w[9]), (*cuda.Cuuint32)(pointer(w[10])), cuda.CUtensorMapInterleave(w[11]), cuda.CUtensorMapSwizzle(w[12]), cuda.CUtensorMapL2promotion(w[13]), cuda.CUtensorMapFloatOOBfill(w[14]))))
 	case 495:
-		return uint64(uint32(d.CuTensorMapReplaceAddress((*cuda.CUtensorMap)(pointer(w[0])), pointer(w[1]))))
+		return uint64(uint32(d.CuTensorMapEncodeIm2colWide((*cuda.CUtensorMap)(pointer(w[0])), cuda.CUtensorMapDataType(w[1]), cuda.Cuuint32(w[2]), pointer(w[3]), (*cuda.Cuuint64)(pointer(w[4])), (*cuda.Cuuint64)(pointer(w[5])), int32(w[6]), int32(w[7]), cuda.Cuuint32(w[8]), cuda.Cuuint32(w[9]), (*cuda.Cuuint32)(pointer(w[10])), cuda.CUtensorMapInterleave(w[11]), cuda.CUtensorMapIm2ColWideMode(w[12]), cuda.CUtensorMapSwizzle(w[13]), cuda.CUtensorMapL2promotion(w[14]), cuda.CUtensorMapFloatOOBfill(w[15]))))
 	case 496:
-		return uint64(uint32(d.CuTexObjectCreate((*cuda.CUtexObject)(pointer(w[0])), (*cuda.CUDA_RESOURCE_DESC)(pointer(w[1])), (*cuda.CUDA_TEXTURE_DESC)(pointer(w[2])), (*cuda.CUDA_RESOURCE_VIEW_DESC)(pointer(w[3])))))
+		return uint64(uint32(d.CuTensorMapEncodeTiled((*cuda.CUtensorMap)(pointer(w[0])), cuda.CUtensorMapDataType(w[1]), cuda.Cuuint32(w[2]), pointer(w[3]), (*cuda.Cuuint64)(pointer(w[4])), (*cuda.Cuuint64)(pointer(w[5])), (*cuda.Cuuint32)(pointer(w[6])), (*cuda.Cuuint32)(pointer(w[7])), cuda.CUtensorMapInterleave(w[8]), cuda.CUtensorMapSwizzle(w[9]), cuda.CUtensorMapL2promotion(w[10]), cuda.CUtensorMapFloatOOBfill(w[11]))))
 	case 497:
-		return uint64(uint32(d.CuTexObjectDestroy(cuda.CUtexObject(w[0]))))
+		return uint64(uint32(d.CuTensorMapReplaceAddress((*cuda.CUtensorMap)(pointer(w[0])), pointer(w[1]))))
 	case 498:
-		return uint64(uint32(d.CuTexObjectGetResourceDesc((*cuda.CUDA_RESOURCE_DESC)(pointer(w[0])), cuda.CUtexObject(w[1]))))
+		return uint64(uint32(d.CuTexObjectCreate((*cuda.CUtexObject)(pointer(w[0])), (*cuda.CUDA_RESOURCE_DESC)(pointer(w[1])), (*cuda.CUDA_TEXTURE_DESC)(pointer(w[2])), (*cuda.CUDA_RESOURCE_VIEW_DESC)(pointer(w[3])))))
 	case 499:
-		return uint64(uint32(d.CuTexObjectGetResourceViewDesc((*cuda.CUDA_RESOURCE_VIEW_DESC)(pointer(w[0])), cuda.CUtexObject(w[1]))))
+		return uint64(uint32(d.CuTexObjectDestroy(cuda.CUtexObject(w[0]))))
 	case 500:
-		return uint64(uint32(d.CuTexObjectGetTextureDesc((*cuda.CUDA_TEXTURE_DESC)(pointer(w[0])), cuda.CUtexObject(w[1]))))
+		return uint64(uint32(d.CuTexObjectGetResourceDesc((*cuda.CUDA_RESOURCE_DESC)(pointer(w[0])), cuda.CUtexObject(w[1]))))
 	case 501:
-		return uint64(uint32(d.CuTexRefCreate((*cuda.CUtexref)(pointer(w[0])))))
+		return uint64(uint32(d.CuTexObjectGetResourceViewDesc((*cuda.CUDA_RESOURCE_VIEW_DESC)(pointer(w[0])), cuda.CUtexObject(w[1]))))
 	case 502:
-		return uint64(uint32(d.CuTexRefDestroy(cuda.CUtexref(w[0]))))
+		return uint64(uint32(d.CuTexObjectGetTextureDesc((*cuda.CUDA_TEXTURE_DESC)(pointer(w[0])), cuda.CUtexObject(w[1]))))
 	case 503:
-		return uint64(uint32(d.CuTexRefGetAddress((*cuda.CUdeviceptr_v1)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefCreate((*cuda.CUtexref)(pointer(w[0])))))
 	case 504:
-		return uint64(uint32(d.CuTexRefGetAddressMode((*cuda.CUaddress_mode)(pointer(w[0])), cuda.CUtexref(w[1]), int32(w[2]))))
+		return uint64(uint32(d.CuTexRefDestroy(cuda.CUtexref(w[0]))))
 	case 505:
-		return uint64(uint32(d.CuTexRefGetAddress_v2((*cuda.CUdeviceptr)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetAddress((*cuda.CUdeviceptr_v1)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 506:
-		return uint64(uint32(d.CuTexRefGetArray((*cuda.CUarray)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetAddressMode((*cuda.CUaddress_mode)(pointer(w[0])), cuda.CUtexref(w[1]), int32(w[2]))))
 	case 507:
-		return uint64(uint32(d.CuTexRefGetBorderColor((*float32)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetAddress_v2((*cuda.CUdeviceptr)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 508:
-		return uint64(uint32(d.CuTexRefGetFilterMode((*cuda.CUfilter_mode)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetArray((*cuda.CUarray)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 509:
-		return uint64(uint32(d.CuTexRefGetFlags((*uint32)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetBorderColor((*float32)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 510:
-		return uint64(uint32(d.CuTexRefGetFormat((*cuda.CUarray_format)(pointer(w[0])), (*int32)(pointer(w[1])), cuda.CUtexref(w[2]))))
+		return uint64(uint32(d.CuTexRefGetFilterMode((*cuda.CUfilter_mode)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 511:
-		return uint64(uint32(d.CuTexRefGetMaxAnisotropy((*int32)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetFlags((*uint32)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 512:
-		return uint64(uint32(d.CuTexRefGetMipmapFilterMode((*cuda.CUfilter_mode)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetFormat((*cuda.CUarray_format)(pointer(w[0])), (*int32)(pointer(w[1])), cuda.CUtexref(w[2]))))
 	case 513:
-		return uint64(uint32(d.CuTexRefGetMipmapLevelBias((*float32)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetMaxAnisotropy((*int32)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 514:
-		return uint64(uint32(d.CuTexRefGetMipmapLevelClamp((*float32)(pointer(w[0])), (*float32)(pointer(w[1])), cuda.CUtexref(w[2]))))
+		return uint64(uint32(d.CuTexRefGetMipmapFilterMode((*cuda.CUfilter_mode)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 515:
-		return uint64(uint32(d.CuTexRefGetMipmappedArray((*cuda.CUmipmappedArray)(pointer(w[0])), cuda.CUtexref(w[1]))))
+		return uint64(uint32(d.CuTexRefGetMipmapLevelBias((*float32)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 516:
-		return uint64(uint32(d.CuTexRefSetAddress((*uint32)(pointer(w[0])), cuda.CUtexref(w[1]), cuda.CUdeviceptr_v1(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuTexRefGetMipmapLevelClamp((*float32)(pointer(w[0])), (*float32)(pointer(w[1])), cuda.CUtexref(w[2]))))
 	case 517:
-		return uint64(uint32(d.CuTexRefSetAddress2D(cuda.CUtexref(w[0]), (*cuda.CUDA_ARRAY_DESCRIPTOR_v1)(pointer(w[1])), cuda.CUdeviceptr_v1(w[2]), uint32(w[3]))))
+		return uint64(uint32(d.CuTexRefGetMipmappedArray((*cuda.CUmipmappedArray)(pointer(w[0])), cuda.CUtexref(w[1]))))
 	case 518:
-		return uint64(uint32(d.CuTexRefSetAddress2D_v2(cuda.CUtexref(w[0]), (*cuda.CUDA_ARRAY_DESCRIPTOR)(pointer(w[1])), cuda.CUdeviceptr(w[2]), uint64(w[3]))))
+		return uint64(uint32(d.CuTexRefSetAddress((*uint32)(pointer(w[0])), cuda.CUtexref(w[1]), cuda.CUdeviceptr_v1(w[2]), uint32(w[3]))))
 	case 519:
-		return uint64(uint32(d.CuTexRefSetAddress2D_v3(cuda.CUtexref(w[0]), (*cuda.CUDA_ARRAY_DESCRIPTOR)(pointer(w[1])), cuda.CUdeviceptr(w[2]), uint64(w[3]))))
+		return uint64(uint32(d.CuTexRefSetAddress2D(cuda.CUtexref(w[0]), (*cuda.CUDA_ARRAY_DESCRIPTOR_v1)(pointer(w[1])), cuda.CUdeviceptr_v1(w[2]), uint32(w[3]))))
 	case 520:
-		return uint64(uint32(d.CuTexRefSetAddressMode(cuda.CUtexref(w[0]), int32(w[1]), cuda.CUaddress_mode(w[2]))))
+		return uint64(uint32(d.CuTexRefSetAddress2D_v2(cuda.CUtexref(w[0]), (*cuda.CUDA_ARRAY_DESCRIPTOR)(pointer(w[1])), cuda.CUdeviceptr(w[2]), uint64(w[3]))))
 	case 521:
-		return uint64(uint32(d.CuTexRefSetAddress_v2((*uint64)(pointer(w[0])), cuda.CUtexref(w[1]), cuda.CUdeviceptr(w[2]), uint64(w[3]))))
+		return uint64(uint32(d.CuTexRefSetAddress2D_v3(cuda.CUtexref(w[0]), (*cuda.CUDA_ARRAY_DESCRIPTOR)(pointer(w[1])), cuda.CUdeviceptr(w[2]), uint64(w[3]))))
 	case 522:
-		return uint64(uint32(d.CuTexRefSetArray(cuda.CUtexref(w[0]), cuda.CUarray(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.CuTexRefSetAddressMode(cuda.CUtexref(w[0]), int32(w[1]), cuda.CUaddress_mode(w[2]))))
 	case 523:
-		return uint64(uint32(d.CuTexRefSetBorderColor(cuda.CUtexref(w[0]), (*float32)(pointer(w[1])))))
+		return uint64(uint32(d.CuTexRefSetAddress_v2((*uint64)(pointer(w[0])), cuda.CUtexref(w[1]), cuda.CUdeviceptr(w[2]), uint64(w[3]))))
 	case 524:
-		return uint64(uint32(d.CuTexRefSetFilterMode(cuda.CUtexref(w[0]), cuda.CUfilter_mode(w[1]))))
+		return uint64(uint32(d.CuTexRefSetArray(cuda.CUtexref(w[0]), cuda.CUarray(w[1]), uint32(w[2]))))
 	case 525:
-		return uint64(uint32(d.CuTexRefSetFlags(cuda.CUtexref(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.CuTexRefSetBorderColor(cuda.CUtexref(w[0]), (*float32)(pointer(w[1])))))
 	case 526:
-		return uint64(uint32(d.CuTexRefSetFormat(cuda.CUtexref(w[0]), cuda.CUarray_format(w[1]), int32(w[2]))))
+		return uint64(uint32(d.CuTexRefSetFilterMode(cuda.CUtexref(w[0]), cuda.CUfilter_mode(w[1]))))
 	case 527:
-		return uint64(uint32(d.CuTexRefSetMaxAnisotropy(cuda.CUtexref(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.CuTexRefSetFlags(cuda.CUtexref(w[0]), uint32(w[1]))))
 	case 528:
-		return uint64(uint32(d.CuTexRefSetMipmapFilterMode(cuda.CUtexref(w[0]), cuda.CUfilter_mode(w[1]))))
+		return uint64(uint32(d.CuTexRefSetFormat(cuda.CUtexref(w[0]), cuda.CUarray_format(w[1]), int32(w[2]))))
 	case 529:
-		return uint64(uint32(d.CuTexRefSetMipmapLevelBias(cuda.CUtexref(w[0]), math.Float32frombits(uint32(w[1])))))
+		return uint64(uint32(d.CuTexRefSetMaxAnisotropy(cuda.CUtexref(w[0]), uint32(w[1]))))
 	case 530:
-		return uint64(uint32(d.CuTexRefSetMipmapLevelClamp(cuda.CUtexref(w[0]), math.Float32frombits(uint32(w[1])), math.Float32frombits(uint32(w[2])))))
+		return uint64(uint32(d.CuTexRefSetMipmapFilterMode(cuda.CUtexref(w[0]), cuda.CUfilter_mode(w[1]))))
 	case 531:
-		return uint64(uint32(d.CuTexRefSetMipmappedArray(cuda.CUtexref(w[0]), cuda.CUmipmappedArray(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.CuTexRefSetMipmapLevelBias(cuda.CUtexref(w[0]), math.Float32frombits(uint32(w[1])))))
 	case 532:
-		return uint64(uint32(d.CuThreadExchangeStreamCaptureMode((*cuda.CUstreamCaptureMode)(pointer(w[0])))))
+		return uint64(uint32(d.CuTexRefSetMipmapLevelClamp(cuda.CUtexref(w[0]), math.Float32frombits(uint32(w[1])), math.Float32frombits(uint32(w[2])))))
 	case 533:
-		return uint64(uint32(d.CuUserObjectCreate((*cuda.CUuserObject)(pointer(w[0])), pointer(w[1]), pointer(w[2]), uint32(w[3]), uint32(w[4]))))
+		return uint64(uint32(d.CuTexRefSetMipmappedArray(cuda.CUtexref(w[0]), cuda.CUmipmappedArray(w[1]), uint32(w[2]))))
 	case 534:
-		return uint64(uint32(d.CuUserObjectRelease(cuda.CUuserObject(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.CuThreadExchangeStreamCaptureMode((*cuda.CUstreamCaptureMode)(pointer(w[0])))))
 	case 535:
-		return uint64(uint32(d.CuUserObjectRetain(cuda.CUuserObject(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.CuUserObjectCreate((*cuda.CUuserObject)(pointer(w[0])), pointer(w[1]), pointer(w[2]), uint32(w[3]), uint32(w[4]))))
 	case 536:
+		return uint64(uint32(d.CuUserObjectRelease(cuda.CUuserObject(w[0]), uint32(w[1]))))
+	case 537:
+		return uint64(uint32(d.CuUserObjectRetain(cuda.CUuserObject(w[0]), uint32(w[1]))))
+	case 538:
 		return uint64(uint32(d.CuWaitExternalSemaphoresAsync((*cuda.CUexternalSemaphore)(pointer(w[0])), (*cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS)(pointer(w[1])), uint32(w[2]), cuda.CUstream(w[3]))))
 	}
 	return uint64(unsupported)
