@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "405887254693c49b6c52ed4459502f2c6fd88241c5756ade2de33a908e74f917"
+const Digest = "4c5303bb02aa29dc22146fd16abff91b1e474190fb2d837e838e167465c076b4"
 
 // Kind is the type of a handle.
 type Kind uint8

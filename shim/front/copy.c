@@ -68,14 +68,15 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
     if (r) return r;
     memcpy(c.payload, &m, sizeof m);
     scuda_put_struct(c.payload + sizeof m, src, bytes);
-    return scuda_send(&c);
+    r = scuda_send(&c);
+    return !r && sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed) ? scuda_wire_cuCtxSynchronize(0) : r;
   }
   r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_BULK, sizeof m + 8);
   if (r) return r;
   memcpy(c.payload, &m, sizeof m);
   scuda_put64(c.payload + sizeof m, bytes);
   r = scuda_send_bulk(&c, src, bytes);
-  if (!r && (scuda_blocking || !known)) r = scuda_wire_cuCtxSynchronize(0); /* brings the copy's error */
+  if (!r && (scuda_blocking || !known || (sync && atomic_load(&scuda_sharing)))) r = scuda_wire_cuCtxSynchronize(0); /* brings the copy's error */
   return r;
 }
 

@@ -128,6 +128,7 @@ struct scuda_reply {           /* of a generic call */
   uint8_t *big;
   uint8_t small[256];
 };
+extern _Atomic int scuda_sharing; /* another process may look at our device memory as soon as a synchronous upload has returned */
 extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
 int32_t scuda_ring_setup(void);
 /* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by scuda_blocking and where

@@ -8,6 +8,7 @@
 
 enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32, TRACE_AS_DATA = 65536 };
 int scuda_blocking;
+_Atomic int scuda_sharing;
 static scuda_lock_t lock;
 static uint64_t tail;  /* under the lock; scuda_shared.tail is what is published */
 

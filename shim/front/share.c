@@ -98,6 +98,7 @@ static int32_t export_object(void *out, uint32_t kind, uint64_t object, int32_t 
 }
 
 int32_t scuda_hand_cuMemExportToShareableHandle(void *out, uint64_t handle, int32_t type, uint64_t flags) {
+  atomic_store(&scuda_sharing, 1);
   return export_object(out, ALLOCATION, handle, type, flags, I_cuMemExportToShareableHandle);
 }
 int32_t scuda_hand_cuMemPoolExportToShareableHandle(void *out, uint64_t pool, int32_t type, uint64_t flags) {
@@ -120,6 +121,7 @@ static int32_t import_object(void *handle, uint32_t kind, uint64_t *object, int3
     memcpy(m.value, handle, sizeof m.value);
   }
   reap();
+  atomic_store(&scuda_sharing, 1);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_SHARE_IMPORT, SCUDA_ANSWER, sizeof m);
   if (r) return r;
@@ -153,6 +155,7 @@ int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *out, void *handl
 /* ---- memory that another process allocated: copies must know it for device memory ---- */
 
 static void foreign(uint64_t p) {
+  atomic_store(&scuda_sharing, 1);
   uint64_t base = 0, bytes = 0;
   if (!scuda_wire_cuMemGetAddressRange_v2(&base, &bytes, p, 0)) scuda_device_range_add(base, bytes, SCUDA_RANGE_OTHER, 0);
 }
@@ -160,6 +163,10 @@ static void foreign(uint64_t p) {
 void scuda_post_cuIpcOpenMemHandle(uint64_t *p, struct scuda_bytes64 handle, uint32_t flags) {
   (void)handle, (void)flags;
   foreign(*p);
+}
+void scuda_post_cuIpcGetMemHandle(void *handle, uint64_t p) {
+  (void)handle, (void)p;
+  atomic_store(&scuda_sharing, 1);
 }
 void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *p, struct scuda_bytes64 handle, uint32_t flags) { scuda_post_cuIpcOpenMemHandle(p, handle, flags); }
 void scuda_post_cuIpcCloseMemHandle(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "405887254693c49b6c52ed4459502f2c6fd88241c5756ade2de33a908e74f917"
+#define SCUDA_DIGEST "4c5303bb02aa29dc22146fd16abff91b1e474190fb2d837e838e167465c076b4"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -2120,6 +2120,7 @@ int32_t scuda_hand_cuGraphNodeSetParams(uint64_t hNode, void *nodeParams);
 int32_t scuda_hand_cuInit(uint32_t Flags);
 void scuda_post_cuIpcCloseMemHandle(uint64_t dptr);
 int scuda_pre_cuIpcGetEventHandle(void *pHandle, uint64_t event, int32_t *r);
+void scuda_post_cuIpcGetMemHandle(void *pHandle, uint64_t dptr);
 void scuda_post_cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 handle);
 void scuda_post_cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags);
 void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags);

@@ -2037,6 +2037,7 @@ SCUDA_EXPORT int32_t cuIpcGetMemHandle(void *pHandle, uint64_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pHandle, uint64_t dptr))scuda_divert(I_cuIpcGetMemHandle))(pHandle, dptr);
   int32_t r;
   r = scuda_wire_cuIpcGetMemHandle(pHandle, dptr, 0);
+  if (!r) scuda_post_cuIpcGetMemHandle(pHandle, dptr);
   return r;
 }
 

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "405887254693c49b6c52ed4459502f2c6fd88241c5756ade2de33a908e74f917";
+const char nvml_digest[] = "4c5303bb02aa29dc22146fd16abff91b1e474190fb2d837e838e167465c076b4";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
