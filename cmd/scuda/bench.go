@@ -54,6 +54,7 @@ between two processes do. Without a configured server a server of its own is sta
 			return r.table(cmd.OutOrStdout())
 		},
 	}
+	cmd.AddCommand(newProxy())
 	f := cmd.Flags()
 	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
@@ -207,13 +208,13 @@ func (r *benchResult) table(w io.Writer) error {
 	for _, name := range r.Measures {
 		native, ratio, tcp := "-", "-", "-"
 		if v, ok := r.Native[name]; ok {
-			native, ratio = seconds(v), fmt.Sprintf("%.2f", r.Remote[name]/v)
+			native, ratio = quantity(name, v), fmt.Sprintf("%.2f", r.Remote[name]/v)
 		}
 		size, rest, _ := strings.Cut(name, " MiB ")
 		if v, ok := r.TCP[size+" MiB over plain TCP"]; ok && rest != "" {
 			tcp = fmt.Sprintf("%.2f", v/r.Remote[name])
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\t\n", native, seconds(r.Remote[name]), ratio, tcp, name)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\t\n", native, quantity(name, r.Remote[name]), ratio, tcp, name)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -226,6 +227,14 @@ func (r *benchResult) table(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w, ".")
 	return err
+}
+
+// quantity is a value of a measure with its unit: seconds where its name does not say anything else.
+func quantity(name string, v float64) string {
+	if strings.HasSuffix(name, "(MiB)") {
+		return fmt.Sprintf("%.1f MiB", v)
+	}
+	return seconds(v)
 }
 
 func seconds(v float64) string {

@@ -1,4 +1,4 @@
-// The measurements of `scuda bench`: prints one JSON object of seconds (medians unless the name says p99) by name. It uses the driver API alone, so the
+// The measurements of `scuda bench`: prints one JSON object of seconds (medians unless the name says p99; MiB where it says so) by name. It uses the driver API alone, so the
 // same binary measures NVIDIA's library and scuda's. `scuda-bench tcp N` measures instead what N plain TCP connections between two processes do.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -149,7 +149,18 @@ static void copies(CUstream s) {
   free(pageable);
 }
 
+static long resident(void) { // KiB
+  char line[256];
+  long kib = 0;
+  FILE *f = fopen("/proc/self/status", "r");
+  while (f && fgets(line, sizeof line, f))
+    if (sscanf(line, "VmRSS: %ld", &kib) == 1) break;
+  if (f) fclose(f);
+  return kib;
+}
+
 static int driver(void) {
+  long before = resident();
   CUdevice dev;
   double t0 = now();
   CK(cuInit(0));
@@ -160,6 +171,7 @@ static int driver(void) {
   CK(cuMemsetD8(word, 0, 1 << 20));
   CK(cuCtxSynchronize());
   report("from cuInit to the first memory", now() - t0);
+  report("resident memory that this adds (MiB)", (double)(resident() - before) / 1024);
 
   CUmodule m;
   CUstream s, other;
