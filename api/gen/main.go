@@ -26,6 +26,7 @@ var emitters = []struct {
 	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
 	{"stand-alone simulation", emitSimLib},
+	{"table of calls", emitCalls},
 }
 
 func main() {

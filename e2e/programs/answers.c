@@ -1,0 +1,375 @@
+// Calls every function of libcuda.so.1 or libnvidia-ml.so.1 in many ways and prints what it answers: rightly, with wrong arguments one at a time,
+// before the library is initialised, and in a forked child. The calls are the lines of testdata/answers/{cuda,nvml}.calls (written by api/gen).
+//
+//   answers FILE.calls [-j PROCESSES] [FUNCTION[:CASE]...]
+//
+// A line of output: function, case, answer (a number, the signal that ended the process, TIMEOUT, or "no X" where something that the call
+// needs cannot be made), then what the call wrote. Each call runs in a process that may end; the next one goes on behind it.
+#include "answers.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_PARAMS = 24, MAX_CASES = 12000, TEXT = 400, AGAIN = 7, PATIENCE = 8 };
+
+struct param {
+  const char *name, *out, *token;
+  char kind;
+};
+struct function {
+  const char *name;
+  void *address;
+  int params;
+  struct param param[MAX_PARAMS];
+};
+struct answer {
+  int done;
+  char text[TEXT];
+};
+struct test {
+  struct function *f;
+  const char *name; // "right", "before", "child", or PARAM=WHAT
+  int param;        // that is wrong, or -1
+  const char *what;
+};
+
+static struct function functions[1600];
+static struct test tests[MAX_CASES];
+static struct answer *answers;
+static int function_count, test_count, nvml;
+
+// ---- The lines.
+
+static char *word(char **at, char end) {
+  char *begin = *at, *p = begin;
+  while (*p && *p != end) p++;
+  if (*p) *p++ = 0;
+  *at = p;
+  return begin;
+}
+
+static void add(struct function *f, const char *name, int param, const char *what) {
+  if (test_count == MAX_CASES) FAIL("more than %d cases", MAX_CASES);
+  tests[test_count++] = (struct test){f, name, param, what};
+}
+
+// The maker's name in a token.
+static const char *object(const char *token) { return strchr(token, ':') ? strchr(token, ':') + 1 : token + 1; }
+
+static void add_wrong(struct function *f, int i, const char *skip) {
+  static const struct { char kind; const char *what[4]; } ways[] = {
+      {'P', {"null"}}, {'H', {"null", "junk", "dead"}}, {'D', {"-1", "99"}}, {'A', {"null", "junk"}}, {'S', {"0", "huge"}},
+      {'C', {"0"}},    {'F', {"-1"}},                   {'E', {"999"}},      {'V', {"-1"}},
+  };
+  for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
+    for (int w = 0; ways[k].kind == f->param[i].kind && w < 4 && ways[k].what[w]; w++) {
+      char name[200], needle[208];
+      snprintf(name, sizeof name, "%s=%s", f->param[i].name, ways[k].what[w]);
+      snprintf(needle, sizeof needle, ",%s,", name);
+      if (!strcmp(ways[k].what[w], "dead") && !(nvml ? ends_nvml : ends_cuda)(object(f->param[i].token))) continue;
+      if (!strstr(skip, needle)) add(f, strdup(name), i, ways[k].what[w]);
+    }
+}
+
+// NAME SKIPPED PARAM… where SKIPPED is ",case,case," and a PARAM name/kind/out/token.
+static void parse(char *line) {
+  struct function *f = &functions[function_count++];
+  f->name = word(&line, ' ');
+  const char *skip = word(&line, ' ');
+  while (*line) {
+    char *text = word(&line, ' ');
+    struct param *p = &f->param[f->params++];
+    p->name = word(&text, '/'), p->kind = *word(&text, '/'), p->out = word(&text, '/'), p->token = text;
+  }
+  if (!strstr(skip, ",before,")) add(f, "before", -1, NULL);
+  if (!strstr(skip, ",right,")) add(f, "right", -1, NULL);
+  for (int i = 0; i < f->params; i++)
+    if (!strstr(skip, ",wrong,")) add_wrong(f, i, skip);
+  if (!strstr(skip, ",child,")) add(f, "child", -1, NULL);
+}
+
+// ---- Arguments.
+
+static char *arena, *arena_next;
+enum { ARENA = 8 << 20 };
+
+void *room(size_t n) {
+  char *p = arena_next;
+  arena_next += (n + 255) & ~(size_t)255;
+  if (arena_next > arena + ARENA) FAIL("the arena is full");
+  return p;
+}
+
+static const char *missing; // what could not be made for this call
+
+static uint64_t maker(const char *name, int initialised) {
+  if (!initialised) return 0;
+  uint64_t value = 0;
+  int r = nvml ? make_nvml(name, &value) : make_cuda(name, &value);
+  if (r && !missing) {
+    char text[100];
+    snprintf(text, sizeof text, "no %s (%d)", name, r);
+    missing = strdup(text);
+  }
+  return value;
+}
+
+// A value of a buffer at *at, up to , or the end: x<hex bytes>, m<maker>.
+static void place(char *buffer, const char *text, int initialised) {
+  while (*text) {
+    char *end;
+    long offset = strtol(text, &end, 10);
+    text = end + 1; // =
+    if (*text == 'x') {
+      for (text++; *text && *text != ','; text += 2) {
+        int byte;
+        sscanf(text, "%2x", &byte);
+        buffer[offset++] = (char)byte;
+      }
+    } else {
+      char name[100];
+      int n = 0;
+      for (text++; *text && *text != ','; text++) name[n++] = *text;
+      name[n] = 0;
+      uint64_t v = maker(name, initialised);
+      memcpy(buffer + offset, &v, 8);
+    }
+    if (*text == ',') text++;
+  }
+}
+
+struct value {
+  uint64_t word;
+  int is_float, words; // words: a structure by value that lies at word
+};
+
+static struct value value(const char *token, int initialised) {
+  char *end;
+  switch (*token) {
+  case 'i': return (struct value){.word = token[1] == '-' ? (uint64_t)strtoll(token + 1, NULL, 0) : strtoull(token + 1, NULL, 0)};
+  case 'f': {
+    float f = strtof(token + 1, NULL);
+    struct value v = {.is_float = 1};
+    memcpy(&v.word, &f, 4);
+    return v;
+  }
+  case 'm': return (struct value){.word = maker(token + 1, initialised)};
+  case 't': {
+    char *text = room(strlen(token) + 1);
+    strcpy(text, token + 1);
+    return (struct value){.word = (uintptr_t)text};
+  }
+  case 'w': {
+    struct value v = {.words = (int)strtol(token + 1, &end, 10)};
+    v.word = *end ? maker(end + 1, initialised) : 0;
+    if (!v.word) v.word = (uintptr_t)room(8 * v.words);
+    return v;
+  }
+  case 'b': {
+    char *buffer = room(strtol(token + 1, &end, 10));
+    if (*end == ':') place(buffer, end + 1, initialised);
+    return (struct value){.word = (uintptr_t)buffer};
+  }
+  }
+  FAIL("no token: %s", token);
+}
+
+static uint64_t wrong(const struct param *p, const char *what) {
+  if (!strcmp(what, "null") || !strcmp(what, "0")) return 0;
+  if (!strcmp(what, "huge")) return 1ull << 60;
+  if (!strcmp(what, "junk")) return p->kind == 'A' ? 0xdead0000 : (uintptr_t)room(4096);
+  if (!strcmp(what, "dead")) {
+    char name[100];
+    snprintf(name, sizeof name, "dead:%s", object(p->token));
+    return maker(name, 1);
+  }
+  return (uint64_t)strtoll(what, NULL, 0);
+}
+
+// ---- A call.
+
+typedef uint64_t any_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                              uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+
+// The x86-64 convention: six words in registers, floats in others, the rest and large structures on the stack in order.
+static int call(void *address, const struct value *v, int n) {
+  uint64_t r[6] = {0}, s[16] = {0};
+  double x[2] = {0};
+  int nr = 0, ns = 0, nx = 0;
+  for (int i = 0; i < n; i++) {
+    if (v[i].is_float) memcpy(&x[nx++], &v[i].word, 4);
+    else if (v[i].words) {
+      memcpy(&s[ns], (void *)v[i].word, 8 * v[i].words);
+      ns += v[i].words;
+    } else if (nr < 6) r[nr++] = v[i].word;
+    else s[ns++] = v[i].word;
+  }
+  return (int)((any_function *)address)(r[0], r[1], r[2], r[3], r[4], r[5], x[0], x[1], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12],
+                                        s[13], s[14], s[15]);
+}
+
+// What a successful call wrote: h (a handle or address: only whether it is one), u/i/f with a size, t (text), s with a size (digest), ~ (varies).
+static void show(char *text, const struct function *f, const struct value *v) {
+  for (int i = 0; i < f->params; i++) {
+    const struct param *p = &f->param[i];
+    const void *at = (void *)v[i].word;
+    if (!*p->out || !at) continue;
+    size_t used = strlen(text);
+    char *to = text + used;
+    size_t left = TEXT - used;
+    int n = snprintf(to, left, " %s=", p->name);
+    to += n, left -= n;
+    uint64_t u = 0;
+    int size = atoi(p->out + 1);
+    switch (*p->out) {
+    case '~': snprintf(to, left, "~"); break;
+    case 'h': memcpy(&u, at, 8), snprintf(to, left, u ? "*" : "0"); break;
+    case 'u': memcpy(&u, at, size), snprintf(to, left, "%llu", (unsigned long long)u); break;
+    case 'i':
+      memcpy(&u, at, size);
+      snprintf(to, left, "%lld", size == 4 ? (long long)(int32_t)u : size == 2 ? (long long)(int16_t)u : size == 1 ? (long long)(int8_t)u : (long long)u);
+      break;
+    case 'f': {
+      float x;
+      memcpy(&x, at, 4), snprintf(to, left, "%g", x);
+      break;
+    }
+    case 't': snprintf(to, left < 100 ? left : 100, "\"%s\"", (const char *)at); break;
+    case 's': snprintf(to, left, "%016llx", (unsigned long long)digest(at, size)); break;
+    }
+  }
+}
+
+static void run(int index) {
+  struct test *t = &tests[index];
+  struct answer *a = &answers[index];
+  int initialised = strcmp(t->name, "before") != 0;
+  struct value v[MAX_PARAMS];
+  arena_next = arena, missing = NULL;
+  memset(arena, 0, 1 << 20);
+  for (int i = 0; i < t->f->params; i++) {
+    v[i] = value(t->f->param[i].token, initialised);
+    if (i == t->param) v[i].word = wrong(&t->f->param[i], t->what);
+  }
+  if (missing) {
+    snprintf(a->text, TEXT, "%s", missing);
+    a->done = 1;
+    return;
+  }
+  if (strcmp(t->name, "child") == 0) {
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(PATIENCE);
+      snprintf(a->text, TEXT, "%d", call(t->f->address, v, t->f->params));
+      a->done = 1;
+      _exit(0);
+    }
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) != child) FAIL("fork: %s", strerror(errno));
+    if (!a->done) snprintf(a->text, TEXT, WIFSIGNALED(status) ? "%s" : "EXIT", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "");
+    a->done = 1;
+    return;
+  }
+  alarm(PATIENCE);
+  int r = call(t->f->address, v, t->f->params);
+  alarm(0);
+  char text[TEXT];
+  snprintf(text, TEXT, "%d", r);
+  if (r == 0) show(text, t->f, v);
+  strcpy(a->text, text);
+  a->done = 1;
+}
+
+// ---- Processes.
+
+// A session runs the cases of one worker from *next on, until all are done or its state is damaged.
+static void session(const int *mine, int count, int *next, int initialised) {
+  signal(SIGALRM, SIG_DFL);
+  if (initialised && (nvml ? start_nvml() : start_cuda())) FAIL("cannot start");
+  for (; *next < count; ++*next) {
+    struct test *t = &tests[mine[*next]];
+    if ((strcmp(t->name, "before") != 0) != initialised) continue;
+    alarm(PATIENCE);
+    if (initialised && !(nvml ? sound_nvml : sound_cuda)()) _exit(AGAIN);
+    run(mine[*next]);
+    alarm(0);
+  }
+  _exit(0);
+}
+
+static void worker(const int *mine, int count, int *next, int initialised) {
+  for (*next = 0; *next < count;) {
+    int before = *next;
+    pid_t child = fork();
+    if (child == 0) session(mine, count, next, initialised);
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) != child) FAIL("fork: %s", strerror(errno));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) break;
+    struct answer *a = &answers[mine[*next]];
+    if (WIFEXITED(status) && WEXITSTATUS(status) == AGAIN && *next > before) continue;
+    if (!a->done) {
+      if (WIFSIGNALED(status)) snprintf(a->text, TEXT, "%s", WTERMSIG(status) == SIGALRM ? "TIMEOUT" : WTERMSIG(status) == SIGSEGV ? "SIGSEGV" : strsignal(WTERMSIG(status)));
+      else snprintf(a->text, TEXT, "EXIT %d", WEXITSTATUS(status));
+      a->done = 1;
+    }
+    ++*next;
+  }
+}
+
+static int wanted(const struct test *t, int argc, char **argv) {
+  for (int i = 0; i < argc; i++) {
+    size_t n = strlen(t->f->name);
+    if (!strcmp(argv[i], t->f->name) || (!strncmp(argv[i], t->f->name, n) && argv[i][n] == ':' && !strcmp(argv[i] + n + 1, t->name))) return 1;
+  }
+  return argc == 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) FAIL("which calls?");
+  kernels_folder = argv[1];
+  char *slash = strrchr(argv[1], '/'), *base = slash ? slash + 1 : argv[1];
+  nvml = strncmp(base, "nvml", 4) == 0;
+  FILE *f = fopen(argv[1], "r");
+  if (!f) FAIL("%s: %s", argv[1], strerror(errno));
+  int jobs = 1;
+  argc -= 2, argv += 2;
+  if (argc >= 2 && !strcmp(argv[0], "-j")) jobs = atoi(argv[1]), argc -= 2, argv += 2;
+  void *library = dlopen(nvml ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) FAIL("%s", dlerror());
+  char *line = NULL;
+  size_t size = 0;
+  ssize_t n;
+  while ((n = getline(&line, &size, f)) > 0) {
+    if (line[n - 1] == '\n') line[n - 1] = 0;
+    if (*line && *line != '#') parse(strdup(line));
+  }
+  fclose(f);
+  for (int i = 0; i < function_count; i++) functions[i].address = dlsym(library, functions[i].name);
+  arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  answers = mmap(NULL, sizeof *answers * MAX_CASES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  int *next = mmap(NULL, sizeof(int) * (jobs + 1), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (arena == MAP_FAILED || answers == MAP_FAILED || next == MAP_FAILED) FAIL("mmap: %s", strerror(errno));
+  library_of_makers = library;
+  for (int k = 0; k < jobs; k++) {
+    if (jobs > 1 && fork() != 0) continue;
+    int *mine = calloc(test_count, sizeof *mine), count = 0;
+    for (int i = 0; i < test_count; i++) {
+      if (!wanted(&tests[i], argc, argv)) continue;
+      if ((tests[i].f - functions) % jobs != k) continue;
+      if (!tests[i].f->address) {
+        snprintf(answers[i].text, TEXT, "absent");
+        answers[i].done = 1;
+      } else mine[count++] = i;
+    }
+    worker(mine, count, &next[k], 0);
+    worker(mine, count, &next[k], 1);
+    if (jobs > 1) _exit(0);
+  }
+  while (wait(NULL) > 0) {}
+  for (int i = 0; i < test_count; i++)
+    if (answers[i].done) printf("%s\t%s\t%s\n", tests[i].f->name, tests[i].name, answers[i].text);
+  return 0;
+}
