@@ -48,8 +48,9 @@ DIFFERENT_ATTRIBUTES = {83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 103, 104, 
 
 
 class Case:
-    def __init__(self, name, command, parse, natively=True, suite="pr1", any_exit=False):
+    def __init__(self, name, command, parse, natively=True, suite="pr1", any_exit=False, make=None):
         self.name, self.command, self.parse, self.natively, self.suite, self.any_exit = name, command, parse, natively, suite, any_exit
+        self.make = make  # the command that builds it
 
 
 def parse_case(stdout):
@@ -154,30 +155,32 @@ def nvcc_flags(source):
     return first.removeprefix("// nvcc:").split() if first.startswith("// nvcc:") else []
 
 
-def build(folder):
-    """Builds the C and CUDA programs; gives the cases."""
+def programs(folder):
+    """The cases that are C and CUDA programs, to be built in a folder."""
     cases = []
     include = next((p for p in ("/usr/local/cuda/include", "/usr/local/cuda-13.0/include") if Path(p, "cuda.h").exists()), str(ROOT / "shim/include"))
     libcuda = next((str(p) for p in (Path("/usr/local/nvidia/lib64"), Path("/usr/lib/x86_64-linux-gnu"), ROOT / "build/lib") if (p / "libcuda.so.1").exists()), None)
-    jobs = []
     for name in PROGRAMS + REMOTE_PROGRAMS:
         target = f"{folder}/{name}"
-        jobs.append((name, ["gcc", "-O1", "-Wno-unused", "-o", target, str(ROOT / f"e2e/programs/{name}.c"), "-I", include, "-L", libcuda or ".", "-l:libcuda.so.1", "-lm", "-lpthread", "-ldl"]))
-        cases.append(Case(f"c:{name}", [target, str(ROOT / "testdata/kernels")], parse_query if name == "query" else parse_lines, name in PROGRAMS))
+        make = ["gcc", "-O1", "-Wno-unused", "-o", target, str(ROOT / f"e2e/programs/{name}.c"), "-I", include, "-L", libcuda or ".", "-l:libcuda.so.1", "-lm", "-lpthread", "-ldl"]
+        cases.append(Case(f"c:{name}", [target, str(ROOT / "testdata/kernels")], parse_query if name == "query" else parse_lines, name in PROGRAMS, make=make))
     if shutil.which("nvcc"):
         for kind in ("static", "shared"):
-            jobs.append((kind, ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind, "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]))
-            cases.append(Case(f"cu:{kind}", [f"{folder}/{kind}"], parse_lines))
+            make = ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind, "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]
+            cases.append(Case(f"cu:{kind}", [f"{folder}/{kind}"], parse_lines, make=make))
         for source in sorted((HERE / "cuda").glob("*.cu")):
             target = f"{folder}/cuda-{source.stem}"
-            jobs.append((source.stem, ["nvcc", "-O2", "-std=c++17", "-arch=sm_90", "-o", target, str(source), *nvcc_flags(source)]))
-            cases.append(Case(f"cuda:{source.stem}", [target], parse_lines))
-    running = [(n, subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for n, c in jobs]
+            make = ["nvcc", "-O2", "-std=c++17", "-arch=sm_90", "-o", target, str(source), *nvcc_flags(source)]
+            cases.append(Case(f"cuda:{source.stem}", [target], parse_lines, make=make))
+    return cases
+
+
+def build(cases):
+    running = [(c.name, subprocess.Popen(c.make, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for c in cases if c.make]
     for name, p in running:
         text, _ = p.communicate()
         if p.returncode:
             print(f"building {name} failed:\n{text}", flush=True)
-    return cases
 
 
 def run(side, case, timeout, env):
@@ -258,7 +261,7 @@ def main():
     from suite import SUITES
 
     work = tempfile.mkdtemp(prefix="scuda-check-")
-    everything = build(work)
+    everything = programs(work)
     everything += [Case(n, [sys.executable, str(HERE / "cases.py"), n], parse_case, suite=SUITES[n]) for n in CASES]
     smi = shutil.which("nvidia-smi")
     if smi:  # a copy, since the remote side does not see the driver's folder
@@ -276,6 +279,7 @@ def main():
     if not chosen:
         sys.exit("check.py: no such case; --list shows them")
 
+    build(chosen)
     sides = ["native"] if a.native_only else ["remote"] if a.remote_only else ["native", "remote"]
     env = dict(os.environ, PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton", HF_HUB_OFFLINE="1")
     server = None
