@@ -61,6 +61,7 @@ static void planes(size_t w, size_t h, CUarray_format format, unsigned channels,
   up.dstMemoryType = CU_MEMORYTYPE_ARRAY, up.dstArray = a;
   up.WidthInBytes = width, up.Height = h;
   CK(cuMemcpy2D(&up));
+  CK(cuCtxSynchronize()); // from pageable memory it may return before the array has the data, and s is not ordered behind it
   memset(&down, 0, sizeof down);
   down.srcMemoryType = CU_MEMORYTYPE_ARRAY, down.srcArray = a;
   down.dstMemoryType = CU_MEMORYTYPE_HOST, down.dstHost = back, down.dstPitch = pitch;

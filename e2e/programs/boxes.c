@@ -165,6 +165,7 @@ static void peers(void) {
   memcpy(&c, &up, sizeof c);
   c.dstContext = context;
   CK(cuMemcpy3DPeer(&c));
+  CK(cuCtxSynchronize()); // s is not ordered behind it
   CUDA_MEMCPY3D down = box(100, 10, 3);
   from_device(&down, dev, tight), to_host(&down, back, gaps, 0);
   memcpy(&c, &down, sizeof c);
@@ -175,6 +176,7 @@ static void peers(void) {
     for (size_t y = 0; y < 10; y++) CHECK(!memcmp(back + place(gaps, y, z), host + place(gaps, y, z), 100), "peer row %zu of slice %zu", y, z);
   CK(cuMemcpyHtoD(dev, host, 5000));
   CK(cuMemcpyPeer(dev2, context, dev, context, 5000));
+  CK(cuCtxSynchronize());
   CK(cuMemcpyPeerAsync(dev2 + 5000, context, dev2, context, 5000, s));
   CK(cuStreamSynchronize(s));
   CK(cuMemcpyDtoH(back, dev2, 10000));

@@ -308,6 +308,15 @@ func (h *handles) New(kind cuda.Kind, client, real, parent uint64) error {
 	return h.Table.New(kind, client, real, parent)
 }
 
+// Client ties the module of a library to the current context.
+func (h *handles) Client(kind cuda.Kind, real, parent uint64) uint64 {
+	client := h.Table.Client(kind, real, parent)
+	if kind == cuda.KindModule && h.s.entered != nil {
+		h.Tie(client, h.s.entered.handle)
+	}
+	return client
+}
+
 // PerThread is the calling thread's default stream; where it cannot be made the driver answers for the legacy stream.
 func (h *handles) PerThread() uint64 {
 	st, r := h.s.stream(uint64(cuda.StreamPerThread))

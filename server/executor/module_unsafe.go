@@ -274,6 +274,9 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	if err := s.table.New(kind, p.Handle, real, p.Parent); err != nil {
 		return 0, err
 	}
+	if p.Kind == ofKernel && s.entered != nil {
+		s.table.Tie(p.Handle, s.entered.handle)
+	}
 	l.scan = s.scanOf(p.Parent)
 	s.layouts[p.Handle] = l
 	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes}

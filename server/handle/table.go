@@ -56,6 +56,7 @@ type entry struct {
 	kind   cuda.Kind
 	real   uint64
 	parent uint64
+	second uint64 // another handle whose end ends this one; see Tie
 }
 
 type reality struct {
@@ -157,15 +158,39 @@ func (t *Table) New(kind cuda.Kind, client, real, parent uint64) error {
 }
 
 func (t *Table) enter(e *entry, kind cuda.Kind, client, real, parent uint64) {
-	*e = entry{kind, real, t.owner(kind, parent)}
-	if e.parent != 0 {
-		if t.children[e.parent] == nil {
-			t.children[e.parent] = map[uint64]struct{}{}
-		}
-		t.children[e.parent][client] = struct{}{}
-	}
+	*e = entry{kind: kind, real: real, parent: t.owner(kind, parent)}
+	t.addChild(e.parent, client)
 	t.byReal[reality{kind, real}] = client
 	t.live++
+}
+
+func (t *Table) addChild(parent, child uint64) {
+	if parent == 0 {
+		return
+	}
+	if t.children[parent] == nil {
+		t.children[parent] = map[uint64]struct{}{}
+	}
+	t.children[parent][child] = struct{}{}
+}
+
+func (t *Table) removeChild(parent, child uint64) {
+	if siblings := t.children[parent]; siblings != nil {
+		delete(siblings, child)
+		if len(siblings) == 0 {
+			delete(t.children, parent)
+		}
+	}
+}
+
+// Tie lets a handle end with another one as well as with its parent: what a library has in a context ends with either.
+func (t *Table) Tie(client, other uint64) {
+	e := t.slot(client, false)
+	if e == nil || e.kind == cuda.KindNone || e.second != 0 || other == e.parent || t.Kind(other) == cuda.KindNone {
+		return
+	}
+	e.second = other
+	t.addChild(other, client)
 }
 
 // owners says which kinds end together with which.
@@ -245,6 +270,9 @@ func (t *Table) end(doomed []uint64) {
 	for len(doomed) > 0 {
 		c := doomed[len(doomed)-1]
 		doomed = doomed[:len(doomed)-1]
+		if t.Kind(c) == cuda.KindNone {
+			continue // it was below two of them
+		}
 		for child := range t.children[c] {
 			doomed = append(doomed, child)
 		}
@@ -258,12 +286,8 @@ func (t *Table) remove(client uint64) {
 	if t.byReal[reality{e.kind, e.real}] == client {
 		delete(t.byReal, reality{e.kind, e.real})
 	}
-	if siblings := t.children[e.parent]; siblings != nil {
-		delete(siblings, client)
-		if len(siblings) == 0 {
-			delete(t.children, e.parent)
-		}
-	}
+	t.removeChild(e.parent, client)
+	t.removeChild(e.second, client)
 	*e = entry{}
 	t.live--
 	if i, ok := t.server.index(client); ok {

@@ -157,6 +157,38 @@ func TestCascade(t *testing.T) {
 }
 
 // The table agrees with a plain model whatever is done to it.
+// A function of a kernel lies in a context: it ends with whichever ends first.
+func TestTie(t *testing.T) {
+	context, library, kernel, function := uint64(clientBase+64), uint64(clientBase+128), uint64(clientBase+192), uint64(clientBase+256)
+	for _, c := range []struct {
+		kind cuda.Kind
+		ends uint64
+		left int
+	}{{cuda.KindContext, context, 2}, {cuda.KindLibrary, library, 1}, {cuda.KindKernel, kernel, 2}} {
+		tab := table(t, 8, 8)
+		for kind, h := range map[cuda.Kind]uint64{cuda.KindContext: context, cuda.KindLibrary: library} {
+			if err := tab.New(kind, h, uint64(kind), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(tab.New(cuda.KindKernel, kernel, 7, library), tab.New(cuda.KindFunction, function, 8, kernel)); err != nil {
+			t.Fatal(err)
+		}
+		tab.Tie(function, context)
+		tab.Tie(function, 12345) // nothing
+		tab.Delete(c.kind, c.ends)
+		if tab.Len() != c.left || tab.Kind(function) != cuda.KindNone {
+			t.Errorf("after the end of the %v: %d handles, the function is %v", c.kind, tab.Len(), tab.Kind(function))
+		}
+		for kind, h := range map[cuda.Kind]uint64{cuda.KindContext: context, cuda.KindLibrary: library} {
+			tab.Delete(kind, h)
+		}
+		if tab.Len() != 0 {
+			t.Errorf("after the end of everything: %d handles", tab.Len())
+		}
+	}
+}
+
 func TestModel(t *testing.T) {
 	kinds := []cuda.Kind{cuda.KindContext, cuda.KindModule, cuda.KindFunction, cuda.KindEvent}
 	type object struct {

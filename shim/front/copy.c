@@ -42,7 +42,7 @@ int scuda_is_pinned(const void *p, uint64_t bytes) {
 int32_t scuda_usable(uint64_t stream) {
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
-  return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : scuda_no_context();
 }
 
 static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {

@@ -179,6 +179,10 @@ static inline int scuda_context_usable(uint64_t ctx) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
   return s && !(s->flags & SCUDA_CTX_DEAD) && (!(s->flags & SCUDA_CTX_PRIMARY) || *scuda_retained(s));
 }
+/* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the same handle. What a library
+ * has in a context (addresses of variables, functions) is that life's. 0: it cannot be used. */
+static inline uint64_t scuda_context_life(uint64_t ctx) { return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0; }
+int32_t scuda_no_context(void);  /* why the thread has no usable context: it never had one, or a primary one that ended */
 void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
 
 /* ---- memory (memory.c, copy.c) ---- */
@@ -215,8 +219,8 @@ struct scuda_param { uint32_t offset, size; };
 struct scuda_func {            /* data of a function's or kernel's slot */
   struct scuda_func *next;     /* of the same module or library */
   uint64_t handle, parent;     /* parent: module or library; of a kernel's function: the kernel */
-  uint64_t context;            /* of a kernel's function */
-  struct scuda_func *forms;    /* a kernel's functions, one a context */
+  uint64_t context, life;      /* of a kernel's function: the context that it lies in, and its life */
+  struct scuda_func *forms;    /* a kernel's functions, one a context's life */
   uint32_t hash;
   int32_t device;              /* that the attributes belong to */
   int32_t attr[16];            /* INT32_MIN: not known */

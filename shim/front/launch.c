@@ -81,7 +81,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   if (SCUDA_UNLIKELY(r)) return r;
   struct scuda_thread *t = scuda_thread();
   struct scuda_slot *ctx = scuda_slot(t->current);
-  if (SCUDA_UNLIKELY(!ctx || !scuda_context_usable(t->current))) return CUDA_ERROR_INVALID_CONTEXT;
+  if (SCUDA_UNLIKELY(!ctx || !scuda_context_usable(t->current))) return scuda_no_context();
 
   const void *buffer;
   uint32_t bytes;

@@ -18,7 +18,7 @@ int32_t scuda_hand_cuLinkCreate_v2(uint32_t count, int32_t *options, void **valu
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   uint32_t pair_count;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  if (!scuda_header_context(scuda_thread())) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!scuda_header_context(scuda_thread())) return scuda_no_context();
   int32_t r = scuda_jit_pairs(&jit, pairs, &pair_count, I_cuLinkCreate_v2);
   if (r) return r;
   struct link *l = calloc(1, sizeof *l);

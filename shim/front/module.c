@@ -9,11 +9,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct global { struct global *next; char *name; uint64_t address, bytes; };
+struct global { struct global *next; char *name; uint64_t life, address, bytes; };
 struct module { /* data of a module's or library's slot */
   struct scuda_func *functions;
   struct global *globals;
-  uint64_t library, loaded;  /* of a module: the library that owns it; of a library: its module, 0 until asked for */
+  uint64_t library;          /* of a library's module */
+  uint64_t context, life;    /* of a library's module: where it lies */
+  uint64_t handle;
+  struct module *modules;    /* of a library: those that were asked for, one a context's life; of such a module: the next one */
 };
 static scuda_lock_t lock;  /* guards the lists; never held across a call to the server */
 
@@ -39,7 +42,7 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   uint32_t pair_count;
   if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
-  if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return CUDA_ERROR_INVALID_CONTEXT;
+  if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return scuda_no_context();
   int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, i);
   uint8_t hash[32];
   if (!r) r = image_hash(image, bytes, hash);
@@ -74,6 +77,7 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   struct scuda_slot *s = scuda_slot(handle);
   s->data = m;
   s->device = scuda_current_device();
+  m->handle = handle;
   *out = handle;
   return CUDA_SUCCESS;
 fail:
@@ -155,7 +159,7 @@ static void free_functions(struct scuda_func *f) {
   while (f) {
     struct scuda_func *next = f->next;
     free_functions(f->forms);
-    scuda_slot_free(f->handle);
+    if (f->handle) scuda_slot_free(f->handle);
     free(f->params);
     free(f->name);
     free(f);
@@ -163,9 +167,9 @@ static void free_functions(struct scuda_func *f) {
   }
 }
 
-/* Handles of functions die with their module: a later use finds a free slot. */
-static void free_module(uint64_t handle, struct module *m) {
-  scuda_ranges_forget_owner(handle);
+/* Handles of functions die with their module: a later use finds a free slot. So do a library's modules. */
+static void free_module(struct module *m) {
+  scuda_ranges_forget_owner(m->handle);
   scuda_occupancy_changed();
   free_functions(m->functions);
   while (m->globals) {
@@ -173,6 +177,13 @@ static void free_module(uint64_t handle, struct module *m) {
     free(m->globals->name);
     free(m->globals);
     m->globals = next;
+  }
+  while (m->modules && !m->library) {
+    struct module *next = m->modules->modules;
+    struct scuda_slot *s = scuda_slot_of(m->modules->handle, KIND_CUmodule);
+    if (s && s->data == m->modules) scuda_slot_free(m->modules->handle);
+    free_module(m->modules);
+    m->modules = next;
   }
   free(m);
 }
@@ -184,14 +195,7 @@ static int32_t unload(uint64_t handle, uint32_t kind, int32_t (*wire)(uint64_t, 
   if (kind == KIND_CUmodule && (!m || m->library)) return CUDA_ERROR_INVALID_HANDLE; /* a library's module goes with the library */
   int32_t r = wire(handle, 0);
   if (r) return r;
-  if (m->loaded) {
-    struct scuda_slot *loaded = scuda_slot_of(m->loaded, KIND_CUmodule);
-    if (loaded) {
-      free_module(m->loaded, loaded->data);
-      scuda_slot_free(m->loaded);
-    }
-  }
-  free_module(handle, m);
+  free_module(m);
   return CUDA_SUCCESS;
 }
 
@@ -208,9 +212,9 @@ static uint32_t name_hash(const char *name) {
   return h;
 }
 
-static struct scuda_func *find(struct scuda_func *list, const char *name, uint32_t hash, uint64_t context) {
+static struct scuda_func *find(struct scuda_func *list, const char *name, uint32_t hash, uint64_t life) {
   for (struct scuda_func *f = list; f; f = f->next)
-    if (f->hash == hash && f->context == context && !strcmp(f->name, name)) return f;
+    if (f->hash == hash && f->life == life && !strcmp(f->name, name)) return f;
   return NULL;
 }
 
@@ -269,19 +273,30 @@ fail:
   return r;
 }
 
+/* The functions that a kernel had in an earlier life of the context ended with it: their handles may be used again. */
+static void end_lives(struct scuda_func *forms, uint64_t context, uint64_t life) {
+  for (struct scuda_func *f = forms; f; f = f->next) {
+    if (f->context != context || f->life == life || !f->handle) continue;
+    scuda_slot_free(f->handle);
+    f->handle = f->life = 0;
+  }
+}
+
 /* The function of that name in a list, fetched when it is not there. Of two threads that fetch at once the first one's stays. */
-static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, const char *name, uint64_t context, uint64_t *out) {
+static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, const char *name, uint64_t life, uint64_t *out) {
   uint32_t hash = name_hash(name);
   scuda_lock(&lock);
-  struct scuda_func *f = find(*list, name, hash, context);
+  struct scuda_func *f = find(*list, name, hash, life);
   scuda_unlock(&lock);
   if (!f) {
     struct scuda_func *fresh = NULL;
     int32_t r = fetch(parent, kind, name, &fresh);
     if (r) return r;
-    fresh->context = context;
+    fresh->context = scuda_thread()->current;
+    fresh->life = life;
     scuda_lock(&lock);
-    f = find(*list, name, hash, context);
+    if (life) end_lives(*list, fresh->context, life);
+    f = find(*list, name, hash, life);
     fresh->next = *list; /* kept in any case, so that its handle dies with the module */
     if (!f) __atomic_store_n(list, f = fresh, __ATOMIC_RELEASE);
     else {
@@ -312,36 +327,45 @@ int32_t scuda_hand_cuKernelGetFunction(uint64_t *function, uint64_t kernel) {
   struct scuda_slot *s = scuda_slot_of(kernel, KIND_CUkernel);
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
-  uint64_t context = scuda_header_context(scuda_thread());
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  uint64_t life = scuda_context_life(scuda_thread()->current);
+  if (!life) return scuda_no_context();
   struct scuda_func *k = s->data;
   for (struct scuda_func *f = __atomic_load_n(&k->forms, __ATOMIC_ACQUIRE); f; f = f->next) {
-    if (f->context != context) continue;
+    if (f->life != life) continue;
     *function = f->handle;
     return CUDA_SUCCESS;
   }
-  return get(&k->forms, kernel, OF_KERNEL, "", context, function);
+  return get(&k->forms, kernel, OF_KERNEL, "", life, function);
 }
 
 int32_t scuda_hand_cuLibraryGetModule(uint64_t *module, uint64_t library) {
   struct scuda_slot *s = scuda_slot_of(library, KIND_CUlibrary);
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
-  struct module *l = s->data;
-  uint64_t handle = 0;
+  struct module *l = s->data, *m;
+  uint64_t handle = 0, life = scuda_context_life(scuda_thread()->current);
   int32_t r = scuda_wire_cuLibraryGetModule(&handle, library, 0);
   if (r) return r;
   struct scuda_slot *ms = scuda_slot_of(handle, KIND_CUmodule);
   if (!ms) return scuda_bad_reply("cuLibraryGetModule");
+  uint64_t context = scuda_thread()->current;
   scuda_lock(&lock);
-  if (!ms->data) {
-    struct module *m = calloc(1, sizeof *m);
-    if (m) m->library = library;
-    ms->data = m;
-    l->loaded = handle;
+  struct module **link = &l->modules;
+  while ((m = *link) && (m->handle != handle || m->life != life)) {
+    if (m->context != context || m->life == life) {
+      link = &m->modules;
+      continue;
+    }
+    *link = m->modules; /* of an earlier life of the context */
+    free_module(m);
+  }
+  if (!m && (m = calloc(1, sizeof *m))) {
+    *m = (struct module){.library = library, .context = context, .life = life, .handle = handle};
+    *link = m;
+    ms->data = m; /* a module of a later life may have the same handle */
   }
   scuda_unlock(&lock);
-  if (!ms->data) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
   *module = handle;
   return CUDA_SUCCESS;
 }
@@ -353,9 +377,10 @@ static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, u
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!s || !s->data) return CUDA_ERROR_INVALID_HANDLE;
   struct module *m = s->data;
+  uint64_t life = kind == KIND_CUmodule ? 0 : scuda_context_life(scuda_thread()->current); /* a module lies in one context, a library in all */
   scuda_lock(&lock);
   struct global *g = m->globals;
-  while (g && strcmp(g->name, name)) g = g->next;
+  while (g && (g->life != life || strcmp(g->name, name))) g = g->next;
   scuda_unlock(&lock);
   if (!g) {
     size_t name_bytes = strlen(name) + 1;
@@ -376,7 +401,7 @@ static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, u
       free(copy);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *g = (struct global){NULL, copy, info.address, info.bytes};
+    *g = (struct global){NULL, copy, life, info.address, info.bytes};
     scuda_device_range_add(info.address, info.bytes, SCUDA_RANGE_OTHER, parent);
     scuda_lock(&lock);
     g->next = m->globals;

@@ -148,6 +148,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_slot(c->context)->sticky = call.result;
   c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
+  if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context(); /* of which the server was not told */
   return call.result;
 }
 

@@ -27,7 +27,7 @@ static int32_t host_function(uint64_t stream, void *fn, void *user, uint32_t kin
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
   if (!fn) return CUDA_ERROR_INVALID_VALUE;
-  if (!scuda_header_context(scuda_thread())) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!scuda_header_context(scuda_thread())) return scuda_no_context();
   uint32_t keep = kind == 0 && scuda_stream_capturing(stream, ptds);
   struct wire_host_func m = {stream, scuda_core.hostfn(fn, user, stream, kind, keep), kind, flags};
   return scuda_simple(OP_HOST_FUNC, ptds, &m, sizeof m);

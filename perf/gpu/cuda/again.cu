@@ -27,6 +27,7 @@ static void values() {
   cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
   cuMemAlloc(&p, 64);
   cuMemsetD8(p, 0, 64);
+  cuCtxSynchronize(); // the stream is not ordered behind it
   printf("write %d", cuStreamWriteValue32(s, p, 7, 0));
   printf(" wait %d", cuStreamWaitValue32(s, p, 7, CU_STREAM_WAIT_VALUE_EQ));
   printf(" write64 %d", cuStreamWriteValue64(s, p + 8, 0x100000002ull, 0));

@@ -15,6 +15,9 @@ int main() {
   int *d, got = -1;
   CK(cudaMalloc(&d, 8));
   CK(cudaMemset(d, 0, 8));
+  cudaFuncAttributes loaded; // a kernel that is loaded lazily may have to wait for those that run
+  CK(cudaFuncGetAttributes(&loaded, spin));
+  CK(cudaFuncGetAttributes(&loaded, set));
   CK(cudaDeviceSynchronize());
   std::thread waits([&] {
     spin<<<1, 1>>>(d, d + 1);

@@ -1,0 +1,94 @@
+// A library in several contexts and in one primary context after another: its variables, kernels and modules are each context's own.
+#include "check.h"
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev); // newer headers have other forms only
+
+static const char ptx[] =
+    ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".visible .global .align 4 .u32 counter = 5;\n"
+    ".visible .entry bump(.param .u64 p, .param .u32 n)\n{\n"
+    "  .reg .b64 %l; .reg .b32 %r<3>;\n"
+    "  ld.param.u64 %l, [p]; ld.param.u32 %r0, [n]; cvta.to.global.u64 %l, %l;\n"
+    "  ld.global.u32 %r1, [counter]; add.u32 %r1, %r1, %r0; st.global.u32 [counter], %r1; st.global.u32 [%l], %r1; ret;\n}\n";
+
+static CUlibrary library;
+static CUkernel kernel;
+
+static unsigned value(CUdeviceptr p) {
+  unsigned v;
+  CK(cuMemcpyDtoH(&v, p, 4));
+  return v;
+}
+
+// In the current context the counter stands at `at`; four ways to add to it, three to read it.
+static void use(unsigned at, const char *what) {
+  CUdeviceptr p, counter, same;
+  size_t bytes;
+  CUfunction f, of_module;
+  CUmodule m;
+  CK(cuMemAlloc(&p, 4));
+  CK(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
+  CHECK(bytes == 4 && value(counter) == at, "%s: the counter of %zu bytes is %u, not %u", what, bytes, value(counter), at);
+  CK(cuLibraryGetModule(&m, library));
+  CK(cuModuleGetGlobal(&same, &bytes, m, "counter"));
+  CHECK(same == counter, "%s: the module has another counter", what);
+  CK(cuKernelGetFunction(&f, kernel));
+  CK(cuModuleGetFunction(&of_module, m, "bump"));
+  unsigned n = 1;
+  CK(LAUNCH((CUfunction)kernel, 1, 1, 0, 0, &p, &n));
+  CK(LAUNCH(f, 1, 1, 0, 0, &p, &n));
+  CK(LAUNCH(of_module, 1, 1, 0, 0, &p, &n));
+  CHECK(value(p) == at + 3 && value(counter) == at + 3, "%s: %u and %u after three launches, not %u", what, value(p), value(counter), at + 3);
+  CK(cuMemcpyHtoD(counter, &at, 4));
+  CK(LAUNCH(f, 1, 1, 0, 0, &p, &n));
+  CHECK(value(p) == at + 1, "%s: %u after a store from outside, not %u", what, value(p), at + 1);
+  CK(cuMemFree(p));
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1) kernels_folder = argv[1];
+  int devices;
+  CUcontext primary, again, own;
+  CUdeviceptr p, late;
+  size_t bytes;
+  CK(cuInit(0));
+  CK(cuDeviceGetCount(&devices));
+  CK(cuLibraryLoadData(&library, ptx, NULL, NULL, 0, NULL, NULL, 0)); // before there is any context
+  CK(cuLibraryGetKernel(&kernel, library, "bump"));
+  for (int round = 0; round < 3; round++) {
+    CK(cuDevicePrimaryCtxRetain(&primary, 0));
+    CK(cuCtxSetCurrent(primary));
+    use(5, "a fresh primary context");
+    use(6, "the same context");
+    if (round == 0) {
+      CK(cuDevicePrimaryCtxReset(0));
+    } else {
+      CK(cuDevicePrimaryCtxRelease(0));
+    }
+    SHOW(cuMemAlloc(&p, 4)); // the context is current, but has ended
+    SHOW(cuLibraryGetGlobal(&late, &bytes, library, "counter"));
+    SHOW(cuStreamSynchronize(0));
+    if (round == 0) CK(cuDevicePrimaryCtxRetain(&again, 0));
+    if (round == 0) CK(cuDevicePrimaryCtxRelease(0));
+  }
+  CK(cuDevicePrimaryCtxRetain(&primary, 0));
+  CK(cuCtxSetCurrent(primary));
+  use(5, "the last primary context");
+  CK(cuCtxCreate_v2(&own, 0, 0));
+  use(5, "a context of the program's own");
+  CK(cuCtxSetCurrent(primary));
+  use(6, "back in the primary context");
+  CK(cuCtxDestroy(own));
+  for (int i = 1; i < devices; i++) {
+    CK(cuDevicePrimaryCtxRetain(&again, i));
+    CK(cuCtxSetCurrent(again));
+    use(5, "another GPU");
+    CK(cuCtxSetCurrent(primary));
+    use(6 + i, "back on the first GPU");
+    CK(cuDevicePrimaryCtxRelease(i));
+  }
+  CK(cuLibraryUnload(library));
+  WANT(cuLibraryGetGlobal(&late, &bytes, library, "counter"), CUDA_ERROR_INVALID_HANDLE);
+  printf("right\n");
+  return 0;
+}
