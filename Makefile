@@ -1,13 +1,14 @@
 # `make help` lists the targets. Everything built lies in build/.
 SHELL := /bin/bash
 GO ?= go
-# Debian packages: compilers and headers (C++ for the test of our cuda.h), and strace for the tests that watch connections.
-PACKAGES := gcc g++ libc6-dev binutils make git strace ca-certificates
+# Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded at run time where they are
+# there), and strace for the tests that watch connections.
+PACKAGES := gcc g++ libc6-dev binutils make git strace ca-certificates libibverbs-dev librdmacm-dev
 
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo generate lint clean packages check-go
+.PHONY: help build test test-rdma demo generate lint clean packages check-go
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +22,13 @@ build: check-go packages ## build build/scuda, build/lib and build/sim
 test: build ## run all tests with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -shuffle=on -count=1 -timeout 15m ./...
+
+# The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual machine has.
+RDMA_TESTS := verbs
+test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (a few minutes; Debian packages are installed)
+	mkdir -p build/rdma
+	set -e; for p in $(RDMA_TESTS); do $(GO) test -race -c -tags rdma -o build/rdma/$$(echo $$p | tr / -).test ./$$p; done
+	./verbs/guest/test.sh
 
 demo: build ## compute a picture on a simulated GPU that another process serves
 	./examples/demo.sh
@@ -40,7 +48,7 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v objdump >/dev/null && echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || \
+	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v objdump >/dev/null && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names

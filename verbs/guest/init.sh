@@ -21,7 +21,6 @@ in_new sysfs rw sys
 in_new devtmpfs rw dev
 in_new devpts ptmxmode=666 dev/pts
 in_new tmpfs mode=1777 dev/shm
-in_new tmpfs mode=1777 tmp
 in_new tmpfs mode=755 run
 $b ln -sf /proc/self/fd /new/dev/fd
 for stream in 0:stdin 1:stdout 2:stderr; do $b ln -sf "/proc/self/fd/${stream%:*}" "/new/dev/${stream#*:}"; done

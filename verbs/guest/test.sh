@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the RDMA tests that `make test-rdma` has built, in one virtual machine. Fails where the machine starts and RDMA does not work; where none can
+# be started at all, a line says so and the status is 125.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# Within the guest: one test program after the other.
+if [ "${1-}" = inside ]; then
+  failed=
+  for t in build/rdma/*.test; do
+    echo "== $(basename "$t" .test)"
+    "$t" -test.failfast -test.timeout 8m || failed="$failed $(basename "$t")"
+  done
+  [ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
+  exit 0
+fi
+
+began=$SECONDS rc=0
+verbs/guest/rdma-guest -t "${RDMA_TEST_LIMIT:-840}" "$PWD/verbs/guest/test.sh" inside || rc=$?
+case $rc in
+  0) echo "RDMA tests passed in $((SECONDS - began)) s" ;;
+  124) echo "RDMA tests: out of time after $((SECONDS - began)) s" ;;
+  125) echo "RDMA tests did not run: this machine cannot start the virtual machine (see above)" ;;
+  126) echo "RDMA tests failed: the virtual machine has no RDMA devices" ;;
+  *) echo "RDMA tests failed with status $rc" ;;
+esac
+exit $rc
