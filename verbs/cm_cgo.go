@@ -191,7 +191,9 @@ func (c *CMConn) makeQP(setup CMSetup) error {
 }
 
 // Disconnect ends the connection for both sides: what is posted is flushed.
-func (c *CMConn) Disconnect() error { return failed("rdma_disconnect", "", int(C.sv_cm_disconnect(c.id))) }
+func (c *CMConn) Disconnect() error {
+	return failed("rdma_disconnect", "", int(C.sv_cm_disconnect(c.id)))
+}
 
 // Close frees the queue pair and the connection.
 func (c *CMConn) Close() error {

@@ -18,7 +18,9 @@ type UnavailableError struct {
 	Remedy string
 }
 
-func (e *UnavailableError) Error() string { return "RDMA is not available: " + e.Reason + "; " + e.Remedy }
+func (e *UnavailableError) Error() string {
+	return "RDMA is not available: " + e.Reason + "; " + e.Remedy
+}
 
 // Is makes it an [ErrUnavailable].
 func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
