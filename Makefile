@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 GO ?= go
 # Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded at run time where they are
-# there), and strace for the tests that watch connections.
-PACKAGES := gcc g++ libc6-dev binutils make git strace ca-certificates libibverbs-dev librdmacm-dev
+# there), strace for the tests that watch connections, Java for the test with a Java program.
+PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-certificates libibverbs-dev librdmacm-dev
 
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
@@ -48,7 +48,7 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v objdump >/dev/null && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
+	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v java >/dev/null && command -v objdump >/dev/null && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names

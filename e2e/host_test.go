@@ -59,6 +59,30 @@ func TestGoProgram(t *testing.T) {
 	}
 }
 
+// A Java machine, which lives of SIGSEGV, has many threads and loads the library from a library of the program.
+func TestJavaProgram(t *testing.T) {
+	java, err := exec.LookPath("java")
+	if err != nil {
+		t.Fatal("java is missing: apt-get install default-jre-headless")
+	}
+	folder := filepath.Join(root, "e2e/programs/jvm")
+	target := filepath.Join(programs, "libhost.so")
+	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused", "-shared", "-fPIC", "-o", target, filepath.Join(folder, "host.c"),
+		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := serve(t)
+	for name, env := range map[string][]string{"by the library path": s.env(), "preloaded": {"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, env, java, "-Xmx256m", "-Xss512k", "-cp", folder, "Host", target)
+			if code := p.wait(patience); code != 0 || p.out.String() != "8 threads right\n" {
+				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+		})
+	}
+}
+
 func TestManyThreads(t *testing.T) {
 	s := serve(t)
 	if got := s.run(t, "crowd"); got != "300 threads right\n" {
