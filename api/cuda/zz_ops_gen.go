@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "4c5303bb02aa29dc22146fd16abff91b1e474190fb2d837e838e167465c076b4"
+const Digest = "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -192,13 +192,16 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 	return f.Name + " " + left + b.String(), nil
 }
 
-// callKind says which wrong values a parameter has: P pointer, H handle, D device, A device address, S size, C count of an array, F flags,
+// callKind says which wrong values a parameter has: P pointer, H handle, h handle
+// that the driver does not survive when it is destroyed, D device, A device address, S size, C count of an array, F flags,
 // E enumerator, V another number, - none.
 func callKind(lib *api.Library, p *api.Param, count bool) (string, error) {
 	t, _ := lib.Lookup(p.CType)
 	switch {
 	case strings.HasSuffix(p.CType, "*"), t.Kind == "pointer", t.Kind == "func":
 		return "P", nil
+	case p.Handle == "CUstream", p.Handle == "CUarray":
+		return "h", nil
 	case p.Handle != "":
 		return "H", nil
 	case p.Device:
@@ -251,9 +254,9 @@ func callDefault(lib *api.Library, p *api.Param, kind string, params []api.Param
 			}
 		}
 		return "i0", nil
-	case kind == "H" && p.Delete:
+	case strings.EqualFold(kind, "H") && p.Delete:
 		return "mnew:" + callMaker(p.Handle), nil
-	case kind == "H":
+	case strings.EqualFold(kind, "H"):
 		return "m" + callMaker(p.Handle), nil
 	case kind == "A":
 		return "m" + map[string]string{"CUdeviceptr": "mem", "CUtexObject": "texobject", "CUsurfObject": "surfobject", "CUmemGenericAllocationHandle": "allocation"}[p.CType], nil

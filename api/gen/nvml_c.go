@@ -397,6 +397,9 @@ func nvmlDispatch(lib *api.Library) ([]byte, error) {
 		if f.Flag("denied") {
 			denied = "denied: true, "
 		}
+		if f.Flag("optional") {
+			denied += "optional: true, "
+		}
 		fmt.Fprintf(&b, "%d: {name: %q, %sparams: []param{\n", f.Op, f.Name, denied)
 		var args []string
 		for i, p := range f.Params {

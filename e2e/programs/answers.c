@@ -61,7 +61,7 @@ static const char *object(const char *token) { return strchr(token, ':') ? strch
 
 static void add_wrong(struct function *f, int i, const char *skip) {
   static const struct { char kind; const char *what[4]; } ways[] = {
-      {'P', {"null"}}, {'H', {"null", "junk", "dead"}}, {'D', {"-1", "99"}}, {'A', {"null", "junk"}}, {'S', {"0", "huge"}},
+      {'P', {"null"}}, {'H', {"null", "junk", "dead"}}, {'h', {"null", "junk"}}, {'D', {"-1", "99"}}, {'A', {"null", "junk"}}, {'S', {"0", "huge"}},
       {'C', {"0"}},    {'F', {"-1"}},                   {'E', {"999"}},      {'V', {"-1"}},
   };
   for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
@@ -327,6 +327,13 @@ static int wanted(const struct test *t, int argc, char **argv) {
   return argc == 0;
 }
 
+static void report(int number) { // also what there is so far, when told to end
+  for (int i = 0; i < test_count; i++)
+    if (answers[i].done) printf("%s\t%s\t%s\n", tests[i].f->name, tests[i].name, answers[i].text);
+  fflush(stdout);
+  _exit(number);
+}
+
 int main(int argc, char **argv) {
   if (argc < 2) FAIL("which calls?");
   kernels_folder = argv[1];
@@ -368,8 +375,7 @@ int main(int argc, char **argv) {
     worker(mine, count, &next[k], 1);
     if (jobs > 1) _exit(0);
   }
+  signal(SIGTERM, report);
   while (wait(NULL) > 0) {}
-  for (int i = 0; i < test_count; i++)
-    if (answers[i].done) printf("%s\t%s\t%s\n", tests[i].f->name, tests[i].name, answers[i].text);
-  return 0;
+  report(0);
 }

@@ -87,7 +87,7 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	if err := c.decode(req); err != nil {
 		return 0, 0, err
 	}
-	if c.badHandle {
+	if c.badHandle || c.lacks() {
 		return int32(nvml.NVML_ERROR_INVALID_ARGUMENT), 0, nil
 	}
 	if f.denied && !d.Settings {
@@ -295,6 +295,22 @@ func (c *call) counted(p *param) uint64 {
 		return 0
 	}
 	return uint64(binary.LittleEndian.Uint32(c.buf[arg]))
+}
+
+// lacks says whether there is NULL where the driver would follow it or, for some functions, says that it is wrong.
+func (c *call) lacks() bool {
+	for i := range c.f.params {
+		p := &c.f.params[i]
+		switch {
+		case p.dir == dirValue:
+			if p.kind != 0 && c.args.word[i] == 0 {
+				return true
+			}
+		case c.args.at[i] == nil && p.countArg == 0 && p.flags&fills == 0 && !c.f.optional:
+			return true
+		}
+	}
+	return false
 }
 
 // handle translates a client's handle and remembers when it knows none such.

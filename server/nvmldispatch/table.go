@@ -48,10 +48,11 @@ type param struct {
 }
 
 type function struct {
-	name   string
-	denied bool // changes a setting
-	params []param
-	call   func(nvml.Driver, *arguments) nvml.NvmlReturn
+	name     string
+	denied   bool // changes a setting
+	optional bool // its places for single results may be NULL
+	params   []param
+	call     func(nvml.Driver, *arguments) nvml.NvmlReturn
 }
 
 const maxParams = 8

@@ -907,7 +907,7 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetMigMode(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
 	}},
-	140: {name: "nvmlDeviceGetMinMaxClockOfPState", params: []param{
+	140: {name: "nvmlDeviceGetMinMaxClockOfPState", optional: true, params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirValue, size: 4, count: 1},
 		{dir: dirValue, size: 4, count: 1},
@@ -1896,7 +1896,7 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlGetVgpuDriverCapabilities(nvml.NvmlVgpuDriverCapability(a.word[0]), (*uint32)(a.at[1]))
 	}},
-	300: {name: "nvmlGetVgpuVersion", params: []param{
+	300: {name: "nvmlGetVgpuVersion", optional: true, params: []param{
 		{dir: dirOut, size: 8, count: 1},
 		{dir: dirOut, size: 8, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {

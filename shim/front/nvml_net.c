@@ -1,11 +1,12 @@
 /* The NVML session: one connection of kind "nvml", one call at a time. It is made in C, without the Go core, because programs ask NVML for
  * the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go runtime runs cannot be forked.
- * A forked child opens its own connection at its next call. */
+ * A forked child is as one that has not called nvmlInit, as natively; its nvmlInit opens a connection of its own. */
 #define _GNU_SOURCE
 #include "nvml.h"
 #include "common.h"
 #include "net.h"
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,39 +19,35 @@
 
 static struct {
   scuda_lock_t lock;
-  atomic_int owner;         /* process that the state below belongs to; -1 while a forked child takes over */
   int fd;                   /* -1: not connected */
   int lost;                 /* the connection broke; stays until the program initialises NVML anew */
-  uint32_t flags;           /* of nvmlInitWithFlags */
   uint64_t seq;
   char server[320];         /* host:port, for messages */
 } session = {.fd = -1};
-static atomic_int users;    /* nvmlInit minus nvmlShutdown; a forked child inherits it */
+static atomic_int users;    /* nvmlInit minus nvmlShutdown */
 
-/* Takes the lock. In a forked child the lock and the connection are the parent's: the child starts with its own. */
+static void drop(void) {
+  if (session.fd >= 0) close(session.fd);
+  session.fd = -1;
+}
+
+/* The lock and the connection are the parent's. */
+static void in_child(void) {
+  atomic_store(&session.lock.word, 0);
+  drop();
+  session.lost = 0;
+  atomic_store(&users, 0);
+}
+
 static void session_lock(void) {
-  int self = getpid(), owner = atomic_load(&session.owner);
-  while (owner != self) {
-    if (owner != -1 && atomic_compare_exchange_strong(&session.owner, &owner, -1)) {
-      atomic_store(&session.lock.word, 0);
-      if (session.fd >= 0 && owner != 0) close(session.fd);
-      session.fd = -1;
-      session.lost = 0;
-      atomic_store(&session.owner, self);
-    }
-    owner = atomic_load(&session.owner);
-  }
+  static atomic_int prepared;
+  if (!atomic_exchange(&prepared, 1)) pthread_atfork(NULL, NULL, in_child);
   scuda_lock(&session.lock);
 }
 
 static void session_unlock(void) { scuda_unlock(&session.lock); }
 
 static void le32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
-
-static void drop(void) {
-  if (session.fd >= 0) close(session.fd);
-  session.fd = -1;
-}
 
 static int lose(void) {
   char why[128];
@@ -133,10 +130,7 @@ int nvml_session_begin(uint32_t flags) {
   int r = NVML_OK;
   if (session.lost || atomic_load(&users) == 0 || session.fd < 0) {
     r = open_session(flags);
-    if (r == NVML_OK) {
-      session.lost = 0;
-      session.flags = flags;
-    }
+    if (r == NVML_OK) session.lost = 0;
   }
   if (r == NVML_OK) atomic_fetch_add(&users, 1);
   session_unlock();
@@ -162,7 +156,7 @@ int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, u
   session_lock();
   int r;
   if (session.lost) r = NVML_GPU_IS_LOST;
-  else if (session.fd < 0 && (r = open_session(session.flags)) != NVML_OK) session.lost = 1;   /* in a forked child */
+  else if (session.fd < 0) r = NVML_UNINITIALIZED;   /* another thread has shut it down */
   else r = exchange(op, req, req_len, reply, reply_cap, reply_len);
   session_unlock();
   return r;
@@ -176,7 +170,7 @@ int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes) {
   session_lock();
   int r = NVML_OK;
   if (session.lost) r = NVML_GPU_IS_LOST;
-  else if (session.fd < 0) r = atomic_load(&users) > 0 ? open_session(session.flags) : connect_session();
+  else if (session.fd < 0) r = connect_session();
   if (r == NVML_OK) r = exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, bytes, 8, &got);
   session_unlock();
   return r == NVML_OK && got != 8 ? NVML_NOT_FOUND : r;

@@ -42,8 +42,9 @@ template <typename T> struct Out {
   explicit Out(size_t count) : n(count) {
     CK(cudaMalloc(&p, n * sizeof(T)));
     CK(cudaMemset(p, 0, n * sizeof(T)));
+    CK(cudaStreamSynchronize(nullptr)); // other streams do not wait for it
   }
-  Out(const Out &) = delete;
+  Out(Out &&o) : p(o.p), n(o.n) { o.p = nullptr; }
   ~Out() { cudaFree(p); }
   std::vector<T> get() {
     std::vector<T> v(n);

@@ -18,20 +18,21 @@
     if (got_ != NVRTC_SUCCESS) FAIL("%s: %s", #call, nvrtcGetErrorString(got_)); \
   } while (0)
 
-const char *const callbacks = R"(
+const char *const loads = R"(
 struct factors { float scale, shift; };
 extern "C" __device__ float2 load_scaled(void *in, unsigned long long i, void *info, void *shared) {
   float2 v = ((float2 *)in)[i];
   const factors *f = (const factors *)info;
   return make_float2(v.x * f->scale, v.y * f->scale + f->shift);
-}
+})";
+const char *const stores = R"(
 extern "C" __device__ void store_swapped(void *out, unsigned long long i, float2 v, void *info, void *shared) {
   ((float2 *)out)[i] = make_float2(v.y, v.x);
 })";
 
-std::vector<char> intermediate() { // LTO-IR of the callbacks
+std::vector<char> intermediate(const char *text) { // LTO-IR of a callback
   nvrtcProgram p;
-  NK(nvrtcCreateProgram(&p, callbacks, "callbacks.cu", 0, nullptr, nullptr));
+  NK(nvrtcCreateProgram(&p, text, "callback.cu", 0, nullptr, nullptr));
   const char *options[] = {"-arch=sm_90", "-dlto", "-rdc=true", "-default-device"};
   if (nvrtcCompileProgram(p, 4, options) != NVRTC_SUCCESS) {
     size_t n;
@@ -90,13 +91,13 @@ int main() {
   show("prime", a.get());
   FK(cufftDestroy(plan));
 
-  auto code = intermediate();
+  auto load = intermediate(loads), store = intermediate(stores);
   float factors[2] = {0.5f, 0.25f};
   Out<float> info(2);
   CK(cudaMemcpy(info.p, factors, sizeof factors, cudaMemcpyHostToDevice));
   FK(cufftCreate(&plan));
-  FK(cufftXtSetJITCallback(plan, "load_scaled", code.data(), code.size(), CUFFT_CB_LD_COMPLEX, (void **)&info.p));
-  FK(cufftXtSetJITCallback(plan, "store_swapped", code.data(), code.size(), CUFFT_CB_ST_COMPLEX, nullptr));
+  FK(cufftXtSetJITCallback(plan, "load_scaled", load.data(), load.size(), CUFFT_CB_LD_COMPLEX, (void **)&info.p));
+  FK(cufftXtSetJITCallback(plan, "store_swapped", store.data(), store.size(), CUFFT_CB_ST_COMPLEX, nullptr));
   FK(cufftMakePlan1d(plan, n, CUFFT_C2C, batch, &space));
   FK(cufftExecC2C(plan, (cufftComplex *)in.p, (cufftComplex *)out.p, CUFFT_FORWARD));
   CK(cudaDeviceSynchronize());

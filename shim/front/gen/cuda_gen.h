@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "4c5303bb02aa29dc22146fd16abff91b1e474190fb2d837e838e167465c076b4"
+#define SCUDA_DIGEST "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

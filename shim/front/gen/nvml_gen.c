@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "4c5303bb02aa29dc22146fd16abff91b1e474190fb2d837e838e167465c076b4";
+const char nvml_digest[] = "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -1,5 +1,6 @@
 /* Calls every symbol that the file argv[2] names in the library argv[1], with zeros for all arguments, and prints "NAME RESULT" lines.
- * argv[3]: "" before initialisation, "init" after nvmlInit_v2, "fork" in a child that forks after nvmlInit_v2. */
+ * argv[3]: "" before initialisation, "init" after nvmlInit_v2, "fork" in a child that forks after nvmlInit_v2,
+ * "again" in one that initialises for itself. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,7 +24,8 @@ int main(int argc, char **argv) {
     int r = ((int (*)(void))dlsym(lib, "nvmlInit_v2"))();
     if (r) { fprintf(stderr, "nvmlInit_v2: %d\n", r); return 3; }
   }
-  if (!strcmp(argv[3], "fork")) {
+  int again = !strcmp(argv[3], "again");
+  if (again || !strcmp(argv[3], "fork")) {
     int status;
     pid_t child = fork();
     if (child < 0) return 2;
@@ -32,6 +34,8 @@ int main(int argc, char **argv) {
       int n = ((int (*)(void))dlsym(lib, "nvmlShutdown"))();   /* the parent's session lives on */
       return n ? 5 : WEXITSTATUS(status);
     }
+    int r = again ? ((int (*)(void))dlsym(lib, "nvmlInit_v2"))() : 0;
+    if (r) return 6;
   }
   while (fscanf(names, "%255s", name) == 1) {
     fn f = (fn)dlsym(lib, name);
