@@ -8,7 +8,7 @@ PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-c
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-rdma demo generate lint clean packages check-go
+.PHONY: help build test test-rdma demo generate lint clean packages runtimes check-go
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ build: check-go packages ## build build/scuda, build/lib and build/sim
 	./sim/lib/build.sh build/sim
 	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-bench perf/bench/bench.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lpthread
 
-test: build ## run all tests with the race detector
+test: build runtimes ## run all tests with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -shuffle=on -count=1 -timeout 15m ./...
 
@@ -50,6 +50,10 @@ clean: ## remove what was built
 packages:
 	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v java >/dev/null && command -v objdump >/dev/null && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
+
+# The CUDA runtime of other versions, for the tests: NVIDIA's libraries as Debian distributes them, not installed.
+runtimes: packages
+	@./e2e/runtimes.sh build/cudart
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names
 	@v=$$($(GO) env GOVERSION 2>/dev/null | grep -oE '^go1\.[0-9]+' | cut -d. -f2); test "$${v:-0}" -ge 21 || \

@@ -59,6 +59,32 @@ func TestGoProgram(t *testing.T) {
 	}
 }
 
+// Programs of other CUDA versions: their runtime finds what it wants in this driver. (CUDA 13's is tried on the GPU machine: perf/gpu.)
+func TestRuntimes(t *testing.T) {
+	s := serve(t)
+	half := `a stream: right
+the default stream: right
+another thread's stream: right
+variable 35, blocks 1
+graph: right, host function 10 times
+too much: cudaErrorMemoryAllocation, then cudaErrorMemoryAllocation and cudaSuccess
+too many threads: cudaErrorInvalidConfiguration
+`
+	for library, version := range map[string]string{"libcudart.so.11.0": "11.8", "libcudart.so.12": "12.4"} {
+		path := filepath.Join(root, "build/cudart", library)
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("%v: run make runtimes first", err)
+		}
+		want := "runtime " + version + ", devices 1, capability 9\n" + half + half + "a fault: cudaErrorIllegalAddress, sticky: cudaErrorIllegalAddress\n"
+		for _, loading := range []string{"LAZY", "EAGER"} {
+			p := start(t, s.env("CUDA_MODULE_LOADING="+loading), program("cudart"), kernels, path)
+			if code := p.wait(patience); code != 0 || p.out.String() != want {
+				t.Errorf("%s, %s: exit status %d\n%s%s", library, loading, code, p.out, p.err)
+			}
+		}
+	}
+}
+
 // A Java machine, which lives of SIGSEGV, has many threads and loads the library from a library of the program.
 func TestJavaProgram(t *testing.T) {
 	java, err := exec.LookPath("java")

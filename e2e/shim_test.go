@@ -106,18 +106,32 @@ func TestConnectsOnlyToItsServer(t *testing.T) {
 	}
 }
 
-// CUDA_VISIBLE_DEVICES hides devices as natively.
+// CUDA_VISIBLE_DEVICES chooses and orders devices as natively: by index, by the beginning of a UUID, up to the first entry that is none.
 func TestVisibleDevices(t *testing.T) {
-	s := serve(t)
-	for value, want := range map[string]string{"0": "= 0, 1 devices", "": "= 0, 0 devices", "7": "= 0, 0 devices", "0,9": "= 0, 1 devices"} {
-		p := start(t, s.env("CUDA_VISIBLE_DEVICES="+value), program("dlopen"))
-		p.wait(patience)
-		if value == "" || value == "7" { // natively cuInit says 100 when nothing is visible
-			if !strings.Contains(p.out.String(), "cuInit = 100") {
-				t.Errorf("CUDA_VISIBLE_DEVICES=%q:\n%s", value, p.out)
-			}
-		} else if !strings.Contains(p.out.String(), want) {
-			t.Errorf("CUDA_VISIBLE_DEVICES=%q: want %q in\n%s", value, want, p.out)
+	s := serve(t, "--gpu", "sim:2") // the front answers by itself, whatever GPUs they are
+	see := func(value ...string) string {
+		t.Helper()
+		var env []string
+		for _, v := range value {
+			env = append(env, "CUDA_VISIBLE_DEVICES="+v)
+		}
+		p := start(t, s.env(env...), program("devices"), kernels)
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("%q: exit status %d\n%s%s", value, code, p.out, p.err)
+		}
+		return strings.TrimSpace(p.out.String())
+	}
+	two := strings.Fields(see())
+	if len(two) != 2 || two[0] == two[1] || !strings.HasPrefix(two[0], "GPU-") {
+		t.Fatalf("without CUDA_VISIBLE_DEVICES: %q", two)
+	}
+	a, b, none := two[0], two[1], "cuInit = 100"
+	for value, want := range map[string]string{
+		"0": a, "1": b, "0,1": a + " " + b, "1,0": b + " " + a, "0,9": a, "9,0": none, "7": none, "": none, "-1": none, "1,-1,0": b, "NoDevFiles": none,
+		a: a, b: b, b + "," + a: b + " " + a, b[:12]: b, a + ",GPU-0000": a, "GPU-0000": none, "0," + b: a + " " + b,
+	} {
+		if got := see(value); got != want {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %s, want %s", value, got, want)
 		}
 	}
 }
