@@ -194,17 +194,22 @@ func (p *process) gone() bool {
 // kill ends the process at once; the driver frees what it held.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
+// refillAfter is when a worker that was handed out is replaced, unless somebody wants the next one before. A new process that makes its context
+// holds the driver's locks for a tenth of a second, just when the one that was handed out makes its first allocations.
+const refillAfter = 300 * time.Millisecond
+
 // pool keeps workers ready. Each of its fillers holds one process until somebody takes it.
 type pool struct {
 	start   func(context.Context) (*process, error)
 	failed  func(error)
 	idle    chan *process
+	wanted  chan struct{} // somebody waits for a worker
 	refused chan error
 	wg      sync.WaitGroup
 }
 
 func newPool(ctx context.Context, n int, start func(context.Context) (*process, error), failed func(error)) *pool {
-	p := &pool{start: start, failed: failed, idle: make(chan *process), refused: make(chan error)}
+	p := &pool{start: start, failed: failed, idle: make(chan *process), wanted: make(chan struct{}, n), refused: make(chan error)}
 	for range n {
 		p.wg.Go(func() { p.fill(ctx) })
 	}
@@ -221,6 +226,7 @@ func (p *pool) fill(ctx context.Context) {
 			select {
 			case p.idle <- w:
 				pause = least
+				p.pause(ctx)
 				continue
 			case <-ctx.Done():
 				w.line.Close() // its end makes an idle worker exit
@@ -245,6 +251,17 @@ func (p *pool) fill(ctx context.Context) {
 	}
 }
 
+// pause lets the client that has just got a worker begin.
+func (p *pool) pause(ctx context.Context) {
+	t := time.NewTimer(refillAfter)
+	defer t.Stop()
+	select {
+	case <-p.wanted:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
 // refuse answers everybody who asks for a worker during the pause with the reason why there is none.
 func (p *pool) refuse(ctx context.Context, err error, pause time.Duration) bool {
 	t := time.NewTimer(pause)
@@ -265,6 +282,18 @@ func (p *pool) take(ctx context.Context) (*process, error) {
 	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	for {
+		select {
+		case w := <-p.idle:
+			if w.gone() {
+				continue
+			}
+			return w, nil
+		default:
+		}
+		select { // a filler that pauses need not do so any longer
+		case p.wanted <- struct{}{}:
+		default:
+		}
 		select {
 		case w := <-p.idle:
 			if w.gone() {

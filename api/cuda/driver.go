@@ -31,3 +31,21 @@ type GPU interface {
 type TPCMapper interface {
 	TPCMap() (tpcInGPC, gpcOfTPC []byte, r CUresult)
 }
+
+// Launch is a plain kernel launch, as cuLaunchKernel takes it. Params is the address of the parameters' addresses and lies, as they do, outside of
+// Go's heap.
+type Launch struct {
+	Function CUfunction
+	Stream   CUstream
+	Params   uintptr
+	Grid     [3]uint32
+	Block    [3]uint32
+	Shared   uint32
+	Result   CUresult
+}
+
+// Launcher is implemented by a GPU that can carry out several launches at once for less than they cost one by one. They go in their order, each
+// whether or not the ones before it failed, and each leaves its result in the list, which lies outside of Go's heap.
+type Launcher interface {
+	LaunchAll(list []Launch)
+}

@@ -32,6 +32,7 @@ type GPU struct {
 var (
 	_ cuda.GPU       = (*GPU)(nil)
 	_ cuda.TPCMapper = (*GPU)(nil)
+	_ cuda.Launcher  = (*GPU)(nil)
 )
 
 // Open opens the driver library; an empty path means DefaultCUDA. It does not initialise the driver.
@@ -172,6 +173,13 @@ func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
 		g.mu.Unlock()
 	}
 	return r
+}
+
+// LaunchAll carries out launches with one crossing into C.
+func (g *GPU) LaunchAll(list []cuda.Launch) {
+	if len(list) > 0 {
+		launchAll(g.fns[symCuLaunchKernel], address(unsafe.SliceData(list)), len(list))
+	}
 }
 
 // HostNode keeps f for graph nodes.

@@ -81,6 +81,10 @@ func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {
 	return uint64(C.scuda_real_launch_host(fn, C.uint64_t(stream), C.uintptr_t(handle)))
 }
 
+func launchAll(fn unsafe.Pointer, list uint64, n int) {
+	C.scuda_real_launch_all(C.uintptr_t(uintptr(fn)), C.uintptr_t(list), C.uint64_t(n))
+}
+
 func hostEntry() uintptr { return uintptr(C.scuda_real_host_entry()) }
 
 // escape makes the compiler put what p points to on the heap, where it does not move: as a word, an address of the stack would be wrong

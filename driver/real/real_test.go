@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
 )
@@ -34,6 +36,27 @@ func openFake(t *testing.T) *GPU {
 		}
 	})
 	return gpu.(*GPU)
+}
+
+// Each launch of a list has its own arguments and result; one that fails does not keep the others from being made.
+func TestLaunchAll(t *testing.T) {
+	g := openFake(t)
+	mem, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	list := unsafe.Slice((*cuda.Launch)(unsafe.Pointer(unsafe.SliceData(mem))), 3)
+	for i := range list {
+		list[i] = cuda.Launch{Function: 1, Stream: 9, Params: 10, Grid: [3]uint32{uint32(i) + 700, 3, 4}, Block: [3]uint32{5, 6, 7}, Shared: 8, Result: -1}
+	}
+	g.LaunchAll(list)
+	for i := range list {
+		if want := cuda.CUresult(i + 700); list[i].Result != want {
+			t.Errorf("launch %d: %d, want %d", i, list[i].Result, want)
+		}
+	}
+	g.LaunchAll(nil)
 }
 
 func TestArguments(t *testing.T) {

@@ -24,12 +24,39 @@ func (quick) CuEventCreate(e *cuda.CUevent, _ uint32) cuda.CUresult {
 	*e = 7
 	return 0
 }
-func (quick) CuStreamCreate(s *cuda.CUstream, _ uint32) cuda.CUresult {
-	*s = 9
-	return 0
-}
 func (quick) CuEventRecord(cuda.CUevent, cuda.CUstream) cuda.CUresult { return 0 }
 func (quick) CuStreamQuery(cuda.CUstream) cuda.CUresult               { return 0 }
+
+func (quick) CuModuleLoadDataEx(m *cuda.CUmodule, _ unsafe.Pointer, _ uint32, _ *cuda.CUjit_option, _ unsafe.Pointer) cuda.CUresult {
+	*m = 3
+	return 0
+}
+func (quick) CuModuleGetFunction(f *cuda.CUfunction, _ cuda.CUmodule, _ unsafe.Pointer) cuda.CUresult {
+	*f = 5
+	return 0
+}
+
+const quickParams = 8 // of four bytes each
+
+func (quick) CuFuncGetParamInfo(_ cuda.CUfunction, i uint64, offset, size *uint64) cuda.CUresult {
+	if i >= quickParams {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	*offset, *size = 4*i, 4
+	return 0
+}
+
+// quickLaunches encodes n unanswered launches of a function with the grids that grid gives; the first parameter is the number of the launch.
+func quickLaunches(c *client, n int, grid func(i int) uint32) (commands [][]byte) {
+	f, _ := c.function(c.loadModule([]byte("\x7fELF image")), "f", ofModule)
+	for i := range n {
+		p := wire.Launch{Func: f, Grid: [3]uint32{grid(i), 1, 1}, Block: [3]uint32{32, 1, 1}, ParamBytes: 4 * quickParams}
+		params := make([]byte, 4*quickParams)
+		params[0] = byte(i)
+		commands = append(commands, c.command(0, wire.OpLaunch, 0, append(bytes.Clone(wire.Bytes(&p)), params...)))
+	}
+	return commands
+}
 
 func BenchmarkUnanswered(b *testing.B) {
 	c := connect(b, func(cfg *Config) { cfg.GPU = quick{} })
@@ -72,9 +99,7 @@ type launching struct {
 	real cuda.GPU
 }
 
-func (l launching) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, s cuda.CUstream, params, extra unsafe.Pointer) cuda.CUresult {
-	return l.real.CuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, s, params, extra)
-}
+func (l launching) LaunchAll(list []cuda.Launch) { l.real.(cuda.Launcher).LaunchAll(list) }
 
 // BenchmarkLaunch is what a launch costs the executor beside the driver's own time.
 func BenchmarkLaunch(b *testing.B) {
@@ -87,17 +112,7 @@ func BenchmarkLaunch(b *testing.B) {
 		b.Fatal(err)
 	}
 	c := connect(b, func(cfg *Config) { cfg.GPU = launching{real: driver} })
-	f, s := c.newHandle(), c.newHandle()
-	if err := c.session.table.New(cuda.KindFunction, f, 5, 0); err != nil {
-		b.Fatal(err)
-	}
-	c.session.layouts[f] = &layout{real: 5, offsets: []uint32{0, 8, 12, 16}, sizes: []uint32{8, 4, 4, 4}, bytes: 20}
-	c.must(cuda.OpCuStreamCreate, words(s, 1))
-	launch := append(wire.Bytes(&wire.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, ParamBytes: 20}), make([]byte, 24)...)
-	var commands [][]byte
-	for range 500 {
-		commands = append(commands, c.command(0, wire.OpLaunch, 0, launch))
-	}
+	commands := quickLaunches(c, 500, func(int) uint32 { return 1 })
 	batch := frame(commands...)
 	b.ReportAllocs()
 	for n := 0; n < b.N; n += len(commands) {

@@ -133,6 +133,9 @@ func contextless(op uint16) bool {
 }
 
 func (s *Session) execute(c *command) error {
+	if c.Op != wire.OpLaunch {
+		s.launchAll()
+	}
 	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut && c.Op != wire.OpCopyBox {
 		return protocolError("%s with bulk data", OpName(c.Op))
 	}
@@ -204,8 +207,7 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 func (s *Session) answer(c *command, r cuda.CUresult) {
 	if c.Flags&transport.FlagAnswer == 0 {
 		if r != cuda.CUDA_SUCCESS {
-			s.log.Debug("an unanswered call failed", "function", OpName(c.Op), "result", resultText(r))
-			s.keepAsyncError(r)
+			s.unanswered(c.Op, r)
 		}
 		return
 	}
@@ -221,6 +223,12 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 	}
 	s.pollProgress() // whoever learns of the answer may look at what came down before
 	s.reply(c.Thread, c.Seq, r, payload)
+}
+
+// unanswered keeps the failure of a command that is not answered.
+func (s *Session) unanswered(op uint16, r cuda.CUresult) {
+	s.log.Debug("an unanswered call failed", "function", OpName(op), "result", resultText(r))
+	s.keepAsyncError(r)
 }
 
 func (s *Session) reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte) {

@@ -5,6 +5,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
 )
 
 const (
@@ -43,15 +44,30 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	if uint32(len(packed)) < f.bytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
+	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
+	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers
+	if !together || !s.run.room(len(f.offsets)) {
+		s.launchAll()
+	}
 	var params unsafe.Pointer
-	if len(f.offsets) > 0 {
-		pointers := allocN[unsafe.Pointer](&s.arena, len(f.offsets))
+	if n := len(f.offsets); n > 0 {
+		var pointers []unsafe.Pointer
+		if together {
+			pointers = s.run.place(n)
+		} else {
+			pointers = allocN[unsafe.Pointer](&s.arena, n)
+		}
 		for i, off := range f.offsets {
 			pointers[i] = pointerTo(packed[off:])
 		}
 		params = unsafe.Pointer(unsafe.SliceData(pointers))
 	}
-	if p.AttrCount == 0 && p.Flags&launchCooperative == 0 {
+	switch {
+	case together:
+		s.run.add(cuda.Launch{Function: cuda.CUfunction(f.real), Stream: st.real, Params: uintptr(params), Grid: p.Grid, Block: p.Block, Shared: p.SharedBytes})
+		c.later = true // or rather never: what nobody waits for is not answered
+		return cuda.CUDA_SUCCESS, nil
+	case plain:
 		return s.gpu.CuLaunchKernel(cuda.CUfunction(f.real), p.Grid[0], p.Grid[1], p.Grid[2], p.Block[0], p.Block[1], p.Block[2],
 			p.SharedBytes, st.real, params, nil), nil
 	}

@@ -84,6 +84,8 @@ type Session struct {
 	writer  *codec.Writer
 	outMem  []byte
 
+	launcher    cuda.Launcher // nil where the GPU launches one by one
+	run         run
 	cmd         command // the one being carried out
 	entered     *context
 	enteredOK   bool // the driver's current context is that of entered
@@ -165,6 +167,10 @@ func New(cfg Config) (*Session, error) {
 	if s.outMem, err = mapMemory(codec.MaxPayload); err != nil {
 		return nil, err
 	}
+	if s.run, err = newRun(); err != nil {
+		return nil, err
+	}
+	s.launcher, _ = cfg.GPU.(cuda.Launcher)
 	s.writer = codec.NewWriter(s.outMem)
 	s.handles = &handles{table, s}
 	return s, nil
@@ -215,6 +221,7 @@ func (s *Session) Free() {
 	unmapMemory(s.in.mem)
 	unmapMemory(s.arena.mem)
 	unmapMemory(s.outMem)
+	s.run.free()
 	for _, i := range s.images {
 		i.Close()
 	}
@@ -290,6 +297,7 @@ func (s *Session) receive() (int, error) {
 
 // work carries out all commands that have arrived.
 func (s *Session) work() error {
+	defer s.launchAll()
 	for n := 1; ; n++ {
 		more, err := s.step()
 		if err != nil || s.bye {
@@ -301,9 +309,11 @@ func (s *Session) work() error {
 		if n%pollEvery == 0 && s.pending() {
 			s.poll()
 		}
-		if s.sinceOut++; s.sinceOut >= flushEvery && s.out.pending() > 0 {
-			if err := s.relieve(); err != nil {
-				return err
+		if s.sinceOut++; s.sinceOut >= flushEvery {
+			if s.sinceOut = 0; s.out.pending() > 0 {
+				if err := s.relieve(); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -311,7 +321,6 @@ func (s *Session) work() error {
 
 // relieve writes queued answers, and waits where a client that does not read has let too many pile up.
 func (s *Session) relieve() error {
-	s.sinceOut = 0
 	for {
 		done, err := s.out.flush()
 		if err != nil {

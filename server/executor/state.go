@@ -61,6 +61,7 @@ func (s *Session) enter(h uint64) cuda.CUresult {
 	if s.enteredOK && (s.entered == nil && h == 0 || s.entered != nil && s.entered.handle == h) {
 		return cuda.CUDA_SUCCESS
 	}
+	s.launchAll()
 	var ctx *context
 	var real cuda.CUcontext
 	if h != 0 {
@@ -180,6 +181,7 @@ func (s *Session) stream(h uint64) (*stream, cuda.CUresult) {
 	}
 	st.used = true
 	if st.seen != s.barrier.gen {
+		s.launchAll()
 		s.passBarrier(st)
 	}
 	return st, cuda.CUDA_SUCCESS

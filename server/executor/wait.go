@@ -26,6 +26,7 @@ func (s *Session) pending() bool {
 
 // poll looks at everything pending, once. It says whether something was completed.
 func (s *Session) poll() bool {
+	s.launchAll()
 	s.enterAny()
 	progress := false
 	ready := 0

@@ -69,7 +69,7 @@ const pageSlots = 1024
 // Table is one session's handles. It is not safe for concurrent use: the executor alone uses it.
 type Table struct {
 	client, server Region
-	pages          [2]map[uint64]*[pageSlots]entry
+	pages          [2][]*[pageSlots]entry // of the client's and of the server's region, made when first used
 	byReal         map[reality]uint64
 	children       map[uint64]map[uint64]struct{}
 	free           []uint64 // slots of the server region that were used before
@@ -88,8 +88,8 @@ func New(client, server Region) (*Table, error) {
 		return nil, fmt.Errorf("handle regions overlap: %w", ErrHandle)
 	}
 	t := &Table{client: client, server: server, byReal: map[reality]uint64{}, children: map[uint64]map[uint64]struct{}{}}
-	for i := range t.pages {
-		t.pages[i] = map[uint64]*[pageSlots]entry{}
+	for i, r := range []Region{client, server} {
+		t.pages[i] = make([]*[pageSlots]entry, (r.Slots+pageSlots-1)/pageSlots)
 	}
 	return t, nil
 }
@@ -302,9 +302,12 @@ func (t *Table) Len() int { return t.live }
 func (t *Table) Each(kind cuda.Kind, f func(client, real uint64)) {
 	for which, base := range []uint64{t.client.Base, t.server.Base} {
 		for number, page := range t.pages[which] {
-			for i, e := range page {
-				if e.kind == kind {
-					f(base+(number*pageSlots+uint64(i))*SlotBytes, e.real)
+			if page == nil {
+				continue
+			}
+			for i := range page {
+				if e := &page[i]; e.kind == kind {
+					f(base+uint64(number*pageSlots+i)*SlotBytes, e.real)
 				}
 			}
 		}

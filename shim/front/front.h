@@ -224,9 +224,11 @@ struct scuda_func {            /* data of a function's or kernel's slot */
   uint32_t hash;
   int32_t device;              /* that the attributes belong to */
   int32_t attr[16];            /* INT32_MIN: not known */
+  int32_t set[16];             /* what the program set last, INT32_MIN: nothing */
   uint32_t param_count, param_bytes;
   struct scuda_param *params;
-  uint64_t good_config;        /* hash of the last launch with attributes that the driver accepted */
+  uint64_t good[4];            /* hashes of launches that the driver accepted though it might not have */
+  uint32_t good_next;
   char *name;
 };
 static inline struct scuda_func *scuda_func(uint64_t handle) {

@@ -98,19 +98,34 @@ static int surely_valid(const struct scuda_func *f, int32_t attribute, int32_t v
   return 0;
 }
 
-/* What was set reads back as set; of the attributes that may move with it nothing is kept. */
-static void attribute_set(struct scuda_func *f, int32_t attribute, int32_t value, int32_t dev) {
+/* What was set reads back as set; of the attributes that may move with it nothing is kept. Libraries set the same values before every launch, which
+ * changes nothing. */
+static int attribute_set(struct scuda_func *f, int32_t attribute, int32_t value, int32_t dev) {
+  int known = f && (uint32_t)attribute < 16 && f->device == dev;
+  if (known && __atomic_exchange_n(&f->set[attribute], value, __ATOMIC_RELAXED) == value) return 0;
   scuda_occupancy_changed();
-  if (!f || (uint32_t)attribute >= 16 || f->device != dev) return;
+  if (!known) return 1;
+  memset(f->good, 0, sizeof f->good);
   __atomic_store_n(&f->attr[attribute], attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? value : INT32_MIN, __ATOMIC_RELAXED);
+  return 1;
 }
 
 int scuda_pre_cuFuncSetAttribute(uint64_t function, int32_t attribute, int32_t value, int32_t *r) {
   (void)r;
   return surely_valid(scuda_func(function), attribute, value, scuda_current_device()) ? 0 : 2;
 }
+/* The attributes of a kernel and of its functions are no longer known to be the same. */
+static void attribute_unknown(struct scuda_func *f, int32_t attribute) {
+  if ((uint32_t)attribute >= 16) return;
+  __atomic_store_n(&f->set[attribute], INT32_MIN, __ATOMIC_RELAXED);
+  __atomic_store_n(&f->attr[attribute], INT32_MIN, __ATOMIC_RELAXED);
+}
 void scuda_post_cuFuncSetAttribute(uint64_t function, int32_t attribute, int32_t value) {
-  attribute_set(scuda_func(function), attribute, value, scuda_current_device());
+  struct scuda_func *f = scuda_func(function), *kernel = f && f->context ? scuda_func(f->parent) : f;
+  if (f && !attribute_set(f, attribute, value, scuda_current_device())) return;
+  if (kernel && kernel != f) attribute_unknown(kernel, attribute);
+  for (struct scuda_func *g = kernel ? kernel->forms : NULL; g; g = g->next)
+    if (g != f) attribute_unknown(g, attribute);
 }
 
 int scuda_pre_cuKernelSetAttribute(int32_t attribute, int32_t value, uint64_t kernel, int32_t dev, int32_t *r) {
@@ -125,7 +140,9 @@ void scuda_post_cuKernelSetAttribute(int32_t attribute, int32_t value, uint64_t 
 }
 
 void scuda_post_cuFuncSetCacheConfig(uint64_t function, int32_t config) {
-  (void)function, (void)config;
+  (void)config;
+  struct scuda_func *f = scuda_func(function);
+  for (int i = 0; f && i < 16; i++) __atomic_store_n(&f->set[i], INT32_MIN, __ATOMIC_RELAXED);
   scuda_occupancy_changed();
 }
 

@@ -12,29 +12,86 @@ struct launch {
   uint32_t attr_count;
 };
 
-/* FNV-1a over what decides whether a launch with attributes is possible; one that went well is not asked about again. */
+/* How much of an attribute's value means something. The rest of the union is whatever lay on the program's stack. */
+static uint32_t value_bytes(uint32_t id) {
+  switch (id) {
+  case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return 32;
+  case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT: return 16;
+  case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+  case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+  case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT: return 12;
+  case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return 2;
+  case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+  case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+  case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+  case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+  case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+  case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+  case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return 4;
+  case CU_LAUNCH_ATTRIBUTE_IGNORE: return 0;
+  }
+  return 64;
+}
+
+/* Attributes as they travel: what means nothing is 0. */
+static void put_attributes(uint8_t *p, const struct launch *l) {
+  for (uint32_t i = 0; i < l->attr_count; i++, p += ATTRIBUTE_BYTES) {
+    const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
+    uint32_t id = scuda_field(a);
+    memset(p, 0, ATTRIBUTE_BYTES);
+    memcpy(p, &id, 4);
+    memcpy(p + 8, a + 8, value_bytes(id));
+  }
+}
+
+static uint64_t fnv(uint64_t h, const void *bytes, size_t n) {
+  for (const uint8_t *p = bytes; n; n--, p++) h = (h ^ *p) * 1099511628211u;
+  return h;
+}
+
+/* FNV-1a over what decides whether a launch that may be refused is possible. The grid decides where all of it has to run at once. */
 static uint64_t config_hash(const struct launch *l) {
-  uint64_t h = 14695981039346656037u;
-  const uint8_t *parts[] = {(const uint8_t *)l->block, (const uint8_t *)&l->shared, (const uint8_t *)&l->flags, l->attrs};
-  size_t sizes[] = {sizeof l->block, sizeof l->shared, sizeof l->flags, (size_t)l->attr_count * ATTRIBUTE_BYTES};
-  for (int i = 0; i < 4; i++)
-    for (size_t j = 0; j < sizes[i]; j++) h = (h ^ parts[i][j]) * 1099511628211u;
+  uint64_t h = fnv(14695981039346656037u, l->block, sizeof l->block);
+  h = fnv(h, &l->shared, sizeof l->shared);
+  h = fnv(h, &l->flags, sizeof l->flags);
+  int whole = l->flags & COOPERATIVE;
+  for (uint32_t i = 0; i < l->attr_count; i++) {
+    const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
+    uint32_t id = scuda_field(a);
+    h = fnv(fnv(h, &id, 4), a + 8, value_bytes(id));
+    whole |= id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  }
+  if (whole) h = fnv(h, l->grid, sizeof l->grid);
   return h | 1;
 }
 
-static int suspicious(const struct launch *l, const struct scuda_func *f, int32_t dev) {
+static int known_good(const struct scuda_func *f, uint64_t config) {
+  for (int i = 0; i < 4; i++)
+    if (__atomic_load_n(&f->good[i], __ATOMIC_RELAXED) == config) return 1;
+  return 0;
+}
+
+static void note_good(struct scuda_func *f, uint64_t config) {
+  uint32_t i = __atomic_fetch_add(&f->good_next, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&f->good[i % 4], config, __ATOMIC_RELAXED);
+}
+
+/* Surely an error. */
+static int impossible(const struct launch *l, int32_t dev) {
   const int32_t *a = scuda_gpus[dev].d.attributes;
   uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
-  int bad = !l->grid[0] || !l->grid[1] || !l->grid[2] || !threads || l->grid[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X] ||
-            l->grid[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y] || l->grid[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z] ||
-            l->block[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X] || l->block[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y] ||
-            l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] || threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
-  const int32_t *fa = f->attr;
-  if (fa[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] > 0) bad |= threads > (uint32_t)fa[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
-  if (fa[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] >= 0) bad |= l->shared > (uint32_t)fa[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-  else bad |= l->shared > 0;
-  bad |= l->flags & COOPERATIVE; /* the grid may be too large to run at once */
-  return bad;
+  return !l->grid[0] || !l->grid[1] || !l->grid[2] || !threads || l->grid[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X] ||
+         l->grid[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y] || l->grid[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z] ||
+         l->block[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X] || l->block[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y] ||
+         l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] || threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+}
+
+/* Perhaps an error: for the driver to say, once. */
+static int uncertain(const struct launch *l, const struct scuda_func *f) {
+  const int32_t *a = f->attr;
+  int32_t threads = a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], shared = a[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+  return l->attr_count || l->flags & COOPERATIVE || (threads > 0 && l->block[0] * l->block[1] * l->block[2] > (uint32_t)threads) ||
+         (shared >= 0 ? l->shared > (uint32_t)shared : l->shared > 0);
 }
 
 /* The packed parameters of the `extra` form. */
@@ -89,8 +146,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
 
   uint32_t how = ptds;
   uint64_t config = 0;
-  if (SCUDA_UNLIKELY(l->attr_count) && __atomic_load_n(&f->good_config, __ATOMIC_RELAXED) != (config = config_hash(l))) how |= SCUDA_ANSWER;
-  if (SCUDA_UNLIKELY(suspicious(l, f, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(impossible(l, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
+  else if (SCUDA_UNLIKELY(uncertain(l, f)) && !known_good(f, config = config_hash(l))) how |= SCUDA_ANSWER;
   if (buffer) use_pinned(buffer, bytes);
   else
     for (uint32_t i = 0; i < f->param_count; i++) use_pinned(params[i], f->params[i].size);
@@ -110,13 +167,13 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   m->attr_count = l->attr_count;
   m->param_bytes = bytes;
   uint8_t *p = c.payload + sizeof *m;
-  if (attr_bytes) memcpy(p, l->attrs, attr_bytes);
+  put_attributes(p, l);
   p += attr_bytes;
   if (buffer) memcpy(p, buffer, bytes);
   else scuda_params_pack(f, params, p);
   r = scuda_send(&c);
   if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds)) r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
-  if (config && !r) __atomic_store_n(&f->good_config, config, __ATOMIC_RELAXED);
+  if (config && how & SCUDA_ANSWER && !r) note_good(f, config);
   return r;
 }
 
@@ -160,14 +217,14 @@ int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void 
 /* ---- occupancy: pure functions of their arguments, so answers are kept ---- */
 
 struct occupancy { uint64_t func, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value; };
-static struct occupancy cache[256];
+static struct occupancy cache[1024];
 static scuda_lock_t cache_lock;
 static _Atomic uint64_t generation = 1; /* moves when a function's attributes change or a handle may come to name another function */
 void scuda_occupancy_changed(void) { atomic_fetch_add(&generation, 1); }
 
 static struct occupancy *entry_of(const struct occupancy *key) {
   uint64_t h = (key->func >> 6) * 31 + key->call * 7 + (uint64_t)(uint32_t)key->block * 13 + key->shared * 17 + key->flags;
-  return &cache[(h ^ h >> 8) % (sizeof cache / sizeof *cache)];
+  return &cache[(h ^ h >> 10) % (sizeof cache / sizeof *cache)];
 }
 
 static int lookup(const struct occupancy *key, uint64_t *value) {

@@ -27,6 +27,11 @@ CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *addres
   memset(map, 0xab, 128);
   return 0;
 }
+CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
+                        void **extra) {
+  int right = f == (void *)1 && gy == 3 && gz == 4 && bx == 5 && by == 6 && bz == 7 && shared == 8 && stream == (void *)9 && params == (void *)10 && !extra;
+  return right ? (CUresult)gx : 1;
+}
 static int capturing;
 CUresult cuStreamIsCapturing(void *stream, int *status) { *status = capturing; return 0; }
 static void (*kept)(void *);

@@ -218,6 +218,24 @@ static void launch_attributes(void) {
   attrs[0].value.clusterDim.x = 4;
   CK(cuLaunchKernelEx(&config, f, args, NULL));
   WANT(last(OP_LAUNCH)->flags, ANSWER);
+  attrs[0].value.clusterDim.x = 2;               /* what was possible still is */
+  memset((char *)&attrs[0] + 20, 0xa5, sizeof attrs[0] - 20);
+  memset((char *)&attrs[1] + 12, 0xa5, sizeof attrs[1] - 12); /* what a program leaves on its stack */
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  c = last(OP_LAUNCH);
+  WANT(c->flags, 0);
+  for (int i = 0; i < 2; i++)
+    for (size_t k = i ? 12 : 20; k < sizeof *attrs; k++)
+      if (c->payload[sizeof *l + (size_t)i * sizeof *attrs + k]) FAIL("byte %zu of attribute %d is not 0", k, i);
+  CK(cuLaunchCooperativeKernel(f, 2, 1, 1, 32, 1, 1, 0, 0, args));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);
+  CK(cuLaunchCooperativeKernel(f, 2, 1, 1, 32, 1, 1, 0, 0, args));
+  WANT(last(OP_LAUNCH)->flags, 0);
+  CK(cuLaunchCooperativeKernel(f, 3, 1, 1, 32, 1, 1, 0, 0, args));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);          /* such a grid has to run at once */
+  CK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50));
+  CK(cuLaunchCooperativeKernel(f, 2, 1, 1, 32, 1, 1, 0, 0, args));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);          /* an attribute may have made it impossible */
   config.numAttrs = 0;
   CK(cuLaunchKernelEx(&config, f, args, NULL));
   WANT(last(OP_LAUNCH)->flags, 0);
@@ -900,6 +918,9 @@ static void occupancy(void) {
   CK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50));
   CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 128, 0));
   WANT(sent(), n + 3);                           /* the answer may have changed */
+  CK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50));
+  CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 128, 0));
+  WANT(sent(), n + 4);                           /* it cannot have */
   CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1};
   CK(cuOccupancyMaxActiveClusters(&v, f, &config));
   WANT(v, 5);
