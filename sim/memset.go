@@ -72,8 +72,16 @@ func (g *GPU) fillSync(f *fill) cuda.CUresult {
 	if r := g.unsafeInCapture(); r != ok {
 		return r
 	}
+	// Like the driver's, it waits only for memory of the program itself.
+	if reg := g.mem.find(f.dst); !f.empty() && reg != nil && reg.kind.host() {
+		if r := g.implicitInCapture(c.legacy); r != ok {
+			return r
+		}
+		g.wait([]*task{g.push(c.legacy, func(context.Context) error { return g.runFill(f) })})
+		return c.failed()
+	}
 	_, r = g.submit(c.legacy, g.fillOp(f))
-	return r // like the driver's, it does not wait
+	return r
 }
 
 func (g *GPU) fillAsync(f *fill, hs cuda.CUstream) cuda.CUresult {

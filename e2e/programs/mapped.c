@@ -52,6 +52,22 @@ int main(int argc, char **argv) {
   CK(cuStreamSynchronize(s));
   for (int i = 0; i < N - 1; i++) CHECK(d[i] == (i < N / 2 ? 7.f - i : (float)-i), "not asked for: [%d] = %g", i, d[i]);
   CHECK(d[N - 1] == 99, "written by the program meanwhile: %g", d[N - 1]);
+  // Sets and copies take pinned memory for the device's: in the order of the stream, and done on return when they are not asynchronous.
+  CUdeviceptr e, again = (CUdeviceptr)(uintptr_t)c;
+  CK(cuMemAlloc(&e, N * sizeof(float)));
+  CK(cuMemsetD32Async(dd, 0x40000000, N, s)); // 2.0
+  run(dd, db, dd, N, s);
+  CK(cuMemcpyDtoDAsync(e, dd, N * sizeof(float), s));
+  CK(cuMemsetD8Async(dd, 0, 4, s));
+  CK(cuStreamSynchronize(s));
+  CHECK(d[0] == 0 && d[1] == 9 && d[N - 1] == 9, "set and added: %g %g %g", d[0], d[1], d[N - 1]);
+  CK(cuMemcpyDtoD(again, e, N * sizeof(float)));
+  CHECK(c[0] == 9 && c[N - 1] == 9, "copied from the device: %g %g", c[0], c[N - 1]);
+  CK(cuMemsetD16(again, 0x4000, 2));
+  CHECK(c[0] == 2.00390625f && c[1] == 9, "set at once: %g %g", c[0], c[1]);
+  CK(cuMemsetD2D32(again, 16, 0, 1, 3));
+  CHECK(c[0] == 0 && c[1] == 9 && c[4] == 0 && c[8] == 0 && c[12] == 9, "columns: %g %g %g %g %g", c[0], c[1], c[4], c[8], c[12]);
+  CK(cuMemFree(e));
   CK(cuMemFreeHost(a));
   CK(cuMemFreeHost(b));
   CK(cuMemFreeHost(c));

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import struct
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -157,22 +158,24 @@ def traced(l, a, got):
     return None
 
 
-def run(path, context, arena):
-    begin = time.monotonic()
+def run(path, module, first):
+    """Runs the launches of one module from the first on; returns the place after the last, and how many differed, were refused or failed."""
+    context = start()
+    arena = Arena(256 << 20)
     with gzip.open(path, "rt") as f:
         bundle = json.load(f)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        modules = list(pool.map(lambda text: load(context, text), bundle["modules"]))
-    loaded = time.monotonic()
-    bad = refused = 0
-    for i, m in enumerate(modules):
-        if isinstance(m, CudaError):
-            print(f"{path}: module {i}: {m}")
-    for l in bundle["launches"]:
-        if isinstance(modules[l["module"]], CudaError):
-            refused += 1
-            continue
-        results = launch(bundle, modules, l, arena)
+    launches = [l for l in bundle["launches"] if l["module"] == module]
+    loaded = load(context, bundle["modules"][module])
+    if isinstance(loaded, CudaError):
+        print(f"{path}: module {module}: {loaded}")
+        return len(launches), 0, len(launches), 0
+    bad = 0
+    for place, l in enumerate(launches[first:], first):
+        try:
+            results = launch(bundle, {module: loaded}, l, arena)
+        except CudaError as e:  # the context is lost, and perhaps the process
+            print(f"FAILED {e}")
+            return place + 1, bad, 0, 1
         found = []
         for i, (a, got) in enumerate(zip(l["args"], results)):
             if not a.get("want"):
@@ -183,17 +186,48 @@ def run(path, context, arena):
         if found:
             bad += 1
             print(f"DIFFERENT {l['name']}: " + "; ".join(found))
-    n = len(bundle["launches"])
-    print(f"{path}: {n} launches, {bad} different, {refused} refused; loading {loaded - begin:.1f} s, running {time.monotonic() - loaded:.1f} s")
-    return bad + refused
+    return len(launches), bad, 0, 0
+
+
+def whole(path, module, launches):
+    """Runs a module's launches in as many processes as it takes: a launch that fails ends its own, and a compiler that crashes too."""
+    done, total, text = 0, [0, 0, 0], []
+    while done < launches:
+        child = subprocess.run([sys.executable, __file__, "--part", path, str(module), str(done)], stdout=subprocess.PIPE, text=True)
+        *lines, answer = child.stdout.splitlines() or [""]
+        if child.returncode:
+            text.append(f"{path}: module {module}: the process for its launches from {done} on ended with {child.returncode}; {child.stdout}")
+            return text, [total[0], total[1] + launches - done, total[2]]
+        text += lines
+        done, *counts = json.loads(answer)
+        total = [a + b for a, b in zip(total, counts)]
+    return text, total
+
+
+def compare(path):
+    begin = time.monotonic()
+    with gzip.open(path, "rt") as f:
+        bundle = json.load(f)
+    launches = [0] * len(bundle["modules"])
+    for l in bundle["launches"]:
+        launches[l["module"]] += 1
+    total = [0, 0, 0]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for text, counts in pool.map(lambda m: whole(path, m, launches[m]), range(len(launches))):
+            if text:
+                print("\n".join(text), flush=True)
+            total = [a + b for a, b in zip(total, counts)]
+    print(f"{path}: {sum(launches)} launches, {total[0]} different, {total[1]} refused, {total[2]} failed; {time.monotonic() - begin:.1f} s", flush=True)
+    return sum(total)
 
 
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    context = start()
-    arena = Arena(256 << 20)
-    sys.exit(1 if sum(run(p, context, arena) for p in sys.argv[1:]) else 0)
+    if sys.argv[1] == "--part":
+        print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))), flush=True)
+        os._exit(0)
+    sys.exit(1 if sum([compare(p) for p in sys.argv[1:]]) else 0)
 
 
 if __name__ == "__main__":

@@ -77,42 +77,67 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 
 #define ANSWER_UNLESS(ok) ((void)r, (ok) ? 0 : 2)
 
+/* Pinned memory is an operand like any other: what the GPU works on is its twin, as in a launch. */
+static int pinned(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
+
+static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
+  if (!pinned(p)) return CUDA_SUCCESS;
+  scuda_use_pinned(p);
+  return scuda_mapped_upload(stream, ptds);
+}
+
+/* What set memory of the program itself is done when it returns. */
+static int32_t settled(int32_t r, uint32_t ptds) {
+  if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, ptds);
+  if (!r) scuda_mapped_download();
+  return r;
+}
+
 #define SET(name, type, width)                                                                                        \
+  static int set_##name(uint64_t p, uint64_t n) { return p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width); } \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
-    (void)value, (void)ptds;                                                                                          \
-    return ANSWER_UNLESS(p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width));                 \
+    if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, n));                                                           \
+    if (!(*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
+    return 1;                                                                                                         \
   }                                                                                                                   \
   int scuda_pre_cuMemset##name##Async(uint64_t p, type value, uint64_t n, uint64_t stream, uint32_t ptds, int32_t *r) { \
-    (void)stream;                                                                                                     \
-    return scuda_pre_cuMemset##name##_v2(p, value, n, ptds, r);                                                       \
+    (void)value;                                                                                                      \
+    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, n));                                       \
   }
 SET(D8, uint8_t, 1)
 SET(D16, uint16_t, 2)
 SET(D32, uint32_t, 4)
 
 #define SET_2D(name, type, size)                                                                                                  \
+  static int set_##name(uint64_t p, uint64_t pitch, uint64_t width, uint64_t height) {                                            \
+    return p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX &&            \
+           width * size <= pitch && scuda_on_device(p, pitch * height);                                                           \
+  }                                                                                                                               \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
-    (void)value, (void)ptds;                                                                                                      \
-    return ANSWER_UNLESS(p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX && \
-                         width * size <= pitch && scuda_on_device(p, pitch * height));                                            \
+    if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                    \
+    if (!(*r = bring(p, SCUDA_LEGACY_STREAM, ptds)))                                                                              \
+      *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                    \
+    return 1;                                                                                                                     \
   }                                                                                                                               \
   int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
                                       uint32_t ptds, int32_t *r) {                                                                \
-    (void)stream;                                                                                                                 \
-    return scuda_pre_cuMemset##name##_v2(p, pitch, value, width, height, ptds, r);                                                \
+    (void)value;                                                                                                                  \
+    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, pitch, width, height));                                \
   }
 SET_2D(D2D8, uint8_t, 1)
 SET_2D(D2D16, uint16_t, 2)
 SET_2D(D2D32, uint32_t, 4)
 
-int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds, int32_t *r) {
-  (void)ptds;
+int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+  if ((*r = bring(dst, stream, ptds)) || (*r = bring(src, stream, ptds))) return 1;
   return ANSWER_UNLESS(scuda_on_device(dst, bytes) && scuda_on_device(src, bytes));
 }
 
-int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
-  (void)stream;
-  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
+int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds, int32_t *r) {
+  int how = scuda_pre_cuMemcpyDtoDAsync_v2(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, r);
+  if (how == 1 || !pinned(dst)) return how;
+  *r = settled(scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, ptds | SCUDA_ANSWER), ptds);
+  return 1;
 }
 
 int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds, int32_t *r) {

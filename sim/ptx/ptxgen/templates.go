@@ -19,7 +19,7 @@ var templates = map[byte][]string{
 		"set.<eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan><|.ftz>.u32.f32 $, F, F;", "set.<lt|geu>.s32.f64 $, E, E;",
 		"cvt.<s32|u32>.<s8|u8|s16|u16> $, H;", "cvt.sat.<s8|u8|s16|u16>.<s32|u32> $, R;", "cvt.sat.<s32|u32>.<s64|u64> $, L;", "cvt.u32.u64 $, L;",
 		"cvt.<rni|rzi|rmi|rpi><|.ftz>.<s32|u32>.f32 $, F;", "cvt.<rni|rzi|rmi|rpi>.<s32|u32>.f64 $, E;", "mov.b32 $, {HH, HH};", "mov.b32 $, F;",
-		"add.<u16x2|s16x2> $, R, R;", "<min|max>.<u16x2|s16x2> $, R, R;", "cvt.pack.sat.<u16|s16>.s32 $, R, R;", "cvt.pack.sat.<u8|s8>.s32.b32 $, R, R, R;",
+		"add.<u16x2|s16x2> $, RR, RR;", "<min|max>.<u16x2|s16x2> $, RR, RR;", "cvt.pack.sat.<u16|s16>.s32 $, R, R;", "cvt.pack.sat.<u8|s8>.s32.b32 $, R, R, R;",
 		"cvt.<rn|rz><|.relu>.<f16x2|bf16x2>.f32 $, F, F;", "<add|sub|mul>.f16x2 $, RR, RR;", "fma.rn<|.relu>.<f16x2|bf16x2> $, RR, RR, RR;", "<min|max><|.NaN>.f16x2 $, RR, RR;",
 		"or.b32 T, R, 1; <div|rem>.u32 $, R, T;", "and.b32 T, R, 0x7fffffff; or.b32 T, T, 1; <div|rem>.s32 $, R, T;",
 		"add.cc.<u32|s32> T, R, R; addc.<u32|s32> $, R, R;", "sub.cc.u32 T, R, R; subc.u32 $, R, R;", "mad.lo.cc.u32 T, R, R, R; madc.hi.u32 $, R, R, R;",
@@ -86,12 +86,12 @@ var partial = map[byte][]string{
 // private are accesses to memory that only one thread uses; shared ones have one operation a word, in any order the same.
 var private = map[byte][]string{
 	'r': {
-		"atom.global.<add|min|max|exch|inc|dec>.u32 $, [%own], R;", "atom.global.<min|max>.s32 $, [%own], R;", "atom.global.<and|or|xor|exch>.b32 $, [%own], R;", "atom.global.cas.b32 $, [%own], R, R;",
+		"atom.global.<add|min|max|inc|dec>.u32 $, [%own], R;", "atom.global.<min|max>.s32 $, [%own], R;", "atom.global.<and|or|xor|exch>.b32 $, [%own], R;", "atom.global.cas.b32 $, [%own], R, R;",
 		"st.shared.b32 [%mine2], RR; atom.shared.<add|max|inc|dec>.u32 $, [%mine2], R;", "st.local.b32 [%loc], RR; ld.local.<u8|s8|u16|s16|b32> $, [%loc];",
 		"st.local.v2.b16 [%loc+8], {HH, HH}; ld.local.b32 $, [%loc+8];", "ld.local.<u8|s8> $, [%loc+<0|1|2|3|9|10>];",
 		"st.global.b32 [%own+4], RR; ld.global.<u8|s8|u16|s16|b32> $, [%own+4];", "ld.global.v2.b32 {T, $}, [%own];",
 	},
-	'd': {"atom.global.<add|min|max|exch>.u64 $, [%own+8], L;", "atom.global.<min|max>.s64 $, [%own+8], L;", "atom.global.<and|or|xor>.b64 $, [%own+8], L;", "atom.global.cas.b64 $, [%own+8], L, L;"},
+	'd': {"atom.global.<add|min|max>.u64 $, [%own+8], L;", "atom.global.<min|max>.s64 $, [%own+8], L;", "atom.global.<and|or|xor|exch>.b64 $, [%own+8], L;", "atom.global.cas.b64 $, [%own+8], L, L;"},
 }
 
 var sharedWords = []string{
