@@ -511,7 +511,7 @@ func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
 	if d.retained == 0 {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT
 	}
-	if d.retained--; d.retained == 0 {
+	if d.retained--; d.retained == 0 && d.primary.live {
 		g.destroy(d.primary)
 	}
 	return ok
@@ -530,8 +530,7 @@ func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
 	if d.primary.live {
 		g.destroy(d.primary)
 	}
-	d.retained = 0
-	return ok
+	return ok // the references stay
 }
 
 func (g *GPU) CuDevicePrimaryCtxSetFlags_v2(dev cuda.CUdevice, flags uint32) cuda.CUresult {

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -87,15 +89,37 @@ func (g *GPU) memOps(hs cuda.CUstream, ops ...memOp) cuda.CUresult {
 			return r
 		}
 	}
-	_, r = g.submit(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params: ops, run: func(ctx context.Context) error {
+	_, r = g.submit(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params: &batch{ctx: s.ctx.handle, records: recordsOf(ops), ops: ops}, run: g.runMemOps(ops)})
+	return r
+}
+
+func (g *GPU) runMemOps(ops []memOp) func(context.Context) error {
+	return func(ctx context.Context) error {
 		for i := range ops {
 			if err := ops[i].run(ctx, g); err != nil {
 				return err
 			}
 		}
 		return nil
-	}})
-	return r
+	}
+}
+
+// recordsOf gives operations the form in which a captured node's parameters are read.
+func recordsOf(ops []memOp) []cuda.CUstreamBatchMemOpParams {
+	records := make([]cuda.CUstreamBatchMemOpParams, len(ops))
+	for i, o := range ops {
+		kind := cuda.CU_STREAM_MEM_OP_WAIT_VALUE_32
+		switch {
+		case o.write && o.bytes == 4:
+			kind = cuda.CU_STREAM_MEM_OP_WRITE_VALUE_32
+		case o.write:
+			kind = cuda.CU_STREAM_MEM_OP_WRITE_VALUE_64
+		case o.bytes == 8:
+			kind = cuda.CU_STREAM_MEM_OP_WAIT_VALUE_64
+		}
+		records[i] = cuda.CUstreamBatchMemOpParams{uint64(kind), o.addr, o.value, uint64(o.flags)}
+	}
+	return records
 }
 
 func (g *GPU) CuStreamWaitValue32_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32, flags uint32) cuda.CUresult {
@@ -115,12 +139,22 @@ func (g *GPU) CuStreamWriteValue64_v2(s cuda.CUstream, addr cuda.CUdeviceptr, va
 }
 
 func (g *GPU) CuStreamBatchMemOp_v2(s cuda.CUstream, count uint32, array *cuda.CUstreamBatchMemOpParams, flags uint32) cuda.CUresult {
-	if flags != 0 || count > 256 || count > 0 && array == nil {
+	if flags != 0 || count > maxBatch || count > 0 && array == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	ops, r := memOpsOf(sliceOf(array, uint64(count)))
+	if r != ok {
+		return r
+	}
+	return g.memOps(s, ops...)
+}
+
+const maxBatch = 256
+
+// memOpsOf reads a batch. A record is {operation, address, value, flags, alias}, 8 bytes each.
+func memOpsOf(records []cuda.CUstreamBatchMemOpParams) ([]memOp, cuda.CUresult) {
 	var ops []memOp
-	for _, p := range sliceOf(array, uint64(count)) {
-		// A record is {operation, address, value, flags, alias}, 8 bytes each.
+	for _, p := range records {
 		o := memOp{addr: p[1], value: p[2], flags: uint32(p[3]), bytes: 8}
 		switch cuda.CUstreamBatchMemOpType(uint32(p[0])) {
 		case cuda.CU_STREAM_MEM_OP_WAIT_VALUE_32:
@@ -133,9 +167,68 @@ func (g *GPU) CuStreamBatchMemOp_v2(s cuda.CUstream, count uint32, array *cuda.C
 		case cuda.CU_STREAM_MEM_OP_BARRIER:
 			continue // every operation here is one
 		default:
-			return cuda.CUDA_ERROR_NOT_SUPPORTED
+			return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
 		}
 		ops = append(ops, o)
 	}
-	return g.memOps(s, ops...)
+	return ops, ok
+}
+
+// batch is what a graph's node with memory operations was made with.
+type batch struct {
+	ctx     cuda.CUcontext
+	records []cuda.CUstreamBatchMemOpParams
+	ops     []memOp
+}
+
+// batchOp makes a batch node's operation. An executable graph's node keeps the size of its batch; see CuGraphExecBatchMemOpNodeSetParams.
+func (g *GPU) batchOp(p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) func() (op, cuda.CUresult) {
+	return func() (op, cuda.CUresult) {
+		if p == nil || p.Flags != 0 || p.Ctx == 0 || p.Count > maxBatch || p.Count > 0 && p.ParamArray == 0 {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		if _, r := g.graphContext(p.Ctx); r != ok {
+			return op{}, r
+		}
+		b := &batch{ctx: p.Ctx}
+		if p.Count > 0 {
+			b.records = slices.Clone(sliceOf((*cuda.CUstreamBatchMemOpParams)(at(uint64(p.ParamArray))), uint64(p.Count)))
+		}
+		var r cuda.CUresult
+		if b.ops, r = memOpsOf(b.records); r != ok {
+			return op{}, r
+		}
+		for i := range b.ops {
+			if r := b.ops[i].check(g); r != ok {
+				return op{}, r
+			}
+		}
+		return op{kind: cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params: b, run: g.runMemOps(b.ops)}, ok
+	}
+}
+
+func (g *GPU) CuGraphAddBatchMemOpNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+	return g.add(ph, h, deps, n, g.batchOp(p))
+}
+
+func (g *GPU) CuGraphBatchMemOpNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, g.batchOp(p))
+}
+
+func (g *GPU) CuGraphExecBatchMemOpNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, func() (op, cuda.CUresult) {
+		o, r := g.batchOp(p)()
+		if n, found := lookup[*node](g, h); r == ok && found {
+			if old, was := n.op.params.(*batch); was && len(old.records) != int(p.Count) {
+				return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+			}
+		}
+		return o, r
+	})
+}
+
+func (g *GPU) CuGraphBatchMemOpNodeGetParams(h cuda.CUgraphNode, out *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+	return params(g, h, out == nil, func(b *batch) {
+		*out = cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS{Ctx: b.ctx, Count: uint32(len(b.records)), ParamArray: uintptr(unsafe.Pointer(unsafe.SliceData(b.records)))}
+	})
 }

@@ -235,6 +235,8 @@ func (g *GPU) generalOp(p *cuda.CUgraphNodeParams) func() (op, cuda.CUresult) {
 		return g.memsetOp((*cuda.CUDA_MEMSET_NODE_PARAMS)(unsafe.Pointer(m)), m.Ctx)
 	case cuda.CU_GRAPH_NODE_TYPE_HOST:
 		return g.hostNodeOp(member[cuda.CUDA_HOST_NODE_PARAMS](p))
+	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		return g.batchOp(member[cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS](p))
 	case cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD:
 		return g.eventOp(member[cuda.CUDA_EVENT_RECORD_NODE_PARAMS](p).Event, g.recordOp)
 	case cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT:
@@ -273,7 +275,7 @@ var nodeNames = map[cuda.CUgraphNodeType]string{
 	cuda.CU_GRAPH_NODE_TYPE_HOST: "HOST", cuda.CU_GRAPH_NODE_TYPE_GRAPH: "GRAPH", cuda.CU_GRAPH_NODE_TYPE_EMPTY: "EMPTY",
 	cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT: "EVENT_WAIT", cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD: "EVENT_RECORD",
 	cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC: "MEM_ALLOC", cuda.CU_GRAPH_NODE_TYPE_MEM_FREE: "MEM_FREE",
-	cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL: "CONDITIONAL",
+	cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL: "CONDITIONAL", cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: "MEM_OP",
 }
 
 // CuGraphDebugDotPrint writes a graph in the language of Graphviz; the flags ask for details that nodes here do not show.

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245"
+const Digest = "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -125,6 +125,7 @@ const (
 	OpCuFuncSetCacheConfig                                 uint16 = 132
 	OpCuFuncSetSharedMemConfig                             uint16 = 133
 	OpCuFuncSetSharedSize                                  uint16 = 134
+	OpCuGraphAddBatchMemOpNode                             uint16 = 154
 	OpCuGraphAddChildGraphNode                             uint16 = 155
 	OpCuGraphAddDependencies                               uint16 = 156
 	OpCuGraphAddDependencies_v2                            uint16 = 157
@@ -140,6 +141,8 @@ const (
 	OpCuGraphAddMemsetNode                                 uint16 = 169
 	OpCuGraphAddNode                                       uint16 = 170
 	OpCuGraphAddNode_v2                                    uint16 = 171
+	OpCuGraphBatchMemOpNodeGetParams                       uint16 = 172
+	OpCuGraphBatchMemOpNodeSetParams                       uint16 = 173
 	OpCuGraphChildGraphNodeGetGraph                        uint16 = 174
 	OpCuGraphClone                                         uint16 = 175
 	OpCuGraphConditionalHandleCreate                       uint16 = 176
@@ -151,6 +154,7 @@ const (
 	OpCuGraphEventRecordNodeSetEvent                       uint16 = 182
 	OpCuGraphEventWaitNodeGetEvent                         uint16 = 183
 	OpCuGraphEventWaitNodeSetEvent                         uint16 = 184
+	OpCuGraphExecBatchMemOpNodeSetParams                   uint16 = 185
 	OpCuGraphExecChildGraphNodeSetParams                   uint16 = 186
 	OpCuGraphExecDestroy                                   uint16 = 187
 	OpCuGraphExecEventRecordNodeSetEvent                   uint16 = 188
@@ -508,6 +512,7 @@ var opNames = [...]string{
 	OpCuFuncSetCacheConfig:                        "cuFuncSetCacheConfig",
 	OpCuFuncSetSharedMemConfig:                    "cuFuncSetSharedMemConfig",
 	OpCuFuncSetSharedSize:                         "cuFuncSetSharedSize",
+	OpCuGraphAddBatchMemOpNode:                    "cuGraphAddBatchMemOpNode",
 	OpCuGraphAddChildGraphNode:                    "cuGraphAddChildGraphNode",
 	OpCuGraphAddDependencies:                      "cuGraphAddDependencies",
 	OpCuGraphAddDependencies_v2:                   "cuGraphAddDependencies_v2",
@@ -523,6 +528,8 @@ var opNames = [...]string{
 	OpCuGraphAddMemsetNode:                        "cuGraphAddMemsetNode",
 	OpCuGraphAddNode:                              "cuGraphAddNode",
 	OpCuGraphAddNode_v2:                           "cuGraphAddNode_v2",
+	OpCuGraphBatchMemOpNodeGetParams:              "cuGraphBatchMemOpNodeGetParams",
+	OpCuGraphBatchMemOpNodeSetParams:              "cuGraphBatchMemOpNodeSetParams",
 	OpCuGraphChildGraphNodeGetGraph:               "cuGraphChildGraphNodeGetGraph",
 	OpCuGraphClone:                                "cuGraphClone",
 	OpCuGraphConditionalHandleCreate:              "cuGraphConditionalHandleCreate",
@@ -534,6 +541,7 @@ var opNames = [...]string{
 	OpCuGraphEventRecordNodeSetEvent:              "cuGraphEventRecordNodeSetEvent",
 	OpCuGraphEventWaitNodeGetEvent:                "cuGraphEventWaitNodeGetEvent",
 	OpCuGraphEventWaitNodeSetEvent:                "cuGraphEventWaitNodeSetEvent",
+	OpCuGraphExecBatchMemOpNodeSetParams:          "cuGraphExecBatchMemOpNodeSetParams",
 	OpCuGraphExecChildGraphNodeSetParams:          "cuGraphExecChildGraphNodeSetParams",
 	OpCuGraphExecDestroy:                          "cuGraphExecDestroy",
 	OpCuGraphExecEventRecordNodeSetEvent:          "cuGraphExecEventRecordNodeSetEvent",

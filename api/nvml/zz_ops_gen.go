@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245"
+const Digest = "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc"
 
 // Kind is the type of a handle.
 type Kind uint8

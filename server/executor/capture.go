@@ -69,9 +69,6 @@ func (s *Session) captureMode(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.Mode > uint32(cuda.CU_STREAM_CAPTURE_MODE_RELAXED) {
-		return cuda.CUDA_ERROR_INVALID_VALUE, nil
-	}
 	s.thread().mode = cuda.CUstreamCaptureMode(p.Mode)
 	return cuda.CUDA_SUCCESS, nil
 }

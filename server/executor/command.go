@@ -175,6 +175,7 @@ func (s *Session) execute(c *command) error {
 
 // general carries out an operation by the generated dispatch.
 func (s *Session) general(c *command) (cuda.CUresult, error) {
+	s.pooled = s.pooled || c.Op == cuda.OpCuMemAllocAsync || c.Op == cuda.OpCuMemAllocFromPoolAsync
 	s.reader.Reset(c.payload)
 	s.writer.Reset()
 	perThread := c.Flags&transport.FlagPTDS != 0

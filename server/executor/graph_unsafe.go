@@ -151,6 +151,17 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 		if len(n.tail) > 0 {
 			a.AccessDescs = uintptr(pointerTo(n.tail))
 		}
+		s.pooled = true
+	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		b := member[cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS_v2](n.params)
+		if uint64(len(n.tail)) != uint64(b.Count)*uint64(unsafe.Sizeof(cuda.CUstreamBatchMemOpParams{})) {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		b.ParamArray = 0
+		if len(n.tail) > 0 {
+			b.ParamArray = uintptr(pointerTo(n.tail))
+		}
+		return swap(s, cuda.KindContext, &b.Ctx)
 	case cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		k := member[cuda.CUDA_CONDITIONAL_NODE_PARAMS](n.params)
 		k.PhGraph_out = 0
@@ -266,10 +277,17 @@ func (s *Session) addNode(n *node, out *cuda.CUgraphNode) cuda.CUresult {
 		return s.gpu.CuGraphAddHostNode(out, n.graph, n.deps, n.count, member[cuda.CUDA_HOST_NODE_PARAMS](n.params))
 	case cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		return s.gpu.CuGraphAddMemAllocNode(out, n.graph, n.deps, n.count, member[cuda.CUDA_MEM_ALLOC_NODE_PARAMS](n.params))
+	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		return s.gpu.CuGraphAddBatchMemOpNode(out, n.graph, n.deps, n.count, batchOf(n.params))
 	case cuda.CU_GRAPH_NODE_TYPE_GRAPH:
 		return s.gpu.CuGraphAddChildGraphNode(out, n.graph, n.deps, n.count, member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph)
 	}
 	return s.gpu.CuGraphAddNode(out, n.graph, n.deps, n.count, n.params)
+}
+
+// batchOf: both versions of these parameters are laid out alike.
+func batchOf(p *cuda.CUgraphNodeParams) *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS {
+	return member[cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS](p)
 }
 
 func (s *Session) changeNode(n *node) cuda.CUresult {
@@ -283,6 +301,10 @@ func (s *Session) changeNode(n *node) cuda.CUresult {
 		return s.gpu.CuGraphHostNodeSetParams(n.self, member[cuda.CUDA_HOST_NODE_PARAMS](n.params))
 	case !general && t == cuda.CU_GRAPH_NODE_TYPE_HOST:
 		return s.gpu.CuGraphExecHostNodeSetParams(n.exec, n.self, member[cuda.CUDA_HOST_NODE_PARAMS](n.params))
+	case !general && t == cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP && inGraph:
+		return s.gpu.CuGraphBatchMemOpNodeSetParams(n.self, batchOf(n.params))
+	case !general && t == cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		return s.gpu.CuGraphExecBatchMemOpNodeSetParams(n.exec, n.self, batchOf(n.params))
 	case inGraph:
 		return s.gpu.CuGraphNodeSetParams(n.self, n.params)
 	}
@@ -318,6 +340,13 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 			tail = driverBytes(a.AccessDescs, int(size))
 		}
 		a.AccessDescs = 0
+	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		b := batchOf(params)
+		r = s.gpu.CuGraphBatchMemOpNodeGetParams(self, b)
+		if size := uint64(b.Count) * uint64(unsafe.Sizeof(cuda.CUstreamBatchMemOpParams{})); r == cuda.CUDA_SUCCESS && size <= codec.MaxPayload/4 {
+			tail = driverBytes(b.ParamArray, int(size))
+		}
+		b.ParamArray, b.Ctx = 0, cuda.CUcontext(s.clientHandle(cuda.KindContext, uint64(b.Ctx)))
 	}
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil

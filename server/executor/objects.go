@@ -34,8 +34,12 @@ func (s *Session) primaryContext(c *command) (cuda.CUresult, error) {
 	case primaryRetain:
 		return s.retainPrimary(k, dev, p.Context)
 	case primaryRelease:
+		r := cuda.CUDA_SUCCESS
 		s.leavePrimary(k)
-		return s.releasePrimary(k, dev), nil
+		for ; k.retained > 0 && r == cuda.CUDA_SUCCESS; k.retained-- {
+			r = s.gpu.CuDevicePrimaryCtxRelease_v2(dev)
+		}
+		return r, nil
 	case primaryReset:
 		s.leavePrimary(k)
 		return s.gpu.CuDevicePrimaryCtxReset_v2(dev), nil
@@ -58,21 +62,6 @@ func (s *Session) retainPrimary(k *primary, dev cuda.CUdevice, h uint64) (cuda.C
 	}
 	k.handle = h
 	return r, s.addContext(h, *ctx)
-}
-
-// releasePrimary gives up all references of this process. A reset may have taken some of them.
-func (s *Session) releasePrimary(k *primary, dev cuda.CUdevice) cuda.CUresult {
-	flags, active := alloc[uint32](&s.arena), alloc[int32](&s.arena)
-	for ; k.retained > 0; k.retained-- {
-		if r := s.gpu.CuDevicePrimaryCtxGetState(dev, flags, active); r != cuda.CUDA_SUCCESS || *active == 0 {
-			k.retained = 0
-			return r
-		}
-		if r := s.gpu.CuDevicePrimaryCtxRelease_v2(dev); r != cuda.CUDA_SUCCESS {
-			return r
-		}
-	}
-	return cuda.CUDA_SUCCESS
 }
 
 // leavePrimary forgets what the session has in a primary context that is about to end.

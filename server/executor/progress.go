@@ -155,7 +155,7 @@ func (s *Session) look(st *stream, w *watch) bool {
 		return false
 	}
 	if r == cuda.CUDA_SUCCESS {
-		s.printEvent(w.event)
+		s.settleEvent(w.event)
 	}
 	if w.own {
 		st.ctx.events = append(st.ctx.events, w.event)

@@ -28,6 +28,7 @@ var pointerSizes = map[cuda.CUpointer_attribute]uint32{
 	cuda.CU_POINTER_ATTRIBUTE_MAPPING_SIZE:               8,
 	cuda.CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:          8,
 	cuda.CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:            8,
+	cuda.CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:   4,
 }
 
 // pointerKinds are the attributes that are handles.

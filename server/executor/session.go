@@ -97,6 +97,7 @@ type Session struct {
 	scanned     map[uint64]*scan // by module and library
 	links       map[uint64]*link
 	suspects    []*scan // images of kernels that were launched and may have printed
+	pooled      bool    // memory pools are in use
 	threads     map[uint32]*thread
 	captures    map[cuda.CUstream]capture
 	barrier     barrier

@@ -10,7 +10,8 @@ import (
 
 // What kernels print is kept by the driver until a call that waits, which then writes it to the worker's standard output. The executor does
 // not wait in the driver but polls, so after a wait it makes the driver's waiting call, which by then returns at once, and sends what that
-// printed to the client before the answer. It does so only once a kernel of a module that uses printf was launched.
+// printed to the client before the answer. It does so only once a kernel of a module that uses printf was launched, or memory pools
+// are in use: the driver gives their free memory back in waiting calls as well.
 
 // Text is what the driver printed in the worker: [stdio.Capture].
 type Text interface {
@@ -107,16 +108,27 @@ func (s *Session) mayPrint() bool {
 	return false
 }
 
-// printEvent lets the driver write what was printed before an event that has fired.
-func (s *Session) printEvent(e cuda.CUevent) {
-	if s.mayPrint() {
+// settles says whether the driver has something to do in its waiting calls.
+func (s *Session) settles() bool { return s.pooled || s.mayPrint() }
+
+// settleEvent lets the driver do it for what lies before an event that has fired.
+func (s *Session) settleEvent(e cuda.CUevent) {
+	if s.settles() {
 		s.gpu.CuEventSynchronize(e)
 	}
 }
 
-// printIdle lets the driver write everything where the whole context is idle.
-func (s *Session) printIdle(ctx *context) {
-	if ctx == nil || !s.mayPrint() || len(s.captures) > 0 {
+// settleStream does for a stream that is idle.
+func (s *Session) settleStream(st *stream) {
+	if s.pooled && len(s.captures) == 0 {
+		s.gpu.CuStreamSynchronize(st.real)
+	}
+	s.settleIdle(st.ctx)
+}
+
+// settleIdle does for everything where the whole context is idle.
+func (s *Session) settleIdle(ctx *context) {
+	if ctx == nil || !s.settles() || len(s.captures) > 0 {
 		return
 	}
 	s.within(ctx, func() cuda.CUresult {

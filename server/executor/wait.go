@@ -75,7 +75,7 @@ func (s *Session) over(w *wait) bool {
 		if r != cuda.CUDA_SUCCESS && w.result == cuda.CUDA_SUCCESS {
 			w.result = r
 		}
-		s.printEvent(e.event)
+		s.settleEvent(e.event)
 		if e.ctx != nil {
 			e.ctx.events = append(e.ctx.events, e.event)
 		}
@@ -85,7 +85,7 @@ func (s *Session) over(w *wait) bool {
 }
 
 func (s *Session) answerWait(w *wait) {
-	s.printIdle(w.ctx)
+	s.settleIdle(w.ctx)
 	s.reply(w.thread, w.seq, s.withAsyncError(w.result), nil)
 }
 
@@ -150,7 +150,7 @@ func (s *Session) waitStream(c *command, st *stream) cuda.CUresult {
 	r := s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS {
 		st.used = st.legacy
-		s.printIdle(st.ctx)
+		s.settleStream(st)
 		return r
 	}
 	if r != cuda.CUDA_ERROR_NOT_READY {
@@ -229,7 +229,7 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 			ctx.events = append(ctx.events, e.event)
 		}
 		if r == cuda.CUDA_SUCCESS {
-			s.printIdle(ctx)
+			s.settleIdle(ctx)
 		}
 		return r
 	}
@@ -255,7 +255,7 @@ func (s *Session) eventSynchronize(c *command) (cuda.CUresult, error) {
 		w.events = append(w.events, pendingEvent{event: e})
 		return cuda.CUDA_SUCCESS, nil
 	}
-	s.printEvent(e)
+	s.settleEvent(e)
 	return r, nil
 }
 

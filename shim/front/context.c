@@ -97,7 +97,7 @@ int32_t scuda_hand_cuCtxGetApiVersion(uint64_t ctx, uint32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
   if (r) return r;
-  if ((s->flags & SCUDA_CTX_PRIMARY) && !*scuda_retained(s)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!scuda_context_usable((uint64_t)(uintptr_t)s)) return CUDA_ERROR_INVALID_CONTEXT;
   *version = scuda_gpus[s->device].d.ctx_api_version;
   return CUDA_SUCCESS;
 }
@@ -215,11 +215,14 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&primary_lock);
   struct scuda_slot *s = primary_slot(dev);
-  if (!*scuda_retained(s)) {
+  if (!(s->flags & SCUDA_CTX_ACTIVE)) {
     uint32_t flags = s->flags & 0xffff;
     if (flags) r = primary(dev, PRIMARY_FLAGS, flags);
     if (!r) r = primary(dev, PRIMARY_RETAIN, flags);
-    if (!r) begin_life(s);
+    if (!r) {
+      begin_life(s);
+      s->flags |= SCUDA_CTX_ACTIVE;
+    }
   }
   if (!r) {
     ++*scuda_retained(s);
@@ -234,7 +237,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   struct scuda_slot *s = primary_slot(dev);
   scuda_storage_context_dies(scuda_gpus[dev].primary);
   scuda_lock(&primary_lock);
-  *scuda_retained(s) = 0;
+  s->flags &= ~(uint32_t)SCUDA_CTX_ACTIVE;
   *scuda_limits_changed(s) = 0;
   s->id = 0;
   int32_t r = primary(dev, verb, 0);
@@ -247,17 +250,19 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
 int32_t scuda_hand_cuDevicePrimaryCtxRelease_v2(int32_t dev) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
   scuda_lock(&primary_lock);
-  uint64_t *count = scuda_retained(primary_slot(dev)), before = *count;
-  if (before > 1) --*count;
+  struct scuda_slot *s = primary_slot(dev);
+  uint64_t before = *scuda_retained(s);
+  if (before) --*scuda_retained(s);
+  int ends = before == 1 && s->flags & SCUDA_CTX_ACTIVE;
   scuda_unlock(&primary_lock);
   if (!before) return CUDA_ERROR_INVALID_CONTEXT;
-  return before == 1 ? primary_ends(dev, PRIMARY_RELEASE) : CUDA_SUCCESS;
+  return ends ? primary_ends(dev, PRIMARY_RELEASE) : CUDA_SUCCESS;
 }
 int32_t scuda_hand_cuDevicePrimaryCtxRelease(int32_t dev) { return scuda_hand_cuDevicePrimaryCtxRelease_v2(dev); }
 
 int32_t scuda_hand_cuDevicePrimaryCtxReset_v2(int32_t dev) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  return *scuda_retained(primary_slot(dev)) ? primary_ends(dev, PRIMARY_RESET) : CUDA_SUCCESS;
+  return primary_slot(dev)->flags & SCUDA_CTX_ACTIVE ? primary_ends(dev, PRIMARY_RESET) : CUDA_SUCCESS;
 }
 int32_t scuda_hand_cuDevicePrimaryCtxReset(int32_t dev) { return scuda_hand_cuDevicePrimaryCtxReset_v2(dev); }
 
@@ -267,7 +272,7 @@ int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&primary_lock);
   struct scuda_slot *s = primary_slot(dev);
-  if (*scuda_retained(s)) r = primary(dev, PRIMARY_FLAGS, flags);
+  if (s->flags & SCUDA_CTX_ACTIVE) r = primary(dev, PRIMARY_FLAGS, flags);
   if (!r) s->flags = (s->flags & ~0xffffu) | flags;
   scuda_unlock(&primary_lock);
   return r;
@@ -278,14 +283,14 @@ int32_t scuda_hand_cuDevicePrimaryCtxGetState(int32_t dev, uint32_t *flags, int3
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
   struct scuda_slot *s = primary_slot(dev);
   if (flags) *flags = s->flags & 0xffff;
-  if (active) *active = *scuda_retained(s) != 0;
+  if (active) *active = (s->flags & SCUDA_CTX_ACTIVE) != 0;
   return CUDA_SUCCESS;
 }
 
 /* ---- the mode of stream capture ---- */
 
 int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode) {
-  if (!mode || (uint32_t)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  if (!mode) return CUDA_ERROR_INVALID_VALUE; /* a value that is no mode is taken, as by the driver */
   struct scuda_thread *t = scuda_thread();
   int32_t before = (int32_t)t->capture_mode;
   if (before != *mode) {

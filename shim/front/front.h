@@ -170,14 +170,18 @@ int scuda_event_is_elsewhere(uint64_t event);
 void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
 
 /* ---- contexts (context.c) ---- */
-enum { SCUDA_CTX_PRIMARY = 1 << 16, SCUDA_CTX_DEAD = 1 << 17 };  /* flags of a context slot above the CUctx_flags */
+enum {                         /* flags of a context slot above the CUctx_flags */
+  SCUDA_CTX_PRIMARY = 1 << 16,
+  SCUDA_CTX_DEAD = 1 << 17,
+  SCUDA_CTX_ACTIVE = 1 << 18   /* of a primary one: it is there. A reset ends it, though its references stay. */
+};
 static inline uint64_t *scuda_retained(struct scuda_slot *s) { return &s->word[0]; }   /* of a primary context */
 static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; } /* bit n: CUlimit n was set */
 int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
 int32_t scuda_current_device(void);  /* of the current context, else 0 */
 static inline int scuda_context_usable(uint64_t ctx) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
-  return s && !(s->flags & SCUDA_CTX_DEAD) && (!(s->flags & SCUDA_CTX_PRIMARY) || *scuda_retained(s));
+  return s && !(s->flags & SCUDA_CTX_DEAD) && (s->flags & (SCUDA_CTX_PRIMARY | SCUDA_CTX_ACTIVE)) != SCUDA_CTX_PRIMARY;
 }
 /* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the same handle. What a library
  * has in a context (addresses of variables, functions) is that life's. 0: it cannot be used. */

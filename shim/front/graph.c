@@ -506,6 +506,42 @@ int32_t scuda_hand_cuGraphMemAllocNodeGetParams(uint64_t node, void *out) {
   return r;
 }
 
+/* ---- batches of memory operations ---- */
+
+struct batch { uint64_t ctx; uint32_t count, pad; void *ops; uint32_t flags, pad2; };  /* CUDA_BATCH_MEM_OP_NODE_PARAMS */
+enum { BATCH_MAX = 512, OPERATION_BYTES = 48 };                                        /* CUstreamBatchMemOpParams */
+
+static int32_t batch_node(struct target t, const struct batch *b) {
+  int32_t r = check(&t);
+  if (r) return r;
+  if (!b || (b->count && !b->ops) || b->count > BATCH_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if ((r = is(b->ctx, KIND_CUcontext))) return r;
+  struct params p = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+  struct batch w = *b;
+  w.ops = NULL;
+  memcpy(p.u, &w, sizeof w);
+  struct wire_graph_node_made made;
+  return send(&t, &p, 0, 0, b->ops, b->count * OPERATION_BYTES, &made, sizeof made);
+}
+int32_t scuda_hand_cuGraphAddBatchMemOpNode(ADD_PARAMS, const void *p) { return batch_node(ADDING(cuGraphAddBatchMemOpNode), p); }
+int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t node, const void *p) { return batch_node(SETTING(cuGraphBatchMemOpNodeSetParams), p); }
+int32_t scuda_hand_cuGraphExecBatchMemOpNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
+  return batch_node(SETTING_EXEC(cuGraphExecBatchMemOpNodeSetParams), p);
+}
+int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t node, void *out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  struct got reply;
+  int32_t r = get(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &reply, I_cuGraphBatchMemOpNodeGetParams);
+  if (r) return r;
+  struct batch b;
+  memcpy(&b, union_of(&reply), sizeof b);
+  if (reply.head.tail_bytes != (uint64_t)b.count * OPERATION_BYTES) return scuda_bad_reply("cuGraphBatchMemOpNodeGetParams");
+  if (!(b.ops = lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+  memcpy(b.ops, reply.tail, reply.head.tail_bytes);
+  memcpy(out, &b, sizeof b);
+  return r;
+}
+
 /* ---- conditional nodes ---- */
 
 struct conditional { uint64_t handle; int32_t type; uint32_t size; uint64_t *graphs; uint64_t ctx; };  /* CUDA_CONDITIONAL_NODE_PARAMS */
@@ -558,6 +594,8 @@ static int32_t general(struct target t, struct params *p) {
     return host_node(t, (const struct host *)p->u);
   case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     return alloc_node(t, (struct alloc *)p->u);
+  case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+    return batch_node(t, (const struct batch *)p->u);
   case CU_GRAPH_NODE_TYPE_CONDITIONAL:
     return conditional(&t, (struct conditional *)p->u);
   case CU_GRAPH_NODE_TYPE_MEMCPY:
@@ -581,7 +619,7 @@ static int32_t general(struct target t, struct params *p) {
   case CU_GRAPH_NODE_TYPE_MEM_FREE:
     break;
   default:
-    return scuda_unsupported(t.i, "nodes with external semaphores or batches of memory operations");
+    return scuda_unsupported(t.i, "nodes with external semaphores");
   }
   return send_simple(&t, p);
 }

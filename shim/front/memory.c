@@ -320,12 +320,29 @@ static uint32_t attribute_size(int32_t attribute) {
 }
 
 static int32_t store(void *to, int32_t attribute, uint64_t value) {
-  int is_bool = attribute == CU_POINTER_ATTRIBUTE_MAPPED ||
-                attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE || attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
-                attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
-  if (is_bool) *(uint8_t *)to = (uint8_t)value; /* a C++ bool in the driver's interface */
-  else memcpy(to, &value, attribute_size(attribute));
+  memcpy(to, &value, attribute_size(attribute)); /* truth values take 4 bytes */
   return CUDA_SUCCESS;
+}
+
+/* What only the client knows of pinned memory; ids are numbers that no allocation on the GPU has. */
+static int pinned_attribute(const struct scuda_range *r, int32_t attribute, uint64_t *value) {
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), base = r->start & ~(page - 1);
+  switch (attribute) {
+  case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    *value = 1ull << 63 | r->start;
+    return 1;
+  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    *value = base;
+    return 1;
+  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    *value = (r->start + r->bytes - base + page - 1) & ~(page - 1);
+    return 1;
+  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    *value = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+    return 1;
+  }
+  return attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS; /* all else is 0 */
 }
 
 /* Answers from the tables: 1 when it did. `alone`: the one attribute was asked for by itself, which for a device pointer of pinned memory is a
@@ -350,11 +367,8 @@ static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, i
     if (*result) return 1;
     break;
   case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-    if (device) {
-      *result = CUDA_ERROR_INVALID_VALUE;
-      return 1;
-    }
-    value = p;
+    if (device) *result = CUDA_ERROR_INVALID_VALUE; /* the driver stores a 0 all the same */
+    else value = p;
     break;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     break;
@@ -374,8 +388,8 @@ static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, i
     break;
   default:
     if (device) return 0;
-    *result = CUDA_ERROR_NOT_SUPPORTED; /* the server does not know the program's memory */
-    return 1;
+    if (!pinned_attribute(&r, attribute, &value)) *result = CUDA_ERROR_NOT_SUPPORTED;
+    if (*result) return 1;
   }
   store(to, attribute, value);
   return 1;
@@ -443,12 +457,13 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
   int ordinary = !known && is_own_memory(p);
   for (uint32_t i = 0; i < count; i++) {
     uint32_t size = attribute_size(attributes[i]);
-    if (!size || !data[i]) return CUDA_ERROR_INVALID_VALUE;
-    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary memory. */
-    memset(data[i], 0, size == 4 && attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[i] != CU_POINTER_ATTRIBUTE_IS_MANAGED && attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
-                               attributes[i] != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && attributes[i] != CU_POINTER_ATTRIBUTE_ACCESS_FLAGS ? 1 : size);
+    if (!size || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
+    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary memory, whose range it leaves alone. */
+    if (ordinary && (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)) continue;
+    memset(data[i], 0, size);
     if (ordinary) {
       if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
+      if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) memcpy(data[i], &p, 8);
       continue;
     }
     if (local_attribute(data[i], attributes[i], p, 0, &r)) continue;

@@ -135,9 +135,10 @@ static void remove_entry(struct entry *e) {
 /* The context meant: 0 and -1 are the current one. Gives 0 for none, which is CUDA_ERROR_INVALID_CONTEXT. */
 static uint64_t storage_context(uint64_t ctx) { return ctx == 0 || ctx == UINT64_MAX ? scuda_thread()->current : ctx; }
 
-static int unretained(uint64_t ctx) {
+/* A primary context that is not there: by its handle it has storage all the same once it was, but not as the current one. */
+static int absent(uint64_t ctx, int current) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
-  return s && (s->flags & SCUDA_CTX_PRIMARY) && !*scuda_retained(s);
+  return s && (s->flags & (SCUDA_CTX_PRIMARY | SCUDA_CTX_ACTIVE)) == SCUDA_CTX_PRIMARY && (current || !s->data);
 }
 
 static int dead(uint64_t ctx) {
@@ -147,13 +148,14 @@ static int dead(uint64_t ctx) {
 
 int32_t scuda_storage_get(void **value, uint64_t ctx, const void *key) {
   struct scuda_thread *t = scuda_thread();
+  uint64_t given = ctx;
   if (!(ctx = storage_context(ctx))) return CUDA_ERROR_INVALID_CONTEXT;
   uint64_t generation = atomic_load_explicit(&storage_generation, memory_order_acquire);
   if (SCUDA_LIKELY(t->storage_generation == generation && t->storage_ctx == ctx && t->storage_key == key)) {
     *value = t->storage_value;
     return CUDA_SUCCESS;
   }
-  if (unretained(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (absent(ctx, ctx != given)) return CUDA_ERROR_INVALID_CONTEXT;
   scuda_lock(&storage_lock);
   struct entry *e = find_entry(ctx, key);
   if (e) {
@@ -167,8 +169,9 @@ int32_t scuda_storage_get(void **value, uint64_t ctx, const void *key) {
 }
 
 int32_t scuda_storage_put(uint64_t ctx, const void *key, void *value, scuda_storage_dtor dtor) {
+  uint64_t given = ctx;
   if (!(ctx = storage_context(ctx))) return CUDA_ERROR_INVALID_CONTEXT;
-  if (unretained(ctx) || dead(ctx)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (absent(ctx, ctx != given) || dead(ctx)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&storage_lock);
   if (find_entry(ctx, key)) r = CUDA_ERROR_INVALID_HANDLE;

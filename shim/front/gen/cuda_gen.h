@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245"
+#define SCUDA_DIGEST "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -816,6 +816,7 @@ enum {
   OP_cuFuncSetCacheConfig = 132,
   OP_cuFuncSetSharedMemConfig = 133,
   OP_cuFuncSetSharedSize = 134,
+  OP_cuGraphAddBatchMemOpNode = 154,
   OP_cuGraphAddChildGraphNode = 155,
   OP_cuGraphAddDependencies = 156,
   OP_cuGraphAddDependencies_v2 = 157,
@@ -831,6 +832,8 @@ enum {
   OP_cuGraphAddMemsetNode = 169,
   OP_cuGraphAddNode = 170,
   OP_cuGraphAddNode_v2 = 171,
+  OP_cuGraphBatchMemOpNodeGetParams = 172,
+  OP_cuGraphBatchMemOpNodeSetParams = 173,
   OP_cuGraphChildGraphNodeGetGraph = 174,
   OP_cuGraphClone = 175,
   OP_cuGraphConditionalHandleCreate = 176,
@@ -842,6 +845,7 @@ enum {
   OP_cuGraphEventRecordNodeSetEvent = 182,
   OP_cuGraphEventWaitNodeGetEvent = 183,
   OP_cuGraphEventWaitNodeSetEvent = 184,
+  OP_cuGraphExecBatchMemOpNodeSetParams = 185,
   OP_cuGraphExecChildGraphNodeSetParams = 186,
   OP_cuGraphExecDestroy = 187,
   OP_cuGraphExecEventRecordNodeSetEvent = 188,
@@ -2082,6 +2086,7 @@ int32_t scuda_hand_cuGetErrorString(int32_t error, void **pStr);
 int32_t scuda_hand_cuGetExportTable(void **ppExportTable, const void *pExportTableId);
 int32_t scuda_hand_cuGetProcAddress(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags);
 int32_t scuda_hand_cuGetProcAddress_v2(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags, int32_t *symbolStatus);
+int32_t scuda_hand_cuGraphAddBatchMemOpNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams);
 void scuda_post_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph);
 void scuda_post_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies);
 void scuda_post_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event);
@@ -2095,8 +2100,11 @@ int32_t scuda_hand_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, 
 void scuda_post_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx);
 int32_t scuda_hand_cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams);
 int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams);
+int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t hNode, void *nodeParams_out);
+int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t hNode, const void *nodeParams);
 int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags);
 int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event, int32_t *r);
+int32_t scuda_hand_cuGraphExecBatchMemOpNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
 int scuda_pre_cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event, int32_t *r);
 int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);
 int32_t scuda_hand_cuGraphExecKernelNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);

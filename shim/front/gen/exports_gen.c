@@ -1166,12 +1166,7 @@ SCUDA_EXPORT int32_t cuGetProcAddress_v2(const char *symbol, void **pfn, int32_t
 
 SCUDA_EXPORT int32_t cuGraphAddBatchMemOpNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddBatchMemOpNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  (void)phGraphNode;
-  (void)hGraph;
-  (void)dependencies;
-  (void)numDependencies;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphAddBatchMemOpNode);
+  return scuda_hand_cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph) {
@@ -1293,16 +1288,12 @@ SCUDA_EXPORT int32_t cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, c
 
 SCUDA_EXPORT int32_t cuGraphBatchMemOpNodeGetParams(uint64_t hNode, void *nodeParams_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams_out))scuda_divert(I_cuGraphBatchMemOpNodeGetParams))(hNode, nodeParams_out);
-  (void)hNode;
-  (void)nodeParams_out;
-  return scuda_missing(I_cuGraphBatchMemOpNodeGetParams);
+  return scuda_hand_cuGraphBatchMemOpNodeGetParams(hNode, nodeParams_out);
 }
 
 SCUDA_EXPORT int32_t cuGraphBatchMemOpNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphBatchMemOpNodeSetParams))(hNode, nodeParams);
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphBatchMemOpNodeSetParams);
+  return scuda_hand_cuGraphBatchMemOpNodeSetParams(hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGraph) {
@@ -1384,10 +1375,7 @@ SCUDA_EXPORT int32_t cuGraphEventWaitNodeSetEvent(uint64_t hNode, uint64_t event
 
 SCUDA_EXPORT int32_t cuGraphExecBatchMemOpNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecBatchMemOpNodeSetParams))(hGraphExec, hNode, nodeParams);
-  (void)hGraphExec;
-  (void)hNode;
-  (void)nodeParams;
-  return scuda_missing(I_cuGraphExecBatchMemOpNodeSetParams);
+  return scuda_hand_cuGraphExecBatchMemOpNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecChildGraphNodeSetParams(uint64_t hGraphExec, uint64_t hNode, uint64_t childGraph) {

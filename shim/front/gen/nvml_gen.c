@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "a4390d0c9fb007c33f911de7aee2143f59e45d30c2a884d575092ee4d6d71245";
+const char nvml_digest[] = "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
