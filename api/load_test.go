@@ -50,7 +50,7 @@ func TestClasses(t *testing.T) {
 	for _, lib := range []*Library{s.CUDA, s.NVML} {
 		ops := map[uint16]string{}
 		for _, fn := range lib.Funcs {
-			absent := fn.Class == Missing || fn.Class == Unsupported
+			absent := fn.Class == Missing || fn.Class == Unsupported || fn.Class == Refused
 			if absent && fn.Reason == "" {
 				t.Errorf("%s is %v without a reason", fn.Name, fn.Class)
 			}

@@ -10,6 +10,7 @@ type Class int
 const (
 	Missing     Class = iota // not there yet: answers NOT_SUPPORTED, logged once by name
 	Unsupported              // will not be there; Reason says why
+	Refused                  // the driver answers nothing but an error, and so does the client; Reason says why
 	Local                    // answered by the client, hand-written in C, never on the wire
 	Async                    // encoded and forwarded, not answered
 	Sync                     // encoded, forwarded, answered
@@ -73,7 +74,8 @@ type Func struct {
 	Class       Class
 	Params      []Param
 	Ret         string // C return type
-	Reason      string // for Unsupported
+	Reason      string // for Unsupported and Refused
+	Answer      string // for Refused: the name of the result
 	PTSZ        bool   // a _ptsz or _ptds form
 	NoProto     bool   // exported without a known prototype: a stub that answers NOT_SUPPORTED
 	Data        bool   // an exported object, not a function

@@ -13,6 +13,7 @@ type row struct {
 	line   int
 	class  Class
 	reason string
+	answer string // of a refused function
 	params map[string]paramRow
 	flags  []string
 }
@@ -42,7 +43,7 @@ type semantics struct {
 	plainUsed map[string]bool
 }
 
-var classNames = map[string]Class{"missing": Missing, "unsupported": Unsupported, "local": Local, "async": Async, "sync": Sync, "hand": Hand}
+var classNames = map[string]Class{"missing": Missing, "unsupported": Unsupported, "refused": Refused, "local": Local, "async": Async, "sync": Sync, "hand": Hand}
 
 // String is the class as it is written in a .semantics file.
 func (c Class) String() string {
@@ -126,7 +127,13 @@ func (s *semantics) parseLine(line int, f []string) error {
 	}
 	r := row{line: line, class: class, params: map[string]paramRow{}}
 	rest := f[2:]
-	if class == Missing || class == Unsupported {
+	if class == Refused {
+		if len(rest) != 1 {
+			return fmt.Errorf("want: NAME refused:KEY RESULT")
+		}
+		r.answer, rest = rest[0], nil
+	}
+	if class == Missing || class == Unsupported || class == Refused {
 		r.reason = strings.Join(rest, " ")
 		if key != "" {
 			if r.reason = s.reasons[key]; r.reason == "" {
@@ -170,7 +177,10 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		if !ok {
 			return &InputError{s.file, fn.Name, "has no row"}
 		}
-		fn.Class, fn.Reason = r.class, r.reason
+		fn.Class, fn.Reason, fn.Answer = r.class, r.reason, r.answer
+		if _, ok := lib.Enums["cudaError_enum"][r.answer]; fn.Class == Refused && !ok {
+			return &InputError{s.file, fn.Name, "answers " + r.answer + ", which is no CUresult"}
+		}
 		if err := b.function(fn, r); err != nil {
 			return &InputError{s.file, fn.Name, err.Error()}
 		}

@@ -45,6 +45,7 @@ type cudaContext struct {
 	limits     map[cuda.CUlimit]uint64
 	cache      cuda.CUfunc_cache
 	sharedCfg  cuda.CUsharedconfig
+	attached   int // uses beyond the first, of one that is not primary
 
 	live      bool
 	legacy    *stream

@@ -134,6 +134,38 @@ func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, b
 	return g.launch(s, f, l, params, nil)
 }
 
+// CuLaunchCooperativeKernelMultiDevice launches the kernels one by one. The streams are not ordered against each other, and a grid that
+// waits for another GPU's is refused by the interpreter.
+func (g *GPU) CuLaunchCooperativeKernelMultiDevice(list *cuda.CUDA_LAUNCH_PARAMS, n, flags uint32) cuda.CUresult {
+	const known = 3 // CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_…_SYNC, macros in C
+	if list == nil || n == 0 || flags&^known != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	devices := map[*device]bool{}
+	for _, p := range sliceOf(list, uint64(n)) {
+		if p.HStream == 0 || p.HStream == cuda.StreamLegacy || p.HStream == cuda.StreamPerThread {
+			return cuda.CUDA_ERROR_INVALID_HANDLE
+		}
+		s, r := g.enterStream(p.HStream)
+		if r != ok {
+			return r
+		}
+		g.mu.Unlock()
+		if devices[s.ctx.dev] {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		devices[s.ctx.dev] = true
+	}
+	for _, p := range sliceOf(list, uint64(n)) {
+		r := g.CuLaunchCooperativeKernel(p.Function, p.GridDimX, p.GridDimY, p.GridDimZ, p.BlockDimX, p.BlockDimY, p.BlockDimZ, p.SharedMemBytes,
+			p.HStream, at(uint64(p.KernelParams)))
+		if r != ok {
+			return r
+		}
+	}
+	return ok
+}
+
 func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, params, extra unsafe.Pointer) cuda.CUresult {
 	if config == nil || config.NumAttrs > 0 && config.Attrs == 0 || config.NumAttrs > 64 {
 		return cuda.CUDA_ERROR_INVALID_VALUE

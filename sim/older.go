@@ -53,3 +53,38 @@ func (g *GPU) CuStreamWriteValue64(s cuda.CUstream, addr cuda.CUdeviceptr, value
 func (g *GPU) CuStreamBatchMemOp(s cuda.CUstream, count uint32, array *cuda.CUstreamBatchMemOpParams, flags uint32) cuda.CUresult {
 	return g.CuStreamBatchMemOp_v2(s, count, array, flags)
 }
+
+// CuCtxAttach counts a use of the current context; primary contexts count none.
+func (g *GPU) CuCtxAttach(pctx *cuda.CUcontext, flags uint32) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if pctx == nil || flags != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	c.attached++
+	*pctx = c.handle
+	return ok
+}
+
+// CuCtxDetach ends a context with its last use.
+func (g *GPU) CuCtxDetach(h cuda.CUcontext) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	switch {
+	case c.handle != h:
+		r = cuda.CUDA_ERROR_INVALID_CONTEXT
+	case c.primary:
+	case c.attached > 0:
+		c.attached--
+	default:
+		g.mu.Unlock()
+		return g.CuCtxDestroy_v2(h)
+	}
+	g.mu.Unlock()
+	return r
+}

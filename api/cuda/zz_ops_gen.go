@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc"
+const Digest = "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -70,6 +70,7 @@ const (
 	OpCuCtxCreate_v4                                       uint16 = 27
 	OpCuCtxDestroy                                         uint16 = 28
 	OpCuCtxDestroy_v2                                      uint16 = 29
+	OpCuCtxDetach                                          uint16 = 30
 	OpCuCtxDisablePeerAccess                               uint16 = 31
 	OpCuCtxEnablePeerAccess                                uint16 = 32
 	OpCuCtxGetCacheConfig                                  uint16 = 35
@@ -219,6 +220,7 @@ const (
 	OpCuKernelSetCacheConfig                               uint16 = 280
 	OpCuLaunch                                             uint16 = 281
 	OpCuLaunchCooperativeKernel                            uint16 = 282
+	OpCuLaunchCooperativeKernelMultiDevice                 uint16 = 283
 	OpCuLaunchGrid                                         uint16 = 284
 	OpCuLaunchGridAsync                                    uint16 = 285
 	OpCuLaunchHostFunc                                     uint16 = 286
@@ -351,6 +353,7 @@ const (
 	OpCuOccupancyMaxPotentialBlockSizeWithFlags            uint16 = 470
 	OpCuOccupancyMaxPotentialClusterSize                   uint16 = 471
 	OpCuParamSetSize                                       uint16 = 472
+	OpCuParamSetTexRef                                     uint16 = 473
 	OpCuParamSetf                                          uint16 = 474
 	OpCuParamSeti                                          uint16 = 475
 	OpCuParamSetv                                          uint16 = 476
@@ -457,6 +460,7 @@ var opNames = [...]string{
 	OpCuCtxCreate_v4:                              "cuCtxCreate_v4",
 	OpCuCtxDestroy:                                "cuCtxDestroy",
 	OpCuCtxDestroy_v2:                             "cuCtxDestroy_v2",
+	OpCuCtxDetach:                                 "cuCtxDetach",
 	OpCuCtxDisablePeerAccess:                      "cuCtxDisablePeerAccess",
 	OpCuCtxEnablePeerAccess:                       "cuCtxEnablePeerAccess",
 	OpCuCtxGetCacheConfig:                         "cuCtxGetCacheConfig",
@@ -606,6 +610,7 @@ var opNames = [...]string{
 	OpCuKernelSetCacheConfig:                      "cuKernelSetCacheConfig",
 	OpCuLaunch:                                    "cuLaunch",
 	OpCuLaunchCooperativeKernel:                   "cuLaunchCooperativeKernel",
+	OpCuLaunchCooperativeKernelMultiDevice:        "cuLaunchCooperativeKernelMultiDevice",
 	OpCuLaunchGrid:                                "cuLaunchGrid",
 	OpCuLaunchGridAsync:                           "cuLaunchGridAsync",
 	OpCuLaunchHostFunc:                            "cuLaunchHostFunc",
@@ -738,6 +743,7 @@ var opNames = [...]string{
 	OpCuOccupancyMaxPotentialBlockSizeWithFlags:            "cuOccupancyMaxPotentialBlockSizeWithFlags",
 	OpCuOccupancyMaxPotentialClusterSize:                   "cuOccupancyMaxPotentialClusterSize",
 	OpCuParamSetSize:                                       "cuParamSetSize",
+	OpCuParamSetTexRef:                                     "cuParamSetTexRef",
 	OpCuParamSetf:                                          "cuParamSetf",
 	OpCuParamSeti:                                          "cuParamSeti",
 	OpCuParamSetv:                                          "cuParamSetv",

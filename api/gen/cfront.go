@@ -310,12 +310,15 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		}
 	}
 	switch class := base.Class; {
-	case class == api.Missing, base.NoProto && class != api.Unsupported:
+	case class == api.Missing, base.NoProto && class != api.Unsupported && class != api.Refused:
 		unused()
 		b.f("  return scuda_missing(I_%s);\n", f.Name)
 	case class == api.Unsupported:
 		unused()
 		b.f("  return scuda_unsupported(I_%s, %q);\n", f.Name, base.Reason)
+	case class == api.Refused:
+		unused()
+		b.f("  return %s; /* %s */\n", base.Answer, base.Reason)
 	case class == api.Local, class == api.Hand:
 		b.f("  return scuda_hand_%s(%s);\n", base.Name, join(args, form))
 	default:

@@ -13,7 +13,8 @@ var groups = []struct {
 	title string
 	has   func(*api.Func) bool
 }{
-	{"works", func(f *api.Func) bool { return f.Class != api.Missing && f.Class != api.Unsupported }},
+	{"works", func(f *api.Func) bool { return f.Class > api.Refused }},
+	{"refused, as by the driver", func(f *api.Func) bool { return f.Class == api.Refused }},
 	{"not there yet", func(f *api.Func) bool { return f.Class == api.Missing }},
 	{"not supported", func(f *api.Func) bool { return f.Class == api.Unsupported }},
 }
@@ -30,6 +31,7 @@ func emitCompat(spec *api.Spec, out *Output) error {
 		{"async", "sent to the server, returns at once; an error comes with a later call, as launch errors do"},
 		{"sync", "sent to the server, which answers"},
 		{"hand", "written by hand in the client's library: may be answered there, sent in another form, or both"},
+		{"refused", "answers the error that the driver gives to every call of it"},
 		{"missing, unsupported", "answers `CUDA_ERROR_NOT_SUPPORTED` (801) or `NVML_ERROR_NOT_SUPPORTED` (3), logged once by name"},
 		{"sync, *denied*", "changes a setting of the server's GPUs: `NVML_ERROR_NO_PERMISSION` (4) unless the server runs with `--allow-nvml-set`"},
 	} {
@@ -40,7 +42,7 @@ func emitCompat(spec *api.Spec, out *Output) error {
 	for _, g := range groups {
 		b.f(" %s |", g.title)
 	}
-	b.f("\n|---|---|---|---|---|\n")
+	b.f("\n|---|---|---|---|---|---|\n")
 	for _, lib := range libs {
 		b.f("| `%s` | %d |", lib.Soname, len(lib.Funcs))
 		for _, g := range groups {
@@ -83,7 +85,11 @@ func compatLibrary(b *buffer, lib *api.Library) {
 		byReason := map[string][]string{}
 		for _, fn := range lib.Funcs {
 			if g.has(fn) && !fn.PTSZ {
-				byReason[fn.Reason] = append(byReason[fn.Reason], "`"+fn.Name+"`")
+				why := fn.Reason
+				if fn.Answer != "" {
+					why += " (`" + fn.Answer + "`)"
+				}
+				byReason[why] = append(byReason[why], "`"+fn.Name+"`")
 			}
 		}
 		var reasons []string

@@ -41,6 +41,7 @@ const (
 	OpShareExport       uint16 = 0xf022
 	OpShareImport       uint16 = 0xf023
 	OpShareEnd          uint16 = 0xf024
+	OpLaunchSeveral     uint16 = 0xf025
 )
 
 var opNames = map[uint16]string{
@@ -81,6 +82,7 @@ var opNames = map[uint16]string{
 	OpShareExport:       "share_export",
 	OpShareImport:       "share_import",
 	OpShareEnd:          "share_end",
+	OpLaunchSeveral:     "launch_several",
 }
 
 // Launch is the payload of OpLaunch.
@@ -643,3 +645,13 @@ type ShareEnd struct {
 
 // SizeShareEnd is the size of ShareEnd in bytes.
 const SizeShareEnd = 64
+
+// LaunchSeveral is the payload of OpLaunchSeveral.
+// then for each its launch (whose flags and attr_count are 0), then its param_bytes bytes, padded to 8
+type LaunchSeveral struct {
+	Count uint32
+	Flags uint32
+}
+
+// SizeLaunchSeveral is the size of LaunchSeveral in bytes.
+const SizeLaunchSeveral = 8

@@ -4750,6 +4750,28 @@ func callCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(drv cuda.Driver, h
 	return result
 }
 
+func callCuParamSetTexRef(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
+	v0 := r.U64()
+	v1 := r.U64()
+	v2 := r.U64()
+	if r.End() != nil {
+		return 0
+	}
+	real0, ok := real(h, cuda.KindFunction, v0)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	real2, ok := real(h, cuda.KindTexref, v2)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	result := drv.CuParamSetTexRef(cuda.CUfunction(real0), int32(v1), cuda.CUtexref(real2))
+	if result != cuda.CUDA_SUCCESS {
+		return result
+	}
+	return result
+}
+
 func callCuPointerSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	p0, n0 := r.In(1)
 	v1 := r.U64()

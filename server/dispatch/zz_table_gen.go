@@ -202,6 +202,7 @@ var methods = [...]method{
 	cuda.OpCuOccupancyAvailableDynamicSMemPerBlock:              callCuOccupancyAvailableDynamicSMemPerBlock,
 	cuda.OpCuOccupancyMaxActiveBlocksPerMultiprocessor:          callCuOccupancyMaxActiveBlocksPerMultiprocessor,
 	cuda.OpCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: callCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+	cuda.OpCuParamSetTexRef:                                     callCuParamSetTexRef,
 	cuda.OpCuPointerSetAttribute:                                callCuPointerSetAttribute,
 	cuda.OpCuStreamBatchMemOp:                                   callCuStreamBatchMemOp,
 	cuda.OpCuStreamBatchMemOp_v2:                                callCuStreamBatchMemOp_v2,

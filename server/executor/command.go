@@ -58,6 +58,7 @@ var wireOps = [...]handler{
 	wire.OpShareExport - firstWire:       (*Session).shareExport,
 	wire.OpShareImport - firstWire:       (*Session).shareImport,
 	wire.OpShareEnd - firstWire:          (*Session).shareEnd,
+	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
 }
 
 // serverOps are functions of the driver that the generated dispatch does not carry out, or not alone.

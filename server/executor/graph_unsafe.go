@@ -203,19 +203,13 @@ func (s *Session) kernelParams(n *node) cuda.CUresult {
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	if uint32(len(n.tail)) < f.bytes {
+	params, ok := s.kernelArguments(f, n.tail)
+	if !ok {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	k.Func, k.Kern, k.KernelParams, k.Extra = cuda.CUfunction(f.real), 0, 0, 0
+	k.Func, k.Kern, k.KernelParams, k.Extra = cuda.CUfunction(f.real), 0, uintptr(params), 0
 	if s.table.Kind(h) == cuda.KindKernel {
 		k.Func, k.Kern = 0, cuda.CUkernel(f.real)
-	}
-	if len(f.offsets) > 0 {
-		pointers := allocN[unsafe.Pointer](&s.arena, len(f.offsets))
-		for i, off := range f.offsets {
-			pointers[i] = pointerTo(n.tail[off:])
-		}
-		k.KernelParams = uintptr(unsafe.Pointer(unsafe.SliceData(pointers)))
 	}
 	return swap(s, cuda.KindContext, &k.Ctx)
 }

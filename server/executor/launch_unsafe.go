@@ -78,6 +78,58 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	return s.gpu.CuLaunchKernelEx(config, cuda.CUfunction(f.real), params, nil), nil
 }
 
+// kernelArguments points to the parameters in their packed buffer, as launches want them.
+func (s *Session) kernelArguments(f *layout, packed []byte) (unsafe.Pointer, bool) {
+	if uint32(len(packed)) < f.bytes {
+		return nil, false
+	}
+	if len(f.offsets) == 0 {
+		return nil, true
+	}
+	pointers := allocN[unsafe.Pointer](&s.arena, len(f.offsets))
+	for i, off := range f.offsets {
+		pointers[i] = pointerTo(packed[off:])
+	}
+	return unsafe.Pointer(unsafe.SliceData(pointers)), true
+}
+
+// launchSeveral: cuLaunchCooperativeKernelMultiDevice.
+func (s *Session) launchSeveral(c *command) (cuda.CUresult, error) {
+	p, rest, err := view[wire.LaunchSeveral](c)
+	if err != nil {
+		return 0, err
+	}
+	const each = int(unsafe.Sizeof(wire.Launch{}))
+	if int(p.Count) > len(rest)/each {
+		return 0, protocolError("%d launches in %d bytes", p.Count, len(rest))
+	}
+	list := allocN[cuda.CUDA_LAUNCH_PARAMS](&s.arena, int(p.Count)+1)
+	for i := range int(p.Count) {
+		l, more, ok := wire.View[wire.Launch](rest)
+		if !ok || uint64(len(more)) < transport.Pad(uint64(l.ParamBytes)) {
+			return 0, protocolError("launch %d of %d is cut off", i+1, p.Count)
+		}
+		rest = more[transport.Pad(uint64(l.ParamBytes)):]
+		f, r := s.layoutOf(l.Func)
+		if r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+		st, r := s.stream(l.Stream)
+		if r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+		params, ok := s.kernelArguments(f, more[:l.ParamBytes])
+		if !ok {
+			return cuda.CUDA_ERROR_INVALID_VALUE, nil
+		}
+		list[i] = cuda.CUDA_LAUNCH_PARAMS{
+			Function: cuda.CUfunction(f.real), GridDimX: l.Grid[0], GridDimY: l.Grid[1], GridDimZ: l.Grid[2],
+			BlockDimX: l.Block[0], BlockDimY: l.Block[1], BlockDimZ: l.Block[2], SharedMemBytes: l.SharedBytes, HStream: st.real, KernelParams: uintptr(params),
+		}
+	}
+	return s.gpu.CuLaunchCooperativeKernelMultiDevice(&list[0], p.Count, p.Flags), nil
+}
+
 // launchConfig builds the driver's form of a launch with attributes, whose handles it translates.
 func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream, attrs []byte, cooperative bool) (*cuda.CUlaunchConfig, cuda.CUresult) {
 	size := int(unsafe.Sizeof(cuda.CUlaunchAttribute{}))

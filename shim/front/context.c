@@ -198,6 +198,34 @@ void scuda_post_cuCtxDestroy_v2(uint64_t ctx) {
 int scuda_pre_cuCtxDestroy(uint64_t ctx, int32_t *r) { return scuda_pre_cuCtxDestroy_v2(ctx, r); }
 void scuda_post_cuCtxDestroy(uint64_t ctx) { scuda_post_cuCtxDestroy_v2(ctx); }
 
+/* ---- counts of uses, which only contexts that were created have: the last detaching ends such a context ---- */
+
+int32_t scuda_hand_cuCtxAttach(uint64_t *ctx, uint32_t flags) {
+  struct scuda_slot *s;
+  if (!ctx || flags) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_context_of(0, &s);
+  if (!r && !scuda_context_usable(scuda_thread()->current)) r = scuda_no_context();
+  if (r) return r;
+  if (!(s->flags & SCUDA_CTX_PRIMARY)) __atomic_add_fetch(scuda_attached(s), 1, __ATOMIC_RELAXED);
+  *ctx = scuda_thread()->current;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuCtxDetach(uint64_t ctx) {
+  struct scuda_slot *s;
+  if (!scuda_context_usable(scuda_thread()->current)) return scuda_no_context();
+  if (ctx != scuda_thread()->current || scuda_context_of(ctx, &s)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (s->flags & SCUDA_CTX_PRIMARY) return CUDA_SUCCESS;
+  uint64_t n = __atomic_load_n(scuda_attached(s), __ATOMIC_RELAXED);
+  while (n && !__atomic_compare_exchange_n(scuda_attached(s), &n, n - 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  if (n) return CUDA_SUCCESS;
+  int32_t r;
+  if (scuda_pre_cuCtxDestroy_v2(ctx, &r)) return r;
+  if (!(r = scuda_wire_cuCtxDestroy_v2(ctx, 0))) scuda_post_cuCtxDestroy_v2(ctx);
+  return r;
+}
+
 /* ---- primary contexts ---- */
 
 enum { PRIMARY_RETAIN, PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_FLAGS };

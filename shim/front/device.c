@@ -168,6 +168,14 @@ int32_t scuda_hand_cuDeviceGetLuid(char *luid, uint32_t *mask, int32_t dev) {
   return scuda_device_ok(dev) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;
 }
 
+int32_t scuda_hand_cuDeviceTotalMem(uint32_t *bytes, int32_t dev) {
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  uint64_t total = scuda_gpus[dev].d.total_mem;
+  *bytes = total < UINT32_MAX ? (uint32_t)total : UINT32_MAX;
+  return CUDA_SUCCESS;
+}
+
 int32_t scuda_hand_cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
@@ -220,4 +228,35 @@ int32_t scuda_hand_cuDeviceGetProperties(void *properties, int32_t dev) {
       a[CU_DEVICE_ATTRIBUTE_CLOCK_RATE], a[CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT]};
   memcpy(properties, fields, sizeof fields);
   return CUDA_SUCCESS;
+}
+
+/* ---- notifications: the driver only has one that comes on Windows, so none is ever due ---- */
+
+struct notification { struct notification *next; int32_t device; };
+static struct notification *notifications;
+static scuda_lock_t notifications_lock;
+
+int32_t scuda_hand_cuDeviceRegisterAsyncNotification(int32_t dev, void *callback, void *user, uint64_t *handle) {
+  (void)user;
+  if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  struct notification *n = malloc(sizeof *n);
+  if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
+  scuda_lock(&notifications_lock);
+  *n = (struct notification){notifications, dev};
+  notifications = n;
+  scuda_unlock(&notifications_lock);
+  *handle = (uint64_t)(uintptr_t)n;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuDeviceUnregisterAsyncNotification(int32_t dev, uint64_t handle) {
+  if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  scuda_lock(&notifications_lock);
+  struct notification **link = &notifications, *n;
+  while ((n = *link) && ((uint64_t)(uintptr_t)n != handle || n->device != dev)) link = &n->next;
+  if (n) *link = n->next;
+  scuda_unlock(&notifications_lock);
+  free(n);
+  return n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

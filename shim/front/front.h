@@ -176,6 +176,7 @@ enum {                         /* flags of a context slot above the CUctx_flags 
   SCUDA_CTX_ACTIVE = 1 << 18   /* of a primary one: it is there. A reset ends it, though its references stay. */
 };
 static inline uint64_t *scuda_retained(struct scuda_slot *s) { return &s->word[0]; }   /* of a primary context */
+static inline uint64_t *scuda_attached(struct scuda_slot *s) { return &s->word[0]; }   /* of another one: cuCtxAttach without cuCtxDetach */
 static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; } /* bit n: CUlimit n was set */
 int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
 int32_t scuda_current_device(void);  /* of the current context, else 0 */

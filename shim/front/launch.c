@@ -189,6 +189,43 @@ int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t g
   return launch(&l, params, NULL, ptds);
 }
 
+/* ---- one kernel on several GPUs ---- */
+
+struct launch_params { uint64_t func; uint32_t grid[3], block[3], shared, pad; uint64_t stream; void **params; }; /* CUDA_LAUNCH_PARAMS */
+_Static_assert(sizeof(struct launch_params) == 56, "layout of CUDA_LAUNCH_PARAMS");
+enum { SYNC_FLAGS = 3 }; /* CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC, …_NO_POST_LAUNCH_SYNC */
+
+int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t count, uint32_t flags) {
+  const struct launch_params *l = list;
+  if (!l || !count || count > SCUDA_DEVICES_MAX || flags & ~(uint32_t)SYNC_FLAGS) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t bytes = sizeof(struct wire_launch_several);
+  for (uint32_t i = 0; i < count; i++) {
+    struct scuda_func *f = scuda_func(l[i].func);
+    int32_t r = f && l[i].stream > 2 ? scuda_check(l[i].stream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE; /* default streams are refused */
+    if (r) return r;
+    if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t n = 0; n < f->param_count; n++) use_pinned(l[i].params[n], f->params[n].size);
+    bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
+    if ((r = scuda_mapped_upload(l[i].stream, 0))) return r;
+  }
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, SCUDA_ANSWER, bytes);
+  if (r) return r;
+  struct wire_launch_several m = {count, flags};
+  uint8_t *p = scuda_put_struct(c.payload, &m, sizeof m);
+  for (uint32_t i = 0; i < count; i++) {
+    struct scuda_func *f = scuda_func(l[i].func);
+    struct wire_launch w = {.func = l[i].func, .stream = l[i].stream, .shared_bytes = l[i].shared, .param_bytes = f->param_bytes};
+    memcpy(w.grid, l[i].grid, sizeof w.grid);
+    memcpy(w.block, l[i].block, sizeof w.block);
+    p = scuda_put_struct(p, &w, sizeof w);
+    memset(p, 0, scuda_pad(f->param_bytes));
+    scuda_params_pack(f, l[i].params, p);
+    p += scuda_pad(f->param_bytes);
+  }
+  return scuda_send(&c);
+}
+
 struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count; }; /* CUlaunchConfig */
 
 /* Attributes that reach into the program's memory or hand out handles cannot be forwarded. */

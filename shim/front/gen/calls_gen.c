@@ -4795,6 +4795,25 @@ int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t 
   return r;
 }
 
+int32_t scuda_wire_cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t hTexRef, uint32_t how) {
+  int32_t r;
+  if (hfunc && (r = scuda_check(hfunc, KIND_CUfunction))) return r;
+  if (hTexRef && (r = scuda_check(hTexRef, KIND_CUtexref))) return r;
+  how |= SCUDA_ANSWER;
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_cuParamSetTexRef, how, 24);
+  if (r) {
+    return r;
+  }
+  uint8_t *p = c.payload;
+  p = scuda_put64(p, (uint64_t)hfunc);
+  p = scuda_put64(p, (uint64_t)(int64_t)texunit);
+  p = scuda_put64(p, (uint64_t)hTexRef);
+  (void)p;
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r;
+}
+
 int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, uint64_t ptr, uint32_t how) {
   int32_t r;
   uint64_t n_value = value ? 4 : 0;

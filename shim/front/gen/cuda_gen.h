@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc"
+#define SCUDA_DIGEST "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -761,6 +761,7 @@ enum {
   OP_cuCtxCreate_v4 = 27,
   OP_cuCtxDestroy = 28,
   OP_cuCtxDestroy_v2 = 29,
+  OP_cuCtxDetach = 30,
   OP_cuCtxDisablePeerAccess = 31,
   OP_cuCtxEnablePeerAccess = 32,
   OP_cuCtxGetCacheConfig = 35,
@@ -910,6 +911,7 @@ enum {
   OP_cuKernelSetCacheConfig = 280,
   OP_cuLaunch = 281,
   OP_cuLaunchCooperativeKernel = 282,
+  OP_cuLaunchCooperativeKernelMultiDevice = 283,
   OP_cuLaunchGrid = 284,
   OP_cuLaunchGridAsync = 285,
   OP_cuLaunchHostFunc = 286,
@@ -1042,6 +1044,7 @@ enum {
   OP_cuOccupancyMaxPotentialBlockSizeWithFlags = 470,
   OP_cuOccupancyMaxPotentialClusterSize = 471,
   OP_cuParamSetSize = 472,
+  OP_cuParamSetTexRef = 473,
   OP_cuParamSetf = 474,
   OP_cuParamSeti = 475,
   OP_cuParamSetv = 476,
@@ -2021,6 +2024,7 @@ struct scuda_bytes64 { uint8_t bytes[64]; };
 /* written by hand: calls, and hooks before (0: go on, 1: *r is the answer, 2: go on and ask for an answer) and after success */
 void scuda_post_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray);
 void scuda_post_cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArray);
+int32_t scuda_hand_cuCtxAttach(uint64_t *pctx, uint32_t flags);
 void scuda_post_cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev);
 void scuda_post_cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev);
 void scuda_post_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t numParams, uint32_t flags, int32_t dev);
@@ -2029,6 +2033,7 @@ int scuda_pre_cuCtxDestroy(uint64_t ctx, int32_t *r);
 void scuda_post_cuCtxDestroy(uint64_t ctx);
 int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r);
 void scuda_post_cuCtxDestroy_v2(uint64_t ctx);
+int32_t scuda_hand_cuCtxDetach(uint64_t ctx);
 int32_t scuda_hand_cuCtxGetApiVersion(uint64_t ctx, uint32_t *version);
 int32_t scuda_hand_cuCtxGetCurrent(uint64_t *pctx);
 int32_t scuda_hand_cuCtxGetDevice(int32_t *device);
@@ -2065,7 +2070,10 @@ int32_t scuda_hand_cuDevicePrimaryCtxReset_v2(int32_t dev);
 int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *pctx, int32_t dev);
 int32_t scuda_hand_cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags);
 int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags);
+int32_t scuda_hand_cuDeviceRegisterAsyncNotification(int32_t device, void *callbackFunc, void *userData, uint64_t *callback);
+int32_t scuda_hand_cuDeviceTotalMem(uint32_t *bytes, int32_t dev);
 int32_t scuda_hand_cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev);
+int32_t scuda_hand_cuDeviceUnregisterAsyncNotification(int32_t device, uint64_t callback);
 int32_t scuda_hand_cuDriverGetVersion(int32_t *driverVersion);
 int scuda_pre_cuEventCreate(uint64_t *phEvent, uint32_t Flags, int32_t *r);
 int scuda_pre_cuEventQuery(uint64_t hEvent, int32_t *r);
@@ -2141,6 +2149,7 @@ int scuda_pre_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel,
 void scuda_post_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev);
 int32_t scuda_hand_cuLaunch(uint64_t f);
 int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, uint32_t ptds);
+int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *launchParamsList, uint32_t numDevices, uint32_t flags);
 int32_t scuda_hand_cuLaunchGrid(uint64_t f, int32_t grid_width, int32_t grid_height);
 int32_t scuda_hand_cuLaunchGridAsync(uint64_t f, int32_t grid_width, int32_t grid_height, uint64_t hStream);
 int32_t scuda_hand_cuLaunchHostFunc(uint64_t hStream, void *fn, void *userData, uint32_t ptds);
@@ -2469,6 +2478,7 @@ int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t how);
 int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize, uint32_t how);
 int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t how);
 int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags, uint32_t how);
+int32_t scuda_wire_cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t hTexRef, uint32_t how);
 int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, uint64_t ptr, uint32_t how);
 int32_t scuda_wire_cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how);

@@ -5,7 +5,7 @@ SCUDA_EXPORT int32_t cuArray3DCreate(uint64_t *pHandle, const void *pAllocateArr
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pAllocateArray))scuda_divert(I_cuArray3DCreate))(pHandle, pAllocateArray);
   (void)pHandle;
   (void)pAllocateArray;
-  return scuda_unsupported(I_cuArray3DCreate, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray) {
@@ -20,7 +20,7 @@ SCUDA_EXPORT int32_t cuArray3DGetDescriptor(void *pArrayDescriptor, uint64_t hAr
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pArrayDescriptor, uint64_t hArray))scuda_divert(I_cuArray3DGetDescriptor))(pArrayDescriptor, hArray);
   (void)pArrayDescriptor;
   (void)hArray;
-  return scuda_unsupported(I_cuArray3DGetDescriptor, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray) {
@@ -34,7 +34,7 @@ SCUDA_EXPORT int32_t cuArrayCreate(uint64_t *pHandle, const void *pAllocateArray
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pAllocateArray))scuda_divert(I_cuArrayCreate))(pHandle, pAllocateArray);
   (void)pHandle;
   (void)pAllocateArray;
-  return scuda_unsupported(I_cuArrayCreate, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArray) {
@@ -56,7 +56,7 @@ SCUDA_EXPORT int32_t cuArrayGetDescriptor(void *pArrayDescriptor, uint64_t hArra
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pArrayDescriptor, uint64_t hArray))scuda_divert(I_cuArrayGetDescriptor))(pArrayDescriptor, hArray);
   (void)pArrayDescriptor;
   (void)hArray;
-  return scuda_unsupported(I_cuArrayGetDescriptor, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray) {
@@ -163,9 +163,7 @@ SCUDA_EXPORT int32_t cuCoredumpSetAttributeGlobal(int32_t attrib, void *value, u
 
 SCUDA_EXPORT int32_t cuCtxAttach(uint64_t *pctx, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx, uint32_t flags))scuda_divert(I_cuCtxAttach))(pctx, flags);
-  (void)pctx;
-  (void)flags;
-  return scuda_unsupported(I_cuCtxAttach, "counts of uses of a context, deprecated since CUDA 4; create, push and destroy work");
+  return scuda_hand_cuCtxAttach(pctx, flags);
 }
 
 SCUDA_EXPORT int32_t cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev) {
@@ -219,8 +217,7 @@ SCUDA_EXPORT int32_t cuCtxDestroy_v2(uint64_t ctx) {
 
 SCUDA_EXPORT int32_t cuCtxDetach(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxDetach))(ctx);
-  (void)ctx;
-  return scuda_unsupported(I_cuCtxDetach, "counts of uses of a context, deprecated since CUDA 4; create, push and destroy work");
+  return scuda_hand_cuCtxDetach(ctx);
 }
 
 SCUDA_EXPORT int32_t cuCtxDisablePeerAccess(uint64_t peerContext) {
@@ -625,11 +622,7 @@ SCUDA_EXPORT int32_t cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) 
 
 SCUDA_EXPORT int32_t cuDeviceRegisterAsyncNotification(int32_t device, void *callbackFunc, void *userData, uint64_t *callback) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, void *callbackFunc, void *userData, uint64_t *callback))scuda_divert(I_cuDeviceRegisterAsyncNotification))(device, callbackFunc, userData, callback);
-  (void)device;
-  (void)callbackFunc;
-  (void)userData;
-  (void)callback;
-  return scuda_unsupported(I_cuDeviceRegisterAsyncNotification, "the driver calls back when it takes device memory away from a process, which it does only on Windows");
+  return scuda_hand_cuDeviceRegisterAsyncNotification(device, callbackFunc, userData, callback);
 }
 
 SCUDA_EXPORT int32_t cuDeviceSetGraphMemAttribute(int32_t device, int32_t attr, void *value) {
@@ -648,9 +641,7 @@ SCUDA_EXPORT int32_t cuDeviceSetMemPool(int32_t dev, uint64_t pool) {
 
 SCUDA_EXPORT int32_t cuDeviceTotalMem(uint32_t *bytes, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *bytes, int32_t dev))scuda_divert(I_cuDeviceTotalMem))(bytes, dev);
-  (void)bytes;
-  (void)dev;
-  return scuda_unsupported(I_cuDeviceTotalMem, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return scuda_hand_cuDeviceTotalMem(bytes, dev);
 }
 
 SCUDA_EXPORT int32_t cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev) {
@@ -660,9 +651,7 @@ SCUDA_EXPORT int32_t cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev) {
 
 SCUDA_EXPORT int32_t cuDeviceUnregisterAsyncNotification(int32_t device, uint64_t callback) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, uint64_t callback))scuda_divert(I_cuDeviceUnregisterAsyncNotification))(device, callback);
-  (void)device;
-  (void)callback;
-  return scuda_unsupported(I_cuDeviceUnregisterAsyncNotification, "the driver calls back when it takes device memory away from a process, which it does only on Windows");
+  return scuda_hand_cuDeviceUnregisterAsyncNotification(device, callback);
 }
 
 SCUDA_EXPORT int32_t cuDriverGetVersion(int32_t *driverVersion) {
@@ -2107,10 +2096,7 @@ SCUDA_EXPORT int32_t cuLaunchCooperativeKernel(uint64_t f, uint32_t gridDimX, ui
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernelMultiDevice(void *launchParamsList, uint32_t numDevices, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *launchParamsList, uint32_t numDevices, uint32_t flags))scuda_divert(I_cuLaunchCooperativeKernelMultiDevice))(launchParamsList, numDevices, flags);
-  (void)launchParamsList;
-  (void)numDevices;
-  (void)flags;
-  return scuda_unsupported(I_cuLaunchCooperativeKernelMultiDevice, "grids that span GPUs were removed in CUDA 13; a cooperative launch on each GPU works");
+  return scuda_hand_cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
 }
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernel_ptsz(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams) {
@@ -2321,7 +2307,7 @@ SCUDA_EXPORT int32_t cuMemAlloc(uint32_t *dptr, uint32_t bytesize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *dptr, uint32_t bytesize))scuda_divert(I_cuMemAlloc))(dptr, bytesize);
   (void)dptr;
   (void)bytesize;
-  return scuda_unsupported(I_cuMemAlloc, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream) {
@@ -2360,7 +2346,7 @@ SCUDA_EXPORT int32_t cuMemAllocHost(void **pp, uint32_t bytesize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **pp, uint32_t bytesize))scuda_divert(I_cuMemAllocHost))(pp, bytesize);
   (void)pp;
   (void)bytesize;
-  return scuda_unsupported(I_cuMemAllocHost, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemAllocHost_v2(void **pp, uint64_t bytesize) {
@@ -2383,7 +2369,7 @@ SCUDA_EXPORT int32_t cuMemAllocPitch(uint32_t *dptr, uint32_t *pPitch, uint32_t 
   (void)WidthInBytes;
   (void)Height;
   (void)ElementSizeBytes;
-  return scuda_unsupported(I_cuMemAllocPitch, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes) {
@@ -2483,7 +2469,7 @@ SCUDA_EXPORT int32_t cuMemExportToShareableHandle(void *shareableHandle, uint64_
 SCUDA_EXPORT int32_t cuMemFree(uint32_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t dptr))scuda_divert(I_cuMemFree))(dptr);
   (void)dptr;
-  return scuda_unsupported(I_cuMemFree, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemFreeAsync(uint64_t dptr, uint64_t hStream) {
@@ -2527,7 +2513,7 @@ SCUDA_EXPORT int32_t cuMemGetAddressRange(uint32_t *pbase, uint32_t *psize, uint
   (void)pbase;
   (void)psize;
   (void)dptr;
-  return scuda_unsupported(I_cuMemGetAddressRange, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr) {
@@ -2596,7 +2582,7 @@ SCUDA_EXPORT int32_t cuMemGetInfo(uint32_t *free, uint32_t *total) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *free, uint32_t *total))scuda_divert(I_cuMemGetInfo))(free, total);
   (void)free;
   (void)total;
-  return scuda_unsupported(I_cuMemGetInfo, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemGetInfo_v2(uint64_t *free, uint64_t *total) {
@@ -2623,7 +2609,7 @@ SCUDA_EXPORT int32_t cuMemHostGetDevicePointer(uint32_t *pdptr, void *p, uint32_
   (void)pdptr;
   (void)p;
   (void)Flags;
-  return scuda_unsupported(I_cuMemHostGetDevicePointer, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemHostGetDevicePointer_v2(uint64_t *pdptr, void *p, uint32_t Flags) {
@@ -2879,14 +2865,14 @@ SCUDA_EXPORT int32_t cuMemcpy(uint64_t dst, uint64_t src, uint64_t ByteCount) {
 SCUDA_EXPORT int32_t cuMemcpy2D(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2D))(pCopy);
   (void)pCopy;
-  return scuda_unsupported(I_cuMemcpy2D, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DAsync(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy2DAsync))(pCopy, hStream);
   (void)pCopy;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpy2DAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream) {
@@ -2902,7 +2888,7 @@ SCUDA_EXPORT int32_t cuMemcpy2DAsync_v2_ptsz(const void *pCopy, uint64_t hStream
 SCUDA_EXPORT int32_t cuMemcpy2DUnaligned(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2DUnaligned))(pCopy);
   (void)pCopy;
-  return scuda_unsupported(I_cuMemcpy2DUnaligned, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DUnaligned_v2(const void *pCopy) {
@@ -2928,14 +2914,14 @@ SCUDA_EXPORT int32_t cuMemcpy2D_v2_ptds(const void *pCopy) {
 SCUDA_EXPORT int32_t cuMemcpy3D(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy3D))(pCopy);
   (void)pCopy;
-  return scuda_unsupported(I_cuMemcpy3D, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DAsync(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy3DAsync))(pCopy, hStream);
   (void)pCopy;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpy3DAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream) {
@@ -3015,7 +3001,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoA(uint64_t dstArray, uint32_t dstOffset, uint64_
   (void)srcArray;
   (void)srcOffset;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyAtoA, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
@@ -3038,7 +3024,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoD(uint32_t dstDevice, uint64_t srcArray, uint32_
   (void)srcArray;
   (void)srcOffset;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyAtoD, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
@@ -3061,7 +3047,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoH(void *dstHost, uint64_t srcArray, uint32_t src
   (void)srcArray;
   (void)srcOffset;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyAtoH, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync(void *dstHost, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount, uint64_t hStream) {
@@ -3071,7 +3057,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoHAsync(void *dstHost, uint64_t srcArray, uint32_
   (void)srcOffset;
   (void)ByteCount;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpyAtoHAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream) {
@@ -3120,7 +3106,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoA(uint64_t dstArray, uint32_t dstOffset, uint32_
   (void)dstOffset;
   (void)srcDevice;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyDtoA, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount) {
@@ -3142,7 +3128,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoD(uint32_t dstDevice, uint32_t srcDevice, uint32
   (void)dstDevice;
   (void)srcDevice;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyDtoD, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoDAsync(uint32_t dstDevice, uint32_t srcDevice, uint32_t ByteCount, uint64_t hStream) {
@@ -3151,7 +3137,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoDAsync(uint32_t dstDevice, uint32_t srcDevice, u
   (void)srcDevice;
   (void)ByteCount;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpyDtoDAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream) {
@@ -3195,7 +3181,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoH(void *dstHost, uint32_t srcDevice, uint32_t By
   (void)dstHost;
   (void)srcDevice;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyDtoH, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoHAsync(void *dstHost, uint32_t srcDevice, uint32_t ByteCount, uint64_t hStream) {
@@ -3204,7 +3190,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoHAsync(void *dstHost, uint32_t srcDevice, uint32
   (void)srcDevice;
   (void)ByteCount;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpyDtoHAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoHAsync_v2(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream) {
@@ -3233,7 +3219,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoA(uint64_t dstArray, uint32_t dstOffset, const v
   (void)dstOffset;
   (void)srcHost;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyHtoA, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync(uint64_t dstArray, uint32_t dstOffset, const void *srcHost, uint32_t ByteCount, uint64_t hStream) {
@@ -3243,7 +3229,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoAAsync(uint64_t dstArray, uint32_t dstOffset, co
   (void)srcHost;
   (void)ByteCount;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpyHtoAAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
@@ -3271,7 +3257,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoD(uint32_t dstDevice, const void *srcHost, uint3
   (void)dstDevice;
   (void)srcHost;
   (void)ByteCount;
-  return scuda_unsupported(I_cuMemcpyHtoD, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoDAsync(uint32_t dstDevice, const void *srcHost, uint32_t ByteCount, uint64_t hStream) {
@@ -3280,7 +3266,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoDAsync(uint32_t dstDevice, const void *srcHost, 
   (void)srcHost;
   (void)ByteCount;
   (void)hStream;
-  return scuda_unsupported(I_cuMemcpyHtoDAsync, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoDAsync_v2(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
@@ -3349,7 +3335,7 @@ SCUDA_EXPORT int32_t cuMemsetD16(uint32_t dstDevice, uint16_t us, uint32_t N) {
   (void)dstDevice;
   (void)us;
   (void)N;
-  return scuda_unsupported(I_cuMemsetD16, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream) {
@@ -3395,7 +3381,7 @@ SCUDA_EXPORT int32_t cuMemsetD2D16(uint32_t dstDevice, uint32_t dstPitch, uint16
   (void)us;
   (void)Width;
   (void)Height;
-  return scuda_unsupported(I_cuMemsetD2D16, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream) {
@@ -3441,7 +3427,7 @@ SCUDA_EXPORT int32_t cuMemsetD2D32(uint32_t dstDevice, uint32_t dstPitch, uint32
   (void)ui;
   (void)Width;
   (void)Height;
-  return scuda_unsupported(I_cuMemsetD2D32, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32Async(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream) {
@@ -3487,7 +3473,7 @@ SCUDA_EXPORT int32_t cuMemsetD2D8(uint32_t dstDevice, uint32_t dstPitch, uint8_t
   (void)uc;
   (void)Width;
   (void)Height;
-  return scuda_unsupported(I_cuMemsetD2D8, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8Async(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream) {
@@ -3531,7 +3517,7 @@ SCUDA_EXPORT int32_t cuMemsetD32(uint32_t dstDevice, uint32_t ui, uint32_t N) {
   (void)dstDevice;
   (void)ui;
   (void)N;
-  return scuda_unsupported(I_cuMemsetD32, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32Async(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream) {
@@ -3575,7 +3561,7 @@ SCUDA_EXPORT int32_t cuMemsetD8(uint32_t dstDevice, uint8_t uc, uint32_t N) {
   (void)dstDevice;
   (void)uc;
   (void)N;
-  return scuda_unsupported(I_cuMemsetD8, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8Async(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream) {
@@ -3670,7 +3656,7 @@ SCUDA_EXPORT int32_t cuModuleGetGlobal(uint32_t *dptr, uint32_t *bytes, uint64_t
   (void)bytes;
   (void)hmod;
   (void)name;
-  return scuda_unsupported(I_cuModuleGetGlobal, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuModuleGetGlobal_v2(uint64_t *dptr, uint64_t *bytes, uint64_t hmod, const char *name) {
@@ -3831,10 +3817,9 @@ SCUDA_EXPORT int32_t cuParamSetSize(uint64_t hfunc, uint32_t numbytes) {
 
 SCUDA_EXPORT int32_t cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t texunit, uint64_t hTexRef))scuda_divert(I_cuParamSetTexRef))(hfunc, texunit, hTexRef);
-  (void)hfunc;
-  (void)texunit;
-  (void)hTexRef;
-  return scuda_unsupported(I_cuParamSetTexRef, "textures as parameters of CUDA 3 launches; texture objects work");
+  int32_t r;
+  r = scuda_wire_cuParamSetTexRef(hfunc, texunit, hTexRef, 0);
+  return r;
 }
 
 SCUDA_EXPORT int32_t cuParamSetf(uint64_t hfunc, int32_t offset, float value) {
@@ -3877,7 +3862,7 @@ SCUDA_EXPORT int32_t cuProfilerInitialize(uint64_t a, uint64_t b, uint64_t c, ui
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuProfilerInitialize, "its configuration and output are files on the GPU's machine; CUDA 12 removed it");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver has had no profiler of its own since CUDA 12 */
 }
 
 SCUDA_EXPORT int32_t cuProfilerStart(void) {
@@ -4555,7 +4540,7 @@ SCUDA_EXPORT int32_t cuTexRefGetAddress(uint32_t *pdptr, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *pdptr, uint64_t hTexRef))scuda_divert(I_cuTexRefGetAddress))(pdptr, hTexRef);
   (void)pdptr;
   (void)hTexRef;
-  return scuda_unsupported(I_cuTexRefGetAddress, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int32_t dim) {
@@ -4648,7 +4633,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress(uint32_t *ByteOffset, uint64_t hTexRef, 
   (void)hTexRef;
   (void)dptr;
   (void)bytes;
-  return scuda_unsupported(I_cuTexRefSetAddress, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, uint32_t dptr, uint32_t Pitch) {
@@ -4657,7 +4642,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, ui
   (void)desc;
   (void)dptr;
   (void)Pitch;
-  return scuda_unsupported(I_cuTexRefSetAddress2D, "32-bit sizes and addresses of CUDA 3.1; the program's headers use the _v2 form");
+  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "a48786edd345319c7222e05e0746bad2d4b330aea4f7af9bd019d6f00c5721dc";
+const char nvml_digest[] = "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

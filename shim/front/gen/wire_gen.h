@@ -41,6 +41,7 @@ enum {
   OP_SHARE_EXPORT = 0xf022,
   OP_SHARE_IMPORT = 0xf023,
   OP_SHARE_END = 0xf024,
+  OP_LAUNCH_SEVERAL = 0xf025,
 };
 
 struct wire_launch {
@@ -395,4 +396,10 @@ struct wire_share_end {
   uint8_t value[64];
 };
 _Static_assert(sizeof(struct wire_share_end) == 64, "layout of wire_share_end");
+
+struct wire_launch_several {
+  uint32_t count;
+  uint32_t flags;
+};
+_Static_assert(sizeof(struct wire_launch_several) == 8, "layout of wire_launch_several");
 #endif

@@ -618,8 +618,8 @@ static void primary(void) {
   CUdevice dev;
   CK(cuCtxGetDevice(&dev));                      /* still current, though nobody retains it */
   CUdeviceptr p;
-  rec->result = 201;
-  WANT(cuMemAlloc(&p, 4), 201);
+  rec->result = 201;                             /* of a server that is not told of a context that has ended */
+  WANT(cuMemAlloc(&p, 4), 709);
   WANT(last(OP_cuMemAlloc_v2)->context, 0);
   rec->result = 0;
   CK(cuDevicePrimaryCtxRetain(&again, 0));
