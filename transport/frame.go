@@ -67,28 +67,34 @@ func (h CommandHeader) Append(b []byte) []byte {
 // ParseCommand reads one command from the front of b, which must hold it whole ([ErrShort] otherwise). The payload is part of b;
 // the number of bytes used is h.Size.
 func ParseCommand(b []byte) (h CommandHeader, payload []byte, err error) {
+	if payload, err = h.Parse(b); err != nil {
+		h = CommandHeader{}
+	}
+	return h, payload, err
+}
+
+// Parse is [ParseCommand] into h, whose value means nothing after an error.
+func (h *CommandHeader) Parse(b []byte) (payload []byte, err error) {
 	if len(b) < CommandHeaderSize {
-		return h, nil, ErrShort
+		return nil, ErrShort
 	}
-	h = CommandHeader{
-		Size: le.Uint32(b), Op: le.Uint16(b[4:]), Flags: CommandFlags(le.Uint16(b[6:])),
-		Seq: le.Uint64(b[8:]), Context: le.Uint64(b[16:]), Thread: le.Uint32(b[24:]),
-	}
+	h.Size, h.Op, h.Flags = le.Uint32(b), le.Uint16(b[4:]), CommandFlags(le.Uint16(b[6:]))
+	h.Seq, h.Context, h.Thread = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint32(b[24:])
 	switch reserved := le.Uint32(b[28:]); {
 	case h.Size < CommandHeaderSize || h.Size > MaxCommand || h.Size%8 != 0:
-		return CommandHeader{}, nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize, MaxCommand)
+		return nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize, MaxCommand)
 	case h.Thread >= MaxThreads:
-		return CommandHeader{}, nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
+		return nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
 	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped) != 0 || reserved != 0:
-		return CommandHeader{}, nil, malformed("command with unknown flags %#x or reserved bits %#x", uint16(h.Flags), reserved)
+		return nil, malformed("command with unknown flags %#x or reserved bits %#x", uint16(h.Flags), reserved)
 	case h.Flags&(FlagBulk|FlagStriped) == FlagStriped:
-		return CommandHeader{}, nil, malformed("striped command without bulk data")
+		return nil, malformed("striped command without bulk data")
 	case h.Flags&FlagBulk != 0 && h.Size < CommandHeaderSize+8:
-		return CommandHeader{}, nil, malformed("bulk command without a size")
+		return nil, malformed("bulk command without a size")
 	case uint64(len(b)) < uint64(h.Size):
-		return CommandHeader{}, nil, ErrShort
+		return nil, ErrShort
 	}
-	return h, b[CommandHeaderSize:h.Size:h.Size], nil
+	return b[CommandHeaderSize:h.Size:h.Size], nil
 }
 
 // BulkBytes is the number of bulk bytes that follow a command with [FlagBulk] (before padding); 0 for any other.

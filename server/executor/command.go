@@ -115,12 +115,11 @@ func (s *Session) step() (bool, error) {
 	if s.bulk != nil {
 		return s.feedBulk()
 	}
-	h, payload, ok, err := s.in.next()
+	ok, err := s.in.next(&s.cmd)
 	if err != nil || !ok {
 		return false, err
 	}
 	s.calls.Add(1)
-	s.cmd = command{CommandHeader: h, payload: payload}
 	return true, s.execute(&s.cmd)
 }
 

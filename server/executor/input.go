@@ -59,15 +59,15 @@ func (in *input) take(n int) []byte {
 
 func (in *input) buffered() int { return in.w - in.r }
 
-// next gives the next whole command, or false when more bytes are needed.
-func (in *input) next() (h transport.CommandHeader, payload []byte, ok bool, err error) {
+// next reads the next whole command into c, or says false when more bytes are needed.
+func (in *input) next(c *command) (ok bool, err error) {
 	if in.frame == 0 {
 		f, n, err := transport.ParseFrame(in.mem[in.r:in.w])
 		if errors.Is(err, transport.ErrShort) {
-			return h, nil, false, nil
+			return false, nil
 		}
 		if err != nil {
-			return h, nil, false, protocolError("%v", err)
+			return false, protocolError("%v", err)
 		}
 		in.take(n)
 		in.frame = int(f.Len)
@@ -77,21 +77,24 @@ func (in *input) next() (h transport.CommandHeader, payload []byte, ok bool, err
 	if whole {
 		b = b[:in.frame]
 	}
-	h, payload, err = transport.ParseCommand(b)
-	switch {
-	case errors.Is(err, transport.ErrShort) && !whole:
-		return h, nil, false, nil
-	case errors.Is(err, transport.ErrShort):
-		return h, nil, false, protocolError("a command goes beyond its frame")
-	case err != nil:
-		return h, nil, false, protocolError("%v", err)
-	case int(h.Size) > in.frame:
-		return h, nil, false, protocolError("a command of %d bytes in a frame with %d left", h.Size, in.frame)
+	if c.payload, err = c.CommandHeader.Parse(b); err != nil {
+		switch {
+		case !errors.Is(err, transport.ErrShort):
+			return false, protocolError("%v", err)
+		case whole:
+			return false, protocolError("a command goes beyond its frame")
+		}
+		return false, nil
 	}
-	in.take(int(h.Size))
-	in.frame -= int(h.Size)
-	if h.Flags&transport.FlagBulk != 0 && in.frame != 0 {
-		return h, nil, false, protocolError("a bulk command is not the last of its frame")
+	size := int(c.Size)
+	if size > in.frame {
+		return false, protocolError("a command of %d bytes in a frame with %d left", size, in.frame)
 	}
-	return h, payload, true, nil
+	in.take(size)
+	in.frame -= size
+	if c.Flags&transport.FlagBulk != 0 && in.frame != 0 {
+		return false, protocolError("a bulk command is not the last of its frame")
+	}
+	c.reply, c.outs, c.async, c.later = nil, false, false, false
+	return true, nil
 }

@@ -64,7 +64,11 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	switch {
 	case together:
-		s.run.add(cuda.Launch{Function: cuda.CUfunction(f.real), Stream: st.real, Params: uintptr(params), Grid: p.Grid, Block: p.Block, Shared: p.SharedBytes})
+		l := s.run.add() // field by field: a composite would be made elsewhere and copied
+		l.Function, l.Stream, l.Params = cuda.CUfunction(f.real), st.real, uintptr(params)
+		l.Grid[0], l.Grid[1], l.Grid[2] = p.Grid[0], p.Grid[1], p.Grid[2]
+		l.Block[0], l.Block[1], l.Block[2] = p.Block[0], p.Block[1], p.Block[2]
+		l.Shared = p.SharedBytes
 		c.later = true // or rather never: what nobody waits for is not answered
 		return cuda.CUDA_SUCCESS, nil
 	case plain:

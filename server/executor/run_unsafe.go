@@ -50,9 +50,10 @@ func (r *run) place(params int) []unsafe.Pointer {
 	return p
 }
 
-func (r *run) add(l cuda.Launch) {
-	r.list[r.n] = l
+// add gives the place of the next launch.
+func (r *run) add() *cuda.Launch {
 	r.n++
+	return &r.list[r.n-1]
 }
 
 // launchAll makes the launches of the run. It is called before anything else that happens in the driver in the order of the commands, and before
