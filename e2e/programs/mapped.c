@@ -28,6 +28,19 @@ int main(int argc, char **argv) {
     CK(cuStreamSynchronize(s));
     for (int i = 0; i < N; i++) CHECK(c[i] == a[i] + b[i], "round %d: [%d] = %g", round, i, c[i]);
   }
+  // Kernels on several streams, of which one is waited for before the other.
+  CUstream other;
+  CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  for (int round = 1; round <= 3; round++) {
+    for (int i = 0; i < N; i++) a[i] = (float)(i * round), b[i] = (float)(i - round);
+    run(da, db, dc, N / 2, s);
+    run(da + N / 2 * sizeof *a, db + N / 2 * sizeof *b, dc + N / 2 * sizeof *c, N - N / 2, round == 2 ? s : other);
+    CK(cuStreamSynchronize(s));
+    for (int i = 0; i < (round == 2 ? N : N / 2); i++) CHECK(c[i] == a[i] + b[i], "first stream, round %d: [%d] = %g", round, i, c[i]);
+    CK(cuStreamSynchronize(other));
+    for (int i = 0; i < N; i++) CHECK(c[i] == a[i] + b[i], "second stream, round %d: [%d] = %g", round, i, c[i]);
+  }
+  CK(cuStreamDestroy(other));
   // A pointer into the middle, and what a kernel wrote as the source of the next.
   CUdeviceptr half;
   CK(cuMemHostGetDevicePointer(&half, c + N / 2, 0));

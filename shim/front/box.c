@@ -204,7 +204,7 @@ static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t s
   if (r) return r;
   put_box(&c, b, &m);
   r = scuda_send(&c);
-  if (!later) scuda_mapped_download();
+  if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, how & SCUDA_PTDS));
   return r;
 }
 

@@ -208,7 +208,7 @@ extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
 
 /* ---- pinned memory that kernels use (mapped.c) ---- */
-extern _Atomic uint32_t scuda_mapped_count;
+extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 /* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x700000000000u
@@ -217,7 +217,10 @@ uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped r
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
-void scuda_mapped_download(void);                             /* after a synchronising call */
+void scuda_mapped_download(uint64_t finished);                /* after a call that has waited for the stream of that key */
+enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };          /* other values of finished; NO_STREAM: for something on a stream that is not known */
+uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds);    /* the stream as the calling thread means it */
+int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r); /* 1: it has waited for the stream as well, with this result */
 
 /* ---- modules (module.c) ---- */
 struct scuda_param { uint32_t offset, size; };

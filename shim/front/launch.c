@@ -254,31 +254,43 @@ int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void 
 /* ---- occupancy: pure functions of their arguments, so answers are kept ---- */
 
 struct occupancy { uint64_t func, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value; };
-static struct occupancy cache[1024];
+enum { SETS = 256, WAYS = 4 };
+static struct occupancy cache[SETS][WAYS];
 static scuda_lock_t cache_lock;
 static _Atomic uint64_t generation = 1; /* moves when a function's attributes change or a handle may come to name another function */
 void scuda_occupancy_changed(void) { atomic_fetch_add(&generation, 1); }
 
-static struct occupancy *entry_of(const struct occupancy *key) {
-  uint64_t h = (key->func >> 6) * 31 + key->call * 7 + (uint64_t)(uint32_t)key->block * 13 + key->shared * 17 + key->flags;
-  return &cache[(h ^ h >> 10) % (sizeof cache / sizeof *cache)];
+static struct occupancy *set_of(const struct occupancy *key) {
+  const uint64_t odd = 0x9e3779b97f4a7c15u;
+  uint64_t h = ((key->func >> 6) + key->call) * odd;
+  h = (h ^ h >> 29 ^ key->shared) * odd;
+  h = (h ^ h >> 29 ^ (uint32_t)key->block ^ (uint64_t)key->flags << 32) * odd;
+  return cache[h >> 56];
+}
+
+static int same(const struct occupancy *e, const struct occupancy *key) {
+  return e->func == key->func && e->shared == key->shared && e->call == key->call && e->block == key->block && e->flags == key->flags;
 }
 
 static int lookup(const struct occupancy *key, uint64_t *value) {
   scuda_lock(&cache_lock);
-  struct occupancy *e = entry_of(key);
-  int hit = e->func == key->func && e->generation == atomic_load(&generation) && e->shared == key->shared && e->call == key->call &&
-            e->block == key->block && e->flags == key->flags;
-  if (hit) *value = e->value;
+  struct occupancy *e = set_of(key), *end = e + WAYS;
+  while (e < end && !(same(e, key) && e->generation == atomic_load(&generation))) e++;
+  if (e < end) *value = e->value;
   scuda_unlock(&cache_lock);
-  return hit;
+  return e < end;
 }
 
+/* The newest comes first, the oldest goes. */
 static void keep(struct occupancy key, uint64_t value) {
   key.generation = atomic_load(&generation);
   key.value = value;
   scuda_lock(&cache_lock);
-  *entry_of(&key) = key;
+  struct occupancy *set = set_of(&key);
+  int i = 0;
+  while (i < WAYS - 1 && !same(&set[i], &key)) i++;
+  memmove(set + 1, set, (size_t)i * sizeof *set);
+  set[0] = key;
   scuda_unlock(&cache_lock);
 }
 

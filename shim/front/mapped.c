@@ -11,7 +11,14 @@ enum { BLOCK = 4096, RUN_MAX = 65536 };
 struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; };
 static struct mapped *list;
 static scuda_lock_t lock;
-static _Atomic uint32_t launched;  /* a kernel may have written since the last download */
+/* The streams on which kernels may have written since what they wrote was last fetched; under the lock. */
+enum { ON_MAX = 16 };
+static uint64_t on[ON_MAX];
+static uint32_t on_count;
+static int on_others;              /* there are more than fit */
+_Atomic uint32_t scuda_mapped_launched; /* whether there is any */
+static uint64_t moves;             /* counts what went up, came down or was mapped; under the lock */
+enum { AHEAD_MAX = 65536 };
 _Atomic uint32_t scuda_mapped_count;
 
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address) {
@@ -36,6 +43,7 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
   scuda_lock(&lock);
   m->next = list;
   list = m;
+  moves++;
   scuda_unlock(&lock);
   atomic_fetch_add(&scuda_mapped_count, 1);
   *device_address = reply.address;
@@ -56,6 +64,7 @@ void scuda_unmap_host(uint64_t start) {
   struct mapped **at = &list, *m;
   while ((m = *at) && m->start != start) at = &m->next;
   if (m) *at = m->next;
+  moves++;
   scuda_unlock(&lock);
   if (!m) return;
   atomic_fetch_sub(&scuda_mapped_count, 1);
@@ -66,14 +75,36 @@ void scuda_unmap_host(uint64_t start) {
 }
 
 static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  struct wire_copy_h2d head = {m->device + from, bytes, stream, 0, 0};
+  /* Kernels on all streams are to see it. During a capture the form that makes them may be forbidden. */
+  struct wire_copy_h2d head = {m->device + from, bytes, stream, atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC, 0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds, sizeof head + bytes);
   if (r) return r;
   memcpy(c.payload, &head, sizeof head);
+  moves++;
   memcpy(m->shadow + from, (const void *)(uintptr_t)(m->start + from), bytes);
   scuda_put_struct(c.payload + sizeof head, m->shadow + from, bytes);
   return scuda_send(&c);
+}
+
+uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds) {
+  if (stream == 2 || (!stream && ptds)) return ~(uint64_t)scuda_thread()->ordinal;
+  return stream ? stream : 1;
+}
+
+static void mark(uint64_t stream) {
+  uint32_t i = 0;
+  while (i < on_count && on[i] != stream) i++;
+  if (i == ON_MAX) on_others = 1;
+  else if (i == on_count) on[on_count++] = stream;
+  atomic_store(&scuda_mapped_launched, 1);
+}
+
+static void unmark(uint64_t stream) {
+  if (stream == SCUDA_ALL_STREAMS) on_count = 0, on_others = 0;
+  for (uint32_t i = 0; i < on_count; i++)
+    if (on[i] == stream) on[i] = on[--on_count];
+  atomic_store(&scuda_mapped_launched, on_count || on_others);
 }
 
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
@@ -95,8 +126,8 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
       }
     }
   }
+  mark(scuda_stream_key(stream, ptds));
   scuda_unlock(&lock);
-  atomic_store(&launched, 1);
   return r;
 }
 
@@ -111,14 +142,57 @@ static void merge(struct mapped *m) {
   }
 }
 
-void scuda_mapped_download(void) {
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_exchange(&launched, 0)) return;
-  uint32_t ordinal = scuda_thread()->ordinal;
+static int32_t fetch(struct mapped *m) {
+  struct wire_copy_d2h head = {m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
+  int32_t r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head);
+  if (!r) merge(m);
+  return r;
+}
+
+void scuda_mapped_download(uint64_t finished) {
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_load(&scuda_mapped_launched)) return;
   scuda_lock(&lock);
-  for (struct mapped *m = list; m; m = m->next) {
-    struct wire_copy_d2h head = {m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, ordinal, 0), 0};
-    if (scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head)) break;
-    merge(m);
+  unmark(finished);
+  moves++;
+  for (struct mapped *m = list; m && !fetch(m); m = m->next) {
   }
   scuda_unlock(&lock);
+}
+
+/* Waits for the stream by copying a range on it, which saves the copy's own round trip, where all kernels that may have written were launched
+ * there. Nothing is locked meanwhile: what the stream waits for may be behind another thread's launch. */
+int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
+  if (!atomic_load(&scuda_mapped_count) || atomic_load(&scuda_captures) || scuda_usable(stream)) return 0;
+  uint64_t start = 0, bytes = 0, seen = 0, key = scuda_stream_key(stream, ptds);
+  struct wire_copy_d2h head = {.stream = stream, .flags = SCUDA_COPY_SYNC};
+  uint8_t *copy = NULL;
+  scuda_lock(&lock);
+  struct mapped *m = list;
+  if (m && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
+    unmark(key);
+    start = m->start;
+    head.bytes = bytes = m->bytes;
+    head.src = m->device;
+    seen = moves;
+  }
+  scuda_unlock(&lock);
+  if (!copy) return 0;
+  head.transfer = scuda_core.transfer(copy, bytes, scuda_thread()->ordinal, 0);
+  *r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_ANSWER, &head, sizeof head);
+  if (!*r) scuda_stream_idle(stream, ptds);
+  scuda_lock(&lock);
+  int late = *r || moves != seen; /* what came is not the last word */
+  if (late) mark(key);
+  for (m = late ? NULL : list; m; m = m->next)
+    if (m->start == start) {
+      memcpy(m->incoming, copy, bytes);
+      merge(m);
+    } else if (fetch(m)) {
+      break;
+    }
+  moves++;
+  scuda_unlock(&lock);
+  free(copy);
+  if (late && !*r) scuda_mapped_download(key);
+  return 1;
 }

@@ -89,7 +89,7 @@ static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
 /* What set memory of the program itself is done when it returns. */
 static int32_t settled(int32_t r, uint32_t ptds) {
   if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, ptds);
-  if (!r) scuda_mapped_download();
+  if (!r) scuda_mapped_download(scuda_stream_key(SCUDA_LEGACY_STREAM, ptds));
   return r;
 }
 

@@ -62,7 +62,8 @@ static struct scuda_slot *ordinary(void) {
   return s;
 }
 
-static int nothing_mapped(void) { return SCUDA_LIKELY(!atomic_load(&scuda_mapped_count)); }
+/* No kernel may have written to the program's pinned memory since that was last brought in step. */
+static int nothing_mapped(void) { return SCUDA_LIKELY(!atomic_load(&scuda_mapped_count)) || !atomic_load(&scuda_mapped_launched); }
 
 static int known_done(const struct scuda_track *k) {
   uint64_t work = get(&k->work);
@@ -149,7 +150,7 @@ int scuda_pre_cuEventSynchronize(uint64_t event, int32_t *r) {
   if (SCUDA_LIKELY(k && known_done(k) && nothing_mapped())) return 1;
   *r = scuda_wire_cuEventSynchronize(event, 0);
   if (k) learn(k, *r, 0);
-  if (!*r) scuda_mapped_download();
+  if (!*r) scuda_mapped_download(SCUDA_NO_STREAM);
   return 1;
 }
 
@@ -212,9 +213,10 @@ int scuda_pre_cuStreamSynchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   struct scuda_track *k = stream_track(stream, ptds, &legacy);
   *r = CUDA_SUCCESS;
   if (SCUDA_LIKELY(k && stream_done(k, legacy) && nothing_mapped())) return 1;
+  if (SCUDA_UNLIKELY(scuda_mapped_synchronize(stream, ptds, r))) return 1;
   *r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
   if (k) learn(k, *r, 0);
-  if (!*r) scuda_mapped_download();
+  if (!*r) scuda_mapped_download(scuda_stream_key(stream, ptds));
   return 1;
 }
 
@@ -232,6 +234,6 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
     raise_to(&k->asked, end);
     raise_to(&k->done, end);
   }
-  scuda_mapped_download();
+  scuda_mapped_download(SCUDA_ALL_STREAMS);
   return 1;
 }

@@ -19,7 +19,7 @@ int scuda_pre_cuStreamCreateWithPriority(uint64_t *stream, uint32_t flags, int32
   return scuda_pre_cuStreamCreate(stream, flags, r);
 }
 
-void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_download(); }
+void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_download(SCUDA_ALL_STREAMS); }
 
 /* ---- functions of the program in stream order ---- */
 

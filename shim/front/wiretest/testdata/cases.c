@@ -785,6 +785,24 @@ static void mapped(void) {
   n = sent();
   CK(cuCtxSynchronize());
   WANT(sent(), n + 1);                           /* no kernel ran since */
+  CUstream on, other;
+  CK(cuStreamCreate(&on, CU_STREAM_NON_BLOCKING));
+  CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  pinned[7] = 1;
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, on, args, NULL));
+  n = sent();
+  CK(cuStreamSynchronize(on));
+  WANT(sent(), n + 1);                           /* the copy on that stream is what waits for it */
+  WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->stream, (uintptr_t)on);
+  WANT(pinned[7], 42);
+  pinned[7] = 1;
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, on, args, NULL));
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, other, args, NULL));
+  n = sent();
+  CK(cuStreamSynchronize(on));
+  WANT(sent(), n + 2);                           /* the other stream's kernel may write as well */
+  WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->stream, 0);
+  WANT(pinned[7], 42);
   CK(cuMemFreeHost(pinned));
   last(OP_HOST_UNMAP);
 }
