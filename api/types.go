@@ -324,6 +324,20 @@ func (lib *Library) enumTag(typedef string) string {
 	return lib.enumTags[t.Underlying]
 }
 
+// EnumRange gives the least and the greatest constant of an enum, those aside that only mark its end.
+func (lib *Library) EnumRange(typedef string) (low, high int64, ok bool) {
+	for name, v := range lib.Enums[lib.enumTag(typedef)] {
+		if strings.HasSuffix(name, "_MAX") || v == 0x7fffffff {
+			continue
+		}
+		if !ok {
+			low, high, ok = v, v, true
+		}
+		low, high = min(low, v), max(high, v)
+	}
+	return low, high, ok
+}
+
 // EnumTypedef is the typedef of an enum in Enums; "" when it has none.
 func (lib *Library) EnumTypedef(tag string) string {
 	for name, t := range lib.enumTags {

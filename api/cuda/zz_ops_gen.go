@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06"
+const Digest = "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -361,7 +361,6 @@ const (
 	OpCuPointerGetAttributes                               uint16 = 478
 	OpCuPointerSetAttribute                                uint16 = 479
 	OpCuStreamAddCallback                                  uint16 = 484
-	OpCuStreamBatchMemOp                                   uint16 = 486
 	OpCuStreamBatchMemOp_v2                                uint16 = 487
 	OpCuStreamBeginCapture                                 uint16 = 488
 	OpCuStreamBeginCaptureToGraph                          uint16 = 489
@@ -389,13 +388,9 @@ const (
 	OpCuStreamUpdateCaptureDependencies                    uint16 = 512
 	OpCuStreamUpdateCaptureDependencies_v2                 uint16 = 513
 	OpCuStreamWaitEvent                                    uint16 = 514
-	OpCuStreamWaitValue32                                  uint16 = 515
 	OpCuStreamWaitValue32_v2                               uint16 = 516
-	OpCuStreamWaitValue64                                  uint16 = 517
 	OpCuStreamWaitValue64_v2                               uint16 = 518
-	OpCuStreamWriteValue32                                 uint16 = 519
 	OpCuStreamWriteValue32_v2                              uint16 = 520
-	OpCuStreamWriteValue64                                 uint16 = 521
 	OpCuStreamWriteValue64_v2                              uint16 = 522
 	OpCuSurfObjectCreate                                   uint16 = 523
 	OpCuSurfObjectDestroy                                  uint16 = 524
@@ -751,7 +746,6 @@ var opNames = [...]string{
 	OpCuPointerGetAttributes:                               "cuPointerGetAttributes",
 	OpCuPointerSetAttribute:                                "cuPointerSetAttribute",
 	OpCuStreamAddCallback:                                  "cuStreamAddCallback",
-	OpCuStreamBatchMemOp:                                   "cuStreamBatchMemOp",
 	OpCuStreamBatchMemOp_v2:                                "cuStreamBatchMemOp_v2",
 	OpCuStreamBeginCapture:                                 "cuStreamBeginCapture",
 	OpCuStreamBeginCaptureToGraph:                          "cuStreamBeginCaptureToGraph",
@@ -779,13 +773,9 @@ var opNames = [...]string{
 	OpCuStreamUpdateCaptureDependencies:                    "cuStreamUpdateCaptureDependencies",
 	OpCuStreamUpdateCaptureDependencies_v2:                 "cuStreamUpdateCaptureDependencies_v2",
 	OpCuStreamWaitEvent:                                    "cuStreamWaitEvent",
-	OpCuStreamWaitValue32:                                  "cuStreamWaitValue32",
 	OpCuStreamWaitValue32_v2:                               "cuStreamWaitValue32_v2",
-	OpCuStreamWaitValue64:                                  "cuStreamWaitValue64",
 	OpCuStreamWaitValue64_v2:                               "cuStreamWaitValue64_v2",
-	OpCuStreamWriteValue32:                                 "cuStreamWriteValue32",
 	OpCuStreamWriteValue32_v2:                              "cuStreamWriteValue32_v2",
-	OpCuStreamWriteValue64:                                 "cuStreamWriteValue64",
 	OpCuStreamWriteValue64_v2:                              "cuStreamWriteValue64_v2",
 	OpCuSurfObjectCreate:                                   "cuSurfObjectCreate",
 	OpCuSurfObjectDestroy:                                  "cuSurfObjectDestroy",

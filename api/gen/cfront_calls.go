@@ -94,7 +94,7 @@ func (w *callWriter) checks() {
 			switch {
 			case p.Delete && p.Handle == "CUstream":
 				b.f("  if (%s <= 2) return CUDA_ERROR_INVALID_HANDLE;\n", p.Name)
-			case !p.Delete && w.f.Class != api.Async && p.Handle != "CUstream":
+			case !p.Delete && (w.f.Class != api.Async || p.Handle == "CUcontext") && p.Handle != "CUstream":
 				cond = p.Name + " && "
 			}
 			b.f("  if (%s(r = scuda_check(%s, KIND_%s))) return r;\n", cond, p.Name, p.Handle)
@@ -128,6 +128,9 @@ func (w *callWriter) request() {
 			fixed += 8
 		default:
 			fixed += 8
+			if w.f.Class == api.Async && p.Dir == api.In {
+				b.f("  if (!%s && %s) return CUDA_ERROR_INVALID_VALUE;\n", p.Name, w.count(p))
+			}
 			b.f("  uint64_t n_%s = %s ? %s : 0;\n", p.Name, p.Name, w.count(p))
 			b.f("  if (n_%s > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;\n", p.Name)
 			if p.Dir == api.In || p.Dir == api.InOut {
@@ -142,6 +145,8 @@ func (w *callWriter) request() {
 	}
 	if w.f.Class != api.Async {
 		b.f("  how |= SCUDA_ANSWER;\n")
+	} else if cond := w.doubtful(); cond != "" { // the driver's own error, at the call
+		b.f("  if (%s) how |= SCUDA_ANSWER;\n", cond)
 	}
 	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, how, %s);\n", w.f.Name, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
 	b.f("  if (r) {\n")
@@ -151,6 +156,26 @@ func (w *callWriter) request() {
 		w.put(p)
 	}
 	b.f("  (void)p;\n")
+}
+
+// doubtful is true for values that the driver may refuse: enumerators that the header does not have, reserved flags, negative devices.
+func (w *callWriter) doubtful() string {
+	var out []string
+	for _, p := range w.f.Params {
+		if p.Dir != api.Value {
+			continue
+		}
+		low, high, isEnum := w.lib.EnumRange(p.CType)
+		switch {
+		case isEnum:
+			out = append(out, fmt.Sprintf("(int64_t)%s < %d || (int64_t)%s > %d", p.Name, low, p.Name, high))
+		case strings.EqualFold(p.Name, "flags"):
+			out = append(out, fmt.Sprintf("%s > 0xff", p.Name))
+		case p.Device:
+			out = append(out, p.Name+" < 0")
+		}
+	}
+	return strings.Join(out, " || ")
 }
 
 func (w *callWriter) freeNew(indent string) {

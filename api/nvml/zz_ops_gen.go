@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06"
+const Digest = "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9"
 
 // Kind is the type of a handle.
 type Kind uint8

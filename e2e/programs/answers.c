@@ -288,6 +288,7 @@ static void run(int index) {
 // A session runs the cases of one worker from *next on, until all are done or its state is damaged.
 static void session(const int *mine, int count, int *next, int initialised) {
   signal(SIGALRM, SIG_DFL);
+  dup2(2, 1); // the driver may say something
   if (initialised && (nvml ? start_nvml() : start_cuda())) FAIL("cannot start");
   for (; *next < count; ++*next) {
     struct test *t = &tests[mine[*next]];

@@ -4790,29 +4790,6 @@ func callCuPointerSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	return result
 }
 
-func callCuStreamBatchMemOp(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	v0 := r.U64()
-	v1 := r.U64()
-	p2, n2 := r.In(48)
-	v3 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	r.Need(n2, uint64(uint32(v1)))
-	if r.Err() != nil {
-		return 0
-	}
-	real0, ok := stream(h, v0, perThread)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	result := drv.CuStreamBatchMemOp(cuda.CUstream(real0), uint32(v1), (*cuda.CUstreamBatchMemOpParams)(p2), uint32(v3))
-	if result != cuda.CUDA_SUCCESS {
-		return result
-	}
-	return result
-}
-
 func callCuStreamBatchMemOp_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
@@ -5407,25 +5384,6 @@ func callCuStreamWaitEvent(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	return result
 }
 
-func callCuStreamWaitValue32(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	v0 := r.U64()
-	v1 := r.U64()
-	v2 := r.U64()
-	v3 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	real0, ok := stream(h, v0, perThread)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	result := drv.CuStreamWaitValue32(cuda.CUstream(real0), cuda.CUdeviceptr(v1), cuda.Cuuint32(v2), uint32(v3))
-	if result != cuda.CUDA_SUCCESS {
-		return result
-	}
-	return result
-}
-
 func callCuStreamWaitValue32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
@@ -5439,25 +5397,6 @@ func callCuStreamWaitValue32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	result := drv.CuStreamWaitValue32_v2(cuda.CUstream(real0), cuda.CUdeviceptr(v1), cuda.Cuuint32(v2), uint32(v3))
-	if result != cuda.CUDA_SUCCESS {
-		return result
-	}
-	return result
-}
-
-func callCuStreamWaitValue64(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	v0 := r.U64()
-	v1 := r.U64()
-	v2 := r.U64()
-	v3 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	real0, ok := stream(h, v0, perThread)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	result := drv.CuStreamWaitValue64(cuda.CUstream(real0), cuda.CUdeviceptr(v1), cuda.Cuuint64(v2), uint32(v3))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}
@@ -5483,25 +5422,6 @@ func callCuStreamWaitValue64_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	return result
 }
 
-func callCuStreamWriteValue32(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	v0 := r.U64()
-	v1 := r.U64()
-	v2 := r.U64()
-	v3 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	real0, ok := stream(h, v0, perThread)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	result := drv.CuStreamWriteValue32(cuda.CUstream(real0), cuda.CUdeviceptr(v1), cuda.Cuuint32(v2), uint32(v3))
-	if result != cuda.CUDA_SUCCESS {
-		return result
-	}
-	return result
-}
-
 func callCuStreamWriteValue32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
@@ -5515,25 +5435,6 @@ func callCuStreamWriteValue32_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	result := drv.CuStreamWriteValue32_v2(cuda.CUstream(real0), cuda.CUdeviceptr(v1), cuda.Cuuint32(v2), uint32(v3))
-	if result != cuda.CUDA_SUCCESS {
-		return result
-	}
-	return result
-}
-
-func callCuStreamWriteValue64(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	v0 := r.U64()
-	v1 := r.U64()
-	v2 := r.U64()
-	v3 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	real0, ok := stream(h, v0, perThread)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	result := drv.CuStreamWriteValue64(cuda.CUstream(real0), cuda.CUdeviceptr(v1), cuda.Cuuint64(v2), uint32(v3))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}

@@ -219,7 +219,7 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
   if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width))) return CUDA_ERROR_INVALID_VALUE;
   uint64_t span = scuda_box_straighten(host, &b);
-  if (!span) return CUDA_ERROR_INVALID_VALUE;
+  if (!span || (span > UINT32_MAX && !scuda_host_reaches(host->host, span))) return CUDA_ERROR_INVALID_VALUE;
   if (device->type == CU_MEMORYTYPE_DEVICE && without_gaps(host, &b) && without_gaps(device, &b) && !device->lod) {
     uint64_t at = device->device + (device->z * device->height + device->y) * device->pitch + device->x;
     if (!device->device) return CUDA_ERROR_INVALID_VALUE;
@@ -269,16 +269,14 @@ static int32_t array_upload(uint64_t array, uint64_t offset, const void *src, ui
   struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)src},
                         .dst = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .width = bytes, .height = 1, .depth = 1};
-  int32_t r = scuda_check(array, KIND_CUarray);
-  return r ? r : scuda_box_copy(&b, stream, ptds, sync, 0);
+  return scuda_slot_of(array, KIND_CUarray) ? scuda_box_copy(&b, stream, ptds, sync, 0) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .dst = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)dst},
                         .width = bytes, .height = 1, .depth = 1};
-  int32_t r = scuda_check(array, KIND_CUarray);
-  return r ? r : scuda_box_copy(&b, stream, ptds, sync, 0);
+  return scuda_slot_of(array, KIND_CUarray) ? scuda_box_copy(&b, stream, ptds, sync, 0) : CUDA_ERROR_INVALID_VALUE;
 }
 
 int32_t scuda_hand_cuMemcpyHtoA_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint32_t ptds) {

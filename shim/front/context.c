@@ -67,7 +67,7 @@ int32_t scuda_hand_cuCtxSetCurrent(uint64_t ctx) {
 
 int32_t scuda_hand_cuCtxPushCurrent_v2(uint64_t ctx) {
   struct scuda_slot *s;
-  int32_t r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_CONTEXT;
+  int32_t r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_VALUE;
   return r ? r : push(scuda_thread(), ctx);
 }
 int32_t scuda_hand_cuCtxPushCurrent(uint64_t ctx) { return scuda_hand_cuCtxPushCurrent_v2(ctx); }
@@ -182,7 +182,7 @@ int32_t scuda_hand_cuCtxCreate_v4(uint64_t *ctx, void *create_params, uint32_t f
 
 int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r) {
   struct scuda_slot *s;
-  *r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_CONTEXT;
+  *r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_VALUE;
   if (!*r && (s->flags & SCUDA_CTX_PRIMARY)) *r = CUDA_ERROR_INVALID_CONTEXT;
   if (*r) return 1;
   scuda_storage_context_dies(ctx);
@@ -305,13 +305,18 @@ int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
   scuda_unlock(&primary_lock);
   return r;
 }
-int32_t scuda_hand_cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags) { return scuda_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags); }
+/* The older form does not change a context that is there. */
+int32_t scuda_hand_cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags) {
+  if (scuda_device_ok(dev) && !(flags & ~(uint32_t)CU_CTX_FLAGS_MASK) && *scuda_retained(primary_slot(dev))) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  return scuda_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+}
 
 int32_t scuda_hand_cuDevicePrimaryCtxGetState(int32_t dev, uint32_t *flags, int32_t *active) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s = primary_slot(dev);
-  if (flags) *flags = s->flags & 0xffff;
-  if (active) *active = (s->flags & SCUDA_CTX_ACTIVE) != 0;
+  *flags = s->flags & 0xffff;
+  *active = (s->flags & SCUDA_CTX_ACTIVE) != 0;
   return CUDA_SUCCESS;
 }
 

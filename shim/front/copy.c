@@ -62,6 +62,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
 
   struct wire_copy_h2d m = {dst, bytes, stream, sync ? SCUDA_COPY_SYNC : 0, 0};
   int known = scuda_on_device(dst, bytes);
+  if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_cmd c;
   if (bytes <= SCUDA_INLINE_MAX) {
     r = scuda_begin(&c, OP_COPY_H2D, ptds | (known ? 0 : SCUDA_ANSWER), sizeof m + bytes);
@@ -87,6 +88,7 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
   if (!dst || !src) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_on_device(src, bytes) && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));

@@ -163,8 +163,7 @@ int32_t scuda_hand_cuDeviceGetUuid_v2(void *uuid, int32_t dev) {
 
 /* Natively a LUID exists on Windows only. */
 int32_t scuda_hand_cuDeviceGetLuid(char *luid, uint32_t *mask, int32_t dev) {
-  (void)luid;
-  (void)mask;
+  if (!luid || !mask) return CUDA_ERROR_INVALID_VALUE;
   return scuda_device_ok(dev) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;
 }
 

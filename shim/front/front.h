@@ -35,7 +35,7 @@ int32_t scuda_connect(void);  /* opens the core and the session, once; CUresult 
 int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
 int32_t scuda_unsupported(uint32_t i, const char *what);
 
-struct scuda_export { const char *name; void *entry; void *before_init; };
+struct scuda_export { const char *name; void *entry; void *before_init; int32_t early; }; /* early: the answer before cuInit if not NOT_INITIALIZED */
 extern const struct scuda_export scuda_exports[];
 
 struct scuda_core_api {
@@ -201,6 +201,7 @@ enum {                         /* flags of a range */
 };
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
 int scuda_is_host(uint64_t p);
+int scuda_host_reaches(uint64_t start, uint64_t bytes); /* all of it is memory of this process */
 int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
 void scuda_ranges_forget_context(uint64_t ctx);
 void scuda_ranges_forget_owner(uint64_t owner);

@@ -5,7 +5,7 @@
 
 static int32_t param_info(uint64_t handle, uint32_t kind, uint64_t index, uint64_t *offset, uint64_t *size) {
   struct scuda_slot *s = scuda_slot_of(handle, kind);
-  if (!s) return CUDA_ERROR_INVALID_HANDLE;
+  if (!s) return handle ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
   struct scuda_func *f = s->data;
   if (!offset || index >= f->param_count) return CUDA_ERROR_INVALID_VALUE;
   *offset = f->params[index].offset;
@@ -23,14 +23,14 @@ int32_t scuda_hand_cuKernelGetParamInfo(uint64_t kernel, uint64_t index, uint64_
 /* The function of a kernel has the kernel's name. */
 int32_t scuda_hand_cuFuncGetName(void **name, uint64_t function) {
   struct scuda_func *f = scuda_func(function);
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
   if (!f) return CUDA_ERROR_INVALID_HANDLE;
   struct scuda_func *kernel = scuda_func(f->parent);
   *name = kernel ? kernel->name : f->name;
   return CUDA_SUCCESS;
 }
 int32_t scuda_hand_cuKernelGetName(void **name, uint64_t kernel) {
-  return scuda_slot_of(kernel, KIND_CUkernel) ? scuda_hand_cuFuncGetName(name, kernel) : CUDA_ERROR_INVALID_HANDLE;
+  return !kernel || scuda_slot_of(kernel, KIND_CUkernel) ? scuda_hand_cuFuncGetName(name, kernel) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 int32_t scuda_hand_cuKernelGetLibrary(uint64_t *library, uint64_t kernel) {
@@ -43,7 +43,7 @@ int32_t scuda_hand_cuKernelGetLibrary(uint64_t *library, uint64_t kernel) {
 
 int32_t scuda_hand_cuFuncGetModule(uint64_t *module, uint64_t function) {
   struct scuda_func *f = scuda_func(function);
-  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  if (!module || !function) return CUDA_ERROR_INVALID_VALUE;
   if (!f) return CUDA_ERROR_INVALID_HANDLE;
   struct scuda_func *kernel = scuda_slot_of(function, KIND_CUkernel) ? f : scuda_func(f->parent);
   if (kernel) return scuda_hand_cuLibraryGetModule(module, kernel->parent);

@@ -85,5 +85,13 @@ int32_t scuda_check(uint64_t handle, uint32_t kind) {
   if (SCUDA_LIKELY(s && s->kind == kind)) return CUDA_SUCCESS;
   if (kind == KIND_CUstream && handle <= 2) return CUDA_SUCCESS;
   if (kind == KIND_CUfunction && s && s->kind == KIND_CUkernel) return CUDA_SUCCESS;
-  return kind == KIND_CUcontext ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  switch (kind) {
+  case KIND_CUcontext: return CUDA_ERROR_INVALID_CONTEXT;
+  case KIND_CUgraph:
+  case KIND_CUgraphExec:
+  case KIND_CUgraphNode:
+  case KIND_CUmemoryPool:
+  case KIND_CUuserObject: return CUDA_ERROR_INVALID_VALUE;
+  default: return CUDA_ERROR_INVALID_HANDLE;
+  }
 }

@@ -369,7 +369,7 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *min_grid, 
                                                              int32_t limit, uint32_t flags) {
   uint64_t (*shared_of)(int32_t) = (uint64_t (*)(int32_t))shared_of_block;
   struct scuda_slot *ctx;
-  if (!min_grid || !best_block) return CUDA_ERROR_INVALID_VALUE;
+  if (!min_grid || !best_block || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(0, &ctx);
   int32_t most = 0;
   if (!r) r = scuda_hand_cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f);

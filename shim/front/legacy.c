@@ -29,7 +29,7 @@ static int32_t find(uint64_t function, struct legacy **out) {
     scuda_unlock(&lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (l->of != f) *l = (struct legacy){.next = l->next, .of = f, .handle = function}; /* new, or the handle names another function by now */
+  if (l->of != f) *l = (struct legacy){.next = l->next, .of = f, .handle = function, .block = {1, 1, 1}}; /* new, or the handle names another function by now */
   *out = l;
   return CUDA_SUCCESS;
 }
@@ -48,7 +48,7 @@ int32_t scuda_hand_cuFuncSetBlockShape(uint64_t f, int32_t x, int32_t y, int32_t
 
 int32_t scuda_hand_cuFuncSetSharedSize(uint64_t f, uint32_t bytes) {
   struct legacy *l;
-  int32_t r = find(f, &l);
+  int32_t r = bytes <= INT32_MAX ? find(f, &l) : CUDA_ERROR_INVALID_VALUE;
   if (r) return r;
   l->shared = bytes;
   scuda_unlock(&lock);
@@ -57,10 +57,9 @@ int32_t scuda_hand_cuFuncSetSharedSize(uint64_t f, uint32_t bytes) {
 
 int32_t scuda_hand_cuParamSetSize(uint64_t f, uint32_t bytes) {
   struct legacy *l;
-  if (bytes > PARAMS_MAX) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = find(f, &l);
   if (r) return r;
-  l->bytes = bytes;
+  l->bytes = bytes; /* the launch looks at it */
   scuda_unlock(&lock);
   return CUDA_SUCCESS;
 }
@@ -84,7 +83,7 @@ int32_t scuda_hand_cuLaunchGridAsync(uint64_t f, int32_t width, int32_t height, 
   if (r) return r;
   now = *l;
   scuda_unlock(&lock);
-  if (!now.block[0]) return CUDA_ERROR_INVALID_VALUE;
+  if (now.bytes > PARAMS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = now.bytes;
   void *extra[] = {(void *)LAUNCH_PARAM_BUFFER_POINTER, now.params, (void *)LAUNCH_PARAM_BUFFER_SIZE, &bytes, (void *)LAUNCH_PARAM_END};
   return scuda_hand_cuLaunchKernel(f, (uint32_t)width, (uint32_t)height, 1, now.block[0], now.block[1], now.block[2], now.shared, stream, NULL, extra, 0);

@@ -64,6 +64,8 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
   uint32_t pair_count;
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
   if (!data || !size || (uint32_t)type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_JIT_INPUT_PTX) size = strnlen(data, size - 1) + 1; /* a text ends where it ends */
+  else if (!scuda_host_reaches((uint64_t)(uintptr_t)data, size)) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_jit_pairs(own, pairs, &pair_count, I_cuLinkAddData_v2);
   if (r) return r;
   struct link *l = s->data;

@@ -59,6 +59,11 @@ void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
 
 void scuda_post_cuMemFree_v2(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
 
+int scuda_pre_cuMemFreeAsync(uint64_t p, uint64_t stream, uint32_t ptds, int32_t *r) {
+  struct scuda_range range;
+  (void)stream, (void)ptds, (void)r;
+  return scuda_ranges_find(&scuda_device_ranges, p, &range) && range.start == p ? 0 : 2;
+}
 void scuda_post_cuMemFreeAsync(uint64_t p, uint64_t stream) {
   (void)stream;
   scuda_ranges_remove(&scuda_device_ranges, p, NULL);
@@ -141,13 +146,14 @@ int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32
 }
 
 int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds, int32_t *r) {
-  (void)to, (void)from;
+  struct scuda_slot *s;
+  if ((to && (*r = scuda_context_of(to, &s))) || (from && (*r = scuda_context_of(from, &s)))) return 1;
   return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
 }
 
 int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
-  (void)to, (void)from, (void)stream;
-  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
+  (void)stream;
+  return scuda_pre_cuMemcpyPeer(dst, to, src, from, bytes, ptds, r);
 }
 
 /* ---- pinned host memory ---- */
@@ -172,11 +178,13 @@ static void *pinned_map(uint64_t size) {
 }
 
 static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
-  if (!p || !bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
   int32_t result = scuda_context_of(0, &s);
   if (result) return result;
   if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
+  *p = NULL;
+  if (!bytes) return CUDA_SUCCESS;
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) & ~(page - 1);
   if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   void *at = pinned_map(size);
@@ -206,7 +214,8 @@ static int32_t quiesce(struct scuda_range *r) {
 int32_t scuda_hand_cuMemFreeHost(void *p) {
   struct scuda_range r;
   uint64_t start = (uint64_t)(uintptr_t)p;
-  if (!p || !scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
+  if (!p) return CUDA_SUCCESS;
+  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
   quiesce(&r);
   if (!scuda_ranges_remove(&scuda_host_ranges, start, &r)) return CUDA_ERROR_INVALID_VALUE;
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -214,10 +223,10 @@ int32_t scuda_hand_cuMemFreeHost(void *p) {
   return CUDA_SUCCESS;
 }
 
-/* Whether all of it is memory of this process. */
-static int is_mapped(uint64_t start, uint64_t bytes) {
+int scuda_host_reaches(uint64_t start, uint64_t bytes) {
   unsigned char present[4096];
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = start + bytes;
+  if (end < start) return 0;
   for (uint64_t at = start & ~(page - 1), step; at < end; at += step) {
     step = (end - at + page - 1) / page * page;
     if (step > sizeof present * page) step = sizeof present * page;
@@ -235,11 +244,11 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
   if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_unsupported(I_cuMemHostRegister_v2, "registering I/O memory does not work remotely");
-  if (!is_mapped(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_host_reaches(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
   return scuda_ranges_add(&scuda_host_ranges, &r) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) { return scuda_hand_cuMemHostRegister_v2(p, bytes, flags); }
+int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) { return scuda_hand_cuMemHostRegister_v2(p, bytes, flags & 3); }
 
 int32_t scuda_hand_cuMemHostUnregister(void *p) {
   struct scuda_range r;

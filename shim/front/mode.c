@@ -50,12 +50,26 @@ static uint32_t decide(void) {
 
 static int32_t fail_not_initialized(void) { return CUDA_ERROR_NOT_INITIALIZED; }
 static int32_t fail_deinitialized(void) { return CUDA_ERROR_DEINITIALIZED; }
+static int32_t fail_invalid_value(void) { return CUDA_ERROR_INVALID_VALUE; }
+static int32_t fail_invalid_context(void) { return CUDA_ERROR_INVALID_CONTEXT; }
+static int32_t fail_invalid_handle(void) { return CUDA_ERROR_INVALID_HANDLE; }
 static int32_t fail_not_found(void) { return CUDA_ERROR_NOT_FOUND; }
 static int32_t none_init(uint32_t flags) { (void)flags; return CUDA_ERROR_NO_DEVICE; }
 static int32_t none_version(int32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 0;
   return CUDA_SUCCESS;
+}
+
+/* Natively some functions look at their arguments before they find that cuInit was not called; they cannot have been right. */
+static void *before_init(const struct scuda_export *e) {
+  if (e->before_init) return e->before_init;
+  switch (e->early) {
+  case CUDA_ERROR_INVALID_VALUE: return (void *)fail_invalid_value;
+  case CUDA_ERROR_INVALID_CONTEXT: return (void *)fail_invalid_context;
+  case CUDA_ERROR_INVALID_HANDLE: return (void *)fail_invalid_handle;
+  default: return (void *)fail_not_initialized;
+  }
 }
 
 void *scuda_divert(uint32_t i) {
@@ -66,7 +80,7 @@ void *scuda_divert(uint32_t i) {
   case SCUDA_REMOTE:
     return e->entry;
   case SCUDA_CONFIGURED:
-    return e->before_init ? e->before_init : (void *)fail_not_initialized;
+    return before_init(e);
   case SCUDA_PASS: {
     void *f = __atomic_load_n(&real_functions[i], __ATOMIC_RELAXED);
     if (!f) {
@@ -82,7 +96,7 @@ void *scuda_divert(uint32_t i) {
   case SCUDA_NONE:
     if (i == I_cuInit) return (void *)none_init;
     if (i == I_cuDriverGetVersion) return (void *)none_version;
-    return e->before_init ? e->before_init : (void *)fail_not_initialized;
+    return before_init(e);
   case SCUDA_CHILD:
     return e->before_init && i != I_cuInit ? e->before_init : (void *)fail_not_initialized;
   default:

@@ -126,7 +126,7 @@ struct host_table { void *functions; uint64_t function_bytes; void *data; uint64
 
 /* BINARY_IS_PRESERVED needs nothing: the image is read before the call returns. */
 static int32_t library_options(const int32_t *options, void **values, uint32_t count, uint32_t i) {
-  if (count && !options) return CUDA_ERROR_INVALID_VALUE;
+  if (count > CU_LIBRARY_NUM_OPTIONS || (count && !options)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t n = 0; n < count; n++) {
     const struct host_table *table = values ? values[n] : NULL; /* cuBLASLt gives options without values */
     if (options[n] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE && table && (table->function_bytes || table->data_bytes))
@@ -430,5 +430,6 @@ int32_t scuda_hand_cuModuleGetLoadingMode(int32_t *mode) {
 /* Tables of host functions are refused when a library is loaded, so no library has a unified function. */
 int32_t scuda_hand_cuLibraryGetUnifiedFunction(void **function, uint64_t library, const char *symbol) {
   if (!function || !symbol) return CUDA_ERROR_INVALID_VALUE;
-  return scuda_slot_of(library, KIND_CUlibrary) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+  (void)library;
+  return CUDA_ERROR_INVALID_VALUE; /* which no library here has, as natively */
 }

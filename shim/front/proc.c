@@ -23,7 +23,7 @@ static int32_t lookup(const char *symbol, int32_t version, uint64_t flags, void 
   const struct scuda_proc_row *best = NULL;
   for (uint32_t i = 0; i < name->count; i++) {
     const struct scuda_proc_row *row = &scuda_proc_rows[name->first + i];
-    if (row->flags != flags || row->since > version) continue;
+    if (row->flags != flags || (uint32_t)row->since > (uint32_t)version) continue;
     if (row->symbol >= 0 && scuda_boot.driver_version && row->since > scuda_boot.driver_version) continue;
     best = row;
   }

@@ -524,6 +524,7 @@ int32_t scuda_wire_cuCtxResetPersistingL2Cache(uint32_t how) {
 
 int32_t scuda_wire_cuCtxSetCacheConfig(int32_t config, uint32_t how) {
   int32_t r;
+  if ((int64_t)config < 0 || (int64_t)config > 3) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuCtxSetCacheConfig, how, 8);
   if (r) {
@@ -569,6 +570,7 @@ int32_t scuda_wire_cuCtxSetLimit(int32_t limit, uint64_t value, uint32_t how) {
 
 int32_t scuda_wire_cuCtxSetSharedMemConfig(int32_t config, uint32_t how) {
   int32_t r;
+  if ((int64_t)config < 0 || (int64_t)config > 2) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuCtxSetSharedMemConfig, how, 8);
   if (r) {
@@ -950,6 +952,7 @@ int32_t scuda_wire_cuEventCreate(uint64_t *phEvent, uint32_t Flags, uint32_t how
   if (!phEvent) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phEvent = scuda_slot_new(KIND_CUevent);
   if (!new_phEvent) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (Flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuEventCreate, how, 16);
   if (r) {
@@ -1094,6 +1097,7 @@ int32_t scuda_wire_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uin
   int32_t r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuEventRecordWithFlags, how, 24);
   if (r) {
@@ -1244,6 +1248,7 @@ int32_t scuda_wire_cuFuncLoad(uint64_t function, uint32_t how) {
 int32_t scuda_wire_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t value, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hfunc, KIND_CUfunction))) return r;
+  if ((int64_t)attrib < 0 || (int64_t)attrib > 15) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuFuncSetAttribute, how, 24);
   if (r) {
@@ -1261,6 +1266,7 @@ int32_t scuda_wire_cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t va
 int32_t scuda_wire_cuFuncSetCacheConfig(uint64_t hfunc, int32_t config, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hfunc, KIND_CUfunction))) return r;
+  if ((int64_t)config < 0 || (int64_t)config > 3) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuFuncSetCacheConfig, how, 16);
   if (r) {
@@ -1277,6 +1283,7 @@ int32_t scuda_wire_cuFuncSetCacheConfig(uint64_t hfunc, int32_t config, uint32_t
 int32_t scuda_wire_cuFuncSetSharedMemConfig(uint64_t hfunc, int32_t config, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hfunc, KIND_CUfunction))) return r;
+  if ((int64_t)config < 0 || (int64_t)config > 2) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuFuncSetSharedMemConfig, how, 16);
   if (r) {
@@ -1658,6 +1665,7 @@ int32_t scuda_wire_cuGraphCreate(uint64_t *phGraph, uint32_t flags, uint32_t how
   if (!phGraph) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phGraph = scuda_slot_new(KIND_CUgraph);
   if (!new_phGraph) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuGraphCreate, how, 16);
   if (r) {
@@ -3048,6 +3056,7 @@ int32_t scuda_wire_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t ke
   int32_t r;
   if ((r = scuda_check(kernel, KIND_CUkernel))) return r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
+  if ((int64_t)attrib < 0 || (int64_t)attrib > 15 || dev < 0) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuKernelSetAttribute, how, 32);
   if (r) {
@@ -3067,6 +3076,7 @@ int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32
   int32_t r;
   if ((r = scuda_check(kernel, KIND_CUkernel))) return r;
   if (dev >= scuda_gpu_count) return CUDA_ERROR_INVALID_DEVICE;
+  if ((int64_t)config < 0 || (int64_t)config > 3 || dev < 0) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuKernelSetCacheConfig, how, 24);
   if (r) {
@@ -4237,8 +4247,8 @@ int32_t scuda_wire_cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, uint6
 
 int32_t scuda_wire_cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint32_t how) {
   int32_t r;
-  if ((r = scuda_check(dstContext, KIND_CUcontext))) return r;
-  if ((r = scuda_check(srcContext, KIND_CUcontext))) return r;
+  if (dstContext && (r = scuda_check(dstContext, KIND_CUcontext))) return r;
+  if (srcContext && (r = scuda_check(srcContext, KIND_CUcontext))) return r;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuMemcpyPeer, how, 40);
   if (r) {
@@ -4257,8 +4267,8 @@ int32_t scuda_wire_cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_
 
 int32_t scuda_wire_cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream, uint32_t how) {
   int32_t r;
-  if ((r = scuda_check(dstContext, KIND_CUcontext))) return r;
-  if ((r = scuda_check(srcContext, KIND_CUcontext))) return r;
+  if (dstContext && (r = scuda_check(dstContext, KIND_CUcontext))) return r;
+  if (srcContext && (r = scuda_check(srcContext, KIND_CUcontext))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuMemcpyPeerAsync, how, 48);
@@ -4833,31 +4843,13 @@ int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, u
   return r;
 }
 
-int32_t scuda_wire_cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how) {
-  int32_t r;
-  if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  uint64_t n_paramArray = paramArray ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
-  if (n_paramArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBatchMemOp, how, 32 + scuda_pad(n_paramArray * 48));
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, (uint64_t)stream);
-  p = scuda_put64(p, (uint64_t)count);
-  p = scuda_put_bytes(p, paramArray, n_paramArray, 48);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  r = scuda_send(&c);
-  return r;
-}
-
 int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
+  if (!paramArray && (count > 0 ? (uint64_t)count - 0 : 0)) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_paramArray = paramArray ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_paramArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamBatchMemOp_v2, how, 32 + scuda_pad(n_paramArray * 48));
   if (r) {
@@ -4954,6 +4946,7 @@ int32_t scuda_wire_cuStreamCreate(uint64_t *phStream, uint32_t Flags, uint32_t h
   if (!phStream) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phStream = scuda_slot_new(KIND_CUstream);
   if (!new_phStream) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (Flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamCreate, how, 16);
   if (r) {
@@ -4978,6 +4971,7 @@ int32_t scuda_wire_cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags
   if (!phStream) return CUDA_ERROR_INVALID_VALUE;
   uint64_t new_phStream = scuda_slot_new(KIND_CUstream);
   if (!new_phStream) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamCreateWithPriority, how, 24);
   if (r) {
@@ -5422,6 +5416,7 @@ int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
+  if (Flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitEvent, how, 24);
   if (r) {
@@ -5436,47 +5431,12 @@ int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t
   return r;
 }
 
-int32_t scuda_wire_cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
-  int32_t r;
-  if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue32, how, 32);
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, (uint64_t)stream);
-  p = scuda_put64(p, (uint64_t)addr);
-  p = scuda_put64(p, (uint64_t)value);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  r = scuda_send(&c);
-  return r;
-}
-
 int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, how, 32);
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, (uint64_t)stream);
-  p = scuda_put64(p, (uint64_t)addr);
-  p = scuda_put64(p, (uint64_t)value);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  r = scuda_send(&c);
-  return r;
-}
-
-int32_t scuda_wire_cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
-  int32_t r;
-  if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue64, how, 32);
   if (r) {
     return r;
   }
@@ -5493,26 +5453,9 @@ int32_t scuda_wire_cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t 
 int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, how, 32);
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, (uint64_t)stream);
-  p = scuda_put64(p, (uint64_t)addr);
-  p = scuda_put64(p, (uint64_t)value);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  r = scuda_send(&c);
-  return r;
-}
-
-int32_t scuda_wire_cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
-  int32_t r;
-  if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue32, how, 32);
   if (r) {
     return r;
   }
@@ -5529,26 +5472,9 @@ int32_t scuda_wire_cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t
 int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, how, 32);
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, (uint64_t)stream);
-  p = scuda_put64(p, (uint64_t)addr);
-  p = scuda_put64(p, (uint64_t)value);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  r = scuda_send(&c);
-  return r;
-}
-
-int32_t scuda_wire_cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
-  int32_t r;
-  if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue64, how, 32);
   if (r) {
     return r;
   }
@@ -5565,6 +5491,7 @@ int32_t scuda_wire_cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t
 int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, how, 32);
   if (r) {

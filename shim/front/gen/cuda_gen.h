@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06"
+#define SCUDA_DIGEST "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -1052,7 +1052,6 @@ enum {
   OP_cuPointerGetAttributes = 478,
   OP_cuPointerSetAttribute = 479,
   OP_cuStreamAddCallback = 484,
-  OP_cuStreamBatchMemOp = 486,
   OP_cuStreamBatchMemOp_v2 = 487,
   OP_cuStreamBeginCapture = 488,
   OP_cuStreamBeginCaptureToGraph = 489,
@@ -1080,13 +1079,9 @@ enum {
   OP_cuStreamUpdateCaptureDependencies = 512,
   OP_cuStreamUpdateCaptureDependencies_v2 = 513,
   OP_cuStreamWaitEvent = 514,
-  OP_cuStreamWaitValue32 = 515,
   OP_cuStreamWaitValue32_v2 = 516,
-  OP_cuStreamWaitValue64 = 517,
   OP_cuStreamWaitValue64_v2 = 518,
-  OP_cuStreamWriteValue32 = 519,
   OP_cuStreamWriteValue32_v2 = 520,
-  OP_cuStreamWriteValue64 = 521,
   OP_cuStreamWriteValue64_v2 = 522,
   OP_cuSurfObjectCreate = 523,
   OP_cuSurfObjectDestroy = 524,
@@ -2179,6 +2174,7 @@ int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
 void scuda_post_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes);
 void scuda_post_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize);
 int32_t scuda_hand_cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags);
+int scuda_pre_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t ptds, int32_t *r);
 void scuda_post_cuMemFreeAsync(uint64_t dptr, uint64_t hStream);
 int32_t scuda_hand_cuMemFreeHost(void *p);
 void scuda_post_cuMemFree_v2(uint64_t dptr);
@@ -2480,7 +2476,6 @@ int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlock
 int32_t scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t hTexRef, uint32_t how);
 int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, uint64_t ptr, uint32_t how);
-int32_t scuda_wire_cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamBeginCapture(uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode, uint32_t how);
@@ -2506,13 +2501,9 @@ int32_t scuda_wire_cuStreamSynchronize(uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags, uint32_t how);
-int32_t scuda_wire_cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how);
-int32_t scuda_wire_cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how);
-int32_t scuda_wire_cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how);
-int32_t scuda_wire_cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc, uint32_t how);
 int32_t scuda_wire_cuSurfObjectDestroy(uint64_t surfObject, uint32_t how);

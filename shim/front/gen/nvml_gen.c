@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "9620c422111f0b1158d88a259af65c196e46c6343c4071da17c78b8cb560ac06";
+const char nvml_digest[] = "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
