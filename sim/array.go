@@ -161,6 +161,9 @@ func (g *GPU) CuArrayGetPlane(plane *cuda.CUarray, h cuda.CUarray, _ uint32) cud
 
 // CuArrayGetSparseProperties: no array here is sparse.
 func (g *GPU) CuArrayGetSparseProperties(p *cuda.CUDA_ARRAY_SPARSE_PROPERTIES, h cuda.CUarray) cuda.CUresult {
+	if h == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	return g.readArray(h, p == nil, func(*array) cuda.CUresult { return cuda.CUDA_ERROR_INVALID_VALUE })
 }
 
@@ -300,6 +303,9 @@ func rowOf(h cuda.CUarray, off uint64) side {
 }
 
 func (g *GPU) copyRow(dst, src side, n uint64) cuda.CUresult {
+	if dst.kind == cuda.CU_MEMORYTYPE_ARRAY && dst.array == 0 || src.kind == cuda.CU_MEMORYTYPE_ARRAY && src.array == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	b, r := g.boxOf(dst, src, n, 1, 1)
 	if r != ok {
 		return r

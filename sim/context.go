@@ -385,6 +385,9 @@ func (g *GPU) CuCtxSetLimit(limit cuda.CUlimit, value uint64) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
+	if limit >= cuda.CU_LIMIT_MAX || value > 1<<40 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	if _, known := c.limits[limit]; !known {
 		return cuda.CUDA_ERROR_UNSUPPORTED_LIMIT
 	}

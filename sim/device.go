@@ -172,6 +172,9 @@ func (g *GPU) CuDeviceGetUuid_v2(uuid *cuda.CUuuid, dev cuda.CUdevice) cuda.CUre
 }
 
 func (g *GPU) CuDeviceCanAccessPeer(can *int32, dev, peer cuda.CUdevice) cuda.CUresult {
+	if r := g.readDevice(dev, false, func(*device) {}); r != ok {
+		return r
+	}
 	return g.readDevice(peer, can == nil, func(*device) {
 		*can = 0
 		if dev != peer {
@@ -183,6 +186,9 @@ func (g *GPU) CuDeviceCanAccessPeer(can *int32, dev, peer cuda.CUdevice) cuda.CU
 func (g *GPU) CuDeviceGetP2PAttribute(value *int32, attr cuda.CUdevice_P2PAttribute, src, dst cuda.CUdevice) cuda.CUresult {
 	if src == dst {
 		return cuda.CUDA_ERROR_INVALID_DEVICE
+	}
+	if r := g.readDevice(src, false, func(*device) {}); r != ok {
+		return r
 	}
 	return g.readDevice(dst, value == nil, func(*device) {
 		*value = 0

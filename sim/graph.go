@@ -647,8 +647,11 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 	}
 	defer g.mu.Unlock()
 	gr, found := lookup[*graph](g, hg)
-	if !found || info == nil {
+	if !found {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if info == nil {
+		info = new(cuda.CUgraphExecUpdateResultInfo)
 	}
 	*info = cuda.CUgraphExecUpdateResultInfo{Result: cuda.CU_GRAPH_EXEC_UPDATE_SUCCESS}
 	steps, r := g.stepsOf(gr)
@@ -675,11 +678,13 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 }
 
 func (g *GPU) CuGraphExecUpdate(h cuda.CUgraphExec, hg cuda.CUgraph, errNode *cuda.CUgraphNode, result *cuda.CUgraphExecUpdateResult) cuda.CUresult {
-	if errNode == nil || result == nil {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
 	var info cuda.CUgraphExecUpdateResultInfo
 	r := g.CuGraphExecUpdate_v2(h, hg, &info)
-	*errNode, *result = info.ErrorNode, info.Result
+	if errNode != nil {
+		*errNode = info.ErrorNode
+	}
+	if result != nil {
+		*result = info.Result
+	}
 	return r
 }

@@ -152,6 +152,9 @@ func (g *GPU) CuGraphAddEventWaitNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps
 
 func (g *GPU) eventOp(h cuda.CUevent, make func(*event) op) func() (op, cuda.CUresult) {
 	return func() (op, cuda.CUresult) {
+		if h == 0 {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
 		e, r := find[*event](g, h)
 		if r != ok {
 			return op{}, r
@@ -251,7 +254,7 @@ func (g *GPU) CuGraphNodeGetEnabled(hx cuda.CUgraphExec, h cuda.CUgraphNode, ena
 }
 
 func (g *GPU) CuGraphNodeSetEnabled(hx cuda.CUgraphExec, h cuda.CUgraphNode, enabled uint32) cuda.CUresult {
-	return g.withStep(hx, h, enabled > 1, func(s *step) { s.off = enabled == 0 })
+	return g.withStep(hx, h, false, func(s *step) { s.off = enabled == 0 })
 }
 
 func (g *GPU) withStep(hx cuda.CUgraphExec, h cuda.CUgraphNode, bad bool, use func(*step)) cuda.CUresult {

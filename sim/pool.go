@@ -211,6 +211,10 @@ func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, fro
 	if p.imported {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	if n == 0 {
+		*dptr = 0
+		return ok
+	}
 	if p.max != 0 && n > p.max-min(p.used, p.max) {
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
@@ -251,6 +255,9 @@ func (g *GPU) CuMemFreeAsync(dptr cuda.CUdeviceptr, hs cuda.CUstream) cuda.CUres
 		return r
 	}
 	defer g.mu.Unlock()
+	if dptr == 0 {
+		return ok
+	}
 	reg := g.mem.find(uint64(dptr))
 	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionPool && reg.kind != regionDevice && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE

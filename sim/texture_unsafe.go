@@ -178,10 +178,16 @@ func (g *GPU) destroyTexture(h uint64, surface bool) cuda.CUresult {
 }
 
 func (g *GPU) CuTexObjectDestroy(h cuda.CUtexObject) cuda.CUresult {
+	if h == 0 {
+		return ok
+	}
 	return g.destroyTexture(uint64(h), false)
 }
 
 func (g *GPU) CuSurfObjectDestroy(h cuda.CUsurfObject) cuda.CUresult {
+	if h == 0 {
+		return ok
+	}
 	return g.destroyTexture(uint64(h), true)
 }
 
@@ -213,10 +219,10 @@ func (g *GPU) CuTexObjectGetTextureDesc(d *cuda.CUDA_TEXTURE_DESC, h cuda.CUtexO
 
 func (g *GPU) CuTexObjectGetResourceViewDesc(d *cuda.CUDA_RESOURCE_VIEW_DESC, h cuda.CUtexObject) cuda.CUresult {
 	return g.readTexture(uint64(h), false, d == nil, func(t *texture) cuda.CUresult {
-		if t.view == nil {
-			return cuda.CUDA_ERROR_INVALID_VALUE
+		*d = cuda.CUDA_RESOURCE_VIEW_DESC{}
+		if t.view != nil {
+			*d = *t.view
 		}
-		*d = *t.view
 		return ok
 	})
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -45,11 +46,12 @@ func (g *GPU) enterObject(h cuda.CUuserObject) (*userObject, cuda.CUresult) {
 	if r := g.ready(); r != ok {
 		return nil, r
 	}
-	o, r := find[*userObject](g, h)
-	if r != ok {
+	o, found := lookup[*userObject](g, h)
+	if !found {
 		g.mu.Unlock()
+		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return o, r
+	return o, ok
 }
 
 func (g *GPU) CuUserObjectRetain(h cuda.CUuserObject, n uint32) cuda.CUresult {
@@ -58,7 +60,7 @@ func (g *GPU) CuUserObjectRetain(h cuda.CUuserObject, n uint32) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
-	if n == 0 {
+	if n == 0 || n > math.MaxInt32 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	o.refs += uint64(n)
@@ -82,11 +84,8 @@ func (g *GPU) CuGraphRetainUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n, f
 		return r
 	}
 	defer g.mu.Unlock()
-	o, r := find[*userObject](g, h)
-	if r != ok {
-		return r
-	}
-	if n == 0 || flags&^graphUserObjectMove != 0 || flags == graphUserObjectMove && uint64(n) > o.refs {
+	o, found := lookup[*userObject](g, h)
+	if !found || n == 0 || n > math.MaxInt32 || flags&^graphUserObjectMove != 0 || flags == graphUserObjectMove && uint64(n) > o.refs {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if flags&graphUserObjectMove == 0 {
@@ -105,11 +104,8 @@ func (g *GPU) CuGraphReleaseUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n u
 		return r
 	}
 	defer g.mu.Unlock()
-	o, r := find[*userObject](g, h)
-	if r != ok {
-		return r
-	}
-	if n == 0 || uint64(n) > gr.objects[o] {
+	o, found := lookup[*userObject](g, h)
+	if !found || n == 0 || n > math.MaxInt32 || uint64(n) > gr.objects[o] {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if gr.objects[o] -= uint64(n); gr.objects[o] == 0 {

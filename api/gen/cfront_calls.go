@@ -158,7 +158,8 @@ func (w *callWriter) request() {
 	b.f("  (void)p;\n")
 }
 
-// doubtful is true for values that the driver may refuse: enumerators that the header does not have, reserved flags, negative devices.
+// doubtful is true for values that the driver may refuse: enumerators that the header does not have, reserved flags, negative devices,
+// addresses that are not known.
 func (w *callWriter) doubtful() string {
 	var out []string
 	for _, p := range w.f.Params {
@@ -173,6 +174,8 @@ func (w *callWriter) doubtful() string {
 			out = append(out, fmt.Sprintf("%s > 0xff", p.Name))
 		case p.Device:
 			out = append(out, p.Name+" < 0")
+		case p.CType == "CUdeviceptr" && !w.f.Pre:
+			out = append(out, fmt.Sprintf("!scuda_on_device(%s, 1)", p.Name))
 		}
 	}
 	return strings.Join(out, " || ")

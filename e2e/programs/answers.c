@@ -285,14 +285,19 @@ static void run(int index) {
 
 // ---- Processes.
 
+// Wrong calls come last: they may leave damage behind that shows later.
+enum phase { BEFORE, RIGHT, WRONG };
+static enum phase phase_of(const struct test *t) { return !strcmp(t->name, "before") ? BEFORE : !strcmp(t->name, "right") || !strcmp(t->name, "child") ? RIGHT : WRONG; }
+
 // A session runs the cases of one worker from *next on, until all are done or its state is damaged.
-static void session(const int *mine, int count, int *next, int initialised) {
+static void session(const int *mine, int count, int *next, enum phase phase) {
+  int initialised = phase != BEFORE;
   signal(SIGALRM, SIG_DFL);
   dup2(2, 1); // the driver may say something
   if (initialised && (nvml ? start_nvml() : start_cuda())) FAIL("cannot start");
   for (; *next < count; ++*next) {
     struct test *t = &tests[mine[*next]];
-    if ((strcmp(t->name, "before") != 0) != initialised) continue;
+    if (phase_of(t) != phase) continue;
     alarm(PATIENCE);
     if (initialised && !(nvml ? sound_nvml : sound_cuda)()) _exit(AGAIN);
     run(mine[*next]);
@@ -301,11 +306,11 @@ static void session(const int *mine, int count, int *next, int initialised) {
   _exit(0);
 }
 
-static void worker(const int *mine, int count, int *next, int initialised) {
+static void worker(const int *mine, int count, int *next, enum phase phase) {
   for (*next = 0; *next < count;) {
     int before = *next;
     pid_t child = fork();
-    if (child == 0) session(mine, count, next, initialised);
+    if (child == 0) session(mine, count, next, phase);
     int status;
     if (child < 0 || waitpid(child, &status, 0) != child) FAIL("fork: %s", strerror(errno));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) break;
@@ -372,8 +377,7 @@ int main(int argc, char **argv) {
         answers[i].done = 1;
       } else mine[count++] = i;
     }
-    worker(mine, count, &next[k], 0);
-    worker(mine, count, &next[k], 1);
+    for (enum phase p = BEFORE; p <= WRONG; p++) worker(mine, count, &next[k], p);
     if (jobs > 1) _exit(0);
   }
   signal(SIGTERM, report);

@@ -181,7 +181,7 @@ MAKER(pinneddevice, CUdeviceptr, GET(void *, p, "pinned") r = cuMemHostGetDevice
 MAKER(mem2, CUdeviceptr, GET(CUdeviceptr, m, "mem") v = m + 32768;)
 MAKER(texmem, CUdeviceptr, GET(CUdeviceptr, m, "mem") v = m;)
 MAKER(logiterator, intptr_t, CUlogIterator i = 0; r = cuLogsCurrent(&i, 0); v = i;)
-MAKER(ptxfile, char *, v = room(64); strcpy(v, "/tmp/scuda-answers.ptx"); FILE *f = fopen(v, "w"); if (f) { fputs(kernels_ptx, f); fclose(f); })
+MAKER(ptxfile, char *, v = room(64); snprintf(v, 64, "/tmp/scuda-answers-%d.ptx", (int)getpid()); FILE *f = fopen(v, "w"); if (f) { fputs(kernels_ptx, f); fclose(f); })
 
 static int end_module(uint64_t v) { return cuModuleUnload((CUmodule)v); }
 #define ENDS(name, type, f) \

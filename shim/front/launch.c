@@ -326,7 +326,7 @@ void scuda_post_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_
 }
 
 static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *config, uint32_t kind, uint32_t i) {
-  if (!out || !config) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !config || !f) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_check(f, KIND_CUfunction);
   if (!r) r = check_attributes(config, i);
   if (r) return r;

@@ -28,7 +28,7 @@ int32_t scuda_hand_cuProfilerStop(void) { return switch_profiler(); }
 
 /* The destructor is a function of the program; it runs here when the last reference is gone. */
 int32_t scuda_hand_cuUserObjectCreate(uint64_t *object, void *ptr, void *destroy, uint32_t references, uint32_t flags) {
-  if (!object || !destroy || !references || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
+  if (!object || !destroy || !references || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   uint64_t handle = scuda_slot_new(KIND_CUuserObject);
   if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
   struct wire_user_object m = {handle, scuda_core.hostfn(destroy, ptr, 0, 0, 0), references, flags};

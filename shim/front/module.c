@@ -430,6 +430,5 @@ int32_t scuda_hand_cuModuleGetLoadingMode(int32_t *mode) {
 /* Tables of host functions are refused when a library is loaded, so no library has a unified function. */
 int32_t scuda_hand_cuLibraryGetUnifiedFunction(void **function, uint64_t library, const char *symbol) {
   if (!function || !symbol) return CUDA_ERROR_INVALID_VALUE;
-  (void)library;
-  return CUDA_ERROR_INVALID_VALUE; /* which no library here has, as natively */
+  return library ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE; /* which no library here has, as natively */
 }

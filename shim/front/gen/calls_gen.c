@@ -5434,7 +5434,7 @@ int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t
 int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (flags > 0xff) how |= SCUDA_ANSWER;
+  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, how, 32);
   if (r) {
@@ -5453,7 +5453,7 @@ int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32
 int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (flags > 0xff) how |= SCUDA_ANSWER;
+  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, how, 32);
   if (r) {
@@ -5472,7 +5472,7 @@ int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64
 int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (flags > 0xff) how |= SCUDA_ANSWER;
+  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, how, 32);
   if (r) {
@@ -5491,7 +5491,7 @@ int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint3
 int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (flags > 0xff) how |= SCUDA_ANSWER;
+  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, how, 32);
   if (r) {

@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"scuda.dev/scuda/api"
+)
+
+// Every exported function is called rightly, with wrong arguments, before the library is initialised and in a forked child (e2e/programs/answers.c);
+// the answers are those that the driver of an H200 gave to the same program (testdata/answers/*.tsv, recorded by perf/gpu/answers.sh).
+// What may differ by rule says mayDiffer; what differs beside stands with its reason in testdata/answers/allowed.
+func TestAnswers(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t)
+	exceptions := readExceptions(t)
+	for name, library := range map[string]*api.Library{"cuda": spec.CUDA, "nvml": spec.NVML} {
+		t.Run(name, func(t *testing.T) {
+			folder := filepath.Join(root, "testdata/answers")
+			text, err := os.ReadFile(filepath.Join(folder, name+".tsv"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := parseAnswers(t, string(text))
+			p := start(t, s.env("SCUDA_LOG=error"), program("answers"), filepath.Join(folder, name+".calls"), "-j", fmt.Sprint(runtime.NumCPU()))
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("exit status %d\n%s", code, p.err)
+			}
+			got := parseAnswers(t, p.out.String())
+			if out := os.Getenv("ANSWERS_OUT"); out != "" {
+				if err := os.WriteFile(filepath.Join(out, name+"."+gpu+".tsv"), []byte(p.out.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, c := range want.cases {
+				f := library.ByName[c.function]
+				if f == nil {
+					t.Fatalf("%s is no function", c.function)
+				}
+				native, ours := want.texts[c], got.texts[c]
+				if native == ours || mayDiffer(f, c, native, ours) {
+					continue
+				}
+				if e := find(exceptions, c); e != nil {
+					e.used = true
+					continue
+				}
+				t.Errorf("%s %s: natively %q, here %q", c.function, c.name, native, ours)
+			}
+			for c, ours := range got.texts {
+				if _, ok := want.texts[c]; !ok {
+					t.Errorf("%s %s: %q here, and not recorded: run perf/gpu/answers.sh on the GPU machine", c.function, c.name, ours)
+				}
+			}
+		})
+	}
+	for _, e := range exceptions {
+		if !e.used {
+			t.Errorf("testdata/answers/allowed:%d: nothing differs: remove the line", e.line)
+		}
+	}
+}
+
+type answerCase struct{ function, name string }
+
+type answerSet struct {
+	cases []answerCase
+	texts map[answerCase]string
+}
+
+func parseAnswers(t *testing.T, text string) answerSet {
+	t.Helper()
+	out := answerSet{texts: map[answerCase]string{}}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 3 {
+			t.Fatalf("want three columns: %q", line)
+		}
+		c := answerCase{f[0], f[1]}
+		if _, ok := out.texts[c]; ok {
+			t.Fatalf("twice: %q", line)
+		}
+		out.cases = append(out.cases, c)
+		out.texts[c] = f[2]
+	}
+	return out
+}
+
+func isNumber(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
+
+// mayDiffer are the rules:
+//   - what is not supported says so, whatever the driver says to the arguments;
+//   - where the driver crashes, hangs or destroys its memory, there is an error;
+//   - garbage and destroyed objects in the place of handles are an error, whatever the driver finds at their address;
+//   - in a forked child, where the driver works on as if nothing were wrong, there is CUDA_ERROR_NOT_INITIALIZED;
+//   - what would change the machine is not permitted;
+//   - NULL is an invalid argument of NVML, also where the driver would not look at it;
+//   - what the simulated GPU does not do is not supported there.
+func mayDiffer(f *api.Func, c answerCase, native, ours string) bool {
+	if f.PTSZ {
+		c.function = f.Base
+	}
+	code, _, _ := strings.Cut(native, " ")
+	switch {
+	case gpu == "sim" && (ours == "801" || ours == "3" && strings.HasPrefix(c.function, "nvml") || strings.HasPrefix(ours, "no ")):
+		return true
+	case strings.HasPrefix(native, "no "):
+		return isNumber(strings.Fields(ours)[0]) || strings.HasPrefix(ours, "no ")
+	case f.Class == api.Unsupported || f.Class == api.Missing:
+		return ours == "801" || ours == "3"
+	case !isNumber(code):
+		return isNumber(ours) && ours != "0"
+	case strings.HasSuffix(c.name, "=junk"), strings.HasSuffix(c.name, "=dead"):
+		return isNumber(ours) && ours != "0"
+	case strings.HasPrefix(c.function, "nvml") && strings.HasSuffix(c.name, "=null") && ours == "2":
+		return true
+	case c.name == "child" && strings.HasPrefix(c.function, "cu"):
+		return ours == "3"
+	case f.Flag("denied"):
+		return ours == "4"
+	}
+	return false
+}
+
+// exception is a line "FUNCTION CASE [sim|real]  # reason" of testdata/answers/allowed; * and ? stand for parts of names.
+type exception struct {
+	function, name string
+	line           int
+	used           bool
+}
+
+func readExceptions(t *testing.T) []*exception {
+	t.Helper()
+	file, err := os.Open(filepath.Join(root, "testdata/answers/allowed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var out []*exception
+	s := bufio.NewScanner(file)
+	for n := 1; s.Scan(); n++ {
+		text, reason, _ := strings.Cut(s.Text(), "#")
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			continue
+		}
+		if len(words) < 2 || len(words) > 3 || strings.TrimSpace(reason) == "" {
+			t.Fatalf("allowed:%d: want FUNCTION CASE [sim|real] # reason", n)
+		}
+		if len(words) == 2 || words[2] == gpu {
+			out = append(out, &exception{words[0], words[1], n, false})
+		}
+	}
+	return out
+}
+
+func find(exceptions []*exception, c answerCase) *exception {
+	i := slices.IndexFunc(exceptions, func(e *exception) bool {
+		function, err := path.Match(e.function, c.function)
+		name, err2 := path.Match(e.name, c.name)
+		return err == nil && err2 == nil && function && name
+	})
+	if i < 0 {
+		return nil
+	}
+	return exceptions[i]
+}
