@@ -156,9 +156,6 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 		}
 	}
 	var b strings.Builder
-	if f.Class == api.Unsupported {
-		skip = append(skip, "wrong")
-	}
 	for i, p := range params {
 		kind, err := callKind(lib, &p, counts[p.Name])
 		if err != nil {

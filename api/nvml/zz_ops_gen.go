@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9"
+const Digest = "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -307,7 +307,8 @@ int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
 }
 /* The older form does not change a context that is there. */
 int32_t scuda_hand_cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags) {
-  if (scuda_device_ok(dev) && !(flags & ~(uint32_t)CU_CTX_FLAGS_MASK) && *scuda_retained(primary_slot(dev))) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  if (scuda_device_ok(dev) && !(flags & ~(uint32_t)CU_CTX_FLAGS_MASK) && primary_slot(dev)->flags & SCUDA_CTX_ACTIVE)
+    return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
   return scuda_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
 }
 

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9"
+#define SCUDA_DIGEST "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -3931,7 +3931,7 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *p
   (void)count;
   (void)paramArray;
   (void)flags;
-  return scuda_unsupported(I_cuStreamBatchMemOp, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_ptsz(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -3940,7 +3940,7 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp_ptsz(uint64_t stream, uint32_t count, vo
   (void)count;
   (void)paramArray;
   (void)flags;
-  return scuda_unsupported(I_cuStreamBatchMemOp_ptsz, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -4326,7 +4326,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWaitValue32, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4335,7 +4335,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32_ptsz(uint64_t stream, uint64_t addr, ui
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWaitValue32_ptsz, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4358,7 +4358,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWaitValue64, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4367,7 +4367,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64_ptsz(uint64_t stream, uint64_t addr, ui
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWaitValue64_ptsz, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4390,7 +4390,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWriteValue32, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4399,7 +4399,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32_ptsz(uint64_t stream, uint64_t addr, u
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWriteValue32_ptsz, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4422,7 +4422,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWriteValue64, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4431,7 +4431,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64_ptsz(uint64_t stream, uint64_t addr, u
   (void)addr;
   (void)value;
   (void)flags;
-  return scuda_unsupported(I_cuStreamWriteValue64_ptsz, "the driver refuses the first form; programs use the _v2 form");
+  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "e9ad7c5444d3aa3bc0fab99117afdd2d04cb3577fb655eaf576024f3aaffddc9";
+const char nvml_digest[] = "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
