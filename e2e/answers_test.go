@@ -32,7 +32,7 @@ func TestAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := parseAnswers(t, string(text))
-			p := start(t, s.env("SCUDA_LOG=error"), program("answers"), filepath.Join(folder, name+".calls"), "-j", fmt.Sprint(runtime.NumCPU()))
+			p := start(t, s.env("SCUDA_LOG=error"), program("answers"), filepath.Join(folder, name+".calls"), "-j", fmt.Sprint(min(6, runtime.NumCPU())))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s", code, p.err)
 			}
