@@ -5,18 +5,19 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/transport"
 )
 
 const (
-	stripeLeast   = 2 << 20 // smaller copies stay on the main connection
-	stripeSpin    = 100     // looks at what has arrived before the executor takes a nap
+	stripeLeast   = 2 << 20                // smaller copies stay on the main connection
+	stripeSpin    = 100 * time.Microsecond // without a chunk, before the executor takes a nap: while one is on its way the next is not far
 	stripeTimeout = 15 * time.Second
 )
 
@@ -30,7 +31,8 @@ var errStripes = errors.New("a bulk connection broke during a copy")
 // one needs.
 type stripes struct {
 	mu     sync.Mutex
-	news   *sync.Cond // for the goroutines
+	news   *sync.Cond // for the goroutines that receive
+	posted *sync.Cond // for those that send
 	landed *sync.Cond // for the executor
 	conns  []net.Conn
 	ready  atomic.Bool // all are there and work
@@ -59,7 +61,7 @@ type outgoing struct {
 
 func newStripes() *stripes {
 	t := &stripes{}
-	t.news, t.landed = sync.NewCond(&t.mu), sync.NewCond(&t.mu)
+	t.news, t.posted, t.landed = sync.NewCond(&t.mu), sync.NewCond(&t.mu), sync.NewCond(&t.mu)
 	return t
 }
 
@@ -101,6 +103,7 @@ func (t *stripes) fail(err error) (lost bool) {
 		c.Close()
 	}
 	t.news.Broadcast()
+	t.posted.Broadcast()
 	t.landed.Broadcast()
 	return t.busy || t.out > 0 || len(t.queue) > 0
 }
@@ -169,7 +172,7 @@ func (t *stripes) send(c net.Conn) error {
 	for {
 		t.mu.Lock()
 		for t.err == nil && len(t.queue) == 0 {
-			t.news.Wait()
+			t.posted.Wait()
 		}
 		if t.err != nil {
 			t.mu.Unlock()
@@ -196,7 +199,7 @@ func (t *stripes) post(h transport.MessageHeader, data []byte, sent *atomic.Bool
 	h.Type, h.Len = transport.MsgChunk, uint32(len(data))
 	t.mu.Lock()
 	t.queue = append(t.queue, outgoing{h, data, sent})
-	t.news.Broadcast()
+	t.posted.Signal()
 	t.mu.Unlock()
 }
 
@@ -218,7 +221,8 @@ func (s *Session) stripedUpload(b *bulk) error {
 	t.mu.Unlock()
 	defer t.endUpload()
 	var scratch []*slot
-	for lent, spin := 0, 0; b.left > 0; {
+	last := time.Now() // when there was last a chunk
+	for lent := 0; b.left > 0; {
 		for lent < depth { // lent: slots with the receivers, filled or not
 			sl, err := s.stripeSlot(b, lent == 0, &scratch)
 			if err != nil {
@@ -235,14 +239,14 @@ func (s *Session) stripedUpload(b *bulk) error {
 			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		if len(got) == 0 {
-			if spin++; spin < stripeSpin {
-				runtime.Gosched()
+			if time.Since(last) < stripeSpin {
+				yield()
 			} else if err := s.nap(); err != nil {
 				return err
 			}
 			continue
 		}
-		spin = 0
+		last = time.Now()
 		for _, l := range got {
 			lent--
 			if uint64(l.n) > b.left {
@@ -303,6 +307,9 @@ func (s *Session) chunkLanded(b *bulk, l landing, scratch *[]*slot) {
 	}
 	l.slot.free.Store(true)
 }
+
+// yield lets others run for a moment without giving up this OS thread's goroutine, as runtime.Gosched would.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func (t *stripes) lend(sl *slot) {
 	t.mu.Lock()

@@ -160,13 +160,16 @@ int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_
 
 /* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses
  * are handed out upwards, and again from the start when the area has been gone through. */
+enum { HUGE_PAGE = 2 << 20 };
 static void *pinned_map(uint64_t size) {
   static scuda_lock_t lock;
   static uint64_t next = SCUDA_PINNED_FIRST;
   const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
   void *at = MAP_FAILED;
+  int huge = size >= HUGE_PAGE;
   scuda_lock(&lock);
   for (int tries = 0; tries < 64 && at == MAP_FAILED && size < SCUDA_PINNED_END - SCUDA_PINNED_FIRST; tries++) {
+    if (huge) next = (next + HUGE_PAGE - 1) & ~(uint64_t)(HUGE_PAGE - 1);
     if (size > SCUDA_PINNED_END - next) next = SCUDA_PINNED_FIRST;
     at = mmap((void *)(uintptr_t)next, size, prot, flags | MAP_FIXED_NOREPLACE, -1, 0);
     if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break; /* a kernel before 4.17 took the address as a hint */
@@ -174,7 +177,9 @@ static void *pinned_map(uint64_t size) {
     next += at == MAP_FAILED ? 1ull << 30 : size;
   }
   scuda_unlock(&lock);
-  return at == MAP_FAILED ? mmap(NULL, size, prot, flags, -1, 0) : at;
+  if (at == MAP_FAILED) at = mmap(NULL, size, prot, flags, -1, 0);
+  if (at != MAP_FAILED && huge) madvise(at, size, MADV_HUGEPAGE); /* it is wanted in memory as a whole, and copied as a whole */
+  return at;
 }
 
 static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {

@@ -1,5 +1,5 @@
-// Command table writes the table of docs/performance.md from docs/performance.json, a result of `scuda bench --json`. With -check it only says
-// whether the table is up to date.
+// Command table writes the tables of docs/performance.md from docs/performance.json, a result of `scuda bench --json`, and docs/models.json, one of
+// perf/gpu/bench.py. With -check it only says whether they are up to date.
 package main
 
 import (
@@ -11,21 +11,19 @@ import (
 	"strings"
 )
 
-const (
-	page   = "docs/performance.md"
-	result = "docs/performance.json"
-	begin  = "<!-- table: begin -->\n"
-	end    = "<!-- table: end -->\n"
-)
+const page = "docs/performance.md"
 
-type measured struct {
-	Rounds, Connections int
-	Native, Remote, TCP map[string]float64
-	Measures            []string
+// tables are the results, and the names of their places in the page.
+var tables = []struct {
+	place, file string
+	write       func(json []byte) (string, error)
+}{
+	{"table", "docs/performance.json", calls},
+	{"models", "docs/models.json", models},
 }
 
 func main() {
-	check := flag.Bool("check", false, "only check that the table is up to date")
+	check := flag.Bool("check", false, "only check that the tables are up to date")
 	flag.Parse()
 	if err := run(*check); err != nil {
 		fmt.Fprintln(os.Stderr, "table:", err)
@@ -34,57 +32,184 @@ func main() {
 }
 
 func run(check bool) error {
-	b, err := os.ReadFile(result)
-	if err != nil {
-		return err
-	}
-	var m measured
-	if err := json.Unmarshal(b, &m); err != nil {
-		return fmt.Errorf("%s: %w", result, err)
-	}
 	old, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	head, rest, ok := strings.Cut(string(old), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no place for the table", page)
+	text := string(old)
+	for _, t := range tables {
+		b, err := os.ReadFile(t.file)
+		if err != nil {
+			return err
+		}
+		table, err := t.write(b)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.file, err)
+		}
+		begin, end := "<!-- "+t.place+": begin -->\n", "<!-- "+t.place+": end -->\n"
+		head, rest, ok := strings.Cut(text, begin)
+		_, tail, ok2 := strings.Cut(rest, end)
+		if !ok || !ok2 {
+			return fmt.Errorf("%s has no place for the table %q", page, t.place)
+		}
+		text = head + begin + table + end + tail
 	}
-	text := []byte(head + begin + m.table() + end + tail)
 	switch {
-	case bytes.Equal(old, text):
+	case bytes.Equal(old, []byte(text)):
 		return nil
 	case check:
-		return fmt.Errorf("the table in %s is not that of %s; run go run ./perf/bench/table", page, result)
+		return fmt.Errorf("the tables in %s are not those of the results; run go run ./perf/bench/table", page)
 	}
-	return os.WriteFile(page, text, 0o644)
+	return os.WriteFile(page, []byte(text), 0o644)
 }
 
-func (m *measured) table() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Medians of %d rounds.\n\n| measure | native | over scuda | ratio | of plain TCP, %d connections |\n|---|---|---|---|---|\n", m.Rounds, m.Connections)
+// measured is a result of scuda bench.
+type measured struct {
+	Rounds, Connections int
+	Native, Remote, TCP map[string]float64
+	Measures            []string
+}
+
+const roundTrip = "a round trip over plain TCP"
+
+func calls(b []byte) (string, error) {
+	var m measured
+	if err := json.Unmarshal(b, &m); err != nil {
+		return "", err
+	}
+	var t strings.Builder
+	fmt.Fprintf(&t, "Medians of %d rounds.\n\n| measure | native | over scuda | ratio | of plain TCP, %d connections | asked | |\n|---|---|---|---|---|---|---|\n", m.Rounds, m.Connections)
 	for _, name := range m.Measures {
 		native, ratio, tcp := "", "", ""
 		if v := m.Native[name]; v > 0 {
-			native, ratio = seconds(v), fmt.Sprintf("%.2f", m.Remote[name]/v)
+			native, ratio = quantity(name, v), fmt.Sprintf("%.2f", m.Remote[name]/v)
 		}
-		size, rest, _ := strings.Cut(name, " MiB ")
-		if v := m.TCP[size+" MiB over plain TCP"]; v > 0 && rest != "" {
+		if v := m.plain(name); v > 0 {
 			tcp = fmt.Sprintf("%.2f", v/m.Remote[name])
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, native, seconds(m.Remote[name]), ratio, tcp)
+		asked, most := m.goal(name)
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s |\n", name, native, quantity(name, m.Remote[name]), ratio, tcp, asked, verdict(m.Remote[name], most))
 	}
-	fmt.Fprintf(&b, "\nA round trip over plain TCP there: %s.\n", seconds(m.TCP["a round trip over plain TCP"]))
-	return b.String()
+	fmt.Fprintf(&t, "\nA round trip over plain TCP there: %s.\n", quantity(roundTrip, m.TCP[roundTrip]))
+	return t.String(), nil
 }
 
-func seconds(v float64) string {
+// plain is the time of the same bytes over plain TCP connections; 0 for what is no big copy.
+func (m *measured) plain(name string) float64 {
+	size, rest, _ := strings.Cut(name, " MiB ")
+	if rest == "" {
+		return 0
+	}
+	return m.TCP[size+" MiB over plain TCP"]
+}
+
+// goal is what is asked of a measure, in words and as the most that it may be; 0 where that cannot be said without a native measurement.
+func (m *measured) goal(name string) (asked string, most float64) {
+	const ns, us = 1e-9, 1e-6
+	native := m.Native[name]
+	trip := 1.2 * m.TCP[roundTrip]
+	after := func(words string, more float64) (string, float64) {
+		if native == 0 {
+			return words, 0
+		}
+		return words, native + more
+	}
+	switch name {
+	case "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuFuncGetAttribute":
+		return "≤ 25 ns", 25 * ns
+	case "launch call":
+		return "≤ 0.5 µs", .5 * us
+	case "launch call, p99":
+		return "≤ 2 µs", 2 * us
+	case "each of 20000 launches and a synchronise":
+		return "≤ 1.10 ×", 1.1 * native
+	case "each launch of 4 threads on 4 streams":
+		return "≤ 2.2 ×", 2.2 * native
+	case "launch and synchronise":
+		return after("≤ native + 1.2 round trips + 3 µs", trip+3*us)
+	case "synchronise an idle stream", "synchronise a finished event", "4 B to the device":
+		return "≤ 1 µs", us
+	case "record an event", "query a finished event", "query an idle stream", "wait for an event":
+		return "≤ 0.3 µs", .3 * us
+	case "64 KiB to the device, pageable":
+		return "≤ 20 µs", 20 * us
+	case "4 B to the host", "allocate and free 1 MiB":
+		return after("≤ native + 1.2 round trips", trip)
+	case "64 KiB to the host, pageable":
+		return after("≤ native + 1.2 round trips + 64 KiB over plain TCP", trip+m.TCP["256 MiB over plain TCP"]/4096)
+	case "resident memory that this adds (MiB)":
+		return after("≤ native + 40 MiB", 40)
+	}
+	if v := m.plain(name); v > 0 {
+		return "≥ 0.9 of plain TCP", v / .9
+	}
+	return "", 0
+}
+
+// result is what bench.py writes.
+type result struct {
+	Rounds int
+	Trip   float64 `json:"round trip"`
+	Rows   []struct {
+		Name                  string
+		Native, Remote, Ratio *float64
+		Asked                 string
+		Met                   *bool
+	}
+}
+
+func models(b []byte) (string, error) {
+	var r result
+	if err := json.Unmarshal(b, &r); err != nil {
+		return "", err
+	}
+	var t strings.Builder
+	fmt.Fprintf(&t, "Medians of %d rounds; a round trip over plain TCP took %s.\n\n| measure | native | over scuda | ratio | asked | |\n|---|---|---|---|---|---|\n", r.Rounds, quantity(roundTrip, r.Trip))
+	for _, row := range r.Rows {
+		show := func(v *float64) string {
+			if v == nil {
+				return ""
+			}
+			return quantity(row.Name, *v)
+		}
+		ratio, met := "", ""
+		if row.Ratio != nil {
+			ratio = fmt.Sprintf("%.2f", *row.Ratio)
+		}
+		if row.Met != nil {
+			met = words[*row.Met]
+		}
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s |\n", row.Name, show(row.Native), show(row.Remote), ratio, row.Asked, met)
+	}
+	return t.String(), nil
+}
+
+var words = map[bool]string{true: "met", false: "**missed**"}
+
+func verdict(value, most float64) string {
+	if most == 0 {
+		return ""
+	}
+	return words[value <= most]
+}
+
+// quantity is a value with its unit: what the name says in brackets at its end, else seconds.
+func quantity(name string, v float64) string {
+	if i := strings.LastIndexByte(name, '('); i >= 0 && strings.HasSuffix(name, ")") {
+		unit := name[i+1 : len(name)-1]
+		number := strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", v), "0"), ".")
+		if unit == "count" {
+			return number
+		}
+		return number + " " + unit
+	}
 	switch {
 	case v < 1e-6:
 		return fmt.Sprintf("%.0f ns", v*1e9)
 	case v < 1e-3:
 		return fmt.Sprintf("%.1f µs", v*1e6)
+	case v < 1:
+		return fmt.Sprintf("%.1f ms", v*1e3)
 	}
-	return fmt.Sprintf("%.1f ms", v*1e3)
+	return fmt.Sprintf("%.2f s", v)
 }
