@@ -41,6 +41,7 @@ lint: check-go ## check formatting, generated code, and run the linters
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) run ./api/gen -check
+	$(GO) run ./perf/bench/table -check
 	$(GO) mod tidy -diff
 
 clean: ## remove what was built
