@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 GO ?= go
 # Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded at run time where they are
-# there), strace for the tests that watch connections, Java for the test with a Java program.
-PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-certificates libibverbs-dev librdmacm-dev
+# there), strace for the tests that watch connections, Java for the test with a Java program, clang for the programs of the probes.
+PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-certificates libibverbs-dev librdmacm-dev clang llvm libbpf-dev
 
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
@@ -35,13 +35,19 @@ demo: build ## compute a picture on a simulated GPU that another process serves
 
 generate: check-go ## write everything that is generated from the API description
 	$(GO) run ./api/gen
+	$(GO) generate ./ebpf
 
+# Other compilers give other bytes.
+CLANG := clang version 14.0.6
 lint: check-go ## check formatting, generated code, and run the linters
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) run ./api/gen -check
 	$(GO) run ./perf/bench/table -check
+	@clang --version 2>/dev/null | grep -q '$(CLANG)' || { echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
+	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
+	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done
 	$(GO) mod tidy -diff
 
 clean: ## remove what was built
@@ -49,7 +55,7 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v java >/dev/null && command -v objdump >/dev/null && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
+	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v java >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 # The CUDA runtime of other versions, for the tests: NVIDIA's libraries as Debian distributes them, not installed.

@@ -26,6 +26,7 @@ var (
 	programs string // the folder of compiled programs
 	gpu      = "sim"
 	wrap     []string // command in front of every client
+	noProbes bool     // leave the tests of probes out
 )
 
 // patience bounds everything that should take far less; the race detector and two busy cores are slow.
@@ -69,6 +70,7 @@ func setUp(m *testing.M) (int, error) {
 		gpu = v
 	}
 	wrap = strings.Fields(os.Getenv("SCUDA_E2E_WRAP"))
+	noProbes = os.Getenv("SCUDA_TEST_NO_BPF") == "1"
 	for _, name := range os.Environ() { // nothing of the caller's settings may leak in
 		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "SCUDA_") || strings.HasPrefix(name, "CUDA_") || name == "LD_PRELOAD" {
 			os.Unsetenv(name)

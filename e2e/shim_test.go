@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,6 +133,39 @@ func TestVisibleDevices(t *testing.T) {
 	} {
 		if got := see(value); got != want {
 			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %s, want %s", value, got, want)
+		}
+	}
+}
+
+// TestEntries: every exported function begins with the five-byte nop on which a probe costs least.
+func TestEntries(t *testing.T) {
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		f, err := elf.Open(filepath.Join(lib, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		symbols, err := f.DynamicSymbols()
+		if err != nil {
+			t.Fatal(err)
+		}
+		functions := 0
+		for _, s := range symbols {
+			if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Section == elf.SHN_UNDEF {
+				continue
+			}
+			functions++
+			var first [5]byte
+			section := f.Sections[s.Section]
+			if _, err := section.ReadAt(first[:], int64(s.Value-section.Addr)); err != nil {
+				t.Fatal(err)
+			}
+			if first != [5]byte{0x0f, 0x1f, 0x44, 0, 0} {
+				t.Errorf("%s: %s begins with % x", name, s.Name, first)
+			}
+		}
+		if functions < 300 {
+			t.Errorf("%s: only %d functions", name, functions)
 		}
 	}
 }

@@ -10,7 +10,7 @@ trap 'rm -rf "$objects"' EXIT
 for source in common net mode handle thread ring progress trace device context range memory copy box share mapped stream jit link module function launch legacy logs graph proc tables integrity \
   gen/calls_gen gen/exports_gen gen/results_gen gen/procaddress_gen gen/tables_gen; do
   echo "$source"
-done | xargs -P "$(nproc)" -I{} sh -c "$cc $flags -include '$front/compat.h' -I'$front' -c '$front/{}.c' -o '$objects/'\$(basename {}).o"
+done | xargs -P "$(nproc)" -I{} sh -c "$cc $flags -include '$front/compat.h' -include '$front/entry.h' -I'$front' -c '$front/{}.c' -o '$objects/'\$(basename {}).o"
 # libdl and libpthread are named for systems whose libc does not contain them (glibc before 2.34).
 "$cc" -shared -o "$1.new" "$objects"/*.o -Wl,-soname,libcuda.so.1 -Wl,--version-script="$front/gen/libcuda_gen.map" \
   -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,--gc-sections -Wl,-Bsymbolic -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0

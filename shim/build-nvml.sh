@@ -3,6 +3,6 @@
 set -eu
 here=$(cd "$(dirname "$0")/front" && pwd)
 exec "${CC:-cc}" -std=c11 -O2 -g -fPIC -fvisibility=hidden -fcf-protection=none -fpatchable-function-entry=1 \
-  -Wall -Wextra -Werror -include "$here/compat.h" -DSCUDA_VERSION="\"${SCUDA_VERSION:-dev}\"" \
+  -Wall -Wextra -Werror -include "$here/compat.h" -include "$here/entry.h" -DSCUDA_VERSION="\"${SCUDA_VERSION:-dev}\"" \
   -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script="$here/gen/libnvidia-ml.map" -Wl,-z,defs -Wl,-z,now \
   -o "$1" "$here/nvml_api.c" "$here/nvml_call.c" "$here/nvml_net.c" "$here/net.c" "$here/gen/nvml_gen.c" "$here/common.c" -ldl

@@ -27,6 +27,7 @@ var emitters = []struct {
 	{"NVML front and dispatch", emitNVML},
 	{"stand-alone simulation", emitSimLib},
 	{"table of calls", emitCalls},
+	{"probes", emitProbes},
 }
 
 func main() {

@@ -22,20 +22,33 @@ import (
 func newTrace() *cobra.Command {
 	var address, tokenFile string
 	var asJSON bool
+	var probes probeOptions
 	cmd := &cobra.Command{
-		Use:   "trace [flags] -- PROGRAM [ARG...]",
+		Use:   "trace [flags] -- PROGRAM [ARG...]\n  scuda trace --ebpf [flags] [-p PID | -- PROGRAM [ARG...]]",
 		Short: "Run a program and say where it waited for the GPU",
 		Long: `Run a program as 'scuda run' does, and afterwards say on standard error what its threads stood still for: synchronisation (an answer that
 tells of the GPU's work), other answers (a round trip each), bytes of copies, upload of modules, and the server's queue (the program was ahead of the
-server by the whole command ring). Asynchronous calls cost the program next to nothing and are only counted. Every process of the program is reported.`,
-		Example: "  scuda trace -- python3 train.py",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+server by the whole command ring). Asynchronous calls cost the program next to nothing and are only counted. Every process of the program is reported.
+
+With --ebpf every call of the driver libraries, NVIDIA's or scuda's, is measured by probes in the kernel: of a program, of a running process, or of
+all processes until interrupted. The program need not use scuda. On a terminal the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
+		Example: `  scuda trace -- python3 train.py
+  scuda trace --ebpf -- python3 train.py
+  scuda trace --ebpf -p 1234 --folded stalls.txt`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := probes.check(cmd, args); err != nil {
+				return err
+			}
+			if len(args) == 0 && !probes.on {
 				return usage(errors.New("no program given: scuda trace -- PROGRAM [ARG...]"))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if probes.on {
+				probes.asJSON = asJSON
+				return probes.run(cmd, args, address, tokenFile)
+			}
 			env, err := clientEnv(os.Environ(), address, tokenFile)
 			if err != nil {
 				return &exitError{exitRun, err}
@@ -64,6 +77,7 @@ server by the whole command ring). Asynchronous calls cost the program next to n
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
+	probes.flags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")

@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	bpf "github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"scuda.dev/scuda/ebpf"
+)
+
+// needProbes fails, with the reason, where probes cannot be attached; only SCUDA_TEST_NO_BPF=1 leaves these tests out.
+func needProbes(t *testing.T) {
+	t.Helper()
+	if noProbes {
+		t.Skip("SCUDA_TEST_NO_BPF=1: the probes are not tested")
+	}
+	if err := ebpf.Able(); err != nil {
+		t.Fatalf("the probes cannot be tested here: %v (SCUDA_TEST_NO_BPF=1 leaves these tests out)", err)
+	}
+}
+
+func snapshot(t *testing.T, text string) (s ebpf.Snapshot) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return s
+}
+
+// TestMillionCalls compares what the probes see of a million calls with what the program made, for a program and for a running process.
+func TestMillionCalls(t *testing.T) {
+	needProbes(t)
+	for _, way := range []string{"program", "process"} {
+		t.Run(way, func(t *testing.T) {
+			s := serve(t)
+			var printed, seen string
+			if way == "program" {
+				p := start(t, s.env(), scuda, "trace", "--ebpf", "--json", "--", program("million"), kernels)
+				if code := p.wait(patience); code != 0 {
+					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+				}
+				printed, seen = p.out.String(), p.err.String()
+			} else {
+				program := start(t, s.env(), program("million"), kernels, "wait")
+				program.await(program.out, "^ready$")
+				p := start(t, nil, scuda, "trace", "--ebpf", "--json", "-p", fmt.Sprint(program.cmd.Process.Pid))
+				p.await(p.err, "functions probed in")
+				program.stdin.Close()
+				if code := program.wait(patience); code != 0 {
+					t.Fatalf("exit status %d\n%s%s", code, program.out, program.err)
+				}
+				if code := p.wait(patience); code != 0 {
+					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+				}
+				printed, seen = strings.TrimPrefix(program.out.String(), "ready\n"), p.out.String()
+			}
+			got := map[string]ebpf.Function{}
+			snap := snapshot(t, seen)
+			for _, f := range snap.Functions {
+				got[f.Name] = f
+			}
+			if snap.Lost != (ebpf.Lost{}) {
+				t.Errorf("lost %+v", snap.Lost)
+			}
+			total := 0
+			for _, line := range strings.Split(strings.TrimSpace(printed), "\n") {
+				var name string
+				var calls uint64
+				var median time.Duration
+				if _, err := fmt.Sscan(line, &name, &calls, &median); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+				total += int(calls)
+				f := got[name]
+				if f.Calls != calls || f.Count() != calls || f.InFlight != 0 {
+					t.Errorf("%s: %d calls seen (%d in the histogram, %d in flight), %d made", name, f.Calls, f.Count(), f.InFlight, calls)
+				}
+				if median > 0 {
+					seen, own := ebpf.Bucket(f.Quantile(0.5)), ebpf.Bucket(median)
+					if seen < own-1 || seen > own+1 {
+						t.Errorf("%s: median %v seen, %v by the program's clock", name, f.Quantile(0.5), median)
+					}
+				}
+			}
+			if total != 1_000_000 {
+				t.Errorf("the program made %d calls", total)
+			}
+			if b := got["cuMemcpyHtoD_v2"].Bytes; b != 9000*256 {
+				t.Errorf("%d bytes copied, want %d", b, 9000*256)
+			}
+			t.Logf("probes' own cost: %v a call, an empty function is seen as %v (%s)", snap.Floor.Cost, snap.Floor.Seen, snap.Floor.Kind)
+		})
+	}
+}
+
+// TestKilledTracer kills the tracer with SIGKILL and looks at what is left: nothing in the kernel, and the functions' code is as it was.
+func TestKilledTracer(t *testing.T) {
+	needProbes(t)
+	s := serve(t)
+	target := start(t, s.env(), program("million"), kernels, "endless")
+	target.await(target.out, "^ready$")
+	pid := target.cmd.Process.Pid
+	code := entryOf(t, pid, "cuDriverGetVersion")
+	before := string(code())
+	if want := "\x0f\x1f\x44\x00\x00"; before != want {
+		t.Fatalf("the function begins with % x, want the nop % x", before, want)
+	}
+	programs, links := held(t)
+	p := start(t, nil, scuda, "trace", "--ebpf", "-p", fmt.Sprint(pid))
+	p.await(p.err, "functions probed in")
+	eventually(t, patience, "a probe in the function's code", func() bool { return string(code()) != before })
+	if now, _ := held(t); now <= programs {
+		t.Errorf("%d programs in the kernel with the tracer, %d without", now, programs)
+	}
+	p.signal(syscall.SIGKILL)
+	p.wait(patience)
+	eventually(t, patience, "no program or link left in the kernel", func() bool {
+		p, l := held(t)
+		return p <= programs && l <= links
+	})
+	eventually(t, patience, "the function's code as it was", func() bool { return string(code()) == before })
+	target.stdin.Close()
+	if code := target.wait(patience); code != 0 {
+		t.Errorf("the program ended with %d\n%s", code, target.err)
+	}
+}
+
+// entryOf gives a reader of a function's first bytes in a process.
+func entryOf(t *testing.T, pid int, name string) func() []byte {
+	t.Helper()
+	at, err := ebpf.Address(pid, filepath.Join(lib, "libcuda.so.1"), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { memory.Close() })
+	return func() []byte {
+		b := make([]byte, 5)
+		if _, err := memory.ReadAt(b, int64(at)); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+// held counts the programs and links in the kernel.
+func held(t *testing.T) (programs, links int) {
+	t.Helper()
+	for id := bpf.ProgramID(0); ; programs++ {
+		next, err := bpf.ProgramGetNextID(id)
+		if err != nil {
+			break
+		}
+		id = next
+	}
+	for each := new(link.Iterator); each.Next(); links++ {
+	}
+	return programs, links
+}

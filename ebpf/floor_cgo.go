@@ -1,0 +1,39 @@
+package ebpf
+
+/*
+#include <stdint.h>
+#include <time.h>
+
+// Three empty functions, one for each kind of entry.
+__asm__(".pushsection .text\n"
+        ".p2align 4\n.globl scuda_floor_stepped\n.hidden scuda_floor_stepped\n.type scuda_floor_stepped, @function\n"
+        "scuda_floor_stepped: leaq 0(%rsp), %rsp\n ret\n.size scuda_floor_stepped, . - scuda_floor_stepped\n"
+        ".p2align 4\n.globl scuda_floor_emulated\n.hidden scuda_floor_emulated\n.type scuda_floor_emulated, @function\n"
+        "scuda_floor_emulated: nop\n ret\n.size scuda_floor_emulated, . - scuda_floor_emulated\n"
+        ".p2align 4\n.globl scuda_floor_nop5\n.hidden scuda_floor_nop5\n.type scuda_floor_nop5, @function\n"
+        "scuda_floor_nop5: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n ret\n.size scuda_floor_nop5, . - scuda_floor_nop5\n"
+        ".popsection\n");
+void scuda_floor_stepped(void);
+void scuda_floor_emulated(void);
+void scuda_floor_nop5(void);
+
+static void (*const scuda_floors[])(void) = {scuda_floor_stepped, scuda_floor_emulated, scuda_floor_nop5};
+
+static uintptr_t scuda_floor_address(int kind) { return (uintptr_t)scuda_floors[kind]; }
+
+static int64_t scuda_floor_time(int kind, int n) {
+  void (*f)(void) = scuda_floors[kind];
+  struct timespec a, b;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  for (int i = 0; i < n; i++) f();
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  return (b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec - a.tv_nsec;
+}
+*/
+import "C"
+
+// floorAddress is where the empty function of a kind lies in this process.
+func floorAddress(kind Entry) uint64 { return uint64(C.scuda_floor_address(C.int(kind))) }
+
+// floorTime calls it n times and gives the nanoseconds of all calls.
+func floorTime(kind Entry, n int) int64 { return int64(C.scuda_floor_time(C.int(kind), C.int(n))) }
