@@ -3,6 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,13 +116,10 @@ func TestKilledTracer(t *testing.T) {
 	if want := "\x0f\x1f\x44\x00\x00"; before != want {
 		t.Fatalf("the function begins with % x, want the nop % x", before, want)
 	}
-	programs, links := held(t)
+	programs, links := held(t) // of other tests too, which end
 	p := start(t, nil, scuda, "trace", "--ebpf", "-p", fmt.Sprint(pid))
 	p.await(p.err, "functions probed in")
 	eventually(t, patience, "a probe in the function's code", func() bool { return string(code()) != before })
-	if now, _ := held(t); now <= programs {
-		t.Errorf("%d programs in the kernel with the tracer, %d without", now, programs)
-	}
 	p.signal(syscall.SIGKILL)
 	p.wait(patience)
 	eventually(t, patience, "no program or link left in the kernel", func() bool {
@@ -168,4 +167,62 @@ func held(t *testing.T) (programs, links int) {
 	for each := new(link.Iterator); each.Next(); links++ {
 	}
 	return programs, links
+}
+
+// TestExporter scrapes the exporter, which has no capability left, while a program makes a million calls.
+func TestExporter(t *testing.T) {
+	needProbes(t)
+	s := serve(t)
+	own := t.TempDir() // the whole machine is measured, and other tests use the libraries too
+	if err := os.CopyFS(own, os.DirFS(lib)); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, nil, scuda, "exporter", "--listen", "127.0.0.1:0", "--library", own+"/libcuda.so.1", "--library", own+"/libnvidia-ml.so.1")
+	address := p.await(p.out, `^listening on (\S+)$`)[1]
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		if !strings.Contains(string(status), set+":\t0000000000000000\n") {
+			t.Errorf("capabilities are left:\n%s", status)
+			break
+		}
+	}
+	million := start(t, s.env("LD_LIBRARY_PATH="+own), program("million"), kernels)
+	if code := million.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s", code, million.err)
+	}
+	text := get(t, "http://"+address+"/metrics")
+	for _, want := range []string{
+		`scuda_probe_call_duration_seconds_count{function="cuCtxGetCurrent",library="libcuda.so.1"} 600000`,
+		`scuda_probe_copied_bytes_total{function="cuMemcpyHtoD_v2",library="libcuda.so.1"} 2.304e+06`,
+		`scuda_probe_calls_in_flight{function="cuCtxGetCurrent",library="libcuda.so.1"} 0`,
+		`scuda_probe_cost_seconds{entry="nop"}`, `scuda_probe_system_calls_total{call="`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%.3000s", want, text)
+		}
+	}
+	if body := get(t, "http://"+address+"/healthz"); body != "ok\n" {
+		t.Errorf("/healthz says %q", body)
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("exit status %d\n%s", code, p.err)
+	}
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v\n%s", url, answer.Status, err, body)
+	}
+	return string(body)
 }

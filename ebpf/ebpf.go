@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -64,6 +65,7 @@ type Probes struct {
 	probes    []probe
 	method    Method
 	floors    []Floor
+	worst     *Floor // of inherited probes
 	options   Options
 	began     time.Time
 	took      time.Duration
@@ -223,13 +225,10 @@ func (p *Probes) loadObjects(spec *bpf.CollectionSpec) error {
 		return err
 	}
 	defer c.Close()
-	o := &p.objects
-	for name, to := range map[string]**bpf.Map{
-		"functions": &o.Functions, "operands": &o.Operands, "by_process": &o.ByProcess, "threads": &o.Threads, "processes": &o.Processes,
-		"system_calls": &o.SystemCalls, "stalls": &o.Stalls, "stacks": &o.Stacks, "lost": &o.Lost,
-	} {
+	for name, to := range p.maps() {
 		*to = c.DetachMap(name)
 	}
+	o := &p.objects
 	for name, to := range map[string]**bpf.Program{
 		"session": &o.Session, "multi_enter": &o.MultiEnter, "multi_leave": &o.MultiLeave, "single_enter": &o.SingleEnter, "single_leave": &o.SingleLeave,
 		"system_enter": &o.SystemEnter, "system_leave": &o.SystemLeave, "switched": &o.Switched, "forked": &o.Forked, "executed": &o.Executed, "ended": &o.Ended,
@@ -254,11 +253,20 @@ func (p *Probes) Follow(pid int) error {
 	return nil
 }
 
-// Method says how the probes are attached, Count how many functions have them, and Took how long that lasted.
+// Method says how the probes are attached.
 func (p *Probes) Method() Method { return p.method }
 
 // Count gives the number of probed functions.
 func (p *Probes) Count() int { return len(p.probes) }
+
+// Libraries gives the number of probed functions by library.
+func (p *Probes) Libraries() map[string]int {
+	out := map[string]int{}
+	for _, x := range p.probes {
+		out[filepath.Base(x.library.path)]++
+	}
+	return out
+}
 
 // Took is the time that attaching all probes took.
 func (p *Probes) Took() time.Duration { return p.took }
@@ -271,8 +279,8 @@ func (p *Probes) Close() error {
 	}
 	p.links = nil
 	o := &p.objects
-	for _, m := range []*bpf.Map{o.Functions, o.Operands, o.ByProcess, o.Threads, o.Processes, o.SystemCalls, o.Stalls, o.Stacks, o.Lost} {
-		errs = append(errs, m.Close())
+	for _, m := range p.maps() {
+		errs = append(errs, (*m).Close())
 	}
 	for _, g := range []*bpf.Program{o.Session, o.MultiEnter, o.MultiLeave, o.SingleEnter, o.SingleLeave, o.SystemEnter, o.SystemLeave, o.Switched, o.Forked, o.Executed, o.Ended} {
 		errs = append(errs, g.Close())

@@ -32,6 +32,7 @@ var (
 		return features.HaveProgramHelper(bpf.Kprobe, asm.FnGetAttachCookie)
 	}}
 	MultiLinks   = Feature{"links of many probes (uprobe_multi)", "6.6", "use a newer kernel", features.HaveBPFLinkUprobeMulti}
+	Reading      = Feature{"reading of probes without rights", "5.19", "keep the rights (--keep-capabilities)", func() error { return nil }}
 	SessionLinks = Feature{"links of entry and return in one (uprobe_session)", "6.13", "use a newer kernel", haveSession}
 )
 

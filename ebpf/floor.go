@@ -129,6 +129,9 @@ func (p *Probes) forgetSelf() error {
 
 // Floor gives what a probe costs on the libraries' functions (the dearest kind of entry among them).
 func (p *Probes) Floor() Floor {
+	if p.worst != nil {
+		return *p.worst
+	}
 	worst := p.floors[len(p.floors)-1]
 	for _, lib := range p.libraries {
 		if f := p.floors[lib.entry]; f.Entry < worst.Entry {
