@@ -91,6 +91,15 @@ const (
 	MsgPushed MessageType = 23
 
 	MsgChunk MessageType = 32 // of the bulk connections
+
+	// Of the control connection of RDMA; docs/protocol.md.
+	MsgPathOffer  MessageType = 48
+	MsgPathAnswer MessageType = 49
+	MsgPathReady  MessageType = 50
+	MsgPathCredit MessageType = 51
+	MsgPathEnd    MessageType = 52
+	MsgWindowWant MessageType = 53
+	MsgWindow     MessageType = 54
 )
 
 // Hello kinds.
@@ -98,6 +107,7 @@ const (
 	KindCUDA = "cuda"
 	KindSide = "side"
 	KindBulk = "bulk"
+	KindRDMA = "rdma" // the control connection of RDMA
 	KindNVML = "nvml"
 	KindInfo = "info"
 )

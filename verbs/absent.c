@@ -14,5 +14,5 @@ A(sv_create_srq) A(sv_destroy_srq) A(sv_post_srq) A(sv_create_qp) A(sv_destroy_q
 A(sv_qp_state) A(sv_post_send) A(sv_post_recv)
 A(sv_cm_channel) A(sv_cm_destroy_channel) A(sv_cm_create) A(sv_cm_destroy) A(sv_cm_resolve) A(sv_cm_resolve_route) A(sv_cm_listen) A(sv_cm_next)
 A(sv_cm_context) A(sv_cm_create_qp) A(sv_cm_destroy_qp) A(sv_cm_connect) A(sv_cm_accept) A(sv_cm_reject) A(sv_cm_disconnect)
-N(sv_device_name) N(sv_context_name) N(sv_event_name) N(sv_cm_event_name)
+N(sv_device_name) N(sv_context_name) N(sv_node_name) N(sv_event_name) N(sv_cm_event_name)
 #endif

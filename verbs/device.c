@@ -37,6 +37,8 @@ int sv_open(void *device, void **ctx) {
 int sv_close(void *ctx) { return ibv.close_device(ctx) ? why() : 0; }
 const char *sv_context_name(void *ctx) { return ibv.get_device_name(((struct ibv_context *)ctx)->device); }
 
+const char *sv_node_name(void *ctx) { return ((struct ibv_context *)ctx)->device->dev_name; }
+
 int sv_query(void *ctx, sv_device *out) {
   struct ibv_device_attr_ex a;
   memset(&a, 0, sizeof a);

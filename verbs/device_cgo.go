@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -110,6 +111,13 @@ func (d *Device) Name() string { return d.name }
 
 // FD is the descriptor through which the process drives the device; a forked child should close it.
 func (d *Device) FD() int { return int(C.sv_async_fd(d.ctx)) }
+
+// Removed says whether the device has been removed from the system, or is about to be: some drivers (rxe) report no event, but wait until everybody has
+// closed the device.
+func (d *Device) Removed() bool {
+	_, err := os.Stat("/sys/class/infiniband_verbs/" + C.GoString(C.sv_node_name(d.ctx)))
+	return errors.Is(err, os.ErrNotExist)
+}
 
 // Close closes the device, after everything that was made on it.
 func (d *Device) Close() error {

@@ -63,6 +63,7 @@ const char *sv_device_name(void *device);
 int sv_open(void *device, void **ctx);
 int sv_close(void *ctx);
 const char *sv_context_name(void *ctx);
+const char *sv_node_name(void *ctx); /* such as uverbs0 */
 int sv_query(void *ctx, sv_device *out);
 int sv_query_port(void *ctx, int port, sv_port *out);
 int sv_query_gid(void *ctx, int port, int index, uint8_t gid[16]);

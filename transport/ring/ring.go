@@ -41,6 +41,9 @@ func (s *Sender[M]) Room() int { return len(s.entries) - int(s.next-s.finished) 
 // Credits is how many slots the sender may fill.
 func (s *Sender[M]) Credits() int { return len(s.credits) }
 
+// Granted lists the slots that may be filled, in the order in which they will be; it is valid until the next call.
+func (s *Sender[M]) Granted() []uint32 { return s.credits }
+
 // Unfinished is how many messages are not finished.
 func (s *Sender[M]) Unfinished() int { return int(s.next - s.finished) }
 

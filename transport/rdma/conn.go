@@ -1,0 +1,277 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/verbs"
+)
+
+const (
+	ackTimeout   = 14                     // 67 ms, doubled by some devices
+	ackRetries   = 6                      // 7 is "without end" to some implementations
+	stallTimeout = 700 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
+	drainTimeout = 250 * time.Millisecond // for what a failed queue pair gives back
+	lookEvery    = 200 * time.Millisecond // whether the device is still there
+	pollBatch    = 64
+	extraSends   = 64 // requests beside messages: measuring, windows
+)
+
+// Kinds of work, in the upper byte of a request's identifier.
+const (
+	workHeader uint64 = iota << 56
+	workData
+	workRecv
+	workBind
+	workInvalidate
+	workProbe
+	workKind = 0xff << 56
+)
+
+// conn is one path: everything on the device. It is made for one epoch and thrown away with it.
+type conn struct {
+	epoch   uint64
+	place   *Place
+	dev     *verbs.Device
+	pd      *verbs.PD
+	cq      *verbs.CQ
+	qp      *verbs.QP
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	watches sync.WaitGroup
+
+	headers    []byte // the peer writes them
+	outHeaders []byte
+	headersMR  *verbs.MR
+	outMR      *verbs.MR
+	slotsMR    *verbs.MR // this side's slots
+	sourceMR   *verbs.MR // memory from which messages are taken, where it is always the same
+	inline     verbs.SendFlags
+	peer       *setup
+
+	recvs   int // receive requests that are posted
+	probed  int // writes that measured
+	began   bool
+	usable  bool // messages may be sent
+	windows windows
+
+	registry   registry
+	twoWindows bool // the device has memory windows of type 2
+
+	// Of the goroutine that polls.
+	done    [pollBatch]verbs.Completion
+	reposts [pollBatch]verbs.RecvRequest
+	posts   [2]verbs.SendRequest // guarded by the link's lock
+}
+
+// openConn opens the device and prepares this side's end of a path.
+func openConn(parent context.Context, place *Place, epoch uint64, depth int, slots, source []byte) (c *conn, err error) {
+	c = &conn{epoch: epoch, place: place}
+	c.ctx, c.cancel = context.WithCancelCause(parent)
+	defer func() {
+		if err != nil {
+			c.close()
+			c = nil
+		}
+	}()
+	if c.dev, err = verbs.Open(place.Device); err != nil {
+		return
+	}
+	if c.pd, err = c.dev.AllocPD(); err != nil {
+		return
+	}
+	if c.cq, err = c.dev.CreateCQ(4*depth + 2*extraSends); err != nil {
+		return
+	}
+	if c.headers, err = mapMemory(depth * headerBytes); err != nil {
+		return
+	}
+	if c.headersMR, err = c.pd.Register(c.headers, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+		return
+	}
+	if c.outHeaders, err = mapMemory(depth * headerBytes); err != nil {
+		return
+	}
+	if c.outMR, err = c.pd.Register(c.outHeaders, 0); err != nil {
+		return
+	}
+	if len(slots) > 0 {
+		if c.slotsMR, err = c.pd.Register(slots, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+			return
+		}
+	}
+	if len(source) > 0 {
+		if c.sourceMR, err = c.pd.Register(source, 0); err != nil {
+			return
+		}
+	}
+	want := verbs.QPConfig{SendCQ: c.cq, SendDepth: 2*depth + extraSends, RecvDepth: depth + 1, InlineBytes: headerSize}
+	if c.qp, err = c.pd.CreateQP(want); err != nil {
+		want.InlineBytes = 0
+		if c.qp, err = c.pd.CreateQP(want); err != nil {
+			return
+		}
+	}
+	if c.qp.Config().InlineBytes >= headerSize {
+		c.inline = verbs.Inline
+	}
+	var a *verbs.DeviceAttributes
+	if a, err = c.dev.Attributes(); err != nil {
+		return
+	}
+	c.twoWindows = a.WindowType2 && a.MaxMW > 0
+	c.registry.kept, c.registry.others = make(map[pin]*verbs.MR), make(map[*verbs.MR]struct{})
+	c.windows.open, c.windows.work = make(map[uint32]*opening), make(map[uint64]*opening)
+	return
+}
+
+func (c *conn) local() verbs.Local {
+	return verbs.Local{Port: c.place.Port, GIDIndex: c.place.GID.Index}
+}
+
+// describe gives what the peer has to know.
+func (c *conn) describe(depth, slotBytes, slotCount int) (*setup, error) {
+	e, err := c.qp.Endpoint(c.local())
+	if err != nil {
+		return nil, err
+	}
+	s := &setup{Epoch: c.epoch, Device: c.place.Device, Endpoint: e, Depth: depth, Headers: memoryKey{c.headersMR.Addr, c.headersMR.RKey}, SlotBytes: slotBytes, SlotCount: slotCount}
+	if c.slotsMR != nil {
+		s.Slots = memoryKey{c.slotsMR.Addr, c.slotsMR.RKey}
+	}
+	return s, nil
+}
+
+// connect joins the queue pairs.
+func (c *conn) connect(peer *setup, depth int) error {
+	c.peer = peer
+	o := verbs.ConnectOptions{Access: verbs.RemoteWrite, Timeout: ackTimeout, Retries: ackRetries}
+	if err := c.qp.Connect(c.local(), peer.Endpoint, o); err != nil {
+		return err
+	}
+	for c.recvs < depth {
+		n := min(depth-c.recvs, len(c.reposts))
+		if err := c.postRecvs(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *conn) postRecvs(n int) error {
+	for i := range n {
+		c.reposts[i] = verbs.RecvRequest{ID: workRecv}
+	}
+	k, err := c.qp.PostRecv(c.reposts[:n])
+	c.recvs += k
+	return err
+}
+
+// post sends a message: its header, then its bytes. Both stay where they are until the completion.
+func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
+	at := int(h.position%uint64(depth)) * headerBytes
+	h.put(c.outHeaders[at:])
+	c.posts[0] = verbs.SendRequest{ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at), RKey: c.peer.Headers.Key, Count: 1}
+	c.posts[0].SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
+	c.posts[1] = verbs.SendRequest{ID: workData | h.position, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: uint32(h.position), Remote: remote, RKey: rkey, Count: 1}
+	c.posts[1].SGE[0] = verbs.SGE{Addr: addr, Length: h.chunk.Bytes, LKey: lkey}
+	_, err := c.qp.PostSend(c.posts[:])
+	return err
+}
+
+// watch fails the path when the device reports that it, its port or the queue pair is down.
+func (c *conn) watch() {
+	for {
+		e, err := c.dev.NextEvent(c.ctx)
+		if err != nil {
+			if c.ctx.Err() == nil {
+				c.cancel(err)
+			}
+			return
+		}
+		switch {
+		case e.Type == verbs.EventDeviceFatal, e.Type == verbs.EventQPFatal && e.Of(c.qp), e.Type == verbs.EventPortDown && e.Port == c.place.Port:
+			c.cancel(fmt.Errorf("%s: %s", c.place.Device, e.Name))
+			return
+		}
+	}
+}
+
+// lookOut fails the path when the device is being removed.
+func (c *conn) lookOut() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+			if c.dev.Removed() {
+				c.cancel(fmt.Errorf("%s: the device is being removed", c.place.Device))
+				return
+			}
+		}
+	}
+}
+
+// quiesce stops the path and calls handle for what still completes, until nothing can arrive any more.
+func (c *conn) quiesce(handle func([]verbs.Completion)) {
+	if c.qp == nil {
+		return
+	}
+	if err := c.qp.Fail(); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+		defer cancel()
+		for c.recvs > 0 {
+			n, err := c.cq.WaitPoll(ctx, c.done[:])
+			if err != nil {
+				break
+			}
+			handle(c.done[:n])
+		}
+	}
+	_ = c.qp.Close()
+	for {
+		n, err := c.cq.Poll(c.done[:])
+		if n == 0 || err != nil {
+			return
+		}
+		handle(c.done[:n])
+	}
+}
+
+// close frees everything. Nobody uses the path any more.
+func (c *conn) close() error {
+	c.cancel(context.Canceled)
+	c.watches.Wait()
+	var err error
+	keep := func(e error) { err = errors.Join(err, e) }
+	if c.qp != nil {
+		keep(c.qp.Close())
+	}
+	keep(c.windows.close())
+	keep(c.registry.close())
+	for _, m := range []*verbs.MR{c.headersMR, c.outMR, c.slotsMR, c.sourceMR} {
+		if m != nil {
+			keep(m.Close())
+		}
+	}
+	if c.cq != nil {
+		keep(c.cq.Close())
+	}
+	if c.pd != nil {
+		keep(c.pd.Close())
+	}
+	if c.dev != nil {
+		keep(c.dev.Close())
+	}
+	for _, b := range [][]byte{c.headers, c.outHeaders} {
+		if b != nil {
+			keep(unmapMemory(b))
+		}
+	}
+	return err
+}

@@ -1,0 +1,457 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/ring"
+)
+
+// Mode says how a link's chunks travel now.
+type Mode int32
+
+// Modes of a link.
+const (
+	ModeTCP      Mode = iota // there is no path; what was under way on the last one has been settled
+	ModeRDMA                 // there is a path
+	ModeSettling             // the path was lost, and it is not known yet what arrived
+)
+
+func (m Mode) String() string { return [...]string{"tcp", "rdma", "settling"}[m] }
+
+// Handler is what a link calls. M is what its owner wants to know of a chunk that it sent. The methods are called without locks of the link, from
+// its goroutines, and must not wait for the link.
+type Handler[M any] interface {
+	// Arrived is told of a chunk in a slot, which stays the owner's until [Link.Release].
+	Arrived(c Chunk, slot int)
+	// Placed is told of a chunk that lies in a transfer's window.
+	Placed(c Chunk)
+	// Sent is told once for every message that was taken, when its memory is free again: it has arrived, or has to be sent by other means.
+	Sent(m M, arrived bool)
+	// Memory gives the destination of a download of so many bytes, or nil.
+	Memory(id uint32, bytes uint64) []byte
+	// Changed is told of every change of the mode, after it.
+	Changed()
+	// Broken is told of the end of the control connection, and with it of the link. Where messages were under way, it is not known what became of them.
+	Broken(err error, underWay bool)
+}
+
+// Config says what a link needs.
+type Config[M any] struct {
+	Control net.Conn // owned by the link
+	Dial    bool     // this side opens the paths
+	Device  string   // the wish of [Choose]
+	Depth   int      // unfinished messages at most; 0: 64
+
+	Slots     []byte // memory for arriving chunks, mapped memory of whole slots; may be empty
+	SlotBytes int    // at most transport.MaxChunk
+	Source    []byte // where messages of this side always lie; empty: anywhere
+	Pins      *Pins  // ranges whose registrations are kept; may be nil
+
+	Handler Handler[M]
+	Stats   *Stats
+	Log     *slog.Logger
+}
+
+const defaultDepth = 64
+
+// Link is one side of a session's RDMA.
+type Link[M any] struct {
+	cfg     Config[M]
+	log     *slog.Logger
+	local   netip.Addr
+	remote  netip.Addr
+	ctx     context.Context
+	cancel  context.CancelFunc
+	mode    atomic.Int32
+	chunk   atomic.Int64
+	workers sync.WaitGroup
+	first   chan struct{} // closed when the first attempt at a path is over
+	once    sync.Once
+	why     error // of the first attempt's failure
+
+	write struct { // the control connection's sending side
+		sync.Mutex
+		buf []byte
+	}
+
+	telling  sync.Mutex // held while the handler is told; taken before mu
+	mu       sync.Mutex
+	moved    *sync.Cond // room, credits, the state of paths
+	peer     *ring.Peer[M]
+	depth    int
+	conn     *conn
+	answers  chan answer // of the attempt under way
+	attempt  uint64
+	opening  *conn // of the attempt under way
+	targets  map[uint32]*target[M]
+	queue    []placement[M]
+	progress time.Time
+	watchdog *time.Timer
+	broken   error
+	results  results[M]
+	spare    results[M]
+	limit    int // chunks under way that measuring found to be enough
+
+	peerSlots  int
+	complained sync.Once
+}
+
+type answer struct {
+	s   *setup
+	err error
+}
+
+// placement is a chunk that waits for its window or for room.
+type placement[M any] struct {
+	chunk  Chunk
+	data   []byte
+	m      M
+	remote uint64
+	key    uint32
+}
+
+// target is a window that the peer was asked for.
+type target[M any] struct {
+	seq     uint64
+	granted bool
+	refused bool
+	over    bool // nothing will be placed any more
+	w       window
+	waiting []placement[M]
+}
+
+// aim gives a chunk its place in the window; no where it lies outside.
+func (t *target[M]) aim(p *placement[M]) bool {
+	if p.chunk.Offset > t.w.bytes || uint64(p.chunk.Bytes) > t.w.bytes-p.chunk.Offset {
+		return false
+	}
+	p.remote, p.key = t.w.addr+p.chunk.Offset, t.w.key
+	return true
+}
+
+// New starts a link. It begins in [ModeTCP].
+func New[M any](cfg Config[M]) *Link[M] {
+	if cfg.Depth == 0 {
+		cfg.Depth = defaultDepth
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Stats == nil {
+		cfg.Stats = &Stats{}
+	}
+	l := &Link[M]{cfg: cfg, log: cfg.Log, first: make(chan struct{}), targets: make(map[uint32]*target[M]), local: addrOf(cfg.Control.LocalAddr()), remote: addrOf(cfg.Control.RemoteAddr())}
+	l.moved = sync.NewCond(&l.mu)
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.chunk.Store(transport.MaxChunk)
+	l.watchdog = time.AfterFunc(time.Hour, l.checkStall)
+	l.watchdog.Stop()
+	if cfg.Pins != nil {
+		cfg.Pins.tell(l.forget)
+	}
+	l.workers.Go(func() { l.ended(l.readControl()) })
+	if cfg.Dial {
+		l.workers.Go(l.dial)
+	}
+	return l
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// Mode says how chunks travel now.
+func (l *Link[M]) Mode() Mode { return Mode(l.mode.Load()) }
+
+// Chunk is the size of chunks that suits the path.
+func (l *Link[M]) Chunk() int { return int(l.chunk.Load()) }
+
+// AwaitFirst waits until the first attempt at a path is over and gives its error.
+func (l *Link[M]) AwaitFirst(ctx context.Context) error {
+	select {
+	case <-l.first:
+		return l.why
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Link[M]) firstOver(err error) {
+	l.once.Do(func() {
+		l.why = err
+		close(l.first)
+	})
+}
+
+// Describe says over what chunks travel, for people; it is empty without a path.
+func (l *Link[M]) Describe() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil || !l.conn.usable {
+		return ""
+	}
+	return l.conn.describeText()
+}
+
+// Close ends the link. Messages that are not finished are not told of any more.
+func (l *Link[M]) Close() {
+	l.cancel()
+	l.cfg.Control.Close()
+	l.mu.Lock()
+	l.moved.Broadcast()
+	l.mu.Unlock()
+	l.workers.Wait()
+	l.watchdog.Stop()
+	if l.cfg.Pins != nil {
+		l.cfg.Pins.tell(nil)
+	}
+}
+
+// Region is the program's memory, registered for chunks that are sent from it.
+type Region struct{ r region }
+
+// Register registers memory from which chunks are sent, until [Region.Release]; it must stay mapped. It fails where there is no path, or the memory cannot be
+// registered.
+func (l *Link[M]) Register(data []byte) (Region, error) {
+	l.mu.Lock()
+	c := l.conn
+	l.mu.Unlock()
+	if c == nil || len(data) == 0 {
+		return Region{}, errClosed
+	}
+	r, err := c.register(l.cfg.Pins, data, 0, l.cfg.Stats)
+	return Region{r}, err
+}
+
+// Release ends the registration; nothing is being sent from it any more.
+func (r Region) Release() { r.r.release() }
+
+// Send sends a chunk from registered memory into a slot of the peer; it waits for a credit. False says that the chunk was not taken: there is no path, or it is
+// not the one that the memory is registered for.
+func (l *Link[M]) Send(ch Chunk, data []byte, from Region, m M) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.Mode() == ModeRDMA && l.conn == from.r.conn && (l.peer.Room() == 0 || l.peer.Credits() == 0 || l.peer.Unfinished() >= l.limit) {
+		l.moved.Wait()
+	}
+	if l.Mode() != ModeRDMA || l.conn != from.r.conn {
+		return false
+	}
+	c := l.conn
+	position, slot, _ := l.peer.Send(m, true)
+	h := header{position: position, slot: slot, chunk: ch}
+	l.posted(c, c.post(l.depth, &h, address(data), from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key), len(data))
+	return true
+}
+
+// posted accounts for a message that was posted. mu is held.
+func (l *Link[M]) posted(c *conn, err error, bytes int) {
+	if err != nil {
+		c.cancel(err) // the message is one of those that are given back
+		return
+	}
+	l.cfg.Stats.SentChunks.Add(1)
+	l.cfg.Stats.SentBytes.Add(uint64(bytes))
+	if l.peer.Unfinished() == 1 {
+		l.progress = time.Now()
+		l.watchdog.Reset(stallTimeout)
+	}
+}
+
+// checkStall fails a path on which nothing has moved for long.
+func (l *Link[M]) checkStall() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.conn
+	if c == nil || !c.began || l.peer.Unfinished() == 0 {
+		return
+	}
+	if since := time.Since(l.progress); since < stallTimeout {
+		l.watchdog.Reset(stallTimeout - since)
+		return
+	}
+	c.cancel(errStalled)
+}
+
+// errStalled is why such a path ends.
+var errStalled = errors.New("the path has moved nothing for too long")
+
+// Want asks the peer for a window into the memory of a download. Chunks for it can be placed from then on. It says no where there is no path.
+func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Mode() != ModeRDMA {
+		return false
+	}
+	l.targets[id] = &target[M]{seq: seq}
+	l.say(transport.MessageHeader{Type: transport.MsgWindowWant, ID: id, Seq: seq, Aux: bytes}, nil)
+	return true
+}
+
+// Place sends a chunk, which lies in the link's Source, to the window of its transfer. It does not wait. False says that the chunk was not taken: there is no
+// window.
+func (l *Link[M]) Place(ch Chunk, data []byte, m M) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.targets[ch.ID]
+	if l.Mode() != ModeRDMA || t == nil || t.refused || t.seq != ch.Seq {
+		return false
+	}
+	p := placement[M]{chunk: ch, data: data, m: m}
+	if !t.granted {
+		t.waiting = append(t.waiting, p)
+		return true
+	}
+	if !t.aim(&p) {
+		return false
+	}
+	l.queue = append(l.queue, p)
+	l.pump()
+	return true
+}
+
+// Forget ends a transfer's window on this side; all its chunks have been placed.
+func (l *Link[M]) Forget(id uint32, seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.targets[id]; t != nil && t.seq == seq {
+		if t.over = true; len(t.waiting) == 0 {
+			delete(l.targets, id)
+		}
+	}
+}
+
+// pump posts placements while there is room. mu is held.
+func (l *Link[M]) pump() {
+	c := l.conn
+	n := 0
+	for ; n < len(l.queue) && c != nil && c.usable && c.ctx.Err() == nil && l.peer.Room() > 0; n++ {
+		p := &l.queue[n]
+		position, _, _ := l.peer.Send(p.m, false)
+		h := header{position: position, slot: ring.NoSlot, chunk: p.chunk}
+		l.posted(c, c.post(l.depth, &h, address(p.data), c.sourceMR.LKey, p.remote, p.key), len(p.data))
+	}
+	if n > 0 {
+		left := copy(l.queue, l.queue[n:])
+		clear(l.queue[left:])
+		l.queue = l.queue[:left]
+	}
+}
+
+// Release gives slots back that [Handler.Arrived] told of.
+func (l *Link[M]) Release(slots ...uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range slots {
+		if err := l.peer.Release(s); err != nil {
+			l.log.Error("a slot was released that is not in use", "slot", s, "error", err)
+		}
+	}
+	l.sayCredit()
+}
+
+// sayCredit acknowledges and grants. mu is held.
+func (l *Link[M]) sayCredit() {
+	if l.conn == nil || !l.conn.began || l.peer.State() != ring.Up {
+		return
+	}
+	l.results.slots = l.peer.Offer(l.results.slots[:0])
+	l.results.payload = appendSlots(l.results.payload[:0], l.results.slots)
+	l.say(transport.MessageHeader{Type: transport.MsgPathCredit, Seq: l.conn.epoch, Aux: l.peer.Received()}, l.results.payload)
+}
+
+// EndWindow takes back the window of a download, whose memory may be freed after that as soon as the program likes.
+func (l *Link[M]) EndWindow(id uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.conn; c != nil {
+		if o := c.windows.open[id]; o != nil {
+			if err := c.revoke(o); err != nil {
+				c.cancel(err)
+			}
+		}
+	}
+}
+
+// forget ends the registration of a pinned range that is about to be unmapped.
+func (l *Link[M]) forget(p pin) {
+	l.mu.Lock()
+	c := l.conn
+	l.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for deadline := time.Now().Add(forgetTimeout); !c.forget(p); time.Sleep(forgetPause) {
+		if time.Now().After(deadline) {
+			c.cancel(errors.New("a registration cannot be ended"))
+			return
+		}
+	}
+}
+
+// say writes a message to the control connection. A failure shows on its reading side.
+func (l *Link[M]) say(h transport.MessageHeader, payload []byte) {
+	l.write.Lock()
+	defer l.write.Unlock()
+	h.Len = uint32(len(payload))
+	b := h.Append(l.write.buf[:0])
+	b = append(b, payload...)
+	b = append(b, make([]byte, transport.Pad(len(payload))-len(payload))...)
+	l.write.buf = b
+	_ = l.cfg.Control.SetWriteDeadline(time.Now().Add(controlTimeout))
+	_, _ = l.cfg.Control.Write(b)
+}
+
+// controlTimeout bounds writes of control messages; a peer that reads none of them for so long is gone.
+const controlTimeout = 10 * time.Second
+
+func (l *Link[M]) setMode(m Mode) {
+	if Mode(l.mode.Swap(int32(m))) != m {
+		l.moved.Broadcast()
+	}
+}
+
+// ended is called when the control connection has ended.
+func (l *Link[M]) ended(err error) {
+	closed := l.ctx.Err() != nil
+	l.firstOver(err)
+	l.cancel() // and every path
+	l.cfg.Control.Close()
+	l.mu.Lock()
+	l.broken = err
+	for l.conn != nil {
+		l.moved.Wait()
+	}
+	underWay := l.peer != nil && l.peer.State() != ring.Down && l.peer.Unfinished() > 0
+	if !underWay {
+		l.setMode(ModeTCP)
+	}
+	l.moved.Broadcast()
+	l.mu.Unlock()
+	if !closed {
+		l.cfg.Handler.Broken(err, underWay)
+	}
+}
+
+// wake wakes everybody who waits for a change.
+func (l *Link[M]) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moved.Broadcast()
+}
+
+// kindOf and its like take a request's identifier apart.
+func kindOf(id uint64) uint64 { return id & workKind }
+
+func numberOf(id uint64) uint64 { return id &^ workKind }

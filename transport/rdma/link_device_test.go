@@ -1,0 +1,508 @@
+//go:build rdma
+
+package rdma
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// These tests need two devices that reach each other; verbs/guest/rdma-guest has them.
+
+const (
+	testSlots     = 12
+	testSlotBytes = 1 << 20
+)
+
+// piece is a chunk as the tests know it.
+type piece struct {
+	chunk Chunk
+	data  []byte
+}
+
+// end is one side: it keeps what arrives, and carries what is given back to the other side itself, as TCP would.
+type end struct {
+	t     *testing.T
+	link  *Link[piece]
+	stats Stats
+	slots []byte
+	other *end
+
+	mu       sync.Mutex
+	news     *sync.Cond
+	got      map[uint64][]byte // by Seq: what arrived
+	count    map[uint64]int    // bytes
+	sent     int
+	returned int
+	memory   map[uint32][]byte
+	broken   bool
+	underWay bool
+	changes  []Mode
+	hold     bool // slots are not released
+}
+
+func (e *end) Arrived(c Chunk, slot int) {
+	e.store(c, e.slots[slot*testSlotBytes:][:c.Bytes])
+	e.mu.Lock()
+	hold := e.hold
+	e.mu.Unlock()
+	if !hold {
+		e.link.Release(uint32(slot))
+	}
+}
+
+func (e *end) store(c Chunk, b []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.got[c.Seq] == nil {
+		e.got[c.Seq] = make([]byte, 64<<20)
+	}
+	copy(e.got[c.Seq][c.Offset:], b)
+	e.count[c.Seq] += len(b)
+	e.news.Broadcast()
+}
+
+func (e *end) Placed(c Chunk) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.count[c.Seq] += int(c.Bytes)
+	e.news.Broadcast()
+}
+
+func (e *end) Sent(p piece, arrived bool) {
+	if !arrived {
+		e.other.carried(p)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sent++
+	if !arrived {
+		e.returned++
+	}
+	e.news.Broadcast()
+}
+
+// carried is a piece that comes another way.
+func (e *end) carried(p piece) {
+	e.mu.Lock()
+	mem := e.memory[p.chunk.ID]
+	e.mu.Unlock()
+	if mem != nil {
+		copy(mem[p.chunk.Offset:], p.data)
+		e.Placed(p.chunk)
+		return
+	}
+	e.store(p.chunk, p.data)
+}
+
+func (e *end) Memory(id uint32, bytes uint64) []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.memory[id]
+}
+
+func (e *end) Changed() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.changes = append(e.changes, e.link.Mode())
+	e.news.Broadcast()
+}
+
+func (e *end) Broken(_ error, underWay bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.broken, e.underWay = true, underWay
+	e.news.Broadcast()
+}
+
+func (e *end) await(what string, f func() bool) {
+	e.t.Helper()
+	late := time.AfterFunc(60*time.Second, func() { e.mu.Lock(); defer e.mu.Unlock(); e.news.Broadcast() })
+	defer late.Stop()
+	deadline := time.Now().Add(60 * time.Second)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for !f() {
+		if time.Now().After(deadline) {
+			e.t.Fatalf("in vain: %s (mode %v, changes %v, sent %d, returned %d)", what, e.link.Mode(), e.changes, e.sent, e.returned)
+		}
+		e.news.Wait()
+	}
+}
+
+func (e *end) awaitMode(m Mode) {
+	e.t.Helper()
+	e.await("mode "+m.String(), func() bool { return e.link.Mode() == m })
+}
+
+func (e *end) awaitBytes(seq uint64, n int) {
+	e.t.Helper()
+	e.await("the bytes", func() bool { return e.count[seq] >= n })
+	if e.count[seq] != n {
+		e.t.Fatalf("transfer %d: %d of %d bytes", seq, e.count[seq], n)
+	}
+}
+
+func mapped(t *testing.T, n int) []byte {
+	t.Helper()
+	b, err := mapMemory(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unmapMemory(b) })
+	return b
+}
+
+func fill(b []byte, seed uint64) {
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})
+	_, _ = r.Read(b)
+}
+
+// pair gives a client and a server that are joined by a path.
+func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
+	t.Helper()
+	l, err := net.Listen("tcp", os.Getenv("RXE_IP0")+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	make := func() *end {
+		e := &end{t: t, got: map[uint64][]byte{}, count: map[uint64]int{}, memory: map[uint32][]byte{}}
+		e.news = sync.NewCond(&e.mu)
+		return e
+	}
+	client, server = make(), make()
+	client.other, server.other = server, client
+	server.slots = mapped(t, testSlots*testSlotBytes)
+	server.mu.Lock() // a call must not come before the link is known
+	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: server.slots, SlotBytes: testSlotBytes, Source: source, Handler: server, Stats: &server.stats, Log: log.With("side", "server")})
+	server.mu.Unlock()
+	client.mu.Lock()
+	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Handler: client, Stats: &client.stats, Log: log.With("side", "client")})
+	client.mu.Unlock()
+	t.Cleanup(func() { client.link.Close(); server.link.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	if err := client.link.AwaitFirst(ctx); err != nil {
+		t.Fatalf("no path: %v", err)
+	}
+	client.awaitMode(ModeRDMA)
+	server.awaitMode(ModeRDMA)
+	return client, server
+}
+
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+// upload sends data, by other means where the link does not take it, and says how much that was.
+func (e *end) upload(seq uint64, data []byte) (detour int) {
+	from, err := e.link.Register(data)
+	if err == nil {
+		defer from.Release()
+	}
+	e.mu.Lock()
+	before := e.sent
+	e.mu.Unlock()
+	taken := 0
+	for off := 0; off < len(data); {
+		n := min(e.link.Chunk(), len(data)-off)
+		p := piece{Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n)}, data[off : off+n]}
+		if err == nil && e.link.Send(p.chunk, p.data, from, p) {
+			taken++
+		} else {
+			e.other.carried(p)
+			detour += n
+		}
+		off += n
+	}
+	e.await("the end of an upload", func() bool { return e.sent == before+taken })
+	return detour
+}
+
+// download sends a piece of the link's source to a window of the other side.
+func (e *end) download(id uint32, seq uint64, data []byte) {
+	e.link.Want(id, seq, uint64(len(data)))
+	e.mu.Lock()
+	before := e.sent
+	e.mu.Unlock()
+	taken := 0
+	for off := 0; off < len(data); {
+		n := min(e.link.Chunk(), len(data)-off)
+		p := piece{Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n)}, data[off : off+n]}
+		if e.link.Place(p.chunk, p.data, p) {
+			taken++
+		} else {
+			e.other.carried(p)
+		}
+		off += n
+	}
+	e.link.Forget(id, seq)
+	e.await("the end of a download", func() bool { return e.sent == before+taken })
+}
+
+func TestUploads(t *testing.T) {
+	pins := &Pins{}
+	client, server := pair(t, pins, nil)
+	data := mapped(t, 20<<20)
+	fill(data, 1)
+	for i, n := range []int{1, 4095, 1 << 20, 3<<20 + 17, 20 << 20} {
+		seq := uint64(i + 1)
+		if i == 3 {
+			pins.Add(address(data), uint64(len(data)))
+		}
+		if d := client.upload(seq, data[:n]); d != 0 {
+			t.Errorf("%d bytes did not go over the path", d)
+		}
+		server.awaitBytes(seq, n)
+		if !bytes.Equal(server.got[seq][:n], data[:n]) {
+			t.Errorf("upload of %d bytes arrived changed", n)
+		}
+	}
+	if hits := client.stats.RegistrationHits.Load(); hits != 1 {
+		t.Errorf("%d uses of a kept registration", hits)
+	}
+	pins.Remove(address(data))
+	client.upload(99, data[:1000])
+	if hits := client.stats.RegistrationHits.Load(); hits != 1 {
+		t.Errorf("a registration outlived its range")
+	}
+	if n := client.stats.SentBytes.Load(); n != server.stats.ReceivedBytes.Load() || n < 24<<20 {
+		t.Errorf("%d bytes sent, %d received", n, server.stats.ReceivedBytes.Load())
+	}
+}
+
+func TestDownloads(t *testing.T) {
+	pins := &Pins{}
+	source := mapped(t, 8<<20)
+	fill(source, 2)
+	client, server := pair(t, pins, source)
+	for i, n := range []int{1, 4097, 8 << 20, 8 << 20, 5 << 20} {
+		id, seq := uint32(70000+i), uint64(i+1)
+		dst := mapped(t, 8<<20)
+		if i >= 2 {
+			pins.Add(address(dst), uint64(len(dst)))
+		}
+		client.mu.Lock()
+		client.memory[id] = dst
+		client.mu.Unlock()
+		server.download(id, seq, source[:n])
+		client.awaitBytes(seq, n)
+		client.link.EndWindow(id)
+		if !bytes.Equal(dst[:n], source[:n]) {
+			t.Errorf("download of %d bytes arrived changed", n)
+		}
+		pins.Remove(address(dst)) // waits until the window has been taken back
+	}
+	if r := server.returned; r != 0 {
+		t.Errorf("%d chunks went another way", r)
+	}
+	// Nobody knows this transfer: its chunks have to go another way.
+	server.download(123, 50, source[:1<<20])
+	if server.returned == 0 {
+		t.Error("a chunk without destination was placed")
+	}
+}
+
+// An idle path's slots that are all taken stop the sender until they are released.
+func TestBackPressure(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	server.mu.Lock()
+	server.hold = true
+	server.mu.Unlock()
+	data := mapped(t, 4*testSlots<<20)
+	fill(data, 3)
+	done := make(chan int)
+	go func() { done <- client.upload(1, data) }()
+	for released := uint32(0); ; released++ {
+		server.await("full slots", func() bool {
+			return server.stats.ReceivedChunks.Load() >= uint64(released)+testSlots || server.count[1] == len(data)
+		})
+		if server.count[1] == len(data) {
+			break
+		}
+		server.link.Release(released % testSlots)
+	}
+	if d := <-done; d != 0 || !bytes.Equal(server.got[1][:len(data)], data) {
+		t.Error("bytes went another way or were changed")
+	}
+}
+
+func command(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+}
+
+// disturbed uploads and downloads while break happens and then until the path is there again.
+func disturbed(t *testing.T, breakIt, mend func()) {
+	const n = 24 << 20
+	source := mapped(t, n)
+	fill(source, 5)
+	client, server := pair(t, nil, source)
+	data, dst := mapped(t, n), mapped(t, n)
+	fill(data, 4)
+	mend = sync.OnceFunc(mend)
+	client.mu.Lock()
+	client.memory[70000] = dst
+	client.mu.Unlock()
+	t.Cleanup(mend)
+	lost := func() bool {
+		client.mu.Lock()
+		defer client.mu.Unlock()
+		return len(client.changes) > 1
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := uint64(0); i == 0 || !lost(); i++ {
+			client.upload(10+i, data)
+			server.awaitBytes(10+i, n)
+			server.mu.Lock()
+			if !bytes.Equal(server.got[10+i][:n], data) {
+				t.Errorf("upload %d arrived changed", i)
+			}
+			delete(server.got, 10+i)
+			server.mu.Unlock()
+		}
+	})
+	wg.Go(func() {
+		for i := uint64(0); i == 0 || !lost(); i++ {
+			clear(dst)
+			server.download(70000, 1000+i, source)
+			client.awaitBytes(1000+i, n)
+			client.link.EndWindow(70000)
+			if !bytes.Equal(dst, source) {
+				t.Errorf("download %d arrived changed", i)
+			}
+		}
+	})
+	server.await("something to disturb", func() bool { return server.count[10] > n/8 })
+	began := time.Now()
+	breakIt()
+	client.await("the loss of the path", func() bool { return len(client.changes) > 1 })
+	noticed := time.Since(began)
+	wg.Wait()
+	t.Logf("noticed after %v, over after %v; given back %d and %d chunks", noticed.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), client.returned, server.returned)
+	if noticed > 3*time.Second { // within 1 s on a machine that is not emulated on a busy one
+		t.Errorf("the loss was noticed after %v", noticed)
+	}
+	mend()
+	client.awaitMode(ModeRDMA)
+	server.awaitMode(ModeRDMA)
+	if d := client.upload(3, data[:3<<20]); d != 0 {
+		t.Errorf("%d bytes did not go over the new path", d)
+	}
+	server.awaitBytes(3, 3<<20)
+	if lost := client.stats.Lost.Load(); lost != 1 || client.stats.Established.Load() < 2 || client.stats.Paths.Load() != 1 {
+		t.Errorf("paths: %d lost, %d came up, %d are", lost, client.stats.Established.Load(), client.stats.Paths.Load())
+	}
+}
+
+func TestClientLinkDown(t *testing.T) {
+	disturbed(t, func() { command(t, "ip", "link", "set", "rxenet1", "down") }, func() { command(t, "ip", "link", "set", "rxenet1", "up"); routes(t) })
+}
+
+func TestServerLinkDown(t *testing.T) {
+	disturbed(t, func() { command(t, "ip", "link", "set", "rxenet0", "down") }, func() { command(t, "ip", "link", "set", "rxenet0", "up"); routes(t) })
+}
+
+// A path that swallows everything without a word.
+func TestBlackHole(t *testing.T) {
+	command(t, "modprobe", "sch_netem")
+	disturbed(t, func() { command(t, "tc", "qdisc", "add", "dev", "rxenet1", "root", "netem", "loss", "100%") }, func() { command(t, "tc", "qdisc", "del", "dev", "rxenet1", "root") })
+}
+
+func TestDeviceRemoved(t *testing.T) {
+	disturbed(t, func() { command(t, "rdma", "link", "del", "rxe1") }, func() { command(t, "rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "rxenet1") })
+}
+
+// routes brings back what the kernel drops with an interface.
+func routes(t *testing.T) {
+	t.Helper()
+	_ = exec.Command("ip", "route", "replace", "10.77.0.2", "dev", "rxenet0", "table", "77").Run()
+	_ = exec.Command("ip", "route", "replace", "10.77.0.1", "dev", "rxenet1", "table", "77").Run()
+}
+
+func TestPacketLoss(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	command(t, "tc", "qdisc", "add", "dev", "rxenet1", "root", "netem", "loss", "1%")
+	defer command(t, "tc", "qdisc", "del", "dev", "rxenet1", "root")
+	data := mapped(t, 8<<20)
+	fill(data, 6)
+	d := client.upload(1, data)
+	server.awaitBytes(1, len(data))
+	if !bytes.Equal(server.got[1][:len(data)], data) {
+		t.Error("bytes were changed")
+	}
+	if d != 0 || client.returned != 0 {
+		t.Errorf("%d bytes and %d chunks went another way", d, client.returned)
+	}
+}
+
+// The end of the peer is noticed by the control connection; what is under way is lost with it.
+func TestPeerGone(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	server.mu.Lock()
+	server.hold = true
+	server.mu.Unlock()
+	data := mapped(t, 4*testSlots<<20)
+	go client.link.Send(Chunk{Seq: 1, Bytes: 1}, data[:1], Region{}, piece{})
+	server.link.Close()
+	client.await("the news", func() bool { return client.broken })
+	if client.underWay {
+		t.Error("nothing was under way")
+	}
+	if m := client.link.Mode(); m != ModeTCP {
+		t.Errorf("mode %v", m)
+	}
+}
+
+// What the transport alone moves, for comparison with ib_write_bw.
+func TestBandwidth(t *testing.T) {
+	const n = 64 << 20
+	source := mapped(t, n)
+	pins := &Pins{}
+	client, server := pair(t, pins, source)
+	data := mapped(t, n)
+	pins.Add(address(data), n)
+	client.mu.Lock()
+	client.memory[70000] = data
+	client.mu.Unlock()
+	client.upload(1, data[:1<<20])
+	began := time.Now()
+	client.upload(2, data)
+	server.awaitBytes(2, n)
+	up := time.Since(began)
+	server.download(70000, 3, source[:1<<20])
+	client.awaitBytes(3, 1<<20)
+	began = time.Now()
+	server.download(70000, 4, source)
+	client.awaitBytes(4, n)
+	down := time.Since(began)
+	client.link.EndWindow(70000)
+	rate := func(d time.Duration) float64 { return n / d.Seconds() / (1 << 20) }
+	t.Logf("FIGURE transport upload %.1f MiB/s", rate(up))
+	t.Logf("FIGURE transport download %.1f MiB/s", rate(down))
+}

@@ -1,0 +1,112 @@
+package rdma
+
+import (
+	"context"
+	"time"
+
+	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/verbs"
+)
+
+const (
+	probeLeast = 128 << 10
+	probeTime  = 8 * time.Millisecond // for each size
+	probeMost  = 64                   // writes of each size
+	probeDepth = 4
+	goodEnough = 0.97                 // of the best: a smaller chunk overlaps better with what follows
+	ahead      = 2 * time.Millisecond // chunks for so long are kept under way
+	leastAhead = 8
+)
+
+// measure writes into granted slots and finds the chunk size of the highest bandwidth, and how many chunks keep the path busy. It proves at the same
+// time that the path works. Without slots or memory the usual size is taken.
+func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit int, err error) {
+	chunk, limit = min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast)), l.depth
+	slots, err := l.awaitCredits(ctx, c)
+	if err != nil || len(slots) == 0 {
+		return chunk, limit, err
+	}
+	mem, err := mapMemory(chunk)
+	if err != nil {
+		return chunk, limit, nil
+	}
+	defer unmapMemory(mem)
+	r, err := c.register(nil, mem, 0, l.cfg.Stats)
+	if err != nil {
+		return chunk, limit, nil // uploads will find out as well
+	}
+	defer r.release()
+	best := 0.0
+	rates := map[int]float64{}
+	for size := probeLeast; size <= chunk; size *= 2 {
+		rate, err := l.probe(ctx, c, mem[:size], r, slots)
+		if err != nil {
+			return chunk, limit, err
+		}
+		rates[size] = rate
+		best = max(best, rate)
+	}
+	for size := probeLeast; size <= chunk; size *= 2 {
+		if rates[size] >= goodEnough*best {
+			chunk = size
+			break
+		}
+	}
+	enough := int(best*ahead.Seconds())/chunk + 1
+	return chunk, min(max(enough, leastAhead), l.depth), nil
+}
+
+// awaitCredits waits for the first credits.
+func (l *Link[M]) awaitCredits(ctx context.Context, c *conn) ([]uint32, error) {
+	if c.peer.SlotCount == 0 {
+		return nil, nil
+	}
+	stop := context.AfterFunc(ctx, l.wake)
+	defer stop()
+	stopToo := context.AfterFunc(c.ctx, l.wake)
+	defer stopToo()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for ctx.Err() == nil && c.ctx.Err() == nil && l.peer.Credits() == 0 {
+		l.moved.Wait()
+	}
+	if c.ctx.Err() != nil {
+		return nil, context.Cause(c.ctx)
+	}
+	return append([]uint32(nil), l.peer.Granted()[:min(l.peer.Credits(), probeDepth)]...), nil
+}
+
+// probe writes mem into slots for a moment and gives the bytes a second.
+func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slots []uint32) (float64, error) {
+	stop := context.AfterFunc(ctx, l.wake)
+	defer stop()
+	stopToo := context.AfterFunc(c.ctx, l.wake)
+	defer stopToo()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	began := time.Now()
+	c.probed = 0
+	posted := 0
+	var req [1]verbs.SendRequest
+	for {
+		for posted < probeMost && posted-c.probed < len(slots) && (posted < len(slots) || time.Since(began) < probeTime) {
+			slot := slots[posted%len(slots)]
+			req[0] = verbs.SendRequest{ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: c.peer.Slots.Addr + uint64(slot)*uint64(c.peer.SlotBytes), RKey: c.peer.Slots.Key, Count: 1}
+			req[0].SGE[0] = verbs.SGE{Addr: address(mem), Length: uint32(len(mem)), LKey: r.mr.LKey}
+			if _, err := c.qp.PostSend(req[:]); err != nil {
+				return 0, err
+			}
+			posted++
+		}
+		if c.probed == posted {
+			return float64(posted) * float64(len(mem)) / time.Since(began).Seconds(), nil
+		}
+		if err := context.Cause(c.ctx); err != nil {
+			return 0, err
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		l.moved.Wait()
+	}
+}

@@ -1,0 +1,316 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/ring"
+	"scuda.dev/scuda/verbs"
+)
+
+// results collects, under the link's lock, what the handler is told after it.
+type results[M any] struct {
+	arrived []header
+	sent    []result[M]
+	windows []*opening
+	slots   []uint32
+	payload []byte
+}
+
+type result[M any] struct {
+	m       M
+	arrived bool
+}
+
+// run polls a path until it ends, and then ends its use. It is the only goroutine that takes completions.
+func (l *Link[M]) run(c *conn) {
+	var err error
+	for err == nil {
+		var n int
+		if n, err = c.cq.WaitPoll(c.ctx, c.done[:]); err == nil {
+			err = l.completions(c, c.done[:n])
+		}
+	}
+	c.cancel(err) // without effect where something else was the cause
+	l.finish(c, context.Cause(c.ctx))
+}
+
+// completions handles what was polled. An error ends the path.
+func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
+	res := &l.results
+	var first error
+	l.mu.Lock()
+	recvs := 0
+	for i := range list {
+		d := &list[i]
+		err := d.Err()
+		switch {
+		case kindOf(d.ID) == workRecv:
+			c.recvs--
+			if err == nil {
+				if err = l.arrive(c, d); err == nil {
+					recvs++
+				}
+			}
+		case err != nil:
+		case kindOf(d.ID) == workData:
+			err = l.peer.Completed(numberOf(d.ID))
+			l.progress = now()
+		case kindOf(d.ID) == workBind:
+			var o *opening
+			if o, err = c.bound(numberOf(d.ID)); o != nil {
+				res.windows = append(res.windows, o)
+			}
+		case kindOf(d.ID) == workInvalidate:
+			c.unbound(numberOf(d.ID))
+		case kindOf(d.ID) == workProbe:
+			c.probed++
+			l.moved.Broadcast()
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if first == nil && recvs > 0 && c.ctx.Err() == nil {
+		for c.recvs < l.depth && first == nil {
+			first = c.postRecvs(min(l.depth-c.recvs, len(c.reposts)))
+		}
+		l.sayCredit() // after the requests are there again: what is acknowledged may be followed by as many
+	}
+	l.advance()
+	for _, o := range res.windows {
+		l.sayWindow(c, o)
+	}
+	clear(res.windows)
+	res.windows = res.windows[:0]
+	l.mu.Unlock()
+	l.tell()
+	return first
+}
+
+// advance looks at what is finished, and goes on. mu is held.
+func (l *Link[M]) advance() {
+	l.peer.Finish(func(m M) { l.results.sent = append(l.results.sent, result[M]{m, true}) })
+	l.pump()
+	l.moved.Broadcast()
+}
+
+// arrive takes a message that the peer has written. mu is held.
+func (l *Link[M]) arrive(c *conn, d *verbs.Completion) error {
+	position := l.peer.Received()
+	at := int(position%uint64(l.depth)) * headerBytes
+	h, err := parseHeader(c.headers[at:at+headerSize], position, d.Imm, l.cfg.SlotBytes)
+	if err != nil {
+		return err
+	}
+	if err := l.peer.Arrive(position, h.slot); err != nil {
+		return err
+	}
+	if h.slot == ring.NoSlot {
+		if o := c.windows.open[h.chunk.ID]; o == nil || h.chunk.Offset > o.bytes || uint64(h.chunk.Bytes) > o.bytes-h.chunk.Offset {
+			return fmt.Errorf("%w: %d bytes at %d of transfer %d, which has no such window", ring.ErrProtocol, h.chunk.Bytes, h.chunk.Offset, h.chunk.ID)
+		}
+	}
+	l.cfg.Stats.ReceivedChunks.Add(1)
+	l.cfg.Stats.ReceivedBytes.Add(uint64(h.chunk.Bytes))
+	l.results.arrived = append(l.results.arrived, h)
+	return nil
+}
+
+// tell calls the handler with what has been collected, and changes the mode when a lost path is settled: after the owner was given back what was
+// under way on it.
+func (l *Link[M]) tell() {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	l.mu.Lock()
+	arrived, sent := l.results.arrived, l.results.sent
+	l.results.arrived, l.results.sent = l.spare.arrived[:0], l.spare.sent[:0]
+	l.mu.Unlock()
+	for i := range arrived {
+		if h := &arrived[i]; h.slot == ring.NoSlot {
+			l.cfg.Handler.Placed(h.chunk)
+		} else {
+			l.cfg.Handler.Arrived(h.chunk, int(h.slot))
+		}
+	}
+	for i := range sent {
+		if !sent[i].arrived {
+			l.cfg.Stats.ReturnedChunks.Add(1)
+		}
+		l.cfg.Handler.Sent(sent[i].m, sent[i].arrived)
+	}
+	clear(sent)
+	l.mu.Lock()
+	l.spare.arrived, l.spare.sent = arrived, sent
+	settled := l.broken == nil && l.Mode() == ModeSettling && l.conn == nil && l.peer.State() == ring.Down && len(l.results.sent) == 0
+	if settled {
+		l.setMode(ModeTCP)
+	}
+	l.mu.Unlock()
+	if settled {
+		l.cfg.Handler.Changed()
+	}
+}
+
+// collect notes the fate of messages whose path is settled.
+func (l *Link[M]) collect() (finished, lost func(M)) {
+	return func(m M) { l.results.sent = append(l.results.sent, result[M]{m, true}) }, l.giveBack
+}
+
+func (l *Link[M]) giveBack(m M) { l.results.sent = append(l.results.sent, result[M]{m, false}) }
+
+// finish ends a path on this side and says farewell.
+func (l *Link[M]) finish(c *conn, why error) {
+	l.mu.Lock()
+	was := c.usable
+	c.usable = false
+	if c.began {
+		l.setMode(ModeSettling)
+	}
+	l.mu.Unlock()
+	if was {
+		l.cfg.Stats.Lost.Add(1)
+		l.cfg.Stats.Paths.Add(-1)
+		if l.ctx.Err() == nil {
+			l.log.Warn("the RDMA path is lost; big copies go over TCP", "device", c.place.Device, "error", why)
+		}
+		l.cfg.Handler.Changed()
+	}
+	c.quiesce(func(list []verbs.Completion) { _ = l.completions(c, list) })
+	l.mu.Lock()
+	l.conn = nil
+	for _, p := range l.queue {
+		l.giveBack(p.m)
+	}
+	clear(l.queue)
+	l.queue = l.queue[:0]
+	for _, t := range l.targets {
+		for _, p := range t.waiting {
+			l.giveBack(p.m)
+		}
+	}
+	clear(l.targets)
+	l.mu.Unlock()
+	if err := c.close(); err != nil {
+		l.log.Debug("a path was not freed wholly", "device", c.place.Device, "error", err)
+	}
+	l.mu.Lock()
+	if c.began {
+		f, err := l.peer.End(l.collect())
+		if err == nil {
+			text := ""
+			if why != nil && !errors.Is(why, errPeerEnded) {
+				text = why.Error()
+			}
+			l.say(transport.MessageHeader{Type: transport.MsgPathEnd, Seq: f.Epoch, Aux: f.Received}, []byte(text[:min(len(text), maxReason)]))
+		} else if l.ctx.Err() == nil {
+			l.log.Error("the account of a lost path does not add up", "error", err)
+		}
+	}
+	l.moved.Broadcast()
+	l.mu.Unlock()
+	l.tell()
+}
+
+const maxReason = 1 << 10
+
+var errPeerEnded = errors.New("the peer has given up the path")
+
+// sayWindow tells the peer of a window. mu is held.
+func (l *Link[M]) sayWindow(c *conn, o *opening) {
+	w := window{epoch: c.epoch, addr: o.addr, bytes: o.bytes}
+	if w.key = o.r.mr.RKey; o.mw != nil {
+		w.key = o.mw.RKey
+	}
+	l.cfg.Stats.Windows.Add(1)
+	var b [windowBytes]byte
+	l.say(transport.MessageHeader{Type: transport.MsgWindow, ID: o.id, Seq: o.seq}, w.append(b[:0]))
+}
+
+// wanted answers the peer's wish for a window.
+func (l *Link[M]) wanted(h transport.MessageHeader) {
+	err := errClosed
+	l.mu.Lock()
+	c := l.conn
+	l.mu.Unlock()
+	var o *opening
+	if c != nil {
+		if mem := l.cfg.Handler.Memory(h.ID, h.Aux); mem != nil && uint64(len(mem)) >= h.Aux && h.Aux > 0 {
+			var r region
+			if r, err = c.register(l.cfg.Pins, mem[:h.Aux], verbs.LocalWrite|verbs.RemoteWrite, l.cfg.Stats); err == nil {
+				o = &opening{id: h.ID, seq: h.Seq, addr: address(mem), bytes: h.Aux, r: r}
+			} else {
+				l.refusedMemory(err)
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o != nil && l.conn == c {
+		if old := c.windows.open[o.id]; old != nil {
+			_ = c.revoke(old)
+		}
+		now, berr := c.bind(o)
+		if now {
+			l.sayWindow(c, o)
+		}
+		if berr == nil {
+			return
+		}
+		o.r.release()
+	} else if o != nil {
+		o.r.release()
+	}
+	l.say(transport.MessageHeader{Type: transport.MsgWindow, ID: h.ID, Seq: h.Seq, Result: 1}, nil)
+}
+
+// refusedMemory logs that memory could not be registered.
+func (l *Link[M]) refusedMemory(err error) {
+	l.complained.Do(func() {
+		l.log.Warn("memory of the program cannot be registered for RDMA; its copies go over TCP", "error", err)
+	})
+}
+
+// RegisterFailed is for owners whose [Link.Register] failed: it logs the first such error.
+func (l *Link[M]) RegisterFailed(err error) {
+	if !errors.Is(err, errClosed) {
+		l.refusedMemory(err)
+	}
+}
+
+// granted takes the peer's answer to a wish for a window.
+func (l *Link[M]) granted(h transport.MessageHeader, payload []byte) error {
+	l.mu.Lock()
+	defer l.tell()
+	defer l.mu.Unlock()
+	t := l.targets[h.ID]
+	if t == nil || t.seq != h.Seq || t.granted || t.refused {
+		return nil
+	}
+	if h.Result == 0 {
+		w, err := parseWindow(payload)
+		if err != nil {
+			return err
+		}
+		if l.conn == nil || w.epoch != l.conn.epoch {
+			return nil // of a path that is over
+		}
+		t.granted, t.w = true, w
+	} else {
+		t.refused = true
+	}
+	for _, p := range t.waiting {
+		if t.granted && t.aim(&p) {
+			l.queue = append(l.queue, p)
+		} else {
+			l.giveBack(p.m)
+		}
+	}
+	if t.waiting = nil; t.over {
+		delete(l.targets, h.ID)
+	}
+	l.pump()
+	return nil
+}
