@@ -24,9 +24,10 @@ test: build runtimes ## run all tests with the race detector
 	$(GO) test -race -shuffle=on -count=1 -timeout 15m ./...
 
 # The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual machine has.
-RDMA_TESTS := verbs transport/rdma
+RDMA_TESTS := verbs transport/rdma e2e/rdma
 test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (a few minutes; Debian packages are installed)
 	mkdir -p build/rdma
+	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
 	set -e; for p in $(RDMA_TESTS); do $(GO) test -race -c -tags rdma -o build/rdma/$$(echo $$p | tr / -).test ./$$p; done
 	./verbs/guest/test.sh
 

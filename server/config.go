@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/verbs"
 )
 
 // Limits that a [Config] does not set.
@@ -49,6 +50,10 @@ type Config struct {
 	CacheDir   string // module cache; default [modcache.DefaultDir]; "none" keeps images in memory
 	CacheBytes int64  // its bound, 0: its default
 	Staging    int    // pinned staging slots of 1 MiB for each session, 0: default
+
+	NoRDMA     bool   // big copies travel by TCP only
+	RDMADevice string // DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected
+	RDMAMemory uint64 // pinned bytes for each session that uses RDMA, at most 256 MiB; 0: 96 MiB
 
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 
@@ -91,6 +96,25 @@ func (c Config) withDefaults() Config {
 		c.Worker = func() (string, []string, []string) { return "/proc/self/exe", []string{"worker"}, nil }
 	}
 	return c
+}
+
+// rdmaSlots is the number of a session's slots for RDMA.
+func (c *Config) rdmaSlots() int {
+	if c.NoRDMA {
+		return -1
+	}
+	return int(c.RDMAMemory >> 20)
+}
+
+// noRDMA says why clients are not offered RDMA.
+func (c *Config) noRDMA() string {
+	if c.NoRDMA {
+		return "it is switched off (--transport tcp)"
+	}
+	if _, err := verbs.Devices(); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // CheckAddress refuses an address that other machines can reach unless there is a token or the operator insists.

@@ -23,6 +23,7 @@ const (
 	msgSession = "session"          // sessionInfo with the main connection
 	msgSide    = transport.KindSide // joinInfo with the side connection
 	msgBulk    = transport.KindBulk // joinInfo with a bulk connection
+	msgRDMA    = transport.KindRDMA // joinInfo with the control connection of RDMA
 	msgDrain   = "drain"            // the supervisor shuts down soon
 	msgEnded   = "ended"            // endedInfo, the session is over and the worker exits
 )
@@ -43,6 +44,8 @@ type workerConfig struct {
 	CacheDir   string
 	CacheBytes int64
 	Staging    int
+	RDMASlots  int
+	RDMADevice string
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
 }

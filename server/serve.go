@@ -114,7 +114,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		}
 	}
 	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, Settings: s.cfg.NVMLSettings, LogLevel: int(level)}
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, Settings: s.cfg.NVMLSettings, LogLevel: int(level)}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
@@ -191,7 +191,7 @@ func (s *supervisor) handle(c *net.TCPConn) {
 		_ = c.SetDeadline(time.Time{})
 		admitted()
 		err = s.openNVML(c, hello, log)
-	case transport.KindSide, transport.KindBulk:
+	case transport.KindSide, transport.KindBulk, transport.KindRDMA:
 		err = s.join(c, hello)
 	case transport.KindInfo:
 		admitted()
@@ -282,7 +282,8 @@ func (s *supervisor) serveInfo(c *net.TCPConn) error {
 }
 
 func (s *supervisor) welcome(r *readyInfo) *transport.Welcome {
-	return &transport.Welcome{Version: Version(), Digest: digest, Driver: r.Driver, DriverVersion: r.DriverVersion, GPU: r.GPU, Devices: r.Devices, Bulk: transport.MaxBulkConns}
+	no := s.cfg.noRDMA()
+	return &transport.Welcome{Version: Version(), Digest: digest, Driver: r.Driver, DriverVersion: r.DriverVersion, GPU: r.GPU, Devices: r.Devices, Bulk: transport.MaxBulkConns, RDMA: no == "", NoRDMA: no}
 }
 
 // drain waits for the running sessions, then ends those that are left.

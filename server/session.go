@@ -235,7 +235,7 @@ func readFull(r io.Reader, b []byte) bool {
 }
 
 func checkDigest(h *transport.Hello) error {
-	if h.Kind == transport.KindInfo || h.Kind == transport.KindSide || h.Kind == transport.KindBulk || h.Digest == digest {
+	if h.Kind == transport.KindInfo || h.Kind == transport.KindSide || h.Kind == transport.KindBulk || h.Kind == transport.KindRDMA || h.Digest == digest {
 		return nil
 	}
 	return refusef(transport.StatusDigest, "client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",

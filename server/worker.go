@@ -250,7 +250,7 @@ func (w *worker) listen() {
 		switch m.Type {
 		case msgSession:
 			err = w.openSession(m)
-		case msgSide, msgBulk:
+		case msgSide, msgBulk, msgRDMA:
 			err = w.join(m)
 		case msgProcesses:
 			closeFD(m.FD)
@@ -292,7 +292,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options)) }
 	} else {
-		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging,
+		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice,
 			Log: log, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
@@ -364,8 +364,11 @@ func (w *worker) join(m *handoff.Message) error {
 	if err != nil {
 		return err
 	}
-	if m.Type == msgBulk {
+	switch m.Type {
+	case msgBulk:
 		return s.AttachBulk(c, info.Count)
+	case msgRDMA:
+		return s.AttachRDMA(c)
 	}
 	return s.AttachSide(c)
 }

@@ -25,7 +25,7 @@ type Hello struct {
 	ServerBase  uint64 `json:",omitempty"`
 	ServerSlots uint64 `json:",omitempty"`
 
-	// A side or bulk connection names the session that it belongs to.
+	// A side, bulk or RDMA control connection names the session that it belongs to.
 	Session string `json:",omitempty"`
 	Secret  string `json:",omitempty"`
 	Count   int    `json:",omitempty"` // how many bulk connections there will be
@@ -42,6 +42,8 @@ type Welcome struct {
 	Driver        string   `json:",omitempty"` // version of the kernel driver, as text
 	DriverVersion int      `json:",omitempty"` // cuDriverGetVersion
 	Bulk          int      `json:",omitempty"` // bulk connections that a session may have
+	RDMA          bool     `json:",omitempty"` // the server can do RDMA
+	NoRDMA        string   `json:",omitempty"` // why it cannot
 	GPU           string   `json:",omitempty"` // "real" or "sim"
 	Devices       []Device `json:",omitempty"`
 }

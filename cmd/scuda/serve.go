@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -17,10 +18,11 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
 	"scuda.dev/scuda/sim"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
-var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "drain", "log"}
+var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport", "rdma-device", "rdma-memory", "drain", "log"}
 
 type serveOptions struct {
 	listen    string
@@ -32,6 +34,9 @@ type serveOptions struct {
 	settings  bool
 	warm      int
 	simMemory byteSize
+	transport string
+	rdma      string
+	rdmaBytes byteSize
 	drain     time.Duration
 	log       string
 }
@@ -48,6 +53,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory", "`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
+	f.StringVar(&o.transport, "transport", "auto", "how big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
+	f.StringVar(&o.rdma, "rdma-device", "", "`DEVICE`[:PORT[:GIDINDEX]] for RDMA instead of the one with the address that clients connect to")
+	f.Var(&o.rdmaBytes, "rdma-memory", "`SIZE` of the pinned memory of a session that uses RDMA, 12MiB to 256MiB (0: 96MiB)")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
 	withEnv(f, serveFlags...)
@@ -63,6 +71,9 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	if o.sessions < 0 || o.warm < 0 {
 		return usage(errors.New("--max-sessions and --warm cannot be negative"))
+	}
+	if err := o.checkRDMA(); err != nil {
+		return usage(err)
 	}
 	var token []byte
 	if o.tokenFile != "" {
@@ -94,6 +105,9 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		CacheDir:     o.cacheDir,
 		Warm:         o.warm,
 		MaxSessions:  o.sessions,
+		NoRDMA:       o.transport == "tcp",
+		RDMADevice:   o.rdma,
+		RDMAMemory:   uint64(o.rdmaBytes),
 		Drain:        drain,
 		Log:          log,
 		Ready: func(s server.Status) {
@@ -103,6 +117,23 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 			}
 		},
 	})
+}
+
+// checkRDMA checks the options of RDMA.
+func (o *serveOptions) checkRDMA() error {
+	switch o.transport {
+	case "auto", "tcp":
+	case "rdma":
+		if _, err := rdma.Choose(o.rdma, netip.Addr{}, netip.Addr{}); err != nil {
+			return fmt.Errorf("--transport rdma: %w", err)
+		}
+	default:
+		return fmt.Errorf("--transport %s: auto, rdma or tcp", o.transport)
+	}
+	if b := o.rdmaBytes; b != 0 && (b < 12<<20 || b > 256<<20) {
+		return fmt.Errorf("--rdma-memory %v: 12 MiB to 256 MiB", b)
+	}
+	return nil
 }
 
 // completePort lets ":PORT" mean every interface, as it does for net.Listen.

@@ -4,6 +4,7 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 // transfer is a download under way.
@@ -14,6 +15,7 @@ type transfer struct {
 	reply  bool   // a REPLY ends it
 	done   bool   // a DONE ends it
 	stripe bool   // its data go over the bulk connections
+	link   bool   // a window was asked for; they may go by RDMA
 	posted uint64 // bytes that did
 	left   int    // chunks that have not been sent
 	result cuda.CUresult
@@ -56,6 +58,9 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	}
 	if r == cuda.CUDA_SUCCESS && p.Bytes > 0 {
 		t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
+		if t.stripe && s.path.mode() == rdma.ModeRDMA {
+			t.link = s.path.link.Load().Want(t.id, t.seq, p.Bytes)
+		}
 		r, err = s.download(st, t, cuda.CUdeviceptr(p.Src), p.Bytes)
 		if err != nil {
 			return 0, err
@@ -90,11 +95,21 @@ func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func
 	t.left++ // for this function, so that the transfer does not end while chunks are added
 	var result cuda.CUresult
 	for off := uint64(0); off < bytes; {
-		sl, r, err := s.takeSlot(st.ctx, pool)
+		var sl *slot
+		var r cuda.CUresult
+		var err error
+		n := min(uint64(pool.size), bytes-off)
+		if t.link {
+			if sl, err = s.downloadSlot(st.ctx); sl != nil {
+				n = min(n, uint64(s.path.link.Load().Chunk()))
+			}
+		}
+		if sl == nil && err == nil {
+			sl, r, err = s.takeSlot(st.ctx, pool)
+		}
 		if err != nil {
 			return 0, err
 		}
-		n := min(uint64(pool.size), bytes-off)
 		if r == cuda.CUDA_SUCCESS {
 			r = enqueue(off, sl.mem[:n])
 			var e cuda.CUevent
@@ -170,7 +185,9 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
 	} else if r == cuda.CUDA_SUCCESS && t.stripe {
 		t.posted += uint64(c.bytes)
-		s.stripes.post(transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}, c.slot.mem[:c.bytes], &c.slot.free)
+		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes) {
+			s.stripes.post(h, c.slot.mem[:c.bytes], &c.slot.free)
+		}
 	} else if r == cuda.CUDA_SUCCESS {
 		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
 		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
@@ -186,7 +203,12 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 }
 
 // endTransfer notes that a download's data have been queued; pollProgress ends it.
-func (s *Session) endTransfer(t *transfer) { s.endings = append(s.endings, t) }
+func (s *Session) endTransfer(t *transfer) {
+	if t.link {
+		s.path.link.Load().Forget(t.id, t.seq)
+	}
+	s.endings = append(s.endings, t)
+}
 
 func (s *Session) tellEnd(t *transfer) {
 	if t.done {

@@ -52,7 +52,10 @@ type Config struct {
 	Hello   transport.Hello
 	Modules *modcache.Cache
 	Staging int // staging slots of 1 MiB a context, default 8
-	Log     *slog.Logger
+	// RDMASlots are the slots of 1 MiB for RDMA, which a client gets that asks for it; default [DefaultRDMASlots], negative: none.
+	RDMASlots  int
+	RDMADevice string // see [rdma.Choose]
+	Log        *slog.Logger
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
@@ -74,8 +77,11 @@ type Session struct {
 	out  output
 	side *side
 	// stripes carry the bytes of big copies.
-	stripes *stripes
-	arena   arena
+	stripes    *stripes
+	path       path
+	rdmaSlots  int
+	rdmaDevice string
+	arena      arena
 
 	table   *handle.Table
 	handles *handles
@@ -146,6 +152,9 @@ func New(cfg Config) (*Session, error) {
 	if cfg.Staging <= 0 {
 		cfg.Staging = defaultStaging
 	}
+	if cfg.RDMASlots == 0 {
+		cfg.RDMASlots = DefaultRDMASlots
+	}
 	s := &Session{
 		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
 		side: newSide(), stripes: newStripes(), table: table,
@@ -153,6 +162,7 @@ func New(cfg Config) (*Session, error) {
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool), hostCopies: make(map[uint64]cuda.CUdeviceptr),
+		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice,
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}
 	for _, d := range cfg.Primary {
@@ -212,6 +222,7 @@ func (s *Session) Run() error {
 	s.sendRest()
 	s.Stop()
 	s.side.close()
+	s.path.close()
 	s.stripes.close()
 	s.conn.Close()
 	return err
@@ -222,6 +233,9 @@ func (s *Session) Free() {
 	unmapMemory(s.in.mem)
 	unmapMemory(s.arena.mem)
 	unmapMemory(s.outMem)
+	if s.path.mem != nil {
+		unmapMemory(s.path.mem)
+	}
 	s.run.free()
 	for _, i := range s.images {
 		i.Close()

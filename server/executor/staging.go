@@ -28,6 +28,10 @@ type slot struct {
 	free   atomic.Bool
 	pooled bool
 	event  cuda.CUevent // of the copy under way; 0 when its end is told otherwise
+
+	path  bool     // it is one of RDMA's
+	index uint32   // among those
+	ctx   *context // of the event, where it is not the pool's
 }
 
 // slotPool is a context's slots of one size.

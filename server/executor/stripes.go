@@ -13,6 +13,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 const (
@@ -41,7 +42,9 @@ type stripes struct {
 	seq    uint64      // its command
 	bytes  uint64
 	free   []*slot // lent to the receivers
+	hungry int     // receivers that have a chunk of this upload and no slot
 	got    []landing
+	taken  []landing // those that the executor works on
 	queue  []outgoing
 	out    int // chunks that are being written
 	done   sync.WaitGroup
@@ -49,6 +52,7 @@ type stripes struct {
 
 type landing struct {
 	slot *slot
+	seq  uint64 // of the upload's command
 	off  uint64
 	n    int
 }
@@ -139,7 +143,7 @@ func (t *stripes) receive(c net.Conn) error {
 		if err != nil {
 			t.free = append(t.free, sl)
 		} else {
-			t.got = append(t.got, landing{sl, h.Aux, int(h.Len)})
+			t.got = append(t.got, landing{sl, h.Seq, h.Aux, int(h.Len)})
 			t.landed.Signal()
 		}
 		t.mu.Unlock()
@@ -154,7 +158,13 @@ func (t *stripes) slotFor(h *transport.MessageHeader) (*slot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.err == nil && !(t.busy && t.seq == h.Seq && len(t.free) > 0) {
-		t.news.Wait()
+		if t.busy && t.seq == h.Seq {
+			t.hungry++
+			t.news.Wait()
+			t.hungry--
+		} else {
+			t.news.Wait()
+		}
 	}
 	if t.err != nil {
 		return nil, t.err
@@ -223,7 +233,8 @@ func (s *Session) stripedUpload(b *bulk) error {
 	var scratch []*slot
 	last := time.Now() // when there was last a chunk
 	for lent := 0; b.left > 0; {
-		for lent < depth { // lent: slots with the receivers, filled or not
+		// Slots are lent to the receivers before chunks come; while chunks come by RDMA, only for those that come all the same.
+		for lent < depth && (s.path.mode() != rdma.ModeRDMA || t.isHungry()) { // lent: slots with the receivers, filled or not
 			sl, err := s.stripeSlot(b, lent == 0, &scratch)
 			if err != nil {
 				return err
@@ -238,6 +249,7 @@ func (s *Session) stripedUpload(b *bulk) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
+		s.pollPath()
 		if len(got) == 0 {
 			if time.Since(last) < stripeSpin {
 				yield()
@@ -248,8 +260,10 @@ func (s *Session) stripedUpload(b *bulk) error {
 		}
 		last = time.Now()
 		for _, l := range got {
-			lent--
-			if uint64(l.n) > b.left {
+			if !l.slot.path {
+				lent--
+			}
+			if uint64(l.n) > b.left || l.off > t.bytes || uint64(l.n) > t.bytes-l.off {
 				return protocolError("more chunks than an upload of %d bytes has", t.bytes)
 			}
 			b.left -= uint64(l.n)
@@ -289,6 +303,10 @@ func (s *Session) stripeSlot(b *bulk, needed bool, scratch *[]*slot) (*slot, err
 
 // chunkLanded sends a chunk to the device.
 func (s *Session) chunkLanded(b *bulk, l landing, scratch *[]*slot) {
+	if l.slot.path {
+		s.pathLanded(b, l)
+		return
+	}
 	if b.result == cuda.CUDA_SUCCESS {
 		r := s.enter(b.cmd.Context)
 		if r == cuda.CUDA_SUCCESS {
@@ -311,6 +329,48 @@ func (s *Session) chunkLanded(b *bulk, l landing, scratch *[]*slot) {
 // yield lets others run for a moment without giving up this OS thread's goroutine, as runtime.Gosched would.
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
+// pathLanded sends a chunk to the device that came by RDMA.
+func (s *Session) pathLanded(b *bulk, l landing) {
+	r := b.result
+	if r == cuda.CUDA_SUCCESS && b.st == nil {
+		r = cuda.CUDA_ERROR_INVALID_VALUE // nobody wants it
+	}
+	if r == cuda.CUDA_SUCCESS {
+		r = s.enter(b.cmd.Context)
+	}
+	if r == cuda.CUDA_SUCCESS && len(s.path.busy) > len(s.path.slots)-len(s.path.slots)/scarce {
+		if moved := s.moveOut(b, &l); moved != nil {
+			s.path.link.Load().Release(l.slot.index)
+			s.chunkLanded(b, *moved, nil)
+			return
+		}
+	}
+	if r == cuda.CUDA_SUCCESS {
+		s.lockPath(b.ctx)
+		r = s.gpu.CuMemcpyHtoDAsync_v2(b.dst+cuda.CUdeviceptr(l.off), pointerTo(l.slot.mem), uint64(l.n), b.st.real)
+	}
+	if r = s.occupyPath(l.slot, b.st, r); b.result == cuda.CUDA_SUCCESS && b.st != nil {
+		b.result = r
+	}
+}
+
+// moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy with something else. It gives nil where
+// there is none.
+func (s *Session) moveOut(b *bulk, l *landing) *landing {
+	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
+	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {
+		return nil
+	}
+	copy(sl.mem, l.slot.mem[:l.n])
+	return &landing{slot: sl, seq: l.seq, off: l.off, n: l.n}
+}
+
+func (t *stripes) isHungry() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hungry > len(t.free)
+}
+
 func (t *stripes) lend(sl *slot) {
 	t.mu.Lock()
 	t.free = append(t.free, sl)
@@ -321,12 +381,20 @@ func (t *stripes) lend(sl *slot) {
 func (t *stripes) take() ([]landing, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	got := t.got
-	t.got = nil
-	if len(got) == 0 {
+	t.taken = t.taken[:0]
+	kept := t.got[:0]
+	for _, l := range t.got {
+		if l.seq == t.seq {
+			t.taken = append(t.taken, l)
+		} else {
+			kept = append(kept, l) // of a later upload, by RDMA
+		}
+	}
+	t.got = kept
+	if len(t.taken) == 0 {
 		return nil, t.err
 	}
-	return got, nil
+	return t.taken, nil
 }
 
 // endUpload takes back what was lent.

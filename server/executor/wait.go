@@ -21,7 +21,7 @@ type pendingEvent struct {
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits) > 0 || s.transfers > 0 || len(s.watches) > 0 || len(s.endings) > 0
+	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -38,6 +38,9 @@ func (s *Session) poll() bool {
 		}
 	}
 	if s.pollProgress() {
+		progress = true
+	}
+	if s.pollPath() {
 		progress = true
 	}
 	if ready == 0 {
@@ -91,6 +94,7 @@ func (s *Session) answerWait(w *wait) {
 
 // abandon answers what waits for a context that ends. Its events are gone with it.
 func (s *Session) abandon(ctx *context) {
+	s.abandonPath(ctx)
 	for _, st := range append([]*stream{&ctx.legacy}, ctx.streams...) {
 		s.failDownloads(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		s.endWatches(st)

@@ -166,6 +166,13 @@ func scuda_core_image(image unsafe.Pointer, n C.uint64_t, device C.uint32_t, has
 	return C.int32_t(r)
 }
 
+//export scuda_core_pin
+func scuda_core_pin(p unsafe.Pointer, n C.uint64_t) {
+	if s := current.Load(); s != nil {
+		s.Pin(uint64(uintptr(p)), uint64(n))
+	}
+}
+
 //export scuda_core_look
 func scuda_core_look() {
 	if s := current.Load(); s != nil {

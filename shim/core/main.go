@@ -73,7 +73,12 @@ func open(shared *session.Shared) int32 {
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
-	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opened: rememberSocket})
+	over, err := session.ParseTransport(os.Getenv("SCUDA_TRANSPORT"))
+	if err != nil {
+		return notConnected(log, err.Error())
+	}
+	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opened: rememberSocket,
+		Transport: over, RDMADevice: os.Getenv("SCUDA_RDMA_DEVICE")})
 	if err != nil {
 		return notConnected(log, err.Error())
 	}

@@ -91,9 +91,11 @@ typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, 
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
 typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap);
     /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device, makes sure that the server has it; CUresult */
+typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
+    /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies register it once */
 typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */
 typedef void    (*scuda_core_close_fn)(void);                                           /* at exit: flush and say bye, bounded in time */
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);                  /* -4 debug, 0 info, 4 warn, 8 error */
 /* exported names: scuda_core_open, scuda_core_call, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
- * scuda_core_hostfn, scuda_core_image, scuda_core_look, scuda_core_close, scuda_core_log */
+ * scuda_core_hostfn, scuda_core_image, scuda_core_pin, scuda_core_look, scuda_core_close, scuda_core_log */
 #endif

@@ -47,6 +47,7 @@ struct scuda_core_api {
   scuda_core_source_fn source;
   scuda_core_hostfn_fn hostfn;
   scuda_core_image_fn image;
+  scuda_core_pin_fn pin;
   scuda_core_look_fn look;
   scuda_core_close_fn close;
 };

@@ -200,6 +200,7 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
     munmap(at, size);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  scuda_core.pin(at, bytes);
   *p = at;
   return CUDA_SUCCESS;
 }
@@ -223,6 +224,7 @@ int32_t scuda_hand_cuMemFreeHost(void *p) {
   if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
   quiesce(&r);
   if (!scuda_ranges_remove(&scuda_host_ranges, start, &r)) return CUDA_ERROR_INVALID_VALUE;
+  scuda_core.pin(p, 0);
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
   munmap(p, (r.bytes + page - 1) & ~(page - 1));
   return CUDA_SUCCESS;
@@ -251,7 +253,9 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_unsupported(I_cuMemHostRegister_v2, "registering I/O memory does not work remotely");
   if (!scuda_host_reaches(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
-  return scuda_ranges_add(&scuda_host_ranges, &r) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  if (!scuda_ranges_add(&scuda_host_ranges, &r)) return CUDA_ERROR_OUT_OF_MEMORY;
+  scuda_core.pin(p, bytes);
+  return CUDA_SUCCESS;
 }
 int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) { return scuda_hand_cuMemHostRegister_v2(p, bytes, flags & 3); }
 
@@ -261,6 +265,7 @@ int32_t scuda_hand_cuMemHostUnregister(void *p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   quiesce(&r);
+  scuda_core.pin(p, 0);
   scuda_ranges_remove(&scuda_host_ranges, start, NULL);
   return CUDA_SUCCESS;
 }

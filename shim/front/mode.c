@@ -141,6 +141,7 @@ static int32_t open_core(void) {
       {"scuda_core_bulk", (void **)&scuda_core.bulk},         {"scuda_core_transfer", (void **)&scuda_core.transfer},
       {"scuda_core_overlaps", (void **)&scuda_core.overlaps}, {"scuda_core_source", (void **)&scuda_core.source},
       {"scuda_core_hostfn", (void **)&scuda_core.hostfn},     {"scuda_core_image", (void **)&scuda_core.image},
+      {"scuda_core_pin", (void **)&scuda_core.pin},
       {"scuda_core_look", (void **)&scuda_core.look},         {"scuda_core_close", (void **)&scuda_core.close}};
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     *symbols[i].to = dlsym(core, symbols[i].name);

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 const (
@@ -35,6 +36,12 @@ type stripes struct {
 	queue []*upload
 	conns []*bulkConn
 	err   error
+
+	// Where there is RDMA, uploads go over its link while that has a path.
+	link     atomic.Pointer[rdma.Link[piece]]
+	returned []piece // in the order of their commands: what has to go over the connections
+	flying   int     // bytes that the link has
+	flyers   map[*upload]struct{}
 }
 
 type bulkConn struct {
@@ -51,17 +58,32 @@ type upload struct {
 	next  int    // what has been claimed
 	left  int    // bytes whose sending is not over
 	over  uint32 // futex
+
+	flying     int // bytes that the link has
+	from       rdma.Region
+	registered bool
 }
 
 // Bulk connections are wanted when a copy has this size.
 func (s *Session) wantStripes(bytes int) {
 	if bytes >= stripeLeast && s.bulk.state.Load() == bulkUnopened && s.bulk.state.CompareAndSwap(bulkUnopened, bulkOpening) {
-		s.start(s.openStripes)
+		s.start(func() { _ = s.openStripes() })
 	}
 }
 
-// openStripes opens the bulk connections. Without them everything works as well.
-func (s *Session) openStripes() {
+// openStripes opens the bulk connections, and then the RDMA link. Without them everything works as well.
+func (s *Session) openStripes() error {
+	if err := s.openConns(); err != nil {
+		return err
+	}
+	err := s.openLink()
+	if err != nil {
+		s.log.Debug("no RDMA", "error", err)
+	}
+	return err
+}
+
+func (s *Session) openConns() error {
 	b := &s.bulk
 	n := min(s.cfg.Bulk, s.welcome.Bulk, transport.MaxBulkConns)
 	hello := s.cfg.Hello
@@ -75,7 +97,7 @@ func (s *Session) openStripes() {
 				b.c.Close()
 			}
 			b.state.Store(bulkGone)
-			return
+			return err
 		}
 		conns = append(conns, &bulkConn{c: c})
 	}
@@ -86,7 +108,7 @@ func (s *Session) openStripes() {
 			b.c.Close()
 		}
 		b.state.Store(bulkGone)
-		return
+		return errors.Join(errors.New("there are no bulk connections"), b.err)
 	}
 	b.conns = conns
 	for _, c := range conns {
@@ -97,6 +119,7 @@ func (s *Session) openStripes() {
 		s.start(func() { s.stripeEnded(s.receiveChunks(c)) })
 	}
 	b.state.Store(bulkReady)
+	return nil
 }
 
 // stripeEnded ends the use of the bulk connections, and the session if bytes may have been lost with them.
@@ -124,7 +147,11 @@ func (b *stripes) shut(err error) (lost bool) {
 		_ = c.c.SetDeadline(time.Unix(1, 0))
 		_, _ = c.c.CloseRead(), c.c.CloseWrite()
 	}
-	lost = len(b.queue) > 0
+	lost = len(b.queue) > 0 || len(b.returned) > 0 || b.flying > 0
+	for _, p := range b.returned {
+		b.sent(p.u, p.n)
+	}
+	b.returned = nil
 	for _, u := range b.queue {
 		b.sent(u, len(u.data)-u.next)
 		u.next = len(u.data)
@@ -145,6 +172,7 @@ func (b *stripes) close() {
 // sent notes that the sending of n bytes is over. mu is held.
 func (b *stripes) sent(u *upload, n int) {
 	if u.left -= n; u.left == 0 {
+		u.from.Release()
 		atomic.StoreUint32(&u.over, 1)
 		futexWake(&u.over)
 	}
@@ -181,20 +209,16 @@ func (s *Session) sendChunks(c *bulkConn) error {
 	head := make([]byte, 0, transport.MessageHeaderSize)
 	for {
 		b.mu.Lock()
-		for b.err == nil && len(b.queue) == 0 {
+		for b.err == nil && !b.claimable() {
 			b.work.Wait()
 		}
 		if b.err != nil {
 			b.mu.Unlock()
 			return b.err
 		}
-		u := b.queue[0]
-		off := u.next
-		n := min(u.chunk, len(u.data)-off)
-		if u.next += n; u.next == len(u.data) {
-			b.queue = b.queue[1:]
-		}
+		p := b.claim()
 		b.mu.Unlock()
+		u, off, n := p.u, p.off, p.n
 		h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(n), Seq: u.seq, Aux: uint64(off)}
 		bufs := net.Buffers{h.Append(head), u.data[off : off+n], padding[:transport.Pad(n)-n]}
 		_, err := bufs.WriteTo(c.c)
@@ -265,6 +289,7 @@ func (s *Session) awaitChunks(id uint32, n uint64) error {
 	short := s.mu.striped[id] < n
 	delete(s.mu.striped, id)
 	s.mu.Unlock()
+	s.endWindow(id)
 	switch {
 	case s.lost() != 0:
 		return errEnded

@@ -173,6 +173,9 @@ func (s *Session) finish(rx *receiver) {
 		s.mu.Lock()
 		if w.dst != nil { // the end of a download implies that of what lies before it
 			s.news()
+			if h.Aux == 0 && h.Result != 0 {
+				s.endWindow(h.ID)
+			}
 		}
 		switch {
 		case rx.early == nil && w.listed:
@@ -186,6 +189,9 @@ func (s *Session) finish(rx *receiver) {
 		s.mu.Unlock()
 		rx.early = nil
 	case transport.MsgDone:
+		if h.Aux == 0 {
+			s.endWindow(h.ID)
+		}
 		s.endTransfer(h.ID)
 		if h.Result != 0 {
 			s.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)

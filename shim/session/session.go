@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 // Results that the engine itself gives; numbers of the driver API.
@@ -58,7 +59,10 @@ type Config struct {
 	Print   func(stream uint32, text []byte) // writes what kernels printed to standard output (1) or error (2)
 	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
 	Bulk    int                              // bulk connections that it may open
-	Opened  func(fd int)                     // told of each socket, which a forked child has to close; may be nil
+
+	Transport  Transport    // of big copies
+	RDMADevice string       // which RDMA device, see [rdma.Choose]; empty: the one that fits
+	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 }
 
 // Session is an open session.
@@ -113,6 +117,9 @@ type Session struct {
 	side     side
 	bulk     stripes
 	images   images
+	pins     rdma.Pins
+
+	RDMA rdma.Stats // what the session's link did
 }
 
 // Open connects to the server and starts the engine. Errors are those of [transport.Dial].
@@ -136,6 +143,7 @@ func Open(cfg Config) (*Session, error) {
 	s.mu.sources = make(map[uint32]source)
 	s.mu.striped = make(map[uint32]uint64)
 	s.bulk.work = sync.NewCond(&s.bulk.mu)
+	s.bulk.flyers = make(map[*upload]struct{})
 	s.mu.hosts = make(map[uint64]registered)
 	s.reader.rx.buf = make([]byte, receiveBuffer)
 	s.landed = sync.NewCond(&s.mu)
@@ -146,6 +154,12 @@ func Open(cfg Config) (*Session, error) {
 	s.start(s.background)
 	s.start(s.sideLoop)
 	s.start(s.hostLoop)
+	if cfg.Transport == TransportRDMA {
+		if err := s.demandPath(); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
@@ -220,6 +234,7 @@ func (s *Session) end(result int32) {
 	s.mu.Lock()
 	s.landed.Broadcast() // the reader may wait for chunks
 	s.mu.Unlock()
+	s.bulk.closeLink()
 	s.bulk.quiesce()
 	s.releaseWaiters()
 	s.side.shut()

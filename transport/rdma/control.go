@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"scuda.dev/scuda/transport"
@@ -16,7 +17,7 @@ import (
 const (
 	answerTimeout = 10 * time.Second // of the peer to an offer, and of the whole opening
 	firstPause    = 100 * time.Millisecond
-	longestPause  = 3 * time.Second
+	longestPause  = time.Second
 )
 
 func now() time.Time { return time.Now() }
@@ -157,7 +158,7 @@ func (l *Link[M]) offered(payload []byte) error {
 	}
 	if err != nil {
 		l.cfg.Stats.Refused.Add(1)
-		l.log.Info("RDMA is not used", "error", err)
+		l.complainOnce(err)
 		text := err.Error()
 		result := int32(refusedForNow)
 		if errors.Is(err, verbs.ErrUnavailable) {
@@ -179,6 +180,13 @@ func (l *Link[M]) offered(payload []byte) error {
 	l.mu.Unlock()
 	l.follow(c)
 	return nil
+}
+
+// complainOnce logs the first failure to open a path; later ones are for those who look closely.
+func (l *Link[M]) complainOnce(err error) {
+	level := slog.LevelDebug
+	l.noPath.Do(func() { level = slog.LevelInfo })
+	l.log.Log(l.ctx, level, "no RDMA path; big copies go over TCP", "error", err)
 }
 
 const (
@@ -302,14 +310,14 @@ func (l *Link[M]) dial() {
 		}
 		if err != nil {
 			l.cfg.Stats.Refused.Add(1)
-			l.log.Debug("no RDMA path", "error", err)
+			l.complainOnce(err)
 		}
 		l.mu.Lock()
 		for l.ctx.Err() == nil && (l.conn != nil || l.peer != nil && l.peer.State() != ring.Down) {
 			l.moved.Wait()
 		}
 		l.mu.Unlock()
-		if time.Since(began) > 2*longestPause {
+		if time.Since(began) > 4*longestPause {
 			pause = firstPause
 		}
 		select {

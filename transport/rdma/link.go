@@ -3,6 +3,7 @@ package rdma
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -101,7 +102,8 @@ type Link[M any] struct {
 	limit    int // chunks under way that measuring found to be enough
 
 	peerSlots  int
-	complained sync.Once
+	complained sync.Once // of memory that cannot be registered
+	noPath     sync.Once
 }
 
 type answer struct {
@@ -281,11 +283,12 @@ func (l *Link[M]) checkStall() {
 		l.watchdog.Reset(stallTimeout - since)
 		return
 	}
-	c.cancel(errStalled)
+	unacknowledged, pending := l.peer.Open()
+	c.cancel(fmt.Errorf("%w for %v: %d messages are unacknowledged, the device is not through with %d", errStalled, stallTimeout, unacknowledged, pending))
 }
 
 // errStalled is why such a path ends.
-var errStalled = errors.New("the path has moved nothing for too long")
+var errStalled = errors.New("the path has moved nothing")
 
 // Want asks the peer for a window into the memory of a download. Chunks for it can be placed from then on. It says no where there is no path.
 func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {

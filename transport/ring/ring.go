@@ -47,6 +47,16 @@ func (s *Sender[M]) Granted() []uint32 { return s.credits }
 // Unfinished is how many messages are not finished.
 func (s *Sender[M]) Unfinished() int { return int(s.next - s.finished) }
 
+// Open says of the unfinished messages how many are not acknowledged, and with how many the path is not through.
+func (s *Sender[M]) Open() (unacknowledged, pending int) {
+	for p := s.finished; p < s.next; p++ {
+		if !s.entries[p%uint64(len(s.entries))].completed {
+			pending++
+		}
+	}
+	return int(s.next - s.acked), pending
+}
+
 // Grant takes credits.
 func (s *Sender[M]) Grant(slots []uint32) error {
 	for _, slot := range slots {

@@ -1,0 +1,295 @@
+//go:build rdma
+
+package rdma_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var root = func() string { // the tests start in the repository's root or in this folder
+	for _, dir := range []string{".", "../.."} {
+		if _, err := os.Stat(filepath.Join(dir, "build/scuda")); err == nil {
+			abs, _ := filepath.Abs(dir)
+			return abs
+		}
+	}
+	panic("run make test-rdma")
+}()
+
+const (
+	pathUp   = "big copies go over RDMA"
+	pathLost = "the RDMA path is lost"
+)
+
+// serve starts a server with a simulated GPU and gives its address and log.
+func serve(t *testing.T, args ...string) (addr, log string, p *os.Process) {
+	t.Helper()
+	log = filepath.Join(t.TempDir(), "server.log")
+	cmd := exec.Command(filepath.Join(root, "build/scuda"), append([]string{"-l", os.Getenv("RXE_IP0") + ":0", "--insecure", "--gpu", "sim", "--sim-memory", "256MiB", "--cache-dir", "none",
+		"--rdma-device", os.Getenv("RXE_DEV0"), "--log", "debug,file=" + log}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGKILL)
+		_ = cmd.Wait()
+		if t.Failed() {
+			b, _ := os.ReadFile(log)
+			t.Logf("server's log:\n%s", tail(b))
+		}
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if a, ok := strings.CutPrefix(lines.Text(), "listening on "); ok {
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return a, log, cmd.Process
+		}
+	}
+	t.Fatal("the server did not start")
+	return "", "", nil
+}
+
+func tail(b []byte) []byte { return b[max(0, len(b)-6000):] }
+
+// client prepares the program that copies.
+func client(t *testing.T, addr string, args ...string) (cmd *exec.Cmd, log string) {
+	t.Helper()
+	log = filepath.Join(t.TempDir(), "client.log")
+	cmd = exec.Command(filepath.Join(root, "build/rdma/transfers"), args...)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(root, "build/lib"), "SCUDA_SERVER="+addr, "SCUDA_LOG=debug,file="+log,
+		"SCUDA_TRANSPORT=rdma", "SCUDA_RDMA_DEVICE="+os.Getenv("RXE_DEV1"))
+	t.Cleanup(func() {
+		if t.Failed() {
+			b, _ := os.ReadFile(log)
+			t.Logf("client's log:\n%s", tail(b))
+		}
+	})
+	return cmd, log
+}
+
+func count(t *testing.T, log, what string) int {
+	t.Helper()
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(b, []byte(what))
+}
+
+func ip(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %v: %v\n%s", args, err, out)
+	}
+}
+
+func up(t *testing.T, dev string) {
+	ip(t, "link", "set", dev, "up")
+	ip(t, "route", "replace", os.Getenv("RXE_IP1"), "dev", "rxenet0", "table", "77")
+	ip(t, "route", "replace", os.Getenv("RXE_IP0"), "dev", "rxenet1", "table", "77")
+}
+
+// Copies of random sizes both ways, without disturbance: all big ones go over RDMA.
+func TestRandomCopies(t *testing.T) {
+	addr, _, _ := serve(t)
+	cmd, log := client(t, addr, "random", "150", "1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if up, lost := count(t, log, pathUp), count(t, log, pathLost); up != 1 || lost != 0 {
+		t.Errorf("%d paths came up, %d were lost", up, lost)
+	}
+}
+
+// A thousand copies of random sizes while links go down and up at random: the session lives and every byte is right.
+func TestThousandCopiesWithBrokenLinks(t *testing.T) {
+	n := 1000
+	if s := os.Getenv("RDMA_TEST_COPIES"); s != "" {
+		n, _ = strconv.Atoi(s)
+	}
+	addr, _, _ := serve(t)
+	seed := uint64(time.Now().UnixNano())
+	cmd, log := client(t, addr, "random", strconv.Itoa(n), strconv.FormatUint(seed, 10))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	r := rand.New(rand.NewPCG(seed, 1))
+	var err error
+	for over := false; !over; {
+		pause := time.After(time.Duration(500+r.IntN(4000)) * time.Millisecond)
+		select {
+		case err = <-ended:
+			over = true
+			continue
+		case <-pause:
+		}
+		dev := fmt.Sprintf("rxenet%d", r.IntN(2))
+		ip(t, "link", "set", dev, "down")
+		select {
+		case err = <-ended:
+			over = true
+		case <-time.After(time.Duration(100+r.IntN(1500)) * time.Millisecond):
+		}
+		up(t, dev)
+	}
+	if err != nil {
+		t.Fatalf("seed %d: %v\n%s", seed, err, &out)
+	}
+	ups, lost := count(t, log, pathUp), count(t, log, pathLost)
+	t.Logf("%d copies, %d paths came up, %d were lost", n, ups, lost)
+	if ups < 2 || lost < 1 {
+		t.Errorf("nothing was disturbed: %d paths came up, %d were lost", ups, lost)
+	}
+}
+
+func TestPacketLoss(t *testing.T) {
+	addr, _, _ := serve(t)
+	if out, err := exec.Command("tc", "qdisc", "add", "dev", "rxenet1", "root", "netem", "loss", "1%").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	defer func() { _ = exec.Command("tc", "qdisc", "del", "dev", "rxenet1", "root").Run() }()
+	cmd, _ := client(t, addr, "random", "30", "7")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// The device is taken away in a transfer, and comes back.
+func TestDeviceRemoved(t *testing.T) {
+	addr, _, _ := serve(t)
+	cmd, log := client(t, addr, "hold")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	if s := bufio.NewScanner(out); !s.Scan() {
+		t.Fatal("the client does not copy")
+	}
+	if text, err := exec.Command("rdma", "link", "del", os.Getenv("RXE_DEV1")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	eventually(t, "the loss of the path", func() bool { return count(t, log, pathLost) == 1 })
+	if text, err := exec.Command("rdma", "link", "add", os.Getenv("RXE_DEV1"), "type", "rxe", "netdev", "rxenet1").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	eventually(t, "another path", func() bool { return count(t, log, pathUp) == 2 })
+	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the client is gone: %v", err)
+	}
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// A worker that is killed ends its client's session, and no other; a client that is killed ends its worker.
+func TestPeersKilled(t *testing.T) {
+	addr, log, server := serve(t, "--warm", "2")
+	var clients [2]*exec.Cmd
+	for i := range clients {
+		cmd, _ := client(t, addr, "hold")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if s := bufio.NewScanner(out); !s.Scan() {
+			t.Fatal("a client does not copy")
+		}
+		clients[i] = cmd
+	}
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := regexp.MustCompile(`msg="session opened".* worker=(\d+)`).FindAllSubmatch(b, -1)
+	if len(workers) != 2 {
+		t.Fatalf("%d workers of server %d", len(workers), server.Pid)
+	}
+	first, _ := strconv.Atoi(string(workers[0][1]))
+	second, _ := strconv.Atoi(string(workers[1][1]))
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := clients[0].Wait(); err == nil || clients[0].ProcessState.ExitCode() != 3 {
+		t.Errorf("the client of the worker that was killed ended with %v", err)
+	}
+	if err := clients[1].Process.Kill(); err != nil {
+		t.Errorf("the other client is gone as well: %v", err)
+	}
+	_ = clients[1].Wait()
+	eventually(t, "the end of the second worker", func() bool { return syscall.Kill(second, 0) != nil })
+}
+
+// What copies of a program reach, for comparison with ib_write_bw.
+func TestSpeed(t *testing.T) {
+	addr, _, _ := serve(t)
+	cmd, log := client(t, addr, "speed", "2")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		t.Logf("FIGURE end to end %s", l)
+	}
+	if n := count(t, log, pathUp); n != 1 {
+		t.Errorf("%d paths came up", n)
+	}
+}
+
+// Where RDMA is demanded and cannot be had, a session is not opened and a line says why.
+func TestDemandedInVain(t *testing.T) {
+	for _, c := range []struct{ name, server, device, want string }{
+		{"server without", "tcp", os.Getenv("RXE_DEV1"), "switched off"},
+		{"no such device", "auto", "nothing0", "there is no nothing0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			addr, _, _ := serve(t, "--transport", c.server)
+			cmd, log := client(t, addr, "speed", "1")
+			cmd.Env = append(cmd.Env, "SCUDA_RDMA_DEVICE="+c.device)
+			if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != 3 {
+				t.Errorf("the client ended with %v", err)
+			}
+			if count(t, log, c.want) == 0 || count(t, log, "SCUDA_TRANSPORT=auto") == 0 {
+				b, _ := os.ReadFile(log)
+				t.Errorf("the log does not say %q:\n%s", c.want, b)
+			}
+		})
+	}
+}

@@ -1,0 +1,146 @@
+/* Copies to and from a GPU, for the tests over RDMA.
+ *
+ *   transfers random COUNT SEED   copies of random sizes (1 byte to 64 MiB) both ways, from all kinds of memory; every byte is compared
+ *   transfers speed ROUNDS        64 MiB each way from page-locked memory; prints MiB/s
+ *   transfers hold                copies without end */
+#include <cuda.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MOST (64ull << 20)
+#define CK(call)                                                  \
+  do {                                                            \
+    int r_ = (int)(call);                                         \
+    if (r_) {                                                     \
+      fprintf(stderr, "%s: error %d\n", #call, r_);               \
+      exit(3);                                                    \
+    }                                                             \
+  } while (0)
+
+static uint64_t state;
+static uint64_t next(void) {
+  state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+  return state;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint64_t some_size(void) {
+  uint64_t n = (uint64_t)exp2((double)(next() % 26000) / 1000.0);
+  return n < 1 ? 1 : n > MOST ? MOST : n;
+}
+
+static void change(uint8_t *p, uint64_t n) {
+  uint64_t v = next();
+  for (; n >= 8; p += 8, n -= 8, v = v * 6364136223846793005ull + 1442695040888963407ull) memcpy(p, &v, 8);
+  memcpy(p, &v, n);
+}
+
+static void random_copies(int count) {
+  CUdeviceptr device;
+  CUstream stream;
+  uint8_t *shadow = malloc(MOST), *pageable = malloc(MOST), *locked, *back = malloc(MOST);
+  CK(cuMemHostAlloc((void **)&locked, MOST, 0));
+  CK(cuMemAlloc(&device, MOST));
+  CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  memset(shadow, 0, MOST);
+  CK(cuMemsetD8(device, 0, MOST));
+  CK(cuCtxSynchronize());
+  for (int i = 0; i < count; i++) {
+    uint64_t n = some_size(), at = next() % (MOST - n + 1);
+    int kind = next() % 4;
+    uint8_t *mem = kind & 1 ? locked : kind & 2 ? pageable : back;
+    if (next() % 2) { /* up */
+      change(mem + at, n);
+      memcpy(shadow + at, mem + at, n);
+      if (kind & 2) {
+        CK(cuMemcpyHtoDAsync(device + at, mem + at, n, stream));
+        CK(cuStreamSynchronize(stream));
+      } else {
+        CK(cuMemcpyHtoD(device + at, mem + at, n));
+      }
+    } else {
+      memset(mem + at, 0xee, n);
+      if (kind & 2) {
+        CK(cuMemcpyDtoHAsync(mem + at, device + at, n, stream));
+        CK(cuStreamSynchronize(stream));
+      } else {
+        CK(cuMemcpyDtoH(mem + at, device + at, n));
+      }
+      if (memcmp(mem + at, shadow + at, n)) {
+        fprintf(stderr, "copy %d: %llu bytes at %llu came back changed\n", i, (unsigned long long)n, (unsigned long long)at);
+        exit(4);
+      }
+    }
+    if (i % 64 == 63) { /* the registrations of what is freed must not outlive it */
+      CK(cuMemFreeHost(locked));
+      CK(cuMemHostAlloc((void **)&locked, MOST, 0));
+    }
+  }
+  CK(cuMemcpyDtoH(back, device, MOST));
+  if (memcmp(back, shadow, MOST)) {
+    fprintf(stderr, "the memory is not what it should be\n");
+    exit(4);
+  }
+  printf("%d copies\n", count);
+}
+
+static void speed(int rounds) {
+  CUdeviceptr device;
+  uint8_t *locked;
+  CK(cuMemHostAlloc((void **)&locked, MOST, 0));
+  CK(cuMemAlloc(&device, MOST));
+  change(locked, MOST);
+  double best[2] = {0, 0};
+  for (int i = 0; i <= rounds; i++)
+    for (int down = 0; down < 2; down++) {
+      double t = now();
+      if (down) CK(cuMemcpyDtoH(locked, device, MOST));
+      else CK(cuMemcpyHtoD(device, locked, MOST));
+      t = (double)(MOST >> 20) / (now() - t);
+      if (i && t > best[down]) best[down] = t;
+    }
+  printf("upload %.1f MiB/s\ndownload %.1f MiB/s\n", best[0], best[1]);
+}
+
+static void hold(void) {
+  CUdeviceptr device;
+  uint8_t *locked;
+  CK(cuMemHostAlloc((void **)&locked, MOST, 0));
+  CK(cuMemAlloc(&device, MOST));
+  for (int i = 0;; i++) {
+    CK(cuMemcpyHtoD(device, locked, MOST));
+    CK(cuMemcpyDtoH(locked, device, MOST));
+    if (!i) printf("copying\n"), fflush(stdout);
+  }
+}
+
+int main(int argc, char **argv) {
+  const char *what = argc > 1 ? argv[1] : "";
+  CUdevice d;
+  CUcontext c;
+  CK(cuInit(0));
+  CK(cuDeviceGet(&d, 0));
+  CK(cuDevicePrimaryCtxRetain(&c, d));
+  CK(cuCtxSetCurrent(c));
+  state = 88172645463325252ull;
+  if (!strcmp(what, "random") && argc == 4) {
+    state ^= strtoull(argv[3], NULL, 10) * 0x9e3779b97f4a7c15ull;
+    random_copies(atoi(argv[2]));
+  } else if (!strcmp(what, "speed") && argc == 3) {
+    speed(atoi(argv[2]));
+  } else if (!strcmp(what, "hold")) {
+    hold();
+  } else {
+    return 2;
+  }
+  return 0;
+}

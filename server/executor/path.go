@@ -1,0 +1,224 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
+)
+
+// Memory of a session's RDMA: slots of largeBytes, those for uploads registered for the client, those for downloads only with this side's device.
+const (
+	DefaultRDMASlots = 96  // 96 MiB
+	leastRDMASlots   = 12  // fewer are of no use
+	MaxRDMASlots     = 256 // of a session
+	uploadShare      = 3   // one of so many slots is for downloads, the others are for uploads
+	scarce           = 4   // with less than one of so many upload slots free, chunks that the GPU cannot take at once are moved out of them
+	stalled          = 20 * time.Millisecond
+)
+
+// path is a session's RDMA. All but link is the executor's.
+type path struct {
+	link  atomic.Pointer[rdma.Link[outgoing]]
+	slots []*slot // uploads arrive in them
+	down  []*slot // downloads leave from them
+	mem   []byte
+	busy  []*slot // upload slots from which the GPU copies
+	last  time.Time
+	owner *context // in which the driver has page-locked the memory
+	freed []uint32
+	stats rdma.Stats
+}
+
+// RDMAStats counts what the session's RDMA did.
+func (s *Session) RDMAStats() *rdma.Stats { return &s.path.stats }
+
+// AttachRDMA gives the session the control connection of its RDMA.
+func (s *Session) AttachRDMA(c net.Conn) error {
+	t := s.stripes
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil || s.path.mem != nil || s.rdmaSlots < leastRDMASlots {
+		c.Close()
+		return errors.Join(errors.New("an RDMA connection that the session does not expect"), t.err)
+	}
+	mem, err := mapMemory(s.rdmaSlots * largeBytes)
+	if err != nil {
+		c.Close()
+		return fmt.Errorf("%d MiB for RDMA: %w", s.rdmaSlots, err)
+	}
+	p := &s.path
+	p.mem = mem
+	ups := s.rdmaSlots - s.rdmaSlots/uploadShare
+	for i := range s.rdmaSlots {
+		sl := &slot{mem: mem[i*largeBytes : (i+1)*largeBytes : (i+1)*largeBytes], path: true, index: uint32(i)}
+		if i < ups {
+			p.slots = append(p.slots, sl)
+		} else {
+			sl.free.Store(true)
+			p.down = append(p.down, sl)
+		}
+	}
+	p.link.Store(rdma.New(rdma.Config[outgoing]{Control: c, Device: s.rdmaDevice, Depth: len(p.slots), Slots: mem[:ups*largeBytes], SlotBytes: largeBytes, Source: mem[ups*largeBytes:],
+		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log}))
+	return nil
+}
+
+// mode says how chunks travel.
+func (p *path) mode() rdma.Mode {
+	if l := p.link.Load(); l != nil {
+		return l.Mode()
+	}
+	return rdma.ModeTCP
+}
+
+// close ends the link; the device writes to no slot any more.
+func (p *path) close() {
+	if l := p.link.Load(); l != nil {
+		l.Close()
+	}
+}
+
+// lock page-locks the memory for the driver. It lasts as long as the context; without it copies are only slower.
+func (s *Session) lockPath(ctx *context) {
+	p := &s.path
+	if p.owner != nil && s.contexts[p.owner.handle] == p.owner {
+		return
+	}
+	p.owner = ctx
+	r := s.within(ctx, func() cuda.CUresult {
+		return s.gpu.CuMemHostRegister_v2(pointerTo(p.mem), uint64(len(p.mem)), hostPortable)
+	})
+	if r != cuda.CUDA_SUCCESS {
+		s.log.Warn("the driver does not page-lock the memory of RDMA; copies are slower", "bytes", len(p.mem), "result", resultText(r))
+	}
+}
+
+// occupyPath follows an upload slot from which the GPU copies, or whose copy was not enqueued (r).
+func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresult {
+	p := &s.path
+	if r == cuda.CUDA_SUCCESS {
+		if sl.event, r = s.recordEvent(st); r == cuda.CUDA_SUCCESS {
+			sl.ctx = st.ctx
+			p.busy = append(p.busy, sl)
+			return r
+		}
+	}
+	p.link.Load().Release(sl.index)
+	return r
+}
+
+// pollPath gives slots back that the GPU has read.
+func (s *Session) pollPath() bool {
+	p := &s.path
+	if len(p.busy) == 0 {
+		return false
+	}
+	p.freed = p.freed[:0]
+	kept := p.busy[:0]
+	for _, sl := range p.busy {
+		if s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+			kept = append(kept, sl)
+			continue
+		}
+		sl.ctx.events = append(sl.ctx.events, sl.event)
+		sl.event, sl.ctx = 0, nil
+		p.freed = append(p.freed, sl.index)
+	}
+	clear(p.busy[len(kept):])
+	p.busy = kept
+	if len(p.freed) == 0 {
+		return false
+	}
+	p.link.Load().Release(p.freed...)
+	return true
+}
+
+// abandonPath gives back the slots of a context that ends; its work is over and its events are gone.
+func (s *Session) abandonPath(ctx *context) {
+	p := &s.path
+	kept := p.busy[:0]
+	for _, sl := range p.busy {
+		if sl.ctx != ctx {
+			kept = append(kept, sl)
+			continue
+		}
+		sl.event, sl.ctx = 0, nil
+		p.link.Load().Release(sl.index)
+	}
+	clear(p.busy[len(kept):])
+	p.busy = kept
+}
+
+// downloadSlot gives a slot from which a chunk of a download can leave by RDMA, or nil where none gets free: the chunks before have to wait for
+// the GPU, and those behind must not wait for that.
+func (s *Session) downloadSlot(ctx *context) (*slot, error) {
+	p := &s.path
+	for {
+		for _, sl := range p.down {
+			if sl.free.Load() {
+				sl.free.Store(false)
+				p.last = time.Now()
+				s.lockPath(ctx)
+				return sl, nil
+			}
+		}
+		if p.mode() != rdma.ModeRDMA || time.Since(p.last) > stalled {
+			return nil, nil
+		}
+		if err := s.nap(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// place sends a chunk of a download by RDMA. It says no where that is not possible.
+func (s *Session) place(h transport.MessageHeader, sl *slot, n int) bool {
+	l := s.path.link.Load()
+	if !sl.path || l == nil {
+		return false
+	}
+	h.Type, h.Len = transport.MsgChunk, uint32(n)
+	return l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}, sl.mem[:n], outgoing{h, sl.mem[:n], &sl.free})
+}
+
+// pathHandler is the session as its link sees it.
+type pathHandler Session
+
+func (h *pathHandler) session() *Session { return (*Session)(h) }
+
+func (h *pathHandler) Arrived(c rdma.Chunk, index int) {
+	s := h.session()
+	t := s.stripes
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.got = append(t.got, landing{slot: s.path.slots[index], seq: c.Seq, off: c.Offset, n: int(c.Bytes)})
+	t.landed.Signal()
+}
+
+// Placed is never called: a server grants no windows.
+func (h *pathHandler) Placed(rdma.Chunk) {}
+
+func (h *pathHandler) Sent(o outgoing, arrived bool) {
+	if arrived {
+		o.sent.Store(true)
+		return
+	}
+	h.session().stripes.post(o.h, o.data, o.sent)
+}
+
+// Memory gives nothing: a server grants no windows.
+func (h *pathHandler) Memory(uint32, uint64) []byte { return nil }
+
+func (h *pathHandler) Changed() {}
+
+func (h *pathHandler) Broken(err error, underWay bool) {
+	if underWay {
+		h.session().sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errStripes, err))
+	}
+}

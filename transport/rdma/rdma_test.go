@@ -1,0 +1,141 @@
+package rdma
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"scuda.dev/scuda/transport/ring"
+	"scuda.dev/scuda/verbs"
+)
+
+// The ranges are what a plain list of them says.
+func TestPins(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p Pins
+		var gone []pin
+		p.tell(func(q pin) { gone = append(gone, q) })
+		var model []pin
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			addr, n := uint64(rapid.IntRange(0, 100).Draw(t, "addr")), uint64(rapid.IntRange(0, 20).Draw(t, "bytes"))
+			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			case 0:
+				p.Add(addr, n)
+				if n > 0 && !slices.ContainsFunc(model, func(q pin) bool { return addr < q.end() && q.addr < addr+n }) {
+					model = append(model, pin{addr, n})
+				}
+			case 1:
+				before := len(gone)
+				p.Remove(addr)
+				i := slices.IndexFunc(model, func(q pin) bool { return q.addr == addr })
+				if i >= 0 {
+					if len(gone) != before+1 || gone[before] != model[i] {
+						t.Fatalf("nobody was told of the end of %v", model[i])
+					}
+					model = slices.Delete(model, i, i+1)
+				} else if len(gone) != before {
+					t.Fatalf("the end of %v, which was not there", gone[before])
+				}
+			default:
+				i := slices.IndexFunc(model, func(q pin) bool { return q.addr <= addr && addr+n <= q.end() })
+				got, ok := p.find(addr, n)
+				if ok != (i >= 0) && n > 0 {
+					t.Fatalf("%d bytes at %d: %v, %v; the ranges are %v", n, addr, got, ok, model)
+				}
+			}
+		}
+	})
+}
+
+func place(name string, state verbs.PortState, addrs ...string) *verbs.DeviceInfo {
+	p := verbs.PortInfo{Number: 1, State: state, Link: "Ethernet"}
+	for i, a := range addrs {
+		p.GIDs = append(p.GIDs, verbs.GID{Index: i, Addr: netip.MustParseAddr(a), Type: verbs.RoCEv2})
+	}
+	return &verbs.DeviceInfo{Name: name, Ports: []verbs.PortInfo{p}}
+}
+
+func TestChoose(t *testing.T) {
+	a, b := place("a", verbs.PortActive, "10.0.0.1", "10.0.1.1"), place("b", verbs.PortActive, "10.0.2.1")
+	down := place("down", verbs.PortDown, "10.0.3.1")
+	for _, c := range []struct {
+		list        []*verbs.DeviceInfo
+		wish        string
+		local, peer string
+		device      string // "": none
+		index       int
+	}{
+		{[]*verbs.DeviceInfo{a, b}, "", "10.0.2.1", "10.0.2.2", "b", 0},
+		{[]*verbs.DeviceInfo{a, b}, "", "10.0.1.1", "10.0.2.2", "a", 1},
+		{[]*verbs.DeviceInfo{a, b}, "", "192.168.0.1", "192.168.0.2", "a", 0},
+		{[]*verbs.DeviceInfo{a, b}, "b", "10.0.1.1", "10.0.2.2", "b", 0},
+		{[]*verbs.DeviceInfo{a, b}, "a:1:1", "", "", "a", 1},
+		{[]*verbs.DeviceInfo{a, b}, "a:2", "", "", "", 0},
+		{[]*verbs.DeviceInfo{a, b}, "a:1:7", "", "", "", 0},
+		{[]*verbs.DeviceInfo{a, b}, "c", "", "", "", 0},
+		{[]*verbs.DeviceInfo{a, b}, "a:x", "", "", "", 0},
+		{[]*verbs.DeviceInfo{a, b}, "a:1:1:1", "", "", "", 0},
+		{[]*verbs.DeviceInfo{down, b}, "", "10.0.3.1", "10.0.3.2", "b", 0},
+		{[]*verbs.DeviceInfo{down}, "", "10.0.3.1", "10.0.3.2", "", 0},
+		{[]*verbs.DeviceInfo{a}, "", "fd00::1", "fd00::2", "", 0},
+		{nil, "", "", "", "", 0},
+	} {
+		addr := func(s string) netip.Addr { a, _ := netip.ParseAddr(s); return a }
+		p, err := choose(c.list, c.wish, addr(c.local), addr(c.peer))
+		switch {
+		case c.device == "":
+			if !errors.Is(err, ErrNoPlace) {
+				t.Errorf("%q from %s to %s: %v, %v", c.wish, c.local, c.peer, p, err)
+			}
+		case err != nil || p.Device != c.device || p.GID.Index != c.index || p.Why == "":
+			t.Errorf("%q from %s to %s: %+v, %v; expected %s, index %d", c.wish, c.local, c.peer, p, err, c.device, c.index)
+		}
+	}
+}
+
+func TestHeader(t *testing.T) {
+	b := make([]byte, headerBytes)
+	h := header{position: 1<<32 + 5, slot: 3, chunk: Chunk{Seq: 7, Offset: 1 << 40, ID: 9, Bytes: 4096}}
+	h.put(b)
+	if got, err := parseHeader(b[:headerSize], 1<<32+5, 5, 4096); err != nil || got != h {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, f := range map[string]func() (uint64, uint32, int){
+		"position":  func() (uint64, uint32, int) { return 6, 6, 4096 },
+		"immediate": func() (uint64, uint32, int) { return 1<<32 + 5, 6, 4096 },
+		"too large": func() (uint64, uint32, int) { return 1<<32 + 5, 5, 4095 },
+	} {
+		position, imm, size := f()
+		if _, err := parseHeader(b[:headerSize], position, imm, size); !errors.Is(err, ring.ErrProtocol) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever a peer says, parsing ends with an error or with values within the limits.
+func FuzzControl(f *testing.F) {
+	f.Add([]byte(`{"Epoch":1,"Depth":64,"SlotBytes":1048576,"SlotCount":64,"Endpoint":{"QPN":17,"GID":"10.0.0.1","MTU":5}}`))
+	f.Add(make([]byte, windowBytes))
+	f.Add(make([]byte, headerSize))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, err := parseSetup(b); err == nil && (s.Depth < 1 || s.Depth > maxDepth || s.SlotCount < 0 || s.SlotCount > MaxSlots) {
+			t.Errorf("%+v", s)
+		}
+		if w, err := parseWindow(b); err == nil {
+			if again, err := parseWindow(w.append(nil)); err != nil || again != w {
+				t.Errorf("%+v, %v", again, err)
+			}
+		}
+		if slots, err := parseSlots(nil, b); err == nil && len(slots)*4 != len(b) {
+			t.Errorf("%d slots of %d bytes", len(slots), len(b))
+		}
+		if len(b) >= headerSize {
+			if h, err := parseHeader(b[:headerSize], le.Uint64(b), le.Uint32(b), 4096); err == nil && (h.chunk.Bytes == 0 || h.slot != ring.NoSlot && h.chunk.Bytes > 4096) {
+				t.Errorf("%+v", h)
+			}
+		}
+	})
+}
