@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The driver in processes of other kinds: each does what programs e2e/programs/host.c says.
@@ -114,6 +116,39 @@ func TestManyThreads(t *testing.T) {
 	if got := s.run(t, "crowd"); got != "300 threads right\n" {
 		t.Error(got)
 	}
+}
+
+// A program that is far ahead of the server: bounded memory on both sides, and nothing that waits for itself.
+func TestFlood(t *testing.T) {
+	const limit = 96 << 20 // by which a process of the server may grow
+	s := serve(t)
+	p := s.client(t, "flood")
+	before, most := map[int]int64{}, int64(0)
+	for tick, running := time.NewTicker(5*time.Millisecond), true; running; {
+		select {
+		case <-p.done:
+			running = false
+		case <-tick.C:
+		}
+		for _, pid := range tree(t, s.cmd.Process.Pid) {
+			now := resident(pid)
+			if before[pid] == 0 {
+				before[pid] = now
+			}
+			most = max(most, now-before[pid])
+		}
+	}
+	if code := p.wait(patience); code != 0 || p.out.String() != "flood ok\n" || most == 0 || most > limit {
+		t.Errorf("exit status %d, a process of the server grew by %d bytes, the limit is %d\n%s%s", code, most, limit, p.out, p.err)
+	}
+}
+
+// resident is a process's memory; 0 when it has ended.
+func resident(pid int) int64 {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	var size, pages int64
+	_, _ = fmt.Sscan(string(b), &size, &pages)
+	return pages * int64(os.Getpagesize())
 }
 
 // What kernels assert comes to the client's standard error.
