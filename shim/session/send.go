@@ -11,19 +11,30 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// sender sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no wake-ups.
+// sender sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no wake-ups; for longer while a
+// thread waits for an answer, since it will go on then, where there are processors enough.
 func (s *Session) sender() {
 	runtime.LockOSThread()
+	awaited := time.Duration(0)
+	if runtime.NumCPU() >= manyCPUs {
+		awaited = spinAwaited
+	}
+	worked := time.Now()
 	seen, idle := atomic.LoadUint64(&s.shared.Head), time.Now()
 	for i := 0; s.lost() == 0; i++ {
 		if tail := atomic.LoadUint64(&s.shared.Tail); tail != seen || s.send.again.Load() {
 			seen = tail
 			s.send.again.Store(false)
 			s.flush(toTail)
-			idle, i = time.Now(), 0
+			worked, i = time.Now(), 0
+			idle = worked
 			continue
 		}
-		if time.Since(idle) < spin {
+		now := time.Now()
+		if now.Sub(worked) < awaited && atomic.LoadUint32(&s.reader.lock) != 0 {
+			idle = now
+		}
+		if now.Sub(idle) < spin {
 			nap(i)
 			continue
 		}

@@ -39,6 +39,8 @@ const (
 	NotFound         int32 = 500
 	SystemNotReady   int32 = 802 // the server never answered
 	spin                   = 50 * time.Microsecond
+	spinAwaited            = time.Millisecond // of the sender, while a thread waits
+	manyCPUs               = 8
 	otherReaderPause       = 10 * time.Millisecond
 	closeTimeout           = time.Second
 	lastWordsTimeout       = 300 * time.Millisecond
