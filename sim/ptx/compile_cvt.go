@@ -172,6 +172,9 @@ func (i *ins) fromInteger(round string, to, from typ, r refine) (func(uint64) ui
 	if to == tF32 && mode == rn && from == tS32 && !r.sat {
 		return func(x uint64) uint64 { return uint64(math.Float32bits(float32(int32(x)))) }, nil
 	}
+	if to == tF32 && mode == rn && from == tU32 && !r.sat {
+		return func(x uint64) uint64 { return uint64(math.Float32bits(float32(uint32(x)))) }, nil
+	}
 	return func(x uint64) uint64 {
 		x = e(x)
 		neg := signed && int64(x) < 0

@@ -111,12 +111,16 @@ func hFloatAdd(i *ins) error {
 	}
 	plain := mode == rn && !r.sat
 	switch {
+	case t == tF32 && plain && !r.ftz:
+		var negate uint32
+		if sub {
+			negate = 1 << 31
+		}
+		i.emit(addF32(d, s[0], s[1], negate))
 	case t == tF32 && plain && !sub:
-		i.emit(addF32(d, s[0], s[1], r.ftz))
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return flush32(put32(f32(flush32(x)) + f32(flush32(y)))) }))
 	case t == tF32 && plain:
-		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
-			return r.out(tF32, put32(f32(r.in(tF32, x))-f32(r.in(tF32, y))))
-		}))
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return flush32(put32(f32(flush32(x)) - f32(flush32(y)))) }))
 	case t == tF32:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			a, b := float64(f32(r.in(tF32, x))), float64(f32(r.in(tF32, y)))
@@ -125,6 +129,10 @@ func hFloatAdd(i *ins) error {
 			}
 			return r.out(tF32, sumSmall(a, b, fmtF32, mode))
 		}))
+	case plain && sub:
+		i.emit(bin(d, s[0], s[1], subF64))
+	case plain:
+		i.emit(bin(d, s[0], s[1], addF64))
 	default:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			b := f64(y)
@@ -137,66 +145,55 @@ func hFloatAdd(i *ins) error {
 	return nil
 }
 
-func addF32(d, a, b int, ftz bool) execFn {
+// addF32 adds b, its sign changed by negate (the sign bit or 0).
+//
+//go:noinline
+func addF32(d, a, b int, negate uint32) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			x, y := a[i], b[i]
-			if ftz {
-				x, y = flush32(x), flush32(y)
+		for i := range d {
+			if m>>i&1 != 0 {
+				d[i] = put32(f32(a[i]) + math.Float32frombits(uint32(b[i])^negate))
 			}
-			v := put32(f32(x) + f32(y))
-			if ftz {
-				v = flush32(v)
-			}
-			d[i] = v
 		}
 	}
 }
 
-func mulF32(d, a, b int, ftz bool) execFn {
+//go:noinline
+func mulF32(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			x, y := a[i], b[i]
-			if ftz {
-				x, y = flush32(x), flush32(y)
+		for i := range d {
+			if m>>i&1 != 0 {
+				d[i] = put32(f32(a[i]) * f32(b[i]))
 			}
-			v := put32(f32(x) * f32(y))
-			if ftz {
-				v = flush32(v)
-			}
-			d[i] = v
 		}
 	}
 }
 
-func fmaF32(d, a, b, c int, ftz bool) execFn {
+//go:noinline
+func fmaF32(d, a, b, c int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b, c := w.r(d), w.r(a), w.r(b), w.r(c)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			x, y, z := a[i], b[i], c[i]
-			if ftz {
-				x, y, z = flush32(x), flush32(y), flush32(z)
+		for i := range d {
+			if m>>i&1 != 0 {
+				// fma32, by hand.
+				p := float64(f32(a[i])) * float64(f32(b[i]))
+				s := p + float64(f32(c[i]))
+				if t := math.Float64bits(s); t&0x1fffffff == 0x10000000 || t<<1>>53 < 1023-126 && s != 0 {
+					d[i] = sumSmall(p, float64(f32(c[i])), fmtF32, rn)
+				} else {
+					d[i] = put32(float32(s))
+				}
 			}
-			p := float64(f32(x)) * float64(f32(y))
-			s := p + float64(f32(z))
-			var v uint64
-			if t := math.Float64bits(s); t&0x1fffffff == 0x10000000 || t<<1>>53 < 1023-126 && s != 0 {
-				v = sumSmall(p, float64(f32(z)), fmtF32, rn)
-			} else {
-				v = put32(float32(s))
-			}
-			if ftz {
-				v = flush32(v)
-			}
-			d[i] = v
 		}
 	}
 }
+
+func addF64(x, y uint64) uint64    { return math.Float64bits(f64(x) + f64(y)) }
+func subF64(x, y uint64) uint64    { return math.Float64bits(f64(x) - f64(y)) }
+func mulF64(x, y uint64) uint64    { return math.Float64bits(f64(x) * f64(y)) }
+func fmaF64(x, y, z uint64) uint64 { return math.Float64bits(math.FMA(f64(x), f64(y), f64(z))) }
 
 func hFloatMul(i *ins) error {
 	mode, r := i.rounding(), i.refinement()
@@ -210,12 +207,16 @@ func hFloatMul(i *ins) error {
 		fm := fmtNames[t]
 		f := r.small(t, func(a, b, _ float64) uint64 { return roundTo(a*b, fm, mode) })
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
+	case t == tF32 && mode == rn && !r.sat && !r.ftz:
+		i.emit(mulF32(d, s[0], s[1]))
 	case t == tF32 && mode == rn && !r.sat:
-		i.emit(mulF32(d, s[0], s[1], r.ftz))
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return flush32(put32(f32(flush32(x)) * f32(flush32(y)))) }))
 	case t == tF32:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			return r.out(tF32, roundTo(float64(f32(r.in(tF32, x)))*float64(f32(r.in(tF32, y))), fmtF32, mode))
 		}))
+	case mode == rn && !r.sat:
+		i.emit(bin(d, s[0], s[1], mulF64))
 	default:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			return r.out(tF64, math.Float64bits(mul64(f64(x), f64(y), mode)))
@@ -235,13 +236,19 @@ func hFma(i *ins) error {
 	case t.half():
 		fm := fmtNames[t]
 		i.emit(tri(d, s[0], s[1], s[2], r.small(t, func(a, b, c float64) uint64 { return sumSmall(a*b, c, fm, mode) })))
+	case t == tF32 && mode == rn && !r.sat && !r.ftz:
+		i.emit(fmaF32(d, s[0], s[1], s[2]))
 	case t == tF32 && mode == rn && !r.sat:
-		i.emit(fmaF32(d, s[0], s[1], s[2], r.ftz))
+		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
+			return flush32(put32(fma32(f32(flush32(x)), f32(flush32(y)), f32(flush32(z)))))
+		}))
 	case t == tF32:
 		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
 			p := float64(f32(r.in(t, x))) * float64(f32(r.in(t, y)))
 			return r.out(t, sumSmall(p, float64(f32(r.in(t, z))), fmtF32, mode))
 		}))
+	case t == tF64 && mode == rn && !r.sat:
+		i.emit(tri(d, s[0], s[1], s[2], fmaF64))
 	case t == tF64:
 		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
 			return r.out(t, math.Float64bits(fma64(f64(x), f64(y), f64(z), mode)))

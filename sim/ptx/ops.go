@@ -4,9 +4,13 @@ import "math/bits"
 
 // The frames into which instructions put their arithmetic. Bits of a register above its type's width are unspecified: whoever
 // reads a value cuts it to the type of the instruction.
+//
+// The functions that make loops are not inlined: into large functions, such as the handlers, Go inlines without inlining further, and loops
+// that call math.Float32frombits take twice the time.
 
 func lane(m uint32) int { return bits.TrailingZeros32(m) & 31 }
 
+//go:noinline
 func un(d, a int, f func(uint64) uint64) execFn {
 	return func(w *warp, m uint32) {
 		d, a := w.r(d), w.r(a)
@@ -23,6 +27,7 @@ func un(d, a int, f func(uint64) uint64) execFn {
 	}
 }
 
+//go:noinline
 func bin(d, a, b int, f func(x, y uint64) uint64) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
@@ -39,6 +44,7 @@ func bin(d, a, b int, f func(x, y uint64) uint64) execFn {
 	}
 }
 
+//go:noinline
 func tri(d, a, b, c int, f func(x, y, z uint64) uint64) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b, c := w.r(d), w.r(a), w.r(b), w.r(c)
@@ -57,6 +63,7 @@ func tri(d, a, b, c int, f func(x, y, z uint64) uint64) execFn {
 
 // The instructions that programs spend their time in have loops of their own.
 
+//go:noinline
 func opMove(d, a int) execFn {
 	return func(w *warp, m uint32) {
 		d, a := w.r(d), w.r(a)
@@ -71,6 +78,7 @@ func opMove(d, a int) execFn {
 	}
 }
 
+//go:noinline
 func opAdd(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
@@ -87,6 +95,7 @@ func opAdd(d, a, b int) execFn {
 	}
 }
 
+//go:noinline
 func opSub(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
@@ -103,6 +112,7 @@ func opSub(d, a, b int) execFn {
 	}
 }
 
+//go:noinline
 func opMul(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
@@ -119,6 +129,7 @@ func opMul(d, a, b int) execFn {
 	}
 }
 
+//go:noinline
 func opMad(d, a, b, c int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b, c := w.r(d), w.r(a), w.r(b), w.r(c)
@@ -135,44 +146,50 @@ func opMad(d, a, b, c int) execFn {
 	}
 }
 
+//go:noinline
 func opAnd(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			d[i] = a[i] & b[i]
+		for i := range d {
+			if m>>i&1 != 0 {
+				d[i] = a[i] & b[i]
+			}
 		}
 	}
 }
 
+//go:noinline
 func opOr(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			d[i] = a[i] | b[i]
+		for i := range d {
+			if m>>i&1 != 0 {
+				d[i] = a[i] | b[i]
+			}
 		}
 	}
 }
 
+//go:noinline
 func opXor(d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			d[i] = a[i] ^ b[i]
+		for i := range d {
+			if m>>i&1 != 0 {
+				d[i] = a[i] ^ b[i]
+			}
 		}
 	}
 }
 
+//go:noinline
 func opSel(d, a, b int, p predRef) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b, g := w.r(d), w.r(a), w.r(b), w.guard(p)
-		for ; m != 0; m &= m - 1 {
-			i := lane(m)
-			if g>>i&1 != 0 {
+		for i := range d {
+			if m&g>>i&1 != 0 {
 				d[i] = a[i]
-			} else {
+			} else if m>>i&1 != 0 {
 				d[i] = b[i]
 			}
 		}
@@ -184,6 +201,8 @@ type integer interface {
 }
 
 // opExtend is a conversion between integers: cut to From, then extended.
+//
+//go:noinline
 func opExtend[From integer](d, a int) execFn {
 	return func(w *warp, m uint32) {
 		d, a := w.r(d), w.r(a)
@@ -200,6 +219,7 @@ func opExtend[From integer](d, a int) execFn {
 	}
 }
 
+//go:noinline
 func opMulWide[From integer](d, a, b int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b := w.r(d), w.r(a), w.r(b)
@@ -216,6 +236,7 @@ func opMulWide[From integer](d, a, b int) execFn {
 	}
 }
 
+//go:noinline
 func opMadWide[From integer](d, a, b, c int) execFn {
 	return func(w *warp, m uint32) {
 		d, a, b, c := w.r(d), w.r(a), w.r(b), w.r(c)
@@ -229,47 +250,48 @@ func opMadWide[From integer](d, a, b, c int) execFn {
 // comparison yields the lanes of m where it holds.
 type comparison func(w *warp, m uint32) uint32
 
+//go:noinline
 func compareInt[T integer](op string, a, b int) comparison {
 	switch op {
 	case "eq":
 		return func(w *warp, m uint32) (v uint32) {
 			a, b := w.r(a), w.r(b)
-			for ; m != 0; m &= m - 1 {
-				if i := lane(m); T(a[i]) == T(b[i]) {
+			for i := range a {
+				if T(a[i]) == T(b[i]) {
 					v |= 1 << i
 				}
 			}
-			return v
+			return v & m
 		}
 	case "ne":
 		return func(w *warp, m uint32) (v uint32) {
 			a, b := w.r(a), w.r(b)
-			for ; m != 0; m &= m - 1 {
-				if i := lane(m); T(a[i]) != T(b[i]) {
+			for i := range a {
+				if T(a[i]) != T(b[i]) {
 					v |= 1 << i
 				}
 			}
-			return v
+			return v & m
 		}
 	case "lt", "lo":
 		return func(w *warp, m uint32) (v uint32) {
 			a, b := w.r(a), w.r(b)
-			for ; m != 0; m &= m - 1 {
-				if i := lane(m); T(a[i]) < T(b[i]) {
+			for i := range a {
+				if T(a[i]) < T(b[i]) {
 					v |= 1 << i
 				}
 			}
-			return v
+			return v & m
 		}
 	case "le", "ls":
 		return func(w *warp, m uint32) (v uint32) {
 			a, b := w.r(a), w.r(b)
-			for ; m != 0; m &= m - 1 {
-				if i := lane(m); T(a[i]) <= T(b[i]) {
+			for i := range a {
+				if T(a[i]) <= T(b[i]) {
 					v |= 1 << i
 				}
 			}
-			return v
+			return v & m
 		}
 	case "gt", "hi":
 		return compareInt[T]("lt", b, a)
@@ -298,6 +320,8 @@ func intComparison(t typ, op string, a, b int) comparison {
 }
 
 // compareFloat knows the ordered forms, the unordered ones (which also hold for NaN), num and nan.
+//
+//go:noinline
 func compareFloat(op string, a, b int, get func(uint64) float64) comparison {
 	var f func(x, y float64) bool
 	switch op {
