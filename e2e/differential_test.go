@@ -10,9 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What the simulation as a library cannot do: it knows one process (fork, ipc, sharing), and linking, which the front does for a server
-// without that; copies to arrays and in batches have no stand-alone form yet.
-var onlyServed = []string{"fork", "ipc", "sharing", "linker", "arrays", "batches"}
+// What the simulation as a library cannot do: a process that has loaded it is no longer good for forks without exec.
+var onlyServed = []string{"fork", "ipc", "sharing"}
 
 // standAlone is the folder of the simulation as libraries.
 func standAlone(t *testing.T) string {

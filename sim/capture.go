@@ -32,6 +32,10 @@ func (cap *capture) join(s *stream, e *event) cuda.CUresult {
 	switch {
 	case cap.invalid:
 		return cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	case e.stale:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case e.capture == nil && e.recorded == nil:
+		return ok // there is nothing to wait for
 	case e.capture == nil:
 		cap.invalidate()
 		return cuda.CUDA_ERROR_STREAM_CAPTURE_ISOLATION
@@ -58,7 +62,7 @@ func (g *GPU) endCapture(cap *capture) {
 	}
 	for _, o := range g.objects.live {
 		if e, isEvent := o.(*event); isEvent && e.capture == cap {
-			e.capture, e.capDeps = nil, nil
+			e.capture, e.capDeps, e.stale = nil, nil, true
 		}
 	}
 	cap.deps.free()
@@ -117,7 +121,10 @@ func (g *GPU) syncInCapture(s *stream) cuda.CUresult {
 		s.capture.invalidate()
 		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 	}
-	return g.implicitInCapture(s)
+	if r := g.implicitInCapture(s); r != ok {
+		return r
+	}
+	return g.unsafeInCapture()
 }
 
 func (g *GPU) CuThreadExchangeStreamCaptureMode(mode *cuda.CUstreamCaptureMode) cuda.CUresult {

@@ -165,7 +165,11 @@ func TestCaptureErrors(t *testing.T) {
 			return r
 		}, ok, ok},
 		{"free", global, 0, func(e env) cuda.CUresult { return e.CuMemFree_v2(e.p) }, unsupported, invalidated},
-		{"synchronous copy", global, cuda.CU_STREAM_NON_BLOCKING, func(e env) cuda.CUresult { return e.CuMemcpyDtoD_v2(e.p, e.p+64, 8) }, unsupported, invalidated},
+		{"synchronous copy", global, cuda.CU_STREAM_NON_BLOCKING, func(e env) cuda.CUresult { return e.CuMemcpyDtoD_v2(e.p, e.p+64, 8) }, ok, ok},
+		{"synchronise another stream", global, 0, func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.other) }, unsupported, invalidated},
+		{"query of an event of outside", global, 0, func(e env) cuda.CUresult { return e.CuEventQuery(e.e) }, unsupported, invalidated},
+		{"synchronise another stream, relaxed", relaxed, 0, func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.other) }, ok, ok},
+		{"event that was never recorded", global, 0, func(e env) cuda.CUresult { return e.CuStreamWaitEvent(e.s, e.e, 0) }, ok, ok},
 		{"legacy stream", relaxed, 0, func(e env) cuda.CUresult { return e.CuMemsetD8Async(e.p, 0, 1, 0) }, implicit, invalidated},
 		{"legacy stream beside a free one", relaxed, cuda.CU_STREAM_NON_BLOCKING, func(e env) cuda.CUresult { return e.CuMemsetD8Async(e.p, 0, 1, 0) }, ok, ok},
 		{"event of outside", global, 0, func(e env) cuda.CUresult {

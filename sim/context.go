@@ -225,6 +225,9 @@ func (g *GPU) CuCtxDestroy_v2(h cuda.CUcontext) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
+	if h == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	c, r := g.contextOf(h)
 	if r != ok || c.primary {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT

@@ -102,9 +102,6 @@ func (g *GPU) copySync(b *box) cuda.CUresult {
 	if r := g.check(b); r != ok {
 		return r
 	}
-	if r := g.unsafeInCapture(); r != ok {
-		return r
-	}
 	if r := g.implicitInCapture(c.legacy); r != ok {
 		return r
 	}

@@ -28,3 +28,35 @@ func (g *GPU) CuMemcpyDtoHAsync_v2(dst unsafe.Pointer, src cuda.CUdeviceptr, n u
 	defer runtime.KeepAlive(dst)
 	return g.copyAsync(line(onHost(dst), onDevice(src), n), s)
 }
+
+func hostSide(p unsafe.Pointer) side {
+	return side{kind: cuda.CU_MEMORYTYPE_HOST, host: uintptr(p)}
+}
+
+func (g *GPU) CuMemcpyHtoA_v2(dst cuda.CUarray, off uint64, src unsafe.Pointer, n uint64) cuda.CUresult {
+	defer runtime.KeepAlive(src)
+	return g.copyRow(rowOf(dst, off), hostSide(src), n)
+}
+
+func (g *GPU) CuMemcpyAtoH_v2(dst unsafe.Pointer, src cuda.CUarray, off, n uint64) cuda.CUresult {
+	defer runtime.KeepAlive(dst)
+	return g.copyRow(hostSide(dst), rowOf(src, off), n)
+}
+
+func (g *GPU) CuMemcpyHtoAAsync_v2(dst cuda.CUarray, off uint64, src unsafe.Pointer, n uint64, s cuda.CUstream) cuda.CUresult {
+	defer runtime.KeepAlive(src)
+	b, r := g.boxOf(rowOf(dst, off), hostSide(src), n, 1, 1)
+	if r != ok {
+		return r
+	}
+	return g.copyAsync(b, s)
+}
+
+func (g *GPU) CuMemcpyAtoHAsync_v2(dst unsafe.Pointer, src cuda.CUarray, off, n uint64, s cuda.CUstream) cuda.CUresult {
+	defer runtime.KeepAlive(dst)
+	b, r := g.boxOf(hostSide(dst), rowOf(src, off), n, 1, 1)
+	if r != ok {
+		return r
+	}
+	return g.copyAsync(b, s)
+}

@@ -15,6 +15,7 @@ type event struct {
 	recorded *task
 	capture  *capture
 	capDeps  []*node
+	stale    bool         // last recorded in a capture that is over: only another record makes it usable
 	shared   *sharedState // with other processes
 	fd       int          // its memory file, -1 in the process that opened the handle
 }
@@ -105,7 +106,7 @@ func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uin
 			_, r := cap.add(s, g.recordOp(e))
 			return r
 		}
-		e.capture, e.capDeps = cap, append([]*node(nil), s.capDeps...)
+		e.capture, e.capDeps, e.stale = cap, append([]*node(nil), s.capDeps...), false
 		return ok
 	}
 	if external {
@@ -114,7 +115,7 @@ func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uin
 	if r := g.implicitInCapture(s); r != ok {
 		return r
 	}
-	e.capture, e.capDeps = nil, nil
+	e.capture, e.capDeps, e.stale = nil, nil, false
 	if e.shared != nil {
 		e.recorded = g.push(s, e.shared.record())
 		return ok
@@ -130,7 +131,7 @@ func (g *GPU) recordOp(e *event) op {
 		close(t.done)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		e.capture, e.capDeps, e.recorded = nil, nil, t
+		e.capture, e.capDeps, e.stale, e.recorded = nil, nil, false, t
 		return nil
 	}}
 }
@@ -148,16 +149,28 @@ func (g *GPU) waitOp(e *event) op {
 	}}
 }
 
+// syncEventInCapture answers a query of, or a wait for, an event.
+func (g *GPU) syncEventInCapture(e *event) cuda.CUresult {
+	switch {
+	case e.capture != nil:
+		e.capture.invalidate()
+		return cuda.CUDA_ERROR_CAPTURED_EVENT
+	case e.stale:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return g.unsafeInCapture()
+}
+
 func (g *GPU) CuEventQuery(h cuda.CUevent) cuda.CUresult {
 	e, r := g.enterEvent(h)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
+	if r := g.syncEventInCapture(e); r != ok {
+		return r
+	}
 	switch {
-	case e.capture != nil:
-		e.capture.invalidate()
-		return cuda.CUDA_ERROR_CAPTURED_EVENT
 	case e.recorded != nil && !e.recorded.finished(), e.shared != nil && !e.shared.done():
 		return cuda.CUDA_ERROR_NOT_READY
 	}
@@ -170,9 +183,8 @@ func (g *GPU) CuEventSynchronize(h cuda.CUevent) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
-	if e.capture != nil {
-		e.capture.invalidate()
-		return cuda.CUDA_ERROR_CAPTURED_EVENT
+	if r := g.syncEventInCapture(e); r != ok {
+		return r
 	}
 	if e.recorded != nil {
 		g.wait([]*task{e.recorded})
@@ -203,7 +215,7 @@ func (g *GPU) CuEventElapsedTime_v2(ms *float32, start, end cuda.CUevent) cuda.C
 	switch {
 	case r != ok:
 		return r
-	case ms == nil:
+	case ms == nil || a.stale || b.stale:
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	case a.ctx.dev != b.ctx.dev || !a.timing() || !b.timing() || a.recorded == nil || b.recorded == nil:
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -238,6 +250,8 @@ func (g *GPU) CuStreamWaitEvent(hs cuda.CUstream, h cuda.CUevent, flags uint32) 
 		return cap.join(s, e)
 	case external:
 		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	case e.stale:
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	case e.capture != nil:
 		if s.legacy() {
 			e.capture.invalidate()

@@ -29,8 +29,12 @@ func (g *GPU) CuMemHostAlloc(pp unsafe.Pointer, n uint64, flags uint32) cuda.CUr
 	if r := g.unsafeInCapture(); r != ok {
 		return r
 	}
-	if pp == nil || n == 0 || flags&^hostAllocFlags != 0 {
+	if pp == nil || flags&^hostAllocFlags != 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n == 0 {
+		*(*unsafe.Pointer)(pp) = nil
+		return ok
 	}
 	size := roundUp(n, 4096)
 	if size < n || size > 1<<46 {

@@ -109,7 +109,7 @@ func TestLaunchBounds(t *testing.T) {
 	m.must(m.CuModuleLoadData(&mod, m.image([]byte(text))))
 	small, exact := m.kernel(mod, "small"), m.kernel(mod, "exact")
 	m.must(m.launchOn(0, small, 1, 64, 0))
-	m.want(cuda.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, m.launchOn(0, small, 1, 65, 0))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.launchOn(0, small, 1, 65, 0))
 	m.must(m.CuLaunchKernel(exact, 1, 1, 1, 32, 2, 1, 0, 0, nil, nil))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.launchOn(0, exact, 1, 64, 0))
 	var v int32

@@ -90,7 +90,7 @@ func (l *launch) check() cuda.CUresult {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if int(threads) > maxThreads(e) || e.SharedSize+int(l.shared) > sharedPerBlockOptIn {
-		return cuda.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if l.cooperative {
 		blocks := uint64(l.grid[0]) * uint64(l.grid[1]) * uint64(l.grid[2])
@@ -216,9 +216,9 @@ func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, p
 	}
 	for _, e := range done {
 		if s.capture != nil {
-			e.capture, e.capDeps = s.capture, append([]*node(nil), s.capDeps...)
+			e.capture, e.capDeps, e.stale = s.capture, append([]*node(nil), s.capDeps...), false
 		} else {
-			e.capture, e.capDeps, e.recorded = nil, nil, g.push(s, nil)
+			e.capture, e.capDeps, e.stale, e.recorded = nil, nil, false, g.push(s, nil)
 		}
 	}
 	return ok
@@ -240,7 +240,7 @@ func (g *GPU) prepare(c *cudaContext, h cuda.CUfunction, l *launch, params, extr
 		return r
 	}
 	if l.fn.mod.ctx != c {
-		return cuda.CUDA_ERROR_INVALID_CONTEXT
+		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	if r := l.check(); r != ok {
 		return r

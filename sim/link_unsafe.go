@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"os"
 	"regexp"
 	"unsafe"
 
@@ -64,6 +65,25 @@ func (l *linker) failed(r cuda.CUresult, err error) cuda.CUresult {
 		l.errorLog[n] = 0
 	}
 	return r
+}
+
+func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, name unsafe.Pointer, n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+	path, found := cString(name, maxName)
+	if !found {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	data, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		return cuda.CUDA_ERROR_FILE_NOT_FOUND
+	case len(data) == 0:
+		return cuda.CUDA_ERROR_INVALID_IMAGE
+	}
+	return g.CuLinkAddData_v2(h, kind, unsafe.Pointer(unsafe.SliceData(data)), uint64(len(data)), name, n, options, values)
+}
+
+func (g *GPU) CuLinkAddFile(h cuda.CUlinkState, kind cuda.CUjitInputType, name unsafe.Pointer, n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+	return g.CuLinkAddFile_v2(h, kind, name, n, options, values)
 }
 
 func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, data unsafe.Pointer, size uint64, _ unsafe.Pointer, _ uint32, _ *cuda.CUjit_option, _ unsafe.Pointer) cuda.CUresult {

@@ -69,9 +69,6 @@ func (g *GPU) fillSync(f *fill) cuda.CUresult {
 	if r := g.checkFill(f); r != ok {
 		return r
 	}
-	if r := g.unsafeInCapture(); r != ok {
-		return r
-	}
 	// Like the driver's, it waits only for memory of the program itself.
 	if reg := g.mem.find(f.dst); !f.empty() && reg != nil && reg.kind.host() {
 		if r := g.implicitInCapture(c.legacy); r != ok {

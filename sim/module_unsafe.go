@@ -32,6 +32,7 @@ type function struct {
 	entry  *ptx.Entry
 	attrs  *funcAttrs
 	kernel *kernel // for functions of a library's kernel
+	legacy *configuration
 }
 
 func (f *function) owner() *cudaContext { return f.mod.ctx }
@@ -61,6 +62,8 @@ func (k *kernel) attrsOn(d *device) *funcAttrs {
 	return a
 }
 
+const newestArch = 129 // that a text may be for: the last of the 12.x family
+
 const maxName = 64 << 10 // longest symbol name that is looked at
 
 // program makes a program of a module image whose size nobody knows.
@@ -80,6 +83,9 @@ func (g *GPU) compile(img *fatbin.Image) (*ptx.Module, cuda.CUresult) {
 	text, err := img.PTX(computeCapability)
 	if err != nil {
 		g.log.Warn("sim: module image; only PTX can be run here", "error", err)
+		if img.Format == fatbin.FormatPTX && img.Members[0].Arch > newestArch {
+			return nil, cuda.CUDA_ERROR_INVALID_PTX
+		}
 		if errors.Is(err, fatbin.ErrNoMatch) {
 			return nil, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU
 		}
@@ -88,6 +94,9 @@ func (g *GPU) compile(img *fatbin.Image) (*ptx.Module, cuda.CUresult) {
 	prog, err := ptx.Parse(bytes.TrimRight(text, "\x00"))
 	if err != nil {
 		g.log.Warn("sim: module image", "error", err)
+		if errors.Is(err, ptx.ErrVersion) {
+			return nil, cuda.CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+		}
 		return nil, cuda.CUDA_ERROR_INVALID_PTX
 	}
 	return prog, ok

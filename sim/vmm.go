@@ -90,8 +90,11 @@ func (g *GPU) CuMemAddressReserve(ptr *cuda.CUdeviceptr, size, align uint64, hin
 		return r
 	}
 	defer g.mu.Unlock()
-	if ptr == nil || size == 0 || size%vmmGranularity != 0 || flags != 0 || align&(align-1) != 0 || size > 1<<46 || align > 1<<40 {
+	if ptr == nil || size == 0 || size%vmmGranularity != 0 || flags != 0 || align&(align-1) != 0 || align > 1<<40 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if size > 1<<46 {
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	base, err := reserveAligned(uint64(hint), size, max(align, vmmGranularity))
 	if err != nil {

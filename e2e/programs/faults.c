@@ -5,36 +5,46 @@
 #include <unistd.h>
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev); // newer headers have other forms only
 
-static const char *ptx =
-  ".version 7.0\n.target sm_70\n.address_size 64\n"
-  ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n"
-  ".global .align 1 .b8 text[6] = {120, 32, 60, 32, 49, 0};\n"
-  ".global .align 4 .u32 sink;\n"
-  ".global .align 8 .u64 unknown;\n"
-#define KERNEL(name, body) ".visible .entry " name "(.param .u64 p) {\n.reg .u64 %a<4>;\n.reg .u32 %r<9>;\n.reg .pred %q<2>;\nld.param.u64 %a0, [p];\ncvt.u32.u64 %r0, %a0;\n" body "\nret;\n}\n"
-  KERNEL("nothing", "")
-  KERNEL("write", "st.volatile.global.u32 [%a0], 1;")
-  KERNEL("write_late", "mov.u64 %a1, %globaltimer; wait: mov.u64 %a2, %globaltimer; sub.u64 %a2, %a2, %a1; setp.lt.u64 %q0, %a2, 50000000; @%q0 bra wait; st.volatile.global.u32 [%a0], 1;")
-  KERNEL("read", "ld.volatile.global.u32 %r1, [%a0]; st.global.u32 [sink], %r1;")
-  KERNEL("write_generic", "st.volatile.u32 [%a0], 1;")
-  KERNEL("read_vector", "ld.volatile.global.v4.u32 {%r1, %r2, %r3, %r4}, [%a0]; st.global.u32 [sink], %r1;")
-  KERNEL("atomic", "atom.global.add.u32 %r1, [%a0], 1; st.global.u32 [sink], %r1;")
-  KERNEL("last_thread", "mov.u32 %r1, %tid.x; setp.ne.u32 %q0, %r1, 63; @%q0 ret; st.volatile.global.u32 [%a0], 1;")
-  KERNEL("shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; st.global.u32 [sink], %r1;")
-  KERNEL("write_shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; st.volatile.shared.u32 [%r2], %r0;")
-  KERNEL("local", ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.volatile.local.u32 [%a1], %r0; ld.volatile.local.u32 %r1, [mine]; st.global.u32 [sink], %r1;")
-  KERNEL("atomic_local", ".local .align 16 .b8 mine[64]; st.volatile.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;")
-  KERNEL("stop", "trap;")
-  KERNEL("wrong", "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n"
-                  "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }")
-  KERNEL("jump", "ld.volatile.global.u64 %a1, [unknown]; add.u64 %a1, %a1, %a0; proto: .callprototype _ (); call %a1, (), proto;")
-  ;
+#define HEAD \
+  ".version 7.0\n.target sm_70\n.address_size 64\n" \
+  ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n" \
+  ".global .align 1 .b8 text[6] = {120, 32, 60, 32, 49, 0};\n.global .align 4 .u32 sink;\n.global .align 8 .u64 unknown;\n" \
+  ".visible .entry kernel(.param .u64 p) {\n.reg .u64 %a<4>;\n.reg .u32 %r<9>;\n.reg .pred %q<2>;\nld.param.u64 %a0, [p];\ncvt.u32.u64 %r0, %a0;\n"
+static const struct {
+  const char *name, *body;
+} kernels[] = {
+  {"nothing", ""},
+  {"write", "st.volatile.global.u32 [%a0], 1;"},
+  {"write_late", "mov.u64 %a1, %globaltimer; wait: mov.u64 %a2, %globaltimer; sub.u64 %a2, %a2, %a1; setp.lt.u64 %q0, %a2, 50000000; @%q0 bra wait; st.volatile.global.u32 [%a0], 1;"},
+  {"read", "ld.volatile.global.u32 %r1, [%a0]; st.global.u32 [sink], %r1;"},
+  {"write_generic", "st.volatile.u32 [%a0], 1;"},
+  {"read_vector", "ld.volatile.global.v4.u32 {%r1, %r2, %r3, %r4}, [%a0]; st.global.u32 [sink], %r1;"},
+  {"atomic", "atom.global.add.u32 %r1, [%a0], 1; st.global.u32 [sink], %r1;"},
+  {"last_thread", "mov.u32 %r1, %tid.x; setp.ne.u32 %q0, %r1, 63; @%q0 ret; st.volatile.global.u32 [%a0], 1;"},
+  {"shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; st.global.u32 [sink], %r1;"},
+  {"write_shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; st.volatile.shared.u32 [%r2], %r0;"},
+  {"local", ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.volatile.local.u32 [%a1], %r0; ld.volatile.local.u32 %r1, [mine]; st.global.u32 [sink], %r1;"},
+  {"atomic_local", ".local .align 16 .b8 mine[64]; st.volatile.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
+  {"stop", "trap;"},
+  {"wrong", "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
+  {"jump", "ld.volatile.global.u64 %a1, [unknown]; add.u64 %a1, %a1, %a0; proto: .callprototype _ (); call %a1, (), proto;"},
+};
 
-static CUfunction f(const char *name) {
-  static CUmodule m;
-  if (!m) CK(cuModuleLoadData(&m, ptx));
-  return function(m, name);
+static CUmodule module(const char *name) {
+  static char text[4096], log[4096];
+  for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+    if (strcmp(kernels[i].name, name)) continue;
+    snprintf(text, sizeof text, "%s%s\nret;\n}\n", HEAD, kernels[i].body);
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    CUmodule m;
+    int r = cuModuleLoadDataEx(&m, text, 2, options, ARGS(log, (void *)sizeof log));
+    if (r) FAIL("%s: %d\n%s", name, r, log);
+    return m;
+  }
+  FAIL("%s: no such kernel", name);
 }
+
+static CUfunction f(const char *name) { return function(module(name), "kernel"); }
 
 struct fault {
   const char *kernel;
@@ -126,8 +136,8 @@ static void sticky(int kind) {
   void *pinned, *h;
   begin();
   if (kind == 1) CK(cuCtxCreate_v2(&c, 0, 0));
-  CK(cuModuleLoadData(&m, ptx));
-  CUfunction k = function(m, "write"), fine = function(m, "nothing");
+  m = module("nothing");
+  CUfunction k = f("write"), fine = function(m, "kernel");
   CK(cuMemAlloc(&d, 64));
   CK(cuMemHostAlloc(&pinned, 64, 0));
   CK(LAUNCH(k, 1, 1, 0, NULL, &bad));
@@ -172,8 +182,8 @@ static void sticky(int kind) {
   TELL(cuEventQuery(before));
   TELL(cuEventSynchronize(before));
   TELL(cuEventElapsedTime(&ms, before, before));
-  TELL(cuModuleLoadData(&m2, ptx));
-  TELL(cuModuleGetFunction(&k2, m, "nothing"));
+  TELL(cuModuleLoadData(&m2, HEAD "ret; }"));
+  TELL(cuModuleGetFunction(&k2, m, "kernel"));
   TELL(cuModuleGetGlobal(&d2, &n, m, "sink"));
   TELL(cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_NUM_REGS, fine));
   TELL(cuFuncSetAttribute(fine, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024));

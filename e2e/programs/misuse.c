@@ -35,7 +35,8 @@ static void over(void) {
     CK(LAUNCH(f, 1, 1, 0, s, &d, &v)); \
     printf(#m ": %s = %d\n", #call, (int)(call)); \
     over(); \
-    CK(cuCtxSynchronize()); \
+    int r_ = cuCtxSynchronize(); \
+    if (r_) printf("  then %d\n", r_); \
   } while (0)
 
 int main(int argc, char **argv) {
@@ -186,8 +187,6 @@ int main(int argc, char **argv) {
   SHOW(cuStreamSynchronize(s));
   SHOW(cuCtxDestroy(own));
   SHOW(cuMemAlloc(&d2, 64));
-  SHOW(cuCtxSetCurrent(own));
-  SHOW(cuCtxPushCurrent(own));
   SHOW(cuCtxDestroy(own));
   SHOW(cuCtxDestroy(NULL));
   SHOW(cuCtxDestroy(context));

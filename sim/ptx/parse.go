@@ -2,6 +2,8 @@ package ptx
 
 import (
 	"bytes"
+	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -12,6 +14,8 @@ const (
 	maxParams    = 32764     // bytes of kernel parameters
 	maxLocal     = 512 << 10 // bytes a thread
 	maxShared    = 1 << 20
+
+	newestVersion = 9.0 // of PTX
 )
 
 // Parse reads and compiles a PTX text. A trailing NUL, as images in memory have it, is accepted.
@@ -180,6 +184,9 @@ func (p *parser) moduleItem(t token) error {
 			return errAt(v.pos, "a version like 9.0 is expected, not %v", v)
 		}
 		p.mod.Version = v.text
+		if n, err := strconv.ParseFloat(v.text, 64); err != nil || n > newestVersion {
+			return &Error{Line: v.pos.line, Col: v.pos.col, Msg: fmt.Sprintf("version %s is newer than %.1f", v.text, newestVersion), Version: true}
+		}
 		return nil
 	case ".target":
 		p.next()
