@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34"
+const Digest = "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -242,9 +242,6 @@ const (
 	OpCuLinkCreate                                         uint16 = 304
 	OpCuLinkCreate_v2                                      uint16 = 305
 	OpCuLinkDestroy                                        uint16 = 306
-	OpCuLogsCurrent                                        uint16 = 307
-	OpCuLogsDumpToFile                                     uint16 = 308
-	OpCuLogsDumpToMemory                                   uint16 = 309
 	OpCuMemAddressFree                                     uint16 = 312
 	OpCuMemAddressReserve                                  uint16 = 313
 	OpCuMemAllocAsync                                      uint16 = 317
@@ -627,9 +624,6 @@ var opNames = [...]string{
 	OpCuLinkCreate:                                "cuLinkCreate",
 	OpCuLinkCreate_v2:                             "cuLinkCreate_v2",
 	OpCuLinkDestroy:                               "cuLinkDestroy",
-	OpCuLogsCurrent:                               "cuLogsCurrent",
-	OpCuLogsDumpToFile:                            "cuLogsDumpToFile",
-	OpCuLogsDumpToMemory:                          "cuLogsDumpToMemory",
 	OpCuMemAddressFree:                            "cuMemAddressFree",
 	OpCuMemAddressReserve:                         "cuMemAddressReserve",
 	OpCuMemAllocAsync:                             "cuMemAllocAsync",

@@ -45,7 +45,8 @@ type cfront struct {
 }
 
 // beforeInit are the functions that work before cuInit.
-var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable", "cuGetProcAddress", "cuGetProcAddress_v2"}
+var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable", "cuGetProcAddress", "cuGetProcAddress_v2",
+	"cuLogsCurrent", "cuLogsDumpToFile", "cuLogsDumpToMemory", "cuLogsRegisterCallback", "cuLogsUnregisterCallback"}
 
 // earlyAnswers are what functions answer before cuInit when that is not CUDA_ERROR_NOT_INITIALIZED: they look at their arguments first.
 // It is as recorded of a real driver.
@@ -340,15 +341,15 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 	switch class := base.Class; {
 	case class == api.Missing, base.NoProto && class != api.Unsupported && class != api.Refused:
 		unused()
-		b.f("  return scuda_missing(I_%s);\n", f.Name)
+		b.f("  return scuda_answer(I_%s, scuda_missing(I_%s));\n", f.Name, f.Name)
 	case class == api.Unsupported:
 		unused()
-		b.f("  return scuda_unsupported(I_%s, %q);\n", f.Name, base.Reason)
+		b.f("  return scuda_answer(I_%s, scuda_unsupported(I_%s, %q));\n", f.Name, f.Name, base.Reason)
 	case class == api.Refused:
 		unused()
-		b.f("  return %s; /* %s */\n", base.Answer, base.Reason)
+		b.f("  return scuda_answer(I_%s, %s); /* %s */\n", f.Name, base.Answer, base.Reason)
 	case class == api.Local, class == api.Hand:
-		b.f("  return scuda_hand_%s(%s);\n", base.Name, join(args, form))
+		b.f("  return scuda_answer(I_%s, scuda_hand_%s(%s));\n", f.Name, base.Name, join(args, form))
 	default:
 		flags := "0"
 		if form != "" {
@@ -356,14 +357,14 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		}
 		b.f("  int32_t r;\n")
 		if base.Pre {
-			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) return r;\n", base.Name, join(args, form, "&r"))
+			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) return scuda_answer(I_%s, r);\n", base.Name, join(args, form, "&r"), f.Name)
 			flags = "(pre == 2 ? SCUDA_ANSWER : 0) | " + flags
 		}
 		b.f("  r = scuda_wire_%s(%s);\n", base.Name, join(args, flags))
 		if base.Post {
 			b.f("  if (!r) scuda_post_%s(%s);\n", base.Name, args)
 		}
-		b.f("  return r;\n")
+		b.f("  return scuda_answer(I_%s, r);\n", f.Name)
 	}
 	b.f("}\n")
 	return nil

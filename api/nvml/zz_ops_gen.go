@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34"
+const Digest = "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -3099,58 +3099,6 @@ func callCuLibraryUnload(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	return result
 }
 
-func callCuLogsCurrent(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	n0 := r.U64()
-	v1 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	r.Need(n0, 1)
-	if r.Err() != nil {
-		return 0
-	}
-	p0 := w.Out(r, n0, 4)
-	if r.Err() != nil {
-		return 0
-	}
-	result := drv.CuLogsCurrent((*cuda.CUlogIterator)(p0), uint32(v1))
-	if result != cuda.CUDA_SUCCESS {
-		w.Reset()
-		return result
-	}
-	return result
-}
-
-func callCuLogsDumpToMemory(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(4)
-	n1 := r.U64()
-	p2, n2 := r.In(8)
-	v3 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	r.Need(n0, 1)
-	r.Need(n1, count(p2, 8))
-	r.Need(n2, 1)
-	if r.Err() != nil {
-		return 0
-	}
-	out0 := w.Out(r, n0, 4)
-	p1 := w.Out(r, n1, 1)
-	out2 := w.Out(r, n2, 8)
-	if r.Err() != nil {
-		return 0
-	}
-	result := drv.CuLogsDumpToMemory((*cuda.CUlogIterator)(p0), p1, (*uint64)(p2), uint32(v3))
-	if result != cuda.CUDA_SUCCESS {
-		w.Reset()
-		return result
-	}
-	codec.Copy(out0, p0, n0, 4)
-	codec.Copy(out2, p2, n2, 8)
-	return result
-}
-
 func callCuMemAddressFree(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()

@@ -131,8 +131,6 @@ var methods = [...]method{
 	cuda.OpCuKernelSetCacheConfig:                               callCuKernelSetCacheConfig,
 	cuda.OpCuLibraryGetModule:                                   callCuLibraryGetModule,
 	cuda.OpCuLibraryUnload:                                      callCuLibraryUnload,
-	cuda.OpCuLogsCurrent:                                        callCuLogsCurrent,
-	cuda.OpCuLogsDumpToMemory:                                   callCuLogsDumpToMemory,
 	cuda.OpCuMemAddressFree:                                     callCuMemAddressFree,
 	cuda.OpCuMemAddressReserve:                                  callCuMemAddressReserve,
 	cuda.OpCuMemAllocAsync:                                      callCuMemAllocAsync,

@@ -35,6 +35,10 @@ int32_t scuda_connect(void);  /* opens the core and the session, once; CUresult 
 int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
 int32_t scuda_unsupported(uint32_t i, const char *what);
 
+/* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered for them (logs.c). */
+int32_t scuda_answer_error(uint32_t i, int32_t result);
+static inline int32_t scuda_answer(uint32_t i, int32_t result) { return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result); }
+
 struct scuda_export { const char *name; void *entry; void *before_init; int32_t early; }; /* early: the answer before cuInit if not NOT_INITIALIZED */
 extern const struct scuda_export scuda_exports[];
 

@@ -3140,63 +3140,6 @@ int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t how) {
   return r;
 }
 
-int32_t scuda_wire_cuLogsCurrent(uint32_t *iterator_out, uint32_t flags, uint32_t how) {
-  int32_t r;
-  if (!iterator_out) return CUDA_ERROR_INVALID_VALUE;
-  uint64_t n_iterator_out = iterator_out ? 1 : 0;
-  if (n_iterator_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  how |= SCUDA_ANSWER;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuLogsCurrent, how, 16);
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, n_iterator_out);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  struct scuda_reply reply;
-  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_iterator_out * 4));
-  if (!r) {
-    scuda_get(&reply, iterator_out, n_iterator_out, 4);
-    if (reply.bad) r = scuda_bad_reply("cuLogsCurrent");
-  }
-  scuda_reply_done(&reply);
-  return r;
-}
-
-int32_t scuda_wire_cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags, uint32_t how) {
-  int32_t r;
-  uint64_t n_iterator = iterator ? 1 : 0;
-  if (n_iterator > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  uint64_t n_buffer = buffer ? (size ? (uint64_t)*size : 0) : 0;
-  if (n_buffer > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  uint64_t n_size = size ? 1 : 0;
-  if (n_size > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  how |= SCUDA_ANSWER;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuLogsDumpToMemory, how, 32 + scuda_pad(n_iterator * 4) + scuda_pad(n_size * 8));
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put_bytes(p, iterator, n_iterator, 4);
-  p = scuda_put64(p, n_buffer);
-  p = scuda_put_bytes(p, size, n_size, 8);
-  p = scuda_put64(p, (uint64_t)flags);
-  (void)p;
-  struct scuda_reply reply;
-  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_iterator * 4) + 8 + scuda_pad(n_buffer * 1) + 8 + scuda_pad(n_size * 8));
-  if (!r) {
-    scuda_get(&reply, iterator, n_iterator, 4);
-    scuda_get(&reply, buffer, n_buffer, 1);
-    scuda_get(&reply, size, n_size, 8);
-    if (reply.bad) r = scuda_bad_reply("cuLogsDumpToMemory");
-  }
-  scuda_reply_done(&reply);
-  return r;
-}
-
 int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t how) {
   int32_t r;
   how |= SCUDA_ANSWER;

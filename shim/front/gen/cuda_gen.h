@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34"
+#define SCUDA_DIGEST "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -933,9 +933,6 @@ enum {
   OP_cuLinkCreate = 304,
   OP_cuLinkCreate_v2 = 305,
   OP_cuLinkDestroy = 306,
-  OP_cuLogsCurrent = 307,
-  OP_cuLogsDumpToFile = 308,
-  OP_cuLogsDumpToMemory = 309,
   OP_cuMemAddressFree = 312,
   OP_cuMemAddressReserve = 313,
   OP_cuMemAllocAsync = 317,
@@ -2167,7 +2164,11 @@ int32_t scuda_hand_cuLinkComplete(uint64_t state, void **cubinOut, uint64_t *siz
 int32_t scuda_hand_cuLinkCreate(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut);
 int32_t scuda_hand_cuLinkCreate_v2(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut);
 int32_t scuda_hand_cuLinkDestroy(uint64_t state);
+int32_t scuda_hand_cuLogsCurrent(uint32_t *iterator_out, uint32_t flags);
 int32_t scuda_hand_cuLogsDumpToFile(uint32_t *iterator, const char *pathToFile, uint32_t flags);
+int32_t scuda_hand_cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags);
+int32_t scuda_hand_cuLogsRegisterCallback(void *callbackFunc, void *userData, uint64_t *callback_out);
+int32_t scuda_hand_cuLogsUnregisterCallback(uint64_t callback);
 void scuda_post_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream);
 void scuda_post_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream);
 int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
@@ -2403,8 +2404,6 @@ int32_t scuda_wire_cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t ke
 int32_t scuda_wire_cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32_t dev, uint32_t how);
 int32_t scuda_wire_cuLibraryGetModule(uint64_t *pMod, uint64_t library, uint32_t how);
 int32_t scuda_wire_cuLibraryUnload(uint64_t library, uint32_t how);
-int32_t scuda_wire_cuLogsCurrent(uint32_t *iterator_out, uint32_t flags, uint32_t how);
-int32_t scuda_wire_cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags, uint32_t how);
 int32_t scuda_wire_cuMemAddressFree(uint64_t ptr, uint64_t size, uint32_t how);
 int32_t scuda_wire_cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags, uint32_t how);
 int32_t scuda_wire_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream, uint32_t how);

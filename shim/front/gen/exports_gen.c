@@ -5,7 +5,7 @@ SCUDA_EXPORT int32_t cuArray3DCreate(uint64_t *pHandle, const void *pAllocateArr
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pAllocateArray))scuda_divert(I_cuArray3DCreate))(pHandle, pAllocateArray);
   (void)pHandle;
   (void)pAllocateArray;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuArray3DCreate, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray) {
@@ -13,28 +13,28 @@ SCUDA_EXPORT int32_t cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocate
   int32_t r;
   r = scuda_wire_cuArray3DCreate_v2(pHandle, pAllocateArray, 0);
   if (!r) scuda_post_cuArray3DCreate_v2(pHandle, pAllocateArray);
-  return r;
+  return scuda_answer(I_cuArray3DCreate_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuArray3DGetDescriptor(void *pArrayDescriptor, uint64_t hArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pArrayDescriptor, uint64_t hArray))scuda_divert(I_cuArray3DGetDescriptor))(pArrayDescriptor, hArray);
   (void)pArrayDescriptor;
   (void)hArray;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuArray3DGetDescriptor, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pArrayDescriptor, uint64_t hArray))scuda_divert(I_cuArray3DGetDescriptor_v2))(pArrayDescriptor, hArray);
   int32_t r;
   r = scuda_wire_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray, 0);
-  return r;
+  return scuda_answer(I_cuArray3DGetDescriptor_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuArrayCreate(uint64_t *pHandle, const void *pAllocateArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pAllocateArray))scuda_divert(I_cuArrayCreate))(pHandle, pAllocateArray);
   (void)pHandle;
   (void)pAllocateArray;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuArrayCreate, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateArray) {
@@ -42,91 +42,91 @@ SCUDA_EXPORT int32_t cuArrayCreate_v2(uint64_t *pHandle, const void *pAllocateAr
   int32_t r;
   r = scuda_wire_cuArrayCreate_v2(pHandle, pAllocateArray, 0);
   if (!r) scuda_post_cuArrayCreate_v2(pHandle, pAllocateArray);
-  return r;
+  return scuda_answer(I_cuArrayCreate_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuArrayDestroy(uint64_t hArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hArray))scuda_divert(I_cuArrayDestroy))(hArray);
   int32_t r;
   r = scuda_wire_cuArrayDestroy(hArray, 0);
-  return r;
+  return scuda_answer(I_cuArrayDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuArrayGetDescriptor(void *pArrayDescriptor, uint64_t hArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pArrayDescriptor, uint64_t hArray))scuda_divert(I_cuArrayGetDescriptor))(pArrayDescriptor, hArray);
   (void)pArrayDescriptor;
   (void)hArray;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuArrayGetDescriptor, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuArrayGetDescriptor_v2(void *pArrayDescriptor, uint64_t hArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pArrayDescriptor, uint64_t hArray))scuda_divert(I_cuArrayGetDescriptor_v2))(pArrayDescriptor, hArray);
   int32_t r;
   r = scuda_wire_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray, 0);
-  return r;
+  return scuda_answer(I_cuArrayGetDescriptor_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuArrayGetMemoryRequirements(void *memoryRequirements, uint64_t array, int32_t device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *memoryRequirements, uint64_t array, int32_t device))scuda_divert(I_cuArrayGetMemoryRequirements))(memoryRequirements, array, device);
   int32_t r;
   r = scuda_wire_cuArrayGetMemoryRequirements(memoryRequirements, array, device, 0);
-  return r;
+  return scuda_answer(I_cuArrayGetMemoryRequirements, r);
 }
 
 SCUDA_EXPORT int32_t cuArrayGetPlane(uint64_t *pPlaneArray, uint64_t hArray, uint32_t planeIdx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pPlaneArray, uint64_t hArray, uint32_t planeIdx))scuda_divert(I_cuArrayGetPlane))(pPlaneArray, hArray, planeIdx);
   int32_t r;
   r = scuda_wire_cuArrayGetPlane(pPlaneArray, hArray, planeIdx, 0);
-  return r;
+  return scuda_answer(I_cuArrayGetPlane, r);
 }
 
 SCUDA_EXPORT int32_t cuArrayGetSparseProperties(void *sparseProperties, uint64_t array) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *sparseProperties, uint64_t array))scuda_divert(I_cuArrayGetSparseProperties))(sparseProperties, array);
   int32_t r;
   r = scuda_wire_cuArrayGetSparseProperties(sparseProperties, array, 0);
-  return r;
+  return scuda_answer(I_cuArrayGetSparseProperties, r);
 }
 
 SCUDA_EXPORT int32_t cuCheckpointProcessCheckpoint(int32_t pid, void *args) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t pid, void *args))scuda_divert(I_cuCheckpointProcessCheckpoint))(pid, args);
   (void)pid;
   (void)args;
-  return scuda_unsupported(I_cuCheckpointProcessCheckpoint, "process checkpoints belong to the process that holds the driver");
+  return scuda_answer(I_cuCheckpointProcessCheckpoint, scuda_unsupported(I_cuCheckpointProcessCheckpoint, "process checkpoints belong to the process that holds the driver"));
 }
 
 SCUDA_EXPORT int32_t cuCheckpointProcessGetRestoreThreadId(int32_t pid, int32_t *tid) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t pid, int32_t *tid))scuda_divert(I_cuCheckpointProcessGetRestoreThreadId))(pid, tid);
   (void)pid;
   (void)tid;
-  return scuda_unsupported(I_cuCheckpointProcessGetRestoreThreadId, "process checkpoints belong to the process that holds the driver");
+  return scuda_answer(I_cuCheckpointProcessGetRestoreThreadId, scuda_unsupported(I_cuCheckpointProcessGetRestoreThreadId, "process checkpoints belong to the process that holds the driver"));
 }
 
 SCUDA_EXPORT int32_t cuCheckpointProcessGetState(int32_t pid, int32_t *state) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t pid, int32_t *state))scuda_divert(I_cuCheckpointProcessGetState))(pid, state);
   (void)pid;
   (void)state;
-  return scuda_unsupported(I_cuCheckpointProcessGetState, "process checkpoints belong to the process that holds the driver");
+  return scuda_answer(I_cuCheckpointProcessGetState, scuda_unsupported(I_cuCheckpointProcessGetState, "process checkpoints belong to the process that holds the driver"));
 }
 
 SCUDA_EXPORT int32_t cuCheckpointProcessLock(int32_t pid, void *args) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t pid, void *args))scuda_divert(I_cuCheckpointProcessLock))(pid, args);
   (void)pid;
   (void)args;
-  return scuda_unsupported(I_cuCheckpointProcessLock, "process checkpoints belong to the process that holds the driver");
+  return scuda_answer(I_cuCheckpointProcessLock, scuda_unsupported(I_cuCheckpointProcessLock, "process checkpoints belong to the process that holds the driver"));
 }
 
 SCUDA_EXPORT int32_t cuCheckpointProcessRestore(int32_t pid, void *args) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t pid, void *args))scuda_divert(I_cuCheckpointProcessRestore))(pid, args);
   (void)pid;
   (void)args;
-  return scuda_unsupported(I_cuCheckpointProcessRestore, "process checkpoints belong to the process that holds the driver");
+  return scuda_answer(I_cuCheckpointProcessRestore, scuda_unsupported(I_cuCheckpointProcessRestore, "process checkpoints belong to the process that holds the driver"));
 }
 
 SCUDA_EXPORT int32_t cuCheckpointProcessUnlock(int32_t pid, void *args) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t pid, void *args))scuda_divert(I_cuCheckpointProcessUnlock))(pid, args);
   (void)pid;
   (void)args;
-  return scuda_unsupported(I_cuCheckpointProcessUnlock, "process checkpoints belong to the process that holds the driver");
+  return scuda_answer(I_cuCheckpointProcessUnlock, scuda_unsupported(I_cuCheckpointProcessUnlock, "process checkpoints belong to the process that holds the driver"));
 }
 
 SCUDA_EXPORT int32_t cuCoredumpGetAttribute(int32_t attrib, void *value, uint64_t *size) {
@@ -134,7 +134,7 @@ SCUDA_EXPORT int32_t cuCoredumpGetAttribute(int32_t attrib, void *value, uint64_
   (void)attrib;
   (void)value;
   (void)size;
-  return scuda_unsupported(I_cuCoredumpGetAttribute, "GPU core dumps are written on the GPU's machine");
+  return scuda_answer(I_cuCoredumpGetAttribute, scuda_unsupported(I_cuCoredumpGetAttribute, "GPU core dumps are written on the GPU's machine"));
 }
 
 SCUDA_EXPORT int32_t cuCoredumpGetAttributeGlobal(int32_t attrib, void *value, uint64_t *size) {
@@ -142,7 +142,7 @@ SCUDA_EXPORT int32_t cuCoredumpGetAttributeGlobal(int32_t attrib, void *value, u
   (void)attrib;
   (void)value;
   (void)size;
-  return scuda_unsupported(I_cuCoredumpGetAttributeGlobal, "GPU core dumps are written on the GPU's machine");
+  return scuda_answer(I_cuCoredumpGetAttributeGlobal, scuda_unsupported(I_cuCoredumpGetAttributeGlobal, "GPU core dumps are written on the GPU's machine"));
 }
 
 SCUDA_EXPORT int32_t cuCoredumpSetAttribute(int32_t attrib, void *value, uint64_t *size) {
@@ -150,7 +150,7 @@ SCUDA_EXPORT int32_t cuCoredumpSetAttribute(int32_t attrib, void *value, uint64_
   (void)attrib;
   (void)value;
   (void)size;
-  return scuda_unsupported(I_cuCoredumpSetAttribute, "GPU core dumps are written on the GPU's machine");
+  return scuda_answer(I_cuCoredumpSetAttribute, scuda_unsupported(I_cuCoredumpSetAttribute, "GPU core dumps are written on the GPU's machine"));
 }
 
 SCUDA_EXPORT int32_t cuCoredumpSetAttributeGlobal(int32_t attrib, void *value, uint64_t *size) {
@@ -158,12 +158,12 @@ SCUDA_EXPORT int32_t cuCoredumpSetAttributeGlobal(int32_t attrib, void *value, u
   (void)attrib;
   (void)value;
   (void)size;
-  return scuda_unsupported(I_cuCoredumpSetAttributeGlobal, "GPU core dumps are written on the GPU's machine");
+  return scuda_answer(I_cuCoredumpSetAttributeGlobal, scuda_unsupported(I_cuCoredumpSetAttributeGlobal, "GPU core dumps are written on the GPU's machine"));
 }
 
 SCUDA_EXPORT int32_t cuCtxAttach(uint64_t *pctx, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx, uint32_t flags))scuda_divert(I_cuCtxAttach))(pctx, flags);
-  return scuda_hand_cuCtxAttach(pctx, flags);
+  return scuda_answer(I_cuCtxAttach, scuda_hand_cuCtxAttach(pctx, flags));
 }
 
 SCUDA_EXPORT int32_t cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev) {
@@ -171,7 +171,7 @@ SCUDA_EXPORT int32_t cuCtxCreate(uint64_t *pctx, uint32_t flags, int32_t dev) {
   int32_t r;
   r = scuda_wire_cuCtxCreate(pctx, flags, dev, 0);
   if (!r) scuda_post_cuCtxCreate(pctx, flags, dev);
-  return r;
+  return scuda_answer(I_cuCtxCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev) {
@@ -179,7 +179,7 @@ SCUDA_EXPORT int32_t cuCtxCreate_v2(uint64_t *pctx, uint32_t flags, int32_t dev)
   int32_t r;
   r = scuda_wire_cuCtxCreate_v2(pctx, flags, dev, 0);
   if (!r) scuda_post_cuCtxCreate_v2(pctx, flags, dev);
-  return r;
+  return scuda_answer(I_cuCtxCreate_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t numParams, uint32_t flags, int32_t dev) {
@@ -187,75 +187,75 @@ SCUDA_EXPORT int32_t cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t n
   int32_t r;
   r = scuda_wire_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev, 0);
   if (!r) scuda_post_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
-  return r;
+  return scuda_answer(I_cuCtxCreate_v3, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxCreate_v4(uint64_t *pctx, void *ctxCreateParams, uint32_t flags, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx, void *ctxCreateParams, uint32_t flags, int32_t dev))scuda_divert(I_cuCtxCreate_v4))(pctx, ctxCreateParams, flags, dev);
-  return scuda_hand_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
+  return scuda_answer(I_cuCtxCreate_v4, scuda_hand_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
 }
 
 SCUDA_EXPORT int32_t cuCtxDestroy(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxDestroy))(ctx);
   int32_t r;
   int pre = scuda_pre_cuCtxDestroy(ctx, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuCtxDestroy, r);
   r = scuda_wire_cuCtxDestroy(ctx, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuCtxDestroy(ctx);
-  return r;
+  return scuda_answer(I_cuCtxDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxDestroy_v2(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxDestroy_v2))(ctx);
   int32_t r;
   int pre = scuda_pre_cuCtxDestroy_v2(ctx, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuCtxDestroy_v2, r);
   r = scuda_wire_cuCtxDestroy_v2(ctx, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuCtxDestroy_v2(ctx);
-  return r;
+  return scuda_answer(I_cuCtxDestroy_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxDetach(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxDetach))(ctx);
-  return scuda_hand_cuCtxDetach(ctx);
+  return scuda_answer(I_cuCtxDetach, scuda_hand_cuCtxDetach(ctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxDisablePeerAccess(uint64_t peerContext) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t peerContext))scuda_divert(I_cuCtxDisablePeerAccess))(peerContext);
   int32_t r;
   r = scuda_wire_cuCtxDisablePeerAccess(peerContext, 0);
-  return r;
+  return scuda_answer(I_cuCtxDisablePeerAccess, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxEnablePeerAccess(uint64_t peerContext, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t peerContext, uint32_t Flags))scuda_divert(I_cuCtxEnablePeerAccess))(peerContext, Flags);
   int32_t r;
   r = scuda_wire_cuCtxEnablePeerAccess(peerContext, Flags, 0);
-  return r;
+  return scuda_answer(I_cuCtxEnablePeerAccess, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxFromGreenCtx(uint64_t *pContext, uint64_t hCtx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pContext, uint64_t hCtx))scuda_divert(I_cuCtxFromGreenCtx))(pContext, hCtx);
   (void)pContext;
   (void)hCtx;
-  return scuda_unsupported(I_cuCtxFromGreenCtx, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuCtxFromGreenCtx, scuda_unsupported(I_cuCtxFromGreenCtx, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetApiVersion(uint64_t ctx, uint32_t *version) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx, uint32_t *version))scuda_divert(I_cuCtxGetApiVersion))(ctx, version);
-  return scuda_hand_cuCtxGetApiVersion(ctx, version);
+  return scuda_answer(I_cuCtxGetApiVersion, scuda_hand_cuCtxGetApiVersion(ctx, version));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetCacheConfig(int32_t *pconfig) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pconfig))scuda_divert(I_cuCtxGetCacheConfig))(pconfig);
   int32_t r;
   r = scuda_wire_cuCtxGetCacheConfig(pconfig, 0);
-  return r;
+  return scuda_answer(I_cuCtxGetCacheConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxGetCurrent(uint64_t *pctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx))scuda_divert(I_cuCtxGetCurrent))(pctx);
-  return scuda_hand_cuCtxGetCurrent(pctx);
+  return scuda_answer(I_cuCtxGetCurrent, scuda_hand_cuCtxGetCurrent(pctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetDevResource(uint64_t hCtx, void *resource, int32_t type) {
@@ -263,110 +263,110 @@ SCUDA_EXPORT int32_t cuCtxGetDevResource(uint64_t hCtx, void *resource, int32_t 
   (void)hCtx;
   (void)resource;
   (void)type;
-  return scuda_unsupported(I_cuCtxGetDevResource, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuCtxGetDevResource, scuda_unsupported(I_cuCtxGetDevResource, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetDevice(int32_t *device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *device))scuda_divert(I_cuCtxGetDevice))(device);
-  return scuda_hand_cuCtxGetDevice(device);
+  return scuda_answer(I_cuCtxGetDevice, scuda_hand_cuCtxGetDevice(device));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetDevice_v2(int32_t *device, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *device, uint64_t ctx))scuda_divert(I_cuCtxGetDevice_v2))(device, ctx);
-  return scuda_hand_cuCtxGetDevice_v2(device, ctx);
+  return scuda_answer(I_cuCtxGetDevice_v2, scuda_hand_cuCtxGetDevice_v2(device, ctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetExecAffinity(void *pExecAffinity, int32_t type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pExecAffinity, int32_t type))scuda_divert(I_cuCtxGetExecAffinity))(pExecAffinity, type);
   int32_t r;
   r = scuda_wire_cuCtxGetExecAffinity(pExecAffinity, type, 0);
-  return r;
+  return scuda_answer(I_cuCtxGetExecAffinity, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxGetFlags(uint32_t *flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *flags))scuda_divert(I_cuCtxGetFlags))(flags);
-  return scuda_hand_cuCtxGetFlags(flags);
+  return scuda_answer(I_cuCtxGetFlags, scuda_hand_cuCtxGetFlags(flags));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetId(uint64_t ctx, uint64_t *ctxId) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx, uint64_t *ctxId))scuda_divert(I_cuCtxGetId))(ctx, ctxId);
-  return scuda_hand_cuCtxGetId(ctx, ctxId);
+  return scuda_answer(I_cuCtxGetId, scuda_hand_cuCtxGetId(ctx, ctxId));
 }
 
 SCUDA_EXPORT int32_t cuCtxGetLimit(uint64_t *pvalue, int32_t limit) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pvalue, int32_t limit))scuda_divert(I_cuCtxGetLimit))(pvalue, limit);
   int32_t r;
   int pre = scuda_pre_cuCtxGetLimit(pvalue, limit, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuCtxGetLimit, r);
   r = scuda_wire_cuCtxGetLimit(pvalue, limit, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuCtxGetLimit, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxGetSharedMemConfig(int32_t *pConfig) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pConfig))scuda_divert(I_cuCtxGetSharedMemConfig))(pConfig);
   int32_t r;
   r = scuda_wire_cuCtxGetSharedMemConfig(pConfig, 0);
-  return r;
+  return scuda_answer(I_cuCtxGetSharedMemConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxGetStreamPriorityRange(int32_t *leastPriority, int32_t *greatestPriority) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *leastPriority, int32_t *greatestPriority))scuda_divert(I_cuCtxGetStreamPriorityRange))(leastPriority, greatestPriority);
-  return scuda_hand_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority);
+  return scuda_answer(I_cuCtxGetStreamPriorityRange, scuda_hand_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority));
 }
 
 SCUDA_EXPORT int32_t cuCtxPopCurrent(uint64_t *pctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx))scuda_divert(I_cuCtxPopCurrent))(pctx);
-  return scuda_hand_cuCtxPopCurrent(pctx);
+  return scuda_answer(I_cuCtxPopCurrent, scuda_hand_cuCtxPopCurrent(pctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxPopCurrent_v2(uint64_t *pctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx))scuda_divert(I_cuCtxPopCurrent_v2))(pctx);
-  return scuda_hand_cuCtxPopCurrent_v2(pctx);
+  return scuda_answer(I_cuCtxPopCurrent_v2, scuda_hand_cuCtxPopCurrent_v2(pctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxPushCurrent(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxPushCurrent))(ctx);
-  return scuda_hand_cuCtxPushCurrent(ctx);
+  return scuda_answer(I_cuCtxPushCurrent, scuda_hand_cuCtxPushCurrent(ctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxPushCurrent_v2(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxPushCurrent_v2))(ctx);
-  return scuda_hand_cuCtxPushCurrent_v2(ctx);
+  return scuda_answer(I_cuCtxPushCurrent_v2, scuda_hand_cuCtxPushCurrent_v2(ctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hCtx, uint64_t hEvent))scuda_divert(I_cuCtxRecordEvent))(hCtx, hEvent);
   int32_t r;
   int pre = scuda_pre_cuCtxRecordEvent(hCtx, hEvent, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuCtxRecordEvent, r);
   r = scuda_wire_cuCtxRecordEvent(hCtx, hEvent, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuCtxRecordEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxResetPersistingL2Cache(void) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuCtxResetPersistingL2Cache))();
   int32_t r;
   r = scuda_wire_cuCtxResetPersistingL2Cache(0);
-  return r;
+  return scuda_answer(I_cuCtxResetPersistingL2Cache, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxSetCacheConfig(int32_t config) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t config))scuda_divert(I_cuCtxSetCacheConfig))(config);
   int32_t r;
   r = scuda_wire_cuCtxSetCacheConfig(config, 0);
-  return r;
+  return scuda_answer(I_cuCtxSetCacheConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxSetCurrent(uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ctx))scuda_divert(I_cuCtxSetCurrent))(ctx);
-  return scuda_hand_cuCtxSetCurrent(ctx);
+  return scuda_answer(I_cuCtxSetCurrent, scuda_hand_cuCtxSetCurrent(ctx));
 }
 
 SCUDA_EXPORT int32_t cuCtxSetFlags(uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t flags))scuda_divert(I_cuCtxSetFlags))(flags);
   int32_t r;
   r = scuda_wire_cuCtxSetFlags(flags, 0);
-  return r;
+  return scuda_answer(I_cuCtxSetFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxSetLimit(int32_t limit, uint64_t value) {
@@ -374,23 +374,23 @@ SCUDA_EXPORT int32_t cuCtxSetLimit(int32_t limit, uint64_t value) {
   int32_t r;
   r = scuda_wire_cuCtxSetLimit(limit, value, 0);
   if (!r) scuda_post_cuCtxSetLimit(limit, value);
-  return r;
+  return scuda_answer(I_cuCtxSetLimit, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxSetSharedMemConfig(int32_t config) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t config))scuda_divert(I_cuCtxSetSharedMemConfig))(config);
   int32_t r;
   r = scuda_wire_cuCtxSetSharedMemConfig(config, 0);
-  return r;
+  return scuda_answer(I_cuCtxSetSharedMemConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxSynchronize(void) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuCtxSynchronize))();
   int32_t r;
   int pre = scuda_pre_cuCtxSynchronize(&r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuCtxSynchronize, r);
   r = scuda_wire_cuCtxSynchronize((pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuCtxSynchronize, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxSynchronize_v2(uint64_t ctx) {
@@ -398,26 +398,26 @@ SCUDA_EXPORT int32_t cuCtxSynchronize_v2(uint64_t ctx) {
   int32_t r;
   r = scuda_wire_cuCtxSynchronize_v2(ctx, 0);
   if (!r) scuda_post_cuCtxSynchronize_v2(ctx);
-  return r;
+  return scuda_answer(I_cuCtxSynchronize_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuCtxWaitEvent(uint64_t hCtx, uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hCtx, uint64_t hEvent))scuda_divert(I_cuCtxWaitEvent))(hCtx, hEvent);
   int32_t r;
   r = scuda_wire_cuCtxWaitEvent(hCtx, hEvent, 0);
-  return r;
+  return scuda_answer(I_cuCtxWaitEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuDestroyExternalMemory(uint64_t extMem) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t extMem))scuda_divert(I_cuDestroyExternalMemory))(extMem);
   (void)extMem;
-  return scuda_unsupported(I_cuDestroyExternalMemory, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuDestroyExternalMemory, scuda_unsupported(I_cuDestroyExternalMemory, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuDestroyExternalSemaphore(uint64_t extSem) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t extSem))scuda_divert(I_cuDestroyExternalSemaphore))(extSem);
   (void)extSem;
-  return scuda_unsupported(I_cuDestroyExternalSemaphore, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuDestroyExternalSemaphore, scuda_unsupported(I_cuDestroyExternalSemaphore, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuDevResourceGenerateDesc(uint64_t *phDesc, void *resources, uint32_t nbResources) {
@@ -425,7 +425,7 @@ SCUDA_EXPORT int32_t cuDevResourceGenerateDesc(uint64_t *phDesc, void *resources
   (void)phDesc;
   (void)resources;
   (void)nbResources;
-  return scuda_unsupported(I_cuDevResourceGenerateDesc, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuDevResourceGenerateDesc, scuda_unsupported(I_cuDevResourceGenerateDesc, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuDevSmResourceSplitByCount(void *result, uint32_t *nbGroups, const void *input, void *remaining, uint32_t useFlags, uint32_t minCount) {
@@ -436,46 +436,46 @@ SCUDA_EXPORT int32_t cuDevSmResourceSplitByCount(void *result, uint32_t *nbGroup
   (void)remaining;
   (void)useFlags;
   (void)minCount;
-  return scuda_unsupported(I_cuDevSmResourceSplitByCount, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuDevSmResourceSplitByCount, scuda_unsupported(I_cuDevSmResourceSplitByCount, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuDeviceCanAccessPeer(int32_t *canAccessPeer, int32_t dev, int32_t peerDev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *canAccessPeer, int32_t dev, int32_t peerDev))scuda_divert(I_cuDeviceCanAccessPeer))(canAccessPeer, dev, peerDev);
   int32_t r;
   r = scuda_wire_cuDeviceCanAccessPeer(canAccessPeer, dev, peerDev, 0);
-  return r;
+  return scuda_answer(I_cuDeviceCanAccessPeer, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceComputeCapability(int32_t *major, int32_t *minor, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *major, int32_t *minor, int32_t dev))scuda_divert(I_cuDeviceComputeCapability))(major, minor, dev);
-  return scuda_hand_cuDeviceComputeCapability(major, minor, dev);
+  return scuda_answer(I_cuDeviceComputeCapability, scuda_hand_cuDeviceComputeCapability(major, minor, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGet(int32_t *device, int32_t ordinal) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *device, int32_t ordinal))scuda_divert(I_cuDeviceGet))(device, ordinal);
-  return scuda_hand_cuDeviceGet(device, ordinal);
+  return scuda_answer(I_cuDeviceGet, scuda_hand_cuDeviceGet(device, ordinal));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetAttribute(int32_t *pi, int32_t attrib, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pi, int32_t attrib, int32_t dev))scuda_divert(I_cuDeviceGetAttribute))(pi, attrib, dev);
-  return scuda_hand_cuDeviceGetAttribute(pi, attrib, dev);
+  return scuda_answer(I_cuDeviceGetAttribute, scuda_hand_cuDeviceGetAttribute(pi, attrib, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetByPCIBusId(int32_t *dev, const char *pciBusId) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *dev, const char *pciBusId))scuda_divert(I_cuDeviceGetByPCIBusId))(dev, pciBusId);
-  return scuda_hand_cuDeviceGetByPCIBusId(dev, pciBusId);
+  return scuda_answer(I_cuDeviceGetByPCIBusId, scuda_hand_cuDeviceGetByPCIBusId(dev, pciBusId));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetCount(int32_t *count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *count))scuda_divert(I_cuDeviceGetCount))(count);
-  return scuda_hand_cuDeviceGetCount(count);
+  return scuda_answer(I_cuDeviceGetCount, scuda_hand_cuDeviceGetCount(count));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetDefaultMemPool(uint64_t *pool_out, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool_out, int32_t dev))scuda_divert(I_cuDeviceGetDefaultMemPool))(pool_out, dev);
   int32_t r;
   r = scuda_wire_cuDeviceGetDefaultMemPool(pool_out, dev, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetDefaultMemPool, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetDevResource(int32_t device, void *resource, int32_t type) {
@@ -483,45 +483,45 @@ SCUDA_EXPORT int32_t cuDeviceGetDevResource(int32_t device, void *resource, int3
   (void)device;
   (void)resource;
   (void)type;
-  return scuda_unsupported(I_cuDeviceGetDevResource, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuDeviceGetDevResource, scuda_unsupported(I_cuDeviceGetDevResource, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetExecAffinitySupport(int32_t *pi, int32_t type, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pi, int32_t type, int32_t dev))scuda_divert(I_cuDeviceGetExecAffinitySupport))(pi, type, dev);
   int32_t r;
   r = scuda_wire_cuDeviceGetExecAffinitySupport(pi, type, dev, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetExecAffinitySupport, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetGraphMemAttribute(int32_t device, int32_t attr, void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, int32_t attr, void *value))scuda_divert(I_cuDeviceGetGraphMemAttribute))(device, attr, value);
   int32_t r;
   r = scuda_wire_cuDeviceGetGraphMemAttribute(device, attr, value, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetGraphMemAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetHostAtomicCapabilities(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t dev))scuda_divert(I_cuDeviceGetHostAtomicCapabilities))(capabilities, operations, count, dev);
   int32_t r;
   r = scuda_wire_cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, dev, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetHostAtomicCapabilities, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetLuid(char *luid, uint32_t *deviceNodeMask, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(char *luid, uint32_t *deviceNodeMask, int32_t dev))scuda_divert(I_cuDeviceGetLuid))(luid, deviceNodeMask, dev);
-  return scuda_hand_cuDeviceGetLuid(luid, deviceNodeMask, dev);
+  return scuda_answer(I_cuDeviceGetLuid, scuda_hand_cuDeviceGetLuid(luid, deviceNodeMask, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetMemPool(uint64_t *pool, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool, int32_t dev))scuda_divert(I_cuDeviceGetMemPool))(pool, dev);
   int32_t r;
   r = scuda_wire_cuDeviceGetMemPool(pool, dev, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetMemPool, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetName(char *name, int32_t len, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(char *name, int32_t len, int32_t dev))scuda_divert(I_cuDeviceGetName))(name, len, dev);
-  return scuda_hand_cuDeviceGetName(name, len, dev);
+  return scuda_answer(I_cuDeviceGetName, scuda_hand_cuDeviceGetName(name, len, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetNvSciSyncAttributes(void *nvSciSyncAttrList, int32_t dev, int32_t flags) {
@@ -529,134 +529,134 @@ SCUDA_EXPORT int32_t cuDeviceGetNvSciSyncAttributes(void *nvSciSyncAttrList, int
   (void)nvSciSyncAttrList;
   (void)dev;
   (void)flags;
-  return scuda_unsupported(I_cuDeviceGetNvSciSyncAttributes, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuDeviceGetNvSciSyncAttributes, scuda_unsupported(I_cuDeviceGetNvSciSyncAttributes, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t srcDevice, int32_t dstDevice) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *capabilities, const int32_t *operations, uint32_t count, int32_t srcDevice, int32_t dstDevice))scuda_divert(I_cuDeviceGetP2PAtomicCapabilities))(capabilities, operations, count, srcDevice, dstDevice);
   int32_t r;
   r = scuda_wire_cuDeviceGetP2PAtomicCapabilities(capabilities, operations, count, srcDevice, dstDevice, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetP2PAtomicCapabilities, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetP2PAttribute(int32_t *value, int32_t attrib, int32_t srcDevice, int32_t dstDevice) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *value, int32_t attrib, int32_t srcDevice, int32_t dstDevice))scuda_divert(I_cuDeviceGetP2PAttribute))(value, attrib, srcDevice, dstDevice);
   int32_t r;
   r = scuda_wire_cuDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetP2PAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetPCIBusId(char *pciBusId, int32_t len, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(char *pciBusId, int32_t len, int32_t dev))scuda_divert(I_cuDeviceGetPCIBusId))(pciBusId, len, dev);
-  return scuda_hand_cuDeviceGetPCIBusId(pciBusId, len, dev);
+  return scuda_answer(I_cuDeviceGetPCIBusId, scuda_hand_cuDeviceGetPCIBusId(pciBusId, len, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetProperties(void *prop, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *prop, int32_t dev))scuda_divert(I_cuDeviceGetProperties))(prop, dev);
-  return scuda_hand_cuDeviceGetProperties(prop, dev);
+  return scuda_answer(I_cuDeviceGetProperties, scuda_hand_cuDeviceGetProperties(prop, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetTexture1DLinearMaxWidth(uint64_t *maxWidthInElements, int32_t format, uint32_t numChannels, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *maxWidthInElements, int32_t format, uint32_t numChannels, int32_t dev))scuda_divert(I_cuDeviceGetTexture1DLinearMaxWidth))(maxWidthInElements, format, numChannels, dev);
   int32_t r;
   r = scuda_wire_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGetTexture1DLinearMaxWidth, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetUuid(void *uuid, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *uuid, int32_t dev))scuda_divert(I_cuDeviceGetUuid))(uuid, dev);
-  return scuda_hand_cuDeviceGetUuid(uuid, dev);
+  return scuda_answer(I_cuDeviceGetUuid, scuda_hand_cuDeviceGetUuid(uuid, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGetUuid_v2(void *uuid, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *uuid, int32_t dev))scuda_divert(I_cuDeviceGetUuid_v2))(uuid, dev);
-  return scuda_hand_cuDeviceGetUuid_v2(uuid, dev);
+  return scuda_answer(I_cuDeviceGetUuid_v2, scuda_hand_cuDeviceGetUuid_v2(uuid, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceGraphMemTrim(int32_t device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device))scuda_divert(I_cuDeviceGraphMemTrim))(device);
   int32_t r;
   r = scuda_wire_cuDeviceGraphMemTrim(device, 0);
-  return r;
+  return scuda_answer(I_cuDeviceGraphMemTrim, r);
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxGetState(int32_t dev, uint32_t *flags, int32_t *active) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev, uint32_t *flags, int32_t *active))scuda_divert(I_cuDevicePrimaryCtxGetState))(dev, flags, active);
-  return scuda_hand_cuDevicePrimaryCtxGetState(dev, flags, active);
+  return scuda_answer(I_cuDevicePrimaryCtxGetState, scuda_hand_cuDevicePrimaryCtxGetState(dev, flags, active));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxRelease(int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev))scuda_divert(I_cuDevicePrimaryCtxRelease))(dev);
-  return scuda_hand_cuDevicePrimaryCtxRelease(dev);
+  return scuda_answer(I_cuDevicePrimaryCtxRelease, scuda_hand_cuDevicePrimaryCtxRelease(dev));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxRelease_v2(int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev))scuda_divert(I_cuDevicePrimaryCtxRelease_v2))(dev);
-  return scuda_hand_cuDevicePrimaryCtxRelease_v2(dev);
+  return scuda_answer(I_cuDevicePrimaryCtxRelease_v2, scuda_hand_cuDevicePrimaryCtxRelease_v2(dev));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxReset(int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev))scuda_divert(I_cuDevicePrimaryCtxReset))(dev);
-  return scuda_hand_cuDevicePrimaryCtxReset(dev);
+  return scuda_answer(I_cuDevicePrimaryCtxReset, scuda_hand_cuDevicePrimaryCtxReset(dev));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxReset_v2(int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev))scuda_divert(I_cuDevicePrimaryCtxReset_v2))(dev);
-  return scuda_hand_cuDevicePrimaryCtxReset_v2(dev);
+  return scuda_answer(I_cuDevicePrimaryCtxReset_v2, scuda_hand_cuDevicePrimaryCtxReset_v2(dev));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxRetain(uint64_t *pctx, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pctx, int32_t dev))scuda_divert(I_cuDevicePrimaryCtxRetain))(pctx, dev);
-  return scuda_hand_cuDevicePrimaryCtxRetain(pctx, dev);
+  return scuda_answer(I_cuDevicePrimaryCtxRetain, scuda_hand_cuDevicePrimaryCtxRetain(pctx, dev));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev, uint32_t flags))scuda_divert(I_cuDevicePrimaryCtxSetFlags))(dev, flags);
-  return scuda_hand_cuDevicePrimaryCtxSetFlags(dev, flags);
+  return scuda_answer(I_cuDevicePrimaryCtxSetFlags, scuda_hand_cuDevicePrimaryCtxSetFlags(dev, flags));
 }
 
 SCUDA_EXPORT int32_t cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev, uint32_t flags))scuda_divert(I_cuDevicePrimaryCtxSetFlags_v2))(dev, flags);
-  return scuda_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+  return scuda_answer(I_cuDevicePrimaryCtxSetFlags_v2, scuda_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags));
 }
 
 SCUDA_EXPORT int32_t cuDeviceRegisterAsyncNotification(int32_t device, void *callbackFunc, void *userData, uint64_t *callback) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, void *callbackFunc, void *userData, uint64_t *callback))scuda_divert(I_cuDeviceRegisterAsyncNotification))(device, callbackFunc, userData, callback);
-  return scuda_hand_cuDeviceRegisterAsyncNotification(device, callbackFunc, userData, callback);
+  return scuda_answer(I_cuDeviceRegisterAsyncNotification, scuda_hand_cuDeviceRegisterAsyncNotification(device, callbackFunc, userData, callback));
 }
 
 SCUDA_EXPORT int32_t cuDeviceSetGraphMemAttribute(int32_t device, int32_t attr, void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, int32_t attr, void *value))scuda_divert(I_cuDeviceSetGraphMemAttribute))(device, attr, value);
   int32_t r;
   r = scuda_wire_cuDeviceSetGraphMemAttribute(device, attr, value, 0);
-  return r;
+  return scuda_answer(I_cuDeviceSetGraphMemAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceSetMemPool(int32_t dev, uint64_t pool) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t dev, uint64_t pool))scuda_divert(I_cuDeviceSetMemPool))(dev, pool);
   int32_t r;
   r = scuda_wire_cuDeviceSetMemPool(dev, pool, 0);
-  return r;
+  return scuda_answer(I_cuDeviceSetMemPool, r);
 }
 
 SCUDA_EXPORT int32_t cuDeviceTotalMem(uint32_t *bytes, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *bytes, int32_t dev))scuda_divert(I_cuDeviceTotalMem))(bytes, dev);
-  return scuda_hand_cuDeviceTotalMem(bytes, dev);
+  return scuda_answer(I_cuDeviceTotalMem, scuda_hand_cuDeviceTotalMem(bytes, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *bytes, int32_t dev))scuda_divert(I_cuDeviceTotalMem_v2))(bytes, dev);
-  return scuda_hand_cuDeviceTotalMem_v2(bytes, dev);
+  return scuda_answer(I_cuDeviceTotalMem_v2, scuda_hand_cuDeviceTotalMem_v2(bytes, dev));
 }
 
 SCUDA_EXPORT int32_t cuDeviceUnregisterAsyncNotification(int32_t device, uint64_t callback) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t device, uint64_t callback))scuda_divert(I_cuDeviceUnregisterAsyncNotification))(device, callback);
-  return scuda_hand_cuDeviceUnregisterAsyncNotification(device, callback);
+  return scuda_answer(I_cuDeviceUnregisterAsyncNotification, scuda_hand_cuDeviceUnregisterAsyncNotification(device, callback));
 }
 
 SCUDA_EXPORT int32_t cuDriverGetVersion(int32_t *driverVersion) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *driverVersion))scuda_divert(I_cuDriverGetVersion))(driverVersion);
-  return scuda_hand_cuDriverGetVersion(driverVersion);
+  return scuda_answer(I_cuDriverGetVersion, scuda_hand_cuDriverGetVersion(driverVersion));
 }
 
 SCUDA_EXPORT int32_t cuEGLApiInit(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -667,7 +667,7 @@ SCUDA_EXPORT int32_t cuEGLApiInit(uint64_t a, uint64_t b, uint64_t c, uint64_t d
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLApiInit, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLApiInit, scuda_unsupported(I_cuEGLApiInit, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamConsumerAcquireFrame(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -678,7 +678,7 @@ SCUDA_EXPORT int32_t cuEGLStreamConsumerAcquireFrame(uint64_t a, uint64_t b, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamConsumerAcquireFrame, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamConsumerAcquireFrame, scuda_unsupported(I_cuEGLStreamConsumerAcquireFrame, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamConsumerConnect(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -689,7 +689,7 @@ SCUDA_EXPORT int32_t cuEGLStreamConsumerConnect(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamConsumerConnect, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamConsumerConnect, scuda_unsupported(I_cuEGLStreamConsumerConnect, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamConsumerConnectWithFlags(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -700,7 +700,7 @@ SCUDA_EXPORT int32_t cuEGLStreamConsumerConnectWithFlags(uint64_t a, uint64_t b,
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamConsumerConnectWithFlags, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamConsumerConnectWithFlags, scuda_unsupported(I_cuEGLStreamConsumerConnectWithFlags, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamConsumerDisconnect(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -711,7 +711,7 @@ SCUDA_EXPORT int32_t cuEGLStreamConsumerDisconnect(uint64_t a, uint64_t b, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamConsumerDisconnect, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamConsumerDisconnect, scuda_unsupported(I_cuEGLStreamConsumerDisconnect, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamConsumerReleaseFrame(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -722,7 +722,7 @@ SCUDA_EXPORT int32_t cuEGLStreamConsumerReleaseFrame(uint64_t a, uint64_t b, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamConsumerReleaseFrame, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamConsumerReleaseFrame, scuda_unsupported(I_cuEGLStreamConsumerReleaseFrame, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamProducerConnect(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -733,7 +733,7 @@ SCUDA_EXPORT int32_t cuEGLStreamProducerConnect(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamProducerConnect, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamProducerConnect, scuda_unsupported(I_cuEGLStreamProducerConnect, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamProducerDisconnect(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -744,7 +744,7 @@ SCUDA_EXPORT int32_t cuEGLStreamProducerDisconnect(uint64_t a, uint64_t b, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamProducerDisconnect, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamProducerDisconnect, scuda_unsupported(I_cuEGLStreamProducerDisconnect, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamProducerPresentFrame(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -755,7 +755,7 @@ SCUDA_EXPORT int32_t cuEGLStreamProducerPresentFrame(uint64_t a, uint64_t b, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamProducerPresentFrame, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamProducerPresentFrame, scuda_unsupported(I_cuEGLStreamProducerPresentFrame, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEGLStreamProducerReturnFrame(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -766,98 +766,98 @@ SCUDA_EXPORT int32_t cuEGLStreamProducerReturnFrame(uint64_t a, uint64_t b, uint
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuEGLStreamProducerReturnFrame, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuEGLStreamProducerReturnFrame, scuda_unsupported(I_cuEGLStreamProducerReturnFrame, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuEventCreate(uint64_t *phEvent, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phEvent, uint32_t Flags))scuda_divert(I_cuEventCreate))(phEvent, Flags);
   int32_t r;
   int pre = scuda_pre_cuEventCreate(phEvent, Flags, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventCreate, r);
   r = scuda_wire_cuEventCreate(phEvent, Flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuEventCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuEventDestroy(uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent))scuda_divert(I_cuEventDestroy))(hEvent);
   int32_t r;
   r = scuda_wire_cuEventDestroy(hEvent, 0);
-  return r;
+  return scuda_answer(I_cuEventDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuEventDestroy_v2(uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent))scuda_divert(I_cuEventDestroy_v2))(hEvent);
   int32_t r;
   r = scuda_wire_cuEventDestroy_v2(hEvent, 0);
-  return r;
+  return scuda_answer(I_cuEventDestroy_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuEventElapsedTime(float *pMilliseconds, uint64_t hStart, uint64_t hEnd) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pMilliseconds, uint64_t hStart, uint64_t hEnd))scuda_divert(I_cuEventElapsedTime))(pMilliseconds, hStart, hEnd);
   int32_t r;
   r = scuda_wire_cuEventElapsedTime(pMilliseconds, hStart, hEnd, 0);
-  return r;
+  return scuda_answer(I_cuEventElapsedTime, r);
 }
 
 SCUDA_EXPORT int32_t cuEventElapsedTime_v2(float *pMilliseconds, uint64_t hStart, uint64_t hEnd) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pMilliseconds, uint64_t hStart, uint64_t hEnd))scuda_divert(I_cuEventElapsedTime_v2))(pMilliseconds, hStart, hEnd);
   int32_t r;
   r = scuda_wire_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd, 0);
-  return r;
+  return scuda_answer(I_cuEventElapsedTime_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuEventQuery(uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent))scuda_divert(I_cuEventQuery))(hEvent);
   int32_t r;
   int pre = scuda_pre_cuEventQuery(hEvent, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventQuery, r);
   r = scuda_wire_cuEventQuery(hEvent, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuEventQuery, r);
 }
 
 SCUDA_EXPORT int32_t cuEventRecord(uint64_t hEvent, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream))scuda_divert(I_cuEventRecord))(hEvent, hStream);
   int32_t r;
   int pre = scuda_pre_cuEventRecord(hEvent, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventRecord, r);
   r = scuda_wire_cuEventRecord(hEvent, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuEventRecord, r);
 }
 
 SCUDA_EXPORT int32_t cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream, uint32_t flags))scuda_divert(I_cuEventRecordWithFlags))(hEvent, hStream, flags);
   int32_t r;
   int pre = scuda_pre_cuEventRecordWithFlags(hEvent, hStream, flags, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventRecordWithFlags, r);
   r = scuda_wire_cuEventRecordWithFlags(hEvent, hStream, flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuEventRecordWithFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuEventRecordWithFlags_ptsz(uint64_t hEvent, uint64_t hStream, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream, uint32_t flags))scuda_divert(I_cuEventRecordWithFlags_ptsz))(hEvent, hStream, flags);
   int32_t r;
   int pre = scuda_pre_cuEventRecordWithFlags(hEvent, hStream, flags, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventRecordWithFlags_ptsz, r);
   r = scuda_wire_cuEventRecordWithFlags(hEvent, hStream, flags, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuEventRecordWithFlags_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuEventRecord_ptsz(uint64_t hEvent, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent, uint64_t hStream))scuda_divert(I_cuEventRecord_ptsz))(hEvent, hStream);
   int32_t r;
   int pre = scuda_pre_cuEventRecord(hEvent, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventRecord_ptsz, r);
   r = scuda_wire_cuEventRecord(hEvent, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuEventRecord_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuEventSynchronize(uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hEvent))scuda_divert(I_cuEventSynchronize))(hEvent);
   int32_t r;
   int pre = scuda_pre_cuEventSynchronize(hEvent, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuEventSynchronize, r);
   r = scuda_wire_cuEventSynchronize(hEvent, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuEventSynchronize, r);
 }
 
 SCUDA_EXPORT int32_t cuExternalMemoryGetMappedBuffer(uint64_t *devPtr, uint64_t extMem, const void *bufferDesc) {
@@ -865,7 +865,7 @@ SCUDA_EXPORT int32_t cuExternalMemoryGetMappedBuffer(uint64_t *devPtr, uint64_t 
   (void)devPtr;
   (void)extMem;
   (void)bufferDesc;
-  return scuda_unsupported(I_cuExternalMemoryGetMappedBuffer, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuExternalMemoryGetMappedBuffer, scuda_unsupported(I_cuExternalMemoryGetMappedBuffer, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuExternalMemoryGetMappedMipmappedArray(uint64_t *mipmap, uint64_t extMem, const void *mipmapDesc) {
@@ -873,63 +873,63 @@ SCUDA_EXPORT int32_t cuExternalMemoryGetMappedMipmappedArray(uint64_t *mipmap, u
   (void)mipmap;
   (void)extMem;
   (void)mipmapDesc;
-  return scuda_unsupported(I_cuExternalMemoryGetMappedMipmappedArray, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuExternalMemoryGetMappedMipmappedArray, scuda_unsupported(I_cuExternalMemoryGetMappedMipmappedArray, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuFlushGPUDirectRDMAWrites(int32_t target, int32_t scope) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t target, int32_t scope))scuda_divert(I_cuFlushGPUDirectRDMAWrites))(target, scope);
   int32_t r;
   r = scuda_wire_cuFlushGPUDirectRDMAWrites(target, scope, 0);
-  return r;
+  return scuda_answer(I_cuFlushGPUDirectRDMAWrites, r);
 }
 
 SCUDA_EXPORT int32_t cuFuncGetAttribute(int32_t *pi, int32_t attrib, uint64_t hfunc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pi, int32_t attrib, uint64_t hfunc))scuda_divert(I_cuFuncGetAttribute))(pi, attrib, hfunc);
-  return scuda_hand_cuFuncGetAttribute(pi, attrib, hfunc);
+  return scuda_answer(I_cuFuncGetAttribute, scuda_hand_cuFuncGetAttribute(pi, attrib, hfunc));
 }
 
 SCUDA_EXPORT int32_t cuFuncGetModule(uint64_t *hmod, uint64_t hfunc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *hmod, uint64_t hfunc))scuda_divert(I_cuFuncGetModule))(hmod, hfunc);
-  return scuda_hand_cuFuncGetModule(hmod, hfunc);
+  return scuda_answer(I_cuFuncGetModule, scuda_hand_cuFuncGetModule(hmod, hfunc));
 }
 
 SCUDA_EXPORT int32_t cuFuncGetName(void **name, uint64_t hfunc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **name, uint64_t hfunc))scuda_divert(I_cuFuncGetName))(name, hfunc);
-  return scuda_hand_cuFuncGetName(name, hfunc);
+  return scuda_answer(I_cuFuncGetName, scuda_hand_cuFuncGetName(name, hfunc));
 }
 
 SCUDA_EXPORT int32_t cuFuncGetParamInfo(uint64_t func, uint64_t paramIndex, uint64_t *paramOffset, uint64_t *paramSize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t func, uint64_t paramIndex, uint64_t *paramOffset, uint64_t *paramSize))scuda_divert(I_cuFuncGetParamInfo))(func, paramIndex, paramOffset, paramSize);
-  return scuda_hand_cuFuncGetParamInfo(func, paramIndex, paramOffset, paramSize);
+  return scuda_answer(I_cuFuncGetParamInfo, scuda_hand_cuFuncGetParamInfo(func, paramIndex, paramOffset, paramSize));
 }
 
 SCUDA_EXPORT int32_t cuFuncIsLoaded(int32_t *state, uint64_t function) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *state, uint64_t function))scuda_divert(I_cuFuncIsLoaded))(state, function);
   int32_t r;
   r = scuda_wire_cuFuncIsLoaded(state, function, 0);
-  return r;
+  return scuda_answer(I_cuFuncIsLoaded, r);
 }
 
 SCUDA_EXPORT int32_t cuFuncLoad(uint64_t function) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t function))scuda_divert(I_cuFuncLoad))(function);
   int32_t r;
   r = scuda_wire_cuFuncLoad(function, 0);
-  return r;
+  return scuda_answer(I_cuFuncLoad, r);
 }
 
 SCUDA_EXPORT int32_t cuFuncSetAttribute(uint64_t hfunc, int32_t attrib, int32_t value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t attrib, int32_t value))scuda_divert(I_cuFuncSetAttribute))(hfunc, attrib, value);
   int32_t r;
   int pre = scuda_pre_cuFuncSetAttribute(hfunc, attrib, value, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuFuncSetAttribute, r);
   r = scuda_wire_cuFuncSetAttribute(hfunc, attrib, value, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuFuncSetAttribute(hfunc, attrib, value);
-  return r;
+  return scuda_answer(I_cuFuncSetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuFuncSetBlockShape(uint64_t hfunc, int32_t x, int32_t y, int32_t z) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t x, int32_t y, int32_t z))scuda_divert(I_cuFuncSetBlockShape))(hfunc, x, y, z);
-  return scuda_hand_cuFuncSetBlockShape(hfunc, x, y, z);
+  return scuda_answer(I_cuFuncSetBlockShape, scuda_hand_cuFuncSetBlockShape(hfunc, x, y, z));
 }
 
 SCUDA_EXPORT int32_t cuFuncSetCacheConfig(uint64_t hfunc, int32_t config) {
@@ -937,19 +937,19 @@ SCUDA_EXPORT int32_t cuFuncSetCacheConfig(uint64_t hfunc, int32_t config) {
   int32_t r;
   r = scuda_wire_cuFuncSetCacheConfig(hfunc, config, 0);
   if (!r) scuda_post_cuFuncSetCacheConfig(hfunc, config);
-  return r;
+  return scuda_answer(I_cuFuncSetCacheConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuFuncSetSharedMemConfig(uint64_t hfunc, int32_t config) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t config))scuda_divert(I_cuFuncSetSharedMemConfig))(hfunc, config);
   int32_t r;
   r = scuda_wire_cuFuncSetSharedMemConfig(hfunc, config, 0);
-  return r;
+  return scuda_answer(I_cuFuncSetSharedMemConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuFuncSetSharedSize(uint64_t hfunc, uint32_t bytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, uint32_t bytes))scuda_divert(I_cuFuncSetSharedSize))(hfunc, bytes);
-  return scuda_hand_cuFuncSetSharedSize(hfunc, bytes);
+  return scuda_answer(I_cuFuncSetSharedSize, scuda_hand_cuFuncSetSharedSize(hfunc, bytes));
 }
 
 SCUDA_EXPORT int32_t cuGLCtxCreate(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -960,7 +960,7 @@ SCUDA_EXPORT int32_t cuGLCtxCreate(uint64_t a, uint64_t b, uint64_t c, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLCtxCreate, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLCtxCreate, scuda_unsupported(I_cuGLCtxCreate, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLCtxCreate_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -971,7 +971,7 @@ SCUDA_EXPORT int32_t cuGLCtxCreate_v2(uint64_t a, uint64_t b, uint64_t c, uint64
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLCtxCreate_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLCtxCreate_v2, scuda_unsupported(I_cuGLCtxCreate_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLGetDevices(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -982,7 +982,7 @@ SCUDA_EXPORT int32_t cuGLGetDevices(uint64_t a, uint64_t b, uint64_t c, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLGetDevices, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLGetDevices, scuda_unsupported(I_cuGLGetDevices, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLGetDevices_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -993,7 +993,7 @@ SCUDA_EXPORT int32_t cuGLGetDevices_v2(uint64_t a, uint64_t b, uint64_t c, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLGetDevices_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLGetDevices_v2, scuda_unsupported(I_cuGLGetDevices_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLInit(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1004,7 +1004,7 @@ SCUDA_EXPORT int32_t cuGLInit(uint64_t a, uint64_t b, uint64_t c, uint64_t d, ui
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLInit, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLInit, scuda_unsupported(I_cuGLInit, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLMapBufferObject(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1015,7 +1015,7 @@ SCUDA_EXPORT int32_t cuGLMapBufferObject(uint64_t a, uint64_t b, uint64_t c, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLMapBufferObject, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLMapBufferObject, scuda_unsupported(I_cuGLMapBufferObject, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLMapBufferObjectAsync(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1026,7 +1026,7 @@ SCUDA_EXPORT int32_t cuGLMapBufferObjectAsync(uint64_t a, uint64_t b, uint64_t c
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLMapBufferObjectAsync, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLMapBufferObjectAsync, scuda_unsupported(I_cuGLMapBufferObjectAsync, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLMapBufferObjectAsync_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1037,7 +1037,7 @@ SCUDA_EXPORT int32_t cuGLMapBufferObjectAsync_v2(uint64_t a, uint64_t b, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLMapBufferObjectAsync_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLMapBufferObjectAsync_v2, scuda_unsupported(I_cuGLMapBufferObjectAsync_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLMapBufferObjectAsync_v2_ptsz(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1048,7 +1048,7 @@ SCUDA_EXPORT int32_t cuGLMapBufferObjectAsync_v2_ptsz(uint64_t a, uint64_t b, ui
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLMapBufferObjectAsync_v2_ptsz, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLMapBufferObjectAsync_v2_ptsz, scuda_unsupported(I_cuGLMapBufferObjectAsync_v2_ptsz, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLMapBufferObject_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1059,7 +1059,7 @@ SCUDA_EXPORT int32_t cuGLMapBufferObject_v2(uint64_t a, uint64_t b, uint64_t c, 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLMapBufferObject_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLMapBufferObject_v2, scuda_unsupported(I_cuGLMapBufferObject_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLMapBufferObject_v2_ptds(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1070,7 +1070,7 @@ SCUDA_EXPORT int32_t cuGLMapBufferObject_v2_ptds(uint64_t a, uint64_t b, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLMapBufferObject_v2_ptds, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLMapBufferObject_v2_ptds, scuda_unsupported(I_cuGLMapBufferObject_v2_ptds, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLRegisterBufferObject(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1081,7 +1081,7 @@ SCUDA_EXPORT int32_t cuGLRegisterBufferObject(uint64_t a, uint64_t b, uint64_t c
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLRegisterBufferObject, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLRegisterBufferObject, scuda_unsupported(I_cuGLRegisterBufferObject, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLSetBufferObjectMapFlags(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1092,7 +1092,7 @@ SCUDA_EXPORT int32_t cuGLSetBufferObjectMapFlags(uint64_t a, uint64_t b, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLSetBufferObjectMapFlags, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLSetBufferObjectMapFlags, scuda_unsupported(I_cuGLSetBufferObjectMapFlags, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLUnmapBufferObject(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1103,7 +1103,7 @@ SCUDA_EXPORT int32_t cuGLUnmapBufferObject(uint64_t a, uint64_t b, uint64_t c, u
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLUnmapBufferObject, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLUnmapBufferObject, scuda_unsupported(I_cuGLUnmapBufferObject, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLUnmapBufferObjectAsync(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1114,7 +1114,7 @@ SCUDA_EXPORT int32_t cuGLUnmapBufferObjectAsync(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLUnmapBufferObjectAsync, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLUnmapBufferObjectAsync, scuda_unsupported(I_cuGLUnmapBufferObjectAsync, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGLUnregisterBufferObject(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1125,37 +1125,37 @@ SCUDA_EXPORT int32_t cuGLUnregisterBufferObject(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGLUnregisterBufferObject, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGLUnregisterBufferObject, scuda_unsupported(I_cuGLUnregisterBufferObject, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGetErrorName(int32_t error, void **pStr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t error, void **pStr))scuda_divert(I_cuGetErrorName))(error, pStr);
-  return scuda_hand_cuGetErrorName(error, pStr);
+  return scuda_answer(I_cuGetErrorName, scuda_hand_cuGetErrorName(error, pStr));
 }
 
 SCUDA_EXPORT int32_t cuGetErrorString(int32_t error, void **pStr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t error, void **pStr))scuda_divert(I_cuGetErrorString))(error, pStr);
-  return scuda_hand_cuGetErrorString(error, pStr);
+  return scuda_answer(I_cuGetErrorString, scuda_hand_cuGetErrorString(error, pStr));
 }
 
 SCUDA_EXPORT int32_t cuGetExportTable(void **ppExportTable, const void *pExportTableId) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **ppExportTable, const void *pExportTableId))scuda_divert(I_cuGetExportTable))(ppExportTable, pExportTableId);
-  return scuda_hand_cuGetExportTable(ppExportTable, pExportTableId);
+  return scuda_answer(I_cuGetExportTable, scuda_hand_cuGetExportTable(ppExportTable, pExportTableId));
 }
 
 SCUDA_EXPORT int32_t cuGetProcAddress(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags))scuda_divert(I_cuGetProcAddress))(symbol, pfn, cudaVersion, flags);
-  return scuda_hand_cuGetProcAddress(symbol, pfn, cudaVersion, flags);
+  return scuda_answer(I_cuGetProcAddress, scuda_hand_cuGetProcAddress(symbol, pfn, cudaVersion, flags));
 }
 
 SCUDA_EXPORT int32_t cuGetProcAddress_v2(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags, int32_t *symbolStatus) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const char *symbol, void **pfn, int32_t cudaVersion, uint64_t flags, int32_t *symbolStatus))scuda_divert(I_cuGetProcAddress_v2))(symbol, pfn, cudaVersion, flags, symbolStatus);
-  return scuda_hand_cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
+  return scuda_answer(I_cuGetProcAddress_v2, scuda_hand_cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddBatchMemOpNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddBatchMemOpNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddBatchMemOpNode, scuda_hand_cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t childGraph) {
@@ -1163,21 +1163,21 @@ SCUDA_EXPORT int32_t cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hG
   int32_t r;
   r = scuda_wire_cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph, 0);
   if (!r) scuda_post_cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
-  return r;
+  return scuda_answer(I_cuGraphAddChildGraphNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies))scuda_divert(I_cuGraphAddDependencies))(hGraph, from, to, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphAddDependencies(hGraph, from, to, numDependencies, 0);
-  return r;
+  return scuda_answer(I_cuGraphAddDependencies, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies))scuda_divert(I_cuGraphAddDependencies_v2))(hGraph, from, to, edgeData, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphAddDependencies_v2(hGraph, from, to, edgeData, numDependencies, 0);
-  return r;
+  return scuda_answer(I_cuGraphAddDependencies_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies) {
@@ -1185,7 +1185,7 @@ SCUDA_EXPORT int32_t cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph,
   int32_t r;
   r = scuda_wire_cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies, 0);
   if (!r) scuda_post_cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
-  return r;
+  return scuda_answer(I_cuGraphAddEmptyNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event) {
@@ -1193,7 +1193,7 @@ SCUDA_EXPORT int32_t cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t h
   int32_t r;
   r = scuda_wire_cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event, 0);
   if (!r) scuda_post_cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
-  return r;
+  return scuda_answer(I_cuGraphAddEventRecordNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t event) {
@@ -1201,7 +1201,7 @@ SCUDA_EXPORT int32_t cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGr
   int32_t r;
   r = scuda_wire_cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event, 0);
   if (!r) scuda_post_cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
-  return r;
+  return scuda_answer(I_cuGraphAddEventWaitNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddExternalSemaphoresSignalNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
@@ -1211,7 +1211,7 @@ SCUDA_EXPORT int32_t cuGraphAddExternalSemaphoresSignalNode(uint64_t *phGraphNod
   (void)dependencies;
   (void)numDependencies;
   (void)nodeParams;
-  return scuda_unsupported(I_cuGraphAddExternalSemaphoresSignalNode, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphAddExternalSemaphoresSignalNode, scuda_unsupported(I_cuGraphAddExternalSemaphoresSignalNode, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddExternalSemaphoresWaitNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
@@ -1221,27 +1221,27 @@ SCUDA_EXPORT int32_t cuGraphAddExternalSemaphoresWaitNode(uint64_t *phGraphNode,
   (void)dependencies;
   (void)numDependencies;
   (void)nodeParams;
-  return scuda_unsupported(I_cuGraphAddExternalSemaphoresWaitNode, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphAddExternalSemaphoresWaitNode, scuda_unsupported(I_cuGraphAddExternalSemaphoresWaitNode, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddHostNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddHostNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddHostNode, scuda_hand_cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddKernelNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddKernelNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddKernelNode, scuda_hand_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddKernelNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *nodeParams))scuda_divert(I_cuGraphAddKernelNode_v2))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddKernelNode_v2, scuda_hand_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemAllocNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams))scuda_divert(I_cuGraphAddMemAllocNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddMemAllocNode, scuda_hand_cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, uint64_t dptr) {
@@ -1249,12 +1249,12 @@ SCUDA_EXPORT int32_t cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGrap
   int32_t r;
   r = scuda_wire_cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr, 0);
   if (!r) scuda_post_cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr);
-  return r;
+  return scuda_answer(I_cuGraphAddMemFreeNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *copyParams, uint64_t ctx))scuda_divert(I_cuGraphAddMemcpyNode))(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
-  return scuda_hand_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+  return scuda_answer(I_cuGraphAddMemcpyNode, scuda_hand_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, const void *memsetParams, uint64_t ctx) {
@@ -1262,139 +1262,139 @@ SCUDA_EXPORT int32_t cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph
   int32_t r;
   r = scuda_wire_cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx, 0);
   if (!r) scuda_post_cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
-  return r;
+  return scuda_answer(I_cuGraphAddMemsetNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, uint64_t numDependencies, void *nodeParams))scuda_divert(I_cuGraphAddNode))(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddNode, scuda_hand_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams))scuda_divert(I_cuGraphAddNode_v2))(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
-  return scuda_hand_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+  return scuda_answer(I_cuGraphAddNode_v2, scuda_hand_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphBatchMemOpNodeGetParams(uint64_t hNode, void *nodeParams_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams_out))scuda_divert(I_cuGraphBatchMemOpNodeGetParams))(hNode, nodeParams_out);
-  return scuda_hand_cuGraphBatchMemOpNodeGetParams(hNode, nodeParams_out);
+  return scuda_answer(I_cuGraphBatchMemOpNodeGetParams, scuda_hand_cuGraphBatchMemOpNodeGetParams(hNode, nodeParams_out));
 }
 
 SCUDA_EXPORT int32_t cuGraphBatchMemOpNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphBatchMemOpNodeSetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphBatchMemOpNodeSetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphBatchMemOpNodeSetParams, scuda_hand_cuGraphBatchMemOpNodeSetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *phGraph))scuda_divert(I_cuGraphChildGraphNodeGetGraph))(hNode, phGraph);
   int32_t r;
   r = scuda_wire_cuGraphChildGraphNodeGetGraph(hNode, phGraph, 0);
-  return r;
+  return scuda_answer(I_cuGraphChildGraphNodeGetGraph, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphClone(uint64_t *phGraphClone, uint64_t originalGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphClone, uint64_t originalGraph))scuda_divert(I_cuGraphClone))(phGraphClone, originalGraph);
   int32_t r;
   r = scuda_wire_cuGraphClone(phGraphClone, originalGraph, 0);
-  return r;
+  return scuda_answer(I_cuGraphClone, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphConditionalHandleCreate(uint64_t *pHandle_out, uint64_t hGraph, uint64_t ctx, uint32_t defaultLaunchValue, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle_out, uint64_t hGraph, uint64_t ctx, uint32_t defaultLaunchValue, uint32_t flags))scuda_divert(I_cuGraphConditionalHandleCreate))(pHandle_out, hGraph, ctx, defaultLaunchValue, flags);
   int32_t r;
   r = scuda_wire_cuGraphConditionalHandleCreate(pHandle_out, hGraph, ctx, defaultLaunchValue, flags, 0);
-  return r;
+  return scuda_answer(I_cuGraphConditionalHandleCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphCreate(uint64_t *phGraph, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraph, uint32_t flags))scuda_divert(I_cuGraphCreate))(phGraph, flags);
   int32_t r;
   r = scuda_wire_cuGraphCreate(phGraph, flags, 0);
-  return r;
+  return scuda_answer(I_cuGraphCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, const char *path, uint32_t flags))scuda_divert(I_cuGraphDebugDotPrint))(hGraph, path, flags);
-  return scuda_hand_cuGraphDebugDotPrint(hGraph, path, flags);
+  return scuda_answer(I_cuGraphDebugDotPrint, scuda_hand_cuGraphDebugDotPrint(hGraph, path, flags));
 }
 
 SCUDA_EXPORT int32_t cuGraphDestroy(uint64_t hGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph))scuda_divert(I_cuGraphDestroy))(hGraph);
   int32_t r;
   r = scuda_wire_cuGraphDestroy(hGraph, 0);
-  return r;
+  return scuda_answer(I_cuGraphDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphDestroyNode(uint64_t hNode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode))scuda_divert(I_cuGraphDestroyNode))(hNode);
   int32_t r;
   r = scuda_wire_cuGraphDestroyNode(hNode, 0);
-  return r;
+  return scuda_answer(I_cuGraphDestroyNode, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphEventRecordNodeGetEvent(uint64_t hNode, uint64_t *event_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *event_out))scuda_divert(I_cuGraphEventRecordNodeGetEvent))(hNode, event_out);
   int32_t r;
   r = scuda_wire_cuGraphEventRecordNodeGetEvent(hNode, event_out, 0);
-  return r;
+  return scuda_answer(I_cuGraphEventRecordNodeGetEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t event))scuda_divert(I_cuGraphEventRecordNodeSetEvent))(hNode, event);
   int32_t r;
   int pre = scuda_pre_cuGraphEventRecordNodeSetEvent(hNode, event, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphEventRecordNodeSetEvent, r);
   r = scuda_wire_cuGraphEventRecordNodeSetEvent(hNode, event, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuGraphEventRecordNodeSetEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphEventWaitNodeGetEvent(uint64_t hNode, uint64_t *event_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *event_out))scuda_divert(I_cuGraphEventWaitNodeGetEvent))(hNode, event_out);
   int32_t r;
   r = scuda_wire_cuGraphEventWaitNodeGetEvent(hNode, event_out, 0);
-  return r;
+  return scuda_answer(I_cuGraphEventWaitNodeGetEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphEventWaitNodeSetEvent(uint64_t hNode, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t event))scuda_divert(I_cuGraphEventWaitNodeSetEvent))(hNode, event);
   int32_t r;
   r = scuda_wire_cuGraphEventWaitNodeSetEvent(hNode, event, 0);
-  return r;
+  return scuda_answer(I_cuGraphEventWaitNodeSetEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecBatchMemOpNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecBatchMemOpNodeSetParams))(hGraphExec, hNode, nodeParams);
-  return scuda_hand_cuGraphExecBatchMemOpNodeSetParams(hGraphExec, hNode, nodeParams);
+  return scuda_answer(I_cuGraphExecBatchMemOpNodeSetParams, scuda_hand_cuGraphExecBatchMemOpNodeSetParams(hGraphExec, hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecChildGraphNodeSetParams(uint64_t hGraphExec, uint64_t hNode, uint64_t childGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, uint64_t childGraph))scuda_divert(I_cuGraphExecChildGraphNodeSetParams))(hGraphExec, hNode, childGraph);
   int32_t r;
   r = scuda_wire_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecChildGraphNodeSetParams, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecDestroy(uint64_t hGraphExec) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec))scuda_divert(I_cuGraphExecDestroy))(hGraphExec);
   int32_t r;
   r = scuda_wire_cuGraphExecDestroy(hGraphExec, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecEventRecordNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, uint64_t event))scuda_divert(I_cuGraphExecEventRecordNodeSetEvent))(hGraphExec, hNode, event);
   int32_t r;
   int pre = scuda_pre_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphExecEventRecordNodeSetEvent, r);
   r = scuda_wire_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuGraphExecEventRecordNodeSetEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecEventWaitNodeSetEvent(uint64_t hGraphExec, uint64_t hNode, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, uint64_t event))scuda_divert(I_cuGraphExecEventWaitNodeSetEvent))(hGraphExec, hNode, event);
   int32_t r;
   r = scuda_wire_cuGraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecEventWaitNodeSetEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecExternalSemaphoresSignalNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
@@ -1402,7 +1402,7 @@ SCUDA_EXPORT int32_t cuGraphExecExternalSemaphoresSignalNodeSetParams(uint64_t h
   (void)hGraphExec;
   (void)hNode;
   (void)nodeParams;
-  return scuda_unsupported(I_cuGraphExecExternalSemaphoresSignalNodeSetParams, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphExecExternalSemaphoresSignalNodeSetParams, scuda_unsupported(I_cuGraphExecExternalSemaphoresSignalNodeSetParams, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecExternalSemaphoresWaitNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
@@ -1410,365 +1410,365 @@ SCUDA_EXPORT int32_t cuGraphExecExternalSemaphoresWaitNodeSetParams(uint64_t hGr
   (void)hGraphExec;
   (void)hNode;
   (void)nodeParams;
-  return scuda_unsupported(I_cuGraphExecExternalSemaphoresWaitNodeSetParams, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphExecExternalSemaphoresWaitNodeSetParams, scuda_unsupported(I_cuGraphExecExternalSemaphoresWaitNodeSetParams, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecGetFlags(uint64_t hGraphExec, uint64_t *flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t *flags))scuda_divert(I_cuGraphExecGetFlags))(hGraphExec, flags);
   int32_t r;
   r = scuda_wire_cuGraphExecGetFlags(hGraphExec, flags, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecGetFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecHostNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecHostNodeSetParams))(hGraphExec, hNode, nodeParams);
-  return scuda_hand_cuGraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams);
+  return scuda_answer(I_cuGraphExecHostNodeSetParams, scuda_hand_cuGraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecKernelNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecKernelNodeSetParams))(hGraphExec, hNode, nodeParams);
-  return scuda_hand_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
+  return scuda_answer(I_cuGraphExecKernelNodeSetParams, scuda_hand_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecKernelNodeSetParams_v2(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExecKernelNodeSetParams_v2))(hGraphExec, hNode, nodeParams);
-  return scuda_hand_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
+  return scuda_answer(I_cuGraphExecKernelNodeSetParams_v2, scuda_hand_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecMemcpyNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *copyParams, uint64_t ctx))scuda_divert(I_cuGraphExecMemcpyNodeSetParams))(hGraphExec, hNode, copyParams, ctx);
-  return scuda_hand_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+  return scuda_answer(I_cuGraphExecMemcpyNodeSetParams, scuda_hand_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecMemsetNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *memsetParams, uint64_t ctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, const void *memsetParams, uint64_t ctx))scuda_divert(I_cuGraphExecMemsetNodeSetParams))(hGraphExec, hNode, memsetParams, ctx);
   int32_t r;
   r = scuda_wire_cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecMemsetNodeSetParams, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecNodeSetParams(uint64_t hGraphExec, uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphExecNodeSetParams))(hGraphExec, hNode, nodeParams);
-  return scuda_hand_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
+  return scuda_answer(I_cuGraphExecNodeSetParams, scuda_hand_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphExecUpdate(uint64_t hGraphExec, uint64_t hGraph, uint64_t *hErrorNode_out, int32_t *updateResult_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hGraph, uint64_t *hErrorNode_out, int32_t *updateResult_out))scuda_divert(I_cuGraphExecUpdate))(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
   int32_t r;
   r = scuda_wire_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecUpdate, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExecUpdate_v2(uint64_t hGraphExec, uint64_t hGraph, void *resultInfo) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hGraph, void *resultInfo))scuda_divert(I_cuGraphExecUpdate_v2))(hGraphExec, hGraph, resultInfo);
   int32_t r;
   r = scuda_wire_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo, 0);
-  return r;
+  return scuda_answer(I_cuGraphExecUpdate_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphExternalSemaphoresSignalNodeGetParams(uint64_t hNode, void *params_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *params_out))scuda_divert(I_cuGraphExternalSemaphoresSignalNodeGetParams))(hNode, params_out);
   (void)hNode;
   (void)params_out;
-  return scuda_unsupported(I_cuGraphExternalSemaphoresSignalNodeGetParams, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphExternalSemaphoresSignalNodeGetParams, scuda_unsupported(I_cuGraphExternalSemaphoresSignalNodeGetParams, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphExternalSemaphoresSignalNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExternalSemaphoresSignalNodeSetParams))(hNode, nodeParams);
   (void)hNode;
   (void)nodeParams;
-  return scuda_unsupported(I_cuGraphExternalSemaphoresSignalNodeSetParams, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphExternalSemaphoresSignalNodeSetParams, scuda_unsupported(I_cuGraphExternalSemaphoresSignalNodeSetParams, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphExternalSemaphoresWaitNodeGetParams(uint64_t hNode, void *params_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *params_out))scuda_divert(I_cuGraphExternalSemaphoresWaitNodeGetParams))(hNode, params_out);
   (void)hNode;
   (void)params_out;
-  return scuda_unsupported(I_cuGraphExternalSemaphoresWaitNodeGetParams, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphExternalSemaphoresWaitNodeGetParams, scuda_unsupported(I_cuGraphExternalSemaphoresWaitNodeGetParams, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphExternalSemaphoresWaitNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphExternalSemaphoresWaitNodeSetParams))(hNode, nodeParams);
   (void)hNode;
   (void)nodeParams;
-  return scuda_unsupported(I_cuGraphExternalSemaphoresWaitNodeSetParams, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuGraphExternalSemaphoresWaitNodeSetParams, scuda_unsupported(I_cuGraphExternalSemaphoresWaitNodeSetParams, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuGraphGetEdges(uint64_t hGraph, uint64_t *from, uint64_t *to, uint64_t *numEdges) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t *from, uint64_t *to, uint64_t *numEdges))scuda_divert(I_cuGraphGetEdges))(hGraph, from, to, numEdges);
   int32_t r;
   r = scuda_wire_cuGraphGetEdges(hGraph, from, to, numEdges, 0);
-  return r;
+  return scuda_answer(I_cuGraphGetEdges, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphGetEdges_v2(uint64_t hGraph, uint64_t *from, uint64_t *to, void *edgeData, uint64_t *numEdges) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t *from, uint64_t *to, void *edgeData, uint64_t *numEdges))scuda_divert(I_cuGraphGetEdges_v2))(hGraph, from, to, edgeData, numEdges);
   int32_t r;
   r = scuda_wire_cuGraphGetEdges_v2(hGraph, from, to, edgeData, numEdges, 0);
-  return r;
+  return scuda_answer(I_cuGraphGetEdges_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphGetNodes(uint64_t hGraph, uint64_t *nodes, uint64_t *numNodes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t *nodes, uint64_t *numNodes))scuda_divert(I_cuGraphGetNodes))(hGraph, nodes, numNodes);
   int32_t r;
   r = scuda_wire_cuGraphGetNodes(hGraph, nodes, numNodes, 0);
-  return r;
+  return scuda_answer(I_cuGraphGetNodes, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphGetRootNodes(uint64_t hGraph, uint64_t *rootNodes, uint64_t *numRootNodes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t *rootNodes, uint64_t *numRootNodes))scuda_divert(I_cuGraphGetRootNodes))(hGraph, rootNodes, numRootNodes);
   int32_t r;
   r = scuda_wire_cuGraphGetRootNodes(hGraph, rootNodes, numRootNodes, 0);
-  return r;
+  return scuda_answer(I_cuGraphGetRootNodes, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphHostNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphHostNodeGetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphHostNodeGetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphHostNodeGetParams, scuda_hand_cuGraphHostNodeGetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphHostNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphHostNodeSetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphHostNodeSetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphHostNodeSetParams, scuda_hand_cuGraphHostNodeSetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize))scuda_divert(I_cuGraphInstantiate))(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
   int32_t r;
   r = scuda_wire_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize, 0);
-  return r;
+  return scuda_answer(I_cuGraphInstantiate, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphInstantiateWithFlags(uint64_t *phGraphExec, uint64_t hGraph, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphExec, uint64_t hGraph, uint64_t flags))scuda_divert(I_cuGraphInstantiateWithFlags))(phGraphExec, hGraph, flags);
   int32_t r;
   r = scuda_wire_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags, 0);
-  return r;
+  return scuda_answer(I_cuGraphInstantiateWithFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphInstantiateWithParams(uint64_t *phGraphExec, uint64_t hGraph, void *instantiateParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphExec, uint64_t hGraph, void *instantiateParams))scuda_divert(I_cuGraphInstantiateWithParams))(phGraphExec, hGraph, instantiateParams);
   int32_t r;
   r = scuda_wire_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams, 0);
-  return r;
+  return scuda_answer(I_cuGraphInstantiateWithParams, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphInstantiateWithParams_ptsz(uint64_t *phGraphExec, uint64_t hGraph, void *instantiateParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphExec, uint64_t hGraph, void *instantiateParams))scuda_divert(I_cuGraphInstantiateWithParams_ptsz))(phGraphExec, hGraph, instantiateParams);
   int32_t r;
   r = scuda_wire_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuGraphInstantiateWithParams_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraphExec, uint64_t hGraph, uint64_t *phErrorNode, char *logBuffer, uint64_t bufferSize))scuda_divert(I_cuGraphInstantiate_v2))(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
   int32_t r;
   r = scuda_wire_cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize, 0);
-  return r;
+  return scuda_answer(I_cuGraphInstantiate_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeCopyAttributes(uint64_t dst, uint64_t src) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dst, uint64_t src))scuda_divert(I_cuGraphKernelNodeCopyAttributes))(dst, src);
   int32_t r;
   r = scuda_wire_cuGraphKernelNodeCopyAttributes(dst, src, 0);
-  return r;
+  return scuda_answer(I_cuGraphKernelNodeCopyAttributes, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, void *value_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, int32_t attr, void *value_out))scuda_divert(I_cuGraphKernelNodeGetAttribute))(hNode, attr, value_out);
   int32_t r;
   int pre = scuda_pre_cuGraphKernelNodeGetAttribute(hNode, attr, value_out, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphKernelNodeGetAttribute, r);
   r = scuda_wire_cuGraphKernelNodeGetAttribute(hNode, attr, value_out, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuGraphKernelNodeGetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphKernelNodeGetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphKernelNodeGetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphKernelNodeGetParams, scuda_hand_cuGraphKernelNodeGetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeGetParams_v2(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphKernelNodeGetParams_v2))(hNode, nodeParams);
-  return scuda_hand_cuGraphKernelNodeGetParams_v2(hNode, nodeParams);
+  return scuda_answer(I_cuGraphKernelNodeGetParams_v2, scuda_hand_cuGraphKernelNodeGetParams_v2(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, const void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, int32_t attr, const void *value))scuda_divert(I_cuGraphKernelNodeSetAttribute))(hNode, attr, value);
   int32_t r;
   int pre = scuda_pre_cuGraphKernelNodeSetAttribute(hNode, attr, value, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphKernelNodeSetAttribute, r);
   r = scuda_wire_cuGraphKernelNodeSetAttribute(hNode, attr, value, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuGraphKernelNodeSetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphKernelNodeSetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphKernelNodeSetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphKernelNodeSetParams, scuda_hand_cuGraphKernelNodeSetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphKernelNodeSetParams_v2(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphKernelNodeSetParams_v2))(hNode, nodeParams);
-  return scuda_hand_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
+  return scuda_answer(I_cuGraphKernelNodeSetParams_v2, scuda_hand_cuGraphKernelNodeSetParams_v2(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphLaunch(uint64_t hGraph, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t hStream))scuda_divert(I_cuGraphLaunch))(hGraph, hStream);
   int32_t r;
   int pre = scuda_pre_cuGraphLaunch(hGraph, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphLaunch, r);
   r = scuda_wire_cuGraphLaunch(hGraph, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuGraphLaunch, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphLaunch_ptsz(uint64_t hGraph, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t hStream))scuda_divert(I_cuGraphLaunch_ptsz))(hGraph, hStream);
   int32_t r;
   int pre = scuda_pre_cuGraphLaunch(hGraph, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphLaunch_ptsz, r);
   r = scuda_wire_cuGraphLaunch(hGraph, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuGraphLaunch_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphMemAllocNodeGetParams(uint64_t hNode, void *params_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *params_out))scuda_divert(I_cuGraphMemAllocNodeGetParams))(hNode, params_out);
-  return scuda_hand_cuGraphMemAllocNodeGetParams(hNode, params_out);
+  return scuda_answer(I_cuGraphMemAllocNodeGetParams, scuda_hand_cuGraphMemAllocNodeGetParams(hNode, params_out));
 }
 
 SCUDA_EXPORT int32_t cuGraphMemFreeNodeGetParams(uint64_t hNode, uint64_t *dptr_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *dptr_out))scuda_divert(I_cuGraphMemFreeNodeGetParams))(hNode, dptr_out);
   int32_t r;
   r = scuda_wire_cuGraphMemFreeNodeGetParams(hNode, dptr_out, 0);
-  return r;
+  return scuda_answer(I_cuGraphMemFreeNodeGetParams, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphMemcpyNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphMemcpyNodeGetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphMemcpyNodeGetParams, scuda_hand_cuGraphMemcpyNodeGetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphMemcpyNodeSetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphMemcpyNodeSetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphMemcpyNodeSetParams, scuda_hand_cuGraphMemcpyNodeSetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphMemsetNodeGetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphMemsetNodeGetParams))(hNode, nodeParams);
   int32_t r;
   r = scuda_wire_cuGraphMemsetNodeGetParams(hNode, nodeParams, 0);
-  return r;
+  return scuda_answer(I_cuGraphMemsetNodeGetParams, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphMemsetNodeSetParams(uint64_t hNode, const void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, const void *nodeParams))scuda_divert(I_cuGraphMemsetNodeSetParams))(hNode, nodeParams);
   int32_t r;
   r = scuda_wire_cuGraphMemsetNodeSetParams(hNode, nodeParams, 0);
-  return r;
+  return scuda_answer(I_cuGraphMemsetNodeSetParams, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeFindInClone(uint64_t *phNode, uint64_t hOriginalNode, uint64_t hClonedGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phNode, uint64_t hOriginalNode, uint64_t hClonedGraph))scuda_divert(I_cuGraphNodeFindInClone))(phNode, hOriginalNode, hClonedGraph);
   int32_t r;
   r = scuda_wire_cuGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeFindInClone, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeGetDependencies(uint64_t hNode, uint64_t *dependencies, uint64_t *numDependencies) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *dependencies, uint64_t *numDependencies))scuda_divert(I_cuGraphNodeGetDependencies))(hNode, dependencies, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphNodeGetDependencies(hNode, dependencies, numDependencies, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeGetDependencies, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeGetDependencies_v2(uint64_t hNode, uint64_t *dependencies, void *edgeData, uint64_t *numDependencies) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *dependencies, void *edgeData, uint64_t *numDependencies))scuda_divert(I_cuGraphNodeGetDependencies_v2))(hNode, dependencies, edgeData, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphNodeGetDependencies_v2(hNode, dependencies, edgeData, numDependencies, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeGetDependencies_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeGetDependentNodes(uint64_t hNode, uint64_t *dependentNodes, uint64_t *numDependentNodes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *dependentNodes, uint64_t *numDependentNodes))scuda_divert(I_cuGraphNodeGetDependentNodes))(hNode, dependentNodes, numDependentNodes);
   int32_t r;
   r = scuda_wire_cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeGetDependentNodes, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dependentNodes, void *edgeData, uint64_t *numDependentNodes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *dependentNodes, void *edgeData, uint64_t *numDependentNodes))scuda_divert(I_cuGraphNodeGetDependentNodes_v2))(hNode, dependentNodes, edgeData, numDependentNodes);
   int32_t r;
   r = scuda_wire_cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, edgeData, numDependentNodes, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeGetDependentNodes_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeGetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t *isEnabled) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, uint32_t *isEnabled))scuda_divert(I_cuGraphNodeGetEnabled))(hGraphExec, hNode, isEnabled);
   int32_t r;
   r = scuda_wire_cuGraphNodeGetEnabled(hGraphExec, hNode, isEnabled, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeGetEnabled, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeGetType(uint64_t hNode, int32_t *type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, int32_t *type))scuda_divert(I_cuGraphNodeGetType))(hNode, type);
   int32_t r;
   int pre = scuda_pre_cuGraphNodeGetType(hNode, type, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuGraphNodeGetType, r);
   r = scuda_wire_cuGraphNodeGetType(hNode, type, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeGetType, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeSetEnabled(uint64_t hGraphExec, uint64_t hNode, uint32_t isEnabled) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraphExec, uint64_t hNode, uint32_t isEnabled))scuda_divert(I_cuGraphNodeSetEnabled))(hGraphExec, hNode, isEnabled);
   int32_t r;
   r = scuda_wire_cuGraphNodeSetEnabled(hGraphExec, hNode, isEnabled, 0);
-  return r;
+  return scuda_answer(I_cuGraphNodeSetEnabled, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphNodeSetParams(uint64_t hNode, void *nodeParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, void *nodeParams))scuda_divert(I_cuGraphNodeSetParams))(hNode, nodeParams);
-  return scuda_hand_cuGraphNodeSetParams(hNode, nodeParams);
+  return scuda_answer(I_cuGraphNodeSetParams, scuda_hand_cuGraphNodeSetParams(hNode, nodeParams));
 }
 
 SCUDA_EXPORT int32_t cuGraphReleaseUserObject(uint64_t graph, uint64_t object, uint32_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t graph, uint64_t object, uint32_t count))scuda_divert(I_cuGraphReleaseUserObject))(graph, object, count);
   int32_t r;
   r = scuda_wire_cuGraphReleaseUserObject(graph, object, count, 0);
-  return r;
+  return scuda_answer(I_cuGraphReleaseUserObject, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, const uint64_t *from, const uint64_t *to, uint64_t numDependencies))scuda_divert(I_cuGraphRemoveDependencies))(hGraph, from, to, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphRemoveDependencies(hGraph, from, to, numDependencies, 0);
-  return r;
+  return scuda_answer(I_cuGraphRemoveDependencies, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, const uint64_t *from, const uint64_t *to, const void *edgeData, uint64_t numDependencies))scuda_divert(I_cuGraphRemoveDependencies_v2))(hGraph, from, to, edgeData, numDependencies);
   int32_t r;
   r = scuda_wire_cuGraphRemoveDependencies_v2(hGraph, from, to, edgeData, numDependencies, 0);
-  return r;
+  return scuda_answer(I_cuGraphRemoveDependencies_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphRetainUserObject(uint64_t graph, uint64_t object, uint32_t count, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t graph, uint64_t object, uint32_t count, uint32_t flags))scuda_divert(I_cuGraphRetainUserObject))(graph, object, count, flags);
   int32_t r;
   r = scuda_wire_cuGraphRetainUserObject(graph, object, count, flags, 0);
-  return r;
+  return scuda_answer(I_cuGraphRetainUserObject, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphUpload(uint64_t hGraph, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t hStream))scuda_divert(I_cuGraphUpload))(hGraph, hStream);
   int32_t r;
   r = scuda_wire_cuGraphUpload(hGraph, hStream, 0);
-  return r;
+  return scuda_answer(I_cuGraphUpload, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphUpload_ptsz(uint64_t hGraph, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hGraph, uint64_t hStream))scuda_divert(I_cuGraphUpload_ptsz))(hGraph, hStream);
   int32_t r;
   r = scuda_wire_cuGraphUpload(hGraph, hStream, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuGraphUpload_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuGraphicsEGLRegisterImage(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1779,7 +1779,7 @@ SCUDA_EXPORT int32_t cuGraphicsEGLRegisterImage(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGraphicsEGLRegisterImage, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsEGLRegisterImage, scuda_unsupported(I_cuGraphicsEGLRegisterImage, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsGLRegisterBuffer(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1790,7 +1790,7 @@ SCUDA_EXPORT int32_t cuGraphicsGLRegisterBuffer(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGraphicsGLRegisterBuffer, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsGLRegisterBuffer, scuda_unsupported(I_cuGraphicsGLRegisterBuffer, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsGLRegisterImage(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1801,7 +1801,7 @@ SCUDA_EXPORT int32_t cuGraphicsGLRegisterImage(uint64_t a, uint64_t b, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGraphicsGLRegisterImage, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsGLRegisterImage, scuda_unsupported(I_cuGraphicsGLRegisterImage, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsMapResources(uint32_t count, uint64_t *resources, uint64_t hStream) {
@@ -1809,7 +1809,7 @@ SCUDA_EXPORT int32_t cuGraphicsMapResources(uint32_t count, uint64_t *resources,
   (void)count;
   (void)resources;
   (void)hStream;
-  return scuda_unsupported(I_cuGraphicsMapResources, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsMapResources, scuda_unsupported(I_cuGraphicsMapResources, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsMapResources_ptsz(uint32_t count, uint64_t *resources, uint64_t hStream) {
@@ -1817,7 +1817,7 @@ SCUDA_EXPORT int32_t cuGraphicsMapResources_ptsz(uint32_t count, uint64_t *resou
   (void)count;
   (void)resources;
   (void)hStream;
-  return scuda_unsupported(I_cuGraphicsMapResources_ptsz, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsMapResources_ptsz, scuda_unsupported(I_cuGraphicsMapResources_ptsz, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedEglFrame(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1828,14 +1828,14 @@ SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedEglFrame(uint64_t a, uint64_t b,
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGraphicsResourceGetMappedEglFrame, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsResourceGetMappedEglFrame, scuda_unsupported(I_cuGraphicsResourceGetMappedEglFrame, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedMipmappedArray(uint64_t *pMipmappedArray, uint64_t resource) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pMipmappedArray, uint64_t resource))scuda_divert(I_cuGraphicsResourceGetMappedMipmappedArray))(pMipmappedArray, resource);
   (void)pMipmappedArray;
   (void)resource;
-  return scuda_unsupported(I_cuGraphicsResourceGetMappedMipmappedArray, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsResourceGetMappedMipmappedArray, scuda_unsupported(I_cuGraphicsResourceGetMappedMipmappedArray, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedPointer(uint32_t *pDevPtr, uint32_t *pSize, uint64_t resource) {
@@ -1843,7 +1843,7 @@ SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedPointer(uint32_t *pDevPtr, uint3
   (void)pDevPtr;
   (void)pSize;
   (void)resource;
-  return scuda_unsupported(I_cuGraphicsResourceGetMappedPointer, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsResourceGetMappedPointer, scuda_unsupported(I_cuGraphicsResourceGetMappedPointer, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedPointer_v2(uint64_t *pDevPtr, uint64_t *pSize, uint64_t resource) {
@@ -1851,21 +1851,21 @@ SCUDA_EXPORT int32_t cuGraphicsResourceGetMappedPointer_v2(uint64_t *pDevPtr, ui
   (void)pDevPtr;
   (void)pSize;
   (void)resource;
-  return scuda_unsupported(I_cuGraphicsResourceGetMappedPointer_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsResourceGetMappedPointer_v2, scuda_unsupported(I_cuGraphicsResourceGetMappedPointer_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsResourceSetMapFlags(uint64_t resource, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t resource, uint32_t flags))scuda_divert(I_cuGraphicsResourceSetMapFlags))(resource, flags);
   (void)resource;
   (void)flags;
-  return scuda_unsupported(I_cuGraphicsResourceSetMapFlags, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsResourceSetMapFlags, scuda_unsupported(I_cuGraphicsResourceSetMapFlags, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsResourceSetMapFlags_v2(uint64_t resource, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t resource, uint32_t flags))scuda_divert(I_cuGraphicsResourceSetMapFlags_v2))(resource, flags);
   (void)resource;
   (void)flags;
-  return scuda_unsupported(I_cuGraphicsResourceSetMapFlags_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsResourceSetMapFlags_v2, scuda_unsupported(I_cuGraphicsResourceSetMapFlags_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsSubResourceGetMappedArray(uint64_t *pArray, uint64_t resource, uint32_t arrayIndex, uint32_t mipLevel) {
@@ -1874,7 +1874,7 @@ SCUDA_EXPORT int32_t cuGraphicsSubResourceGetMappedArray(uint64_t *pArray, uint6
   (void)resource;
   (void)arrayIndex;
   (void)mipLevel;
-  return scuda_unsupported(I_cuGraphicsSubResourceGetMappedArray, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsSubResourceGetMappedArray, scuda_unsupported(I_cuGraphicsSubResourceGetMappedArray, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsUnmapResources(uint32_t count, uint64_t *resources, uint64_t hStream) {
@@ -1882,7 +1882,7 @@ SCUDA_EXPORT int32_t cuGraphicsUnmapResources(uint32_t count, uint64_t *resource
   (void)count;
   (void)resources;
   (void)hStream;
-  return scuda_unsupported(I_cuGraphicsUnmapResources, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsUnmapResources, scuda_unsupported(I_cuGraphicsUnmapResources, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsUnmapResources_ptsz(uint32_t count, uint64_t *resources, uint64_t hStream) {
@@ -1890,13 +1890,13 @@ SCUDA_EXPORT int32_t cuGraphicsUnmapResources_ptsz(uint32_t count, uint64_t *res
   (void)count;
   (void)resources;
   (void)hStream;
-  return scuda_unsupported(I_cuGraphicsUnmapResources_ptsz, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsUnmapResources_ptsz, scuda_unsupported(I_cuGraphicsUnmapResources_ptsz, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsUnregisterResource(uint64_t resource) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t resource))scuda_divert(I_cuGraphicsUnregisterResource))(resource);
   (void)resource;
-  return scuda_unsupported(I_cuGraphicsUnregisterResource, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsUnregisterResource, scuda_unsupported(I_cuGraphicsUnregisterResource, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsVDPAURegisterOutputSurface(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1907,7 +1907,7 @@ SCUDA_EXPORT int32_t cuGraphicsVDPAURegisterOutputSurface(uint64_t a, uint64_t b
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGraphicsVDPAURegisterOutputSurface, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsVDPAURegisterOutputSurface, scuda_unsupported(I_cuGraphicsVDPAURegisterOutputSurface, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGraphicsVDPAURegisterVideoSurface(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -1918,7 +1918,7 @@ SCUDA_EXPORT int32_t cuGraphicsVDPAURegisterVideoSurface(uint64_t a, uint64_t b,
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuGraphicsVDPAURegisterVideoSurface, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuGraphicsVDPAURegisterVideoSurface, scuda_unsupported(I_cuGraphicsVDPAURegisterVideoSurface, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxCreate(uint64_t *phCtx, uint64_t desc, int32_t dev, uint32_t flags) {
@@ -1927,13 +1927,13 @@ SCUDA_EXPORT int32_t cuGreenCtxCreate(uint64_t *phCtx, uint64_t desc, int32_t de
   (void)desc;
   (void)dev;
   (void)flags;
-  return scuda_unsupported(I_cuGreenCtxCreate, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxCreate, scuda_unsupported(I_cuGreenCtxCreate, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxDestroy(uint64_t hCtx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hCtx))scuda_divert(I_cuGreenCtxDestroy))(hCtx);
   (void)hCtx;
-  return scuda_unsupported(I_cuGreenCtxDestroy, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxDestroy, scuda_unsupported(I_cuGreenCtxDestroy, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxGetDevResource(uint64_t hCtx, void *resource, int32_t type) {
@@ -1941,21 +1941,21 @@ SCUDA_EXPORT int32_t cuGreenCtxGetDevResource(uint64_t hCtx, void *resource, int
   (void)hCtx;
   (void)resource;
   (void)type;
-  return scuda_unsupported(I_cuGreenCtxGetDevResource, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxGetDevResource, scuda_unsupported(I_cuGreenCtxGetDevResource, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxGetId(uint64_t greenCtx, uint64_t *greenCtxId) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t greenCtx, uint64_t *greenCtxId))scuda_divert(I_cuGreenCtxGetId))(greenCtx, greenCtxId);
   (void)greenCtx;
   (void)greenCtxId;
-  return scuda_unsupported(I_cuGreenCtxGetId, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxGetId, scuda_unsupported(I_cuGreenCtxGetId, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxRecordEvent(uint64_t hCtx, uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hCtx, uint64_t hEvent))scuda_divert(I_cuGreenCtxRecordEvent))(hCtx, hEvent);
   (void)hCtx;
   (void)hEvent;
-  return scuda_unsupported(I_cuGreenCtxRecordEvent, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxRecordEvent, scuda_unsupported(I_cuGreenCtxRecordEvent, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxStreamCreate(uint64_t *phStream, uint64_t greenCtx, uint32_t flags, int32_t priority) {
@@ -1964,33 +1964,33 @@ SCUDA_EXPORT int32_t cuGreenCtxStreamCreate(uint64_t *phStream, uint64_t greenCt
   (void)greenCtx;
   (void)flags;
   (void)priority;
-  return scuda_unsupported(I_cuGreenCtxStreamCreate, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxStreamCreate, scuda_unsupported(I_cuGreenCtxStreamCreate, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuGreenCtxWaitEvent(uint64_t hCtx, uint64_t hEvent) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hCtx, uint64_t hEvent))scuda_divert(I_cuGreenCtxWaitEvent))(hCtx, hEvent);
   (void)hCtx;
   (void)hEvent;
-  return scuda_unsupported(I_cuGreenCtxWaitEvent, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuGreenCtxWaitEvent, scuda_unsupported(I_cuGreenCtxWaitEvent, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuImportExternalMemory(uint64_t *extMem_out, const void *memHandleDesc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *extMem_out, const void *memHandleDesc))scuda_divert(I_cuImportExternalMemory))(extMem_out, memHandleDesc);
   (void)extMem_out;
   (void)memHandleDesc;
-  return scuda_unsupported(I_cuImportExternalMemory, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuImportExternalMemory, scuda_unsupported(I_cuImportExternalMemory, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuImportExternalSemaphore(uint64_t *extSem_out, const void *semHandleDesc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *extSem_out, const void *semHandleDesc))scuda_divert(I_cuImportExternalSemaphore))(extSem_out, semHandleDesc);
   (void)extSem_out;
   (void)semHandleDesc;
-  return scuda_unsupported(I_cuImportExternalSemaphore, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuImportExternalSemaphore, scuda_unsupported(I_cuImportExternalSemaphore, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuInit(uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t Flags))scuda_divert(I_cuInit))(Flags);
-  return scuda_hand_cuInit(Flags);
+  return scuda_answer(I_cuInit, scuda_hand_cuInit(Flags));
 }
 
 SCUDA_EXPORT int32_t cuIpcCloseMemHandle(uint64_t dptr) {
@@ -1998,16 +1998,16 @@ SCUDA_EXPORT int32_t cuIpcCloseMemHandle(uint64_t dptr) {
   int32_t r;
   r = scuda_wire_cuIpcCloseMemHandle(dptr, 0);
   if (!r) scuda_post_cuIpcCloseMemHandle(dptr);
-  return r;
+  return scuda_answer(I_cuIpcCloseMemHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuIpcGetEventHandle(void *pHandle, uint64_t event) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pHandle, uint64_t event))scuda_divert(I_cuIpcGetEventHandle))(pHandle, event);
   int32_t r;
   int pre = scuda_pre_cuIpcGetEventHandle(pHandle, event, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuIpcGetEventHandle, r);
   r = scuda_wire_cuIpcGetEventHandle(pHandle, event, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuIpcGetEventHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuIpcGetMemHandle(void *pHandle, uint64_t dptr) {
@@ -2015,7 +2015,7 @@ SCUDA_EXPORT int32_t cuIpcGetMemHandle(void *pHandle, uint64_t dptr) {
   int32_t r;
   r = scuda_wire_cuIpcGetMemHandle(pHandle, dptr, 0);
   if (!r) scuda_post_cuIpcGetMemHandle(pHandle, dptr);
-  return r;
+  return scuda_answer(I_cuIpcGetMemHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes64 handle) {
@@ -2023,7 +2023,7 @@ SCUDA_EXPORT int32_t cuIpcOpenEventHandle(uint64_t *phEvent, struct scuda_bytes6
   int32_t r;
   r = scuda_wire_cuIpcOpenEventHandle(phEvent, handle, 0);
   if (!r) scuda_post_cuIpcOpenEventHandle(phEvent, handle);
-  return r;
+  return scuda_answer(I_cuIpcOpenEventHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags) {
@@ -2031,7 +2031,7 @@ SCUDA_EXPORT int32_t cuIpcOpenMemHandle(uint64_t *pdptr, struct scuda_bytes64 ha
   int32_t r;
   r = scuda_wire_cuIpcOpenMemHandle(pdptr, handle, Flags, 0);
   if (!r) scuda_post_cuIpcOpenMemHandle(pdptr, handle, Flags);
-  return r;
+  return scuda_answer(I_cuIpcOpenMemHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64 handle, uint32_t Flags) {
@@ -2039,129 +2039,129 @@ SCUDA_EXPORT int32_t cuIpcOpenMemHandle_v2(uint64_t *pdptr, struct scuda_bytes64
   int32_t r;
   r = scuda_wire_cuIpcOpenMemHandle_v2(pdptr, handle, Flags, 0);
   if (!r) scuda_post_cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
-  return r;
+  return scuda_answer(I_cuIpcOpenMemHandle_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuKernelGetAttribute(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pi, int32_t attrib, uint64_t kernel, int32_t dev))scuda_divert(I_cuKernelGetAttribute))(pi, attrib, kernel, dev);
-  return scuda_hand_cuKernelGetAttribute(pi, attrib, kernel, dev);
+  return scuda_answer(I_cuKernelGetAttribute, scuda_hand_cuKernelGetAttribute(pi, attrib, kernel, dev));
 }
 
 SCUDA_EXPORT int32_t cuKernelGetFunction(uint64_t *pFunc, uint64_t kernel) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pFunc, uint64_t kernel))scuda_divert(I_cuKernelGetFunction))(pFunc, kernel);
-  return scuda_hand_cuKernelGetFunction(pFunc, kernel);
+  return scuda_answer(I_cuKernelGetFunction, scuda_hand_cuKernelGetFunction(pFunc, kernel));
 }
 
 SCUDA_EXPORT int32_t cuKernelGetLibrary(uint64_t *pLib, uint64_t kernel) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pLib, uint64_t kernel))scuda_divert(I_cuKernelGetLibrary))(pLib, kernel);
-  return scuda_hand_cuKernelGetLibrary(pLib, kernel);
+  return scuda_answer(I_cuKernelGetLibrary, scuda_hand_cuKernelGetLibrary(pLib, kernel));
 }
 
 SCUDA_EXPORT int32_t cuKernelGetName(void **name, uint64_t hfunc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **name, uint64_t hfunc))scuda_divert(I_cuKernelGetName))(name, hfunc);
-  return scuda_hand_cuKernelGetName(name, hfunc);
+  return scuda_answer(I_cuKernelGetName, scuda_hand_cuKernelGetName(name, hfunc));
 }
 
 SCUDA_EXPORT int32_t cuKernelGetParamInfo(uint64_t kernel, uint64_t paramIndex, uint64_t *paramOffset, uint64_t *paramSize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t kernel, uint64_t paramIndex, uint64_t *paramOffset, uint64_t *paramSize))scuda_divert(I_cuKernelGetParamInfo))(kernel, paramIndex, paramOffset, paramSize);
-  return scuda_hand_cuKernelGetParamInfo(kernel, paramIndex, paramOffset, paramSize);
+  return scuda_answer(I_cuKernelGetParamInfo, scuda_hand_cuKernelGetParamInfo(kernel, paramIndex, paramOffset, paramSize));
 }
 
 SCUDA_EXPORT int32_t cuKernelSetAttribute(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t attrib, int32_t val, uint64_t kernel, int32_t dev))scuda_divert(I_cuKernelSetAttribute))(attrib, val, kernel, dev);
   int32_t r;
   int pre = scuda_pre_cuKernelSetAttribute(attrib, val, kernel, dev, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuKernelSetAttribute, r);
   r = scuda_wire_cuKernelSetAttribute(attrib, val, kernel, dev, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuKernelSetAttribute(attrib, val, kernel, dev);
-  return r;
+  return scuda_answer(I_cuKernelSetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuKernelSetCacheConfig(uint64_t kernel, int32_t config, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t kernel, int32_t config, int32_t dev))scuda_divert(I_cuKernelSetCacheConfig))(kernel, config, dev);
   int32_t r;
   r = scuda_wire_cuKernelSetCacheConfig(kernel, config, dev, 0);
-  return r;
+  return scuda_answer(I_cuKernelSetCacheConfig, r);
 }
 
 SCUDA_EXPORT int32_t cuLaunch(uint64_t f) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f))scuda_divert(I_cuLaunch))(f);
-  return scuda_hand_cuLaunch(f);
+  return scuda_answer(I_cuLaunch, scuda_hand_cuLaunch(f));
 }
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernel(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams))scuda_divert(I_cuLaunchCooperativeKernel))(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
-  return scuda_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, 0);
+  return scuda_answer(I_cuLaunchCooperativeKernel, scuda_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, 0));
 }
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernelMultiDevice(void *launchParamsList, uint32_t numDevices, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *launchParamsList, uint32_t numDevices, uint32_t flags))scuda_divert(I_cuLaunchCooperativeKernelMultiDevice))(launchParamsList, numDevices, flags);
-  return scuda_hand_cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
+  return scuda_answer(I_cuLaunchCooperativeKernelMultiDevice, scuda_hand_cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags));
 }
 
 SCUDA_EXPORT int32_t cuLaunchCooperativeKernel_ptsz(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams))scuda_divert(I_cuLaunchCooperativeKernel_ptsz))(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
-  return scuda_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, SCUDA_PTDS);
+  return scuda_answer(I_cuLaunchCooperativeKernel_ptsz, scuda_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuLaunchGrid(uint64_t f, int32_t grid_width, int32_t grid_height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, int32_t grid_width, int32_t grid_height))scuda_divert(I_cuLaunchGrid))(f, grid_width, grid_height);
-  return scuda_hand_cuLaunchGrid(f, grid_width, grid_height);
+  return scuda_answer(I_cuLaunchGrid, scuda_hand_cuLaunchGrid(f, grid_width, grid_height));
 }
 
 SCUDA_EXPORT int32_t cuLaunchGridAsync(uint64_t f, int32_t grid_width, int32_t grid_height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, int32_t grid_width, int32_t grid_height, uint64_t hStream))scuda_divert(I_cuLaunchGridAsync))(f, grid_width, grid_height, hStream);
-  return scuda_hand_cuLaunchGridAsync(f, grid_width, grid_height, hStream);
+  return scuda_answer(I_cuLaunchGridAsync, scuda_hand_cuLaunchGridAsync(f, grid_width, grid_height, hStream));
 }
 
 SCUDA_EXPORT int32_t cuLaunchHostFunc(uint64_t hStream, void *fn, void *userData) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, void *fn, void *userData))scuda_divert(I_cuLaunchHostFunc))(hStream, fn, userData);
-  return scuda_hand_cuLaunchHostFunc(hStream, fn, userData, 0);
+  return scuda_answer(I_cuLaunchHostFunc, scuda_hand_cuLaunchHostFunc(hStream, fn, userData, 0));
 }
 
 SCUDA_EXPORT int32_t cuLaunchHostFunc_ptsz(uint64_t hStream, void *fn, void *userData) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, void *fn, void *userData))scuda_divert(I_cuLaunchHostFunc_ptsz))(hStream, fn, userData);
-  return scuda_hand_cuLaunchHostFunc(hStream, fn, userData, SCUDA_PTDS);
+  return scuda_answer(I_cuLaunchHostFunc_ptsz, scuda_hand_cuLaunchHostFunc(hStream, fn, userData, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuLaunchKernel(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, void **extra) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, void **extra))scuda_divert(I_cuLaunchKernel))(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
-  return scuda_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra, 0);
+  return scuda_answer(I_cuLaunchKernel, scuda_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra, 0));
 }
 
 SCUDA_EXPORT int32_t cuLaunchKernelEx(const void *config, uint64_t f, void **kernelParams, void **extra) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *config, uint64_t f, void **kernelParams, void **extra))scuda_divert(I_cuLaunchKernelEx))(config, f, kernelParams, extra);
-  return scuda_hand_cuLaunchKernelEx(config, f, kernelParams, extra, 0);
+  return scuda_answer(I_cuLaunchKernelEx, scuda_hand_cuLaunchKernelEx(config, f, kernelParams, extra, 0));
 }
 
 SCUDA_EXPORT int32_t cuLaunchKernelEx_ptsz(const void *config, uint64_t f, void **kernelParams, void **extra) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *config, uint64_t f, void **kernelParams, void **extra))scuda_divert(I_cuLaunchKernelEx_ptsz))(config, f, kernelParams, extra);
-  return scuda_hand_cuLaunchKernelEx(config, f, kernelParams, extra, SCUDA_PTDS);
+  return scuda_answer(I_cuLaunchKernelEx_ptsz, scuda_hand_cuLaunchKernelEx(config, f, kernelParams, extra, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuLaunchKernel_ptsz(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, void **extra) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t f, uint32_t gridDimX, uint32_t gridDimY, uint32_t gridDimZ, uint32_t blockDimX, uint32_t blockDimY, uint32_t blockDimZ, uint32_t sharedMemBytes, uint64_t hStream, void **kernelParams, void **extra))scuda_divert(I_cuLaunchKernel_ptsz))(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
-  return scuda_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra, SCUDA_PTDS);
+  return scuda_answer(I_cuLaunchKernel_ptsz, scuda_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuLibraryEnumerateKernels(uint64_t *kernels, uint32_t numKernels, uint64_t lib) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *kernels, uint32_t numKernels, uint64_t lib))scuda_divert(I_cuLibraryEnumerateKernels))(kernels, numKernels, lib);
-  return scuda_hand_cuLibraryEnumerateKernels(kernels, numKernels, lib);
+  return scuda_answer(I_cuLibraryEnumerateKernels, scuda_hand_cuLibraryEnumerateKernels(kernels, numKernels, lib));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetGlobal(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name))scuda_divert(I_cuLibraryGetGlobal))(dptr, bytes, library, name);
-  return scuda_hand_cuLibraryGetGlobal(dptr, bytes, library, name);
+  return scuda_answer(I_cuLibraryGetGlobal, scuda_hand_cuLibraryGetGlobal(dptr, bytes, library, name));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetKernel(uint64_t *pKernel, uint64_t library, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pKernel, uint64_t library, const char *name))scuda_divert(I_cuLibraryGetKernel))(pKernel, library, name);
-  return scuda_hand_cuLibraryGetKernel(pKernel, library, name);
+  return scuda_answer(I_cuLibraryGetKernel, scuda_hand_cuLibraryGetKernel(pKernel, library, name));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetKernelCount(uint32_t *count, uint64_t lib) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *count, uint64_t lib))scuda_divert(I_cuLibraryGetKernelCount))(count, lib);
-  return scuda_hand_cuLibraryGetKernelCount(count, lib);
+  return scuda_answer(I_cuLibraryGetKernelCount, scuda_hand_cuLibraryGetKernelCount(count, lib));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetManaged(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name) {
@@ -2170,119 +2170,111 @@ SCUDA_EXPORT int32_t cuLibraryGetManaged(uint64_t *dptr, uint64_t *bytes, uint64
   (void)bytes;
   (void)library;
   (void)name;
-  return scuda_missing(I_cuLibraryGetManaged);
+  return scuda_answer(I_cuLibraryGetManaged, scuda_missing(I_cuLibraryGetManaged));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetModule(uint64_t *pMod, uint64_t library) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pMod, uint64_t library))scuda_divert(I_cuLibraryGetModule))(pMod, library);
-  return scuda_hand_cuLibraryGetModule(pMod, library);
+  return scuda_answer(I_cuLibraryGetModule, scuda_hand_cuLibraryGetModule(pMod, library));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetUnifiedFunction(void **fptr, uint64_t library, const char *symbol) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **fptr, uint64_t library, const char *symbol))scuda_divert(I_cuLibraryGetUnifiedFunction))(fptr, library, symbol);
-  return scuda_hand_cuLibraryGetUnifiedFunction(fptr, library, symbol);
+  return scuda_answer(I_cuLibraryGetUnifiedFunction, scuda_hand_cuLibraryGetUnifiedFunction(fptr, library, symbol));
 }
 
 SCUDA_EXPORT int32_t cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *library, const void *code, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions))scuda_divert(I_cuLibraryLoadData))(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
-  return scuda_hand_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+  return scuda_answer(I_cuLibraryLoadData, scuda_hand_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions));
 }
 
 SCUDA_EXPORT int32_t cuLibraryLoadFromFile(uint64_t *library, const char *fileName, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *library, const char *fileName, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions))scuda_divert(I_cuLibraryLoadFromFile))(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
-  return scuda_hand_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+  return scuda_answer(I_cuLibraryLoadFromFile, scuda_hand_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions));
 }
 
 SCUDA_EXPORT int32_t cuLibraryUnload(uint64_t library) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t library))scuda_divert(I_cuLibraryUnload))(library);
-  return scuda_hand_cuLibraryUnload(library);
+  return scuda_answer(I_cuLibraryUnload, scuda_hand_cuLibraryUnload(library));
 }
 
 SCUDA_EXPORT int32_t cuLinkAddData(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddData))(state, type, data, size, name, numOptions, options, optionValues);
-  return scuda_hand_cuLinkAddData(state, type, data, size, name, numOptions, options, optionValues);
+  return scuda_answer(I_cuLinkAddData, scuda_hand_cuLinkAddData(state, type, data, size, name, numOptions, options, optionValues));
 }
 
 SCUDA_EXPORT int32_t cuLinkAddData_v2(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddData_v2))(state, type, data, size, name, numOptions, options, optionValues);
-  return scuda_hand_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
+  return scuda_answer(I_cuLinkAddData_v2, scuda_hand_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues));
 }
 
 SCUDA_EXPORT int32_t cuLinkAddFile(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddFile))(state, type, path, numOptions, options, optionValues);
-  return scuda_hand_cuLinkAddFile(state, type, path, numOptions, options, optionValues);
+  return scuda_answer(I_cuLinkAddFile, scuda_hand_cuLinkAddFile(state, type, path, numOptions, options, optionValues));
 }
 
 SCUDA_EXPORT int32_t cuLinkAddFile_v2(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, int32_t type, const char *path, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuLinkAddFile_v2))(state, type, path, numOptions, options, optionValues);
-  return scuda_hand_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
+  return scuda_answer(I_cuLinkAddFile_v2, scuda_hand_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues));
 }
 
 SCUDA_EXPORT int32_t cuLinkComplete(uint64_t state, void **cubinOut, uint64_t *sizeOut) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state, void **cubinOut, uint64_t *sizeOut))scuda_divert(I_cuLinkComplete))(state, cubinOut, sizeOut);
-  return scuda_hand_cuLinkComplete(state, cubinOut, sizeOut);
+  return scuda_answer(I_cuLinkComplete, scuda_hand_cuLinkComplete(state, cubinOut, sizeOut));
 }
 
 SCUDA_EXPORT int32_t cuLinkCreate(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut))scuda_divert(I_cuLinkCreate))(numOptions, options, optionValues, stateOut);
-  return scuda_hand_cuLinkCreate(numOptions, options, optionValues, stateOut);
+  return scuda_answer(I_cuLinkCreate, scuda_hand_cuLinkCreate(numOptions, options, optionValues, stateOut));
 }
 
 SCUDA_EXPORT int32_t cuLinkCreate_v2(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t numOptions, int32_t *options, void **optionValues, uint64_t *stateOut))scuda_divert(I_cuLinkCreate_v2))(numOptions, options, optionValues, stateOut);
-  return scuda_hand_cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
+  return scuda_answer(I_cuLinkCreate_v2, scuda_hand_cuLinkCreate_v2(numOptions, options, optionValues, stateOut));
 }
 
 SCUDA_EXPORT int32_t cuLinkDestroy(uint64_t state) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t state))scuda_divert(I_cuLinkDestroy))(state);
-  return scuda_hand_cuLinkDestroy(state);
+  return scuda_answer(I_cuLinkDestroy, scuda_hand_cuLinkDestroy(state));
 }
 
 SCUDA_EXPORT int32_t cuLogsCurrent(uint32_t *iterator_out, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *iterator_out, uint32_t flags))scuda_divert(I_cuLogsCurrent))(iterator_out, flags);
-  int32_t r;
-  r = scuda_wire_cuLogsCurrent(iterator_out, flags, 0);
-  return r;
+  return scuda_answer(I_cuLogsCurrent, scuda_hand_cuLogsCurrent(iterator_out, flags));
 }
 
 SCUDA_EXPORT int32_t cuLogsDumpToFile(uint32_t *iterator, const char *pathToFile, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *iterator, const char *pathToFile, uint32_t flags))scuda_divert(I_cuLogsDumpToFile))(iterator, pathToFile, flags);
-  return scuda_hand_cuLogsDumpToFile(iterator, pathToFile, flags);
+  return scuda_answer(I_cuLogsDumpToFile, scuda_hand_cuLogsDumpToFile(iterator, pathToFile, flags));
 }
 
 SCUDA_EXPORT int32_t cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags))scuda_divert(I_cuLogsDumpToMemory))(iterator, buffer, size, flags);
-  int32_t r;
-  r = scuda_wire_cuLogsDumpToMemory(iterator, buffer, size, flags, 0);
-  return r;
+  return scuda_answer(I_cuLogsDumpToMemory, scuda_hand_cuLogsDumpToMemory(iterator, buffer, size, flags));
 }
 
 SCUDA_EXPORT int32_t cuLogsRegisterCallback(void *callbackFunc, void *userData, uint64_t *callback_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *callbackFunc, void *userData, uint64_t *callback_out))scuda_divert(I_cuLogsRegisterCallback))(callbackFunc, userData, callback_out);
-  (void)callbackFunc;
-  (void)userData;
-  (void)callback_out;
-  return scuda_unsupported(I_cuLogsRegisterCallback, "the driver calls back for each line; cuLogsDumpToMemory and cuLogsDumpToFile give the lines");
+  return scuda_answer(I_cuLogsRegisterCallback, scuda_hand_cuLogsRegisterCallback(callbackFunc, userData, callback_out));
 }
 
 SCUDA_EXPORT int32_t cuLogsUnregisterCallback(uint64_t callback) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t callback))scuda_divert(I_cuLogsUnregisterCallback))(callback);
-  (void)callback;
-  return scuda_unsupported(I_cuLogsUnregisterCallback, "the driver calls back for each line; cuLogsDumpToMemory and cuLogsDumpToFile give the lines");
+  return scuda_answer(I_cuLogsUnregisterCallback, scuda_hand_cuLogsUnregisterCallback(callback));
 }
 
 SCUDA_EXPORT int32_t cuMemAddressFree(uint64_t ptr, uint64_t size) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ptr, uint64_t size))scuda_divert(I_cuMemAddressFree))(ptr, size);
   int32_t r;
   r = scuda_wire_cuMemAddressFree(ptr, size, 0);
-  return r;
+  return scuda_answer(I_cuMemAddressFree, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *ptr, uint64_t size, uint64_t alignment, uint64_t addr, uint64_t flags))scuda_divert(I_cuMemAddressReserve))(ptr, size, alignment, addr, flags);
   int32_t r;
   r = scuda_wire_cuMemAddressReserve(ptr, size, alignment, addr, flags, 0);
-  return r;
+  return scuda_answer(I_cuMemAddressReserve, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAdvise(uint64_t devPtr, uint64_t count, int32_t advice, int32_t device) {
@@ -2291,7 +2283,7 @@ SCUDA_EXPORT int32_t cuMemAdvise(uint64_t devPtr, uint64_t count, int32_t advice
   (void)count;
   (void)advice;
   (void)device;
-  return scuda_missing(I_cuMemAdvise);
+  return scuda_answer(I_cuMemAdvise, scuda_missing(I_cuMemAdvise));
 }
 
 SCUDA_EXPORT int32_t cuMemAdvise_v2(uint64_t devPtr, uint64_t count, int32_t advice, struct scuda_bytes8 location) {
@@ -2300,14 +2292,14 @@ SCUDA_EXPORT int32_t cuMemAdvise_v2(uint64_t devPtr, uint64_t count, int32_t adv
   (void)count;
   (void)advice;
   (void)location;
-  return scuda_missing(I_cuMemAdvise_v2);
+  return scuda_answer(I_cuMemAdvise_v2, scuda_missing(I_cuMemAdvise_v2));
 }
 
 SCUDA_EXPORT int32_t cuMemAlloc(uint32_t *dptr, uint32_t bytesize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *dptr, uint32_t bytesize))scuda_divert(I_cuMemAlloc))(dptr, bytesize);
   (void)dptr;
   (void)bytesize;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemAlloc, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream) {
@@ -2315,7 +2307,7 @@ SCUDA_EXPORT int32_t cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t
   int32_t r;
   r = scuda_wire_cuMemAllocAsync(dptr, bytesize, hStream, 0);
   if (!r) scuda_post_cuMemAllocAsync(dptr, bytesize, hStream);
-  return r;
+  return scuda_answer(I_cuMemAllocAsync, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAllocAsync_ptsz(uint64_t *dptr, uint64_t bytesize, uint64_t hStream) {
@@ -2323,7 +2315,7 @@ SCUDA_EXPORT int32_t cuMemAllocAsync_ptsz(uint64_t *dptr, uint64_t bytesize, uin
   int32_t r;
   r = scuda_wire_cuMemAllocAsync(dptr, bytesize, hStream, SCUDA_PTDS);
   if (!r) scuda_post_cuMemAllocAsync(dptr, bytesize, hStream);
-  return r;
+  return scuda_answer(I_cuMemAllocAsync_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream) {
@@ -2331,7 +2323,7 @@ SCUDA_EXPORT int32_t cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, 
   int32_t r;
   r = scuda_wire_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream, 0);
   if (!r) scuda_post_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-  return r;
+  return scuda_answer(I_cuMemAllocFromPoolAsync, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAllocFromPoolAsync_ptsz(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream) {
@@ -2339,19 +2331,19 @@ SCUDA_EXPORT int32_t cuMemAllocFromPoolAsync_ptsz(uint64_t *dptr, uint64_t bytes
   int32_t r;
   r = scuda_wire_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream, SCUDA_PTDS);
   if (!r) scuda_post_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-  return r;
+  return scuda_answer(I_cuMemAllocFromPoolAsync_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAllocHost(void **pp, uint32_t bytesize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **pp, uint32_t bytesize))scuda_divert(I_cuMemAllocHost))(pp, bytesize);
   (void)pp;
   (void)bytesize;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemAllocHost, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemAllocHost_v2(void **pp, uint64_t bytesize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **pp, uint64_t bytesize))scuda_divert(I_cuMemAllocHost_v2))(pp, bytesize);
-  return scuda_hand_cuMemAllocHost_v2(pp, bytesize);
+  return scuda_answer(I_cuMemAllocHost_v2, scuda_hand_cuMemAllocHost_v2(pp, bytesize));
 }
 
 SCUDA_EXPORT int32_t cuMemAllocManaged(uint64_t *dptr, uint64_t bytesize, uint32_t flags) {
@@ -2359,7 +2351,7 @@ SCUDA_EXPORT int32_t cuMemAllocManaged(uint64_t *dptr, uint64_t bytesize, uint32
   (void)dptr;
   (void)bytesize;
   (void)flags;
-  return scuda_missing(I_cuMemAllocManaged);
+  return scuda_answer(I_cuMemAllocManaged, scuda_missing(I_cuMemAllocManaged));
 }
 
 SCUDA_EXPORT int32_t cuMemAllocPitch(uint32_t *dptr, uint32_t *pPitch, uint32_t WidthInBytes, uint32_t Height, uint32_t ElementSizeBytes) {
@@ -2369,7 +2361,7 @@ SCUDA_EXPORT int32_t cuMemAllocPitch(uint32_t *dptr, uint32_t *pPitch, uint32_t 
   (void)WidthInBytes;
   (void)Height;
   (void)ElementSizeBytes;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemAllocPitch, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes) {
@@ -2377,7 +2369,7 @@ SCUDA_EXPORT int32_t cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64
   int32_t r;
   r = scuda_wire_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes, 0);
   if (!r) scuda_post_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-  return r;
+  return scuda_answer(I_cuMemAllocPitch_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize) {
@@ -2385,7 +2377,7 @@ SCUDA_EXPORT int32_t cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize) {
   int32_t r;
   r = scuda_wire_cuMemAlloc_v2(dptr, bytesize, 0);
   if (!r) scuda_post_cuMemAlloc_v2(dptr, bytesize);
-  return r;
+  return scuda_answer(I_cuMemAlloc_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemBatchDecompressAsync(void *paramsArray, uint64_t count, uint32_t flags, uint64_t *errorIndex, uint64_t stream) {
@@ -2395,7 +2387,7 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync(void *paramsArray, uint64_t count
   (void)flags;
   (void)errorIndex;
   (void)stream;
-  return scuda_unsupported(I_cuMemBatchDecompressAsync, "decompression engines of GPUs after the H200");
+  return scuda_answer(I_cuMemBatchDecompressAsync, scuda_unsupported(I_cuMemBatchDecompressAsync, "decompression engines of GPUs after the H200"));
 }
 
 SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t count, uint32_t flags, uint64_t *errorIndex, uint64_t stream) {
@@ -2405,14 +2397,14 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t 
   (void)flags;
   (void)errorIndex;
   (void)stream;
-  return scuda_unsupported(I_cuMemBatchDecompressAsync_ptsz, "decompression engines of GPUs after the H200");
+  return scuda_answer(I_cuMemBatchDecompressAsync_ptsz, scuda_unsupported(I_cuMemBatchDecompressAsync_ptsz, "decompression engines of GPUs after the H200"));
 }
 
 SCUDA_EXPORT int32_t cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags))scuda_divert(I_cuMemCreate))(handle, size, prop, flags);
   int32_t r;
   r = scuda_wire_cuMemCreate(handle, size, prop, flags, 0);
-  return r;
+  return scuda_answer(I_cuMemCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardAndPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
@@ -2425,7 +2417,7 @@ SCUDA_EXPORT int32_t cuMemDiscardAndPrefetchBatchAsync(uint64_t *dptrs, uint64_t
   (void)numPrefetchLocs;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemDiscardAndPrefetchBatchAsync);
+  return scuda_answer(I_cuMemDiscardAndPrefetchBatchAsync, scuda_missing(I_cuMemDiscardAndPrefetchBatchAsync));
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardAndPrefetchBatchAsync_ptsz(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
@@ -2438,7 +2430,7 @@ SCUDA_EXPORT int32_t cuMemDiscardAndPrefetchBatchAsync_ptsz(uint64_t *dptrs, uin
   (void)numPrefetchLocs;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemDiscardAndPrefetchBatchAsync_ptsz);
+  return scuda_answer(I_cuMemDiscardAndPrefetchBatchAsync_ptsz, scuda_missing(I_cuMemDiscardAndPrefetchBatchAsync_ptsz));
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream) {
@@ -2448,7 +2440,7 @@ SCUDA_EXPORT int32_t cuMemDiscardBatchAsync(uint64_t *dptrs, uint64_t *sizes, ui
   (void)count;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemDiscardBatchAsync);
+  return scuda_answer(I_cuMemDiscardBatchAsync, scuda_missing(I_cuMemDiscardBatchAsync));
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardBatchAsync_ptsz(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream) {
@@ -2458,43 +2450,43 @@ SCUDA_EXPORT int32_t cuMemDiscardBatchAsync_ptsz(uint64_t *dptrs, uint64_t *size
   (void)count;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemDiscardBatchAsync_ptsz);
+  return scuda_answer(I_cuMemDiscardBatchAsync_ptsz, scuda_missing(I_cuMemDiscardBatchAsync_ptsz));
 }
 
 SCUDA_EXPORT int32_t cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags))scuda_divert(I_cuMemExportToShareableHandle))(shareableHandle, handle, handleType, flags);
-  return scuda_hand_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+  return scuda_answer(I_cuMemExportToShareableHandle, scuda_hand_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags));
 }
 
 SCUDA_EXPORT int32_t cuMemFree(uint32_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t dptr))scuda_divert(I_cuMemFree))(dptr);
   (void)dptr;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemFree, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemFreeAsync(uint64_t dptr, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dptr, uint64_t hStream))scuda_divert(I_cuMemFreeAsync))(dptr, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemFreeAsync(dptr, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemFreeAsync, r);
   r = scuda_wire_cuMemFreeAsync(dptr, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuMemFreeAsync(dptr, hStream);
-  return r;
+  return scuda_answer(I_cuMemFreeAsync, r);
 }
 
 SCUDA_EXPORT int32_t cuMemFreeAsync_ptsz(uint64_t dptr, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dptr, uint64_t hStream))scuda_divert(I_cuMemFreeAsync_ptsz))(dptr, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemFreeAsync(dptr, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemFreeAsync_ptsz, r);
   r = scuda_wire_cuMemFreeAsync(dptr, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   if (!r) scuda_post_cuMemFreeAsync(dptr, hStream);
-  return r;
+  return scuda_answer(I_cuMemFreeAsync_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemFreeHost(void *p) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *p))scuda_divert(I_cuMemFreeHost))(p);
-  return scuda_hand_cuMemFreeHost(p);
+  return scuda_answer(I_cuMemFreeHost, scuda_hand_cuMemFreeHost(p));
 }
 
 SCUDA_EXPORT int32_t cuMemFree_v2(uint64_t dptr) {
@@ -2502,14 +2494,14 @@ SCUDA_EXPORT int32_t cuMemFree_v2(uint64_t dptr) {
   int32_t r;
   r = scuda_wire_cuMemFree_v2(dptr, 0);
   if (!r) scuda_post_cuMemFree_v2(dptr);
-  return r;
+  return scuda_answer(I_cuMemFree_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetAccess(uint64_t *flags, const void *location, uint64_t ptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *flags, const void *location, uint64_t ptr))scuda_divert(I_cuMemGetAccess))(flags, location, ptr);
   int32_t r;
   r = scuda_wire_cuMemGetAccess(flags, location, ptr, 0);
-  return r;
+  return scuda_answer(I_cuMemGetAccess, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetAddressRange(uint32_t *pbase, uint32_t *psize, uint32_t dptr) {
@@ -2517,30 +2509,30 @@ SCUDA_EXPORT int32_t cuMemGetAddressRange(uint32_t *pbase, uint32_t *psize, uint
   (void)pbase;
   (void)psize;
   (void)dptr;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemGetAddressRange, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pbase, uint64_t *psize, uint64_t dptr))scuda_divert(I_cuMemGetAddressRange_v2))(pbase, psize, dptr);
   int32_t r;
   int pre = scuda_pre_cuMemGetAddressRange_v2(pbase, psize, dptr, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemGetAddressRange_v2, r);
   r = scuda_wire_cuMemGetAddressRange_v2(pbase, psize, dptr, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemGetAddressRange_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetAllocationGranularity(uint64_t *granularity, const void *prop, int32_t option) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *granularity, const void *prop, int32_t option))scuda_divert(I_cuMemGetAllocationGranularity))(granularity, prop, option);
   int32_t r;
   r = scuda_wire_cuMemGetAllocationGranularity(granularity, prop, option, 0);
-  return r;
+  return scuda_answer(I_cuMemGetAllocationGranularity, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *prop, uint64_t handle))scuda_divert(I_cuMemGetAllocationPropertiesFromHandle))(prop, handle);
   int32_t r;
   r = scuda_wire_cuMemGetAllocationPropertiesFromHandle(prop, handle, 0);
-  return r;
+  return scuda_answer(I_cuMemGetAllocationPropertiesFromHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetAttribute(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -2551,7 +2543,7 @@ SCUDA_EXPORT int32_t cuMemGetAttribute(uint64_t a, uint64_t b, uint64_t c, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuMemGetAttribute, "exported without a published prototype");
+  return scuda_answer(I_cuMemGetAttribute, scuda_unsupported(I_cuMemGetAttribute, "exported without a published prototype"));
 }
 
 SCUDA_EXPORT int32_t cuMemGetAttribute_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -2562,14 +2554,14 @@ SCUDA_EXPORT int32_t cuMemGetAttribute_v2(uint64_t a, uint64_t b, uint64_t c, ui
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuMemGetAttribute_v2, "exported without a published prototype");
+  return scuda_answer(I_cuMemGetAttribute_v2, scuda_unsupported(I_cuMemGetAttribute_v2, "exported without a published prototype"));
 }
 
 SCUDA_EXPORT int32_t cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool_out, void *location, int32_t type))scuda_divert(I_cuMemGetDefaultMemPool))(pool_out, location, type);
   int32_t r;
   r = scuda_wire_cuMemGetDefaultMemPool(pool_out, location, type, 0);
-  return r;
+  return scuda_answer(I_cuMemGetDefaultMemPool, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetHandleForAddressRange(void *handle, uint64_t dptr, uint64_t size, int32_t handleType, uint64_t flags) {
@@ -2579,33 +2571,33 @@ SCUDA_EXPORT int32_t cuMemGetHandleForAddressRange(void *handle, uint64_t dptr, 
   (void)size;
   (void)handleType;
   (void)flags;
-  return scuda_unsupported(I_cuMemGetHandleForAddressRange, "a dma-buf stands for memory of the GPU's machine and cannot leave it");
+  return scuda_answer(I_cuMemGetHandleForAddressRange, scuda_unsupported(I_cuMemGetHandleForAddressRange, "a dma-buf stands for memory of the GPU's machine and cannot leave it"));
 }
 
 SCUDA_EXPORT int32_t cuMemGetInfo(uint32_t *free, uint32_t *total) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *free, uint32_t *total))scuda_divert(I_cuMemGetInfo))(free, total);
   (void)free;
   (void)total;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemGetInfo, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemGetInfo_v2(uint64_t *free, uint64_t *total) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *free, uint64_t *total))scuda_divert(I_cuMemGetInfo_v2))(free, total);
   int32_t r;
   r = scuda_wire_cuMemGetInfo_v2(free, total, 0);
-  return r;
+  return scuda_answer(I_cuMemGetInfo_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemGetMemPool(uint64_t *pool, void *location, int32_t type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool, void *location, int32_t type))scuda_divert(I_cuMemGetMemPool))(pool, location, type);
   int32_t r;
   r = scuda_wire_cuMemGetMemPool(pool, location, type, 0);
-  return r;
+  return scuda_answer(I_cuMemGetMemPool, r);
 }
 
 SCUDA_EXPORT int32_t cuMemHostAlloc(void **pp, uint64_t bytesize, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **pp, uint64_t bytesize, uint32_t Flags))scuda_divert(I_cuMemHostAlloc))(pp, bytesize, Flags);
-  return scuda_hand_cuMemHostAlloc(pp, bytesize, Flags);
+  return scuda_answer(I_cuMemHostAlloc, scuda_hand_cuMemHostAlloc(pp, bytesize, Flags));
 }
 
 SCUDA_EXPORT int32_t cuMemHostGetDevicePointer(uint32_t *pdptr, void *p, uint32_t Flags) {
@@ -2613,37 +2605,37 @@ SCUDA_EXPORT int32_t cuMemHostGetDevicePointer(uint32_t *pdptr, void *p, uint32_
   (void)pdptr;
   (void)p;
   (void)Flags;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemHostGetDevicePointer, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemHostGetDevicePointer_v2(uint64_t *pdptr, void *p, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pdptr, void *p, uint32_t Flags))scuda_divert(I_cuMemHostGetDevicePointer_v2))(pdptr, p, Flags);
-  return scuda_hand_cuMemHostGetDevicePointer_v2(pdptr, p, Flags);
+  return scuda_answer(I_cuMemHostGetDevicePointer_v2, scuda_hand_cuMemHostGetDevicePointer_v2(pdptr, p, Flags));
 }
 
 SCUDA_EXPORT int32_t cuMemHostGetFlags(uint32_t *pFlags, void *p) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *pFlags, void *p))scuda_divert(I_cuMemHostGetFlags))(pFlags, p);
-  return scuda_hand_cuMemHostGetFlags(pFlags, p);
+  return scuda_answer(I_cuMemHostGetFlags, scuda_hand_cuMemHostGetFlags(pFlags, p));
 }
 
 SCUDA_EXPORT int32_t cuMemHostRegister(void *p, uint64_t bytesize, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *p, uint64_t bytesize, uint32_t Flags))scuda_divert(I_cuMemHostRegister))(p, bytesize, Flags);
-  return scuda_hand_cuMemHostRegister(p, bytesize, Flags);
+  return scuda_answer(I_cuMemHostRegister, scuda_hand_cuMemHostRegister(p, bytesize, Flags));
 }
 
 SCUDA_EXPORT int32_t cuMemHostRegister_v2(void *p, uint64_t bytesize, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *p, uint64_t bytesize, uint32_t Flags))scuda_divert(I_cuMemHostRegister_v2))(p, bytesize, Flags);
-  return scuda_hand_cuMemHostRegister_v2(p, bytesize, Flags);
+  return scuda_answer(I_cuMemHostRegister_v2, scuda_hand_cuMemHostRegister_v2(p, bytesize, Flags));
 }
 
 SCUDA_EXPORT int32_t cuMemHostUnregister(void *p) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *p))scuda_divert(I_cuMemHostUnregister))(p);
-  return scuda_hand_cuMemHostUnregister(p);
+  return scuda_answer(I_cuMemHostUnregister, scuda_hand_cuMemHostUnregister(p));
 }
 
 SCUDA_EXPORT int32_t cuMemImportFromShareableHandle(uint64_t *handle, void *osHandle, int32_t shHandleType) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, void *osHandle, int32_t shHandleType))scuda_divert(I_cuMemImportFromShareableHandle))(handle, osHandle, shHandleType);
-  return scuda_hand_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
+  return scuda_answer(I_cuMemImportFromShareableHandle, scuda_hand_cuMemImportFromShareableHandle(handle, osHandle, shHandleType));
 }
 
 SCUDA_EXPORT int32_t cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags) {
@@ -2651,28 +2643,28 @@ SCUDA_EXPORT int32_t cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint
   int32_t r;
   r = scuda_wire_cuMemMap(ptr, size, offset, handle, flags, 0);
   if (!r) scuda_post_cuMemMap(ptr, size, offset, handle, flags);
-  return r;
+  return scuda_answer(I_cuMemMap, r);
 }
 
 SCUDA_EXPORT int32_t cuMemMapArrayAsync(void *mapInfoList, uint32_t count, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *mapInfoList, uint32_t count, uint64_t hStream))scuda_divert(I_cuMemMapArrayAsync))(mapInfoList, count, hStream);
   int32_t r;
   r = scuda_wire_cuMemMapArrayAsync(mapInfoList, count, hStream, 0);
-  return r;
+  return scuda_answer(I_cuMemMapArrayAsync, r);
 }
 
 SCUDA_EXPORT int32_t cuMemMapArrayAsync_ptsz(void *mapInfoList, uint32_t count, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *mapInfoList, uint32_t count, uint64_t hStream))scuda_divert(I_cuMemMapArrayAsync_ptsz))(mapInfoList, count, hStream);
   int32_t r;
   r = scuda_wire_cuMemMapArrayAsync(mapInfoList, count, hStream, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemMapArrayAsync_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolCreate(uint64_t *pool, const void *poolProps) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool, const void *poolProps))scuda_divert(I_cuMemPoolCreate))(pool, poolProps);
   int32_t r;
   r = scuda_wire_cuMemPoolCreate(pool, poolProps, 0);
-  return r;
+  return scuda_answer(I_cuMemPoolCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolDestroy(uint64_t pool) {
@@ -2680,36 +2672,36 @@ SCUDA_EXPORT int32_t cuMemPoolDestroy(uint64_t pool) {
   int32_t r;
   r = scuda_wire_cuMemPoolDestroy(pool, 0);
   if (!r) scuda_post_cuMemPoolDestroy(pool);
-  return r;
+  return scuda_answer(I_cuMemPoolDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolExportPointer(void *shareData_out, uint64_t ptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *shareData_out, uint64_t ptr))scuda_divert(I_cuMemPoolExportPointer))(shareData_out, ptr);
   int32_t r;
   r = scuda_wire_cuMemPoolExportPointer(shareData_out, ptr, 0);
-  return r;
+  return scuda_answer(I_cuMemPoolExportPointer, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolExportToShareableHandle(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags))scuda_divert(I_cuMemPoolExportToShareableHandle))(handle_out, pool, handleType, flags);
-  return scuda_hand_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
+  return scuda_answer(I_cuMemPoolExportToShareableHandle, scuda_hand_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags));
 }
 
 SCUDA_EXPORT int32_t cuMemPoolGetAccess(int32_t *flags, uint64_t memPool, void *location) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *flags, uint64_t memPool, void *location))scuda_divert(I_cuMemPoolGetAccess))(flags, memPool, location);
   int32_t r;
   r = scuda_wire_cuMemPoolGetAccess(flags, memPool, location, 0);
-  return r;
+  return scuda_answer(I_cuMemPoolGetAccess, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t pool, int32_t attr, void *value))scuda_divert(I_cuMemPoolGetAttribute))(pool, attr, value);
-  return scuda_hand_cuMemPoolGetAttribute(pool, attr, value);
+  return scuda_answer(I_cuMemPoolGetAttribute, scuda_hand_cuMemPoolGetAttribute(pool, attr, value));
 }
 
 SCUDA_EXPORT int32_t cuMemPoolImportFromShareableHandle(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags))scuda_divert(I_cuMemPoolImportFromShareableHandle))(pool_out, handle, handleType, flags);
-  return scuda_hand_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
+  return scuda_answer(I_cuMemPoolImportFromShareableHandle, scuda_hand_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags));
 }
 
 SCUDA_EXPORT int32_t cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData) {
@@ -2717,26 +2709,26 @@ SCUDA_EXPORT int32_t cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, vo
   int32_t r;
   r = scuda_wire_cuMemPoolImportPointer(ptr_out, pool, shareData, 0);
   if (!r) scuda_post_cuMemPoolImportPointer(ptr_out, pool, shareData);
-  return r;
+  return scuda_answer(I_cuMemPoolImportPointer, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t pool, const void *map, uint64_t count))scuda_divert(I_cuMemPoolSetAccess))(pool, map, count);
   int32_t r;
   r = scuda_wire_cuMemPoolSetAccess(pool, map, count, 0);
-  return r;
+  return scuda_answer(I_cuMemPoolSetAccess, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t pool, int32_t attr, void *value))scuda_divert(I_cuMemPoolSetAttribute))(pool, attr, value);
-  return scuda_hand_cuMemPoolSetAttribute(pool, attr, value);
+  return scuda_answer(I_cuMemPoolSetAttribute, scuda_hand_cuMemPoolSetAttribute(pool, attr, value));
 }
 
 SCUDA_EXPORT int32_t cuMemPoolTrimTo(uint64_t pool, uint64_t minBytesToKeep) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t pool, uint64_t minBytesToKeep))scuda_divert(I_cuMemPoolTrimTo))(pool, minBytesToKeep);
   int32_t r;
   r = scuda_wire_cuMemPoolTrimTo(pool, minBytesToKeep, 0);
-  return r;
+  return scuda_answer(I_cuMemPoolTrimTo, r);
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream) {
@@ -2745,7 +2737,7 @@ SCUDA_EXPORT int32_t cuMemPrefetchAsync(uint64_t devPtr, uint64_t count, int32_t
   (void)count;
   (void)dstDevice;
   (void)hStream;
-  return scuda_missing(I_cuMemPrefetchAsync);
+  return scuda_answer(I_cuMemPrefetchAsync, scuda_missing(I_cuMemPrefetchAsync));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync_ptsz(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream) {
@@ -2754,7 +2746,7 @@ SCUDA_EXPORT int32_t cuMemPrefetchAsync_ptsz(uint64_t devPtr, uint64_t count, in
   (void)count;
   (void)dstDevice;
   (void)hStream;
-  return scuda_missing(I_cuMemPrefetchAsync_ptsz);
+  return scuda_answer(I_cuMemPrefetchAsync_ptsz, scuda_missing(I_cuMemPrefetchAsync_ptsz));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream) {
@@ -2764,7 +2756,7 @@ SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2(uint64_t devPtr, uint64_t count, stru
   (void)location;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemPrefetchAsync_v2);
+  return scuda_answer(I_cuMemPrefetchAsync_v2, scuda_missing(I_cuMemPrefetchAsync_v2));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2_ptsz(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream) {
@@ -2774,7 +2766,7 @@ SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2_ptsz(uint64_t devPtr, uint64_t count,
   (void)location;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemPrefetchAsync_v2_ptsz);
+  return scuda_answer(I_cuMemPrefetchAsync_v2_ptsz, scuda_missing(I_cuMemPrefetchAsync_v2_ptsz));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
@@ -2787,7 +2779,7 @@ SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, u
   (void)numPrefetchLocs;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemPrefetchBatchAsync);
+  return scuda_answer(I_cuMemPrefetchBatchAsync, scuda_missing(I_cuMemPrefetchBatchAsync));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync_ptsz(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
@@ -2800,7 +2792,7 @@ SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync_ptsz(uint64_t *dptrs, uint64_t *siz
   (void)numPrefetchLocs;
   (void)flags;
   (void)hStream;
-  return scuda_missing(I_cuMemPrefetchBatchAsync_ptsz);
+  return scuda_answer(I_cuMemPrefetchBatchAsync_ptsz, scuda_missing(I_cuMemPrefetchBatchAsync_ptsz));
 }
 
 SCUDA_EXPORT int32_t cuMemRangeGetAttribute(void *data, uint64_t dataSize, int32_t attribute, uint64_t devPtr, uint64_t count) {
@@ -2810,7 +2802,7 @@ SCUDA_EXPORT int32_t cuMemRangeGetAttribute(void *data, uint64_t dataSize, int32
   (void)attribute;
   (void)devPtr;
   (void)count;
-  return scuda_missing(I_cuMemRangeGetAttribute);
+  return scuda_answer(I_cuMemRangeGetAttribute, scuda_missing(I_cuMemRangeGetAttribute));
 }
 
 SCUDA_EXPORT int32_t cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, int32_t *attributes, uint64_t numAttributes, uint64_t devPtr, uint64_t count) {
@@ -2821,7 +2813,7 @@ SCUDA_EXPORT int32_t cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, i
   (void)numAttributes;
   (void)devPtr;
   (void)count;
-  return scuda_missing(I_cuMemRangeGetAttributes);
+  return scuda_answer(I_cuMemRangeGetAttributes, scuda_missing(I_cuMemRangeGetAttributes));
 }
 
 SCUDA_EXPORT int32_t cuMemRelease(uint64_t handle) {
@@ -2829,28 +2821,28 @@ SCUDA_EXPORT int32_t cuMemRelease(uint64_t handle) {
   int32_t r;
   r = scuda_wire_cuMemRelease(handle, 0);
   if (!r) scuda_post_cuMemRelease(handle);
-  return r;
+  return scuda_answer(I_cuMemRelease, r);
 }
 
 SCUDA_EXPORT int32_t cuMemRetainAllocationHandle(uint64_t *handle, void *addr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, void *addr))scuda_divert(I_cuMemRetainAllocationHandle))(handle, addr);
   int32_t r;
   r = scuda_wire_cuMemRetainAllocationHandle(handle, addr, 0);
-  return r;
+  return scuda_answer(I_cuMemRetainAllocationHandle, r);
 }
 
 SCUDA_EXPORT int32_t cuMemSetAccess(uint64_t ptr, uint64_t size, const void *desc, uint64_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ptr, uint64_t size, const void *desc, uint64_t count))scuda_divert(I_cuMemSetAccess))(ptr, size, desc, count);
   int32_t r;
   r = scuda_wire_cuMemSetAccess(ptr, size, desc, count, 0);
-  return r;
+  return scuda_answer(I_cuMemSetAccess, r);
 }
 
 SCUDA_EXPORT int32_t cuMemSetMemPool(void *location, int32_t type, uint64_t pool) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *location, int32_t type, uint64_t pool))scuda_divert(I_cuMemSetMemPool))(location, type, pool);
   int32_t r;
   r = scuda_wire_cuMemSetMemPool(location, type, pool, 0);
-  return r;
+  return scuda_answer(I_cuMemSetMemPool, r);
 }
 
 SCUDA_EXPORT int32_t cuMemUnmap(uint64_t ptr, uint64_t size) {
@@ -2858,144 +2850,144 @@ SCUDA_EXPORT int32_t cuMemUnmap(uint64_t ptr, uint64_t size) {
   int32_t r;
   r = scuda_wire_cuMemUnmap(ptr, size, 0);
   if (!r) scuda_post_cuMemUnmap(ptr, size);
-  return r;
+  return scuda_answer(I_cuMemUnmap, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy(uint64_t dst, uint64_t src, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dst, uint64_t src, uint64_t ByteCount))scuda_divert(I_cuMemcpy))(dst, src, ByteCount);
-  return scuda_hand_cuMemcpy(dst, src, ByteCount, 0);
+  return scuda_answer(I_cuMemcpy, scuda_hand_cuMemcpy(dst, src, ByteCount, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2D(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2D))(pCopy);
   (void)pCopy;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpy2D, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DAsync(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy2DAsync))(pCopy, hStream);
   (void)pCopy;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpy2DAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy2DAsync_v2))(pCopy, hStream);
-  return scuda_hand_cuMemcpy2DAsync_v2(pCopy, hStream, 0);
+  return scuda_answer(I_cuMemcpy2DAsync_v2, scuda_hand_cuMemcpy2DAsync_v2(pCopy, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DAsync_v2_ptsz(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy2DAsync_v2_ptsz))(pCopy, hStream);
-  return scuda_hand_cuMemcpy2DAsync_v2(pCopy, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy2DAsync_v2_ptsz, scuda_hand_cuMemcpy2DAsync_v2(pCopy, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DUnaligned(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2DUnaligned))(pCopy);
   (void)pCopy;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpy2DUnaligned, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DUnaligned_v2(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2DUnaligned_v2))(pCopy);
-  return scuda_hand_cuMemcpy2DUnaligned_v2(pCopy, 0);
+  return scuda_answer(I_cuMemcpy2DUnaligned_v2, scuda_hand_cuMemcpy2DUnaligned_v2(pCopy, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2DUnaligned_v2_ptds(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2DUnaligned_v2_ptds))(pCopy);
-  return scuda_hand_cuMemcpy2DUnaligned_v2(pCopy, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy2DUnaligned_v2_ptds, scuda_hand_cuMemcpy2DUnaligned_v2(pCopy, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2D_v2(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2D_v2))(pCopy);
-  return scuda_hand_cuMemcpy2D_v2(pCopy, 0);
+  return scuda_answer(I_cuMemcpy2D_v2, scuda_hand_cuMemcpy2D_v2(pCopy, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2D_v2_ptds(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy2D_v2_ptds))(pCopy);
-  return scuda_hand_cuMemcpy2D_v2(pCopy, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy2D_v2_ptds, scuda_hand_cuMemcpy2D_v2(pCopy, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3D(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy3D))(pCopy);
   (void)pCopy;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpy3D, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DAsync(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy3DAsync))(pCopy, hStream);
   (void)pCopy;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpy3DAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy3DAsync_v2))(pCopy, hStream);
-  return scuda_hand_cuMemcpy3DAsync_v2(pCopy, hStream, 0);
+  return scuda_answer(I_cuMemcpy3DAsync_v2, scuda_hand_cuMemcpy3DAsync_v2(pCopy, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DAsync_v2_ptsz(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy3DAsync_v2_ptsz))(pCopy, hStream);
-  return scuda_hand_cuMemcpy3DAsync_v2(pCopy, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy3DAsync_v2_ptsz, scuda_hand_cuMemcpy3DAsync_v2(pCopy, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync))(numOps, opList, failIdx, flags, hStream);
-  return scuda_hand_cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream, 0);
+  return scuda_answer(I_cuMemcpy3DBatchAsync, scuda_hand_cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync_ptsz(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t *failIdx, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync_ptsz))(numOps, opList, failIdx, flags, hStream);
-  return scuda_hand_cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy3DBatchAsync_ptsz, scuda_hand_cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync_v2(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync_v2))(numOps, opList, flags, hStream);
-  return scuda_hand_cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream, 0);
+  return scuda_answer(I_cuMemcpy3DBatchAsync_v2, scuda_hand_cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DBatchAsync_v2_ptsz(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t numOps, void *opList, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemcpy3DBatchAsync_v2_ptsz))(numOps, opList, flags, hStream);
-  return scuda_hand_cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy3DBatchAsync_v2_ptsz, scuda_hand_cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DPeer(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy3DPeer))(pCopy);
-  return scuda_hand_cuMemcpy3DPeer(pCopy, 0);
+  return scuda_answer(I_cuMemcpy3DPeer, scuda_hand_cuMemcpy3DPeer(pCopy, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DPeerAsync(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy3DPeerAsync))(pCopy, hStream);
-  return scuda_hand_cuMemcpy3DPeerAsync(pCopy, hStream, 0);
+  return scuda_answer(I_cuMemcpy3DPeerAsync, scuda_hand_cuMemcpy3DPeerAsync(pCopy, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DPeerAsync_ptsz(const void *pCopy, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy, uint64_t hStream))scuda_divert(I_cuMemcpy3DPeerAsync_ptsz))(pCopy, hStream);
-  return scuda_hand_cuMemcpy3DPeerAsync(pCopy, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy3DPeerAsync_ptsz, scuda_hand_cuMemcpy3DPeerAsync(pCopy, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3DPeer_ptds(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy3DPeer_ptds))(pCopy);
-  return scuda_hand_cuMemcpy3DPeer(pCopy, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy3DPeer_ptds, scuda_hand_cuMemcpy3DPeer(pCopy, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3D_v2(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy3D_v2))(pCopy);
-  return scuda_hand_cuMemcpy3D_v2(pCopy, 0);
+  return scuda_answer(I_cuMemcpy3D_v2, scuda_hand_cuMemcpy3D_v2(pCopy, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3D_v2_ptds(const void *pCopy) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *pCopy))scuda_divert(I_cuMemcpy3D_v2_ptds))(pCopy);
-  return scuda_hand_cuMemcpy3D_v2(pCopy, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy3D_v2_ptds, scuda_hand_cuMemcpy3D_v2(pCopy, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dst, uint64_t src, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyAsync))(dst, src, ByteCount, hStream);
-  return scuda_hand_cuMemcpyAsync(dst, src, ByteCount, hStream, 0);
+  return scuda_answer(I_cuMemcpyAsync, scuda_hand_cuMemcpyAsync(dst, src, ByteCount, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAsync_ptsz(uint64_t dst, uint64_t src, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dst, uint64_t src, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyAsync_ptsz))(dst, src, ByteCount, hStream);
-  return scuda_hand_cuMemcpyAsync(dst, src, ByteCount, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyAsync_ptsz, scuda_hand_cuMemcpyAsync(dst, src, ByteCount, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoA(uint64_t dstArray, uint32_t dstOffset, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount) {
@@ -3005,21 +2997,21 @@ SCUDA_EXPORT int32_t cuMemcpyAtoA(uint64_t dstArray, uint32_t dstOffset, uint64_
   (void)srcArray;
   (void)srcOffset;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyAtoA, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoA_v2))(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   int32_t r;
   r = scuda_wire_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount, 0);
-  return r;
+  return scuda_answer(I_cuMemcpyAtoA_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoA_v2_ptds))(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   int32_t r;
   r = scuda_wire_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyAtoA_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoD(uint32_t dstDevice, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount) {
@@ -3028,21 +3020,21 @@ SCUDA_EXPORT int32_t cuMemcpyAtoD(uint32_t dstDevice, uint64_t srcArray, uint32_
   (void)srcArray;
   (void)srcOffset;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyAtoD, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoD_v2(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoD_v2))(dstDevice, srcArray, srcOffset, ByteCount);
   int32_t r;
   r = scuda_wire_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount, 0);
-  return r;
+  return scuda_answer(I_cuMemcpyAtoD_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoD_v2_ptds(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoD_v2_ptds))(dstDevice, srcArray, srcOffset, ByteCount);
   int32_t r;
   r = scuda_wire_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyAtoD_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoH(void *dstHost, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount) {
@@ -3051,7 +3043,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoH(void *dstHost, uint64_t srcArray, uint32_t src
   (void)srcArray;
   (void)srcOffset;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyAtoH, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync(void *dstHost, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount, uint64_t hStream) {
@@ -3061,47 +3053,47 @@ SCUDA_EXPORT int32_t cuMemcpyAtoHAsync(void *dstHost, uint64_t srcArray, uint32_
   (void)srcOffset;
   (void)ByteCount;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyAtoHAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyAtoHAsync_v2))(dstHost, srcArray, srcOffset, ByteCount, hStream);
-  return scuda_hand_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream, 0);
+  return scuda_answer(I_cuMemcpyAtoHAsync_v2, scuda_hand_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyAtoHAsync_v2_ptsz))(dstHost, srcArray, srcOffset, ByteCount, hStream);
-  return scuda_hand_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyAtoHAsync_v2_ptsz, scuda_hand_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoH_v2(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoH_v2))(dstHost, srcArray, srcOffset, ByteCount);
-  return scuda_hand_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount, 0);
+  return scuda_answer(I_cuMemcpyAtoH_v2, scuda_hand_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoH_v2_ptds(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcArray, uint64_t srcOffset, uint64_t ByteCount))scuda_divert(I_cuMemcpyAtoH_v2_ptds))(dstHost, srcArray, srcOffset, ByteCount);
-  return scuda_hand_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyAtoH_v2_ptds, scuda_hand_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
-  return scuda_hand_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, 0);
+  return scuda_answer(I_cuMemcpyBatchAsync, scuda_hand_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync_ptsz(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync_ptsz))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
-  return scuda_hand_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyBatchAsync_ptsz, scuda_hand_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync_v2))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
-  return scuda_hand_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, 0);
+  return scuda_answer(I_cuMemcpyBatchAsync_v2, scuda_hand_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync_v2_ptsz(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t hStream))scuda_divert(I_cuMemcpyBatchAsync_v2_ptsz))(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
-  return scuda_hand_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyBatchAsync_v2_ptsz, scuda_hand_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoA(uint64_t dstArray, uint32_t dstOffset, uint32_t srcDevice, uint32_t ByteCount) {
@@ -3110,21 +3102,21 @@ SCUDA_EXPORT int32_t cuMemcpyDtoA(uint64_t dstArray, uint32_t dstOffset, uint32_
   (void)dstOffset;
   (void)srcDevice;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyDtoA, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoA_v2(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount))scuda_divert(I_cuMemcpyDtoA_v2))(dstArray, dstOffset, srcDevice, ByteCount);
   int32_t r;
   r = scuda_wire_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount, 0);
-  return r;
+  return scuda_answer(I_cuMemcpyDtoA_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, uint64_t srcDevice, uint64_t ByteCount))scuda_divert(I_cuMemcpyDtoA_v2_ptds))(dstArray, dstOffset, srcDevice, ByteCount);
   int32_t r;
   r = scuda_wire_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyDtoA_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoD(uint32_t dstDevice, uint32_t srcDevice, uint32_t ByteCount) {
@@ -3132,7 +3124,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoD(uint32_t dstDevice, uint32_t srcDevice, uint32
   (void)dstDevice;
   (void)srcDevice;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyDtoD, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoDAsync(uint32_t dstDevice, uint32_t srcDevice, uint32_t ByteCount, uint64_t hStream) {
@@ -3141,43 +3133,43 @@ SCUDA_EXPORT int32_t cuMemcpyDtoDAsync(uint32_t dstDevice, uint32_t srcDevice, u
   (void)srcDevice;
   (void)ByteCount;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyDtoDAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyDtoDAsync_v2))(dstDevice, srcDevice, ByteCount, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyDtoDAsync_v2, r);
   r = scuda_wire_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemcpyDtoDAsync_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoDAsync_v2_ptsz(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyDtoDAsync_v2_ptsz))(dstDevice, srcDevice, ByteCount, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyDtoDAsync_v2_ptsz, r);
   r = scuda_wire_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyDtoDAsync_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount))scuda_divert(I_cuMemcpyDtoD_v2))(dstDevice, srcDevice, ByteCount);
   int32_t r;
   int pre = scuda_pre_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyDtoD_v2, r);
   r = scuda_wire_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemcpyDtoD_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoD_v2_ptds(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t srcDevice, uint64_t ByteCount))scuda_divert(I_cuMemcpyDtoD_v2_ptds))(dstDevice, srcDevice, ByteCount);
   int32_t r;
   int pre = scuda_pre_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyDtoD_v2_ptds, r);
   r = scuda_wire_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyDtoD_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoH(void *dstHost, uint32_t srcDevice, uint32_t ByteCount) {
@@ -3185,7 +3177,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoH(void *dstHost, uint32_t srcDevice, uint32_t By
   (void)dstHost;
   (void)srcDevice;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyDtoH, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoHAsync(void *dstHost, uint32_t srcDevice, uint32_t ByteCount, uint64_t hStream) {
@@ -3194,27 +3186,27 @@ SCUDA_EXPORT int32_t cuMemcpyDtoHAsync(void *dstHost, uint32_t srcDevice, uint32
   (void)srcDevice;
   (void)ByteCount;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyDtoHAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoHAsync_v2(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyDtoHAsync_v2))(dstHost, srcDevice, ByteCount, hStream);
-  return scuda_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream, 0);
+  return scuda_answer(I_cuMemcpyDtoHAsync_v2, scuda_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcDevice, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyDtoHAsync_v2_ptsz))(dstHost, srcDevice, ByteCount, hStream);
-  return scuda_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyDtoHAsync_v2_ptsz, scuda_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoH_v2(void *dstHost, uint64_t srcDevice, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcDevice, uint64_t ByteCount))scuda_divert(I_cuMemcpyDtoH_v2))(dstHost, srcDevice, ByteCount);
-  return scuda_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, 0);
+  return scuda_answer(I_cuMemcpyDtoH_v2, scuda_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoH_v2_ptds(void *dstHost, uint64_t srcDevice, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *dstHost, uint64_t srcDevice, uint64_t ByteCount))scuda_divert(I_cuMemcpyDtoH_v2_ptds))(dstHost, srcDevice, ByteCount);
-  return scuda_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyDtoH_v2_ptds, scuda_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoA(uint64_t dstArray, uint32_t dstOffset, const void *srcHost, uint32_t ByteCount) {
@@ -3223,7 +3215,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoA(uint64_t dstArray, uint32_t dstOffset, const v
   (void)dstOffset;
   (void)srcHost;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyHtoA, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync(uint64_t dstArray, uint32_t dstOffset, const void *srcHost, uint32_t ByteCount, uint64_t hStream) {
@@ -3233,27 +3225,27 @@ SCUDA_EXPORT int32_t cuMemcpyHtoAAsync(uint64_t dstArray, uint32_t dstOffset, co
   (void)srcHost;
   (void)ByteCount;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyHtoAAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyHtoAAsync_v2))(dstArray, dstOffset, srcHost, ByteCount, hStream);
-  return scuda_hand_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream, 0);
+  return scuda_answer(I_cuMemcpyHtoAAsync_v2, scuda_hand_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoAAsync_v2_ptsz(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyHtoAAsync_v2_ptsz))(dstArray, dstOffset, srcHost, ByteCount, hStream);
-  return scuda_hand_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyHtoAAsync_v2_ptsz, scuda_hand_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoA_v2(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount))scuda_divert(I_cuMemcpyHtoA_v2))(dstArray, dstOffset, srcHost, ByteCount);
-  return scuda_hand_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount, 0);
+  return scuda_answer(I_cuMemcpyHtoA_v2, scuda_hand_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstArray, uint64_t dstOffset, const void *srcHost, uint64_t ByteCount))scuda_divert(I_cuMemcpyHtoA_v2_ptds))(dstArray, dstOffset, srcHost, ByteCount);
-  return scuda_hand_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyHtoA_v2_ptds, scuda_hand_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoD(uint32_t dstDevice, const void *srcHost, uint32_t ByteCount) {
@@ -3261,7 +3253,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoD(uint32_t dstDevice, const void *srcHost, uint3
   (void)dstDevice;
   (void)srcHost;
   (void)ByteCount;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyHtoD, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoDAsync(uint32_t dstDevice, const void *srcHost, uint32_t ByteCount, uint64_t hStream) {
@@ -3270,68 +3262,68 @@ SCUDA_EXPORT int32_t cuMemcpyHtoDAsync(uint32_t dstDevice, const void *srcHost, 
   (void)srcHost;
   (void)ByteCount;
   (void)hStream;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemcpyHtoDAsync, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoDAsync_v2(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyHtoDAsync_v2))(dstDevice, srcHost, ByteCount, hStream);
-  return scuda_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream, 0);
+  return scuda_answer(I_cuMemcpyHtoDAsync_v2, scuda_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoDAsync_v2_ptsz(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyHtoDAsync_v2_ptsz))(dstDevice, srcHost, ByteCount, hStream);
-  return scuda_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyHtoDAsync_v2_ptsz, scuda_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount))scuda_divert(I_cuMemcpyHtoD_v2))(dstDevice, srcHost, ByteCount);
-  return scuda_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, 0);
+  return scuda_answer(I_cuMemcpyHtoD_v2, scuda_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoD_v2_ptds(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, const void *srcHost, uint64_t ByteCount))scuda_divert(I_cuMemcpyHtoD_v2_ptds))(dstDevice, srcHost, ByteCount);
-  return scuda_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpyHtoD_v2_ptds, scuda_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount))scuda_divert(I_cuMemcpyPeer))(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   int32_t r;
   int pre = scuda_pre_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyPeer, r);
   r = scuda_wire_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemcpyPeer, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyPeerAsync))(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyPeerAsync, r);
   r = scuda_wire_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemcpyPeerAsync, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeerAsync_ptsz(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount, uint64_t hStream))scuda_divert(I_cuMemcpyPeerAsync_ptsz))(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyPeerAsync_ptsz, r);
   r = scuda_wire_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyPeerAsync_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeer_ptds(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount))scuda_divert(I_cuMemcpyPeer_ptds))(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   int32_t r;
   int pre = scuda_pre_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemcpyPeer_ptds, r);
   r = scuda_wire_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemcpyPeer_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy_ptds(uint64_t dst, uint64_t src, uint64_t ByteCount) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dst, uint64_t src, uint64_t ByteCount))scuda_divert(I_cuMemcpy_ptds))(dst, src, ByteCount);
-  return scuda_hand_cuMemcpy(dst, src, ByteCount, SCUDA_PTDS);
+  return scuda_answer(I_cuMemcpy_ptds, scuda_hand_cuMemcpy(dst, src, ByteCount, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16(uint32_t dstDevice, uint16_t us, uint32_t N) {
@@ -3339,43 +3331,43 @@ SCUDA_EXPORT int32_t cuMemsetD16(uint32_t dstDevice, uint16_t us, uint32_t N) {
   (void)dstDevice;
   (void)us;
   (void)N;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemsetD16, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream))scuda_divert(I_cuMemsetD16Async))(dstDevice, us, N, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD16Async(dstDevice, us, N, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD16Async, r);
   r = scuda_wire_cuMemsetD16Async(dstDevice, us, N, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD16Async, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16Async_ptsz(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint16_t us, uint64_t N, uint64_t hStream))scuda_divert(I_cuMemsetD16Async_ptsz))(dstDevice, us, N, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD16Async(dstDevice, us, N, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD16Async_ptsz, r);
   r = scuda_wire_cuMemsetD16Async(dstDevice, us, N, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD16Async_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16_v2(uint64_t dstDevice, uint16_t us, uint64_t N) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint16_t us, uint64_t N))scuda_divert(I_cuMemsetD16_v2))(dstDevice, us, N);
   int32_t r;
   int pre = scuda_pre_cuMemsetD16_v2(dstDevice, us, N, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD16_v2, r);
   r = scuda_wire_cuMemsetD16_v2(dstDevice, us, N, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD16_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16_v2_ptds(uint64_t dstDevice, uint16_t us, uint64_t N) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint16_t us, uint64_t N))scuda_divert(I_cuMemsetD16_v2_ptds))(dstDevice, us, N);
   int32_t r;
   int pre = scuda_pre_cuMemsetD16_v2(dstDevice, us, N, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD16_v2_ptds, r);
   r = scuda_wire_cuMemsetD16_v2(dstDevice, us, N, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD16_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16(uint32_t dstDevice, uint32_t dstPitch, uint16_t us, uint32_t Width, uint32_t Height) {
@@ -3385,43 +3377,43 @@ SCUDA_EXPORT int32_t cuMemsetD2D16(uint32_t dstDevice, uint32_t dstPitch, uint16
   (void)us;
   (void)Width;
   (void)Height;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemsetD2D16, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream))scuda_divert(I_cuMemsetD2D16Async))(dstDevice, dstPitch, us, Width, Height, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D16Async, r);
   r = scuda_wire_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD2D16Async, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16Async_ptsz(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height, uint64_t hStream))scuda_divert(I_cuMemsetD2D16Async_ptsz))(dstDevice, dstPitch, us, Width, Height, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D16Async_ptsz, r);
   r = scuda_wire_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD2D16Async_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16_v2(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height))scuda_divert(I_cuMemsetD2D16_v2))(dstDevice, dstPitch, us, Width, Height);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D16_v2, r);
   r = scuda_wire_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD2D16_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16_v2_ptds(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint16_t us, uint64_t Width, uint64_t Height))scuda_divert(I_cuMemsetD2D16_v2_ptds))(dstDevice, dstPitch, us, Width, Height);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D16_v2_ptds, r);
   r = scuda_wire_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD2D16_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32(uint32_t dstDevice, uint32_t dstPitch, uint32_t ui, uint32_t Width, uint32_t Height) {
@@ -3431,43 +3423,43 @@ SCUDA_EXPORT int32_t cuMemsetD2D32(uint32_t dstDevice, uint32_t dstPitch, uint32
   (void)ui;
   (void)Width;
   (void)Height;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemsetD2D32, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32Async(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream))scuda_divert(I_cuMemsetD2D32Async))(dstDevice, dstPitch, ui, Width, Height, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D32Async, r);
   r = scuda_wire_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD2D32Async, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32Async_ptsz(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height, uint64_t hStream))scuda_divert(I_cuMemsetD2D32Async_ptsz))(dstDevice, dstPitch, ui, Width, Height, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D32Async_ptsz, r);
   r = scuda_wire_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD2D32Async_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32_v2(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height))scuda_divert(I_cuMemsetD2D32_v2))(dstDevice, dstPitch, ui, Width, Height);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D32_v2, r);
   r = scuda_wire_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD2D32_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32_v2_ptds(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint32_t ui, uint64_t Width, uint64_t Height))scuda_divert(I_cuMemsetD2D32_v2_ptds))(dstDevice, dstPitch, ui, Width, Height);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D32_v2_ptds, r);
   r = scuda_wire_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD2D32_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8(uint32_t dstDevice, uint32_t dstPitch, uint8_t uc, uint32_t Width, uint32_t Height) {
@@ -3477,43 +3469,43 @@ SCUDA_EXPORT int32_t cuMemsetD2D8(uint32_t dstDevice, uint32_t dstPitch, uint8_t
   (void)uc;
   (void)Width;
   (void)Height;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemsetD2D8, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8Async(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream))scuda_divert(I_cuMemsetD2D8Async))(dstDevice, dstPitch, uc, Width, Height, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D8Async, r);
   r = scuda_wire_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD2D8Async, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8Async_ptsz(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height, uint64_t hStream))scuda_divert(I_cuMemsetD2D8Async_ptsz))(dstDevice, dstPitch, uc, Width, Height, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D8Async_ptsz, r);
   r = scuda_wire_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD2D8Async_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8_v2(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height))scuda_divert(I_cuMemsetD2D8_v2))(dstDevice, dstPitch, uc, Width, Height);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D8_v2, r);
   r = scuda_wire_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD2D8_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8_v2_ptds(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint64_t dstPitch, uint8_t uc, uint64_t Width, uint64_t Height))scuda_divert(I_cuMemsetD2D8_v2_ptds))(dstDevice, dstPitch, uc, Width, Height);
   int32_t r;
   int pre = scuda_pre_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD2D8_v2_ptds, r);
   r = scuda_wire_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD2D8_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32(uint32_t dstDevice, uint32_t ui, uint32_t N) {
@@ -3521,43 +3513,43 @@ SCUDA_EXPORT int32_t cuMemsetD32(uint32_t dstDevice, uint32_t ui, uint32_t N) {
   (void)dstDevice;
   (void)ui;
   (void)N;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemsetD32, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32Async(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream))scuda_divert(I_cuMemsetD32Async))(dstDevice, ui, N, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD32Async(dstDevice, ui, N, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD32Async, r);
   r = scuda_wire_cuMemsetD32Async(dstDevice, ui, N, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD32Async, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32Async_ptsz(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint32_t ui, uint64_t N, uint64_t hStream))scuda_divert(I_cuMemsetD32Async_ptsz))(dstDevice, ui, N, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD32Async(dstDevice, ui, N, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD32Async_ptsz, r);
   r = scuda_wire_cuMemsetD32Async(dstDevice, ui, N, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD32Async_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32_v2(uint64_t dstDevice, uint32_t ui, uint64_t N) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint32_t ui, uint64_t N))scuda_divert(I_cuMemsetD32_v2))(dstDevice, ui, N);
   int32_t r;
   int pre = scuda_pre_cuMemsetD32_v2(dstDevice, ui, N, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD32_v2, r);
   r = scuda_wire_cuMemsetD32_v2(dstDevice, ui, N, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD32_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32_v2_ptds(uint64_t dstDevice, uint32_t ui, uint64_t N) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint32_t ui, uint64_t N))scuda_divert(I_cuMemsetD32_v2_ptds))(dstDevice, ui, N);
   int32_t r;
   int pre = scuda_pre_cuMemsetD32_v2(dstDevice, ui, N, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD32_v2_ptds, r);
   r = scuda_wire_cuMemsetD32_v2(dstDevice, ui, N, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD32_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8(uint32_t dstDevice, uint8_t uc, uint32_t N) {
@@ -3565,93 +3557,93 @@ SCUDA_EXPORT int32_t cuMemsetD8(uint32_t dstDevice, uint8_t uc, uint32_t N) {
   (void)dstDevice;
   (void)uc;
   (void)N;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuMemsetD8, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8Async(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream))scuda_divert(I_cuMemsetD8Async))(dstDevice, uc, N, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD8Async(dstDevice, uc, N, hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD8Async, r);
   r = scuda_wire_cuMemsetD8Async(dstDevice, uc, N, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD8Async, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8Async_ptsz(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint8_t uc, uint64_t N, uint64_t hStream))scuda_divert(I_cuMemsetD8Async_ptsz))(dstDevice, uc, N, hStream);
   int32_t r;
   int pre = scuda_pre_cuMemsetD8Async(dstDevice, uc, N, hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD8Async_ptsz, r);
   r = scuda_wire_cuMemsetD8Async(dstDevice, uc, N, hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD8Async_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8_v2(uint64_t dstDevice, uint8_t uc, uint64_t N) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint8_t uc, uint64_t N))scuda_divert(I_cuMemsetD8_v2))(dstDevice, uc, N);
   int32_t r;
   int pre = scuda_pre_cuMemsetD8_v2(dstDevice, uc, N, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD8_v2, r);
   r = scuda_wire_cuMemsetD8_v2(dstDevice, uc, N, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuMemsetD8_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8_v2_ptds(uint64_t dstDevice, uint8_t uc, uint64_t N) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstDevice, uint8_t uc, uint64_t N))scuda_divert(I_cuMemsetD8_v2_ptds))(dstDevice, uc, N);
   int32_t r;
   int pre = scuda_pre_cuMemsetD8_v2(dstDevice, uc, N, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuMemsetD8_v2_ptds, r);
   r = scuda_wire_cuMemsetD8_v2(dstDevice, uc, N, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuMemsetD8_v2_ptds, r);
 }
 
 SCUDA_EXPORT int32_t cuMipmappedArrayCreate(uint64_t *pHandle, const void *pMipmappedArrayDesc, uint32_t numMipmapLevels) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pHandle, const void *pMipmappedArrayDesc, uint32_t numMipmapLevels))scuda_divert(I_cuMipmappedArrayCreate))(pHandle, pMipmappedArrayDesc, numMipmapLevels);
   int32_t r;
   r = scuda_wire_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels, 0);
-  return r;
+  return scuda_answer(I_cuMipmappedArrayCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuMipmappedArrayDestroy(uint64_t hMipmappedArray) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hMipmappedArray))scuda_divert(I_cuMipmappedArrayDestroy))(hMipmappedArray);
   int32_t r;
   r = scuda_wire_cuMipmappedArrayDestroy(hMipmappedArray, 0);
-  return r;
+  return scuda_answer(I_cuMipmappedArrayDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuMipmappedArrayGetLevel(uint64_t *pLevelArray, uint64_t hMipmappedArray, uint32_t level) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pLevelArray, uint64_t hMipmappedArray, uint32_t level))scuda_divert(I_cuMipmappedArrayGetLevel))(pLevelArray, hMipmappedArray, level);
   int32_t r;
   r = scuda_wire_cuMipmappedArrayGetLevel(pLevelArray, hMipmappedArray, level, 0);
-  return r;
+  return scuda_answer(I_cuMipmappedArrayGetLevel, r);
 }
 
 SCUDA_EXPORT int32_t cuMipmappedArrayGetMemoryRequirements(void *memoryRequirements, uint64_t mipmap, int32_t device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *memoryRequirements, uint64_t mipmap, int32_t device))scuda_divert(I_cuMipmappedArrayGetMemoryRequirements))(memoryRequirements, mipmap, device);
   int32_t r;
   r = scuda_wire_cuMipmappedArrayGetMemoryRequirements(memoryRequirements, mipmap, device, 0);
-  return r;
+  return scuda_answer(I_cuMipmappedArrayGetMemoryRequirements, r);
 }
 
 SCUDA_EXPORT int32_t cuMipmappedArrayGetSparseProperties(void *sparseProperties, uint64_t mipmap) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *sparseProperties, uint64_t mipmap))scuda_divert(I_cuMipmappedArrayGetSparseProperties))(sparseProperties, mipmap);
   int32_t r;
   r = scuda_wire_cuMipmappedArrayGetSparseProperties(sparseProperties, mipmap, 0);
-  return r;
+  return scuda_answer(I_cuMipmappedArrayGetSparseProperties, r);
 }
 
 SCUDA_EXPORT int32_t cuModuleEnumerateFunctions(uint64_t *functions, uint32_t numFunctions, uint64_t mod) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *functions, uint32_t numFunctions, uint64_t mod))scuda_divert(I_cuModuleEnumerateFunctions))(functions, numFunctions, mod);
-  return scuda_hand_cuModuleEnumerateFunctions(functions, numFunctions, mod);
+  return scuda_answer(I_cuModuleEnumerateFunctions, scuda_hand_cuModuleEnumerateFunctions(functions, numFunctions, mod));
 }
 
 SCUDA_EXPORT int32_t cuModuleGetFunction(uint64_t *hfunc, uint64_t hmod, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *hfunc, uint64_t hmod, const char *name))scuda_divert(I_cuModuleGetFunction))(hfunc, hmod, name);
-  return scuda_hand_cuModuleGetFunction(hfunc, hmod, name);
+  return scuda_answer(I_cuModuleGetFunction, scuda_hand_cuModuleGetFunction(hfunc, hmod, name));
 }
 
 SCUDA_EXPORT int32_t cuModuleGetFunctionCount(uint32_t *count, uint64_t mod) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *count, uint64_t mod))scuda_divert(I_cuModuleGetFunctionCount))(count, mod);
-  return scuda_hand_cuModuleGetFunctionCount(count, mod);
+  return scuda_answer(I_cuModuleGetFunctionCount, scuda_hand_cuModuleGetFunctionCount(count, mod));
 }
 
 SCUDA_EXPORT int32_t cuModuleGetGlobal(uint32_t *dptr, uint32_t *bytes, uint64_t hmod, const char *name) {
@@ -3660,63 +3652,63 @@ SCUDA_EXPORT int32_t cuModuleGetGlobal(uint32_t *dptr, uint32_t *bytes, uint64_t
   (void)bytes;
   (void)hmod;
   (void)name;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuModuleGetGlobal, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuModuleGetGlobal_v2(uint64_t *dptr, uint64_t *bytes, uint64_t hmod, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptr, uint64_t *bytes, uint64_t hmod, const char *name))scuda_divert(I_cuModuleGetGlobal_v2))(dptr, bytes, hmod, name);
-  return scuda_hand_cuModuleGetGlobal_v2(dptr, bytes, hmod, name);
+  return scuda_answer(I_cuModuleGetGlobal_v2, scuda_hand_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
 }
 
 SCUDA_EXPORT int32_t cuModuleGetLoadingMode(int32_t *mode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *mode))scuda_divert(I_cuModuleGetLoadingMode))(mode);
-  return scuda_hand_cuModuleGetLoadingMode(mode);
+  return scuda_answer(I_cuModuleGetLoadingMode, scuda_hand_cuModuleGetLoadingMode(mode));
 }
 
 SCUDA_EXPORT int32_t cuModuleGetSurfRef(uint64_t *pSurfRef, uint64_t hmod, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pSurfRef, uint64_t hmod, const char *name))scuda_divert(I_cuModuleGetSurfRef))(pSurfRef, hmod, name);
   int32_t r;
   r = scuda_wire_cuModuleGetSurfRef(pSurfRef, hmod, name, 0);
-  return r;
+  return scuda_answer(I_cuModuleGetSurfRef, r);
 }
 
 SCUDA_EXPORT int32_t cuModuleGetTexRef(uint64_t *pTexRef, uint64_t hmod, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pTexRef, uint64_t hmod, const char *name))scuda_divert(I_cuModuleGetTexRef))(pTexRef, hmod, name);
   int32_t r;
   r = scuda_wire_cuModuleGetTexRef(pTexRef, hmod, name, 0);
-  return r;
+  return scuda_answer(I_cuModuleGetTexRef, r);
 }
 
 SCUDA_EXPORT int32_t cuModuleLoad(uint64_t *module, const char *fname) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *module, const char *fname))scuda_divert(I_cuModuleLoad))(module, fname);
-  return scuda_hand_cuModuleLoad(module, fname);
+  return scuda_answer(I_cuModuleLoad, scuda_hand_cuModuleLoad(module, fname));
 }
 
 SCUDA_EXPORT int32_t cuModuleLoadData(uint64_t *module, const void *image) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *module, const void *image))scuda_divert(I_cuModuleLoadData))(module, image);
-  return scuda_hand_cuModuleLoadData(module, image);
+  return scuda_answer(I_cuModuleLoadData, scuda_hand_cuModuleLoadData(module, image));
 }
 
 SCUDA_EXPORT int32_t cuModuleLoadDataEx(uint64_t *module, const void *image, uint32_t numOptions, int32_t *options, void **optionValues) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *module, const void *image, uint32_t numOptions, int32_t *options, void **optionValues))scuda_divert(I_cuModuleLoadDataEx))(module, image, numOptions, options, optionValues);
-  return scuda_hand_cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
+  return scuda_answer(I_cuModuleLoadDataEx, scuda_hand_cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
 }
 
 SCUDA_EXPORT int32_t cuModuleLoadFatBinary(uint64_t *module, const void *fatCubin) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *module, const void *fatCubin))scuda_divert(I_cuModuleLoadFatBinary))(module, fatCubin);
-  return scuda_hand_cuModuleLoadFatBinary(module, fatCubin);
+  return scuda_answer(I_cuModuleLoadFatBinary, scuda_hand_cuModuleLoadFatBinary(module, fatCubin));
 }
 
 SCUDA_EXPORT int32_t cuModuleUnload(uint64_t hmod) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hmod))scuda_divert(I_cuModuleUnload))(hmod);
-  return scuda_hand_cuModuleUnload(hmod);
+  return scuda_answer(I_cuModuleUnload, scuda_hand_cuModuleUnload(hmod));
 }
 
 SCUDA_EXPORT int32_t cuMulticastAddDevice(uint64_t mcHandle, int32_t dev) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t mcHandle, int32_t dev))scuda_divert(I_cuMulticastAddDevice))(mcHandle, dev);
   (void)mcHandle;
   (void)dev;
-  return scuda_unsupported(I_cuMulticastAddDevice, "multicast objects span the GPUs of one process on NVSwitch machines");
+  return scuda_answer(I_cuMulticastAddDevice, scuda_unsupported(I_cuMulticastAddDevice, "multicast objects span the GPUs of one process on NVSwitch machines"));
 }
 
 SCUDA_EXPORT int32_t cuMulticastBindAddr(uint64_t mcHandle, uint64_t mcOffset, uint64_t memptr, uint64_t size, uint64_t flags) {
@@ -3726,7 +3718,7 @@ SCUDA_EXPORT int32_t cuMulticastBindAddr(uint64_t mcHandle, uint64_t mcOffset, u
   (void)memptr;
   (void)size;
   (void)flags;
-  return scuda_unsupported(I_cuMulticastBindAddr, "multicast objects span the GPUs of one process on NVSwitch machines");
+  return scuda_answer(I_cuMulticastBindAddr, scuda_unsupported(I_cuMulticastBindAddr, "multicast objects span the GPUs of one process on NVSwitch machines"));
 }
 
 SCUDA_EXPORT int32_t cuMulticastBindMem(uint64_t mcHandle, uint64_t mcOffset, uint64_t memHandle, uint64_t memOffset, uint64_t size, uint64_t flags) {
@@ -3737,14 +3729,14 @@ SCUDA_EXPORT int32_t cuMulticastBindMem(uint64_t mcHandle, uint64_t mcOffset, ui
   (void)memOffset;
   (void)size;
   (void)flags;
-  return scuda_unsupported(I_cuMulticastBindMem, "multicast objects span the GPUs of one process on NVSwitch machines");
+  return scuda_answer(I_cuMulticastBindMem, scuda_unsupported(I_cuMulticastBindMem, "multicast objects span the GPUs of one process on NVSwitch machines"));
 }
 
 SCUDA_EXPORT int32_t cuMulticastCreate(uint64_t *mcHandle, const void *prop) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *mcHandle, const void *prop))scuda_divert(I_cuMulticastCreate))(mcHandle, prop);
   (void)mcHandle;
   (void)prop;
-  return scuda_unsupported(I_cuMulticastCreate, "multicast objects span the GPUs of one process on NVSwitch machines");
+  return scuda_answer(I_cuMulticastCreate, scuda_unsupported(I_cuMulticastCreate, "multicast objects span the GPUs of one process on NVSwitch machines"));
 }
 
 SCUDA_EXPORT int32_t cuMulticastGetGranularity(uint64_t *granularity, const void *prop, int32_t option) {
@@ -3752,7 +3744,7 @@ SCUDA_EXPORT int32_t cuMulticastGetGranularity(uint64_t *granularity, const void
   (void)granularity;
   (void)prop;
   (void)option;
-  return scuda_unsupported(I_cuMulticastGetGranularity, "multicast objects span the GPUs of one process on NVSwitch machines");
+  return scuda_answer(I_cuMulticastGetGranularity, scuda_unsupported(I_cuMulticastGetGranularity, "multicast objects span the GPUs of one process on NVSwitch machines"));
 }
 
 SCUDA_EXPORT int32_t cuMulticastUnbind(uint64_t mcHandle, int32_t dev, uint64_t mcOffset, uint64_t size) {
@@ -3761,101 +3753,101 @@ SCUDA_EXPORT int32_t cuMulticastUnbind(uint64_t mcHandle, int32_t dev, uint64_t 
   (void)dev;
   (void)mcOffset;
   (void)size;
-  return scuda_unsupported(I_cuMulticastUnbind, "multicast objects span the GPUs of one process on NVSwitch machines");
+  return scuda_answer(I_cuMulticastUnbind, scuda_unsupported(I_cuMulticastUnbind, "multicast objects span the GPUs of one process on NVSwitch machines"));
 }
 
 SCUDA_EXPORT int32_t cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize))scuda_divert(I_cuOccupancyAvailableDynamicSMemPerBlock))(dynamicSmemSize, func, numBlocks, blockSize);
   int32_t r;
   int pre = scuda_pre_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuOccupancyAvailableDynamicSMemPerBlock, r);
   r = scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize);
-  return r;
+  return scuda_answer(I_cuOccupancyAvailableDynamicSMemPerBlock, r);
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize))scuda_divert(I_cuOccupancyMaxActiveBlocksPerMultiprocessor))(numBlocks, func, blockSize, dynamicSMemSize);
   int32_t r;
   int pre = scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuOccupancyMaxActiveBlocksPerMultiprocessor, r);
   r = scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
-  return r;
+  return scuda_answer(I_cuOccupancyMaxActiveBlocksPerMultiprocessor, r);
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *numBlocks, uint64_t func, int32_t blockSize, uint64_t dynamicSMemSize, uint32_t flags))scuda_divert(I_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags))(numBlocks, func, blockSize, dynamicSMemSize, flags);
   int32_t r;
   int pre = scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, r);
   r = scuda_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags);
-  return r;
+  return scuda_answer(I_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxActiveClusters(int32_t *numClusters, uint64_t func, const void *config) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *numClusters, uint64_t func, const void *config))scuda_divert(I_cuOccupancyMaxActiveClusters))(numClusters, func, config);
-  return scuda_hand_cuOccupancyMaxActiveClusters(numClusters, func, config);
+  return scuda_answer(I_cuOccupancyMaxActiveClusters, scuda_hand_cuOccupancyMaxActiveClusters(numClusters, func, config));
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxPotentialBlockSize(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit))scuda_divert(I_cuOccupancyMaxPotentialBlockSize))(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
-  return scuda_hand_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
+  return scuda_answer(I_cuOccupancyMaxPotentialBlockSize, scuda_hand_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit));
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *minGridSize, int32_t *blockSize, uint64_t func, void *blockSizeToDynamicSMemSize, uint64_t dynamicSMemSize, int32_t blockSizeLimit, uint32_t flags))scuda_divert(I_cuOccupancyMaxPotentialBlockSizeWithFlags))(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
-  return scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
+  return scuda_answer(I_cuOccupancyMaxPotentialBlockSizeWithFlags, scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags));
 }
 
 SCUDA_EXPORT int32_t cuOccupancyMaxPotentialClusterSize(int32_t *clusterSize, uint64_t func, const void *config) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *clusterSize, uint64_t func, const void *config))scuda_divert(I_cuOccupancyMaxPotentialClusterSize))(clusterSize, func, config);
-  return scuda_hand_cuOccupancyMaxPotentialClusterSize(clusterSize, func, config);
+  return scuda_answer(I_cuOccupancyMaxPotentialClusterSize, scuda_hand_cuOccupancyMaxPotentialClusterSize(clusterSize, func, config));
 }
 
 SCUDA_EXPORT int32_t cuParamSetSize(uint64_t hfunc, uint32_t numbytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, uint32_t numbytes))scuda_divert(I_cuParamSetSize))(hfunc, numbytes);
-  return scuda_hand_cuParamSetSize(hfunc, numbytes);
+  return scuda_answer(I_cuParamSetSize, scuda_hand_cuParamSetSize(hfunc, numbytes));
 }
 
 SCUDA_EXPORT int32_t cuParamSetTexRef(uint64_t hfunc, int32_t texunit, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t texunit, uint64_t hTexRef))scuda_divert(I_cuParamSetTexRef))(hfunc, texunit, hTexRef);
   int32_t r;
   r = scuda_wire_cuParamSetTexRef(hfunc, texunit, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuParamSetTexRef, r);
 }
 
 SCUDA_EXPORT int32_t cuParamSetf(uint64_t hfunc, int32_t offset, float value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t offset, float value))scuda_divert(I_cuParamSetf))(hfunc, offset, value);
-  return scuda_hand_cuParamSetf(hfunc, offset, value);
+  return scuda_answer(I_cuParamSetf, scuda_hand_cuParamSetf(hfunc, offset, value));
 }
 
 SCUDA_EXPORT int32_t cuParamSeti(uint64_t hfunc, int32_t offset, uint32_t value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t offset, uint32_t value))scuda_divert(I_cuParamSeti))(hfunc, offset, value);
-  return scuda_hand_cuParamSeti(hfunc, offset, value);
+  return scuda_answer(I_cuParamSeti, scuda_hand_cuParamSeti(hfunc, offset, value));
 }
 
 SCUDA_EXPORT int32_t cuParamSetv(uint64_t hfunc, int32_t offset, void *ptr, uint32_t numbytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hfunc, int32_t offset, void *ptr, uint32_t numbytes))scuda_divert(I_cuParamSetv))(hfunc, offset, ptr, numbytes);
-  return scuda_hand_cuParamSetv(hfunc, offset, ptr, numbytes);
+  return scuda_answer(I_cuParamSetv, scuda_hand_cuParamSetv(hfunc, offset, ptr, numbytes));
 }
 
 SCUDA_EXPORT int32_t cuPointerGetAttribute(void *data, int32_t attribute, uint64_t ptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *data, int32_t attribute, uint64_t ptr))scuda_divert(I_cuPointerGetAttribute))(data, attribute, ptr);
-  return scuda_hand_cuPointerGetAttribute(data, attribute, ptr);
+  return scuda_answer(I_cuPointerGetAttribute, scuda_hand_cuPointerGetAttribute(data, attribute, ptr));
 }
 
 SCUDA_EXPORT int32_t cuPointerGetAttributes(uint32_t numAttributes, int32_t *attributes, void **data, uint64_t ptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t numAttributes, int32_t *attributes, void **data, uint64_t ptr))scuda_divert(I_cuPointerGetAttributes))(numAttributes, attributes, data, ptr);
-  return scuda_hand_cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+  return scuda_answer(I_cuPointerGetAttributes, scuda_hand_cuPointerGetAttributes(numAttributes, attributes, data, ptr));
 }
 
 SCUDA_EXPORT int32_t cuPointerSetAttribute(const void *value, int32_t attribute, uint64_t ptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(const void *value, int32_t attribute, uint64_t ptr))scuda_divert(I_cuPointerSetAttribute))(value, attribute, ptr);
   int32_t r;
   r = scuda_wire_cuPointerSetAttribute(value, attribute, ptr, 0);
-  return r;
+  return scuda_answer(I_cuPointerSetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuProfilerInitialize(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -3866,17 +3858,17 @@ SCUDA_EXPORT int32_t cuProfilerInitialize(uint64_t a, uint64_t b, uint64_t c, ui
   (void)d;
   (void)e;
   (void)f;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver has had no profiler of its own since CUDA 12 */
+  return scuda_answer(I_cuProfilerInitialize, CUDA_ERROR_NOT_SUPPORTED); /* the driver has had no profiler of its own since CUDA 12 */
 }
 
 SCUDA_EXPORT int32_t cuProfilerStart(void) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuProfilerStart))();
-  return scuda_hand_cuProfilerStart();
+  return scuda_answer(I_cuProfilerStart, scuda_hand_cuProfilerStart());
 }
 
 SCUDA_EXPORT int32_t cuProfilerStop(void) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void))scuda_divert(I_cuProfilerStop))();
-  return scuda_hand_cuProfilerStop();
+  return scuda_answer(I_cuProfilerStop, scuda_hand_cuProfilerStop());
 }
 
 SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -3885,7 +3877,7 @@ SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync(const uint64_t *extSemArray
   (void)paramsArray;
   (void)numExtSems;
   (void)stream;
-  return scuda_unsupported(I_cuSignalExternalSemaphoresAsync, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuSignalExternalSemaphoresAsync, scuda_unsupported(I_cuSignalExternalSemaphoresAsync, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync_ptsz(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -3894,17 +3886,17 @@ SCUDA_EXPORT int32_t cuSignalExternalSemaphoresAsync_ptsz(const uint64_t *extSem
   (void)paramsArray;
   (void)numExtSems;
   (void)stream;
-  return scuda_unsupported(I_cuSignalExternalSemaphoresAsync_ptsz, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuSignalExternalSemaphoresAsync_ptsz, scuda_unsupported(I_cuSignalExternalSemaphoresAsync_ptsz, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, void *callback, void *userData, uint32_t flags))scuda_divert(I_cuStreamAddCallback))(hStream, callback, userData, flags);
-  return scuda_hand_cuStreamAddCallback(hStream, callback, userData, flags, 0);
+  return scuda_answer(I_cuStreamAddCallback, scuda_hand_cuStreamAddCallback(hStream, callback, userData, flags, 0));
 }
 
 SCUDA_EXPORT int32_t cuStreamAddCallback_ptsz(uint64_t hStream, void *callback, void *userData, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, void *callback, void *userData, uint32_t flags))scuda_divert(I_cuStreamAddCallback_ptsz))(hStream, callback, userData, flags);
-  return scuda_hand_cuStreamAddCallback(hStream, callback, userData, flags, SCUDA_PTDS);
+  return scuda_answer(I_cuStreamAddCallback_ptsz, scuda_hand_cuStreamAddCallback(hStream, callback, userData, flags, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags) {
@@ -3913,7 +3905,7 @@ SCUDA_EXPORT int32_t cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uin
   (void)dptr;
   (void)length;
   (void)flags;
-  return scuda_missing(I_cuStreamAttachMemAsync);
+  return scuda_answer(I_cuStreamAttachMemAsync, scuda_missing(I_cuStreamAttachMemAsync));
 }
 
 SCUDA_EXPORT int32_t cuStreamAttachMemAsync_ptsz(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags) {
@@ -3922,7 +3914,7 @@ SCUDA_EXPORT int32_t cuStreamAttachMemAsync_ptsz(uint64_t hStream, uint64_t dptr
   (void)dptr;
   (void)length;
   (void)flags;
-  return scuda_missing(I_cuStreamAttachMemAsync_ptsz);
+  return scuda_answer(I_cuStreamAttachMemAsync_ptsz, scuda_missing(I_cuStreamAttachMemAsync_ptsz));
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -3931,7 +3923,7 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *p
   (void)count;
   (void)paramArray;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamBatchMemOp, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_ptsz(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -3940,21 +3932,21 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp_ptsz(uint64_t stream, uint32_t count, vo
   (void)count;
   (void)paramArray;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamBatchMemOp_ptsz, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags))scuda_divert(I_cuStreamBatchMemOp_v2))(stream, count, paramArray, flags);
   int32_t r;
   r = scuda_wire_cuStreamBatchMemOp_v2(stream, count, paramArray, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamBatchMemOp_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2_ptsz(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags))scuda_divert(I_cuStreamBatchMemOp_v2_ptsz))(stream, count, paramArray, flags);
   int32_t r;
   r = scuda_wire_cuStreamBatchMemOp_v2(stream, count, paramArray, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamBatchMemOp_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture(uint64_t hStream) {
@@ -3962,7 +3954,7 @@ SCUDA_EXPORT int32_t cuStreamBeginCapture(uint64_t hStream) {
   int32_t r;
   r = scuda_wire_cuStreamBeginCapture(hStream, 0);
   if (!r) scuda_post_cuStreamBeginCapture(hStream);
-  return r;
+  return scuda_answer(I_cuStreamBeginCapture, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode) {
@@ -3970,7 +3962,7 @@ SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGra
   int32_t r;
   r = scuda_wire_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, 0);
   if (!r) scuda_post_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
-  return r;
+  return scuda_answer(I_cuStreamBeginCaptureToGraph, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph_ptsz(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode) {
@@ -3978,7 +3970,7 @@ SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph_ptsz(uint64_t hStream, uint64_t
   int32_t r;
   r = scuda_wire_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, SCUDA_PTDS);
   if (!r) scuda_post_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
-  return r;
+  return scuda_answer(I_cuStreamBeginCaptureToGraph_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_ptsz(uint64_t hStream) {
@@ -3986,7 +3978,7 @@ SCUDA_EXPORT int32_t cuStreamBeginCapture_ptsz(uint64_t hStream) {
   int32_t r;
   r = scuda_wire_cuStreamBeginCapture(hStream, SCUDA_PTDS);
   if (!r) scuda_post_cuStreamBeginCapture(hStream);
-  return r;
+  return scuda_answer(I_cuStreamBeginCapture_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode) {
@@ -3994,7 +3986,7 @@ SCUDA_EXPORT int32_t cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode) {
   int32_t r;
   r = scuda_wire_cuStreamBeginCapture_v2(hStream, mode, 0);
   if (!r) scuda_post_cuStreamBeginCapture_v2(hStream, mode);
-  return r;
+  return scuda_answer(I_cuStreamBeginCapture_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_v2_ptsz(uint64_t hStream, int32_t mode) {
@@ -4002,53 +3994,53 @@ SCUDA_EXPORT int32_t cuStreamBeginCapture_v2_ptsz(uint64_t hStream, int32_t mode
   int32_t r;
   r = scuda_wire_cuStreamBeginCapture_v2(hStream, mode, SCUDA_PTDS);
   if (!r) scuda_post_cuStreamBeginCapture_v2(hStream, mode);
-  return r;
+  return scuda_answer(I_cuStreamBeginCapture_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamCopyAttributes(uint64_t dstStream, uint64_t srcStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstStream, uint64_t srcStream))scuda_divert(I_cuStreamCopyAttributes))(dstStream, srcStream);
   int32_t r;
   r = scuda_wire_cuStreamCopyAttributes(dstStream, srcStream, 0);
-  return r;
+  return scuda_answer(I_cuStreamCopyAttributes, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamCopyAttributes_ptsz(uint64_t dstStream, uint64_t srcStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dstStream, uint64_t srcStream))scuda_divert(I_cuStreamCopyAttributes_ptsz))(dstStream, srcStream);
   int32_t r;
   r = scuda_wire_cuStreamCopyAttributes(dstStream, srcStream, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamCopyAttributes_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamCreate(uint64_t *phStream, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phStream, uint32_t Flags))scuda_divert(I_cuStreamCreate))(phStream, Flags);
   int32_t r;
   int pre = scuda_pre_cuStreamCreate(phStream, Flags, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamCreate, r);
   r = scuda_wire_cuStreamCreate(phStream, Flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuStreamCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags, int32_t priority) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phStream, uint32_t flags, int32_t priority))scuda_divert(I_cuStreamCreateWithPriority))(phStream, flags, priority);
   int32_t r;
   int pre = scuda_pre_cuStreamCreateWithPriority(phStream, flags, priority, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamCreateWithPriority, r);
   r = scuda_wire_cuStreamCreateWithPriority(phStream, flags, priority, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuStreamCreateWithPriority, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamDestroy(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamDestroy))(hStream);
   int32_t r;
   r = scuda_wire_cuStreamDestroy(hStream, 0);
-  return r;
+  return scuda_answer(I_cuStreamDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamDestroy_v2(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamDestroy_v2))(hStream);
   int32_t r;
   r = scuda_wire_cuStreamDestroy_v2(hStream, 0);
-  return r;
+  return scuda_answer(I_cuStreamDestroy_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph) {
@@ -4056,7 +4048,7 @@ SCUDA_EXPORT int32_t cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph) {
   int32_t r;
   r = scuda_wire_cuStreamEndCapture(hStream, phGraph, 0);
   if (!r) scuda_post_cuStreamEndCapture(hStream, phGraph);
-  return r;
+  return scuda_answer(I_cuStreamEndCapture, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamEndCapture_ptsz(uint64_t hStream, uint64_t *phGraph) {
@@ -4064,260 +4056,260 @@ SCUDA_EXPORT int32_t cuStreamEndCapture_ptsz(uint64_t hStream, uint64_t *phGraph
   int32_t r;
   r = scuda_wire_cuStreamEndCapture(hStream, phGraph, SCUDA_PTDS);
   if (!r) scuda_post_cuStreamEndCapture(hStream, phGraph);
-  return r;
+  return scuda_answer(I_cuStreamEndCapture_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t attr, void *value))scuda_divert(I_cuStreamGetAttribute))(hStream, attr, value);
   int32_t r;
   r = scuda_wire_cuStreamGetAttribute(hStream, attr, value, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetAttribute_ptsz(uint64_t hStream, int32_t attr, void *value) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t attr, void *value))scuda_divert(I_cuStreamGetAttribute_ptsz))(hStream, attr, value);
   int32_t r;
   r = scuda_wire_cuStreamGetAttribute(hStream, attr, value, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetAttribute_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out))scuda_divert(I_cuStreamGetCaptureInfo))(hStream, captureStatus_out, id_out);
   int32_t r;
   r = scuda_wire_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetCaptureInfo, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_ptsz(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out))scuda_divert(I_cuStreamGetCaptureInfo_ptsz))(hStream, captureStatus_out, id_out);
   int32_t r;
   r = scuda_wire_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetCaptureInfo_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v2(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out))scuda_divert(I_cuStreamGetCaptureInfo_v2))(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
-  return scuda_hand_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out, 0);
+  return scuda_answer(I_cuStreamGetCaptureInfo_v2, scuda_hand_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out, 0));
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v2_ptsz(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out))scuda_divert(I_cuStreamGetCaptureInfo_v2_ptsz))(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
-  return scuda_hand_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out, SCUDA_PTDS);
+  return scuda_answer(I_cuStreamGetCaptureInfo_v2_ptsz, scuda_hand_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out))scuda_divert(I_cuStreamGetCaptureInfo_v3))(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
-  return scuda_hand_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out, 0);
+  return scuda_answer(I_cuStreamGetCaptureInfo_v3, scuda_hand_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out, 0));
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCaptureInfo_v3_ptsz(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out))scuda_divert(I_cuStreamGetCaptureInfo_v3_ptsz))(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
-  return scuda_hand_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out, SCUDA_PTDS);
+  return scuda_answer(I_cuStreamGetCaptureInfo_v3_ptsz, scuda_hand_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx(uint64_t hStream, uint64_t *pctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *pctx))scuda_divert(I_cuStreamGetCtx))(hStream, pctx);
   int32_t r;
   r = scuda_wire_cuStreamGetCtx(hStream, pctx, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetCtx, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx_ptsz(uint64_t hStream, uint64_t *pctx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *pctx))scuda_divert(I_cuStreamGetCtx_ptsz))(hStream, pctx);
   int32_t r;
   r = scuda_wire_cuStreamGetCtx(hStream, pctx, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetCtx_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx))scuda_divert(I_cuStreamGetCtx_v2))(hStream, pCtx, pGreenCtx);
   int32_t r;
   r = scuda_wire_cuStreamGetCtx_v2(hStream, pCtx, pGreenCtx, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetCtx_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetCtx_v2_ptsz(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx))scuda_divert(I_cuStreamGetCtx_v2_ptsz))(hStream, pCtx, pGreenCtx);
   int32_t r;
   r = scuda_wire_cuStreamGetCtx_v2(hStream, pCtx, pGreenCtx, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetCtx_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetDevice(uint64_t hStream, int32_t *device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *device))scuda_divert(I_cuStreamGetDevice))(hStream, device);
   int32_t r;
   r = scuda_wire_cuStreamGetDevice(hStream, device, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetDevice, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetDevice_ptsz(uint64_t hStream, int32_t *device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *device))scuda_divert(I_cuStreamGetDevice_ptsz))(hStream, device);
   int32_t r;
   r = scuda_wire_cuStreamGetDevice(hStream, device, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetDevice_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetFlags(uint64_t hStream, uint32_t *flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint32_t *flags))scuda_divert(I_cuStreamGetFlags))(hStream, flags);
   int32_t r;
   r = scuda_wire_cuStreamGetFlags(hStream, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetFlags_ptsz(uint64_t hStream, uint32_t *flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint32_t *flags))scuda_divert(I_cuStreamGetFlags_ptsz))(hStream, flags);
   int32_t r;
   r = scuda_wire_cuStreamGetFlags(hStream, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetFlags_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetGreenCtx(uint64_t hStream, uint64_t *phCtx) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *phCtx))scuda_divert(I_cuStreamGetGreenCtx))(hStream, phCtx);
   (void)hStream;
   (void)phCtx;
-  return scuda_unsupported(I_cuStreamGetGreenCtx, "green contexts partition a GPU between the contexts of one process; not offered to remote programs");
+  return scuda_answer(I_cuStreamGetGreenCtx, scuda_unsupported(I_cuStreamGetGreenCtx, "green contexts partition a GPU between the contexts of one process; not offered to remote programs"));
 }
 
 SCUDA_EXPORT int32_t cuStreamGetId(uint64_t hStream, uint64_t *streamId) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *streamId))scuda_divert(I_cuStreamGetId))(hStream, streamId);
   int32_t r;
   r = scuda_wire_cuStreamGetId(hStream, streamId, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetId, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetId_ptsz(uint64_t hStream, uint64_t *streamId) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *streamId))scuda_divert(I_cuStreamGetId_ptsz))(hStream, streamId);
   int32_t r;
   r = scuda_wire_cuStreamGetId(hStream, streamId, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetId_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetPriority(uint64_t hStream, int32_t *priority) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *priority))scuda_divert(I_cuStreamGetPriority))(hStream, priority);
   int32_t r;
   r = scuda_wire_cuStreamGetPriority(hStream, priority, 0);
-  return r;
+  return scuda_answer(I_cuStreamGetPriority, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamGetPriority_ptsz(uint64_t hStream, int32_t *priority) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *priority))scuda_divert(I_cuStreamGetPriority_ptsz))(hStream, priority);
   int32_t r;
   r = scuda_wire_cuStreamGetPriority(hStream, priority, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamGetPriority_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus))scuda_divert(I_cuStreamIsCapturing))(hStream, captureStatus);
   int32_t r;
   int pre = scuda_pre_cuStreamIsCapturing(hStream, captureStatus, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamIsCapturing, r);
   r = scuda_wire_cuStreamIsCapturing(hStream, captureStatus, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuStreamIsCapturing, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamIsCapturing_ptsz(uint64_t hStream, int32_t *captureStatus) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t *captureStatus))scuda_divert(I_cuStreamIsCapturing_ptsz))(hStream, captureStatus);
   int32_t r;
   int pre = scuda_pre_cuStreamIsCapturing(hStream, captureStatus, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamIsCapturing_ptsz, r);
   r = scuda_wire_cuStreamIsCapturing(hStream, captureStatus, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamIsCapturing_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamQuery(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamQuery))(hStream);
   int32_t r;
   int pre = scuda_pre_cuStreamQuery(hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamQuery, r);
   r = scuda_wire_cuStreamQuery(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuStreamQuery, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamQuery_ptsz(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamQuery_ptsz))(hStream);
   int32_t r;
   int pre = scuda_pre_cuStreamQuery(hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamQuery_ptsz, r);
   r = scuda_wire_cuStreamQuery(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamQuery_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamSetAttribute(uint64_t hStream, int32_t attr, const void *param) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t attr, const void *param))scuda_divert(I_cuStreamSetAttribute))(hStream, attr, param);
   int32_t r;
   r = scuda_wire_cuStreamSetAttribute(hStream, attr, param, 0);
-  return r;
+  return scuda_answer(I_cuStreamSetAttribute, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamSetAttribute_ptsz(uint64_t hStream, int32_t attr, const void *param) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t attr, const void *param))scuda_divert(I_cuStreamSetAttribute_ptsz))(hStream, attr, param);
   int32_t r;
   r = scuda_wire_cuStreamSetAttribute(hStream, attr, param, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamSetAttribute_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamSynchronize(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamSynchronize))(hStream);
   int32_t r;
   int pre = scuda_pre_cuStreamSynchronize(hStream, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamSynchronize, r);
   r = scuda_wire_cuStreamSynchronize(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuStreamSynchronize, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamSynchronize_ptsz(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamSynchronize_ptsz))(hStream);
   int32_t r;
   int pre = scuda_pre_cuStreamSynchronize(hStream, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamSynchronize_ptsz, r);
   r = scuda_wire_cuStreamSynchronize(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamSynchronize_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags))scuda_divert(I_cuStreamUpdateCaptureDependencies))(hStream, dependencies, numDependencies, flags);
   int32_t r;
   r = scuda_wire_cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamUpdateCaptureDependencies, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_ptsz(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *dependencies, uint64_t numDependencies, uint32_t flags))scuda_divert(I_cuStreamUpdateCaptureDependencies_ptsz))(hStream, dependencies, numDependencies, flags);
   int32_t r;
   r = scuda_wire_cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamUpdateCaptureDependencies_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags))scuda_divert(I_cuStreamUpdateCaptureDependencies_v2))(hStream, dependencies, dependencyData, numDependencies, flags);
   int32_t r;
   r = scuda_wire_cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, dependencyData, numDependencies, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamUpdateCaptureDependencies_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamUpdateCaptureDependencies_v2_ptsz(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, uint32_t flags))scuda_divert(I_cuStreamUpdateCaptureDependencies_v2_ptsz))(hStream, dependencies, dependencyData, numDependencies, flags);
   int32_t r;
   r = scuda_wire_cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, dependencyData, numDependencies, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamUpdateCaptureDependencies_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t hEvent, uint32_t Flags))scuda_divert(I_cuStreamWaitEvent))(hStream, hEvent, Flags);
   int32_t r;
   int pre = scuda_pre_cuStreamWaitEvent(hStream, hEvent, Flags, 0, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamWaitEvent, r);
   r = scuda_wire_cuStreamWaitEvent(hStream, hEvent, Flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
-  return r;
+  return scuda_answer(I_cuStreamWaitEvent, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitEvent_ptsz(uint64_t hStream, uint64_t hEvent, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t hEvent, uint32_t Flags))scuda_divert(I_cuStreamWaitEvent_ptsz))(hStream, hEvent, Flags);
   int32_t r;
   int pre = scuda_pre_cuStreamWaitEvent(hStream, hEvent, Flags, SCUDA_PTDS, &r);
-  if (pre == 1) return r;
+  if (pre == 1) return scuda_answer(I_cuStreamWaitEvent_ptsz, r);
   r = scuda_wire_cuStreamWaitEvent(hStream, hEvent, Flags, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamWaitEvent_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4326,7 +4318,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32(uint64_t stream, uint64_t addr, uint32_
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWaitValue32, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4335,21 +4327,21 @@ SCUDA_EXPORT int32_t cuStreamWaitValue32_ptsz(uint64_t stream, uint64_t addr, ui
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWaitValue32_ptsz, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags))scuda_divert(I_cuStreamWaitValue32_v2))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWaitValue32_v2(stream, addr, value, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamWaitValue32_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue32_v2_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags))scuda_divert(I_cuStreamWaitValue32_v2_ptsz))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWaitValue32_v2(stream, addr, value, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamWaitValue32_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4358,7 +4350,7 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64(uint64_t stream, uint64_t addr, uint64_
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWaitValue64, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4367,21 +4359,21 @@ SCUDA_EXPORT int32_t cuStreamWaitValue64_ptsz(uint64_t stream, uint64_t addr, ui
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWaitValue64_ptsz, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags))scuda_divert(I_cuStreamWaitValue64_v2))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWaitValue64_v2(stream, addr, value, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamWaitValue64_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWaitValue64_v2_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags))scuda_divert(I_cuStreamWaitValue64_v2_ptsz))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWaitValue64_v2(stream, addr, value, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamWaitValue64_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4390,7 +4382,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32(uint64_t stream, uint64_t addr, uint32
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWriteValue32, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
@@ -4399,21 +4391,21 @@ SCUDA_EXPORT int32_t cuStreamWriteValue32_ptsz(uint64_t stream, uint64_t addr, u
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWriteValue32_ptsz, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags))scuda_divert(I_cuStreamWriteValue32_v2))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWriteValue32_v2(stream, addr, value, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamWriteValue32_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue32_v2_ptsz(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags))scuda_divert(I_cuStreamWriteValue32_v2_ptsz))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWriteValue32_v2(stream, addr, value, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamWriteValue32_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4422,7 +4414,7 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64(uint64_t stream, uint64_t addr, uint64
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWriteValue64, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
@@ -4431,224 +4423,224 @@ SCUDA_EXPORT int32_t cuStreamWriteValue64_ptsz(uint64_t stream, uint64_t addr, u
   (void)addr;
   (void)value;
   (void)flags;
-  return CUDA_ERROR_NOT_SUPPORTED; /* the driver refuses the first form; programs use the _v2 form */
+  return scuda_answer(I_cuStreamWriteValue64_ptsz, CUDA_ERROR_NOT_SUPPORTED); /* the driver refuses the first form; programs use the _v2 form */
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags))scuda_divert(I_cuStreamWriteValue64_v2))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWriteValue64_v2(stream, addr, value, flags, 0);
-  return r;
+  return scuda_answer(I_cuStreamWriteValue64_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamWriteValue64_v2_ptsz(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags))scuda_divert(I_cuStreamWriteValue64_v2_ptsz))(stream, addr, value, flags);
   int32_t r;
   r = scuda_wire_cuStreamWriteValue64_v2(stream, addr, value, flags, SCUDA_PTDS);
-  return r;
+  return scuda_answer(I_cuStreamWriteValue64_v2_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pSurfObject, const void *pResDesc))scuda_divert(I_cuSurfObjectCreate))(pSurfObject, pResDesc);
   int32_t r;
   r = scuda_wire_cuSurfObjectCreate(pSurfObject, pResDesc, 0);
-  return r;
+  return scuda_answer(I_cuSurfObjectCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuSurfObjectDestroy(uint64_t surfObject) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t surfObject))scuda_divert(I_cuSurfObjectDestroy))(surfObject);
   int32_t r;
   r = scuda_wire_cuSurfObjectDestroy(surfObject, 0);
-  return r;
+  return scuda_answer(I_cuSurfObjectDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObject) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pResDesc, uint64_t surfObject))scuda_divert(I_cuSurfObjectGetResourceDesc))(pResDesc, surfObject);
   int32_t r;
   r = scuda_wire_cuSurfObjectGetResourceDesc(pResDesc, surfObject, 0);
-  return r;
+  return scuda_answer(I_cuSurfObjectGetResourceDesc, r);
 }
 
 SCUDA_EXPORT int32_t cuSurfRefGetArray(uint64_t *phArray, uint64_t hSurfRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phArray, uint64_t hSurfRef))scuda_divert(I_cuSurfRefGetArray))(phArray, hSurfRef);
   int32_t r;
   r = scuda_wire_cuSurfRefGetArray(phArray, hSurfRef, 0);
-  return r;
+  return scuda_answer(I_cuSurfRefGetArray, r);
 }
 
 SCUDA_EXPORT int32_t cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hSurfRef, uint64_t hArray, uint32_t Flags))scuda_divert(I_cuSurfRefSetArray))(hSurfRef, hArray, Flags);
   int32_t r;
   r = scuda_wire_cuSurfRefSetArray(hSurfRef, hArray, Flags, 0);
-  return r;
+  return scuda_answer(I_cuSurfRefSetArray, r);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill))scuda_divert(I_cuTensorMapEncodeIm2col))(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, swizzle, l2Promotion, oobFill);
   int32_t r;
   r = scuda_wire_cuTensorMapEncodeIm2col(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, swizzle, l2Promotion, oobFill, 0);
-  return r;
+  return scuda_answer(I_cuTensorMapEncodeIm2col, r);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, int32_t pixelBoxLowerCornerWidth, int32_t pixelBoxUpperCornerWidth, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t mode, int32_t swizzle, int32_t l2Promotion, int32_t oobFill))scuda_divert(I_cuTensorMapEncodeIm2colWide))(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, mode, swizzle, l2Promotion, oobFill);
   int32_t r;
   r = scuda_wire_cuTensorMapEncodeIm2colWide(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, mode, swizzle, l2Promotion, oobFill, 0);
-  return r;
+  return scuda_answer(I_cuTensorMapEncodeIm2colWide, r);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const uint32_t *boxDim, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill))scuda_divert(I_cuTensorMapEncodeTiled))(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion, oobFill);
   int32_t r;
   r = scuda_wire_cuTensorMapEncodeTiled(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion, oobFill, 0);
-  return r;
+  return scuda_answer(I_cuTensorMapEncodeTiled, r);
 }
 
 SCUDA_EXPORT int32_t cuTensorMapReplaceAddress(void *tensorMap, void *globalAddress) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *tensorMap, void *globalAddress))scuda_divert(I_cuTensorMapReplaceAddress))(tensorMap, globalAddress);
   int32_t r;
   r = scuda_wire_cuTensorMapReplaceAddress(tensorMap, globalAddress, 0);
-  return r;
+  return scuda_answer(I_cuTensorMapReplaceAddress, r);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectCreate(uint64_t *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc))scuda_divert(I_cuTexObjectCreate))(pTexObject, pResDesc, pTexDesc, pResViewDesc);
   int32_t r;
   r = scuda_wire_cuTexObjectCreate(pTexObject, pResDesc, pTexDesc, pResViewDesc, 0);
-  return r;
+  return scuda_answer(I_cuTexObjectCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectDestroy(uint64_t texObject) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t texObject))scuda_divert(I_cuTexObjectDestroy))(texObject);
   int32_t r;
   r = scuda_wire_cuTexObjectDestroy(texObject, 0);
-  return r;
+  return scuda_answer(I_cuTexObjectDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pResDesc, uint64_t texObject))scuda_divert(I_cuTexObjectGetResourceDesc))(pResDesc, texObject);
   int32_t r;
   r = scuda_wire_cuTexObjectGetResourceDesc(pResDesc, texObject, 0);
-  return r;
+  return scuda_answer(I_cuTexObjectGetResourceDesc, r);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectGetResourceViewDesc(void *pResViewDesc, uint64_t texObject) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pResViewDesc, uint64_t texObject))scuda_divert(I_cuTexObjectGetResourceViewDesc))(pResViewDesc, texObject);
   int32_t r;
   r = scuda_wire_cuTexObjectGetResourceViewDesc(pResViewDesc, texObject, 0);
-  return r;
+  return scuda_answer(I_cuTexObjectGetResourceViewDesc, r);
 }
 
 SCUDA_EXPORT int32_t cuTexObjectGetTextureDesc(void *pTexDesc, uint64_t texObject) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *pTexDesc, uint64_t texObject))scuda_divert(I_cuTexObjectGetTextureDesc))(pTexDesc, texObject);
   int32_t r;
   r = scuda_wire_cuTexObjectGetTextureDesc(pTexDesc, texObject, 0);
-  return r;
+  return scuda_answer(I_cuTexObjectGetTextureDesc, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefCreate(uint64_t *pTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pTexRef))scuda_divert(I_cuTexRefCreate))(pTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefCreate(pTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefCreate, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefDestroy(uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef))scuda_divert(I_cuTexRefDestroy))(hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefDestroy(hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefDestroy, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddress(uint32_t *pdptr, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *pdptr, uint64_t hTexRef))scuda_divert(I_cuTexRefGetAddress))(pdptr, hTexRef);
   (void)pdptr;
   (void)hTexRef;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuTexRefGetAddress, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddressMode(int32_t *pam, uint64_t hTexRef, int32_t dim) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pam, uint64_t hTexRef, int32_t dim))scuda_divert(I_cuTexRefGetAddressMode))(pam, hTexRef, dim);
   int32_t r;
   r = scuda_wire_cuTexRefGetAddressMode(pam, hTexRef, dim, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetAddressMode, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetAddress_v2(uint64_t *pdptr, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pdptr, uint64_t hTexRef))scuda_divert(I_cuTexRefGetAddress_v2))(pdptr, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetAddress_v2(pdptr, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetAddress_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetArray(uint64_t *phArray, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phArray, uint64_t hTexRef))scuda_divert(I_cuTexRefGetArray))(phArray, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetArray(phArray, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetArray, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetBorderColor(float *pBorderColor, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pBorderColor, uint64_t hTexRef))scuda_divert(I_cuTexRefGetBorderColor))(pBorderColor, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetBorderColor(pBorderColor, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetBorderColor, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFilterMode(int32_t *pfm, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pfm, uint64_t hTexRef))scuda_divert(I_cuTexRefGetFilterMode))(pfm, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetFilterMode(pfm, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetFilterMode, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFlags(uint32_t *pFlags, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t *pFlags, uint64_t hTexRef))scuda_divert(I_cuTexRefGetFlags))(pFlags, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetFlags(pFlags, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetFormat(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pFormat, int32_t *pNumChannels, uint64_t hTexRef))scuda_divert(I_cuTexRefGetFormat))(pFormat, pNumChannels, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetFormat(pFormat, pNumChannels, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetFormat, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMaxAnisotropy(int32_t *pmaxAniso, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pmaxAniso, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMaxAnisotropy))(pmaxAniso, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetMaxAnisotropy(pmaxAniso, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetMaxAnisotropy, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapFilterMode(int32_t *pfm, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *pfm, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmapFilterMode))(pfm, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetMipmapFilterMode(pfm, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetMipmapFilterMode, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelBias(float *pbias, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pbias, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmapLevelBias))(pbias, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetMipmapLevelBias(pbias, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetMipmapLevelBias, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmapLevelClamp))(pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetMipmapLevelClamp(pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetMipmapLevelClamp, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefGetMipmappedArray(uint64_t *phMipmappedArray, uint64_t hTexRef) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phMipmappedArray, uint64_t hTexRef))scuda_divert(I_cuTexRefGetMipmappedArray))(phMipmappedArray, hTexRef);
   int32_t r;
   r = scuda_wire_cuTexRefGetMipmappedArray(phMipmappedArray, hTexRef, 0);
-  return r;
+  return scuda_answer(I_cuTexRefGetMipmappedArray, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress(uint32_t *ByteOffset, uint64_t hTexRef, uint32_t dptr, uint32_t bytes) {
@@ -4657,7 +4649,7 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress(uint32_t *ByteOffset, uint64_t hTexRef, 
   (void)hTexRef;
   (void)dptr;
   (void)bytes;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuTexRefSetAddress, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, uint32_t dptr, uint32_t Pitch) {
@@ -4666,129 +4658,129 @@ SCUDA_EXPORT int32_t cuTexRefSetAddress2D(uint64_t hTexRef, const void *desc, ui
   (void)desc;
   (void)dptr;
   (void)Pitch;
-  return CUDA_ERROR_INVALID_CONTEXT; /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
+  return scuda_answer(I_cuTexRefSetAddress2D, CUDA_ERROR_INVALID_CONTEXT); /* 32-bit sizes and addresses of CUDA 3.1, for which the driver no longer makes contexts; the headers use the _v2 forms */
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v2(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch))scuda_divert(I_cuTexRefSetAddress2D_v2))(hTexRef, desc, dptr, Pitch);
   int32_t r;
   r = scuda_wire_cuTexRefSetAddress2D_v2(hTexRef, desc, dptr, Pitch, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetAddress2D_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress2D_v3(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, const void *desc, uint64_t dptr, uint64_t Pitch))scuda_divert(I_cuTexRefSetAddress2D_v3))(hTexRef, desc, dptr, Pitch);
   int32_t r;
   r = scuda_wire_cuTexRefSetAddress2D_v3(hTexRef, desc, dptr, Pitch, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetAddress2D_v3, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddressMode(uint64_t hTexRef, int32_t dim, int32_t am) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t dim, int32_t am))scuda_divert(I_cuTexRefSetAddressMode))(hTexRef, dim, am);
   int32_t r;
   r = scuda_wire_cuTexRefSetAddressMode(hTexRef, dim, am, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetAddressMode, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetAddress_v2(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *ByteOffset, uint64_t hTexRef, uint64_t dptr, uint64_t bytes))scuda_divert(I_cuTexRefSetAddress_v2))(ByteOffset, hTexRef, dptr, bytes);
   int32_t r;
   r = scuda_wire_cuTexRefSetAddress_v2(ByteOffset, hTexRef, dptr, bytes, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetAddress_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetArray(uint64_t hTexRef, uint64_t hArray, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint64_t hArray, uint32_t Flags))scuda_divert(I_cuTexRefSetArray))(hTexRef, hArray, Flags);
   int32_t r;
   r = scuda_wire_cuTexRefSetArray(hTexRef, hArray, Flags, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetArray, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetBorderColor(uint64_t hTexRef, float *pBorderColor) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, float *pBorderColor))scuda_divert(I_cuTexRefSetBorderColor))(hTexRef, pBorderColor);
   int32_t r;
   r = scuda_wire_cuTexRefSetBorderColor(hTexRef, pBorderColor, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetBorderColor, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFilterMode(uint64_t hTexRef, int32_t fm) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t fm))scuda_divert(I_cuTexRefSetFilterMode))(hTexRef, fm);
   int32_t r;
   r = scuda_wire_cuTexRefSetFilterMode(hTexRef, fm, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetFilterMode, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFlags(uint64_t hTexRef, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint32_t Flags))scuda_divert(I_cuTexRefSetFlags))(hTexRef, Flags);
   int32_t r;
   r = scuda_wire_cuTexRefSetFlags(hTexRef, Flags, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetFlags, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetFormat(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t fmt, int32_t NumPackedComponents))scuda_divert(I_cuTexRefSetFormat))(hTexRef, fmt, NumPackedComponents);
   int32_t r;
   r = scuda_wire_cuTexRefSetFormat(hTexRef, fmt, NumPackedComponents, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetFormat, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMaxAnisotropy(uint64_t hTexRef, uint32_t maxAniso) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint32_t maxAniso))scuda_divert(I_cuTexRefSetMaxAnisotropy))(hTexRef, maxAniso);
   int32_t r;
   r = scuda_wire_cuTexRefSetMaxAnisotropy(hTexRef, maxAniso, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetMaxAnisotropy, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapFilterMode(uint64_t hTexRef, int32_t fm) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, int32_t fm))scuda_divert(I_cuTexRefSetMipmapFilterMode))(hTexRef, fm);
   int32_t r;
   r = scuda_wire_cuTexRefSetMipmapFilterMode(hTexRef, fm, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetMipmapFilterMode, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelBias(uint64_t hTexRef, float bias) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, float bias))scuda_divert(I_cuTexRefSetMipmapLevelBias))(hTexRef, bias);
   int32_t r;
   r = scuda_wire_cuTexRefSetMipmapLevelBias(hTexRef, bias, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetMipmapLevelBias, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmapLevelClamp(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp))scuda_divert(I_cuTexRefSetMipmapLevelClamp))(hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp);
   int32_t r;
   r = scuda_wire_cuTexRefSetMipmapLevelClamp(hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetMipmapLevelClamp, r);
 }
 
 SCUDA_EXPORT int32_t cuTexRefSetMipmappedArray(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hTexRef, uint64_t hMipmappedArray, uint32_t Flags))scuda_divert(I_cuTexRefSetMipmappedArray))(hTexRef, hMipmappedArray, Flags);
   int32_t r;
   r = scuda_wire_cuTexRefSetMipmappedArray(hTexRef, hMipmappedArray, Flags, 0);
-  return r;
+  return scuda_answer(I_cuTexRefSetMipmappedArray, r);
 }
 
 SCUDA_EXPORT int32_t cuThreadExchangeStreamCaptureMode(int32_t *mode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(int32_t *mode))scuda_divert(I_cuThreadExchangeStreamCaptureMode))(mode);
-  return scuda_hand_cuThreadExchangeStreamCaptureMode(mode);
+  return scuda_answer(I_cuThreadExchangeStreamCaptureMode, scuda_hand_cuThreadExchangeStreamCaptureMode(mode));
 }
 
 SCUDA_EXPORT int32_t cuUserObjectCreate(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags))scuda_divert(I_cuUserObjectCreate))(object_out, ptr, destroy, initialRefcount, flags);
-  return scuda_hand_cuUserObjectCreate(object_out, ptr, destroy, initialRefcount, flags);
+  return scuda_answer(I_cuUserObjectCreate, scuda_hand_cuUserObjectCreate(object_out, ptr, destroy, initialRefcount, flags));
 }
 
 SCUDA_EXPORT int32_t cuUserObjectRelease(uint64_t object, uint32_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t object, uint32_t count))scuda_divert(I_cuUserObjectRelease))(object, count);
   int32_t r;
   r = scuda_wire_cuUserObjectRelease(object, count, 0);
-  return r;
+  return scuda_answer(I_cuUserObjectRelease, r);
 }
 
 SCUDA_EXPORT int32_t cuUserObjectRetain(uint64_t object, uint32_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t object, uint32_t count))scuda_divert(I_cuUserObjectRetain))(object, count);
   int32_t r;
   r = scuda_wire_cuUserObjectRetain(object, count, 0);
-  return r;
+  return scuda_answer(I_cuUserObjectRetain, r);
 }
 
 SCUDA_EXPORT int32_t cuVDPAUCtxCreate(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4799,7 +4791,7 @@ SCUDA_EXPORT int32_t cuVDPAUCtxCreate(uint64_t a, uint64_t b, uint64_t c, uint64
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuVDPAUCtxCreate, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuVDPAUCtxCreate, scuda_unsupported(I_cuVDPAUCtxCreate, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuVDPAUCtxCreate_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4810,7 +4802,7 @@ SCUDA_EXPORT int32_t cuVDPAUCtxCreate_v2(uint64_t a, uint64_t b, uint64_t c, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuVDPAUCtxCreate_v2, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuVDPAUCtxCreate_v2, scuda_unsupported(I_cuVDPAUCtxCreate_v2, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuVDPAUGetDevice(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4821,7 +4813,7 @@ SCUDA_EXPORT int32_t cuVDPAUGetDevice(uint64_t a, uint64_t b, uint64_t c, uint64
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cuVDPAUGetDevice, "graphics interoperability needs a display on the machine with the GPU");
+  return scuda_answer(I_cuVDPAUGetDevice, scuda_unsupported(I_cuVDPAUGetDevice, "graphics interoperability needs a display on the machine with the GPU"));
 }
 
 SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -4830,7 +4822,7 @@ SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync(const uint64_t *extSemArray, 
   (void)paramsArray;
   (void)numExtSems;
   (void)stream;
-  return scuda_unsupported(I_cuWaitExternalSemaphoresAsync, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuWaitExternalSemaphoresAsync, scuda_unsupported(I_cuWaitExternalSemaphoresAsync, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync_ptsz(const uint64_t *extSemArray, const void *paramsArray, uint32_t numExtSems, uint64_t stream) {
@@ -4839,7 +4831,7 @@ SCUDA_EXPORT int32_t cuWaitExternalSemaphoresAsync_ptsz(const uint64_t *extSemAr
   (void)paramsArray;
   (void)numExtSems;
   (void)stream;
-  return scuda_unsupported(I_cuWaitExternalSemaphoresAsync_ptsz, "external memory and semaphores are objects of another driver on the same machine");
+  return scuda_answer(I_cuWaitExternalSemaphoresAsync_ptsz, scuda_unsupported(I_cuWaitExternalSemaphoresAsync_ptsz, "external memory and semaphores are objects of another driver on the same machine"));
 }
 
 SCUDA_EXPORT int32_t cudbgApiAttach(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4850,7 +4842,7 @@ SCUDA_EXPORT int32_t cudbgApiAttach(uint64_t a, uint64_t b, uint64_t c, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgApiAttach, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgApiAttach, scuda_unsupported(I_cudbgApiAttach, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgApiClientPid(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4861,7 +4853,7 @@ SCUDA_EXPORT int32_t cudbgApiClientPid(uint64_t a, uint64_t b, uint64_t c, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgApiClientPid, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgApiClientPid, scuda_unsupported(I_cudbgApiClientPid, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgApiClientRevision(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4872,7 +4864,7 @@ SCUDA_EXPORT int32_t cudbgApiClientRevision(uint64_t a, uint64_t b, uint64_t c, 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgApiClientRevision, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgApiClientRevision, scuda_unsupported(I_cudbgApiClientRevision, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgApiDetach(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4883,7 +4875,7 @@ SCUDA_EXPORT int32_t cudbgApiDetach(uint64_t a, uint64_t b, uint64_t c, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgApiDetach, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgApiDetach, scuda_unsupported(I_cudbgApiDetach, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgApiInit(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4894,7 +4886,7 @@ SCUDA_EXPORT int32_t cudbgApiInit(uint64_t a, uint64_t b, uint64_t c, uint64_t d
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgApiInit, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgApiInit, scuda_unsupported(I_cudbgApiInit, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgAttachHandlerAvailable(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4905,7 +4897,7 @@ SCUDA_EXPORT int32_t cudbgAttachHandlerAvailable(uint64_t a, uint64_t b, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgAttachHandlerAvailable, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgAttachHandlerAvailable, scuda_unsupported(I_cudbgAttachHandlerAvailable, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgDebuggerCapabilities(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4916,7 +4908,7 @@ SCUDA_EXPORT int32_t cudbgDebuggerCapabilities(uint64_t a, uint64_t b, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgDebuggerCapabilities, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgDebuggerCapabilities, scuda_unsupported(I_cudbgDebuggerCapabilities, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgDebuggerInitialized(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4927,7 +4919,7 @@ SCUDA_EXPORT int32_t cudbgDebuggerInitialized(uint64_t a, uint64_t b, uint64_t c
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgDebuggerInitialized, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgDebuggerInitialized, scuda_unsupported(I_cudbgDebuggerInitialized, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgDetachSuspendedDevicesMask(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4938,7 +4930,7 @@ SCUDA_EXPORT int32_t cudbgDetachSuspendedDevicesMask(uint64_t a, uint64_t b, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgDetachSuspendedDevicesMask, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgDetachSuspendedDevicesMask, scuda_unsupported(I_cudbgDetachSuspendedDevicesMask, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgEnableIntegratedMemcheck(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4949,7 +4941,7 @@ SCUDA_EXPORT int32_t cudbgEnableIntegratedMemcheck(uint64_t a, uint64_t b, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgEnableIntegratedMemcheck, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgEnableIntegratedMemcheck, scuda_unsupported(I_cudbgEnableIntegratedMemcheck, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgEnableLaunchBlocking(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4960,7 +4952,7 @@ SCUDA_EXPORT int32_t cudbgEnableLaunchBlocking(uint64_t a, uint64_t b, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgEnableLaunchBlocking, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgEnableLaunchBlocking, scuda_unsupported(I_cudbgEnableLaunchBlocking, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgEnablePreemptionDebugging(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4971,7 +4963,7 @@ SCUDA_EXPORT int32_t cudbgEnablePreemptionDebugging(uint64_t a, uint64_t b, uint
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgEnablePreemptionDebugging, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgEnablePreemptionDebugging, scuda_unsupported(I_cudbgEnablePreemptionDebugging, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgGetAPI(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4982,7 +4974,7 @@ SCUDA_EXPORT int32_t cudbgGetAPI(uint64_t a, uint64_t b, uint64_t c, uint64_t d,
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgGetAPI, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgGetAPI, scuda_unsupported(I_cudbgGetAPI, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgGetAPIVersion(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -4993,7 +4985,7 @@ SCUDA_EXPORT int32_t cudbgGetAPIVersion(uint64_t a, uint64_t b, uint64_t c, uint
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgGetAPIVersion, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgGetAPIVersion, scuda_unsupported(I_cudbgGetAPIVersion, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgInjectionPath(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5004,7 +4996,7 @@ SCUDA_EXPORT int32_t cudbgInjectionPath(uint64_t a, uint64_t b, uint64_t c, uint
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgInjectionPath, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgInjectionPath, scuda_unsupported(I_cudbgInjectionPath, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgIpcFlag(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5015,7 +5007,7 @@ SCUDA_EXPORT int32_t cudbgIpcFlag(uint64_t a, uint64_t b, uint64_t c, uint64_t d
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgIpcFlag, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgIpcFlag, scuda_unsupported(I_cudbgIpcFlag, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgMain(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5026,7 +5018,7 @@ SCUDA_EXPORT int32_t cudbgMain(uint64_t a, uint64_t b, uint64_t c, uint64_t d, u
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgMain, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgMain, scuda_unsupported(I_cudbgMain, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportDriverApiError(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5037,7 +5029,7 @@ SCUDA_EXPORT int32_t cudbgReportDriverApiError(uint64_t a, uint64_t b, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportDriverApiError, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportDriverApiError, scuda_unsupported(I_cudbgReportDriverApiError, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportDriverApiErrorFlags(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5048,7 +5040,7 @@ SCUDA_EXPORT int32_t cudbgReportDriverApiErrorFlags(uint64_t a, uint64_t b, uint
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportDriverApiErrorFlags, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportDriverApiErrorFlags, scuda_unsupported(I_cudbgReportDriverApiErrorFlags, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportDriverInternalError(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5059,7 +5051,7 @@ SCUDA_EXPORT int32_t cudbgReportDriverInternalError(uint64_t a, uint64_t b, uint
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportDriverInternalError, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportDriverInternalError, scuda_unsupported(I_cudbgReportDriverInternalError, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorCode(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5070,7 +5062,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorCode(uint64_t a, uint64_t b, uin
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorCode, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorCode, scuda_unsupported(I_cudbgReportedDriverApiErrorCode, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorFuncNameAddr(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5081,7 +5073,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorFuncNameAddr(uint64_t a, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorFuncNameAddr, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorFuncNameAddr, scuda_unsupported(I_cudbgReportedDriverApiErrorFuncNameAddr, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorFuncNameSize(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5092,7 +5084,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorFuncNameSize(uint64_t a, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorFuncNameSize, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorFuncNameSize, scuda_unsupported(I_cudbgReportedDriverApiErrorFuncNameSize, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorNameAddr(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5103,7 +5095,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorNameAddr(uint64_t a, uint64_t b,
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorNameAddr, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorNameAddr, scuda_unsupported(I_cudbgReportedDriverApiErrorNameAddr, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorNameSize(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5114,7 +5106,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorNameSize(uint64_t a, uint64_t b,
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorNameSize, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorNameSize, scuda_unsupported(I_cudbgReportedDriverApiErrorNameSize, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorSource(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5125,7 +5117,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorSource(uint64_t a, uint64_t b, u
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorSource, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorSource, scuda_unsupported(I_cudbgReportedDriverApiErrorSource, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorStringAddr(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5136,7 +5128,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorStringAddr(uint64_t a, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorStringAddr, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorStringAddr, scuda_unsupported(I_cudbgReportedDriverApiErrorStringAddr, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorStringSize(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5147,7 +5139,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverApiErrorStringSize(uint64_t a, uint64_t 
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverApiErrorStringSize, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverApiErrorStringSize, scuda_unsupported(I_cudbgReportedDriverApiErrorStringSize, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgReportedDriverInternalErrorCode(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5158,7 +5150,7 @@ SCUDA_EXPORT int32_t cudbgReportedDriverInternalErrorCode(uint64_t a, uint64_t b
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgReportedDriverInternalErrorCode, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgReportedDriverInternalErrorCode, scuda_unsupported(I_cudbgReportedDriverInternalErrorCode, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgResumeForAttachDetach(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5169,7 +5161,7 @@ SCUDA_EXPORT int32_t cudbgResumeForAttachDetach(uint64_t a, uint64_t b, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgResumeForAttachDetach, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgResumeForAttachDetach, scuda_unsupported(I_cudbgResumeForAttachDetach, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgRpcEnabled(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5180,7 +5172,7 @@ SCUDA_EXPORT int32_t cudbgRpcEnabled(uint64_t a, uint64_t b, uint64_t c, uint64_
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgRpcEnabled, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgRpcEnabled, scuda_unsupported(I_cudbgRpcEnabled, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgSessionId(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5191,7 +5183,7 @@ SCUDA_EXPORT int32_t cudbgSessionId(uint64_t a, uint64_t b, uint64_t c, uint64_t
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgSessionId, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgSessionId, scuda_unsupported(I_cudbgSessionId, "the debugger interface talks to the driver's own process"));
 }
 
 SCUDA_EXPORT int32_t cudbgUseExternalDebugger(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -5202,7 +5194,7 @@ SCUDA_EXPORT int32_t cudbgUseExternalDebugger(uint64_t a, uint64_t b, uint64_t c
   (void)d;
   (void)e;
   (void)f;
-  return scuda_unsupported(I_cudbgUseExternalDebugger, "the debugger interface talks to the driver's own process");
+  return scuda_answer(I_cudbgUseExternalDebugger, scuda_unsupported(I_cudbgUseExternalDebugger, "the debugger interface talks to the driver's own process"));
 }
 
 const struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {
@@ -5525,11 +5517,11 @@ const struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {
   {"cuLinkCreate", (void *)cuLinkCreate, 0, 0},
   {"cuLinkCreate_v2", (void *)cuLinkCreate_v2, 0, 0},
   {"cuLinkDestroy", (void *)cuLinkDestroy, 0, 400},
-  {"cuLogsCurrent", (void *)cuLogsCurrent, 0, 0},
-  {"cuLogsDumpToFile", (void *)cuLogsDumpToFile, 0, 0},
-  {"cuLogsDumpToMemory", (void *)cuLogsDumpToMemory, 0, 0},
-  {"cuLogsRegisterCallback", (void *)cuLogsRegisterCallback, 0, 0},
-  {"cuLogsUnregisterCallback", (void *)cuLogsUnregisterCallback, 0, 0},
+  {"cuLogsCurrent", (void *)cuLogsCurrent, (void *)scuda_hand_cuLogsCurrent, 0},
+  {"cuLogsDumpToFile", (void *)cuLogsDumpToFile, (void *)scuda_hand_cuLogsDumpToFile, 0},
+  {"cuLogsDumpToMemory", (void *)cuLogsDumpToMemory, (void *)scuda_hand_cuLogsDumpToMemory, 0},
+  {"cuLogsRegisterCallback", (void *)cuLogsRegisterCallback, (void *)scuda_hand_cuLogsRegisterCallback, 0},
+  {"cuLogsUnregisterCallback", (void *)cuLogsUnregisterCallback, (void *)scuda_hand_cuLogsUnregisterCallback, 0},
   {"cuMemAddressFree", (void *)cuMemAddressFree, 0, 0},
   {"cuMemAddressReserve", (void *)cuMemAddressReserve, 0, 0},
   {"cuMemAdvise", (void *)cuMemAdvise, 0, 0},

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "3bcd9d5870e98638f5562536e217bbcd0ea4289fa93d988083e091ae63001c34";
+const char nvml_digest[] = "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -29,7 +29,7 @@ func run(m *testing.M) int {
 		{"sh", "../../build-cuda.sh", library},
 		append([]string{"cc", "-shared", "-fPIC", "-o", filepath.Join(folder, "recorder.so"), "testdata/recorder.c"}, common...),
 		append([]string{"cc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", filepath.Join(folder, "driver.so"), "testdata/driver.c"}, common...),
-		append(append([]string{"cc", "-o", filepath.Join(folder, "cases"), "testdata/cases.c"}, common...), library, "-ldl", "-lpthread"),
+		append(append([]string{"cc", "-o", filepath.Join(folder, "cases"), "testdata/cases.c", "testdata/cases_memory.c"}, common...), library, "-ldl", "-lpthread"),
 	}
 	for _, args := range builds {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || len(out) > 0 {
@@ -67,7 +67,7 @@ func TestWire(t *testing.T) {
 		{name: "launch"}, {name: "launch_refusals"}, {name: "launch_attributes"}, {name: "async"}, {name: "ring"}, {name: "handles"},
 		{name: "uploads"}, {name: "downloads"}, {name: "capture"}, {name: "contexts"}, {name: "primary"}, {name: "pointers"},
 		{name: "modules"}, {name: "jit"}, {name: "names"}, {name: "occupancy"}, {name: "sticky"}, {name: "threads"}, {name: "lost"},
-		{name: "mapped"}, {name: "progress"}, {name: "host_functions"}, {name: "attributes"}, {name: "rectangles"}, {name: "fork"},
+		{name: "mapped"}, {name: "progress"}, {name: "logs"}, {name: "host_functions"}, {name: "attributes"}, {name: "rectangles"}, {name: "fork"},
 		{name: "blocking", env: []string{"SCUDA_LAUNCH_BLOCKING=1"}},
 		{name: "visible", env: []string{"CUDA_VISIBLE_DEVICES=2,GPU-00010203,9,1"}},
 		{name: "visible_none", env: []string{"CUDA_VISIBLE_DEVICES="}},
