@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e"
+const Digest = "a5acd8cb4047fbe7251c6ed449a2dfe86a61a0aba5ac44e0ea671c40bf9436e2"
 
 // Kind is the type of a handle.
 type Kind uint8

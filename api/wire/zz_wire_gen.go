@@ -171,33 +171,37 @@ const SizeModulePut = 40
 
 // LibraryLoad is the payload of OpLibraryLoad.
 // answered
-// then jit_count*16 bytes, then lib_count*16 bytes
+// then jit_count*16 bytes, then lib_count*16 bytes, then symbols addresses (u64, for kernels), then their NUL-terminated names, padded to 8
 // It is answered by LoadInfo.
 type LibraryLoad struct {
-	Library  uint64
-	Hash     [32]uint8
-	JITCount uint32
-	LibCount uint32
-	Flags    uint32
-	Reserved uint32
+	Library     uint64
+	Hash        [32]uint8
+	JITCount    uint32
+	LibCount    uint32
+	Flags       uint32
+	Symbols     uint32
+	SymbolBytes uint32
+	Reserved    uint32
 }
 
 // SizeLibraryLoad is the size of LibraryLoad in bytes.
-const SizeLibraryLoad = 56
+const SizeLibraryLoad = 64
 
 // ModuleLoad is the payload of OpModuleLoad.
 // answered
-// then jit_count*16 bytes
+// then jit_count*16 bytes, then the symbols as in library_load
 // It is answered by LoadInfo.
 type ModuleLoad struct {
-	Module   uint64
-	Hash     [32]uint8
-	JITCount uint32
-	Flags    uint32
+	Module      uint64
+	Hash        [32]uint8
+	JITCount    uint32
+	Flags       uint32
+	Symbols     uint32
+	SymbolBytes uint32
 }
 
 // SizeModuleLoad is the size of ModuleLoad in bytes.
-const SizeModuleLoad = 48
+const SizeModuleLoad = 56
 
 // LoadInfo is the payload.
 // log text of the just-in-time compiler

@@ -203,5 +203,8 @@ func (s *Session) graphExecDestroy(c *command) (cuda.CUresult, error) {
 	if len(s.nodeBuffers) > 0 {
 		delete(s.nodeBuffers, s.args(c).U64())
 	}
+	if len(s.deviceGraphs) > 0 {
+		delete(s.deviceGraphs, s.args(c).U64())
+	}
 	return s.releaseObjects(c)
 }

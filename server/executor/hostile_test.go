@@ -123,6 +123,12 @@ func TestHostileInput(t *testing.T) {
 		"many options": func(c *client) []byte {
 			return frame(c.command(0, wire.OpLibraryLoad, 0, payload(wire.LibraryLoad{JITCount: 1 << 31, LibCount: 1 << 31})))
 		},
+		"many variables": func(c *client) []byte {
+			return frame(c.command(0, wire.OpLibraryLoad, 0, payload(wire.LibraryLoad{Symbols: 1 << 31})))
+		},
+		"a name without an end": func(c *client) []byte {
+			return frame(c.command(0, wire.OpLibraryLoad, 0, append(payload(wire.LibraryLoad{Symbols: 1, SymbolBytes: 3}), words(0x1000, 0x636261)...)))
+		},
 		"many pointer attributes": func(c *client) []byte {
 			return frame(c.command(0, wire.OpPointerAttributes, 0, payload(wire.PointerAttributes{Count: 1<<32 - 1})))
 		},

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -43,6 +44,9 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	packed := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
 	if uint32(len(packed)) < f.bytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	if len(s.deviceGraphs) > 0 {
+		s.swapGraphs(packed)
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
 	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers
@@ -87,6 +91,9 @@ func (s *Session) kernelArguments(f *layout, packed []byte) (unsafe.Pointer, boo
 	if uint32(len(packed)) < f.bytes {
 		return nil, false
 	}
+	if len(s.deviceGraphs) > 0 {
+		s.swapGraphs(packed)
+	}
 	if len(f.offsets) == 0 {
 		return nil, true
 	}
@@ -95,6 +102,34 @@ func (s *Session) kernelArguments(f *layout, packed []byte) (unsafe.Pointer, boo
 		pointers[i] = pointerTo(packed[off:])
 	}
 	return unsafe.Pointer(unsafe.SliceData(pointers)), true
+}
+
+// deviceLaunch is CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
+const deviceLaunch = 4
+
+// graphInstantiate: cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams. Kernels launch a graph by its handle, which they get as a
+// parameter: it has to be the driver's.
+func (s *Session) graphInstantiate(c *command) (cuda.CUresult, error) {
+	h := s.args(c).U64()
+	r, err := s.general(c)
+	real, ok := s.table.Real(cuda.KindGraphExec, h)
+	if err != nil || r != cuda.CUDA_SUCCESS || !ok {
+		return r, err
+	}
+	flags := alloc[cuda.Cuuint64](&s.arena)
+	if s.gpu.CuGraphExecGetFlags(cuda.CUgraphExec(real), flags) == cuda.CUDA_SUCCESS && *flags&deviceLaunch != 0 {
+		s.deviceGraphs[h] = real
+	}
+	return r, nil
+}
+
+// swapGraphs puts the driver's handles of graphs that kernels may launch into packed parameters.
+func (s *Session) swapGraphs(packed []byte) {
+	for i := 0; i+8 <= len(packed); i += 8 {
+		if real, ok := s.deviceGraphs[binary.LittleEndian.Uint64(packed[i:])]; ok {
+			binary.LittleEndian.PutUint64(packed[i:], real)
+		}
+	}
 }
 
 // launchSeveral: cuLaunchCooperativeKernelMultiDevice.

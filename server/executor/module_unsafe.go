@@ -74,9 +74,9 @@ type jitOptions struct {
 	infoSize, errsSize int // index of the sizes in values
 }
 
-func (s *Session) jit(pairs []byte) (*jitOptions, bool) {
+func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, bool) {
 	n := len(pairs) / 16
-	j := &jitOptions{options: allocN[cuda.CUjit_option](&s.arena, n+4), values: allocN[uint64](&s.arena, n+4)}
+	j := &jitOptions{options: allocN[cuda.CUjit_option](&s.arena, n+7), values: allocN[uint64](&s.arena, n+7)}
 	for i := range n {
 		option := cuda.CUjit_option(binary.LittleEndian.Uint64(pairs[i*16:]))
 		switch option {
@@ -88,12 +88,48 @@ func (s *Session) jit(pairs []byte) (*jitOptions, bool) {
 		}
 		j.add(option, binary.LittleEndian.Uint64(pairs[i*16+8:]))
 	}
+	if y.count > 0 {
+		j.add(cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(y.names)))))
+		j.add(cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(y.addresses)))))
+		j.add(cuda.CU_JIT_GLOBAL_SYMBOL_COUNT, uint64(y.count))
+	}
 	j.info, j.errors = s.arena.bytes(jitLogBytes), s.arena.bytes(jitLogBytes)
 	j.add(cuda.CU_JIT_INFO_LOG_BUFFER, addressOf(j.info))
 	j.infoSize = j.add(cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
 	j.add(cuda.CU_JIT_ERROR_LOG_BUFFER, addressOf(j.errors))
 	j.errsSize = j.add(cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
 	return j, true
+}
+
+// symbols are variables of the client's that code refers to by name, with the addresses at which kernels find them.
+type symbols struct {
+	count     int
+	addresses []uint64
+	names     []uint64 // addresses of NUL-terminated names
+}
+
+const (
+	maxSymbols     = 4096
+	maxSymbolBytes = 1 << 19
+)
+
+// symbols reads those that end a command.
+func (s *Session) symbols(rest []byte, count, nameBytes uint32) (symbols, error) {
+	if count > maxSymbols || nameBytes > maxSymbolBytes || uint64(len(rest)) != 8*uint64(count)+transport.Pad(uint64(nameBytes)) {
+		return symbols{}, protocolError("%d variables with names of %d bytes in %d bytes", count, nameBytes, len(rest))
+	}
+	y := symbols{count: int(count), addresses: allocN[uint64](&s.arena, int(count)+1), names: allocN[uint64](&s.arena, int(count)+1)}
+	text := rest[8*count:][:nameBytes]
+	for i := range y.count {
+		y.addresses[i] = binary.LittleEndian.Uint64(rest[8*i:])
+		end := bytes.IndexByte(text, 0)
+		if end < 0 {
+			return symbols{}, protocolError("the name of variable %d has no end", i)
+		}
+		y.names[i] = addressOf(text)
+		text = text[end+1:]
+	}
+	return y, nil
 }
 
 func (j *jitOptions) add(o cuda.CUjit_option, v uint64) int {
@@ -125,18 +161,22 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.JITCount > maxLoadOptions || p.LibCount > maxLoadOptions || len(rest) != int(p.JITCount+p.LibCount)*16 {
+	if p.JITCount > maxLoadOptions || p.LibCount > maxLoadOptions || len(rest) < int(p.JITCount+p.LibCount)*16 {
 		return 0, protocolError("library with %d and %d options in %d bytes", p.JITCount, p.LibCount, len(rest))
+	}
+	y, err := s.symbols(rest[(p.JITCount+p.LibCount)*16:], p.Symbols, p.SymbolBytes)
+	if err != nil {
+		return 0, err
 	}
 	code, r := s.code(p.Hash)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	j, ok := s.jit(rest[:p.JITCount*16])
+	j, ok := s.jit(rest[:p.JITCount*16], y)
 	if !ok {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
 	}
-	options, values, n := s.libraryOptions(rest[p.JITCount*16:])
+	options, values, n := s.libraryOptions(rest[p.JITCount*16:][:p.LibCount*16])
 	lib := alloc[cuda.CUlibrary](&s.arena)
 	r = s.gpu.CuLibraryLoadData(lib, code, &j.options[0], unsafe.Pointer(&j.values[0]), j.n, options, values, n)
 	j.logs(s, c)
@@ -177,8 +217,12 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.JITCount > maxLoadOptions || len(rest) != int(p.JITCount)*16 {
+	if p.JITCount > maxLoadOptions || len(rest) < int(p.JITCount)*16 {
 		return 0, protocolError("module with %d options in %d bytes", p.JITCount, len(rest))
+	}
+	y, err := s.symbols(rest[p.JITCount*16:], p.Symbols, p.SymbolBytes)
+	if err != nil {
+		return 0, err
 	}
 	if s.entered == nil {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
@@ -187,7 +231,7 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	j, ok := s.jit(rest)
+	j, ok := s.jit(rest[:p.JITCount*16], y)
 	if !ok {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
 	}

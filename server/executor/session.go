@@ -90,30 +90,31 @@ type Session struct {
 	writer  *codec.Writer
 	outMem  []byte
 
-	launcher    cuda.Launcher // nil where the GPU launches one by one
-	run         run
-	cmd         command // the one being carried out
-	entered     *context
-	enteredOK   bool // the driver's current context is that of entered
-	contexts    map[uint64]*context
-	streams     map[uint64]*stream
-	layouts     map[uint64]*layout
-	images      map[modcache.Hash]*modcache.Image
-	scans       map[modcache.Hash]*scan
-	scanned     map[uint64]*scan // by module and library
-	links       map[uint64]*link
-	suspects    []*scan // images of kernels that were launched and may have printed
-	pooled      bool    // memory pools are in use
-	threads     map[uint32]*thread
-	captures    map[cuda.CUstream]capture
-	barrier     barrier
-	bulk        *bulk
-	primaries   map[cuda.CUdevice]*primary
-	mappings    []*mapping
-	nodeBuffers map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
-	hostRanges  map[uint64]hostRange
-	hostCopies  map[uint64]cuda.CUdeviceptr // ranges whose device memory lies at another address
-	hostWindows map[uint64]bool             // windows of addresses that are reserved
+	launcher     cuda.Launcher // nil where the GPU launches one by one
+	run          run
+	cmd          command // the one being carried out
+	entered      *context
+	enteredOK    bool // the driver's current context is that of entered
+	contexts     map[uint64]*context
+	streams      map[uint64]*stream
+	layouts      map[uint64]*layout
+	images       map[modcache.Hash]*modcache.Image
+	scans        map[modcache.Hash]*scan
+	scanned      map[uint64]*scan // by module and library
+	links        map[uint64]*link
+	suspects     []*scan // images of kernels that were launched and may have printed
+	pooled       bool    // memory pools are in use
+	threads      map[uint32]*thread
+	captures     map[cuda.CUstream]capture
+	barrier      barrier
+	bulk         *bulk
+	primaries    map[cuda.CUdevice]*primary
+	mappings     []*mapping
+	deviceGraphs map[uint64]uint64            // executable graphs that kernels may launch: the driver's handles
+	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
+	hostRanges   map[uint64]hostRange
+	hostCopies   map[uint64]cuda.CUdeviceptr // ranges whose device memory lies at another address
+	hostWindows  map[uint64]bool             // windows of addresses that are reserved
 
 	clientBase, clientBytes uint64 // the client's region of handles
 
@@ -161,7 +162,7 @@ func New(cfg Config) (*Session, error) {
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool), hostCopies: make(map[uint64]cuda.CUdeviceptr),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool), hostCopies: make(map[uint64]cuda.CUdeviceptr),
 		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice,
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}

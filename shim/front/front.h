@@ -219,6 +219,7 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x700000000000u
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
+uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
 uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
@@ -255,7 +256,8 @@ int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra,
 void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p);
 int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
 void scuda_occupancy_changed(void);
-int32_t scuda_load_wrapper(uint64_t *module, const void *image);  /* CUDART_INTERFACE */
+/* CUDART_INTERFACE; the variables of the program that the code refers to */
+int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count);
 
 /* ---- graphs (graph.c) ---- */
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */

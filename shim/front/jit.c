@@ -1,8 +1,11 @@
 /* Options of the just-in-time compiler and linker: what travels, and the logs that come back. */
 #include "jit.h"
 
-/* The options that travel: values, and the sizes of the log buffers. Host addresses of variables mean nothing to the server. */
-int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, uint32_t i) {
+/* The options that travel: values, and the sizes of the log buffers. Lists of what other code refers to only allow the compiler to leave out the
+ * rest, so they stay here. */
+int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *symbols, uint32_t i) {
+  struct scuda_symbols none, *s = symbols ? symbols : &none;
+  *s = (struct scuda_symbols){0};
   *count = 0;
   if (jit->count > SCUDA_PAIRS_MAX || (jit->count && (!jit->options || !jit->values))) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t n = 0; n < jit->count; n++) {
@@ -12,23 +15,26 @@ int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, u
     case CU_JIT_WALL_TIME:
     case CU_JIT_INFO_LOG_BUFFER:
     case CU_JIT_ERROR_LOG_BUFFER:
-    case CU_JIT_GLOBAL_SYMBOL_NAMES:
-    case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
     case CU_JIT_REFERENCED_KERNEL_NAMES:
+    case CU_JIT_REFERENCED_KERNEL_COUNT:
     case CU_JIT_REFERENCED_VARIABLE_NAMES:
+    case CU_JIT_REFERENCED_VARIABLE_COUNT:
+      continue;
+    case CU_JIT_GLOBAL_SYMBOL_NAMES:
+      s->names = jit->values[n];
+      continue;
+    case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+      s->addresses = jit->values[n];
       continue;
     case CU_JIT_GLOBAL_SYMBOL_COUNT:
-      if ((uint32_t)value) return scuda_unsupported(i, "host variables that kernels use (__cudaRegisterHostVar)");
-      continue;
-    case CU_JIT_REFERENCED_KERNEL_COUNT:
-    case CU_JIT_REFERENCED_VARIABLE_COUNT:
-      if ((uint32_t)value) return scuda_unsupported(i, "lists of referenced symbols");
+      s->count = (uint32_t)value;
       continue;
     default:
       pairs[(*count)++] = (struct scuda_pair){(uint64_t)(uint32_t)option, value};
     }
   }
-  return CUDA_SUCCESS;
+  if (s->count && (!s->names || !s->addresses)) return CUDA_ERROR_INVALID_VALUE;
+  return s->count && !symbols ? scuda_unsupported(i, "variables of the program in code that is linked") : CUDA_SUCCESS;
 }
 
 /* Gives the program the compiler's log: text into its buffer, and the length into the size option's value. */

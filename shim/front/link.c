@@ -19,7 +19,7 @@ int32_t scuda_hand_cuLinkCreate_v2(uint32_t count, int32_t *options, void **valu
   uint32_t pair_count;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
-  int32_t r = scuda_jit_pairs(&jit, pairs, &pair_count, I_cuLinkCreate_v2);
+  int32_t r = scuda_jit_pairs(&jit, pairs, &pair_count, NULL, I_cuLinkCreate_v2);
   if (r) return r;
   struct link *l = calloc(1, sizeof *l);
   uint64_t handle = l ? scuda_slot_new(KIND_CUlinkState) : 0;
@@ -66,7 +66,7 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
   if (!data || !size || (uint32_t)type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_JIT_INPUT_PTX) size = strnlen(data, size - 1) + 1; /* a text ends where it ends */
   else if (!scuda_host_reaches((uint64_t)(uintptr_t)data, size)) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = scuda_jit_pairs(own, pairs, &pair_count, I_cuLinkAddData_v2);
+  int32_t r = scuda_jit_pairs(own, pairs, &pair_count, NULL, I_cuLinkAddData_v2);
   if (r) return r;
   struct link *l = s->data;
   struct scuda_cmd c;

@@ -300,6 +300,12 @@ void scuda_use_pinned(uint64_t p) {
   if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) mapped_address(&r, p, &device);
 }
 
+uint64_t scuda_kernel_address(uint64_t p) {
+  struct scuda_range r;
+  uint64_t device;
+  return scuda_ranges_find(&scuda_host_ranges, p, &r) && !mapped_address(&r, p, &device) ? device : p;
+}
+
 int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint32_t flags) {
   struct scuda_range r;
   if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;

@@ -38,12 +38,33 @@ static uint32_t eager(void) {
   return mode && !strcmp(mode, "EAGER");
 }
 
+/* Variables of the program that the code refers to: their addresses, as kernels see them, and their names. */
+enum { SYMBOLS_MAX = 4096, SYMBOL_BYTES_MAX = 1 << 19 };
+
+static int32_t symbol_bytes(const struct scuda_symbols *s, uint32_t *bytes) {
+  if (s->count > SYMBOLS_MAX) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t n = 0; n < s->count; n++) {
+    if (!s->names[n] || strlen(s->names[n]) >= SYMBOL_BYTES_MAX - *bytes) return CUDA_ERROR_INVALID_VALUE;
+    *bytes += (uint32_t)strlen(s->names[n]) + 1;
+  }
+  return CUDA_SUCCESS;
+}
+
+static void put_symbols(uint8_t *p, const struct scuda_symbols *s, const uint64_t *addresses) {
+  p = scuda_put_struct(p, addresses, 8ull * s->count);
+  for (uint32_t n = 0; n < s->count; n++) p = (uint8_t *)stpcpy((char *)p, s->names[n]) + 1;
+  while ((uintptr_t)p & 7) *p++ = 0;
+}
+
 static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit, uint32_t i) {
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
+  struct scuda_symbols symbols;
   uint32_t pair_count;
   if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
   if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return scuda_no_context();
-  int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, i);
+  int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, &symbols, i);
+  uint32_t name_bytes = 0;
+  if (!r) r = symbol_bytes(&symbols, &name_bytes);
   uint8_t hash[32];
   if (!r) r = image_hash(image, bytes, hash);
   if (r) return r;
@@ -53,26 +74,27 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   enum { REPLY_MAX = 1 << 16 };
   uint8_t *reply = handle ? malloc(REPLY_MAX) : NULL;
   struct scuda_cmd c;
-  uint64_t pair_bytes = pair_count * sizeof *pairs;
+  uint64_t pair_bytes = pair_count * sizeof *pairs, more = pair_bytes + symbols.count * 8ull + scuda_pad(name_bytes);
+  uint64_t *addresses = reply ? malloc(8 * (size_t)symbols.count + 8) : NULL;
   r = CUDA_ERROR_OUT_OF_MEMORY;
-  if (!reply) goto fail;
+  if (!addresses) goto fail;
+  for (uint32_t n = 0; n < symbols.count; n++) addresses[n] = scuda_kernel_address((uint64_t)(uintptr_t)symbols.addresses[n]);
   if (kind == KIND_CUmodule) {
-    struct wire_module_load w = {.module = handle, .jit_count = pair_count, .flags = eager()};
+    struct wire_module_load w = {.module = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = name_bytes};
     memcpy(w.hash, hash, 32);
-    if ((r = scuda_begin(&c, OP_MODULE_LOAD, SCUDA_ANSWER, sizeof w + pair_bytes))) goto fail;
-    memcpy(c.payload, &w, sizeof w);
-    memcpy(c.payload + sizeof w, pairs, pair_bytes);
+    if ((r = scuda_begin(&c, OP_MODULE_LOAD, SCUDA_ANSWER, sizeof w + more))) goto fail;
+    put_symbols(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
   } else {
-    struct wire_library_load w = {.library = handle, .jit_count = pair_count, .flags = eager()};
+    struct wire_library_load w = {.library = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = name_bytes};
     memcpy(w.hash, hash, 32);
-    if ((r = scuda_begin(&c, OP_LIBRARY_LOAD, SCUDA_ANSWER, sizeof w + pair_bytes))) goto fail;
-    memcpy(c.payload, &w, sizeof w);
-    memcpy(c.payload + sizeof w, pairs, pair_bytes);
+    if ((r = scuda_begin(&c, OP_LIBRARY_LOAD, SCUDA_ANSWER, sizeof w + more))) goto fail;
+    put_symbols(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
   }
   uint32_t len = 0;
   r = scuda_call(&c, reply, REPLY_MAX, &len);
   scuda_jit_report(jit, reply, len);
   if (r) goto fail;
+  free(addresses);
   free(reply);
   struct scuda_slot *s = scuda_slot(handle);
   s->data = m;
@@ -81,6 +103,7 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   *out = handle;
   return CUDA_SUCCESS;
 fail:
+  free(addresses);
   free(reply);
   if (handle) scuda_slot_free(handle);
   free(m);
@@ -120,7 +143,12 @@ int32_t scuda_hand_cuModuleLoadDataEx(uint64_t *module, const void *image, uint3
   struct scuda_jit jit = {count, options, values};
   return load(module, KIND_CUmodule, image, 0, &jit, I_cuModuleLoadDataEx);
 }
-int32_t scuda_load_wrapper(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadFatBinary); }
+int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count) {
+  static const int32_t options[] = {CU_JIT_GLOBAL_SYMBOL_NAMES, CU_JIT_GLOBAL_SYMBOL_ADDRESSES, CU_JIT_GLOBAL_SYMBOL_COUNT};
+  void *values[] = {names, addresses, (void *)(uintptr_t)count};
+  struct scuda_jit jit = {count ? 3 : 0, options, values};
+  return load(module, KIND_CUmodule, image, 0, &jit, I_cuModuleLoadFatBinary);
+}
 
 struct host_table { void *functions; uint64_t function_bytes; void *data; uint64_t data_bytes; }; /* CUlibraryHostUniversalFunctionAndDataTable */
 

@@ -53,7 +53,7 @@ int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, ui
 
 /* ---- CUDART_INTERFACE ---- */
 
-int32_t scuda_cudart_load(uint64_t *module, const void *wrapper) { return scuda_load_wrapper(module, wrapper); }
+int32_t scuda_cudart_load(uint64_t *module, const void *wrapper) { return scuda_load_wrapper(module, wrapper, NULL, NULL, 0); }
 
 /* The primary context's handle, not retained: whoever makes it current finds out from CTX_LOCAL_STORAGE that it has to be. */
 int32_t scuda_cudart_primary(uint64_t *ctx, int32_t dev) {
@@ -64,9 +64,7 @@ int32_t scuda_cudart_primary(uint64_t *ctx, int32_t dev) {
 }
 
 int32_t scuda_cudart_register(uint64_t *module, const void *wrapper, const char **names, void **addresses, uint32_t count) {
-  (void)names, (void)addresses;
-  if (count) return scuda_unsupported(I_cuModuleLoadFatBinary, "host variables that kernels use (__cudaRegisterHostVar)");
-  return scuda_load_wrapper(module, wrapper);
+  return scuda_load_wrapper(module, wrapper, names, addresses, count);
 }
 
 void scuda_cudart_forget(const void *wrapper) { (void)wrapper; /* nothing is kept by address */ }

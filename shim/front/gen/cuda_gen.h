@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e"
+#define SCUDA_DIGEST "a5acd8cb4047fbe7251c6ed449a2dfe86a61a0aba5ac44e0ea671c40bf9436e2"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

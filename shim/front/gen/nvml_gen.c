@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "daf3799d66f3669a660eafc4688af5a2205d5489588a545b0cb360e8087d772e";
+const char nvml_digest[] = "a5acd8cb4047fbe7251c6ed449a2dfe86a61a0aba5ac44e0ea671c40bf9436e2";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

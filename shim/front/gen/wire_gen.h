@@ -108,17 +108,21 @@ struct wire_library_load {
   uint32_t jit_count;
   uint32_t lib_count;
   uint32_t flags;
+  uint32_t symbols;
+  uint32_t symbol_bytes;
   uint32_t reserved;
 };
-_Static_assert(sizeof(struct wire_library_load) == 56, "layout of wire_library_load");
+_Static_assert(sizeof(struct wire_library_load) == 64, "layout of wire_library_load");
 
 struct wire_module_load {
   uint64_t module;
   uint8_t hash[32];
   uint32_t jit_count;
   uint32_t flags;
+  uint32_t symbols;
+  uint32_t symbol_bytes;
 };
-_Static_assert(sizeof(struct wire_module_load) == 48, "layout of wire_module_load");
+_Static_assert(sizeof(struct wire_module_load) == 56, "layout of wire_module_load");
 
 struct wire_load_info {
   uint32_t info_bytes;

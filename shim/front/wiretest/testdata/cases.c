@@ -462,8 +462,30 @@ static void jit(void) {
   WANT(strcmp(error, "sorry!"), 0);
   WANT((uintptr_t)values[3], 6);
   WANT(strcmp(info, "hel"), 0);                  /* cut to the buffer */
-  values[5] = (void *)1;
-  WANT(cuModuleLoadDataEx(&m, "good", 6, options, values), 801);
+
+  /* Variables of the program: their addresses, as kernels see them, and their names. */
+  unsigned *pinned, plain;
+  CK(cuMemHostAlloc((void **)&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  const char *names[] = {"counter", "x"};
+  void *addresses[] = {pinned, &plain};
+  CUjit_option host[] = {CU_JIT_GLOBAL_SYMBOL_NAMES, CU_JIT_GLOBAL_SYMBOL_ADDRESSES, CU_JIT_GLOBAL_SYMBOL_COUNT, CU_JIT_REFERENCED_KERNEL_COUNT};
+  void *given[] = {names, addresses, (void *)2, (void *)9};
+  rec->result = 0;
+  CK(cuModuleLoadDataEx(&m, "good", 4, host, given));
+  l = (const void *)(c = last(OP_MODULE_LOAD))->payload;
+  WANT(l->jit_count, 0);
+  WANT(l->symbols, 2);
+  WANT(l->symbol_bytes, 10);
+  uint64_t at[2];
+  memcpy(at, l + 1, sizeof at);
+  WANT(at[0], (uintptr_t)pinned);                /* where the recording server maps it */
+  WANT(at[1], (uintptr_t)&plain);
+  WANT(memcmp((const char *)(l + 1) + sizeof at, "counter\0x", 10), 0);
+  given[0] = NULL;
+  WANT(cuModuleLoadDataEx(&m, "good", 4, host, given), 1);
+  CUlinkState link;
+  given[0] = names;
+  WANT(cuLinkCreate(4, host, given, &link), 801);
 }
 
 static void names(void) {
