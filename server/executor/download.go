@@ -59,7 +59,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	if r == cuda.CUDA_SUCCESS && p.Bytes > 0 {
 		t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
 		if t.stripe && s.path.mode() == rdma.ModeRDMA {
-			t.link = s.path.link.Load().Want(t.id, t.seq, p.Bytes)
+			t.link = s.path.link().Want(t.id, t.seq, p.Bytes)
 		}
 		r, err = s.download(st, t, cuda.CUdeviceptr(p.Src), p.Bytes)
 		if err != nil {
@@ -101,7 +101,7 @@ func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func
 		n := min(uint64(pool.size), bytes-off)
 		if t.link {
 			if sl, err = s.downloadSlot(st.ctx); sl != nil {
-				n = min(n, uint64(s.path.link.Load().Chunk()))
+				n = min(n, uint64(s.path.link().Chunk()))
 			}
 		}
 		if sl == nil && err == nil {
@@ -205,7 +205,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 // endTransfer notes that a download's data have been queued; pollProgress ends it.
 func (s *Session) endTransfer(t *transfer) {
 	if t.link {
-		s.path.link.Load().Forget(t.id, t.seq)
+		s.path.link().Forget(t.id, t.seq)
 	}
 	s.endings = append(s.endings, t)
 }

@@ -22,9 +22,21 @@ const (
 	stalled          = 20 * time.Millisecond
 )
 
-// path is a session's RDMA. All but link is the executor's.
+// pathLink is what the executor uses of an [rdma.Link]; measuring has one of its own.
+type pathLink interface {
+	Mode() rdma.Mode
+	Chunk() int
+	Want(id uint32, seq, bytes uint64) bool
+	Place(c rdma.Chunk, data []byte, o outgoing) bool
+	Forget(id uint32, seq uint64)
+	Release(slots ...uint32)
+	Close()
+}
+
+// path is a session's RDMA. All but the link is the executor's.
 type path struct {
-	link  atomic.Pointer[rdma.Link[outgoing]]
+	there atomic.Bool // link, slots and memory are there
+	l     pathLink
 	slots []*slot // uploads arrive in them
 	down  []*slot // downloads leave from them
 	mem   []byte
@@ -52,9 +64,18 @@ func (s *Session) AttachRDMA(c net.Conn) error {
 		c.Close()
 		return fmt.Errorf("%d MiB for RDMA: %w", s.rdmaSlots, err)
 	}
+	p, ups := &s.path, s.layPath(mem)
+	p.l = rdma.New(rdma.Config[outgoing]{Control: c, Device: s.rdmaDevice, Depth: ups, Slots: mem[:ups*largeBytes], SlotBytes: largeBytes, Source: mem[ups*largeBytes:],
+		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log})
+	p.there.Store(true)
+	return nil
+}
+
+// layPath divides the memory into slots and says how many are for uploads.
+func (s *Session) layPath(mem []byte) (ups int) {
 	p := &s.path
 	p.mem = mem
-	ups := s.rdmaSlots - s.rdmaSlots/uploadShare
+	ups = s.rdmaSlots - s.rdmaSlots/uploadShare
 	for i := range s.rdmaSlots {
 		sl := &slot{mem: mem[i*largeBytes : (i+1)*largeBytes : (i+1)*largeBytes], path: true, index: uint32(i)}
 		if i < ups {
@@ -64,14 +85,20 @@ func (s *Session) AttachRDMA(c net.Conn) error {
 			p.down = append(p.down, sl)
 		}
 	}
-	p.link.Store(rdma.New(rdma.Config[outgoing]{Control: c, Device: s.rdmaDevice, Depth: len(p.slots), Slots: mem[:ups*largeBytes], SlotBytes: largeBytes, Source: mem[ups*largeBytes:],
-		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log}))
+	return ups
+}
+
+// link is the session's link, or nil.
+func (p *path) link() pathLink {
+	if p.there.Load() {
+		return p.l
+	}
 	return nil
 }
 
 // mode says how chunks travel.
 func (p *path) mode() rdma.Mode {
-	if l := p.link.Load(); l != nil {
+	if l := p.link(); l != nil {
 		return l.Mode()
 	}
 	return rdma.ModeTCP
@@ -79,7 +106,7 @@ func (p *path) mode() rdma.Mode {
 
 // close ends the link; the device writes to no slot any more.
 func (p *path) close() {
-	if l := p.link.Load(); l != nil {
+	if l := p.link(); l != nil {
 		l.Close()
 	}
 }
@@ -109,7 +136,7 @@ func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresul
 			return r
 		}
 	}
-	p.link.Load().Release(sl.index)
+	p.link().Release(sl.index)
 	return r
 }
 
@@ -135,7 +162,7 @@ func (s *Session) pollPath() bool {
 	if len(p.freed) == 0 {
 		return false
 	}
-	p.link.Load().Release(p.freed...)
+	p.link().Release(p.freed...)
 	return true
 }
 
@@ -149,7 +176,7 @@ func (s *Session) abandonPath(ctx *context) {
 			continue
 		}
 		sl.event, sl.ctx = 0, nil
-		p.link.Load().Release(sl.index)
+		p.link().Release(sl.index)
 	}
 	clear(p.busy[len(kept):])
 	p.busy = kept
@@ -179,7 +206,7 @@ func (s *Session) downloadSlot(ctx *context) (*slot, error) {
 
 // place sends a chunk of a download by RDMA. It says no where that is not possible.
 func (s *Session) place(h transport.MessageHeader, sl *slot, n int) bool {
-	l := s.path.link.Load()
+	l := s.path.link()
 	if !sl.path || l == nil {
 		return false
 	}

@@ -340,7 +340,7 @@ func (s *Session) pathLanded(b *bulk, l landing) {
 	}
 	if r == cuda.CUDA_SUCCESS && len(s.path.busy) > len(s.path.slots)-len(s.path.slots)/scarce {
 		if moved := s.moveOut(b, &l); moved != nil {
-			s.path.link.Load().Release(l.slot.index)
+			s.path.link().Release(l.slot.index)
 			s.chunkLanded(b, *moved, nil)
 			return
 		}
