@@ -64,6 +64,9 @@ func Load() (*Spec, error) {
 	if s.Wire, err = parseWire(string(wire)); err != nil {
 		return nil, err
 	}
+	for i, w := range s.Wire {
+		s.Wire[i].Group = s.CUDA.sem.groupOf(w.Name)
+	}
 	s.Digest, err = digest()
 	return s, err
 }
@@ -157,6 +160,10 @@ func loadLibrary(lf libraryFiles) (*Library, error) {
 	sem, err := parseSemantics(lf.semantics, string(text))
 	if err != nil {
 		return nil, err
+	}
+	lib.Groups, lib.sem = []string{OtherGroup}, sem
+	for _, g := range sem.groups {
+		lib.Groups = append(lib.Groups, g.name)
 	}
 	if err := sem.apply(lib, lf); err != nil {
 		return nil, err

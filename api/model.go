@@ -76,6 +76,7 @@ type Func struct {
 	Ret         string // C return type
 	Reason      string // for Unsupported and Refused
 	Answer      string // for Refused: the name of the result
+	Group       string // the class by which its calls are counted and timed
 	PTSZ        bool   // a _ptsz or _ptds form
 	NoProto     bool   // exported without a known prototype: a stub that answers NOT_SUPPORTED
 	Data        bool   // an exported object, not a function
@@ -103,7 +104,9 @@ type Library struct {
 	Types    map[string]Type   // by typedef name
 	Structs  []*Struct         // in dependency order
 	enumTags map[string]string // typedef to key of Enums
-	Handles  []string          // handle types, sorted; the kind of a handle is its index + 1
+	Groups   []string          // of functions: OtherGroup, then those of the semantics
+	sem      *semantics
+	Handles  []string // handle types, sorted; the kind of a handle is its index + 1
 }
 
 // Type is a typedef resolved to what it is.
@@ -139,6 +142,7 @@ type WireStruct struct {
 	Fields []Field
 	Doc    string
 	Reply  string
+	Group  string // as in Func
 }
 
 // Spec is everything.

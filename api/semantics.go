@@ -41,6 +41,13 @@ type semantics struct {
 	plain     map[string]bool // "STRUCT.path"
 	rows      map[string]row
 	plainUsed map[string]bool
+	groups    []group
+}
+
+// group is a "group" line.
+type group struct {
+	name     string
+	prefixes []string
 }
 
 var classNames = map[string]Class{"missing": Missing, "unsupported": Unsupported, "refused": Refused, "local": Local, "async": Async, "sync": Sync, "hand": Hand}
@@ -107,6 +114,12 @@ func (s *semantics) parseLine(line int, f []string) error {
 		}
 		s.refuses = append(s.refuses, condition{line, f[1], f[2], strings.Split(f[3], ","), ""})
 		return nil
+	case "group":
+		if len(f) < 3 || slices.ContainsFunc(s.groups, func(g group) bool { return g.name == f[1] }) {
+			return fmt.Errorf("want: group NAME PREFIX…, each name once")
+		}
+		s.groups = append(s.groups, group{f[1], f[2:]})
+		return nil
 	case "plain":
 		if len(f) != 2 {
 			return fmt.Errorf("want: plain STRUCT.PATH")
@@ -164,6 +177,22 @@ func (s *semantics) parseLine(line int, f []string) error {
 	return nil
 }
 
+// OtherGroup is the group of what no group line speaks of.
+const OtherGroup = "other"
+
+// groupOf finds the group with the longest prefix of name.
+func (s *semantics) groupOf(name string) string {
+	found, length := OtherGroup, 0
+	for _, g := range s.groups {
+		for _, p := range g.prefixes {
+			if len(p) > length && strings.HasPrefix(name, p) {
+				found, length = g.name, len(p)
+			}
+		}
+	}
+	return found
+}
+
 // apply gives every function of lib its row and resolves the parameters.
 func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 	b := &binder{sem: s, lib: lib, lf: lf}
@@ -177,7 +206,7 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		if !ok {
 			return &InputError{s.file, fn.Name, "has no row"}
 		}
-		fn.Class, fn.Reason, fn.Answer = r.class, r.reason, r.answer
+		fn.Class, fn.Reason, fn.Answer, fn.Group = r.class, r.reason, r.answer, s.groupOf(fn.Name)
 		if _, ok := lib.Enums["cudaError_enum"][r.answer]; fn.Class == Refused && !ok {
 			return &InputError{s.file, fn.Name, "answers " + r.answer + ", which is no CUresult"}
 		}

@@ -61,6 +61,10 @@ type Config struct {
 	MaxSessions int           // CUDA sessions at once, 0: no limit
 	Drain       time.Duration // how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 
+	// Metrics is HOST:PORT of an HTTP port with /metrics for Prometheus, /healthz and /readyz; "": none. It is served without a token.
+	Metrics  string
+	Profiles bool // with /debug/pprof/ there as well
+
 	Log    *slog.Logger
 	Stderr io.Writer                           // the workers' standard error; default os.Stderr
 	Ready  func(Status)                        // called once when clients are welcome
@@ -73,6 +77,7 @@ type Status struct {
 	GPU     string // "real" or "sim"
 	Driver  string
 	Devices []transport.Device
+	Metrics net.Addr // nil: none
 }
 
 func (c Config) withDefaults() Config {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
 )
@@ -25,6 +26,8 @@ const (
 	msgBulk    = transport.KindBulk // joinInfo with a bulk connection
 	msgRDMA    = transport.KindRDMA // joinInfo with the control connection of RDMA
 	msgDrain   = "drain"            // the supervisor shuts down soon
+	msgPage    = "page"             // the page of memory that the worker counts in, before its configuration
+	msgGPUs    = "gpus"             // what does NVML say about the GPUs? The worker's answer: gpuList
 	msgEnded   = "ended"            // endedInfo, the session is over and the worker exits
 )
 
@@ -78,14 +81,16 @@ type process struct {
 	line   *handoff.Conn
 	ready  readyInfo
 	who    atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
+	took   chan struct{}                                 // closed when a session gets it
 	exited chan struct{}                                 // closed once the process is reaped; err, ended and hasEnded are valid then
 	err    error
 	ended  endedInfo
 	clean  bool // the worker said that its session ended
+	gpus   chan gpuList
 }
 
 // startProcess starts a worker and waits until its driver is initialised.
-func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shelf) (*process, error) {
+func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shelf, pages *metrics.Pages) (*process, error) {
 	line, theirs, err := handoff.Pair()
 	if err != nil {
 		return nil, err
@@ -96,17 +101,22 @@ func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shel
 	cmd.ExtraFiles = append(cmd.ExtraFiles, theirs) // descriptor 3 of the worker
 	cmd.Stdout, cmd.Stderr = cfg.Stderr, cfg.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the supervisor alone
-	err = cmd.Start()
+	page, err := pages.Add()
+	if err == nil {
+		if err = cmd.Start(); err != nil {
+			pages.Remove(page)
+		}
+	}
 	theirs.Close()
 	if err != nil {
 		line.Close()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
-	p := &process{cmd: cmd, line: line, exited: make(chan struct{})}
+	p := &process{cmd: cmd, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{})}
 	answer := make(chan error, 1)
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		answer <- p.handshake(wc)
+		answer <- p.handshake(wc, page.FD)
 		p.listen(shares)
 		shares.forget(p)
 	})
@@ -115,6 +125,7 @@ func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shel
 		reader.Wait() // whatever the worker said before it ended has been read
 		p.err = err
 		line.Close()
+		pages.Remove(page)
 		close(p.exited)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -140,7 +151,10 @@ type workerError struct{ text string }
 
 func (e *workerError) Error() string { return e.text }
 
-func (p *process) handshake(wc workerConfig) error {
+func (p *process) handshake(wc workerConfig, page int) error {
+	if err := p.line.Send(msgPage, struct{}{}, page); err != nil {
+		return fmt.Errorf("configure a worker: %w", err)
+	}
 	if err := p.line.Send(msgConfig, wc, -1); err != nil {
 		return fmt.Errorf("configure a worker: %w", err)
 	}
@@ -175,6 +189,10 @@ func (p *process) listen(shares *shelf) {
 		closeFD(m.FD)
 		if m.Type == msgWho {
 			p.answerWho()
+			continue
+		}
+		if m.Type == msgGPUs {
+			p.answerGPUs(m)
 			continue
 		}
 		if m.Type == msgEnded && m.Decode(&p.ended) == nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
 
@@ -29,7 +30,9 @@ type supervisor struct {
 	stop     context.Context           // ends when connections must be dropped
 	handlers sync.WaitGroup
 	shares   *shelf
-	slots    chan struct{} // bounds handshakes under way
+	metrics  *metrics.Server
+	workers  sync.WaitGroup // those who follow a worker to its end
+	slots    chan struct{}  // bounds handshakes under way
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long as cfg.Drain
@@ -54,22 +57,29 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer kill()
 	s := &supervisor{cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(), slots: make(chan struct{}, maxHandshakes)}
 	s.sessions.init(cfg.MaxSessions)
+	side, err := s.openMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	defer side.Close()
 	warm, cool := context.WithCancel(ctx)
 	defer cool()
 	broken := make(chan error, 1)
 	s.pool = newPool(warm, cfg.Warm, s.startCUDA, func(err error) {
+		s.metrics.WorkerFailures.Inc()
 		s.log.Error("a worker failed", "error", err)
 		select {
 		case broken <- err:
 		default:
 		}
 	})
+	defer s.workers.Wait()
 	defer s.pool.wg.Wait()
 	defer cool()
 
 	select {
 	case <-s.first:
-	case err := <-broken: // before it ever worked: the operator has to act
+	case err = <-broken: // before it ever worked: the operator has to act
 		return fmt.Errorf("%w: %w", ErrNoWorker, err)
 	case <-ctx.Done():
 		return nil
@@ -77,15 +87,15 @@ func Serve(ctx context.Context, cfg Config) error {
 	facts := s.facts.Load()
 	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices", len(facts.Devices))
 	if cfg.Ready != nil {
-		cfg.Ready(Status{Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices})
+		cfg.Ready(Status{Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: side.addr()})
 	}
 
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept() }()
-	var err error
 	select {
 	case <-ctx.Done():
 		s.draining.Store(true)
+		s.metrics.Draining.Set(1)
 		cfg.Listener.Close()
 		<-accepting
 	case err = <-accepting:
@@ -118,8 +128,12 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
-	p, err := startProcess(ctx, s.cfg, s.workerConfig(modeCUDA), s.shares)
+	began := time.Now()
+	p, err := startProcess(ctx, s.cfg, s.workerConfig(modeCUDA), s.shares, &s.metrics.Pages)
 	if err == nil {
+		s.metrics.WorkerStarts.Observe(time.Since(began).Seconds())
+		s.metrics.Driver(p.ready.Driver, p.ready.DriverVersion, p.ready.GPU)
+		s.countWorker(p)
 		s.facts.Store(&p.ready)
 		s.once.Do(func() { close(s.first) })
 	}
@@ -228,6 +242,7 @@ func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
 	if errors.Is(err, net.ErrClosed) || s.stop.Err() != nil {
 		return
 	}
+	s.metrics.Refused.WithLabelValues(w.Status.String()).Inc()
 	log.Warn("refused a connection", "status", uint32(w.Status), "error", err)
 	_ = sendWelcome(c, &w)
 	// Closing with unread bytes would reset the connection and could take the answer with it.

@@ -67,11 +67,13 @@ func (l *logBuffer) String() string {
 }
 
 type testServer struct {
-	t    *testing.T
-	addr string
-	log  *logBuffer
-	stop context.CancelFunc
-	err  chan error
+	t       *testing.T
+	addr    string
+	token   []byte
+	metrics string // URL of the side port
+	log     *logBuffer
+	stop    context.CancelFunc
+	err     chan error
 }
 
 func serve(t *testing.T, change func(*Config)) *testServer {
@@ -102,6 +104,9 @@ func serve(t *testing.T, change func(*Config)) *testServer {
 	select {
 	case st := <-ready:
 		s.addr = st.Addr.String()
+		if st.Metrics != nil {
+			s.metrics = "http://" + st.Metrics.String()
+		}
 	case err := <-s.err:
 		t.Fatalf("does not serve: %v", err)
 	case <-time.After(patience):
@@ -149,7 +154,7 @@ type link struct {
 }
 
 func (s *testServer) dial(h *transport.Hello) (*link, error) {
-	c, w, err := transport.DialNet(context.Background(), s.addr, nil, h)
+	c, w, err := transport.DialNet(context.Background(), s.addr, s.token, h)
 	if err != nil {
 		return nil, err
 	}

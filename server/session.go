@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
 )
@@ -129,17 +130,24 @@ func randomHex(bytes int) string {
 
 // openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the client has to be told.
 func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
-	return s.serveSession(c, hello, log, false, s.pool.take)
+	return s.serveSession(c, hello, log, false, func(ctx context.Context) (*process, error) {
+		p, err := s.pool.take(ctx)
+		if err == nil {
+			close(p.took)
+		}
+		return p, err
+	})
 }
 
 // openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in milliseconds.
 func (s *supervisor) openNVML(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
 	return s.serveSession(c, hello, log, true, func(ctx context.Context) (*process, error) {
-		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML), s.shares)
+		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
 	})
 }
 
 func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error)) error {
+	began := time.Now()
 	if s.draining.Load() {
 		return refusef(transport.StatusDraining, "the server is shutting down")
 	}
@@ -172,7 +180,15 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 	defer s.sessions.remove(x)
 	w := s.welcome(&p.ready)
 	w.Session, w.Secret = x.id, x.secret
-	began := time.Now()
+	s.metrics.Opening.Observe(time.Since(began).Seconds())
+	kind := metrics.KindCUDA
+	if nvml {
+		kind = metrics.KindNVML
+	}
+	s.metrics.Opened.WithLabelValues(kind).Inc()
+	s.metrics.Sessions.WithLabelValues(kind).Inc()
+	defer s.metrics.Sessions.WithLabelValues(kind).Dec()
+	began = time.Now()
 	log.Info("session opened")
 	if err := sendWelcome(c, w); err != nil {
 		log.Info("the client went away during the handshake", "error", err)
@@ -185,14 +201,18 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 		<-p.exited
 	}
 	lasted := slog.Duration("lasted", time.Since(began).Round(time.Millisecond))
+	how := metrics.EndCrashed
 	switch {
 	case p.clean && p.ended.Reason == "":
+		how = metrics.EndClosed
 		log.Info("session closed", lasted, "calls", p.ended.Calls)
 	case p.clean:
+		how = metrics.EndBroken
 		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
 	default:
 		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
 	}
+	s.metrics.Ended.WithLabelValues(kind, how).Inc()
 	return nil
 }
 

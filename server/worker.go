@@ -22,6 +22,7 @@ import (
 	"scuda.dev/scuda/driver/real"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/probe"
@@ -67,12 +68,22 @@ type worker struct {
 	machine *probe.Machine
 	nvml    nvml.Driver
 	text    *stdio.Capture
+	page    *metrics.Shared
 }
 
 func (w *worker) run() error {
 	// The session runs on this thread; the driver is initialised on it as well.
 	runtime.LockOSThread()
 	m, err := w.line.Receive()
+	if err == nil && m.Type != msgPage {
+		err = fmt.Errorf("%w: %q instead of a page", handoff.ErrMalformed, m.Type)
+	}
+	if err == nil {
+		w.page, err = metrics.OpenPage(m.FD)
+	}
+	if err == nil {
+		m, err = w.line.Receive()
+	}
 	if err == nil && m.Type != msgConfig {
 		err = fmt.Errorf("%w: %q instead of a configuration", handoff.ErrMalformed, m.Type)
 	}
@@ -257,6 +268,9 @@ func (w *worker) listen() {
 			err = w.toldProcesses(m)
 		case msgShared:
 			err = w.sharer.answered(m)
+		case msgGPUs:
+			closeFD(m.FD)
+			err = w.line.Send(msgGPUs, w.readGPUs(), -1)
 		case msgDrain:
 			closeFD(m.FD)
 			if s := w.session.Load(); s != nil {
@@ -293,7 +307,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options)) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice,
-			Log: log, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})
+			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

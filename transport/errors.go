@@ -88,6 +88,14 @@ const (
 	StatusFailed    Status = 8 // the server could not start a session (driver, worker)
 )
 
+// String is the status in a word, as the server's metrics name it.
+func (s Status) String() string {
+	if names := [...]string{"ok", "version", "digest", "token", "busy", "draining", "session", "malformed", "failed"}; int(s) < len(names) {
+		return names[s]
+	}
+	return "unknown"
+}
+
 var statuses = map[Status]struct {
 	kind           error
 	detail, remedy string

@@ -20,6 +20,7 @@ var emitters = []struct {
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
 	{"server dispatch", emitDispatch},
+	{"classes of calls", emitClasses},
 	{"driver on the real libraries", emitReal},
 	{"C header", emitHeader},
 	{"compatibility page", emitCompat},

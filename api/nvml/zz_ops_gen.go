@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a5acd8cb4047fbe7251c6ed449a2dfe86a61a0aba5ac44e0ea671c40bf9436e2"
+const Digest = "3080dbd1482de06310fde6c2bf63ffbebe13507f9fc6dc61ee1b0ef9102632cb"
 
 // Kind is the type of a handle.
 type Kind uint8

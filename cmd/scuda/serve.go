@@ -22,7 +22,7 @@ import (
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
-var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport", "rdma-device", "rdma-memory", "drain", "log"}
+var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport", "rdma-device", "rdma-memory", "drain", "log", "metrics", "pprof"}
 
 type serveOptions struct {
 	listen    string
@@ -39,6 +39,8 @@ type serveOptions struct {
 	rdmaBytes byteSize
 	drain     time.Duration
 	log       string
+	metrics   string
+	profiles  bool
 }
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
@@ -58,6 +60,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.Var(&o.rdmaBytes, "rdma-memory", "`SIZE` of the pinned memory of a session that uses RDMA, 12MiB to 256MiB (0: 96MiB)")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
+	f.StringVar(&o.metrics, "metrics", "", "offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz, /readyz; without a token")
+	f.BoolVar(&o.profiles, "pprof", false, "offer Go profiles of the server there as well, on /debug/pprof/")
 	withEnv(f, serveFlags...)
 }
 
@@ -90,6 +94,9 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return usage(err)
 	}
+	if o.profiles && o.metrics == "" {
+		return usage(errors.New("--pprof needs --metrics ADDR"))
+	}
 	drain := o.drain
 	if drain == 0 {
 		drain = -1 // the server's word for not at all
@@ -109,9 +116,14 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		RDMADevice:   o.rdma,
 		RDMAMemory:   uint64(o.rdmaBytes),
 		Drain:        drain,
+		Metrics:      o.metrics,
+		Profiles:     o.profiles,
 		Log:          log,
 		Ready: func(s server.Status) {
 			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s\n", s.Addr)
+			if s.Metrics != nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "metrics on http://%s/metrics\n", s.Metrics)
+			}
 			for i, d := range s.Devices {
 				fmt.Fprintf(cmd.OutOrStdout(), "GPU %d: %s, %s (%s)\n", i, d.Name, byteSize(d.TotalMem), s.GPU)
 			}

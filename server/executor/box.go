@@ -5,6 +5,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
 
@@ -35,6 +36,9 @@ func (s *Session) copyBox(c *command) (cuda.CUresult, error) {
 	b, r, err := s.newBox(p)
 	if err != nil {
 		return 0, err
+	}
+	if r == cuda.CUDA_SUCCESS {
+		s.metrics.Add(b.copied(), int(b.bytes))
 	}
 	bulk := c.Flags&transport.FlagBulk != 0
 	var st *stream
@@ -114,6 +118,14 @@ func (s *Session) boxStream(p *wire.CopyBox, b *boxCopy) (*stream, cuda.CUresult
 		r = s.native(func() cuda.CUresult { return s.gpu.CuMemcpy3D_v2(plainBox(m)) })
 	}
 	return st, r
+}
+
+// copied is the counter of the bytes.
+func (b *boxCopy) copied() metrics.Series {
+	if b.down {
+		return metrics.CopiedToHost
+	}
+	return metrics.CopiedToDevice
 }
 
 // turn makes an upload the download of the same box.
@@ -286,7 +298,7 @@ func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUres
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.
 func (s *Session) downloadBox(c *command, p *wire.CopyBox, b *boxCopy, st *stream, r cuda.CUresult) (cuda.CUresult, error) {
-	t := &transfer{id: p.ID, thread: c.Thread, seq: c.Seq, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0, rows: &b.host}
+	t := &transfer{id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0, rows: &b.host}
 	if r == cuda.CUDA_SUCCESS {
 		var err error
 		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, mem []byte) cuda.CUresult { return s.move(b, off, mem, st) })

@@ -10,6 +10,7 @@ import (
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/dispatch"
 	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
 
@@ -121,8 +122,23 @@ func (s *Session) step() (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	s.calls.Add(1)
-	return true, s.execute(&s.cmd)
+	return true, s.count(&s.cmd)
+}
+
+// count carries a command out, counts it and, where somebody waits for it or its turn has come, notes how long it took.
+func (s *Session) count(c *command) error {
+	class := metrics.ClassOf(c.Op)
+	n := s.metrics.Call(class)
+	if c.Flags&transport.FlagAnswer == 0 && n%metrics.SampleEvery != 0 {
+		return s.execute(c)
+	}
+	c.began = metrics.Now()
+	s.metrics.Observe(metrics.QueueWait, c.began-s.came)
+	err := s.execute(c)
+	if !c.later {
+		s.metrics.Observe(metrics.Histogram(class), metrics.Now()-c.began)
+	}
+	return err
 }
 
 // contextless operations go without a context: the client may name one that does not exist yet.
@@ -216,6 +232,9 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 	}
 	if r != cuda.CUDA_SUCCESS {
 		s.log.Debug("a call failed", "function", OpName(c.Op), "result", resultText(r))
+		if c.Op != wire.OpModuleHave { // an answer like any other
+			s.countError(r)
+		}
 	}
 	if c.async {
 		r = s.withAsyncError(r)
@@ -231,7 +250,14 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 // unanswered keeps the failure of a command that is not answered.
 func (s *Session) unanswered(op uint16, r cuda.CUresult) {
 	s.log.Debug("an unanswered call failed", "function", OpName(op), "result", resultText(r))
+	s.countError(r)
 	s.keepAsyncError(r)
+}
+
+func (s *Session) countError(r cuda.CUresult) {
+	if r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_READY {
+		s.metrics.Error(int32(r))
+	}
 }
 
 func (s *Session) reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte) {

@@ -3,6 +3,7 @@ package executor
 import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -12,6 +13,7 @@ type transfer struct {
 	id     uint32
 	thread uint32
 	seq    uint64
+	began  int64  // the command's
 	reply  bool   // a REPLY ends it
 	done   bool   // a DONE ends it
 	stripe bool   // its data go over the bulk connections
@@ -41,7 +43,8 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	if len(rest) != 0 || p.Bytes > 1<<50 {
 		return 0, protocolError("download of %d bytes", p.Bytes)
 	}
-	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
+	s.metrics.Add(metrics.CopiedToHost, int(p.Bytes))
+	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
 	st, r := s.stream(p.Stream)
 	if r == cuda.CUDA_SUCCESS && len(s.captures) > 0 {
 		switch capturing := s.isCapturing(st); {
@@ -211,6 +214,10 @@ func (s *Session) endTransfer(t *transfer) {
 }
 
 func (s *Session) tellEnd(t *transfer) {
+	if t.began != 0 {
+		s.metrics.Observe(metrics.Histogram(metrics.ClassCopy), metrics.Now()-t.began)
+	}
+	s.countError(t.result)
 	if t.done {
 		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted}, nil, nil)
 	}

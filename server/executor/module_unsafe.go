@@ -8,6 +8,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
 )
@@ -33,8 +34,10 @@ func (s *Session) moduleHave(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	if s.image(p.Hash) == nil {
+		s.metrics.Add(metrics.ModuleMiss, 1)
 		return cuda.CUDA_ERROR_NOT_FOUND, nil
 	}
+	s.metrics.Add(metrics.ModuleHit, 1)
 	return cuda.CUDA_SUCCESS, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
 
@@ -17,15 +18,16 @@ const (
 // output is the queue of the main connection. Everybody appends whole messages under its lock and writes without blocking; what the
 // socket does not take stays queued.
 type output struct {
-	mu     sync.Mutex
-	conn   transport.Conn
-	queue  []segment
-	spare  [][]byte
-	bytes  int
-	queued uint64 // bytes ever queued
-	sent   uint64 // bytes ever sent
-	err    error
-	bufs   [4][]byte // of a send; not on the stack, where it would be moved to the heap each time
+	mu      sync.Mutex
+	conn    transport.Conn
+	metrics *metrics.Page
+	queue   []segment
+	spare   [][]byte
+	bytes   int
+	queued  uint64 // bytes ever queued
+	sent    uint64 // bytes ever sent
+	err     error
+	bufs    [4][]byte // of a send; not on the stack, where it would be moved to the heap each time
 }
 
 // segment is a part of the stream: a block of small messages, or memory that belongs to somebody else until it is sent.
@@ -102,6 +104,7 @@ func (o *output) flushLocked() (bool, error) {
 		}
 		n, err := o.conn.Send(o.bufs[:k])
 		o.advance(n)
+		o.metrics.Add(metrics.Sent(o.conn.Transport()), n)
 		if errors.Is(err, transport.ErrAgain) {
 			return false, nil
 		}

@@ -5,6 +5,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
 )
 
 const (
@@ -64,6 +65,7 @@ func (s *Session) launchAll() {
 	}
 	list := s.run.list[:s.run.n]
 	s.run.n, s.run.pointers = 0, 0
+	began := metrics.Now()
 	if s.launcher != nil {
 		s.launcher.LaunchAll(list)
 	} else {
@@ -72,6 +74,7 @@ func (s *Session) launchAll() {
 			l.Result = s.gpu.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
 		}
 	}
+	s.metrics.Observe(metrics.Histogram(metrics.ClassLaunch), (metrics.Now()-began)/int64(len(list)))
 	for i := range list {
 		if r := list[i].Result; r != cuda.CUDA_SUCCESS {
 			s.unanswered(wire.OpLaunch, r)

@@ -15,6 +15,7 @@ import (
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
 )
@@ -56,6 +57,7 @@ type Config struct {
 	RDMASlots  int
 	RDMADevice string // see [rdma.Choose]
 	Log        *slog.Logger
+	Metrics    *metrics.Page // where the session counts; nil: for itself
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
@@ -69,6 +71,8 @@ type Session struct {
 	gpu     cuda.GPU
 	modules *modcache.Cache
 	log     *slog.Logger
+	metrics *metrics.Page
+	came    int64 // when there was last something on the connection, by metrics.Now
 	sharer  Sharer
 	staging int
 	text    Text
@@ -128,7 +132,6 @@ type Session struct {
 	active    []*stream   // streams with downloads under way
 	asyncErr  cuda.CUresult
 	sinceOut  int // commands since an answer was queued
-	calls     atomic.Uint64
 	bye       bool
 
 	destructors atomic.Int32 // of user objects, running
@@ -150,6 +153,9 @@ func New(cfg Config) (*Session, error) {
 	if cfg.Modules == nil {
 		cfg.Modules = modcache.Open("", 0, cfg.Log)
 	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = new(metrics.Page)
+	}
 	if cfg.Staging <= 0 {
 		cfg.Staging = defaultStaging
 	}
@@ -157,8 +163,8 @@ func New(cfg Config) (*Session, error) {
 		cfg.RDMASlots = DefaultRDMASlots
 	}
 	s := &Session{
-		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
-		side: newSide(), stripes: newStripes(), table: table,
+		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, metrics: cfg.Metrics, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
+		side: newSide(), stripes: newStripes(cfg.Metrics), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
@@ -169,7 +175,7 @@ func New(cfg Config) (*Session, error) {
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}
 	}
-	s.out.conn = cfg.Conn
+	s.out.conn, s.out.metrics = cfg.Conn, cfg.Metrics
 	if s.in.mem, err = mapMemory(inputBytes); err != nil {
 		return nil, err
 	}
@@ -198,7 +204,7 @@ func (s *Session) Notice(text string) {
 }
 
 // Calls is the number of commands carried out so far.
-func (s *Session) Calls() uint64 { return s.calls.Load() }
+func (s *Session) Calls() uint64 { return s.metrics.Calls() }
 
 // Stop ends the session from another goroutine.
 func (s *Session) Stop() {
@@ -252,6 +258,9 @@ func (s *Session) loop() error {
 		}
 		progress := n > 0
 		if progress {
+			s.came = metrics.Now()
+			s.metrics.Add(metrics.Received(s.conn.Transport()), n)
+			s.metrics.Set(metrics.QueueBytes, s.in.buffered())
 			if err := s.work(); err != nil {
 				return err
 			}
@@ -268,6 +277,7 @@ func (s *Session) loop() error {
 		}
 		s.sinceOut = 0
 		if progress {
+			s.gauges()
 			last = time.Now()
 			continue
 		}
@@ -275,6 +285,13 @@ func (s *Session) loop() error {
 			return err
 		}
 	}
+}
+
+// gauges tells what is left to do.
+func (s *Session) gauges() {
+	s.metrics.Set(metrics.QueueBytes, s.in.buffered())
+	s.metrics.Set(metrics.PendingWaits, len(s.waits))
+	s.metrics.Set(metrics.PendingDownloads, s.transfers)
 }
 
 // idle passes the time until there may be something to do.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -31,6 +32,8 @@ var errStripes = errors.New("a bulk connection broke during a copy")
 // out in the same order. So a chunk of a later command waits in its connection until its turn comes, and never holds a slot that the present
 // one needs.
 type stripes struct {
+	metrics *metrics.Page
+
 	mu     sync.Mutex
 	news   *sync.Cond // for the goroutines that receive
 	posted *sync.Cond // for those that send
@@ -63,8 +66,8 @@ type outgoing struct {
 	sent *atomic.Bool
 }
 
-func newStripes() *stripes {
-	t := &stripes{}
+func newStripes(m *metrics.Page) *stripes {
+	t := &stripes{metrics: m}
 	t.news, t.posted, t.landed = sync.NewCond(&t.mu), sync.NewCond(&t.mu), sync.NewCond(&t.mu)
 	return t
 }
@@ -139,6 +142,7 @@ func (t *stripes) receive(c net.Conn) error {
 		if _, err = io.ReadFull(c, sl.mem[:h.Len]); err == nil {
 			_, err = io.ReadFull(c, pad[:transport.Pad(h.Len)-h.Len])
 		}
+		t.metrics.Add(metrics.ReceivedTCP, transport.MessageHeaderSize+transport.Pad(int(h.Len)))
 		t.mu.Lock()
 		if err != nil {
 			t.free = append(t.free, sl)
@@ -193,7 +197,8 @@ func (t *stripes) send(c net.Conn) error {
 		t.out++
 		t.mu.Unlock()
 		bufs := net.Buffers{o.h.Append(head), o.data, padding[:transport.Pad(len(o.data))-len(o.data)]}
-		_, err := bufs.WriteTo(c)
+		n, err := bufs.WriteTo(c)
+		t.metrics.Add(metrics.SentTCP, int(n))
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package executor
 import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
 )
@@ -45,6 +46,7 @@ func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
+	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
 	if c.Flags&transport.FlagBulk != 0 {
 		return s.startUpload(c, p)
 	}
@@ -250,6 +252,7 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS || p.Bytes == 0 {
 		return r, nil
 	}
+	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
 	captured := s.isCapturing(st)
 	var buf *pullBuffer
 	if captured {
@@ -339,6 +342,7 @@ func (s *Session) startImage(c *command) (cuda.CUresult, error) {
 	}
 	b := s.startBulk(c, p.Bytes)
 	b.image, b.hash = mem, p.Hash
+	s.metrics.Add(metrics.ModuleUploaded, int(p.Bytes))
 	return cuda.CUDA_SUCCESS, nil
 }
 

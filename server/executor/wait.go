@@ -2,6 +2,7 @@ package executor
 
 import (
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/metrics"
 )
 
 // wait is a synchronising call that waits for events.
@@ -12,6 +13,8 @@ type wait struct {
 	result cuda.CUresult // first failure seen
 	first  [1]pendingEvent
 	ctx    *context // the one that the call was made in
+	class  metrics.Class
+	began  int64 // by metrics.Now
 }
 
 type pendingEvent struct {
@@ -89,6 +92,8 @@ func (s *Session) over(w *wait) bool {
 
 func (s *Session) answerWait(w *wait) {
 	s.settleIdle(w.ctx)
+	s.countError(w.result)
+	s.metrics.Observe(metrics.Histogram(w.class), metrics.Now()-w.began)
 	s.reply(w.thread, w.seq, s.withAsyncError(w.result), nil)
 }
 
@@ -128,7 +133,7 @@ func (s *Session) abandon(ctx *context) {
 }
 
 func (s *Session) newWait(c *command) *wait {
-	w := &wait{thread: c.Thread, seq: c.Seq, ctx: s.entered}
+	w := &wait{thread: c.Thread, seq: c.Seq, ctx: s.entered, class: metrics.ClassOf(c.Op), began: c.began}
 	w.events = w.first[:0]
 	c.later = true
 	s.waits = append(s.waits, w)

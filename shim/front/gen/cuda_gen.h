@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "a5acd8cb4047fbe7251c6ed449a2dfe86a61a0aba5ac44e0ea671c40bf9436e2"
+#define SCUDA_DIGEST "3080dbd1482de06310fde6c2bf63ffbebe13507f9fc6dc61ee1b0ef9102632cb"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "a5acd8cb4047fbe7251c6ed449a2dfe86a61a0aba5ac44e0ea671c40bf9436e2";
+const char nvml_digest[] = "3080dbd1482de06310fde6c2bf63ffbebe13507f9fc6dc61ee1b0ef9102632cb";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

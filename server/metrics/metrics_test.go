@@ -1,0 +1,217 @@
+package metrics
+
+import (
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+
+	"scuda.dev/scuda/api"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+)
+
+func sample() *Server {
+	return NewServer(Build{"v1", "abc"}, func() ([]GPU, error) {
+		v := 0.5
+		return []GPU{{Index: 0, UUID: "GPU-1", PCI: "0000:01:00.0", Device: "nvidia0", Model: "H", MemoryUsed: &v, MemoryTotal: &v, Utilization: &v, MemoryBusy: &v, PowerWatts: &v, TemperatureC: &v}}, nil
+	})
+}
+
+// Everything that is offered obeys Prometheus's conventions.
+func TestConventions(t *testing.T) {
+	s := sample()
+	s.Refused.WithLabelValues("token").Inc()
+	s.Driver("580.1", 13000, "real")
+	page, err := s.Pages.Add()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Pages.Remove(page)
+	page.Error(2)
+	problems, err := testutil.GatherAndLint(s.Gatherer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "scuda_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+// Both forms of the histogram are what the library makes of the same values.
+func TestHistogram(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var own histogram
+		library := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x", Buckets: prometheus.ExponentialBuckets(1e-6, 2, classicBuckets),
+			NativeHistogramBucketFactor: math.Exp2(1.0 / perOctave), NativeHistogramZeroThreshold: 1e-12})
+		for _, ns := range rapid.SliceOfN(rapid.Custom(func(t *rapid.T) int64 {
+			v := rapid.Int64Range(1, 400_000_000_000).Draw(t, "ns")
+			return max(v>>rapid.IntRange(0, 38).Draw(t, "shift"), 1)
+		}), 1, 200).Draw(t, "values") {
+			own.observe(ns)
+			library.Observe(float64(ns) * 1e-9)
+		}
+		var m dto.Metric
+		if err := library.Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		got := own.proto()
+		if d := cmp.Diff(expand(m.Histogram), expand(got)); d != "" {
+			t.Errorf("native buckets (-library +own):\n%s", d)
+		}
+		if d := cmp.Diff(m.Histogram.Bucket, got.Bucket, protocmp.Transform(), cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-12*a })); d != "" {
+			t.Errorf("classic buckets (-library +own):\n%s", d)
+		}
+		if *got.SampleCount != *m.Histogram.SampleCount || math.Abs(*got.SampleSum-*m.Histogram.SampleSum) > 1e-9**got.SampleSum {
+			t.Errorf("count %d, sum %v, want %d, %v", *got.SampleCount, *got.SampleSum, *m.Histogram.SampleCount, *m.Histogram.SampleSum)
+		}
+	})
+}
+
+// expand gives the counts of a native histogram by index.
+func expand(h *dto.Histogram) map[int]int64 {
+	counts := map[int]int64{}
+	index, k, n := 0, 0, int64(0)
+	for _, s := range h.PositiveSpan {
+		index += int(*s.Offset)
+		for range *s.Length {
+			n += h.PositiveDelta[k]
+			if k++; n != 0 {
+				counts[index] = n
+			}
+			index++
+		}
+	}
+	return counts
+}
+
+// A page is one to both processes; what a worker counted outlives it, its gauges do not.
+func TestPages(t *testing.T) {
+	s := sample()
+	mine, err := s.Pages.Add()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(mine.FD)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := OpenPage(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	theirs.Call(ClassLaunch)
+	theirs.Add(ReceivedTCP, 10)
+	theirs.Set(QueueBytes, 7)
+	theirs.Error(700)
+	theirs.Error(-1)
+	theirs.Observe(QueueWait, 1500)
+	check := func(queue string) {
+		t.Helper()
+		err := testutil.GatherAndCompare(s.Gatherer(), strings.NewReader(`
+# HELP scuda_errors_total Calls that failed, by CUresult.
+# TYPE scuda_errors_total counter
+scuda_errors_total{result="CUDA_ERROR_ILLEGAL_ADDRESS"} 1
+scuda_errors_total{result="CUDA_ERROR_UNKNOWN"} 1
+# HELP scuda_queue_bytes Bytes of received commands that workers have not carried out yet.
+# TYPE scuda_queue_bytes gauge
+scuda_queue_bytes `+queue+`
+`), nameErrors, "scuda_queue_bytes")
+		if err != nil {
+			t.Error(err)
+		}
+		sum := s.Pages.sum()
+		if sum.Calls() != 1 || sum.series[ReceivedTCP].Load() != 10 || sum.histograms[QueueWait].sum.Load() != 1500 {
+			t.Errorf("calls %d, bytes %d", sum.Calls(), sum.series[ReceivedTCP].Load())
+		}
+	}
+	check("7")
+	s.Pages.Remove(mine)
+	check("0")
+}
+
+func TestOpenPageRefusesOtherMemory(t *testing.T) {
+	fd, err := unix.MemfdCreate("other", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenPage(fd); err == nil {
+		t.Error("a page of no bytes was opened")
+	}
+}
+
+// Every operation has the class that the description says.
+func TestClasses(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fn := range spec.CUDA.Funcs {
+		if got := ClassOf(fn.Op); fn.Wire() && got.String() != fn.Group {
+			t.Errorf("%s is %v, want %s", fn.Name, got, fn.Group)
+		}
+	}
+	for op, want := range map[uint16]Class{wire.OpLaunch: ClassLaunch, wire.OpCopyH2D: ClassCopy, cuda.OpCuStreamSynchronize: ClassSynchronize,
+		cuda.OpCuMemsetD8_v2: ClassFill, cuda.OpCuMemAlloc_v2: ClassMemory, wire.OpPing: ClassOther, 0xFFFF: ClassOther, 0: ClassOther, 0xEFFF: ClassOther} {
+		if got := ClassOf(op); got != want {
+			t.Errorf("operation %#x is %v, want %v", op, got, want)
+		}
+	}
+}
+
+func TestHandler(t *testing.T) {
+	var notReady error
+	for _, c := range []struct {
+		path     string
+		ready    error
+		profiles bool
+		code     int
+		body     string
+	}{
+		{"/metrics", nil, false, 200, `scuda_gpu_memory_used_bytes{UUID="GPU-1",gpu="0"} 0.5`},
+		{"/healthz", errors.New("no"), false, 200, "ok"},
+		{"/readyz", nil, false, 200, "ok"},
+		{"/readyz", errors.New("draining"), false, 503, "draining"},
+		{"/debug/pprof/", nil, false, 404, ""},
+		{"/debug/pprof/", nil, true, 200, "goroutine"},
+		{"/", nil, false, 200, "/metrics"},
+		{"/other", nil, false, 404, ""},
+	} {
+		notReady = c.ready
+		w := httptest.NewRecorder()
+		sample().Handler(func() error { return notReady }, c.profiles).ServeHTTP(w, httptest.NewRequest("GET", c.path, nil))
+		body, _ := io.ReadAll(w.Result().Body)
+		if w.Code != c.code || !strings.Contains(string(body), c.body) {
+			t.Errorf("%s: %d %.200s", c.path, w.Code, body)
+		}
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	var p Page
+	v := rand.Int64N(1e6)
+	for b.Loop() {
+		p.Observe(QueueWait, v)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	var p Page
+	for b.Loop() {
+		p.Call(ClassLaunch)
+	}
+}

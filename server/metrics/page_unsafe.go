@@ -1,0 +1,112 @@
+package metrics
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const errorCodes = 1000 // CUresults are below; the last is CUDA_ERROR_UNKNOWN, 999
+
+// Page is what one worker counts. Its zero value can be used; one that a supervisor reads lies in shared memory ([NewPage], [OpenPage]).
+// All methods may be called by several goroutines at once.
+type Page struct {
+	calls      [classes]atomic.Uint64
+	series     [series]atomic.Uint64
+	errors     [errorCodes]atomic.Uint64
+	histograms [histograms]histogram
+}
+
+// Call counts a call and gives how many of its class there have been.
+func (p *Page) Call(c Class) uint64 { return p.calls[c].Add(1) }
+
+// Calls is the number of calls of all classes.
+func (p *Page) Calls() (n uint64) {
+	for i := range p.calls {
+		n += p.calls[i].Load()
+	}
+	return n
+}
+
+// Add adds to a counter.
+func (p *Page) Add(s Series, n int) { p.series[s].Add(uint64(n)) }
+
+// Set sets a gauge.
+func (p *Page) Set(s Series, n int) { p.series[s].Store(uint64(n)) }
+
+// Observe notes a time of ns nanoseconds.
+func (p *Page) Observe(h Histogram, ns int64) { p.histograms[h].observe(ns) }
+
+// Error counts a CUresult that a client was given.
+func (p *Page) Error(result int32) {
+	if result < 0 || result >= errorCodes {
+		result = errorCodes - 1
+	}
+	p.errors[result].Add(1)
+}
+
+// words are all numbers of the page.
+func (p *Page) words() []atomic.Uint64 {
+	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(p)), pageBytes/8)
+}
+
+const pageBytes = int(unsafe.Sizeof(Page{}))
+
+// add adds another page's numbers up in p.
+func (p *Page) add(o *Page) {
+	from, to := o.words(), p.words()
+	for i := range from {
+		if n := from[i].Load(); n != 0 {
+			to[i].Add(n)
+		}
+	}
+}
+
+// Shared is a page in shared memory. FD is for the other process; Close gives the memory back, after which the page must not be used.
+type Shared struct {
+	*Page
+	FD int
+}
+
+// NewPage makes a page that another process can open.
+func NewPage() (*Shared, error) {
+	fd, err := unix.MemfdCreate("scuda-metrics", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memory for metrics: %w", err)
+	}
+	if err := unix.Ftruncate(fd, int64(pageBytes)); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("memory for metrics: %w", err)
+	}
+	return OpenPage(fd)
+}
+
+// OpenPage maps the page behind fd, which it takes over.
+func OpenPage(fd int) (*Shared, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	if err == nil && st.Size != int64(pageBytes) {
+		err = fmt.Errorf("%d bytes instead of %d", st.Size, pageBytes)
+	}
+	var b []byte
+	if err == nil {
+		b, err = unix.Mmap(fd, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("memory for metrics: %w", err)
+	}
+	return &Shared{(*Page)(unsafe.Pointer(unsafe.SliceData(b))), fd}, nil
+}
+
+// Close unmaps the page.
+func (s *Shared) Close() {
+	if s.Page == nil {
+		return
+	}
+	_ = unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(s.Page)), pageBytes))
+	unix.Close(s.FD)
+	s.Page, s.FD = nil, -1
+}

@@ -1,0 +1,143 @@
+package metrics
+
+import "time"
+
+// Class is a kind of call; the classes are generated from api/cuda.semantics.
+type Class uint8
+
+func (c Class) String() string { return classNames[c] }
+
+// ClassOf is the class of an operation of the protocol.
+func ClassOf(op uint16) Class {
+	if op >= firstWire {
+		if i := int(op - firstWire); i < len(ofWire) {
+			return ofWire[i]
+		}
+	} else if int(op) < len(ofFunction) {
+		return ofFunction[op]
+	}
+	return ClassOther
+}
+
+// SampleEvery says which of the calls that nobody waits for are timed: one in so many of a class. All are counted.
+const SampleEvery = 16
+
+// Series is a number of a [Page] that has a line in the table below.
+type Series int
+
+// Counters only grow; the gauges behind them are set.
+const (
+	ReceivedTCP Series = iota
+	ReceivedRDMA
+	SentTCP
+	SentRDMA
+	CopiedToDevice
+	CopiedToHost
+	ToRDMA
+	ToTCP
+	ModuleHit
+	ModuleMiss
+	ModuleUploaded
+	FaultHost
+	FaultDevice
+	MigratedToHost
+	MigratedToDevice
+
+	QueueBytes // the first gauge
+	PendingWaits
+	PendingDownloads
+
+	series int = iota
+)
+
+const firstGauge = QueueBytes
+
+// RDMA is the name of the transport that [Received] and [Sent] tell from TCP.
+const RDMA = "rdma"
+
+// Received is the counter of bytes that came over a transport.
+func Received(transport string) Series {
+	if transport == RDMA {
+		return ReceivedRDMA
+	}
+	return ReceivedTCP
+}
+
+// Sent is the counter of bytes that went over a transport.
+func Sent(transport string) Series {
+	if transport == RDMA {
+		return SentRDMA
+	}
+	return SentTCP
+}
+
+// described is what Prometheus is told of a series or histogram; labels are names and values in turns.
+type described struct {
+	name, help string
+	labels     []string
+}
+
+const (
+	helpBytes     = "Bytes of scuda's protocol that workers received from and sent to clients, by transport."
+	helpCopied    = "Bytes that clients copied between their memory and the GPUs'."
+	helpChanged   = "Times that a session's bulk data moved to another transport."
+	helpModules   = "Module images that clients asked for, by whether the module cache had them."
+	helpFaults    = "Page faults on unified memory that scuda resolved, by the side that touched the page."
+	helpMigrated  = "Bytes of unified memory that moved between the client's memory and the GPUs'."
+	helpPending   = "Calls that wait for work of a GPU to complete."
+	nameBytes     = "scuda_transport_bytes_total"
+	nameCopied    = "scuda_copied_bytes_total"
+	nameChanged   = "scuda_transport_changes_total"
+	nameModules   = "scuda_module_cache_requests_total"
+	nameFaults    = "scuda_page_faults_total"
+	nameMigrated  = "scuda_migrated_bytes_total"
+	namePending   = "scuda_pending"
+	nameErrors    = "scuda_errors_total"
+	nameCalls     = "scuda_calls_total"
+	nameDuration  = "scuda_call_duration_seconds"
+	nameQueueWait = "scuda_queue_wait_seconds"
+)
+
+var table = [series]described{
+	ReceivedTCP:      {nameBytes, helpBytes, []string{"direction", "received", "transport", "tcp"}},
+	ReceivedRDMA:     {nameBytes, helpBytes, []string{"direction", "received", "transport", "rdma"}},
+	SentTCP:          {nameBytes, helpBytes, []string{"direction", "sent", "transport", "tcp"}},
+	SentRDMA:         {nameBytes, helpBytes, []string{"direction", "sent", "transport", "rdma"}},
+	CopiedToDevice:   {nameCopied, helpCopied, []string{"direction", "to_device"}},
+	CopiedToHost:     {nameCopied, helpCopied, []string{"direction", "to_host"}},
+	ToRDMA:           {nameChanged, helpChanged, []string{"from", "tcp", "to", "rdma"}},
+	ToTCP:            {nameChanged, helpChanged, []string{"from", "rdma", "to", "tcp"}},
+	ModuleHit:        {nameModules, helpModules, []string{"result", "hit"}},
+	ModuleMiss:       {nameModules, helpModules, []string{"result", "miss"}},
+	ModuleUploaded:   {"scuda_module_uploaded_bytes_total", "Bytes of module images that clients sent because the module cache did not have them.", nil},
+	FaultHost:        {nameFaults, helpFaults, []string{"side", "host"}},
+	FaultDevice:      {nameFaults, helpFaults, []string{"side", "device"}},
+	MigratedToHost:   {nameMigrated, helpMigrated, []string{"direction", "to_host"}},
+	MigratedToDevice: {nameMigrated, helpMigrated, []string{"direction", "to_device"}},
+	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
+	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
+	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},
+}
+
+// Histogram is a distribution of times in a [Page]. The first ones are those of [Class]es of calls, by the same numbers.
+type Histogram int
+
+// Histograms beside those of classes.
+const (
+	QueueWait Histogram = Histogram(classes) + iota
+
+	histograms int = classes + iota
+)
+
+func describeHistogram(h Histogram) described {
+	if int(h) < classes {
+		return described{nameDuration, "Time from when a worker turns to a call until it is answered or, where nobody waits for it, handed to the driver (one in 16 of those is timed), by class.",
+			[]string{"class", Class(h).String()}}
+	}
+	return described{nameQueueWait, "Time that commands had been in a worker's memory when it turned to them.", nil}
+}
+
+var epoch = time.Now()
+
+// Now is a clock for [Page.Observe], in nanoseconds since some moment; cheaper than time.Now.
+func Now() int64 { return int64(time.Since(epoch)) }

@@ -1,0 +1,137 @@
+package metrics
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Kinds of sessions, and how they end.
+const (
+	KindCUDA = "cuda"
+	KindNVML = "nvml"
+
+	EndClosed  = "closed"  // the client said goodbye
+	EndBroken  = "broken"  // the connection broke, or the client broke the protocol
+	EndCrashed = "crashed" // the worker process died
+)
+
+// Build says which scuda it is.
+type Build struct {
+	Version string
+	Digest  string // of the API description
+}
+
+// Server are the metrics of a server process. All its fields are safe for use by several goroutines.
+type Server struct {
+	Pages Pages
+
+	Sessions       *prometheus.GaugeVec   // kind
+	Opened         *prometheus.CounterVec // kind
+	Ended          *prometheus.CounterVec // kind, how
+	Refused        *prometheus.CounterVec // reason
+	Opening        prometheus.Histogram
+	Workers        *prometheus.GaugeVec // state
+	WorkerStarts   prometheus.Histogram
+	WorkerFailures prometheus.Counter
+	Draining       prometheus.Gauge
+
+	registry *prometheus.Registry
+	driver   *prometheus.GaugeVec
+}
+
+// Times are a histogram's options by scuda's conventions: classic buckets of 1 µs to 8.4 s, and a native histogram beside them.
+func Times(name, help string) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-6, 2, classicBuckets),
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour}
+}
+
+// NewServer registers a server's metrics. readGPUs may be nil.
+func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
+	s := &Server{
+		Sessions: gauges("scuda_sessions", "Sessions that are open, by kind.", "kind"),
+		Opened:   counters("scuda_sessions_opened_total", "Sessions that were opened, by kind.", "kind"),
+		Ended:    counters("scuda_sessions_ended_total", "Sessions that ended, by kind and by how they did.", "kind", "how"),
+		Refused:  counters("scuda_connections_refused_total", "Connections that were refused, by reason.", "reason"),
+		Opening:  prometheus.NewHistogram(Times("scuda_session_opening_seconds", "Time from a connection's preface until its session was open.")),
+		Workers:  gauges("scuda_workers", "Worker processes, by state: warm ones wait for a session, busy ones serve one.", "state"),
+		WorkerStarts: prometheus.NewHistogram(Times("scuda_worker_start_seconds",
+			"Time that a worker process took until its driver was initialised.")),
+		WorkerFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "scuda_worker_failures_total", Help: "Worker processes that did not start, or died while they were waiting."}),
+		Draining:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "scuda_draining", Help: "Whether the server is shutting down and takes no new sessions (1)."}),
+		registry:       prometheus.NewRegistry(),
+		driver:         gauges("scuda_driver_info", "The driver that serves, as the newest worker saw it: gpu is real or sim.", "driver", "cuda", "gpu"),
+	}
+	for _, kind := range []string{KindCUDA, KindNVML} {
+		s.Sessions.WithLabelValues(kind)
+		s.Opened.WithLabelValues(kind)
+		for _, how := range []string{EndClosed, EndBroken, EndCrashed} {
+			s.Ended.WithLabelValues(kind, how)
+		}
+	}
+	s.Workers.WithLabelValues(StateWarm)
+	s.Workers.WithLabelValues(StateBusy)
+	info := gauges("scuda_build_info", "The release of scuda and its API description.", "version", "goversion", "api")
+	info.WithLabelValues(b.Version, runtime.Version(), b.Digest).Set(1)
+	s.registry.MustRegister(&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers, s.WorkerStarts, s.WorkerFailures, s.Draining, s.driver, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if readGPUs != nil {
+		s.registry.MustRegister(GPUs{readGPUs})
+	}
+	return s
+}
+
+// States of workers.
+const (
+	StateWarm = "warm"
+	StateBusy = "busy"
+)
+
+func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// Driver notes what serves; version is CUDA's number, such as 13000.
+func (s *Server) Driver(driver string, version int, gpu string) {
+	s.driver.Reset()
+	s.driver.WithLabelValues(driver, fmt.Sprintf("%d.%d", version/1000, version%1000/10), gpu).Set(1)
+}
+
+// Gatherer is what is registered.
+func (s *Server) Gatherer() prometheus.Gatherer { return s.registry }
+
+// Handler answers /metrics, /healthz (the process is alive), /readyz (ready returns nil) and, if wanted, /debug/pprof/.
+func (s *Server) Handler(ready func() error, profiles bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: s.registry}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	if profiles {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprint(w, `<!doctype html><title>scuda</title><a href="/metrics">metrics</a> <a href="/healthz">healthz</a> <a href="/readyz">readyz</a>`)
+	})
+	return mux
+}

@@ -1,0 +1,189 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/metrics"
+)
+
+// gpuTimeout bounds how long a scrape waits for NVML.
+const gpuTimeout = 2 * time.Second
+
+// Reasons why a server is not ready.
+var (
+	errDraining = errors.New("draining: the server is shutting down")
+	errStarting = errors.New("starting: no worker has opened the driver yet")
+)
+
+// sidePort is the HTTP port beside the server's own; nil where none was asked for.
+type sidePort struct {
+	listener net.Listener
+	server   *http.Server
+	gpus     *gpuReader
+	done     sync.WaitGroup
+}
+
+// openMetrics prepares the server's metrics and, where the configuration says so, the port that offers them.
+func (s *supervisor) openMetrics(ctx context.Context) (*sidePort, error) {
+	build := metrics.Build{Version: Version(), Digest: digest[:12]}
+	if s.cfg.Metrics == "" {
+		s.metrics = metrics.NewServer(build, nil)
+		return nil, nil
+	}
+	gpus := &gpuReader{start: func() (*process, error) {
+		return startProcess(s.stop, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
+	}}
+	s.metrics = metrics.NewServer(build, gpus.read)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w", s.cfg.Metrics, err)
+	}
+	p := &sidePort{listener: l, gpus: gpus}
+	p.server = &http.Server{Handler: s.metrics.Handler(s.readiness, s.cfg.Profiles), ReadHeaderTimeout: 10 * time.Second}
+	p.done.Go(func() { _ = p.server.Serve(l) })
+	s.log.Info("metrics", "address", l.Addr().String())
+	return p, nil
+}
+
+func (s *supervisor) readiness() error {
+	if s.draining.Load() {
+		return errDraining
+	}
+	if s.facts.Load() == nil {
+		return errStarting
+	}
+	return nil
+}
+
+func (p *sidePort) addr() net.Addr {
+	if p == nil {
+		return nil
+	}
+	return p.listener.Addr()
+}
+
+// Close ends the port.
+func (p *sidePort) Close() {
+	if p == nil {
+		return
+	}
+	_ = p.server.Close()
+	p.done.Wait()
+	p.gpus.close()
+}
+
+// countWorker follows a CUDA worker from now, when it is warm, to its end.
+func (s *supervisor) countWorker(p *process) {
+	warm := s.metrics.Workers.WithLabelValues(metrics.StateWarm)
+	busy := s.metrics.Workers.WithLabelValues(metrics.StateBusy)
+	warm.Inc()
+	s.workers.Go(func() {
+		select {
+		case <-p.took:
+			warm.Dec()
+			busy.Inc()
+			<-p.exited
+			busy.Dec()
+		case <-p.exited:
+			warm.Dec()
+		}
+	})
+}
+
+// gpuReader asks a worker process what NVML says: the supervisor itself never calls the driver.
+type gpuReader struct {
+	start func() (*process, error)
+
+	mu      sync.Mutex // one question at a time
+	proc    *process
+	retryAt time.Time
+	failed  error
+	closed  bool
+}
+
+// read is the collector's. After a failure the next attempt waits a while, so that a broken driver costs little.
+func (g *gpuReader) read() ([]metrics.GPU, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, errDraining
+	}
+	if time.Now().Before(g.retryAt) {
+		return nil, g.failed
+	}
+	list, err := g.ask()
+	if err != nil {
+		g.failed, g.retryAt = err, time.Now().Add(30*time.Second)
+		g.end()
+	}
+	return list, err
+}
+
+func (g *gpuReader) ask() ([]metrics.GPU, error) {
+	if g.proc == nil || g.proc.gone() {
+		var err error
+		if g.proc, err = g.start(); err != nil {
+			g.proc = nil
+			return nil, err
+		}
+	}
+	if err := g.proc.line.Send(msgGPUs, struct{}{}, -1); err != nil {
+		return nil, err
+	}
+	t := time.NewTimer(gpuTimeout)
+	defer t.Stop()
+	select {
+	case list := <-g.proc.gpus:
+		if list.Error != "" {
+			return nil, errors.New(list.Error)
+		}
+		return list.GPUs, nil
+	case <-g.proc.exited:
+		return nil, fmt.Errorf("the worker that reads NVML died: %w", exitReason(g.proc))
+	case <-t.C:
+		return nil, errors.New("NVML does not answer")
+	}
+}
+
+func (g *gpuReader) end() {
+	if g.proc == nil {
+		return
+	}
+	g.proc.line.Close()
+	g.proc.kill()
+	<-g.proc.exited
+	g.proc = nil
+}
+
+func (g *gpuReader) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	g.end()
+}
+
+// gpuList is a worker's answer.
+type gpuList struct {
+	GPUs  []metrics.GPU
+	Error string
+}
+
+// answerGPUs takes a worker's answer; one that nobody waits for any more makes room.
+func (p *process) answerGPUs(m *handoff.Message) {
+	var list gpuList
+	if err := m.Decode(&list); err != nil {
+		list.Error = err.Error()
+	}
+	select {
+	case <-p.gpus:
+	default:
+	}
+	p.gpus <- list
+}
