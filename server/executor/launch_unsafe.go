@@ -20,7 +20,8 @@ type layout struct {
 	offsets []uint32
 	sizes   []uint32
 	bytes   uint32
-	scan    *scan // whether its image prints
+	name    string // where the driver does not tell layouts, else empty
+	scan    *scan  // whether its image prints
 }
 
 // launch: all forms of kernel launches.
@@ -223,36 +224,13 @@ func (s *Session) layoutOf(h uint64) (*layout, cuda.CUresult) {
 		s.launched(l.scan)
 		return l, cuda.CUDA_SUCCESS
 	}
-	l, r := s.askLayout(real, s.table.Kind(h) == cuda.KindKernel)
+	l, r := s.layoutFor(real, s.table.Kind(h) == cuda.KindKernel, s.table.Parent(h), "")
 	if r == cuda.CUDA_SUCCESS {
 		s.layouts[h] = l
 		l.scan = s.scanOf(h)
 		s.launched(l.scan)
 	}
 	return l, r
-}
-
-// askLayout reads a parameter layout from the driver.
-func (s *Session) askLayout(real uint64, kernel bool) (*layout, cuda.CUresult) {
-	l := &layout{real: real}
-	off, size := alloc[uint64](&s.arena), alloc[uint64](&s.arena)
-	for i := uint64(0); ; i++ {
-		var r cuda.CUresult
-		if kernel {
-			r = s.gpu.CuKernelGetParamInfo(cuda.CUkernel(real), i, off, size)
-		} else {
-			r = s.gpu.CuFuncGetParamInfo(cuda.CUfunction(real), i, off, size)
-		}
-		if r == cuda.CUDA_ERROR_INVALID_VALUE { // there is no such parameter
-			return l, cuda.CUDA_SUCCESS
-		}
-		if r != cuda.CUDA_SUCCESS {
-			return nil, r
-		}
-		l.offsets = append(l.offsets, uint32(*off))
-		l.sizes = append(l.sizes, uint32(*size))
-		l.bytes = max(l.bytes, uint32(*off+*size))
-	}
 }
 
 // occupancyClusters: cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize.

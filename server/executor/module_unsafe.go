@@ -193,7 +193,7 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 			return r, nil
 		}
 	}
-	s.scanned[p.Library] = s.scanImage(p.Hash)
+	s.scanned[p.Library], s.loaded[p.Library] = s.scanImage(p.Hash), p.Hash
 	return r, s.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
 }
 
@@ -253,7 +253,7 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 			return r, nil
 		}
 	}
-	s.scanned[p.Module] = s.scanImage(p.Hash)
+	s.scanned[p.Module], s.loaded[p.Module] = s.scanImage(p.Hash), p.Hash
 	return r, s.table.New(cuda.KindModule, p.Module, uint64(*mod), s.entered.handle)
 }
 
@@ -314,7 +314,13 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	l, r := s.askLayout(real, kernel)
+	symbol := ""
+	if p.Kind != ofKernel {
+		symbol = string(rest[:p.NameBytes-1])
+	} else if k := s.layouts[p.Parent]; k != nil {
+		symbol = k.name
+	}
+	l, r := s.layoutFor(real, kernel, p.Parent, symbol)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/fatbin"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
@@ -104,7 +105,9 @@ type Session struct {
 	layouts      map[uint64]*layout
 	images       map[modcache.Hash]*modcache.Image
 	scans        map[modcache.Hash]*scan
-	scanned      map[uint64]*scan // by module and library
+	scanned      map[uint64]*scan                            // by module and library
+	loaded       map[uint64]modcache.Hash                    // images of modules and libraries
+	knownParams  map[modcache.Hash]map[string][]fatbin.Param // read from images, for drivers that do not tell
 	links        map[uint64]*link
 	suspects     []*scan // images of kernels that were launched and may have printed
 	pooled       bool    // memory pools are in use
@@ -166,7 +169,7 @@ func New(cfg Config) (*Session, error) {
 		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, metrics: cfg.Metrics, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
 		side: newSide(), stripes: newStripes(cfg.Metrics), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
-		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
+		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool), hostCopies: make(map[uint64]cuda.CUdeviceptr),
 		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice,
