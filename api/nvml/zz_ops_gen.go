@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "3080dbd1482de06310fde6c2bf63ffbebe13507f9fc6dc61ee1b0ef9102632cb"
+const Digest = "880fd7240012d929eda63e5de2856904e5681fafd648412178d7a395a632a856"
 
 // Kind is the type of a handle.
 type Kind uint8

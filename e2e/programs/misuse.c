@@ -180,10 +180,8 @@ int main(int argc, char **argv) {
   CUstream streams;
   CK(cuMemAlloc(&mine, 64));
   CK(cuStreamCreate(&streams, 0));
-  SHOW(cuEventRecord(timed, streams)); // of the other context
   SHOW(cuStreamWaitEvent(streams, e, 0));
   SHOW(cuMemcpyHtoD(d, &v, 4));
-  SHOW(LAUNCH(f, 1, 1, 0, streams, &d, &v));
   SHOW(cuStreamSynchronize(s));
   SHOW(cuCtxDestroy(own));
   SHOW(cuMemAlloc(&d2, 64));

@@ -438,6 +438,11 @@ int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
 }
 
 /* For the driver such a copy is a small graph of its own. */
+int scuda_pre_cuGraphCreate(uint64_t *graph, uint32_t flags, int32_t *r) {
+  *r = CUDA_ERROR_INVALID_VALUE;
+  return !graph || flags;
+}
+
 int scuda_pre_cuGraphNodeGetType(uint64_t node, int32_t *type, int32_t *r) {
   if (!type || kept(node).keeps != KEEPS_COPY) return 0;
   *type = CU_GRAPH_NODE_TYPE_MEMCPY;

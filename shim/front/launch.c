@@ -402,7 +402,6 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *
 
 /* A graph's kernels may use mapped memory too. */
 int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int32_t *r) {
-  (void)graph;
-  *r = scuda_mapped_upload(stream, ptds);
+  *r = graph ? scuda_mapped_upload(stream, ptds) : CUDA_ERROR_INVALID_VALUE;
   return *r != CUDA_SUCCESS;
 }

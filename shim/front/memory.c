@@ -189,6 +189,10 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   if (result) return result;
   if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
   *p = NULL;
+  if (atomic_load(&scuda_captures)) { /* what device memory is refused for, other memory is as well */
+    uint64_t probe;
+    if ((result = scuda_wire_cuMemAlloc_v2(&probe, 1, SCUDA_ANSWER)) || (result = scuda_wire_cuMemFree_v2(probe, SCUDA_ANSWER))) return result;
+  }
   if (!bytes) return CUDA_SUCCESS;
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) & ~(page - 1);
   if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;

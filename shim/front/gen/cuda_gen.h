@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "3080dbd1482de06310fde6c2bf63ffbebe13507f9fc6dc61ee1b0ef9102632cb"
+#define SCUDA_DIGEST "880fd7240012d929eda63e5de2856904e5681fafd648412178d7a395a632a856"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -2102,6 +2102,7 @@ int32_t scuda_hand_cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const 
 int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams);
 int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t hNode, void *nodeParams_out);
 int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t hNode, const void *nodeParams);
+int scuda_pre_cuGraphCreate(uint64_t *phGraph, uint32_t flags, int32_t *r);
 int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags);
 int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event, int32_t *r);
 int32_t scuda_hand_cuGraphExecBatchMemOpNodeSetParams(uint64_t hGraphExec, uint64_t hNode, const void *nodeParams);

@@ -1309,7 +1309,9 @@ SCUDA_EXPORT int32_t cuGraphConditionalHandleCreate(uint64_t *pHandle_out, uint6
 SCUDA_EXPORT int32_t cuGraphCreate(uint64_t *phGraph, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phGraph, uint32_t flags))scuda_divert(I_cuGraphCreate))(phGraph, flags);
   int32_t r;
-  r = scuda_wire_cuGraphCreate(phGraph, flags, 0);
+  int pre = scuda_pre_cuGraphCreate(phGraph, flags, &r);
+  if (pre == 1) return scuda_answer(I_cuGraphCreate, r);
+  r = scuda_wire_cuGraphCreate(phGraph, flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuGraphCreate, r);
 }
 
