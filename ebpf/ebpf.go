@@ -44,7 +44,7 @@ const singles = 40
 
 // Options say what to measure. The zero value measures every process that uses one of the machine's driver libraries.
 type Options struct {
-	Libraries   []string          // files; nil: those that Find finds
+	Libraries   []string          // files; nil: those that Find finds; empty, with SystemCalls: none
 	PID         int               // only this process (0: see Follow)
 	Follow      bool              // only processes named by Probes.Follow, and their children
 	Functions   func(string) bool // which functions; nil: all
@@ -148,6 +148,9 @@ func (p *Probes) open() error {
 			continue
 		}
 		p.libraries = append(p.libraries, lib)
+	}
+	if files != nil && len(files) == 0 && p.options.SystemCalls {
+		return nil
 	}
 	if len(p.libraries) == 0 {
 		return ErrNoLibrary

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -189,8 +188,8 @@ func (o *probeOptions) program(ctx context.Context, probes *ebpf.Probes, args []
 	p := exec.CommandContext(ctx, args[0], args[1:]...)
 	p.Stdin, p.Stdout, p.Stderr, p.Env = os.Stdin, os.Stdout, os.Stderr, env
 	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
-	if err := startFollowed(p, probes.Follow); err != nil {
-		return nil, err
+	if err := probes.Start(p); err != nil {
+		return nil, notRun(args[0], err)
 	}
 	done := make(chan struct{})
 	var waited error
@@ -205,32 +204,6 @@ func (o *probeOptions) program(ctx context.Context, probes *ebpf.Probes, args []
 		return &exitError{max(status.ExitCode(), 1), fmt.Errorf("%s: %w", args[0], waited)}, err
 	}
 	return waited, err
-}
-
-// startFollowed starts a program, and calls follow with its process before its first instruction.
-func startFollowed(p *exec.Cmd, follow func(int) error) error {
-	runtime.LockOSThread() // whoever starts it is its tracer until it is let go
-	defer runtime.UnlockOSThread()
-	p.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
-	if err := p.Start(); err != nil {
-		return notRun(p.Path, err)
-	}
-	pid := p.Process.Pid
-	var status unix.WaitStatus
-	_, err := unix.Wait4(pid, &status, 0, nil)
-	if err == nil && !status.Stopped() {
-		err = fmt.Errorf("it did not start: status %d", status)
-	}
-	if err == nil {
-		err = follow(pid)
-	}
-	if e := unix.PtraceDetach(pid); err == nil {
-		err = e
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("%s: %w", p.Path, err), p.Process.Kill(), p.Wait())
-	}
-	return nil
 }
 
 // watch draws the live table until done is closed, the context ends, or the time is over.

@@ -102,9 +102,11 @@ func hello() transport.Hello {
 	if exe, err := os.Executable(); err == nil {
 		h.Program = filepath.Base(exe)
 	}
-	if line, err := os.ReadFile("/proc/self/cmdline"); err == nil {
-		command, _, _ := strings.Cut(string(line), "\x00")
-		h.Command = command[:min(len(command), 1024)]
+	if f, err := os.Open("/proc/self/cmdline"); err == nil {
+		defer f.Close()
+		line := make([]byte, 1024) // in one read
+		n, _ := f.Read(line)
+		h.Command, _, _ = strings.Cut(string(line[:n]), "\x00")
 	}
 	return h
 }

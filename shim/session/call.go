@@ -146,8 +146,15 @@ func (s *Session) lead(w *waiter) bool {
 	}
 	defer s.endRead()
 	idle := time.Now()
+	if s.reader.led++; s.reader.led <= calm {
+		idle = time.Time{}
+	}
 	for i := 0; atomic.LoadUint32(&w.state) != stateDone; i++ {
-		switch err := s.receive(); {
+		err := error(transport.ErrAgain)
+		if i > 0 || !idle.IsZero() {
+			err = s.receive()
+		}
+		switch {
 		case err == nil:
 			idle, i = time.Now(), 0
 		case err != transport.ErrAgain:
