@@ -145,16 +145,15 @@ func (s *Session) lead(w *waiter) bool {
 		return false
 	}
 	defer s.endRead()
-	idle := time.Now()
-	if s.reader.led++; s.reader.led <= calm {
-		idle = time.Time{}
-	}
-	for i := 0; atomic.LoadUint32(&w.state) != stateDone; i++ {
-		err := error(transport.ErrAgain)
-		if i > 0 || !idle.IsZero() {
-			err = s.receive()
+	if s.reader.led++; s.reader.led <= calm && atomic.LoadUint32(&w.state) != stateDone {
+		if _, err := s.conn.Wait(transport.Readable, -1); err != nil {
+			s.fail(err)
+			return true
 		}
-		switch {
+	}
+	idle := time.Now()
+	for i := 0; atomic.LoadUint32(&w.state) != stateDone; i++ {
+		switch err := s.receive(); {
 		case err == nil:
 			idle, i = time.Now(), 0
 		case err != transport.ErrAgain:

@@ -41,6 +41,7 @@ const (
 	spin                   = 50 * time.Microsecond
 	spinAwaited            = time.Millisecond // of the sender, while a thread waits
 	manyCPUs               = 8
+	calm                   = 64 // so many first answers are waited for asleep: short programs ask seldom, and each look at the connection is a system call
 	otherReaderPause       = 10 * time.Millisecond
 	closeTimeout           = time.Second
 	lastWordsTimeout       = 300 * time.Millisecond
@@ -94,6 +95,7 @@ type Session struct {
 	reader struct {
 		lock       uint32 // 1 while somebody reads
 		sleepers   atomic.Int32
+		led        int    // how often a thread has led
 		background uint32 // futex: see background
 		busy       mutex  // held while bytes are taken, so that end can wait until no thread's memory is written any more
 		rx         receiver
