@@ -8,7 +8,7 @@ PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-c
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-rdma demo generate lint clean packages runtimes check-go
+.PHONY: help build test test-rdma perf-rdma demo generate lint clean packages runtimes check-go
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,12 @@ test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (a fe
 	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
 	set -e; for p in $(RDMA_TESTS); do $(GO) test -race -c -tags rdma -o build/rdma/$$(echo $$p | tr / -).test ./$$p; done
 	./verbs/guest/test.sh
+
+perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
+	mkdir -p build/rdma/plain
+	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
+	set -e; for p in $(RDMA_TESTS); do $(GO) test -c -tags rdma -o build/rdma/plain/$$(echo $$p | tr / -).test ./$$p; done
+	./perf/rdma.sh
 
 demo: build ## compute a picture on a simulated GPU that another process serves
 	./examples/demo.sh

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -12,7 +14,9 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/shim/session"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 const pings = 21 // the median counts
@@ -27,6 +31,7 @@ type infoFacts struct {
 	Client      string       `json:"client_version"`
 	SameAPI     bool         `json:"same_api"`
 	RoundTripUS float64      `json:"round_trip_us"`
+	BigCopies   string       `json:"big_copies"` // how they travel
 	Devices     []infoDevice `json:"devices"`
 }
 
@@ -77,6 +82,7 @@ func newInfo() *cobra.Command {
 			slices.Sort(trips)
 			facts := gather(w, trips[len(trips)/2])
 			facts.Server, facts.Source = address, source
+			facts.BigCopies = bigCopies(cmd.Context(), address, w)
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
@@ -121,7 +127,26 @@ func (f *infoFacts) print(out io.Writer) {
 	}
 	fmt.Fprintf(out, "\ndriver      %s, CUDA %s\n", driver, f.CUDA)
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
+	fmt.Fprintf(out, "big copies  %s\n", f.BigCopies)
 	for i, d := range f.Devices {
 		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, byteSize(d.Memory), d.Capability, d.PCI, d.UUID)
 	}
+}
+
+// bigCopies says over what big copies travel to a server.
+func bigCopies(ctx context.Context, address string, w *transport.Welcome) string {
+	switch t, err := session.ParseTransport(os.Getenv("SCUDA_TRANSPORT")); {
+	case err != nil:
+		return err.Error()
+	case t == session.TransportTCP:
+		return "TCP (SCUDA_TRANSPORT=tcp)"
+	case !w.RDMA:
+		return "TCP, as the server has no RDMA: " + w.NoRDMA
+	}
+	local, peer := ends(ctx, address)
+	r := rdma.Examine(os.Getenv("SCUDA_RDMA_DEVICE"), local, peer)
+	if r.Why != "" {
+		return "TCP, as this machine has no RDMA: " + r.Why
+	}
+	return "RDMA by " + r.Path
 }

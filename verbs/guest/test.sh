@@ -16,7 +16,7 @@ if [ "${1-}" = inside ]; then
 fi
 
 began=$SECONDS rc=0
-verbs/guest/rdma-guest -t "${RDMA_TEST_LIMIT:-840}" "$PWD/verbs/guest/test.sh" inside || rc=$?
+verbs/guest/rdma-guest -e RDMA_TEST_COPIES -t "${RDMA_TEST_LIMIT:-840}" "$PWD/verbs/guest/test.sh" inside || rc=$?
 case $rc in
   0) echo "RDMA tests passed in $((SECONDS - began)) s" ;;
   124) echo "RDMA tests: out of time after $((SECONDS - began)) s" ;;
