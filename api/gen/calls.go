@@ -413,6 +413,24 @@ func callField(lib *api.Library, s *api.Struct, path string) (*api.Field, int, e
 	return nil, 0, fmt.Errorf("%s has no field %s", s.Name, name)
 }
 
+// callPoints says whether there are addresses or handles in a structure, which are not the same each time.
+func callPoints(lib *api.Library, s *api.Struct) bool {
+	for _, f := range s.Fields {
+		t, _ := lib.Lookup(f.CType)
+		sub := f.Sub
+		if sub == nil {
+			sub = lib.Struct(f.CType)
+		}
+		switch {
+		case t.Kind == "pointer", t.Kind == "handle", t.Kind == "func", f.CType == "CUdeviceptr", strings.HasSuffix(f.CType, "*"):
+			return true
+		case sub != nil && callPoints(lib, sub):
+			return true
+		}
+	}
+	return false
+}
+
 // callShown says how to print what a call wrote.
 func callShown(lib *api.Library, p *api.Param) string {
 	if p.Dir != api.Out && p.Dir != api.InOut && p.Dir != api.New && p.Dir != api.Ret {
@@ -424,7 +442,12 @@ func callShown(lib *api.Library, p *api.Param) string {
 		return "h"
 	case p.Elem == "char":
 		return "t"
-	case p.Elem == "void", p.Count != "1" && !strings.HasPrefix(p.Count, "*"), p.Struct:
+	case p.Elem == "void", p.Count != "1" && !strings.HasPrefix(p.Count, "*"):
+		return ""
+	case p.Struct:
+		if s := lib.Struct(p.Elem); s != nil && strings.HasPrefix(p.Elem, "CU") && !callPoints(lib, s) {
+			return "s" + strconv.Itoa(p.Size)
+		}
 		return ""
 	case p.Float:
 		return "f4"
