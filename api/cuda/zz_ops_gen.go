@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "880fd7240012d929eda63e5de2856904e5681fafd648412178d7a395a632a856"
+const Digest = "4f21389e0ed56e2eb41a54c4d615c1fd4c67d58c3620572774b2f76e6b6ec05f"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -445,7 +445,7 @@ func callShown(lib *api.Library, p *api.Param) string {
 	case p.Elem == "void", p.Count != "1" && !strings.HasPrefix(p.Count, "*"):
 		return ""
 	case p.Struct:
-		if s := lib.Struct(p.Elem); s != nil && strings.HasPrefix(p.Elem, "CU") && !callPoints(lib, s) {
+		if s := lib.Struct(p.Elem); s != nil && p.Dir == api.Out && p.Count == "1" && strings.HasPrefix(p.Elem, "CU") && !callPoints(lib, s) {
 			return "s" + strconv.Itoa(p.Size)
 		}
 		return ""

@@ -18,6 +18,10 @@ import (
 // emitCFront writes the generated half of shim/front.
 func emitCFront(spec *api.Spec, out *Output) error {
 	c := &cfront{spec: spec, lib: spec.CUDA}
+	var err error
+	if c.recorded, err = readRecorded(c.lib, out.root); err != nil {
+		return err
+	}
 	if err := c.header(out); err != nil {
 		return err
 	}
@@ -40,30 +44,41 @@ func emitCFront(spec *api.Spec, out *Output) error {
 }
 
 type cfront struct {
-	spec *api.Spec
-	lib  *api.Library
+	spec     *api.Spec
+	lib      *api.Library
+	recorded recorded
 }
 
 // beforeInit are the functions that work before cuInit.
 var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable", "cuGetProcAddress", "cuGetProcAddress_v2",
 	"cuLogsCurrent", "cuLogsDumpToFile", "cuLogsDumpToMemory", "cuLogsRegisterCallback", "cuLogsUnregisterCallback"}
 
-// earlyAnswers are what functions answer before cuInit when that is not CUDA_ERROR_NOT_INITIALIZED: they look at their arguments first.
-// It is as recorded of a real driver.
-func earlyAnswers(lib *api.Library, root string) (map[string]int, error) {
+// recorded is what a real driver answered to the calls of testdata/answers, as far as the front follows it.
+type recorded struct {
+	early map[string]int     // before cuInit, when not CUDA_ERROR_NOT_INITIALIZED: these functions look at their arguments first
+	fatal map[[2]string]bool // parameters of functions whose NULL the driver does not survive
+}
+
+func readRecorded(lib *api.Library, root string) (recorded, error) {
+	out := recorded{map[string]int{}, map[[2]string]bool{}}
 	text, err := os.ReadFile(filepath.Join(root, "testdata/answers/cuda.tsv"))
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := map[string]int{}
 	for line := range strings.Lines(string(text)) {
 		w := strings.Split(strings.TrimSpace(line), "\t")
-		if len(w) != 3 || w[1] != "before" || slices.Contains(beforeInit, w[0]) {
+		if len(w) != 3 {
 			continue
 		}
 		f := lib.ByName[w[0]]
-		if n, err := strconv.Atoi(w[2]); err == nil && n != 0 && n != 3 && f != nil && f.Class != api.Unsupported && f.Class != api.Missing {
-			out[f.Name] = n
+		if f == nil || f.Class == api.Unsupported || f.Class == api.Missing {
+			continue
+		}
+		if name, ok := strings.CutSuffix(w[1], "=null"); ok && w[2] == "SIGSEGV" {
+			out.fatal[[2]string{f.Name, name}] = true
+		}
+		if n, err := strconv.Atoi(w[2]); err == nil && w[1] == "before" && n != 0 && n != 3 && !slices.Contains(beforeInit, f.Name) {
+			out.early[f.Name] = n
 		}
 	}
 	return out, nil
@@ -291,17 +306,13 @@ func (c *cfront) exports(out *Output) error {
 			return err
 		}
 	}
-	early, err := earlyAnswers(c.lib, out.root)
-	if err != nil {
-		return err
-	}
 	b.f("\nconst struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {\n")
 	for _, f := range c.lib.Funcs {
 		before := "0"
 		if slices.Contains(beforeInit, f.Name) {
 			before = "(void *)scuda_hand_" + f.Name
 		}
-		b.f("  {%q, (void *)%s, %s, %d},\n", f.Name, f.Name, before, early[f.Name])
+		b.f("  {%q, (void *)%s, %s, %d},\n", f.Name, f.Name, before, c.recorded.early[f.Name])
 	}
 	b.f("};\n")
 	if err := out.CFile("shim/front/gen/exports_gen.c", b.Bytes()); err != nil {

@@ -87,6 +87,9 @@ func (w *callWriter) checks() {
 		b.f("  if (!%s) return CUDA_ERROR_INVALID_VALUE;\n", w.f.Params[0].Name)
 	}
 	for _, p := range w.f.Params {
+		if w.recorded.fatal[[2]string{w.f.Name, p.Name}] {
+			b.f("  if (!%s) return CUDA_ERROR_INVALID_VALUE;\n", p.Name)
+		}
 		switch {
 		case p.Dir == api.Value && p.Handle != "":
 			// NULL goes to the driver where an answer is awaited; streams have values of their own.

@@ -206,6 +206,9 @@ enum {                         /* flags of a range */
 };
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
 int scuda_is_host(uint64_t p);
+int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
+void scuda_allocation_came(uint64_t handle);
+void scuda_shared_object_gone(void); /* share.c */
 int scuda_host_reaches(uint64_t start, uint64_t bytes); /* all of it is memory of this process */
 int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
 void scuda_ranges_forget_context(uint64_t ctx);

@@ -119,6 +119,7 @@ SET(D32, uint32_t, 4)
            width * size <= pitch && scuda_on_device(p, pitch * height);                                                           \
   }                                                                                                                               \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
+    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */                 \
     if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                    \
     if (!(*r = bring(p, SCUDA_LEGACY_STREAM, ptds)))                                                                              \
       *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                    \
@@ -127,6 +128,7 @@ SET(D32, uint32_t, 4)
   int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
                                       uint32_t ptds, int32_t *r) {                                                                \
     (void)value;                                                                                                                  \
+    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1;                                                             \
     return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, pitch, width, height));                                \
   }
 SET_2D(D2D8, uint8_t, 1)

@@ -98,6 +98,8 @@ static int32_t export_object(void *out, uint32_t kind, uint64_t object, int32_t 
 }
 
 int32_t scuda_hand_cuMemExportToShareableHandle(void *out, uint64_t handle, int32_t type, uint64_t flags) {
+  int32_t r = scuda_allocation_check(handle);
+  if (r) return r;
   atomic_store(&scuda_sharing, 1);
   return export_object(out, ALLOCATION, handle, type, flags, I_cuMemExportToShareableHandle);
 }
@@ -138,7 +140,7 @@ int32_t scuda_hand_cuMemImportFromShareableHandle(uint64_t *out, void *handle, i
   uint64_t object = 0;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = import_object(handle, ALLOCATION, &object, type, I_cuMemImportFromShareableHandle);
-  if (!r) *out = object;
+  if (!r) scuda_allocation_came(*out = object);
   return r;
 }
 
@@ -186,8 +188,10 @@ void scuda_post_cuIpcOpenEventHandle(uint64_t *event, struct scuda_bytes64 handl
   scuda_event_elsewhere(*event);
 }
 
-void scuda_post_cuMemRelease(uint64_t handle) {
-  (void)handle;
+void scuda_shared_object_gone(void) {
   if (__atomic_load_n(&count, __ATOMIC_RELAXED)) reap();
 }
-void scuda_post_cuMemPoolDestroy(uint64_t pool) { scuda_post_cuMemRelease(pool); }
+void scuda_post_cuMemPoolDestroy(uint64_t pool) {
+  (void)pool;
+  scuda_shared_object_gone();
+}

@@ -2380,6 +2380,7 @@ int32_t scuda_wire_cuGraphKernelNodeCopyAttributes(uint64_t dst, uint64_t src, u
 int32_t scuda_wire_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, void *value_out, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
+  if (!value_out) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_value_out = value_out ? 1 : 0;
   if (n_value_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -2406,6 +2407,7 @@ int32_t scuda_wire_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, v
 int32_t scuda_wire_cuGraphKernelNodeSetAttribute(uint64_t hNode, int32_t attr, const void *value, uint32_t how) {
   int32_t r;
   if (hNode && (r = scuda_check(hNode, KIND_CUgraphNode))) return r;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_value = value ? 1 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -3828,6 +3830,7 @@ int32_t scuda_wire_cuMemPoolSetAccess(uint64_t pool, const void *map, uint64_t c
 int32_t scuda_wire_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if (pool && (r = scuda_check(pool, KIND_CUmemoryPool))) return r;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_value = value ? 8 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -4044,6 +4047,7 @@ int32_t scuda_wire_cuMemcpy3DAsync_v2(const void *pCopy, uint64_t hStream, uint3
 
 int32_t scuda_wire_cuMemcpy3DPeer(const void *pCopy, uint32_t how) {
   int32_t r;
+  if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -4061,6 +4065,7 @@ int32_t scuda_wire_cuMemcpy3DPeer(const void *pCopy, uint32_t how) {
 
 int32_t scuda_wire_cuMemcpy3DPeerAsync(const void *pCopy, uint64_t hStream, uint32_t how) {
   int32_t r;
+  if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   uint64_t n_pCopy = pCopy ? 1 : 0;
   if (n_pCopy > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -4666,6 +4671,7 @@ int32_t scuda_wire_cuModuleUnload(uint64_t hmod, uint32_t how) {
 int32_t scuda_wire_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *dynamicSmemSize, uint64_t func, int32_t numBlocks, int32_t blockSize, uint32_t how) {
   int32_t r;
   if (!dynamicSmemSize) return CUDA_ERROR_INVALID_VALUE;
+  if (!dynamicSmemSize) return CUDA_ERROR_INVALID_VALUE;
   if (func && (r = scuda_check(func, KIND_CUfunction))) return r;
   uint64_t n_dynamicSmemSize = dynamicSmemSize ? 1 : 0;
   if (n_dynamicSmemSize > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -4789,6 +4795,7 @@ int32_t scuda_wire_cuPointerSetAttribute(const void *value, int32_t attribute, u
 int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
+  if (!paramArray) return CUDA_ERROR_INVALID_VALUE;
   if (!paramArray && (count > 0 ? (uint64_t)count - 0 : 0)) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_paramArray = paramArray ? (count > 0 ? (uint64_t)count - 0 : 0) : 0;
   if (n_paramArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -5003,6 +5010,7 @@ int32_t scuda_wire_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint3
 int32_t scuda_wire_cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *value, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_value = value ? 1 : 0;
   if (n_value > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -5277,6 +5285,7 @@ int32_t scuda_wire_cuStreamQuery(uint64_t hStream, uint32_t how) {
 int32_t scuda_wire_cuStreamSetAttribute(uint64_t hStream, int32_t attr, const void *param, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
+  if (!param) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_param = param ? 1 : 0;
   if (n_param > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
@@ -5453,6 +5462,7 @@ int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint6
 int32_t scuda_wire_cuSurfObjectCreate(uint64_t *pSurfObject, const void *pResDesc, uint32_t how) {
   int32_t r;
   if (!pSurfObject) return CUDA_ERROR_INVALID_VALUE;
+  if (!pSurfObject) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pSurfObject = pSurfObject ? 1 : 0;
   if (n_pSurfObject > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_pResDesc = pResDesc ? 1 : 0;
@@ -5578,6 +5588,8 @@ int32_t scuda_wire_cuSurfRefSetArray(uint64_t hSurfRef, uint64_t hArray, uint32_
 int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataType, uint32_t tensorRank, void *globalAddress, const uint64_t *globalDim, const uint64_t *globalStrides, const int32_t *pixelBoxLowerCorner, const int32_t *pixelBoxUpperCorner, uint32_t channelsPerPixel, uint32_t pixelsPerColumn, const uint32_t *elementStrides, int32_t interleave, int32_t swizzle, int32_t l2Promotion, int32_t oobFill, uint32_t how) {
   int32_t r;
   if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
+  if (!pixelBoxLowerCorner) return CUDA_ERROR_INVALID_VALUE;
+  if (!pixelBoxUpperCorner) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_globalDim = globalDim ? (tensorRank > 0 ? (uint64_t)tensorRank - 0 : 0) : 0;
@@ -5713,6 +5725,7 @@ int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataTyp
 
 int32_t scuda_wire_cuTensorMapReplaceAddress(void *tensorMap, void *globalAddress, uint32_t how) {
   int32_t r;
+  if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
   uint64_t n_tensorMap = tensorMap ? 1 : 0;
   if (n_tensorMap > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;

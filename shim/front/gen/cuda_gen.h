@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "880fd7240012d929eda63e5de2856904e5681fafd648412178d7a395a632a856"
+#define SCUDA_DIGEST "4f21389e0ed56e2eb41a54c4d615c1fd4c67d58c3620572774b2f76e6b6ec05f"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -2175,12 +2175,14 @@ void scuda_post_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint6
 int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
 void scuda_post_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes);
 void scuda_post_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize);
+void scuda_post_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags);
 int32_t scuda_hand_cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags);
 int scuda_pre_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t ptds, int32_t *r);
 void scuda_post_cuMemFreeAsync(uint64_t dptr, uint64_t hStream);
 int32_t scuda_hand_cuMemFreeHost(void *p);
 void scuda_post_cuMemFree_v2(uint64_t dptr);
 int scuda_pre_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr, int32_t *r);
+int scuda_pre_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle, int32_t *r);
 int32_t scuda_hand_cuMemHostAlloc(void **pp, uint64_t bytesize, uint32_t Flags);
 int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *pdptr, void *p, uint32_t Flags);
 int32_t scuda_hand_cuMemHostGetFlags(uint32_t *pFlags, void *p);
@@ -2188,6 +2190,7 @@ int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytesize, uint32_t Flags)
 int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytesize, uint32_t Flags);
 int32_t scuda_hand_cuMemHostUnregister(void *p);
 int32_t scuda_hand_cuMemImportFromShareableHandle(uint64_t *handle, void *osHandle, int32_t shHandleType);
+int scuda_pre_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags, int32_t *r);
 void scuda_post_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags);
 void scuda_post_cuMemPoolDestroy(uint64_t pool);
 int32_t scuda_hand_cuMemPoolExportToShareableHandle(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags);
@@ -2195,7 +2198,9 @@ int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *valu
 int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags);
 void scuda_post_cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData);
 int32_t scuda_hand_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value);
+int scuda_pre_cuMemRelease(uint64_t handle, int32_t *r);
 void scuda_post_cuMemRelease(uint64_t handle);
+void scuda_post_cuMemRetainAllocationHandle(uint64_t *handle, void *addr);
 void scuda_post_cuMemUnmap(uint64_t ptr, uint64_t size);
 int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t ByteCount, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t ptds);

@@ -2406,6 +2406,7 @@ SCUDA_EXPORT int32_t cuMemCreate(uint64_t *handle, uint64_t size, const void *pr
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags))scuda_divert(I_cuMemCreate))(handle, size, prop, flags);
   int32_t r;
   r = scuda_wire_cuMemCreate(handle, size, prop, flags, 0);
+  if (!r) scuda_post_cuMemCreate(handle, size, prop, flags);
   return scuda_answer(I_cuMemCreate, r);
 }
 
@@ -2533,7 +2534,9 @@ SCUDA_EXPORT int32_t cuMemGetAllocationGranularity(uint64_t *granularity, const 
 SCUDA_EXPORT int32_t cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *prop, uint64_t handle))scuda_divert(I_cuMemGetAllocationPropertiesFromHandle))(prop, handle);
   int32_t r;
-  r = scuda_wire_cuMemGetAllocationPropertiesFromHandle(prop, handle, 0);
+  int pre = scuda_pre_cuMemGetAllocationPropertiesFromHandle(prop, handle, &r);
+  if (pre == 1) return scuda_answer(I_cuMemGetAllocationPropertiesFromHandle, r);
+  r = scuda_wire_cuMemGetAllocationPropertiesFromHandle(prop, handle, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuMemGetAllocationPropertiesFromHandle, r);
 }
 
@@ -2643,7 +2646,9 @@ SCUDA_EXPORT int32_t cuMemImportFromShareableHandle(uint64_t *handle, void *osHa
 SCUDA_EXPORT int32_t cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags))scuda_divert(I_cuMemMap))(ptr, size, offset, handle, flags);
   int32_t r;
-  r = scuda_wire_cuMemMap(ptr, size, offset, handle, flags, 0);
+  int pre = scuda_pre_cuMemMap(ptr, size, offset, handle, flags, &r);
+  if (pre == 1) return scuda_answer(I_cuMemMap, r);
+  r = scuda_wire_cuMemMap(ptr, size, offset, handle, flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuMemMap(ptr, size, offset, handle, flags);
   return scuda_answer(I_cuMemMap, r);
 }
@@ -2821,7 +2826,9 @@ SCUDA_EXPORT int32_t cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, i
 SCUDA_EXPORT int32_t cuMemRelease(uint64_t handle) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t handle))scuda_divert(I_cuMemRelease))(handle);
   int32_t r;
-  r = scuda_wire_cuMemRelease(handle, 0);
+  int pre = scuda_pre_cuMemRelease(handle, &r);
+  if (pre == 1) return scuda_answer(I_cuMemRelease, r);
+  r = scuda_wire_cuMemRelease(handle, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuMemRelease(handle);
   return scuda_answer(I_cuMemRelease, r);
 }
@@ -2830,6 +2837,7 @@ SCUDA_EXPORT int32_t cuMemRetainAllocationHandle(uint64_t *handle, void *addr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, void *addr))scuda_divert(I_cuMemRetainAllocationHandle))(handle, addr);
   int32_t r;
   r = scuda_wire_cuMemRetainAllocationHandle(handle, addr, 0);
+  if (!r) scuda_post_cuMemRetainAllocationHandle(handle, addr);
   return scuda_answer(I_cuMemRetainAllocationHandle, r);
 }
 
