@@ -15,6 +15,7 @@ import (
 	"time"
 
 	bpf "github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -331,4 +332,52 @@ func TestAllFunctions(t *testing.T) {
 		t.Errorf("%d of %d functions attached in %v, detached in %v", count, len(entries), took, time.Since(began))
 	}
 	t.Logf("%d functions attached in %v (%s), detached in %v; floors %v", count, took, p.Method(), time.Since(began), p.Floors())
+}
+
+// TestFloor: a probed call of a function that begins with the nop costs at most 400 ns, or, on machines where an empty program costs more than 100
+// already, 300 more than that.
+func TestFloor(t *testing.T) {
+	needProbes(t)
+	if running(SessionLinks) != nil {
+		t.Skip("this kernel has no sessions")
+	}
+	library, _ := build(t)
+	p, err := Attach(Options{Libraries: []string{library}, PID: os.Getpid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	floors, empty := p.Floors(), emptySession(t)
+	if most := max(400*time.Nanosecond, empty+300*time.Nanosecond); floors[Nop5].Cost > most {
+		t.Errorf("a probed call costs %v, want at most %v (with an empty program %v)", floors[Nop5].Cost, most, empty)
+	}
+	if floors[Nop5].Cost > floors[Stepped].Cost {
+		t.Errorf("the nop is no cheaper than an instruction that is stepped: %v", floors)
+	}
+	t.Logf("floors %v; with an empty program %v", floors, empty)
+}
+
+// emptySession is what a probed call costs with a program that does nothing.
+func emptySession(t *testing.T) time.Duration {
+	t.Helper()
+	g, err := bpf.NewProgram(&bpf.ProgramSpec{
+		Type: bpf.Kprobe, AttachType: bpf.AttachType(attachSession), License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	maps, err := readMaps(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := floorAddress(Nop5)
+	i := slices.IndexFunc(maps, func(m mapping) bool { return m.from <= at && at < m.to })
+	bare := shortest(Nop5)
+	l, err := linkMulti("/proc/self/exe", g, attachSession, 0, os.Getpid(), []uint64{at - maps[i].from + maps[i].offset}, []uint64{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return time.Duration(shortest(Nop5) - bare)
 }

@@ -1,5 +1,5 @@
-// Command table writes the tables of docs/performance.md from docs/performance.json, a result of `scuda bench --json`, and docs/models.json, one of
-// perf/gpu/bench.py. With -check it only says whether they are up to date.
+// Command table writes the tables of docs/performance.md and README.md from docs/performance.json, a result of `scuda bench --json`, docs/models.json,
+// one of perf/gpu/bench.py, and perf/results/…-syscalls.json, one of perf/gpu/baseline.py. With -check it only says whether they are up to date.
 package main
 
 import (
@@ -11,15 +11,13 @@ import (
 	"strings"
 )
 
-const page = "docs/performance.md"
-
-// tables are the results, and the names of their places in the page.
+// tables are the results, and the pages and names of their places there.
 var tables = []struct {
-	place, file string
-	write       func(json []byte) (string, error)
+	page, place, file string
+	write             func(json []byte) (string, error)
 }{
-	{"table", "docs/performance.json", calls},
-	{"models", "docs/models.json", models},
+	{"docs/performance.md", "table", "docs/performance.json", calls},
+	{"docs/performance.md", "models", "docs/models.json", models},
 }
 
 func main() {
@@ -32,11 +30,6 @@ func main() {
 }
 
 func run(check bool) error {
-	old, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	text := string(old)
 	for _, t := range tables {
 		b, err := os.ReadFile(t.file)
 		if err != nil {
@@ -46,21 +39,28 @@ func run(check bool) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.file, err)
 		}
+		old, err := os.ReadFile(t.page)
+		if err != nil {
+			return err
+		}
 		begin, end := "<!-- "+t.place+": begin -->\n", "<!-- "+t.place+": end -->\n"
-		head, rest, ok := strings.Cut(text, begin)
+		head, rest, ok := strings.Cut(string(old), begin)
 		_, tail, ok2 := strings.Cut(rest, end)
 		if !ok || !ok2 {
-			return fmt.Errorf("%s has no place for the table %q", page, t.place)
+			return fmt.Errorf("%s has no place for the table %q", t.page, t.place)
 		}
-		text = head + begin + table + end + tail
+		text := []byte(head + begin + table + end + tail)
+		switch {
+		case bytes.Equal(old, text):
+		case check:
+			return fmt.Errorf("the table %q in %s is not that of %s; run go run ./perf/bench/table", t.place, t.page, t.file)
+		default:
+			if err := os.WriteFile(t.page, text, 0o644); err != nil {
+				return err
+			}
+		}
 	}
-	switch {
-	case bytes.Equal(old, []byte(text)):
-		return nil
-	case check:
-		return fmt.Errorf("the tables in %s are not those of the results; run go run ./perf/bench/table", page)
-	}
-	return os.WriteFile(page, []byte(text), 0o644)
+	return nil
 }
 
 // measured is a result of scuda bench.
