@@ -42,9 +42,9 @@ SMI = {
     "smi:wrong": ["--no-such-option"],
     "smi:no device": ["-i", "99"],
 }
-# Attributes that scuda may answer with 0 until it offers the feature: unified memory, handles and interrupts of the local machine, stream memory
-# operations, NUMA, multicast.
-DIFFERENT_ATTRIBUTES = {83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 103, 104, 105, 110, 114, 116, 117, 118, 119, 122, 123, 124, 125, 128} | set(range(130, 148))
+# Attributes that scuda may answer with 0 until it offers the feature: unified memory and functions, handles and interrupts of the local machine,
+# stream memory operations, NUMA, multicast.
+DIFFERENT_ATTRIBUTES = {83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 103, 104, 105, 110, 114, 116, 117, 118, 119, 122, 123, 124, 125, 128, 129} | set(range(130, 148))
 
 
 class Case:

@@ -63,22 +63,17 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   struct wire_copy_h2d m = {dst, bytes, stream, sync ? SCUDA_COPY_SYNC : 0, 0};
   int known = scuda_on_device(dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  int bulk = bytes > SCUDA_INLINE_MAX;
   struct scuda_cmd c;
-  if (bytes <= SCUDA_INLINE_MAX) {
-    r = scuda_begin(&c, OP_COPY_H2D, ptds | (known ? 0 : SCUDA_ANSWER), sizeof m + bytes);
-    if (r) return r;
-    memcpy(c.payload, &m, sizeof m);
-    scuda_put_struct(c.payload + sizeof m, src, bytes);
-    r = scuda_send(&c);
-    return !r && sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed) ? scuda_wire_cuCtxSynchronize(0) : r;
-  }
-  r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_BULK, sizeof m + 8);
+  r = scuda_begin(&c, OP_COPY_H2D, ptds | (bulk ? SCUDA_BULK : known ? 0 : SCUDA_ANSWER), sizeof m + (bulk ? 8 : bytes));
   if (r) return r;
   memcpy(c.payload, &m, sizeof m);
-  scuda_put64(c.payload + sizeof m, bytes);
-  r = scuda_send_bulk(&c, src, bytes);
-  if (!r && (scuda_blocking || !known || (sync && atomic_load(&scuda_sharing)))) r = scuda_wire_cuCtxSynchronize(0); /* brings the copy's error */
-  return r;
+  if (bulk) scuda_put64(c.payload + sizeof m, bytes);
+  else scuda_put_struct(c.payload + sizeof m, src, bytes);
+  r = bulk ? scuda_send_bulk(&c, src, bytes) : scuda_send(&c);
+  /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a synchronous upload has returned. */
+  int waits = (bulk && (scuda_blocking || !known)) || (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
+  return r || !waits ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
 }
 
 /* ---- downloads ---- */
