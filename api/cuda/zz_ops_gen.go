@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "4f21389e0ed56e2eb41a54c4d615c1fd4c67d58c3620572774b2f76e6b6ec05f"
+const Digest = "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -87,6 +87,7 @@ var opNames = map[uint16]string{
 
 // Launch is the payload of OpLaunch.
 // then attr_count*72 bytes, then param_bytes bytes
+// It is answered by LaunchMade.
 type Launch struct {
 	Func        uint64
 	Stream      uint64
@@ -100,6 +101,14 @@ type Launch struct {
 
 // SizeLaunch is the size of Launch in bytes.
 const SizeLaunch = 56
+
+// LaunchMade is the payload.
+type LaunchMade struct {
+	DeviceNode uint64
+}
+
+// SizeLaunchMade is the size of LaunchMade in bytes.
+const SizeLaunchMade = 8
 
 // CopyH2D is the payload of OpCopyH2D.
 // then bytes of data when bytes <= 65536, else the bulk size

@@ -84,7 +84,24 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	return s.gpu.CuLaunchKernelEx(config, cuda.CUfunction(f.real), params, nil), nil
+	r = s.gpu.CuLaunchKernelEx(config, cuda.CUfunction(f.real), params, nil)
+	if node, made := deviceNode(config); made && r == cuda.CUDA_SUCCESS {
+		answerWith(s, c, wire.LaunchMade{DeviceNode: node}, 0)
+	}
+	return r, nil
+}
+
+// deviceNode gives what the driver stored for a captured launch that kernels may change.
+func deviceNode(config *cuda.CUlaunchConfig) (node uint64, made bool) {
+	if config.NumAttrs == 0 {
+		return 0, false
+	}
+	for _, a := range unsafe.Slice((*cuda.CUlaunchAttribute)(*(*unsafe.Pointer)(unsafe.Pointer(&config.Attrs))), config.NumAttrs) {
+		if v := (*[2]uint64)(unsafe.Pointer(&a.Value)); a.Id == cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE && uint32(v[0]) != 0 {
+			return v[1], true
+		}
+	}
+	return 0, false
 }
 
 // kernelArguments points to the parameters in their packed buffer, as launches want them.
@@ -208,8 +225,6 @@ func (s *Session) patchAttribute(a *cuda.CUlaunchAttribute) cuda.CUresult {
 			return cuda.CUDA_ERROR_INVALID_HANDLE
 		}
 		*h = real
-	case cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-		return cuda.CUDA_ERROR_NOT_SUPPORTED // it gives the program a handle for use in kernels
 	}
 	return cuda.CUDA_SUCCESS
 }

@@ -27,6 +27,7 @@ static uint32_t value_bytes(uint32_t id) {
   case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
   case CU_LAUNCH_ATTRIBUTE_PRIORITY:
   case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+  case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: /* the rest is an answer */
   case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return 4;
   case CU_LAUNCH_ATTRIBUTE_IGNORE: return 0;
   }
@@ -131,6 +132,15 @@ static void use_pinned(const uint8_t *p, uint64_t bytes) {
   }
 }
 
+/* Where a launch that is captured as a node for kernels to change puts that node's handle for kernels; NULL for other launches. */
+static uint8_t *device_node(const struct launch *l) {
+  for (uint32_t i = 0; i < l->attr_count; i++) {
+    const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
+    if (scuda_field(a) == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE && scuda_field(a + 8)) return (uint8_t *)(uintptr_t)(a + 16);
+  }
+  return NULL;
+}
+
 static int32_t launch(const struct launch *l, void **params, void **extra, uint32_t ptds) {
   struct scuda_func *f = scuda_func(l->func);
   if (SCUDA_UNLIKELY(!f)) return CUDA_ERROR_INVALID_HANDLE;
@@ -148,6 +158,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint64_t config = 0;
   if (SCUDA_UNLIKELY(impossible(l, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
   else if (SCUDA_UNLIKELY(uncertain(l, f)) && !known_good(f, config = config_hash(l))) how |= SCUDA_ANSWER;
+  uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
+  if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) use_pinned(buffer, bytes);
   else
     for (uint32_t i = 0; i < f->param_count; i++) use_pinned(params[i], f->params[i].size);
@@ -171,7 +183,14 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   p += attr_bytes;
   if (buffer) memcpy(p, buffer, bytes);
   else scuda_params_pack(f, params, p);
-  r = scuda_send(&c);
+  if (SCUDA_UNLIKELY(node)) {
+    struct wire_launch_made made;
+    uint32_t len = 0;
+    r = scuda_call(&c, &made, sizeof made, &len);
+    if (!r && len == sizeof made) memcpy(node, &made.device_node, 8);
+  } else {
+    r = scuda_send(&c);
+  }
   if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds)) r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && how & SCUDA_ANSWER && !r) note_good(f, config);
   return r;
@@ -228,13 +247,11 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
 
 struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count; }; /* CUlaunchConfig */
 
-/* Attributes that reach into the program's memory or hand out handles cannot be forwarded. */
-static int32_t check_attributes(const struct launch_config *config, uint32_t i) {
+static int32_t check_attributes(const struct launch_config *config) {
   if (config->attr_count > ATTRIBUTES_MAX || (config->attr_count && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t n = 0; n < config->attr_count; n++) {
     const uint8_t *a = config->attrs + n * ATTRIBUTE_BYTES;
     uint32_t id = scuda_field(a);
-    if (id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) return scuda_unsupported(i, "kernel nodes that are updated from the device");
     if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) scuda_event_elsewhere(scuda_word(a + 8));
   }
   return CUDA_SUCCESS;
@@ -243,7 +260,7 @@ static int32_t check_attributes(const struct launch_config *config, uint32_t i) 
 int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void **params, void **extra, uint32_t ptds) {
   const struct launch_config *config = launch_config;
   if (!config) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = check_attributes(config, I_cuLaunchKernelEx);
+  int32_t r = check_attributes(config);
   if (r) return r;
   struct launch l = {.func = f, .stream = config->stream, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};
   memcpy(l.grid, config->grid, sizeof l.grid);
@@ -328,7 +345,7 @@ void scuda_post_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_
 static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *config, uint32_t kind, uint32_t i) {
   if (!out || !config || !f) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_check(f, KIND_CUfunction);
-  if (!r) r = check_attributes(config, i);
+  if (!r) r = check_attributes(config);
   if (r) return r;
   /* The grid does not matter for the answer as long as it is valid; the other arguments are folded into one key. */
   struct launch l = {.func = f, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "4f21389e0ed56e2eb41a54c4d615c1fd4c67d58c3620572774b2f76e6b6ec05f"
+#define SCUDA_DIGEST "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

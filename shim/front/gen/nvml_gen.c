@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "4f21389e0ed56e2eb41a54c4d615c1fd4c67d58c3620572774b2f76e6b6ec05f";
+const char nvml_digest[] = "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

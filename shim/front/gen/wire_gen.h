@@ -56,6 +56,11 @@ struct wire_launch {
 };
 _Static_assert(sizeof(struct wire_launch) == 56, "layout of wire_launch");
 
+struct wire_launch_made {
+  uint64_t device_node;
+};
+_Static_assert(sizeof(struct wire_launch_made) == 8, "layout of wire_launch_made");
+
 struct wire_copy_h2d {
   uint64_t dst;
   uint64_t bytes;

@@ -40,6 +40,11 @@ int32_t server(const struct command *c, void *reply, uint32_t cap, uint32_t *len
     memcpy(reply, &r, *len = sizeof r);
     return 0;
   }
+  if (c->op == OP_LAUNCH && cap) {
+    struct wire_launch_made r = {0xdef1ce};
+    memcpy(reply, &r, *len = sizeof r);
+    return rec->result;
+  }
   if (c->op == OP_FUNCTION_NAMES) {
     struct { struct wire_name_list list; char names[16]; } r = {{2, 2}, "kernel\0other"};
     memcpy(reply, &r, *len = sizeof r);
@@ -220,8 +225,15 @@ static void launch_attributes(void) {
   CK(cuLaunchKernelEx(&config, f, args, NULL));
   WANT(last(OP_LAUNCH)->flags, 0);
   attrs[0].id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+  attrs[0].value.deviceUpdatableKernelNode.deviceUpdatable = 1;
   config.numAttrs = 1;
-  WANT(cuLaunchKernelEx(&config, f, args, NULL), 801);
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);
+  WANT((uintptr_t)attrs[0].value.deviceUpdatableKernelNode.devNode, 0xdef1ce);
+  attrs[0].value.deviceUpdatableKernelNode.deviceUpdatable = 0;
+  attrs[0].value.deviceUpdatableKernelNode.devNode = 0;
+  CK(cuLaunchKernelEx(&config, f, args, NULL));
+  WANT((uintptr_t)attrs[0].value.deviceUpdatableKernelNode.devNode, 0);
   WANT(cuLaunchKernelEx(NULL, f, args, NULL), 1);
 }
 
