@@ -2,8 +2,9 @@
 SHELL := /bin/bash
 GO ?= go
 # Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded at run time where they are
-# there), strace for the tests that watch connections, Java for the test with a Java program, clang for the programs of the probes.
-PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-certificates libibverbs-dev librdmacm-dev clang llvm libbpf-dev
+# there), strace for the tests that watch connections, Java for the test with a Java program, clang for the programs of the probes,
+# a browser and Prometheus for the tests of reports and metrics.
+PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-certificates libibverbs-dev librdmacm-dev clang llvm libbpf-dev chromium prometheus
 
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
@@ -18,6 +19,7 @@ build: check-go packages ## build build/scuda, build/lib and build/sim
 	./shim/build.sh build/lib
 	./sim/lib/build.sh build/sim
 	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-bench perf/bench/bench.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lpthread
+	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-load perf/bench/load.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined
 
 test: build runtimes ## run all tests with the race detector
 	$(GO) vet ./...
@@ -62,7 +64,7 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v java >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
+	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v chromium >/dev/null && command -v promtool >/dev/null && command -v java >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 # The CUDA runtime of other versions, for the tests: NVIDIA's libraries as Debian distributes them, not installed.

@@ -3,6 +3,7 @@ module scuda.dev/scuda
 go 1.26.0
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/NVIDIA/go-nvml v0.13.0-1
 	github.com/cilium/ebpf v0.22.0
 	github.com/google/go-cmp v0.7.0

@@ -70,7 +70,7 @@ and then:                         scuda run -- python3 train.py
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	serve.flags(root.Flags())
-	root.AddCommand(newRun(), newBench(), newTrace(), newExporter(), newInfo(), newRDMA(), newVersion(), newWorker())
+	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newRDMA(), newVersion(), newWorker())
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -221,6 +222,7 @@ func (h *pathHandler) session() *Session { return (*Session)(h) }
 
 func (h *pathHandler) Arrived(c rdma.Chunk, index int) {
 	s := h.session()
+	s.metrics.Add(metrics.ReceivedRDMA, int(c.Bytes))
 	t := s.stripes
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,6 +235,7 @@ func (h *pathHandler) Placed(rdma.Chunk) {}
 
 func (h *pathHandler) Sent(o outgoing, arrived bool) {
 	if arrived {
+		h.session().metrics.Add(metrics.SentRDMA, len(o.data))
 		o.sent.Store(true)
 		return
 	}
@@ -242,7 +245,15 @@ func (h *pathHandler) Sent(o outgoing, arrived bool) {
 // Memory gives nothing: a server grants no windows.
 func (h *pathHandler) Memory(uint32, uint64) []byte { return nil }
 
-func (h *pathHandler) Changed() {}
+func (h *pathHandler) Changed() {
+	s := h.session()
+	switch s.path.mode() {
+	case rdma.ModeRDMA:
+		s.metrics.Add(metrics.ToRDMA, 1)
+	case rdma.ModeTCP:
+		s.metrics.Add(metrics.ToTCP, 1)
+	}
+}
 
 func (h *pathHandler) Broken(err error, underWay bool) {
 	if underWay {

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/perf"
+	"scuda.dev/scuda/perf/delay"
+	"scuda.dev/scuda/server"
+)
+
+func newPerf() *cobra.Command {
+	cmd := &cobra.Command{Use: "perf", Short: "Measure a whole suite, compare results, write reports", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(newPerfRun(), newPerfCompare(), newPerfReport())
+	return cmd
+}
+
+func newPerfRun() *cobra.Command {
+	var quick bool
+	var suiteFile, out string
+	var repetitions int
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Measure and write a result",
+		Long: `Measure what a suite describes (docs/performance.md): single calls, copies of 4 B to 1 GiB, unified memory and many clients at once; natively
+where this machine has a GPU, over servers of its own on the loopback interface (TCP, and RDMA where there is a device), on the simulated GPU, and
+with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the result.`,
+		Example: "  scuda perf run --quick -o result.json\n  scuda perf report result.json --html report.html",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lib, err := libFolder()
+			if err != nil {
+				return err
+			}
+			suite := perf.Default()
+			if suiteFile != "" {
+				text, err := os.ReadFile(suiteFile)
+				if err != nil {
+					return err
+				}
+				if suite, err = perf.ParseSuite(text); err != nil {
+					return usage(fmt.Errorf("%s: %w", suiteFile, err))
+				}
+			}
+			if quick {
+				suite = suite.QuickVersion()
+			}
+			if repetitions > 0 {
+				suite.Repetitions = repetitions
+			}
+			o := perf.Options{Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Log: cmd.ErrOrStderr(),
+				Bench: filepath.Join(filepath.Dir(lib), "scuda-bench"), Load: filepath.Join(filepath.Dir(lib), "scuda-load")}
+			if _, err := os.Stat(o.Load); err != nil {
+				return errNoBench
+			}
+			r, err := perf.Run(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if out == "" {
+				return r.Write(cmd.OutOrStdout())
+			}
+			return writeFile(out, r.Write)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&quick, "quick", false, "a short suite on the simulated GPU, within three minutes")
+	f.StringVar(&suiteFile, "suite", "", "`FILE` that describes the suite, instead of scuda's own")
+	f.StringVarP(&out, "output", "o", "", "`FILE` for the result, instead of standard output")
+	f.IntVar(&repetitions, "repetitions", 0, "`N` repetitions, instead of the suite's")
+	return cmd
+}
+
+func newPerfCompare() *cobra.Command {
+	var threshold float64
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "compare OLD NEW",
+		Short: "Compare two results",
+		Long: `Compare the results of two runs. A measure has changed if the Mann-Whitney test says so (p < 0.05), the 95 % bootstrap interval of the ratio
+excludes 1 and the medians differ by more than the threshold. Results of different machines can be compared, but that says little.
+
+Exit status: 0 nothing is worse, 1 something is worse or the results cannot be read.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage(errors.New("which results? scuda perf compare OLD NEW"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			old, err := perf.ReadResult(args[0])
+			if err != nil {
+				return err
+			}
+			now, err := perf.ReadResult(args[1])
+			if err != nil {
+				return err
+			}
+			if old.Machine.Host != now.Machine.Host || old.Machine.Processor != now.Machine.Processor {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note: the results are of different machines")
+			}
+			changes := perf.Compare(old, now, threshold)
+			if err := perf.WriteChanges(cmd.OutOrStdout(), changes, all); err != nil {
+				return err
+			}
+			if perf.Regressed(changes) {
+				return &exitError{1, errors.New("something became worse")}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().Float64Var(&threshold, "threshold", 0.05, "differences up to this `SHARE` of the old value do not count")
+	cmd.Flags().BoolVar(&all, "all", false, "list what is the same as well")
+	return cmd
+}
+
+func newPerfReport() *cobra.Command {
+	var html, markdown, against string
+	cmd := &cobra.Command{
+		Use:   "report RESULT",
+		Short: "Write a result as a page",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(errors.New("which result? scuda perf report RESULT"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := perf.ReadResult(args[0])
+			if err != nil {
+				return err
+			}
+			var changes []perf.Change
+			if against != "" {
+				old, err := perf.ReadResult(against)
+				if err != nil {
+					return err
+				}
+				changes = perf.Compare(old, r, 0.05)
+			}
+			if html != "" {
+				if err := writeFile(html, func(w io.Writer) error { return perf.HTML(w, r, changes) }); err != nil {
+					return err
+				}
+			}
+			if markdown != "" {
+				return writeFile(markdown, func(w io.Writer) error { return perf.Markdown(w, r) })
+			}
+			if html == "" {
+				return perf.Markdown(cmd.OutOrStdout(), r)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&html, "html", "", "write one self-contained page with plots to `FILE`")
+	cmd.Flags().StringVar(&markdown, "markdown", "", "write Markdown to `FILE` instead of standard output")
+	cmd.Flags().StringVar(&against, "against", "", "`RESULT` to compare with, in the page")
+	return cmd
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// openPlace prepares where a suite's entries run.
+func openPlace(ctx context.Context, place string, distance time.Duration) (*perf.Where, error) {
+	if place == perf.Native {
+		lib, err := libFolder()
+		if err != nil {
+			return nil, err
+		}
+		env := setEnv(os.Environ(), "SCUDA_SERVER", "")
+		if err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(lib), "scuda-load"), "allocate", "4", "1").Run(); err != nil {
+			return nil, errors.New("no usable driver on this machine")
+		}
+		return &perf.Where{Env: env, Close: func() {}}, nil
+	}
+	args := []string{"-l", onLoopback + ":0", "--log", "error", "--gpu", "real", "--transport", "tcp"}
+	switch place {
+	case perf.Sim:
+		args[5] = "sim"
+	case perf.RDMA:
+		args[7] = "rdma"
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	address, wait, err := startServer(ctx, args)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	stop := func() { cancel(); wait() }
+	if distance > 0 {
+		p, err := delay.Listen(onLoopback+":0", address, distance/2)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		address = p.Address()
+		done := make(chan struct{})
+		go func() { defer close(done); _ = p.Serve(ctx) }()
+		stop = func() { cancel(); <-done; wait() }
+	}
+	env, err := clientEnv(os.Environ(), address, "")
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	return &perf.Where{Env: env, Close: stop}, nil
+}
+
+// startServer starts a server and gives its address; wait waits for its end, which comes when ctx is done.
+func startServer(ctx context.Context, args []string) (address string, wait func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	p := exec.CommandContext(ctx, self, args...)
+	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
+	var text strings.Builder
+	p.Stderr = &text
+	out, err := p.StdoutPipe()
+	if err == nil {
+		err = p.Start()
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	address, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if !ok {
+		_ = p.Wait()
+		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+		return "", nil, fmt.Errorf("no server: %s", lines[len(lines)-1])
+	}
+	return address, func() { _ = p.Wait() }, nil
+}

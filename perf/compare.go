@@ -1,0 +1,200 @@
+package perf
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"text/tabwriter"
+)
+
+// Change is what became of a measure between two results.
+type Change struct {
+	Key     string  `json:"key"`
+	Unit    string  `json:"unit"`
+	Old     float64 `json:"old"` // medians
+	New     float64 `json:"new"`
+	Ratio   float64 `json:"ratio"` // of new to old
+	Low     float64 `json:"low"`   // its 95 % confidence interval
+	High    float64 `json:"high"`
+	P       float64 `json:"p"` // of the Mann-Whitney test
+	Verdict string  `json:"verdict"`
+}
+
+// Verdicts.
+const (
+	Same   = "same" // no difference that the noise allows to see, or a small one
+	Better = "better"
+	Worse  = "worse"
+)
+
+const (
+	alpha    = 0.05
+	resample = 2000
+)
+
+// Compare compares what both results have. A measure is better or worse if the Mann-Whitney test finds a difference (p < 0.05), the confidence
+// interval of the ratio excludes 1, and the medians differ by more than threshold (0.05 is 5 %).
+func Compare(old, new *Result, threshold float64) (list []Change) {
+	byKey := map[string]*Measure{}
+	for i := range old.Measures {
+		byKey[old.Measures[i].Key()] = &old.Measures[i]
+	}
+	for i := range new.Measures {
+		n := &new.Measures[i]
+		o := byKey[n.Key()]
+		if o == nil || len(o.Values) == 0 || len(n.Values) == 0 || o.Median() == 0 {
+			continue
+		}
+		c := Change{Key: n.Key(), Unit: n.Unit, Old: o.Median(), New: n.Median(), P: mannWhitney(o.Values, n.Values), Verdict: Same}
+		c.Ratio = c.New / c.Old
+		c.Low, c.High = ratioInterval(o.Values, n.Values)
+		if c.P < alpha && (c.Low > 1 || c.High < 1) && math.Abs(c.Ratio-1) > threshold {
+			c.Verdict = Worse
+			if (c.Ratio > 1) == n.Higher {
+				c.Verdict = Better
+			}
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// Regressed says whether something is worse.
+func Regressed(list []Change) bool {
+	return slices.ContainsFunc(list, func(c Change) bool { return c.Verdict == Worse })
+}
+
+// WriteChanges prints a comparison for people: what changed, or all.
+func WriteChanges(w io.Writer, list []Change, all bool) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	counts := map[string]int{}
+	for _, c := range list {
+		counts[c.Verdict]++
+		if all || c.Verdict != Same {
+			fmt.Fprintf(t, "%s\t%s\t%s → %s\t×%.2f [%.2f, %.2f]\tp=%.3f\n", c.Verdict, c.Key, Quantity(c.Old, c.Unit), Quantity(c.New, c.Unit), c.Ratio, c.Low, c.High, c.P)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%d measures: %d worse, %d better, %d the same within the noise\n", len(list), counts[Worse], counts[Better], counts[Same])
+	return err
+}
+
+// ratioInterval is the 95 % percentile bootstrap interval of the ratio of medians (B. Efron, R. Tibshirani, An Introduction to the Bootstrap, 1993,
+// chapter 13), with a fixed seed so that the same results compare the same.
+func ratioInterval(old, new []float64) (low, high float64) {
+	random := rand.New(rand.NewPCG(1, 2))
+	draw := func(from, to []float64) float64 {
+		for i := range to {
+			to[i] = from[random.IntN(len(from))]
+		}
+		return median(to)
+	}
+	a, b := make([]float64, len(old)), make([]float64, len(new))
+	ratios := make([]float64, 0, resample)
+	for range resample {
+		if o := draw(old, a); o != 0 {
+			ratios = append(ratios, draw(new, b)/o)
+		}
+	}
+	if len(ratios) == 0 {
+		return math.Inf(-1), math.Inf(1)
+	}
+	slices.Sort(ratios)
+	return ratios[int(0.025*float64(len(ratios)))], ratios[min(int(0.975*float64(len(ratios))), len(ratios)-1)]
+}
+
+// mannWhitney is the two-sided p value of the Mann-Whitney U test (H. Mann, D. Whitney, Ann. Math. Stat. 18, 1947): exact for samples of up to 20
+// values without ties, by the recurrence of that paper; otherwise by the normal approximation with tie correction.
+func mannWhitney(x, y []float64) float64 {
+	type value struct {
+		v     float64
+		first bool
+	}
+	var all []value
+	for _, v := range x {
+		all = append(all, value{v, true})
+	}
+	for _, v := range y {
+		all = append(all, value{v, false})
+	}
+	slices.SortFunc(all, func(a, b value) int {
+		switch {
+		case a.v < b.v:
+			return -1
+		case a.v > b.v:
+			return 1
+		}
+		return 0
+	})
+	var rankSum, ties float64
+	for i := 0; i < len(all); {
+		j := i
+		for j < len(all) && all[j].v == all[i].v {
+			j++
+		}
+		rank := float64(i+j+1) / 2
+		for k := i; k < j; k++ {
+			if all[k].first {
+				rankSum += rank
+			}
+		}
+		n := float64(j - i)
+		ties += n*n*n - n
+		i = j
+	}
+	m, n := float64(len(x)), float64(len(y))
+	if m == 0 || n == 0 {
+		return 1
+	}
+	u := rankSum - m*(m+1)/2
+	u = min(u, m*n-u)
+	if ties == 0 && len(x) <= 20 && len(y) <= 20 {
+		return min(2*belowU(len(x), len(y), int(u)), 1)
+	}
+	total := m + n
+	variance := m * n / 12 * (total + 1 - ties/(total*(total-1)))
+	if variance <= 0 {
+		return 1
+	}
+	z := (u - m*n/2 + 0.5) / math.Sqrt(variance)
+	return min(math.Erfc(-z/math.Sqrt2), 1)
+}
+
+// belowU is the probability of a U of at most u where both samples come from one distribution.
+func belowU(m, n, u int) float64 {
+	// ways[i][j][k]: arrangements of i and j values with U = k; the largest value belongs to one of the samples.
+	ways := make([][][]float64, m+1)
+	for i := range ways {
+		ways[i] = make([][]float64, n+1)
+		for j := range ways[i] {
+			w := make([]float64, u+1)
+			for k := range w {
+				switch {
+				case i == 0 || j == 0:
+					if k == 0 {
+						w[k] = 1
+					}
+				default:
+					w[k] = ways[i][j-1][k]
+					if k >= j {
+						w[k] += ways[i-1][j][k-j]
+					}
+				}
+			}
+			ways[i][j] = w
+		}
+	}
+	sum := 0.0
+	for _, w := range ways[m][n] {
+		sum += w
+	}
+	all := 1.0
+	for i := 1; i <= m; i++ {
+		all = all * float64(n+i) / float64(i)
+	}
+	return sum / all
+}
