@@ -158,19 +158,28 @@ def traced(l, a, got):
     return None
 
 
-def run(path, module, first):
-    """Runs the launches of one module from the first on; returns the place after the last, and how many differed, were refused or failed."""
+def alone(text, kernel):
+    """A module's text with one of its kernels only."""
+    head, *entries = text.split(".visible .entry ")
+    return head + "".join(".visible .entry " + e for e in entries if e.startswith(kernel + "("))
+
+
+def run(path, module, first, only):
+    """Runs the launches of one module from the first on, with only its kernel if so asked; returns the place after the last, and how many differed, were
+    refused or failed."""
     context = start()
     arena = Arena(256 << 20)
     with gzip.open(path, "rt") as f:
         bundle = json.load(f)
     launches = [l for l in bundle["launches"] if l["module"] == module]
-    loaded = load(context, bundle["modules"][module])
+    text = bundle["modules"][module]
+    last = first + 1 if only else len(launches)
+    loaded = load(context, alone(text, launches[first]["kernel"]) if only else text)
     if isinstance(loaded, CudaError):
         print(f"{path}: module {module}: {loaded}")
-        return len(launches), 0, len(launches), 0
+        return last, 0, last - first, 0
     bad = 0
-    for place, l in enumerate(launches[first:], first):
+    for place, l in enumerate(launches[first:last], first):
         try:
             results = launch(bundle, {module: loaded}, l, arena)
         except CudaError as e:  # the context is lost, and perhaps the process
@@ -186,18 +195,20 @@ def run(path, module, first):
         if found:
             bad += 1
             print(f"DIFFERENT {l['name']}: " + "; ".join(found))
-    return len(launches), bad, 0, 0
+    return last, bad, 0, 0
 
 
 def whole(path, module, launches):
     """Runs a module's launches in as many processes as it takes: a launch that fails ends its own, and a compiler that crashes too."""
-    done, total, text = 0, [0, 0, 0], []
+    done, total, text, only = 0, [0, 0, 0], [], False
     while done < launches:
-        child = subprocess.run([sys.executable, __file__, "--part", path, str(module), str(done)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.run([sys.executable, __file__, "--part", path, str(module), str(done), "1" * only], stdout=subprocess.PIPE, text=True)
         *lines, answer = child.stdout.splitlines() or [""]
+        if child.returncode and not only:
+            only = True  # finds the kernel
+            continue
         if child.returncode:
-            text.append(f"{path}: module {module}: the process for its launches from {done} on ended with {child.returncode}; {child.stdout}")
-            return text, [total[0], total[1] + launches - done, total[2]]
+            lines, answer = [f"{path}: module {module}: the process for launch {done} ended with {child.returncode}; {child.stdout}"], json.dumps([done + 1, 0, 1, 0])
         text += lines
         done, *counts = json.loads(answer)
         total = [a + b for a, b in zip(total, counts)]
@@ -225,7 +236,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     if sys.argv[1] == "--part":
-        print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))), flush=True)
+        print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), bool(sys.argv[5]))), flush=True)
         os._exit(0)
     sys.exit(1 if sum([compare(p) for p in sys.argv[1:]]) else 0)
 

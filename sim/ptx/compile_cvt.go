@@ -226,6 +226,15 @@ func (i *ins) floatToFloat(round string, to, from typ, r refine, satfinite bool)
 	if from == to && !narrowing && !ok {
 		return func(x uint64) uint64 { return finish(roundTo(in(x), fm, rn)) }, nil
 	}
+	if to == tF32 && from == tF64 && !r.sat {
+		// The GPU keeps a NaN's sign and the upper bits of its payload here, and nowhere else.
+		return func(x uint64) uint64 {
+			if x&math.MaxInt64 > 0x7ff<<52 {
+				return x>>63<<31 | 0x7fc00000 | x>>29&0x3fffff
+			}
+			return finish(roundTo(in(x), fm, mode))
+		}, nil
+	}
 	return func(x uint64) uint64 { return finish(roundTo(in(x), fm, mode)) }, nil
 }
 

@@ -535,7 +535,7 @@ func hTestp(i *ins) error {
 			case ".notanumber":
 				yes = exp == fm.inf && frac != 0
 			case ".normal":
-				yes = exp != fm.inf && exp != 0
+				yes = exp != fm.inf && (exp != 0 || frac == 0) // zeros count as normal
 			case ".subnormal":
 				yes = exp == 0 && frac != 0
 			}

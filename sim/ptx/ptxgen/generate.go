@@ -207,7 +207,7 @@ func (g *generator) emit(class byte, template string, guarded bool) {
 	same := strings.HasPrefix(template, "~")
 	code := g.expand(strings.TrimPrefix(template, "~"), fmt.Sprintf("%%%c%d", class, d))
 	guard := ""
-	if guarded && strings.Count(code, ";") == 1 {
+	if guarded && strings.Count(code, ";") == 1 && !strings.HasPrefix(code, "testp") {
 		guard = "@" + g.operand("N", false) + " "
 	}
 	g.printf("\t%s%s\n", guard, code)
@@ -241,7 +241,7 @@ func (g *generator) record(class byte, d int, code string) {
 
 var (
 	choice = regexp.MustCompile(`<([^<>]*)>`)
-	tokens = regexp.MustCompile(`\$|\b(?:RR|HH|[RLHFESPIQNTUC])\b`)
+	tokens = regexp.MustCompile(`\$|\b(?:RR|HH|[RLHFESPVIQNTUC])\b`)
 )
 
 func (g *generator) expand(template, dst string) string {
@@ -300,9 +300,11 @@ func (g *generator) operand(tok string, constant bool) string {
 		return reg('r')
 	case "P":
 		if g.r.IntN(3) > 0 {
-			return fmt.Sprint(g.r.IntN(66))
+			return fmt.Sprint(g.r.IntN(32))
 		}
 		return reg('r')
+	case "V":
+		return fmt.Sprint(g.r.IntN(64))
 	case "C":
 		return fmt.Sprint(g.r.IntN(32) | g.r.IntN(32)<<8)
 	case "I":
