@@ -15,6 +15,7 @@ type regionKind uint8
 
 const (
 	regionDevice     regionKind = iota // cuMemAlloc
+	regionManaged                      // cuMemAllocManaged
 	regionPool                         // cuMemAllocAsync
 	regionGlobal                       // a module's variable
 	regionArray                        // a CUarray
@@ -41,6 +42,7 @@ type region struct {
 	freeing    bool     // a cuMemFreeAsync is on its way
 	graph      *graph   // owner of memory allocated by a capture
 	mapping    *mapping // for regionMapped
+	managed    *advice  // of managed memory
 }
 
 func (r *region) end() uint64 { return r.base + r.size }
@@ -204,7 +206,7 @@ func (g *GPU) freeRegion(r *region) error {
 		return nil
 	}
 	switch r.kind {
-	case regionDevice, regionPool, regionGlobal, regionArray:
+	case regionDevice, regionManaged, regionPool, regionGlobal, regionArray:
 		r.dev.used -= r.size
 		if r.pool != nil {
 			r.pool.used -= r.size
@@ -296,7 +298,7 @@ func (g *GPU) CuMemFree_v2(dptr cuda.CUdeviceptr) cuda.CUresult {
 		return r
 	}
 	reg := g.mem.find(uint64(dptr))
-	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionPool && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
+	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionManaged && reg.kind != regionPool && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	reg.freeing = true

@@ -128,7 +128,11 @@ func (g *GPU) load(c *cudaContext, prog *ptx.Module, lib *library) (*module, cud
 			g.freeModule(m)
 			return nil, cuda.CUDA_ERROR_INVALID_PTX
 		}
-		reg, r := g.allocate(c, regionGlobal, max(v.Size, 1))
+		allocate := g.allocate
+		if v.Managed {
+			allocate = g.allocateManaged
+		}
+		reg, r := allocate(c, regionGlobal, max(v.Size, 1))
 		if r != ok {
 			g.freeModule(m)
 			return nil, r

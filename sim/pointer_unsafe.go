@@ -32,7 +32,7 @@ func (g *GPU) pointerAttr(data unsafe.Pointer, attr cuda.CUpointer_attribute, pt
 	case cuda.CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 		return put64(ptr)
 	case cuda.CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		if !host {
+		if !host && reg.managed == nil {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		return put64(ptr)
@@ -40,7 +40,9 @@ func (g *GPU) pointerAttr(data unsafe.Pointer, attr cuda.CUpointer_attribute, pt
 		return putBool(reg.syncOps)
 	case cuda.CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		return put64(reg.id)
-	case cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, cuda.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+	case cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		return putBool(reg.managed != nil)
+	case cuda.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
 		cuda.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, cuda.CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		return putBool(false)
 	case cuda.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:

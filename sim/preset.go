@@ -5,7 +5,7 @@ import "scuda.dev/scuda/api/cuda"
 const clockKHz = 1980000
 
 // attributes are those of an H200 (api/facts/h200-attributes.txt), except that what the simulation does not do is 0:
-// managed memory, clusters and tensor maps, sharing between processes, sparse arrays, direct access by other devices.
+// clusters and tensor maps, sharing between processes, sparse arrays, direct access by other devices.
 var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:                         maxThreadsPerBlock,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:                               1024,
@@ -88,13 +88,13 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:                      1,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:          sharedPerSM,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:              registersPerSM,
-	cuda.CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:                                0,
+	cuda.CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:                                1,
 	cuda.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD:                               0,
 	cuda.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID:                      0,
 	cuda.CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:                  0,
 	cuda.CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:         2,
 	cuda.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:                        0,
-	cuda.CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:                     0,
+	cuda.CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:                     1,
 	cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:                  1,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:       1,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:                     0,

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6"
+const Digest = "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -230,6 +230,7 @@ const (
 	OpCuLibraryGetGlobal                                   uint16 = 290
 	OpCuLibraryGetKernel                                   uint16 = 291
 	OpCuLibraryGetKernelCount                              uint16 = 292
+	OpCuLibraryGetManaged                                  uint16 = 293
 	OpCuLibraryGetModule                                   uint16 = 294
 	OpCuLibraryLoadData                                    uint16 = 296
 	OpCuLibraryLoadFromFile                                uint16 = 297
@@ -244,9 +245,12 @@ const (
 	OpCuLinkDestroy                                        uint16 = 306
 	OpCuMemAddressFree                                     uint16 = 312
 	OpCuMemAddressReserve                                  uint16 = 313
+	OpCuMemAdvise                                          uint16 = 314
+	OpCuMemAdvise_v2                                       uint16 = 315
 	OpCuMemAllocAsync                                      uint16 = 317
 	OpCuMemAllocFromPoolAsync                              uint16 = 318
 	OpCuMemAllocHost_v2                                    uint16 = 320
+	OpCuMemAllocManaged                                    uint16 = 321
 	OpCuMemAllocPitch_v2                                   uint16 = 323
 	OpCuMemAlloc_v2                                        uint16 = 324
 	OpCuMemCreate                                          uint16 = 326
@@ -281,6 +285,10 @@ const (
 	OpCuMemPoolSetAccess                                   uint16 = 364
 	OpCuMemPoolSetAttribute                                uint16 = 365
 	OpCuMemPoolTrimTo                                      uint16 = 366
+	OpCuMemPrefetchAsync                                   uint16 = 367
+	OpCuMemPrefetchAsync_v2                                uint16 = 368
+	OpCuMemRangeGetAttribute                               uint16 = 370
+	OpCuMemRangeGetAttributes                              uint16 = 371
 	OpCuMemRelease                                         uint16 = 372
 	OpCuMemRetainAllocationHandle                          uint16 = 373
 	OpCuMemSetAccess                                       uint16 = 374
@@ -358,6 +366,7 @@ const (
 	OpCuPointerGetAttributes                               uint16 = 478
 	OpCuPointerSetAttribute                                uint16 = 479
 	OpCuStreamAddCallback                                  uint16 = 484
+	OpCuStreamAttachMemAsync                               uint16 = 485
 	OpCuStreamBatchMemOp_v2                                uint16 = 487
 	OpCuStreamBeginCapture                                 uint16 = 488
 	OpCuStreamBeginCaptureToGraph                          uint16 = 489
@@ -612,6 +621,7 @@ var opNames = [...]string{
 	OpCuLibraryGetGlobal:                          "cuLibraryGetGlobal",
 	OpCuLibraryGetKernel:                          "cuLibraryGetKernel",
 	OpCuLibraryGetKernelCount:                     "cuLibraryGetKernelCount",
+	OpCuLibraryGetManaged:                         "cuLibraryGetManaged",
 	OpCuLibraryGetModule:                          "cuLibraryGetModule",
 	OpCuLibraryLoadData:                           "cuLibraryLoadData",
 	OpCuLibraryLoadFromFile:                       "cuLibraryLoadFromFile",
@@ -626,9 +636,12 @@ var opNames = [...]string{
 	OpCuLinkDestroy:                               "cuLinkDestroy",
 	OpCuMemAddressFree:                            "cuMemAddressFree",
 	OpCuMemAddressReserve:                         "cuMemAddressReserve",
+	OpCuMemAdvise:                                 "cuMemAdvise",
+	OpCuMemAdvise_v2:                              "cuMemAdvise_v2",
 	OpCuMemAllocAsync:                             "cuMemAllocAsync",
 	OpCuMemAllocFromPoolAsync:                     "cuMemAllocFromPoolAsync",
 	OpCuMemAllocHost_v2:                           "cuMemAllocHost_v2",
+	OpCuMemAllocManaged:                           "cuMemAllocManaged",
 	OpCuMemAllocPitch_v2:                          "cuMemAllocPitch_v2",
 	OpCuMemAlloc_v2:                               "cuMemAlloc_v2",
 	OpCuMemCreate:                                 "cuMemCreate",
@@ -663,6 +676,10 @@ var opNames = [...]string{
 	OpCuMemPoolSetAccess:                          "cuMemPoolSetAccess",
 	OpCuMemPoolSetAttribute:                       "cuMemPoolSetAttribute",
 	OpCuMemPoolTrimTo:                             "cuMemPoolTrimTo",
+	OpCuMemPrefetchAsync:                          "cuMemPrefetchAsync",
+	OpCuMemPrefetchAsync_v2:                       "cuMemPrefetchAsync_v2",
+	OpCuMemRangeGetAttribute:                      "cuMemRangeGetAttribute",
+	OpCuMemRangeGetAttributes:                     "cuMemRangeGetAttributes",
 	OpCuMemRelease:                                "cuMemRelease",
 	OpCuMemRetainAllocationHandle:                 "cuMemRetainAllocationHandle",
 	OpCuMemSetAccess:                              "cuMemSetAccess",
@@ -740,6 +757,7 @@ var opNames = [...]string{
 	OpCuPointerGetAttributes:                               "cuPointerGetAttributes",
 	OpCuPointerSetAttribute:                                "cuPointerSetAttribute",
 	OpCuStreamAddCallback:                                  "cuStreamAddCallback",
+	OpCuStreamAttachMemAsync:                               "cuStreamAttachMemAsync",
 	OpCuStreamBatchMemOp_v2:                                "cuStreamBatchMemOp_v2",
 	OpCuStreamBeginCapture:                                 "cuStreamBeginCapture",
 	OpCuStreamBeginCaptureToGraph:                          "cuStreamBeginCaptureToGraph",

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6"
+const Digest = "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -265,10 +265,11 @@ const SizeGetGlobal = 16
 type GlobalInfo struct {
 	Address uint64
 	Bytes   uint64
+	Managed uint64
 }
 
 // SizeGlobalInfo is the size of GlobalInfo in bytes.
-const SizeGlobalInfo = 16
+const SizeGlobalInfo = 24
 
 // Primary is the payload of OpPrimary.
 // cuDevicePrimaryCtx*; answered

@@ -22,9 +22,10 @@ const (
 
 // Kinds of wire.GetFunction, wire.GetGlobal and wire.FunctionNames.
 const (
-	ofModule  = 0
-	ofLibrary = 1
-	ofKernel  = 2
+	ofModule         = 0
+	ofLibrary        = 1
+	managedOfLibrary = 3
+	ofKernel         = 2
 )
 
 // moduleHave says whether an image has to be sent.
@@ -394,16 +395,25 @@ func (s *Session) getGlobal(c *command) (cuda.CUresult, error) {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
 		r = s.gpu.CuModuleGetGlobal_v2(address, size, cuda.CUmodule(parent), text)
-	case ofLibrary:
+	case ofLibrary, managedOfLibrary:
 		parent, ok := s.table.Real(cuda.KindLibrary, p.Parent)
 		if !ok {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
-		r = s.gpu.CuLibraryGetGlobal(address, size, cuda.CUlibrary(parent), text)
+		if p.Kind == ofLibrary {
+			r = s.gpu.CuLibraryGetGlobal(address, size, cuda.CUlibrary(parent), text)
+		} else {
+			r = s.gpu.CuLibraryGetManaged(address, size, cuda.CUlibrary(parent), text)
+		}
 	default:
 		return 0, protocolError("global of kind %d", p.Kind)
 	}
-	answerWith(s, c, wire.GlobalInfo{Address: uint64(*address), Bytes: *size}, 0)
+	info := wire.GlobalInfo{Address: uint64(*address), Bytes: *size}
+	if managed := alloc[uint64](&s.arena); r == cuda.CUDA_SUCCESS &&
+		s.gpu.CuPointerGetAttribute(pointerOf(managed), cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, *address) == cuda.CUDA_SUCCESS {
+		info.Managed = *managed & 1
+	}
+	answerWith(s, c, info, 0)
 	return r, nil
 }
 

@@ -197,6 +197,7 @@ var ofFunction = [...]Class{
 	290: ClassModule,      // cuLibraryGetGlobal
 	291: ClassModule,      // cuLibraryGetKernel
 	292: ClassModule,      // cuLibraryGetKernelCount
+	293: ClassModule,      // cuLibraryGetManaged
 	294: ClassModule,      // cuLibraryGetModule
 	296: ClassModule,      // cuLibraryLoadData
 	297: ClassModule,      // cuLibraryLoadFromFile
@@ -211,9 +212,12 @@ var ofFunction = [...]Class{
 	306: ClassModule,      // cuLinkDestroy
 	312: ClassMemory,      // cuMemAddressFree
 	313: ClassMemory,      // cuMemAddressReserve
+	314: ClassMemory,      // cuMemAdvise
+	315: ClassMemory,      // cuMemAdvise_v2
 	317: ClassMemory,      // cuMemAllocAsync
 	318: ClassMemory,      // cuMemAllocFromPoolAsync
 	320: ClassMemory,      // cuMemAllocHost_v2
+	321: ClassMemory,      // cuMemAllocManaged
 	323: ClassMemory,      // cuMemAllocPitch_v2
 	324: ClassMemory,      // cuMemAlloc_v2
 	326: ClassMemory,      // cuMemCreate
@@ -248,6 +252,10 @@ var ofFunction = [...]Class{
 	364: ClassMemory,      // cuMemPoolSetAccess
 	365: ClassMemory,      // cuMemPoolSetAttribute
 	366: ClassMemory,      // cuMemPoolTrimTo
+	367: ClassMemory,      // cuMemPrefetchAsync
+	368: ClassMemory,      // cuMemPrefetchAsync_v2
+	370: ClassMemory,      // cuMemRangeGetAttribute
+	371: ClassMemory,      // cuMemRangeGetAttributes
 	372: ClassMemory,      // cuMemRelease
 	373: ClassMemory,      // cuMemRetainAllocationHandle
 	374: ClassMemory,      // cuMemSetAccess
@@ -325,6 +333,7 @@ var ofFunction = [...]Class{
 	478: ClassMemory,      // cuPointerGetAttributes
 	479: ClassMemory,      // cuPointerSetAttribute
 	484: ClassStream,      // cuStreamAddCallback
+	485: ClassStream,      // cuStreamAttachMemAsync
 	487: ClassStream,      // cuStreamBatchMemOp_v2
 	488: ClassStream,      // cuStreamBeginCapture
 	489: ClassStream,      // cuStreamBeginCaptureToGraph

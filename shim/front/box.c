@@ -1,5 +1,6 @@
 /* Copies of rectangles, boxes and arrays, and batches of copies. With host memory at one end, small uploads carry their rows, big ones send them
  * behind, and the rows of a download come back to their places; the driver itself only ever sees memory of the server. */
+#include "managed.h"
 #include "range.h"
 
 #include <stdlib.h>
@@ -235,6 +236,15 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   return from_host ? upload_box(&b, span, stream, how, sync, flags) : download_box(&b, span, stream, how, sync, flags);
 }
 
+/* Managed memory is the device's, whatever the copy calls it. */
+static int32_t settle_side(struct scuda_box_side *s, uint64_t stream, uint32_t ptds) {
+  uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
+  if (!scuda_is_managed(p)) return CUDA_SUCCESS;
+  s->type = CU_MEMORYTYPE_DEVICE;
+  s->device = p;
+  return scuda_managed_acquire(stream, ptds);
+}
+
 static struct scuda_box_side widen(const struct side_2d *s) {
   return (struct scuda_box_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
 }
@@ -242,17 +252,24 @@ static struct scuda_box_side widen(const struct side_2d *s) {
 #define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                                         \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
-    const struct copy_2d *c = p;                                                                                     \
-    struct scuda_box box = {widen(&c->src), widen(&c->dst), c->width, c->height, 1};                                 \
-    if (!scuda_box_in_host(&box.src) && !scuda_box_in_host(&box.dst)) return scuda_wire_##name(p stream_arg, ptds);  \
+    struct copy_2d c = *(const struct copy_2d *)p;                                                                   \
+    struct scuda_box box = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
+    int32_t r = settle_side(&box.src, stream, ptds);                                                                 \
+    if (!r) r = settle_side(&box.dst, stream, ptds);                                                                 \
+    if (r) return r;                                                                                                 \
+    c.src.type = box.src.type, c.src.device = box.src.device, c.dst.type = box.dst.type, c.dst.device = box.dst.device; \
+    if (!scuda_box_in_host(&box.src) && !scuda_box_in_host(&box.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
     return scuda_box_copy(&box, stream, ptds, sync, 0);                                                              \
   }
 #define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer)                                                   \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
-    const struct scuda_box *c = p;                                                                                   \
-    if (!scuda_box_in_host(&c->src) && !scuda_box_in_host(&c->dst)) return scuda_wire_##name(p stream_arg, ptds);    \
-    return scuda_box_copy(c, stream, ptds, sync, peer);                                                              \
+    struct scuda_box c = *(const struct scuda_box *)p;                                                               \
+    int32_t r = settle_side(&c.src, stream, ptds);                                                                   \
+    if (!r) r = settle_side(&c.dst, stream, ptds);                                                                   \
+    if (r) return r;                                                                                                 \
+    if (!scuda_box_in_host(&c.src) && !scuda_box_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds);     \
+    return scuda_box_copy(&c, stream, ptds, sync, peer);                                                             \
   }
 #define WITH(...) , __VA_ARGS__
 COPY_2D(cuMemcpy2D_v2, , , SCUDA_LEGACY_STREAM, 1)

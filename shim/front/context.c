@@ -1,5 +1,5 @@
 /* Contexts: the stack of each thread, primary contexts and their retain counts. Only creation, destruction and retaining reach the server. */
-#include "front.h"
+#include "managed.h"
 
 #include <stdlib.h>
 
@@ -190,6 +190,7 @@ int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r) {
 }
 
 void scuda_post_cuCtxDestroy_v2(uint64_t ctx) {
+  scuda_managed_forget_context(ctx);
   scuda_ranges_forget_context(ctx);
   struct scuda_thread *t = scuda_thread();
   if (t->current == ctx) pop(t);
@@ -271,6 +272,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   int32_t r = primary(dev, verb, 0);
   s->sticky = CUDA_SUCCESS;
   scuda_unlock(&primary_lock);
+  scuda_managed_forget_context(scuda_gpus[dev].primary);
   scuda_ranges_forget_context(scuda_gpus[dev].primary);
   return r;
 }

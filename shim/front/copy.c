@@ -1,5 +1,6 @@
 /* Copies between the program's memory and the GPU. Small uploads travel inside their command, big ones as bulk data straight from the source;
  * downloads are written to their destination by the core. */
+#include "managed.h"
 #include "range.h"
 
 #include <stdlib.h>
@@ -96,12 +97,23 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 
 /* ---- the calls ---- */
 
-int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) { return scuda_upload(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1); }
+/* Managed memory is the device's in every copy: what the program wrote goes up first, and its next access fetches what the copy brought. */
+static int of_managed(uint64_t dst, uint64_t src) { return scuda_is_managed(dst) || scuda_is_managed(src); }
+
+int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) {
+  if (of_managed(dst, (uint64_t)(uintptr_t)src)) return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  return scuda_upload(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
 int32_t scuda_hand_cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  if (of_managed(dst, (uint64_t)(uintptr_t)src)) return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, ptds, 0);
   return scuda_upload(dst, src, bytes, stream, ptds, 0);
 }
-int32_t scuda_hand_cuMemcpyDtoH_v2(void *dst, uint64_t src, uint64_t bytes, uint32_t ptds) { return scuda_download(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1); }
+int32_t scuda_hand_cuMemcpyDtoH_v2(void *dst, uint64_t src, uint64_t bytes, uint32_t ptds) {
+  if (of_managed((uint64_t)(uintptr_t)dst, src)) return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  return scuda_download(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
 int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  if (of_managed((uint64_t)(uintptr_t)dst, src)) return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, ptds, 0);
   return scuda_download(dst, src, bytes, stream, ptds, 0);
 }
 
@@ -109,6 +121,8 @@ int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes,
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   if (!bytes) return scuda_usable(stream);
   if (!dst || !src) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = CUDA_SUCCESS;
+  if (of_managed(dst, src) && (r = scuda_managed_acquire(stream, ptds))) return r;
   int to_host = scuda_is_host(dst), from_host = scuda_is_host(src);
   if (from_host && !to_host) return scuda_upload(dst, (const void *)(uintptr_t)src, bytes, stream, ptds, sync);
   if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
@@ -116,7 +130,7 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
     uint32_t how = ptds | (scuda_on_device(dst, bytes) && scuda_on_device(src, bytes) ? 0 : SCUDA_ANSWER);
     return sync ? scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how) : scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
   }
-  int32_t r = scuda_usable(stream);
+  r = scuda_usable(stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, ptds);
   if (!r) memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
   return r;

@@ -10,7 +10,6 @@ int32_t scuda_gpu_count;
 
 /* Attributes that promise features which do not work through the network; the program must not build on them. */
 static const uint16_t absent_features[] = {
-    CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,

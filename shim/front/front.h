@@ -202,7 +202,8 @@ enum {                         /* flags of a range */
   SCUDA_RANGE_OTHER = 2,       /* device: mapped, from a pool, or a module's variable (owner) */
   SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
   SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
-  SCUDA_RANGE_MAPPED = 16      /* host: kernels may use it (mapped.c) */
+  SCUDA_RANGE_MAPPED = 16,     /* host: kernels may use it (mapped.c) */
+  SCUDA_RANGE_MANAGED = 32     /* device: unified memory (managed.c) */
 };
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
 int scuda_is_host(uint64_t p);
@@ -220,7 +221,7 @@ int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
 extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 /* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
 #define SCUDA_PINNED_FIRST 0x600000000000u
-#define SCUDA_PINNED_END 0x700000000000u
+#define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
 uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
 uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */

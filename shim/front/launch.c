@@ -1,5 +1,6 @@
 /* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's own error comes at the call. */
 #include "front.h"
+#include "managed.h"
 
 #include <stdlib.h>
 
@@ -153,6 +154,15 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   const void *buffer;
   uint32_t bytes;
   if (SCUDA_UNLIKELY((r = scuda_params_of(f, params, extra, &buffer, &bytes)))) return r;
+  int managed = atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0;
+  uint8_t early[SCUDA_UNLIKELY(managed) ? bytes + 8 : 1];
+  if (SCUDA_UNLIKELY(managed)) { /* the values may lie in memory that the program cannot touch any more in a moment */
+    memset(early, 0, bytes);
+    if (buffer) memcpy(early, buffer, bytes);
+    else scuda_params_pack(f, params, early);
+    buffer = early;
+    if ((r = scuda_managed_acquire(l->stream, ptds))) return r;
+  }
 
   uint32_t how = ptds;
   uint64_t config = 0;
@@ -225,7 +235,7 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
     if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
     for (uint32_t n = 0; n < f->param_count; n++) use_pinned(l[i].params[n], f->params[n].size);
     bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
-    if ((r = scuda_mapped_upload(l[i].stream, 0))) return r;
+    if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_acquire(l[i].stream, 0))) return r;
   }
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, SCUDA_ANSWER, bytes);
@@ -420,5 +430,6 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *
 /* A graph's kernels may use mapped memory too. */
 int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int32_t *r) {
   *r = graph ? scuda_mapped_upload(stream, ptds) : CUDA_ERROR_INVALID_VALUE;
+  if (!*r) *r = scuda_managed_acquire(stream, ptds);
   return *r != CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 /* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is ordinary memory here;
  * what it means (copies that return at once, addresses that are known) is kept by the table. */
 #define _GNU_SOURCE
+#include "managed.h"
 #include "range.h"
 
 #include <errno.h>
@@ -86,6 +87,7 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 static int pinned(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
 
 static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
+  if (scuda_is_managed(p)) return scuda_managed_acquire(stream, ptds);
   if (!pinned(p)) return CUDA_SUCCESS;
   scuda_use_pinned(p);
   return scuda_mapped_upload(stream, ptds);
@@ -101,8 +103,9 @@ static int32_t settled(int32_t r, uint32_t ptds) {
 #define SET(name, type, width)                                                                                        \
   static int set_##name(uint64_t p, uint64_t n) { return p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width); } \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
+    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                         \
     if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, n));                                                           \
-    if (!(*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
+    *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
     return 1;                                                                                                         \
   }                                                                                                                   \
   int scuda_pre_cuMemset##name##Async(uint64_t p, type value, uint64_t n, uint64_t stream, uint32_t ptds, int32_t *r) { \
@@ -120,9 +123,9 @@ SET(D32, uint32_t, 4)
   }                                                                                                                               \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */                 \
+    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                                     \
     if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                    \
-    if (!(*r = bring(p, SCUDA_LEGACY_STREAM, ptds)))                                                                              \
-      *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                    \
+    *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                      \
     return 1;                                                                                                                     \
   }                                                                                                                               \
   int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
@@ -398,10 +401,12 @@ static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, i
     if (*result) return 1;
     break;
   case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-    if (device) *result = CUDA_ERROR_INVALID_VALUE; /* the driver stores a 0 all the same */
+    if (device && r.flags & SCUDA_RANGE_MANAGED) value = p;
+    else if (device) *result = CUDA_ERROR_INVALID_VALUE; /* the driver stores a 0 all the same */
     else value = p;
     break;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    value = (r.flags & SCUDA_RANGE_MANAGED) != 0;
     break;
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     value = (uint32_t)r.device;

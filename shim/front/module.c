@@ -2,6 +2,7 @@
 /* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for launches (parameter layout,
  * attributes) comes with it once and is kept. */
 #include "front.h"
+#include "managed.h"
 #include "jit.h"
 
 #include <fcntl.h>
@@ -9,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct global { struct global *next; char *name; uint64_t life, address, bytes; };
+struct global { struct global *next; char *name; uint64_t life, address, bytes; uint32_t which; };
 struct module { /* data of a module's or library's slot */
   struct scuda_func *functions;
   struct global *globals;
@@ -232,7 +233,7 @@ int32_t scuda_hand_cuLibraryUnload(uint64_t library) { return unload(library, KI
 
 /* ---- functions and kernels ---- */
 
-enum { OF_MODULE, OF_LIBRARY, OF_KERNEL };
+enum { OF_MODULE, OF_LIBRARY, OF_KERNEL, MANAGED_OF_LIBRARY };
 
 static uint32_t name_hash(const char *name) {
   uint32_t h = 2166136261u;
@@ -401,7 +402,10 @@ int32_t scuda_hand_cuLibraryGetModule(uint64_t *module, uint64_t library) {
 
 /* ---- global variables ---- */
 
-static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, uint32_t kind, const char *name) {
+
+
+static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, uint32_t which, const char *name) {
+  uint32_t kind = which == OF_MODULE ? KIND_CUmodule : KIND_CUlibrary;
   struct scuda_slot *s = scuda_slot_of(parent, kind);
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!s || !s->data) return CUDA_ERROR_INVALID_HANDLE;
@@ -409,11 +413,11 @@ static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, u
   uint64_t life = kind == KIND_CUmodule ? 0 : scuda_context_life(scuda_thread()->current); /* a module lies in one context, a library in all */
   scuda_lock(&lock);
   struct global *g = m->globals;
-  while (g && (g->life != life || strcmp(g->name, name))) g = g->next;
+  while (g && (g->life != life || g->which != which || strcmp(g->name, name))) g = g->next;
   scuda_unlock(&lock);
   if (!g) {
     size_t name_bytes = strlen(name) + 1;
-    struct wire_get_global w = {parent, (uint32_t)name_bytes, kind == KIND_CUmodule ? 0 : 1};
+    struct wire_get_global w = {parent, (uint32_t)name_bytes, which};
     struct wire_global_info info;
     struct scuda_cmd c;
     uint32_t len = 0;
@@ -430,8 +434,13 @@ static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, u
       free(copy);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *g = (struct global){NULL, copy, life, info.address, info.bytes};
-    scuda_device_range_add(info.address, info.bytes, SCUDA_RANGE_OTHER, parent);
+    *g = (struct global){NULL, copy, life, info.address, info.bytes, which};
+    if (!info.managed) scuda_device_range_add(info.address, info.bytes, SCUDA_RANGE_OTHER, parent);
+    else if ((r = scuda_managed_variable(info.address, info.bytes))) {
+      free(copy);
+      free(g);
+      return r;
+    }
     scuda_lock(&lock);
     g->next = m->globals;
     m->globals = g;
@@ -443,10 +452,13 @@ static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, u
 }
 
 int32_t scuda_hand_cuModuleGetGlobal_v2(uint64_t *address, uint64_t *bytes, uint64_t module, const char *name) {
-  return get_global(address, bytes, module, KIND_CUmodule, name);
+  return get_global(address, bytes, module, OF_MODULE, name);
 }
 int32_t scuda_hand_cuLibraryGetGlobal(uint64_t *address, uint64_t *bytes, uint64_t library, const char *name) {
-  return get_global(address, bytes, library, KIND_CUlibrary, name);
+  return get_global(address, bytes, library, OF_LIBRARY, name);
+}
+int32_t scuda_hand_cuLibraryGetManaged(uint64_t *address, uint64_t *bytes, uint64_t library, const char *name) {
+  return get_global(address, bytes, library, MANAGED_OF_LIBRARY, name);
 }
 
 int32_t scuda_hand_cuModuleGetLoadingMode(int32_t *mode) {

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6"
+#define SCUDA_DIGEST "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -921,6 +921,7 @@ enum {
   OP_cuLibraryGetGlobal = 290,
   OP_cuLibraryGetKernel = 291,
   OP_cuLibraryGetKernelCount = 292,
+  OP_cuLibraryGetManaged = 293,
   OP_cuLibraryGetModule = 294,
   OP_cuLibraryLoadData = 296,
   OP_cuLibraryLoadFromFile = 297,
@@ -935,9 +936,12 @@ enum {
   OP_cuLinkDestroy = 306,
   OP_cuMemAddressFree = 312,
   OP_cuMemAddressReserve = 313,
+  OP_cuMemAdvise = 314,
+  OP_cuMemAdvise_v2 = 315,
   OP_cuMemAllocAsync = 317,
   OP_cuMemAllocFromPoolAsync = 318,
   OP_cuMemAllocHost_v2 = 320,
+  OP_cuMemAllocManaged = 321,
   OP_cuMemAllocPitch_v2 = 323,
   OP_cuMemAlloc_v2 = 324,
   OP_cuMemCreate = 326,
@@ -972,6 +976,10 @@ enum {
   OP_cuMemPoolSetAccess = 364,
   OP_cuMemPoolSetAttribute = 365,
   OP_cuMemPoolTrimTo = 366,
+  OP_cuMemPrefetchAsync = 367,
+  OP_cuMemPrefetchAsync_v2 = 368,
+  OP_cuMemRangeGetAttribute = 370,
+  OP_cuMemRangeGetAttributes = 371,
   OP_cuMemRelease = 372,
   OP_cuMemRetainAllocationHandle = 373,
   OP_cuMemSetAccess = 374,
@@ -1049,6 +1057,7 @@ enum {
   OP_cuPointerGetAttributes = 478,
   OP_cuPointerSetAttribute = 479,
   OP_cuStreamAddCallback = 484,
+  OP_cuStreamAttachMemAsync = 485,
   OP_cuStreamBatchMemOp_v2 = 487,
   OP_cuStreamBeginCapture = 488,
   OP_cuStreamBeginCaptureToGraph = 489,
@@ -2152,6 +2161,7 @@ int32_t scuda_hand_cuLibraryEnumerateKernels(uint64_t *kernels, uint32_t numKern
 int32_t scuda_hand_cuLibraryGetGlobal(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name);
 int32_t scuda_hand_cuLibraryGetKernel(uint64_t *pKernel, uint64_t library, const char *name);
 int32_t scuda_hand_cuLibraryGetKernelCount(uint32_t *count, uint64_t lib);
+int32_t scuda_hand_cuLibraryGetManaged(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name);
 int32_t scuda_hand_cuLibraryGetModule(uint64_t *pMod, uint64_t library);
 int32_t scuda_hand_cuLibraryGetUnifiedFunction(void **fptr, uint64_t library, const char *symbol);
 int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jitOptions, void **jitOptionsValues, uint32_t numJitOptions, int32_t *libraryOptions, void **libraryOptionValues, uint32_t numLibraryOptions);
@@ -2170,9 +2180,12 @@ int32_t scuda_hand_cuLogsDumpToFile(uint32_t *iterator, const char *pathToFile, 
 int32_t scuda_hand_cuLogsDumpToMemory(uint32_t *iterator, char *buffer, uint64_t *size, uint32_t flags);
 int32_t scuda_hand_cuLogsRegisterCallback(void *callbackFunc, void *userData, uint64_t *callback_out);
 int32_t scuda_hand_cuLogsUnregisterCallback(uint64_t callback);
+int32_t scuda_hand_cuMemAdvise(uint64_t devPtr, uint64_t count, int32_t advice, int32_t device);
+int32_t scuda_hand_cuMemAdvise_v2(uint64_t devPtr, uint64_t count, int32_t advice, struct scuda_bytes8 location);
 void scuda_post_cuMemAllocAsync(uint64_t *dptr, uint64_t bytesize, uint64_t hStream);
 void scuda_post_cuMemAllocFromPoolAsync(uint64_t *dptr, uint64_t bytesize, uint64_t pool, uint64_t hStream);
 int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
+int32_t scuda_hand_cuMemAllocManaged(uint64_t *dptr, uint64_t bytesize, uint32_t flags);
 void scuda_post_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes);
 void scuda_post_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize);
 void scuda_post_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags);
@@ -2180,6 +2193,7 @@ int32_t scuda_hand_cuMemExportToShareableHandle(void *shareableHandle, uint64_t 
 int scuda_pre_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t ptds, int32_t *r);
 void scuda_post_cuMemFreeAsync(uint64_t dptr, uint64_t hStream);
 int32_t scuda_hand_cuMemFreeHost(void *p);
+int scuda_pre_cuMemFree_v2(uint64_t dptr, int32_t *r);
 void scuda_post_cuMemFree_v2(uint64_t dptr);
 int scuda_pre_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr, int32_t *r);
 int scuda_pre_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle, int32_t *r);
@@ -2198,6 +2212,10 @@ int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *valu
 int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags);
 void scuda_post_cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *shareData);
 int32_t scuda_hand_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value);
+int32_t scuda_hand_cuMemPrefetchAsync(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemPrefetchAsync_v2(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemRangeGetAttribute(void *data, uint64_t dataSize, int32_t attribute, uint64_t devPtr, uint64_t count);
+int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, int32_t *attributes, uint64_t numAttributes, uint64_t devPtr, uint64_t count);
 int scuda_pre_cuMemRelease(uint64_t handle, int32_t *r);
 void scuda_post_cuMemRelease(uint64_t handle);
 void scuda_post_cuMemRetainAllocationHandle(uint64_t *handle, void *addr);
@@ -2268,6 +2286,7 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t numAttributes, int32_t *attri
 int32_t scuda_hand_cuProfilerStart(void);
 int32_t scuda_hand_cuProfilerStop(void);
 int32_t scuda_hand_cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags, uint32_t ptds);
+int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags, uint32_t ptds);
 void scuda_post_cuStreamBeginCapture(uint64_t hStream);
 void scuda_post_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode);
 void scuda_post_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode);

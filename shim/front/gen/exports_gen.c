@@ -2168,11 +2168,7 @@ SCUDA_EXPORT int32_t cuLibraryGetKernelCount(uint32_t *count, uint64_t lib) {
 
 SCUDA_EXPORT int32_t cuLibraryGetManaged(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptr, uint64_t *bytes, uint64_t library, const char *name))scuda_divert(I_cuLibraryGetManaged))(dptr, bytes, library, name);
-  (void)dptr;
-  (void)bytes;
-  (void)library;
-  (void)name;
-  return scuda_answer(I_cuLibraryGetManaged, scuda_missing(I_cuLibraryGetManaged));
+  return scuda_answer(I_cuLibraryGetManaged, scuda_hand_cuLibraryGetManaged(dptr, bytes, library, name));
 }
 
 SCUDA_EXPORT int32_t cuLibraryGetModule(uint64_t *pMod, uint64_t library) {
@@ -2281,20 +2277,12 @@ SCUDA_EXPORT int32_t cuMemAddressReserve(uint64_t *ptr, uint64_t size, uint64_t 
 
 SCUDA_EXPORT int32_t cuMemAdvise(uint64_t devPtr, uint64_t count, int32_t advice, int32_t device) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t devPtr, uint64_t count, int32_t advice, int32_t device))scuda_divert(I_cuMemAdvise))(devPtr, count, advice, device);
-  (void)devPtr;
-  (void)count;
-  (void)advice;
-  (void)device;
-  return scuda_answer(I_cuMemAdvise, scuda_missing(I_cuMemAdvise));
+  return scuda_answer(I_cuMemAdvise, scuda_hand_cuMemAdvise(devPtr, count, advice, device));
 }
 
 SCUDA_EXPORT int32_t cuMemAdvise_v2(uint64_t devPtr, uint64_t count, int32_t advice, struct scuda_bytes8 location) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t devPtr, uint64_t count, int32_t advice, struct scuda_bytes8 location))scuda_divert(I_cuMemAdvise_v2))(devPtr, count, advice, location);
-  (void)devPtr;
-  (void)count;
-  (void)advice;
-  (void)location;
-  return scuda_answer(I_cuMemAdvise_v2, scuda_missing(I_cuMemAdvise_v2));
+  return scuda_answer(I_cuMemAdvise_v2, scuda_hand_cuMemAdvise_v2(devPtr, count, advice, location));
 }
 
 SCUDA_EXPORT int32_t cuMemAlloc(uint32_t *dptr, uint32_t bytesize) {
@@ -2350,10 +2338,7 @@ SCUDA_EXPORT int32_t cuMemAllocHost_v2(void **pp, uint64_t bytesize) {
 
 SCUDA_EXPORT int32_t cuMemAllocManaged(uint64_t *dptr, uint64_t bytesize, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptr, uint64_t bytesize, uint32_t flags))scuda_divert(I_cuMemAllocManaged))(dptr, bytesize, flags);
-  (void)dptr;
-  (void)bytesize;
-  (void)flags;
-  return scuda_answer(I_cuMemAllocManaged, scuda_missing(I_cuMemAllocManaged));
+  return scuda_answer(I_cuMemAllocManaged, scuda_hand_cuMemAllocManaged(dptr, bytesize, flags));
 }
 
 SCUDA_EXPORT int32_t cuMemAllocPitch(uint32_t *dptr, uint32_t *pPitch, uint32_t WidthInBytes, uint32_t Height, uint32_t ElementSizeBytes) {
@@ -2495,7 +2480,9 @@ SCUDA_EXPORT int32_t cuMemFreeHost(void *p) {
 SCUDA_EXPORT int32_t cuMemFree_v2(uint64_t dptr) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t dptr))scuda_divert(I_cuMemFree_v2))(dptr);
   int32_t r;
-  r = scuda_wire_cuMemFree_v2(dptr, 0);
+  int pre = scuda_pre_cuMemFree_v2(dptr, &r);
+  if (pre == 1) return scuda_answer(I_cuMemFree_v2, r);
+  r = scuda_wire_cuMemFree_v2(dptr, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuMemFree_v2(dptr);
   return scuda_answer(I_cuMemFree_v2, r);
 }
@@ -2740,40 +2727,22 @@ SCUDA_EXPORT int32_t cuMemPoolTrimTo(uint64_t pool, uint64_t minBytesToKeep) {
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream))scuda_divert(I_cuMemPrefetchAsync))(devPtr, count, dstDevice, hStream);
-  (void)devPtr;
-  (void)count;
-  (void)dstDevice;
-  (void)hStream;
-  return scuda_answer(I_cuMemPrefetchAsync, scuda_missing(I_cuMemPrefetchAsync));
+  return scuda_answer(I_cuMemPrefetchAsync, scuda_hand_cuMemPrefetchAsync(devPtr, count, dstDevice, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync_ptsz(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream))scuda_divert(I_cuMemPrefetchAsync_ptsz))(devPtr, count, dstDevice, hStream);
-  (void)devPtr;
-  (void)count;
-  (void)dstDevice;
-  (void)hStream;
-  return scuda_answer(I_cuMemPrefetchAsync_ptsz, scuda_missing(I_cuMemPrefetchAsync_ptsz));
+  return scuda_answer(I_cuMemPrefetchAsync_ptsz, scuda_hand_cuMemPrefetchAsync(devPtr, count, dstDevice, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream))scuda_divert(I_cuMemPrefetchAsync_v2))(devPtr, count, location, flags, hStream);
-  (void)devPtr;
-  (void)count;
-  (void)location;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemPrefetchAsync_v2, scuda_missing(I_cuMemPrefetchAsync_v2));
+  return scuda_answer(I_cuMemPrefetchAsync_v2, scuda_hand_cuMemPrefetchAsync_v2(devPtr, count, location, flags, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2_ptsz(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream))scuda_divert(I_cuMemPrefetchAsync_v2_ptsz))(devPtr, count, location, flags, hStream);
-  (void)devPtr;
-  (void)count;
-  (void)location;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemPrefetchAsync_v2_ptsz, scuda_missing(I_cuMemPrefetchAsync_v2_ptsz));
+  return scuda_answer(I_cuMemPrefetchAsync_v2_ptsz, scuda_hand_cuMemPrefetchAsync_v2(devPtr, count, location, flags, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
@@ -2804,23 +2773,12 @@ SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync_ptsz(uint64_t *dptrs, uint64_t *siz
 
 SCUDA_EXPORT int32_t cuMemRangeGetAttribute(void *data, uint64_t dataSize, int32_t attribute, uint64_t devPtr, uint64_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *data, uint64_t dataSize, int32_t attribute, uint64_t devPtr, uint64_t count))scuda_divert(I_cuMemRangeGetAttribute))(data, dataSize, attribute, devPtr, count);
-  (void)data;
-  (void)dataSize;
-  (void)attribute;
-  (void)devPtr;
-  (void)count;
-  return scuda_answer(I_cuMemRangeGetAttribute, scuda_missing(I_cuMemRangeGetAttribute));
+  return scuda_answer(I_cuMemRangeGetAttribute, scuda_hand_cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count));
 }
 
 SCUDA_EXPORT int32_t cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, int32_t *attributes, uint64_t numAttributes, uint64_t devPtr, uint64_t count) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void **data, uint64_t *dataSizes, int32_t *attributes, uint64_t numAttributes, uint64_t devPtr, uint64_t count))scuda_divert(I_cuMemRangeGetAttributes))(data, dataSizes, attributes, numAttributes, devPtr, count);
-  (void)data;
-  (void)dataSizes;
-  (void)attributes;
-  (void)numAttributes;
-  (void)devPtr;
-  (void)count;
-  return scuda_answer(I_cuMemRangeGetAttributes, scuda_missing(I_cuMemRangeGetAttributes));
+  return scuda_answer(I_cuMemRangeGetAttributes, scuda_hand_cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count));
 }
 
 SCUDA_EXPORT int32_t cuMemRelease(uint64_t handle) {
@@ -3911,20 +3869,12 @@ SCUDA_EXPORT int32_t cuStreamAddCallback_ptsz(uint64_t hStream, void *callback, 
 
 SCUDA_EXPORT int32_t cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags))scuda_divert(I_cuStreamAttachMemAsync))(hStream, dptr, length, flags);
-  (void)hStream;
-  (void)dptr;
-  (void)length;
-  (void)flags;
-  return scuda_answer(I_cuStreamAttachMemAsync, scuda_missing(I_cuStreamAttachMemAsync));
+  return scuda_answer(I_cuStreamAttachMemAsync, scuda_hand_cuStreamAttachMemAsync(hStream, dptr, length, flags, 0));
 }
 
 SCUDA_EXPORT int32_t cuStreamAttachMemAsync_ptsz(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags))scuda_divert(I_cuStreamAttachMemAsync_ptsz))(hStream, dptr, length, flags);
-  (void)hStream;
-  (void)dptr;
-  (void)length;
-  (void)flags;
-  return scuda_answer(I_cuStreamAttachMemAsync_ptsz, scuda_missing(I_cuStreamAttachMemAsync_ptsz));
+  return scuda_answer(I_cuStreamAttachMemAsync_ptsz, scuda_hand_cuStreamAttachMemAsync(hStream, dptr, length, flags, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuStreamBatchMemOp(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags) {
@@ -5513,7 +5463,7 @@ const struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {
   {"cuLibraryGetGlobal", (void *)cuLibraryGetGlobal, 0, 400},
   {"cuLibraryGetKernel", (void *)cuLibraryGetKernel, 0, 400},
   {"cuLibraryGetKernelCount", (void *)cuLibraryGetKernelCount, 0, 400},
-  {"cuLibraryGetManaged", (void *)cuLibraryGetManaged, 0, 0},
+  {"cuLibraryGetManaged", (void *)cuLibraryGetManaged, 0, 400},
   {"cuLibraryGetModule", (void *)cuLibraryGetModule, 0, 400},
   {"cuLibraryGetUnifiedFunction", (void *)cuLibraryGetUnifiedFunction, 0, 0},
   {"cuLibraryLoadData", (void *)cuLibraryLoadData, 0, 1},

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "c4a955f58aef375313fefc67522ef0b39e68dd13f24cdf53ef6c0ddb477f5ce6";
+const char nvml_digest[] = "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -160,8 +160,9 @@ _Static_assert(sizeof(struct wire_get_global) == 16, "layout of wire_get_global"
 struct wire_global_info {
   uint64_t address;
   uint64_t bytes;
+  uint64_t managed;
 };
-_Static_assert(sizeof(struct wire_global_info) == 16, "layout of wire_global_info");
+_Static_assert(sizeof(struct wire_global_info) == 24, "layout of wire_global_info");
 
 struct wire_primary {
   uint64_t device;

@@ -1,0 +1,322 @@
+/* Faults of unified memory are served by a thread of ours. The memory is a memory file that is mapped twice: at the program's address, where
+ * accesses are allowed block by block, and at another one, where we fill it and read it. With userfaultfd (minor faults and write protection on
+ * shared memory, Linux 6.4) the kernel hands faults to the thread, those of system calls too where the process has the privilege. Elsewhere a
+ * SIGSEGV handler does, and mprotect allows; system calls on memory that is not here then fail with EFAULT. */
+#define _GNU_SOURCE
+#include "pager.h"
+#include "front.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+/* Of Linux 6.4; older headers lack it. */
+#ifndef UFFDIO_CONTINUE_MODE_WP
+#define UFFDIO_CONTINUE_MODE_WP ((uint64_t)1 << 1)
+#endif
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+
+enum { PAGE = 4096 };
+#define FIRST 0x680000000000u  /* the window of managed memory, behind that of pinned memory */
+#define END 0x700000000000u
+
+/* A fault that a signal handler waits for. */
+struct request { uint64_t address; int write, ours; _Atomic uint32_t done; };
+
+static scuda_fault_fn serve;
+static int memory = -1, uffd = -1, queue[2] = {-1, -1};
+static const char *kind = "none";
+static struct sigaction before;
+static scuda_lock_t lock;
+static uint64_t next_address = FIRST, next_offset;
+static struct gap { struct gap *next; uint64_t offset, bytes; } *gaps; /* of the memory file */
+
+const char *scuda_pager_kind(void) { return kind; }
+
+/* ---- signals ---- */
+
+static void on_fault(int number, siginfo_t *info, void *context) {
+  int saved = errno;
+  struct request r = {.address = (uint64_t)(uintptr_t)info->si_addr}, *p = &r;
+#if defined __x86_64__
+  r.write = (((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
+#endif
+  /* Only what the kernel found is a fault; the pipe holds pointers to more requests than there are threads. */
+  if (info->si_code > 0 && write(queue[1], &p, sizeof p) == sizeof p)
+    while (!atomic_load(&r.done)) scuda_futex_wait(&r.done, 0, 0);
+  errno = saved;
+  if (r.ours) return;
+  if (before.sa_flags & SA_SIGINFO && before.sa_sigaction) before.sa_sigaction(number, info, context);
+  else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);
+  else signal(SIGSEGV, SIG_DFL); /* the access comes again, and ends the process as it would have */
+}
+
+/* The program's own handler may have come after ours; it gets what is not ours. */
+static void hold_signal(void) {
+  struct sigaction now, ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+  if (sigaction(SIGSEGV, NULL, &now) || (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault)) return;
+  before = now;
+  sigaction(SIGSEGV, &ours, NULL);
+}
+
+/* ---- userfaultfd ---- */
+
+static int open_uffd(int flags) {
+  int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | flags);
+  uint64_t needed = UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP | 1u << 12; /* write protection of shared memory */
+  struct uffdio_api api = {.api = UFFD_API, .features = needed};
+  if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+static int enlist(uint64_t start, uint64_t bytes) {
+  struct uffdio_register r = {.range = {start, bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP};
+  return ioctl(uffd, UFFDIO_REGISTER, &r);
+}
+
+static int proceed(uint64_t start, uint64_t bytes, uint64_t mode) {
+  while (bytes) {
+    struct uffdio_continue c = {.range = {start, bytes}, .mode = mode};
+    if (!ioctl(uffd, UFFDIO_CONTINUE, &c)) return 0;
+    if (c.mapped > 0) {
+      start += (uint64_t)c.mapped;
+      bytes -= (uint64_t)c.mapped;
+    } else if (errno == EEXIST) {
+      start += PAGE;
+      bytes -= PAGE;
+    } else if (errno != EAGAIN) {
+      return -1;
+    }
+  }
+  return 0;
+}
+
+/* Whether the kernel can do what is needed, found by doing it to a page. */
+static int works(void) {
+  struct scuda_pages p;
+  if (scuda_pages_make(&p, 0, PAGE)) return 0;
+  p.open[0] = 7;
+  int good = !proceed(p.start, PAGE, UFFDIO_CONTINUE_MODE_WP) && *(volatile uint8_t *)(uintptr_t)p.start == 7;
+  scuda_pages_drop(&p);
+  return good;
+}
+
+/* ---- the thread ---- */
+
+static void take_request(void) {
+  struct request *r;
+  if (read(queue[0], &r, sizeof r) != sizeof r) return;
+  r->ours = serve(r->address, r->write);
+  atomic_store(&r->done, 1);
+  scuda_futex_wake(&r->done, 1); /* the word may be gone by now: a wake-up of whatever lies there does no harm */
+}
+
+static void take_message(void) {
+  struct uffd_msg m;
+  if (read(uffd, &m, sizeof m) != sizeof m || m.event != UFFD_EVENT_PAGEFAULT) return;
+  serve(m.arg.pagefault.address, (m.arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0);
+}
+
+static void *work(void *unused) {
+  (void)unused;
+  struct pollfd fds[2] = {{.fd = queue[0], .events = POLLIN}, {.fd = uffd, .events = POLLIN}};
+  for (;;) {
+    if (poll(fds, uffd < 0 ? 1 : 2, -1) < 0) continue;
+    if (fds[0].revents) take_request();
+    if (uffd >= 0 && fds[1].revents) take_message();
+  }
+  return NULL;
+}
+
+static int32_t start(void) {
+  const char *wish = getenv("SCUDA_PAGER");
+  int segv = wish && !strcmp(wish, "sigsegv"), user = wish && !strcmp(wish, "uffd-user");
+  if (wish && *wish && !segv && !user && strcmp(wish, "uffd")) scuda_log(SCUDA_WARN, "SCUDA_PAGER=%s is none of uffd, uffd-user, sigsegv; choosing by myself", wish);
+  memory = (int)syscall(SYS_memfd_create, "scuda-managed", 1u /* MFD_CLOEXEC */);
+  if (memory < 0 || ftruncate(memory, (off_t)(END - FIRST)) || pipe2(queue, O_CLOEXEC)) {
+    scuda_log(SCUDA_ERROR, "unified memory: no memory file or pipe (%s)", strerror(errno));
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  for (int form = user; !segv && form < 2 && uffd < 0; form++) {
+    uffd = open_uffd(form ? UFFD_USER_MODE_ONLY : 0);
+    if (uffd >= 0 && !works()) {
+      close(uffd);
+      uffd = -1;
+    }
+    if (uffd >= 0) kind = form ? "userfaultfd, user mode" : "userfaultfd";
+  }
+  if (uffd < 0) kind = "SIGSEGV";
+  pthread_attr_t attributes;
+  pthread_t thread;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  int failed = pthread_create(&thread, &attributes, work, NULL);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (failed) return CUDA_ERROR_OPERATING_SYSTEM;
+  scuda_log(SCUDA_INFO, "unified memory: faults come by %s", kind);
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_pager_start(scuda_fault_fn fault) {
+  static scuda_lock_t once;
+  static int32_t result = -1;
+  scuda_lock(&once);
+  if (result < 0) {
+    serve = fault;
+    result = start();
+  }
+  scuda_unlock(&once);
+  return result;
+}
+
+/* ---- ranges ---- */
+
+static uint64_t take_offset(uint64_t bytes) {
+  for (struct gap **at = &gaps, *g; (g = *at); at = &g->next) {
+    if (g->bytes < bytes) continue;
+    uint64_t offset = g->offset;
+    g->offset += bytes;
+    g->bytes -= bytes;
+    if (!g->bytes) {
+      *at = g->next;
+      free(g);
+    }
+    return offset;
+  }
+  uint64_t offset = next_offset;
+  if (bytes > END - FIRST - offset) return UINT64_MAX;
+  next_offset += bytes;
+  return offset;
+}
+
+static void give_offset(uint64_t offset, uint64_t bytes) {
+  fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+  struct gap **at = &gaps, *g, *last = NULL;
+  for (; (g = *at) && g->offset < offset; at = &g->next) last = g;
+  if (last && last->offset + last->bytes == offset) {
+    last->bytes += bytes;
+    if (g && last->offset + last->bytes == g->offset) {
+      last->bytes += g->bytes;
+      last->next = g->next;
+      free(g);
+    }
+    return;
+  }
+  if (g && offset + bytes == g->offset) {
+    g->offset = offset;
+    g->bytes += bytes;
+    return;
+  }
+  struct gap *new = malloc(sizeof *new);
+  if (!new) return; /* the place in the file is lost, not its memory */
+  *new = (struct gap){g, offset, bytes};
+  *at = new;
+}
+
+/* Managed memory has its own window of addresses, gone through again and again, so that an address rests after it was freed. */
+static void *place(uint64_t address, uint64_t bytes, uint64_t offset, int prot) {
+  const int flags = MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
+  if (address) return mmap((void *)(uintptr_t)address, bytes, prot, flags, memory, (off_t)offset);
+  for (int tries = 0; tries < 256 && bytes < END - FIRST; tries++) {
+    if (bytes > END - next_address) next_address = FIRST;
+    void *at = mmap((void *)(uintptr_t)next_address, bytes, prot, flags, memory, (off_t)offset);
+    uint64_t step = at == MAP_FAILED ? 1ull << 30 : bytes;
+    next_address = (next_address + step + 65535) & ~(uint64_t)65535;
+    if (at != MAP_FAILED || errno != EEXIST) return at;
+  }
+  return MAP_FAILED;
+}
+
+int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes) {
+  bytes = (bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+  scuda_lock(&lock);
+  uint64_t offset = take_offset(bytes);
+  void *seen = MAP_FAILED, *open = MAP_FAILED;
+  if (offset != UINT64_MAX) {
+    seen = place(address, bytes, offset, uffd >= 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if (seen != MAP_FAILED) open = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, (off_t)offset);
+  }
+  int good = open != MAP_FAILED && (!address || seen == (void *)(uintptr_t)address) && (uffd < 0 || !enlist((uint64_t)(uintptr_t)seen, bytes));
+  if (good) {
+    *p = (struct scuda_pages){(uint64_t)(uintptr_t)seen, bytes, offset, open};
+    madvise(seen, bytes, MADV_DONTFORK); /* a child has no session to fetch it by, as natively it has no context */
+    madvise(open, bytes, MADV_DONTFORK);
+  } else {
+    if (seen != MAP_FAILED) munmap(seen, bytes);
+    if (open != MAP_FAILED) munmap(open, bytes);
+    if (offset != UINT64_MAX) give_offset(offset, bytes);
+  }
+  if (uffd < 0) hold_signal();
+  scuda_unlock(&lock);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void scuda_pages_drop(struct scuda_pages *p) {
+  scuda_lock(&lock);
+  munmap((void *)(uintptr_t)p->start, p->bytes);
+  munmap(p->open, p->bytes);
+  give_offset(p->offset, p->bytes);
+  scuda_unlock(&lock);
+}
+
+void scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable) {
+  uint64_t start = p->start + from;
+  if (uffd < 0) {
+    mprotect((void *)(uintptr_t)start, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ);
+    return;
+  }
+  /* The kernel maps pages that the file has. */
+  for (uint64_t at = from; at < from + bytes; at += PAGE) (void)*(volatile uint8_t *)(p->open + at);
+  if (proceed(start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP)) scuda_log(SCUDA_ERROR, "unified memory: pages at %#llx cannot be mapped (%s)", (unsigned long long)start, strerror(errno));
+  if (writable) scuda_pages_unlock(p, from, bytes); /* a page that was protected once stays so until told */
+  else scuda_pages_wake(p, from, bytes);
+}
+
+void scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  if (uffd < 0) {
+    scuda_pages_allow(p, from, bytes, 1);
+    return;
+  }
+  struct uffdio_writeprotect w = {.range = {p->start + from, bytes}, .mode = 0};
+  while (ioctl(uffd, UFFDIO_WRITEPROTECT, &w) && errno == EAGAIN) {}
+}
+
+void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  void *start = (void *)(uintptr_t)(p->start + from);
+  if (uffd >= 0) madvise(start, bytes, MADV_DONTNEED); /* the file keeps what it has */
+  else mprotect(start, bytes, PROT_NONE);
+}
+
+void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  struct uffdio_range r = {p->start + from, bytes};
+  if (uffd >= 0) ioctl(uffd, UFFDIO_WAKE, &r);
+}
+
+void scuda_pages_lose(const struct scuda_pages *p) {
+  void *start = (void *)(uintptr_t)p->start;
+  if (ftruncate(memory, 0)) abort(); /* pages behind a file's end are what gives SIGBUS */
+  if (uffd >= 0) {
+    struct uffdio_range r = {p->start, p->bytes};
+    ioctl(uffd, UFFDIO_UNREGISTER, &r);
+  } else {
+    mprotect(start, p->bytes, PROT_READ | PROT_WRITE);
+  }
+}
