@@ -464,7 +464,9 @@ static int32_t advise(uint64_t p, uint64_t bytes, int32_t advice, int32_t device
 
 int32_t scuda_hand_cuMemAdvise(uint64_t p, uint64_t bytes, int32_t advice, int32_t device) { return advise(p, bytes, advice, device); }
 int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_bytes8 where) {
-  int32_t device = 0, r = CUDA_SUCCESS;
+  int32_t device = 0, kind, r = CUDA_SUCCESS;
+  memcpy(&kind, &where, sizeof kind);
+  if (kind < CU_MEM_LOCATION_TYPE_INVALID || kind > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_VALUE;
   if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) r = located(where, &device);
   return r ? r : advise(p, bytes, advice, device);
 }
@@ -513,11 +515,10 @@ int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *sizes, int32_t
 /* ---- attachment ---- */
 
 int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t stream, uint64_t p, uint64_t bytes, uint32_t flags, uint32_t ptds) {
-  (void)ptds;
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
-  if (flags == CU_MEM_ATTACH_SINGLE && !stream) return CUDA_ERROR_INVALID_VALUE;
+  if (flags == CU_MEM_ATTACH_SINGLE && !stream && !ptds) return CUDA_ERROR_INVALID_VALUE;
   scuda_lock(&lock);
   struct area *a = area_at(p);
   r = a && a->pages.start == p && (!bytes || bytes == a->asked) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
