@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf"
+const Digest = "a461616fb3306152d88965f9564dfb8d3e1e56a22671d8e0914f0808411832b6"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -9,39 +9,38 @@ const (
 	OpCopyH2DPull       uint16 = 0xf002
 	OpCopyD2H           uint16 = 0xf003
 	OpHostFunc          uint16 = 0xf004
-	OpModuleHave        uint16 = 0xf005
-	OpModulePut         uint16 = 0xf006
-	OpLibraryLoad       uint16 = 0xf007
-	OpModuleLoad        uint16 = 0xf008
-	OpGetFunction       uint16 = 0xf009
-	OpGetGlobal         uint16 = 0xf00a
-	OpPrimary           uint16 = 0xf00b
-	OpCaptureMode       uint16 = 0xf00c
-	OpThreadExit        uint16 = 0xf00d
-	OpPing              uint16 = 0xf00e
-	OpPointerAttributes uint16 = 0xf00f
-	OpBye               uint16 = 0xf010
-	OpHostMap           uint16 = 0xf011
-	OpHostUnmap         uint16 = 0xf012
-	OpOccupancyClusters uint16 = 0xf013
-	OpCaptureInfo       uint16 = 0xf014
-	OpFunctionNames     uint16 = 0xf015
-	OpLinkCreate        uint16 = 0xf016
-	OpLinkData          uint16 = 0xf017
-	OpLinkAdd           uint16 = 0xf018
-	OpLinkComplete      uint16 = 0xf019
-	OpLinkRead          uint16 = 0xf01a
-	OpLinkDestroy       uint16 = 0xf01b
-	OpErrorText         uint16 = 0xf01c
-	OpUserObject        uint16 = 0xf01d
-	OpGraphNode         uint16 = 0xf01e
-	OpGraphNodeGet      uint16 = 0xf01f
-	OpGraphDot          uint16 = 0xf020
-	OpCopyBox           uint16 = 0xf021
-	OpShareExport       uint16 = 0xf022
-	OpShareImport       uint16 = 0xf023
-	OpShareEnd          uint16 = 0xf024
-	OpLaunchSeveral     uint16 = 0xf025
+	OpModulePut         uint16 = 0xf005
+	OpLibraryLoad       uint16 = 0xf006
+	OpModuleLoad        uint16 = 0xf007
+	OpGetFunction       uint16 = 0xf008
+	OpGetGlobal         uint16 = 0xf009
+	OpPrimary           uint16 = 0xf00a
+	OpCaptureMode       uint16 = 0xf00b
+	OpThreadExit        uint16 = 0xf00c
+	OpPing              uint16 = 0xf00d
+	OpPointerAttributes uint16 = 0xf00e
+	OpBye               uint16 = 0xf00f
+	OpHostMap           uint16 = 0xf010
+	OpHostUnmap         uint16 = 0xf011
+	OpOccupancyClusters uint16 = 0xf012
+	OpCaptureInfo       uint16 = 0xf013
+	OpFunctionNames     uint16 = 0xf014
+	OpLinkCreate        uint16 = 0xf015
+	OpLinkData          uint16 = 0xf016
+	OpLinkAdd           uint16 = 0xf017
+	OpLinkComplete      uint16 = 0xf018
+	OpLinkRead          uint16 = 0xf019
+	OpLinkDestroy       uint16 = 0xf01a
+	OpErrorText         uint16 = 0xf01b
+	OpUserObject        uint16 = 0xf01c
+	OpGraphNode         uint16 = 0xf01d
+	OpGraphNodeGet      uint16 = 0xf01e
+	OpGraphDot          uint16 = 0xf01f
+	OpCopyBox           uint16 = 0xf020
+	OpShareExport       uint16 = 0xf021
+	OpShareImport       uint16 = 0xf022
+	OpShareEnd          uint16 = 0xf023
+	OpLaunchSeveral     uint16 = 0xf024
 )
 
 var opNames = map[uint16]string{
@@ -50,7 +49,6 @@ var opNames = map[uint16]string{
 	OpCopyH2DPull:       "copy_h2d_pull",
 	OpCopyD2H:           "copy_d2h",
 	OpHostFunc:          "host_func",
-	OpModuleHave:        "module_have",
 	OpModulePut:         "module_put",
 	OpLibraryLoad:       "library_load",
 	OpModuleLoad:        "module_load",
@@ -158,17 +156,8 @@ type HostFunc struct {
 // SizeHostFunc is the size of HostFunc in bytes.
 const SizeHostFunc = 24
 
-// ModuleHave is the payload of OpModuleHave.
-// answered: result 0 = have it, 500 = send it
-type ModuleHave struct {
-	Hash [32]uint8
-}
-
-// SizeModuleHave is the size of ModuleHave in bytes.
-const SizeModuleHave = 32
-
 // ModulePut is the payload of OpModulePut.
-// bulk data = image; answered
+// bulk data = image; answered. Sent when library_load or module_load says that it is missing
 // then u64 bulk size
 type ModulePut struct {
 	Hash  [32]uint8
@@ -179,7 +168,7 @@ type ModulePut struct {
 const SizeModulePut = 40
 
 // LibraryLoad is the payload of OpLibraryLoad.
-// answered
+// answered; 500 without a payload: the server does not have the image
 // then jit_count*16 bytes, then lib_count*16 bytes, then symbols addresses (u64, for kernels), then their NUL-terminated names, padded to 8
 // It is answered by LoadInfo.
 type LibraryLoad struct {

@@ -475,9 +475,6 @@ func (c *client) loadModule(image []byte) uint64 {
 func (c *client) putImage(image []byte) modcache.Hash {
 	c.t.Helper()
 	h := hashOf(image)
-	if r, _ := c.call(wire.OpModuleHave, wire.Bytes(&wire.ModuleHave{Hash: h})); r == cuda.CUDA_SUCCESS {
-		return h
-	}
 	p := wire.ModulePut{Hash: h, Bytes: uint64(len(image))}
 	m := c.await(c.start(0, wire.OpModulePut, transport.FlagBulk, append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...), image))
 	if m.Result != 0 {

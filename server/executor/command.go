@@ -27,7 +27,6 @@ var wireOps = [...]handler{
 	wire.OpCopyH2DPull - firstWire:       (*Session).copyH2DPull,
 	wire.OpCopyD2H - firstWire:           (*Session).copyD2H,
 	wire.OpHostFunc - firstWire:          (*Session).hostFunc,
-	wire.OpModuleHave - firstWire:        (*Session).moduleHave,
 	wire.OpModulePut - firstWire:         (*Session).startImage,
 	wire.OpLibraryLoad - firstWire:       (*Session).libraryLoad,
 	wire.OpModuleLoad - firstWire:        (*Session).moduleLoad,
@@ -144,7 +143,7 @@ func (s *Session) count(c *command) error {
 // contextless operations go without a context: the client may name one that does not exist yet.
 func contextless(op uint16) bool {
 	switch op {
-	case wire.OpErrorText, wire.OpPrimary, wire.OpModuleHave, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpBye:
+	case wire.OpErrorText, wire.OpPrimary, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpBye:
 		return true
 	}
 	return false
@@ -232,7 +231,7 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 	}
 	if r != cuda.CUDA_SUCCESS {
 		s.log.Debug("a call failed", "function", OpName(c.Op), "result", resultText(r))
-		if c.Op != wire.OpModuleHave { // an answer like any other
+		if !c.fine {
 			s.countError(r)
 		}
 	}

@@ -95,6 +95,6 @@ func (in *input) next(c *command) (ok bool, err error) {
 	if c.Flags&transport.FlagBulk != 0 && in.frame != 0 {
 		return false, protocolError("a bulk command is not the last of its frame")
 	}
-	c.reply, c.outs, c.async, c.later, c.began = nil, false, false, false, 0
+	c.reply, c.outs, c.async, c.later, c.fine, c.began = nil, false, false, false, false, 0
 	return true, nil
 }

@@ -28,27 +28,17 @@ const (
 	ofKernel         = 2
 )
 
-// moduleHave says whether an image has to be sent.
-func (s *Session) moduleHave(c *command) (cuda.CUresult, error) {
-	p, _, err := view[wire.ModuleHave](c)
-	if err != nil {
-		return 0, err
-	}
-	if s.image(p.Hash) == nil {
-		s.metrics.Add(metrics.ModuleMiss, 1)
-		return cuda.CUDA_ERROR_NOT_FOUND, nil
-	}
-	s.metrics.Add(metrics.ModuleHit, 1)
-	return cuda.CUDA_SUCCESS, nil
-}
-
-// image finds an image of this session or of the cache. Once found it stays with the session: the client does not ask again.
+// image finds an image of this session or of the cache. Once found it stays with the session. A load of one that is not there is answered without
+// a payload, which makes the client send it and ask again.
 func (s *Session) image(h modcache.Hash) *modcache.Image {
 	img := s.images[h]
 	if img == nil {
-		if img = s.modules.Get(h); img != nil {
-			s.images[h] = img
+		if img = s.modules.Get(h); img == nil {
+			s.metrics.Add(metrics.ModuleMiss, 1)
+			return nil
 		}
+		s.metrics.Add(metrics.ModuleHit, 1)
+		s.images[h] = img
 	}
 	return img
 }

@@ -105,18 +105,26 @@ func TestLibraryAndKernels(t *testing.T) {
 	c.expect(cuda.CUDA_ERROR_NOT_FOUND, wire.OpGetFunction, append(wire.Bytes(&missing), "nope\x00"...))
 }
 
-func TestImageIsAskedForOnce(t *testing.T) {
+// An image is sent once; that it is missing is told without a payload.
+func TestImageIsSentOnce(t *testing.T) {
 	dir := t.TempDir()
 	image := kernels(t)
-	have := wire.Bytes(&wire.ModuleHave{Hash: hashOf(image)})
 	open := func() *client {
 		return connect(t, func(cfg *Config) { cfg.Modules = modcache.Open(dir, 0, nil) })
 	}
+	load := func(c *client) (cuda.CUresult, []byte) {
+		return c.call(wire.OpModuleLoad, wire.Bytes(&wire.ModuleLoad{Module: c.newHandle(), Hash: hashOf(image)}))
+	}
 	c := open()
-	c.expect(cuda.CUDA_ERROR_NOT_FOUND, wire.OpModuleHave, have)
-	c.loadModule(image)
-	c.expect(cuda.CUDA_SUCCESS, wire.OpModuleHave, have)
-	open().expect(cuda.CUDA_SUCCESS, wire.OpModuleHave, have) // another session
+	if r, reply := load(c); r != cuda.CUDA_ERROR_NOT_FOUND || len(reply) != 0 {
+		t.Errorf("before: %v with %d bytes", r, len(reply))
+	}
+	c.putImage(image)
+	for _, c := range []*client{c, open()} { // the second is another session
+		if r, reply := load(c); r != cuda.CUDA_SUCCESS || len(reply) == 0 {
+			t.Errorf("afterwards: %v with %d bytes", r, len(reply))
+		}
+	}
 }
 
 func TestRefusedImage(t *testing.T) {

@@ -50,6 +50,7 @@ type command struct {
 	outs    bool   // reply counts with failures too
 	async   bool   // the answer may carry an error of an earlier unanswered command
 	later   bool   // somebody else will answer
+	fine    bool   // a failure is an answer like any other: the image of a load is not there
 	began   int64  // when it was turned to, by metrics.Now; 0: nobody asks
 }
 

@@ -137,7 +137,7 @@ const (
 )
 
 //export scuda_core_image
-func scuda_core_image(image unsafe.Pointer, n C.uint64_t, device C.uint32_t, hash *C.uint8_t, errText *C.char, errCap C.uint32_t) C.int32_t {
+func scuda_core_image(image unsafe.Pointer, n C.uint64_t, device, send C.uint32_t, hash *C.uint8_t, sent *C.uint64_t, errText *C.char, errCap C.uint32_t) C.int32_t {
 	fail := func(r int32, err error) C.int32_t {
 		logger().Debug("module image refused", "result", r, "error", err)
 		if errText != nil && errCap > 0 {
@@ -158,7 +158,8 @@ func scuda_core_image(image unsafe.Pointer, n C.uint64_t, device C.uint32_t, has
 		return fail(session.InvalidImage, err)
 	}
 	a := &list[device].Attributes
-	h, r, err := s.Image(img, uint32(a[attributeMajor]*10+a[attributeMinor]))
+	h, bytesSent, r, err := s.Image(img, uint32(a[attributeMajor]*10+a[attributeMinor]), send != 0)
+	*sent = C.uint64_t(bytesSent)
 	if err != nil {
 		return fail(r, err)
 	}

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 2
+#define SCUDA_CORE_ABI 3
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
  * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
@@ -89,8 +89,9 @@ typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes);
     /* registers the source of a deferred upload, forgotten when the server says so (flag 1 of its last PULL; never for captured copies) */
 typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
-typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap);
-    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device, makes sure that the server has it; CUresult */
+typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap);
+    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device and names it; send 1: makes sure that the server has it,
+     * and says how many bytes were sent for that; CUresult */
 typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
     /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies register it once */
 typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */

@@ -23,12 +23,12 @@ static scuda_lock_t lock;  /* guards the lists; never held across a call to the 
 
 /* ---- loading ---- */
 
-static int32_t image_hash(const void *image, uint64_t bytes, uint8_t hash[32]) {
+static int32_t image_hash(const void *image, uint64_t bytes, uint32_t send, uint8_t hash[32]) {
   char why[512] = "";
   int32_t device = scuda_current_device();
-  uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
-  int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, hash, why, sizeof why);
-  if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_TRACE_MODULE, OP_MODULE_PUT, since, bytes);
+  uint64_t since = scuda_tracing ? scuda_trace_now() : 0, sent = 0;
+  int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, send, hash, &sent, why, sizeof why);
+  if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_TRACE_MODULE, OP_MODULE_PUT, since, sent);
   if (r && why[0]) scuda_log(SCUDA_INFO, "module image refused (%d): %s", r, why);
   return r;
 }
@@ -57,7 +57,8 @@ static void put_symbols(uint8_t *p, const struct scuda_symbols *s, const uint64_
   while ((uintptr_t)p & 7) *p++ = 0;
 }
 
-static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit, uint32_t i) {
+/* *missing: the server does not have the image, which has to be sent first. */
+static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, uint32_t send, const struct scuda_jit *jit, uint32_t i, int *missing) {
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   struct scuda_symbols symbols;
   uint32_t pair_count;
@@ -67,7 +68,7 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   uint32_t name_bytes = 0;
   if (!r) r = symbol_bytes(&symbols, &name_bytes);
   uint8_t hash[32];
-  if (!r) r = image_hash(image, bytes, hash);
+  if (!r) r = image_hash(image, bytes, send, hash);
   if (r) return r;
 
   struct module *m = calloc(1, sizeof *m);
@@ -93,6 +94,7 @@ static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t by
   }
   uint32_t len = 0;
   r = scuda_call(&c, reply, REPLY_MAX, &len);
+  if ((*missing = r == CUDA_ERROR_NOT_FOUND && !len)) goto fail;
   scuda_jit_report(jit, reply, len);
   if (r) goto fail;
   free(addresses);
@@ -109,6 +111,13 @@ fail:
   if (handle) scuda_slot_free(handle);
   free(m);
   return r;
+}
+
+/* Most images are known to the server from an earlier run, so it is not asked before. */
+static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit, uint32_t i) {
+  int missing = 0;
+  int32_t r = load_known(out, kind, image, bytes, 0, jit, i, &missing);
+  return missing ? load_known(out, kind, image, bytes, 1, jit, i, &missing) : r;
 }
 
 static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct scuda_jit *jit, uint32_t i) {

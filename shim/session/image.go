@@ -11,7 +11,7 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// images remembers which module images the server is known to have.
+// images remembers which module images were sent.
 type images struct {
 	mutex
 	there map[[sha256.Size]byte]struct{}
@@ -20,40 +20,40 @@ type images struct {
 // errEnded is returned inside a session that has already ended, for whatever reason that was.
 var errEnded = errors.New("the session has ended")
 
-// Image makes sure that the server has what of the image a GPU of compute capability arch (90 for 9.0) can use, and gives its hash. The
-// result goes with the error: CUDA's number for what went wrong.
-func (s *Session) Image(img *fatbin.Image, arch uint32) (hash [sha256.Size]byte, result int32, err error) {
+// Image gives the hash of what of the image a GPU of compute capability arch (90 for 9.0) can use. With send it makes sure that the server has it,
+// and says how many bytes it sent for that; without, the server will say when it is asked to load what it does not have, which saves a round trip
+// where it does. The result goes with the error: CUDA's number for what went wrong.
+func (s *Session) Image(img *fatbin.Image, arch uint32, send bool) (hash [sha256.Size]byte, sent int, result int32, err error) {
 	b, err := fatbin.Select(img, arch)
 	switch {
 	case errors.Is(err, fatbin.ErrNoMatch):
-		return hash, NoBinary, err
+		return hash, 0, NoBinary, err
 	case err != nil:
-		return hash, InvalidImage, err
+		return hash, 0, InvalidImage, err
 	}
-	hash = sha256.Sum256(b)
+	if hash = sha256.Sum256(b); !send {
+		return hash, 0, s.lost(), nil
+	}
 	s.images.Lock()
 	defer s.images.Unlock()
 	if _, ok := s.images.there[hash]; ok {
-		return hash, s.lost(), nil
+		return hash, 0, s.lost(), nil
 	}
-	result, err = s.ask(own(wire.OpModuleHave, transport.FlagAnswer, hash[:]), nil)
-	if err == nil && result == NotFound {
-		payload := binary.LittleEndian.AppendUint64(hash[:len(hash):len(hash)], uint64(len(b)))
-		payload = binary.LittleEndian.AppendUint64(payload, uint64(len(b)))
-		result, err = s.ask(own(wire.OpModulePut, transport.FlagAnswer|transport.FlagBulk, payload), b)
-		s.log.Debug("module image sent", "bytes", len(b), "of", len(img.Bytes), "sha256", fmt.Sprintf("%x", hash[:8]))
-	}
+	payload := binary.LittleEndian.AppendUint64(hash[:len(hash):len(hash)], uint64(len(b)))
+	payload = binary.LittleEndian.AppendUint64(payload, uint64(len(b)))
+	result, err = s.ask(own(wire.OpModulePut, transport.FlagAnswer|transport.FlagBulk, payload), b)
+	s.log.Debug("module image sent", "bytes", len(b), "of", len(img.Bytes), "sha256", fmt.Sprintf("%x", hash[:8]))
 	if err != nil {
-		return hash, result, err
+		return hash, len(b), result, err
 	}
 	if result != Success {
-		return hash, result, fmt.Errorf("the server did not take the module image (error %d)", result)
+		return hash, len(b), result, fmt.Errorf("the server did not take the module image (error %d)", result)
 	}
 	if s.images.there == nil {
 		s.images.there = make(map[[sha256.Size]byte]struct{})
 	}
 	s.images.there[hash] = struct{}{}
-	return hash, Success, nil
+	return hash, len(b), Success, nil
 }
 
 // ask sends a command of the core itself and waits for its reply. images is locked: there is one such command at a time.

@@ -474,7 +474,7 @@ func TestImages(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	var mu sync.Mutex
 	store := make(map[string][]byte)
-	refuse := false
+	refuse, sent := false, 0
 	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
 		if h.Thread != transport.CoreThread {
 			echo(p, h, payload, bulk)
@@ -483,12 +483,6 @@ func TestImages(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch key := string(payload[:32]); h.Op {
-		case wire.OpModuleHave:
-			if store[key] == nil {
-				p.reply(h, NotFound, nil)
-				return
-			}
-			p.reply(h, 0, nil)
 		case wire.OpModulePut:
 			if refuse {
 				p.reply(h, 2, nil)
@@ -511,12 +505,17 @@ func TestImages(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range uint32(4) { // several threads need the same image while others call
 			wg.Go(func() {
-				hash, r, err := s.Image(img, 90)
+				name, none, r, err := s.Image(img, 90, false)
+				if none != 0 || r != 0 || err != nil {
+					t.Errorf("named: %d bytes, result %d, %v", none, r, err)
+				}
+				hash, n, r, err := s.Image(img, 90, true)
 				mu.Lock()
 				defer mu.Unlock()
-				if r != 0 || err != nil || len(store[string(hash[:])]) == 0 {
+				if r != 0 || err != nil || hash != name || len(store[string(hash[:])]) == 0 {
 					t.Errorf("result %d, %v", r, err)
 				}
+				sent += n
 			})
 			wg.Go(func() {
 				if r, _ := f.call(s, opEcho, i, nil, nil); r != opEcho {
@@ -531,16 +530,21 @@ func TestImages(t *testing.T) {
 		t.Errorf("%d images", len(store))
 	}
 	for _, got := range store {
+		if sent != len(got) {
+			t.Errorf("%d bytes were sent of an image with %d", sent, len(got))
+		}
+	}
+	for _, got := range store {
 		if want, err := fatbin.Select(img, 90); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes arrived, %v", len(got), err)
 		}
 	}
 	refuse = true
 	mu.Unlock()
-	if _, r, err := s.Image(img, 60); r != NoBinary || !errors.Is(err, fatbin.ErrNoMatch) {
+	if _, _, r, err := s.Image(img, 60, false); r != NoBinary || !errors.Is(err, fatbin.ErrNoMatch) {
 		t.Errorf("for sm_60: %d, %v", r, err)
 	}
-	if _, r, err := s.Image(img, 75); r != 2 || err == nil {
+	if _, _, r, err := s.Image(img, 75, true); r != 2 || err == nil {
 		t.Errorf("refused: %d, %v", r, err)
 	}
 }

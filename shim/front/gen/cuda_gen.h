@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf"
+#define SCUDA_DIGEST "a461616fb3306152d88965f9564dfb8d3e1e56a22671d8e0914f0808411832b6"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "39ab0ac863fdfa6fe839199822c88800e1558c4ace734705c67ffdc82a2c0daf";
+const char nvml_digest[] = "a461616fb3306152d88965f9564dfb8d3e1e56a22671d8e0914f0808411832b6";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -9,39 +9,38 @@ enum {
   OP_COPY_H2D_PULL = 0xf002,
   OP_COPY_D2H = 0xf003,
   OP_HOST_FUNC = 0xf004,
-  OP_MODULE_HAVE = 0xf005,
-  OP_MODULE_PUT = 0xf006,
-  OP_LIBRARY_LOAD = 0xf007,
-  OP_MODULE_LOAD = 0xf008,
-  OP_GET_FUNCTION = 0xf009,
-  OP_GET_GLOBAL = 0xf00a,
-  OP_PRIMARY = 0xf00b,
-  OP_CAPTURE_MODE = 0xf00c,
-  OP_THREAD_EXIT = 0xf00d,
-  OP_PING = 0xf00e,
-  OP_POINTER_ATTRIBUTES = 0xf00f,
-  OP_BYE = 0xf010,
-  OP_HOST_MAP = 0xf011,
-  OP_HOST_UNMAP = 0xf012,
-  OP_OCCUPANCY_CLUSTERS = 0xf013,
-  OP_CAPTURE_INFO = 0xf014,
-  OP_FUNCTION_NAMES = 0xf015,
-  OP_LINK_CREATE = 0xf016,
-  OP_LINK_DATA = 0xf017,
-  OP_LINK_ADD = 0xf018,
-  OP_LINK_COMPLETE = 0xf019,
-  OP_LINK_READ = 0xf01a,
-  OP_LINK_DESTROY = 0xf01b,
-  OP_ERROR_TEXT = 0xf01c,
-  OP_USER_OBJECT = 0xf01d,
-  OP_GRAPH_NODE = 0xf01e,
-  OP_GRAPH_NODE_GET = 0xf01f,
-  OP_GRAPH_DOT = 0xf020,
-  OP_COPY_BOX = 0xf021,
-  OP_SHARE_EXPORT = 0xf022,
-  OP_SHARE_IMPORT = 0xf023,
-  OP_SHARE_END = 0xf024,
-  OP_LAUNCH_SEVERAL = 0xf025,
+  OP_MODULE_PUT = 0xf005,
+  OP_LIBRARY_LOAD = 0xf006,
+  OP_MODULE_LOAD = 0xf007,
+  OP_GET_FUNCTION = 0xf008,
+  OP_GET_GLOBAL = 0xf009,
+  OP_PRIMARY = 0xf00a,
+  OP_CAPTURE_MODE = 0xf00b,
+  OP_THREAD_EXIT = 0xf00c,
+  OP_PING = 0xf00d,
+  OP_POINTER_ATTRIBUTES = 0xf00e,
+  OP_BYE = 0xf00f,
+  OP_HOST_MAP = 0xf010,
+  OP_HOST_UNMAP = 0xf011,
+  OP_OCCUPANCY_CLUSTERS = 0xf012,
+  OP_CAPTURE_INFO = 0xf013,
+  OP_FUNCTION_NAMES = 0xf014,
+  OP_LINK_CREATE = 0xf015,
+  OP_LINK_DATA = 0xf016,
+  OP_LINK_ADD = 0xf017,
+  OP_LINK_COMPLETE = 0xf018,
+  OP_LINK_READ = 0xf019,
+  OP_LINK_DESTROY = 0xf01a,
+  OP_ERROR_TEXT = 0xf01b,
+  OP_USER_OBJECT = 0xf01c,
+  OP_GRAPH_NODE = 0xf01d,
+  OP_GRAPH_NODE_GET = 0xf01e,
+  OP_GRAPH_DOT = 0xf01f,
+  OP_COPY_BOX = 0xf020,
+  OP_SHARE_EXPORT = 0xf021,
+  OP_SHARE_IMPORT = 0xf022,
+  OP_SHARE_END = 0xf023,
+  OP_LAUNCH_SEVERAL = 0xf024,
 };
 
 struct wire_launch {
@@ -95,11 +94,6 @@ struct wire_host_func {
   uint32_t flags;
 };
 _Static_assert(sizeof(struct wire_host_func) == 24, "layout of wire_host_func");
-
-struct wire_module_have {
-  uint8_t hash[32];
-};
-_Static_assert(sizeof(struct wire_module_have) == 32, "layout of wire_module_have");
 
 struct wire_module_put {
   uint8_t hash[32];

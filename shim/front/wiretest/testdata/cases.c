@@ -96,6 +96,13 @@ int32_t server(const struct command *c, void *reply, uint32_t cap, uint32_t *len
   return rec->result;
 }
 
+/* A server that does not have an image until it is sent. */
+static int32_t missing_once(const struct command *c, void *reply, uint32_t cap, uint32_t *len) {
+  if (c->op != OP_MODULE_LOAD || rec->images_sent) return server(c, reply, cap, len);
+  *len = 0;
+  return 500;
+}
+
 CUfunction kernel(void) {
   CUmodule m;
   CUfunction f;
@@ -390,11 +397,20 @@ static void modules(void) {
   size_t size, offset;
   int v;
   const char *name;
+  uint32_t n;
   WANT(cuModuleLoadData(&m, "bad image"), 200);
   CK(cuModuleLoadData(&m, "good"));
+  WANT(rec->images_sent, 0);                     /* the server has it */
+  rec->answer = missing_once;
+  n = sent();
+  CK(cuModuleLoadData(&m, "good"));
+  WANT(rec->images_sent, 1);
+  WANT(sent(), n + 2);
+  WANT(last(OP_MODULE_LOAD)->flags, ANSWER);
+  rec->answer = server;
   WANT(cuModuleGetFunction(&f, m, "absent"), 500);
   CK(cuModuleGetFunction(&f, m, "kernel"));
-  uint32_t n = sent();
+  n = sent();
   CK(cuModuleGetFunction(&g, m, "kernel"));
   WANT((uintptr_t)f, (uintptr_t)g);
   CK(cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));

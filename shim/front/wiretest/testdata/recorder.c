@@ -104,9 +104,11 @@ uint64_t scuda_core_hostfn(void *fn, void *user, uint64_t stream, uint32_t kind,
   recorder.hostfn_keep = keep;
   return 100 + ++recorder.hostfns;
 }
-int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint8_t hash[32], char *err, uint32_t err_cap) {
+int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap) {
   (void)bytes, (void)device;
   recorder.images++;
+  recorder.images_sent += send;
+  *sent = 5 * send;
   memset(hash, 7, 32);
   snprintf(err, err_cap, "not an image");
   return memcmp(image, "good", 4) ? 200 : 0;

@@ -11,7 +11,7 @@ struct recorder {
   uint64_t bulk_bytes;
   uint8_t bulk_first, bulk_last;
   void *transfer_dst;
-  uint32_t transfer_async, transfers, sources, hostfns, hostfn_keep, images, calls;
+  uint32_t transfer_async, transfers, sources, hostfns, hostfn_keep, images, images_sent, calls;
   int32_t overlaps;
   int slow;                                           /* drain only when asked to */
   struct scuda_shared *shared;
