@@ -9,7 +9,7 @@ PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless ca-c
 export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-rdma perf-rdma demo generate lint clean packages runtimes check-go
+.PHONY: help build test test-rdma perf-rdma demo generate lint dist clean packages runtimes check-go
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +57,11 @@ lint: check-go ## check formatting, generated code, and run the linters
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || { echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
 	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
 	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done
+	$(GO) run ./deploy/grafana -check
 	$(GO) mod tidy -diff
+
+dist: build ## pack build/dist/scuda-VERSION-linux-ARCH.tar.gz
+	./deploy/dist.sh
 
 clean: ## remove what was built
 	rm -rf build

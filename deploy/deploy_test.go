@@ -1,0 +1,252 @@
+// Package deploy tests the files that operators install: units, the dashboard, rules, what make dist packs.
+package deploy
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scuda.dev/scuda/server/metrics"
+)
+
+func command(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func TestRules(t *testing.T) {
+	command(t, "prometheus", "promtool", "check", "config", "prometheus.yml")
+	command(t, "prometheus", "promtool", "test", "rules", "scuda.rules_test.yml")
+}
+
+func TestUnits(t *testing.T) {
+	units, err := filepath.Glob("systemd/*.service")
+	if err != nil || len(units) != 2 {
+		t.Fatal(units, err)
+	}
+	for _, u := range units {
+		command(t, "", "systemd-analyze", "security", "--offline=true", "--threshold=25", "--no-pager", u)
+	}
+}
+
+// registered are the names of all series of a server.
+func registered(t *testing.T) map[string]bool {
+	s := metrics.NewServer(metrics.Build{}, func() ([]metrics.GPU, error) { return nil, errors.New("none") })
+	names := map[string]bool{}
+	for _, c := range []prometheus.Collector{&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers, s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}} {
+		ch := make(chan *prometheus.Desc)
+		go func() { c.Describe(ch); close(ch) }()
+		for d := range ch {
+			name := regexp.MustCompile(`fqName: "(\w+)"`).FindStringSubmatch(d.String())[1]
+			names[name], names[name+"_bucket"], names[name+"_count"], names[name+"_sum"] = true, true, true, true
+		}
+	}
+	names["scuda_build_info"], names["scuda_driver_info"] = true, true
+	return names
+}
+
+var metricName = regexp.MustCompile(`\bscuda_\w+`)
+
+// Every query of the dashboard and the rules asks for something that a server has, and Prometheus understands it.
+func TestQueries(t *testing.T) {
+	names := registered(t)
+	check := func(where, query string) {
+		t.Helper()
+		found := metricName.FindAllString(query, -1)
+		if len(found) == 0 {
+			t.Errorf("%s asks for nothing of scuda: %s", where, query)
+		}
+		for _, name := range found {
+			if !names[name] {
+				t.Errorf("%s asks for %s, which no server has", where, name)
+			}
+		}
+	}
+	b, err := os.ReadFile("grafana/scuda.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Templating struct{ List []struct{ Definition string } }
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	var rules strings.Builder
+	rules.WriteString("groups:\n- name: x\n  rules:\n")
+	for _, p := range d.Panels {
+		for i, q := range p.Targets {
+			check(p.Title, q.Expr)
+			fmt.Fprintf(&rules, "  - record: x%d_%d\n    expr: %q\n", rules.Len(), i, strings.ReplaceAll(q.Expr, "$__rate_interval", "1m"))
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Definition != "" {
+			check("a variable", v.Definition)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "queries.yml")
+	if err := os.WriteFile(path, []byte(rules.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "", "promtool", "check", "rules", path)
+	b, err = os.ReadFile("prometheus/scuda.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if query, ok := strings.CutPrefix(strings.TrimSpace(line), "expr: "); ok && !strings.HasPrefix(query, "up{") {
+			check("a rule", query)
+		}
+	}
+}
+
+// The table of docs/operations.md has every series.
+func TestDocumented(t *testing.T) {
+	b, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range registered(t) {
+		if !strings.HasSuffix(name, "_bucket") && !strings.HasSuffix(name, "_sum") && !strings.HasSuffix(name, "_count") && !strings.Contains(string(b), "`"+name+"`") {
+			t.Errorf("docs/operations.md does not name %s", name)
+		}
+	}
+}
+
+// start starts a program and gives what follows each of the texts on the first line of its output that has it.
+func start(t *testing.T, env, texts []string, name string, args ...string) (found []string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Env = append(os.Environ(), env...)
+	r, w := io.Pipe()
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); w.Close(); close(ended) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	lines := make(chan string, 1)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(r); s.Scan(); {
+			select {
+			case lines <- s.Text():
+			case <-ctx.Done():
+			}
+		}
+	}()
+	limit := time.After(time.Minute)
+	for _, text := range texts {
+		for {
+			var line string
+			var ok bool
+			select {
+			case line, ok = <-lines:
+			case <-limit:
+			}
+			if !ok {
+				t.Fatalf("%s never says %q", name, text)
+			}
+			if _, rest, has := strings.Cut(line, text); has {
+				found = append(found, rest)
+				break
+			}
+		}
+	}
+	go func() {
+		for range lines { // what it says later is of no interest
+		}
+	}()
+	return found
+}
+
+// A real Prometheus records what a server under load offers.
+func TestPrometheus(t *testing.T) {
+	scuda, err := filepath.Abs("../build/scuda")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(scuda); err != nil {
+		t.Fatal("run make build first: ", err)
+	}
+	dir := t.TempDir()
+	said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir", "none", "--metrics", "127.0.0.1:0")
+	config := filepath.Join(dir, "prometheus.yml")
+	text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs:\n- {job_name: scuda, static_configs: [{targets: [%q]}]}\n", strings.TrimSuffix(said[1], "/metrics"))
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	web := start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", "--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0",
+		"--enable-feature=native-histograms")[0]
+	load := exec.CommandContext(t.Context(), scuda, "run", "--server", said[0], "--", filepath.Join(filepath.Dir(scuda), "scuda-load"), "up", "65536", "2000")
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("the load: %v\n%.500s", err, out)
+	}
+	for _, query := range []string{
+		`up{job="scuda"} == 1`,
+		`scuda_calls_total{class="copy"} > 2000`,
+		`scuda_copied_bytes_total{direction="to_device"} > 2000 * 65536`,
+		`scuda_transport_bytes_total{direction="received", transport="tcp"} > 2000 * 65536`,
+		`scuda_sessions_ended_total{kind="cuda", how="closed"} == 1`,
+		`scuda_workers{state="warm"} == 1`,
+		`scuda_gpu_memory_size_bytes > 1e9`,
+		`histogram_quantile(0.5, scuda_call_duration_seconds{class="synchronize"}) > 1e-7`,
+		`scuda_build_info == 1`,
+	} {
+		recorded(t, web, query)
+	}
+}
+
+// recorded waits until a query has a result.
+func recorded(t *testing.T, address, query string) {
+	t.Helper()
+	last := ""
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		r, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct{ Data struct{ Result []any } }
+		if json.Unmarshal(b, &answer) == nil && len(answer.Data.Result) > 0 {
+			return
+		}
+		last = string(b)
+		tick := time.NewTimer(50 * time.Millisecond)
+		<-tick.C
+	}
+	t.Errorf("Prometheus never records %s: %s", query, last)
+}

@@ -1,0 +1,13 @@
+# The server: build the top folder first (make build), then
+#   docker build -f deploy/docker/server.Dockerfile -t scuda-server .
+# The driver comes from the host by the NVIDIA container toolkit.
+FROM debian:12-slim
+COPY build/scuda /usr/bin/scuda
+COPY build/lib /usr/bin/lib
+RUN useradd --system --create-home scuda
+USER scuda
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+EXPOSE 14833 9836
+HEALTHCHECK CMD ["/usr/bin/scuda", "info", "--server", "127.0.0.1:14833", "--token-file", "/run/secrets/scuda_token"]
+ENTRYPOINT ["/usr/bin/scuda"]
+CMD ["-l", "0.0.0.0:14833", "--token-file", "/run/secrets/scuda_token", "--metrics", "0.0.0.0:9836"]
