@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"scuda.dev/scuda/ebpf"
+	"scuda.dev/scuda/perf/baseline"
 )
 
 // needProbes fails, with the reason, where probes cannot be attached; only SCUDA_TEST_NO_BPF=1 leaves these tests out.
@@ -225,4 +226,30 @@ func get(t *testing.T, url string) string {
 		t.Fatalf("%s: %s, %v\n%s", url, answer.Status, err, body)
 	}
 	return string(body)
+}
+
+// TestSystemCalls: what a session of two connections costs a program that hardly uses the GPU, by either counter: a hello, a reply in up to three
+// reads and a look at what follows for each connection, two commands and one answer.
+func TestSystemCalls(t *testing.T) {
+	s := serve(t)
+	for _, counter := range []string{"strace", "ebpf"} {
+		if counter == "ebpf" {
+			needProbes(t)
+		}
+		p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--", program("init"))
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("%s: exit status %d\n%s%s", counter, code, p.out, p.err)
+		}
+		var counted struct{ Run *baseline.Run }
+		lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &counted); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range baseline.Rows {
+			most := map[string]uint64{"everything that reads": 10, "everything that writes": 5}[row.Name]
+			if n := counted.Run.Sum(row.Calls, "network"); most > 0 && (n < 2 || n > most) {
+				t.Errorf("%s: %s on the network: %d calls, want 2 to %d\n%s", counter, row.Name, n, most, lines[len(lines)-1])
+			}
+		}
+	}
 }

@@ -22,6 +22,9 @@ type Figures struct {
 	Histogram `json:"histogram"`
 }
 
+// Quantile is that of the histogram, but never longer than the longest call.
+func (f *Figures) Quantile(q float64) time.Duration { return min(f.Histogram.Quantile(q), f.Max) }
+
 // Function is a function that was called.
 type Function struct {
 	Library string `json:"library"`

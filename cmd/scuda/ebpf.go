@@ -303,7 +303,7 @@ func writeProbes(w io.Writer, s, last *ebpf.Snapshot, rows int) error {
 			name += " " + f.Library
 		}
 		fmt.Fprintf(t, "%d\t%.0f\t%v\t%v\t%v\t%v\t%s\t%v\t%d\t%.1f\t%s\t\n", f.Calls, float64(f.Calls-before[f.Library+f.Name])/max(elapsed.Seconds(), 1e-9),
-			short(f.Quantile(0.5)), short(min(f.Quantile(0.99), f.Max)), short(f.Max), short(f.Sum), share(f.Sum, sum), short(f.OffCPU), f.InFlight, float64(f.Bytes)/(1<<20), name)
+			short(f.Quantile(0.5)), short(f.Quantile(0.99)), short(f.Max), short(f.Sum), share(f.Sum, sum), short(f.OffCPU), f.InFlight, float64(f.Bytes)/(1<<20), name)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -317,7 +317,7 @@ func writeProbes(w io.Writer, s, last *ebpf.Snapshot, rows int) error {
 			if i == rows {
 				break
 			}
-			fmt.Fprintf(t, "%d\t%v\t%v\t%v\t%v\t%d\t%s\t%s\t\n", f.Calls, short(f.Quantile(0.5)), short(min(f.Quantile(0.99), f.Max)), short(f.Max), short(f.Sum), f.PID, f.Process, f.Name)
+			fmt.Fprintf(t, "%d\t%v\t%v\t%v\t%v\t%d\t%s\t%s\t\n", f.Calls, short(f.Quantile(0.5)), short(f.Quantile(0.99)), short(f.Max), short(f.Sum), f.PID, f.Process, f.Name)
 		}
 		if err := t.Flush(); err != nil {
 			return err
