@@ -284,6 +284,10 @@ func (l *Link[M]) checkStall() {
 		return
 	}
 	unacknowledged, pending := l.peer.Open()
+	if pending == 0 { // everything is there; the peer is only slow to say so
+		l.watchdog.Reset(stallTimeout)
+		return
+	}
 	c.cancel(fmt.Errorf("%w for %v: %d messages are unacknowledged, the device is not through with %d", errStalled, stallTimeout, unacknowledged, pending))
 }
 
