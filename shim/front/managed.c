@@ -36,6 +36,7 @@ _Atomic uint32_t scuda_managed_count;
 _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel */
 static struct area *areas, *opened; /* opened: those in which some block may not be AWAY */
+static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
 static struct carrier { struct carrier *next; uint64_t life, stream; } *carriers;
 static struct scuda_ranges ranges;  /* owner: the area */
 static int lost;
@@ -63,6 +64,7 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, enum state s) 
   if (s == AWAY) return;
   if (first < a->low) a->low = first;
   if (first + blocks > a->high) a->high = first + blocks;
+  atomic_store(&work_left, 1);
   if (a->open) return;
   a->open = 1;
   a->next_open = opened;
@@ -227,21 +229,46 @@ static int32_t acquire(uint64_t stream, int all) {
     a->open = 0;
     r = hand_over(a);
   }
+  atomic_store(&work_left, opened != NULL); /* only now: what is on its way has arrived */
   scuda_unlock(&lock);
   return r;
 }
 
+/* Whose work the GPU has. Blocks are pushed back only where one thread gives all of the work and waits for all of it: else some other work may
+ * still change what would be pushed. */
+static struct scuda_thread *worker;
+static uint64_t working = SCUDA_NO_STREAM; /* the stream that has work since it was last waited for */
+static int workers, streams;               /* there were several */
+
+static void note_work(uint64_t key) {
+  struct scuda_thread *t = scuda_thread();
+  if (SCUDA_LIKELY(__atomic_load_n(&worker, __ATOMIC_RELAXED) == t && working == key)) return;
+  scuda_lock(&lock);
+  if (!worker) __atomic_store_n(&worker, t, __ATOMIC_RELAXED);
+  workers |= worker != t;
+  streams |= working != SCUDA_NO_STREAM && working != key;
+  working = key;
+  scuda_unlock(&lock);
+}
+
 int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds) {
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) || !__atomic_load_n(&opened, __ATOMIC_RELAXED)) return CUDA_SUCCESS;
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return CUDA_SUCCESS;
+  note_work(scuda_stream_key(stream, ptds));
+  if (SCUDA_LIKELY(!atomic_load(&work_left))) return CUDA_SUCCESS;
   if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will do it */
   return acquire(stream, 0);
 }
 
 /* What the program read in the rounds before, it will read again. */
-void scuda_managed_settled(void) {
+void scuda_managed_settled(uint64_t key) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return;
   scuda_lock(&lock);
-  for (struct area *a = areas; a && !lost; a = a->next) {
+  int over = !workers && worker == scuda_thread() && (key == SCUDA_ALL_STREAMS || (!streams && key == working));
+  if (over) {
+    working = SCUDA_NO_STREAM;
+    streams = 0;
+  }
+  for (struct area *a = areas; over && a && !lost; a = a->next) {
     if (!a->wanted) continue;
     a->wanted = 0;
     for (uint32_t b = 0, end; b < a->blocks; b = end) {

@@ -11,7 +11,7 @@ extern _Atomic uint32_t scuda_managed_count;  /* ranges */
 int scuda_is_managed(uint64_t p);
 /* Before work of a stream that may use managed memory: what the program wrote goes up, and the GPU owns it all. */
 int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds);
-void scuda_managed_settled(void);             /* after a wait for the GPU */
+void scuda_managed_settled(uint64_t key);     /* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __managed__ variable of a module */
 void scuda_managed_forget_context(uint64_t context);
 #endif

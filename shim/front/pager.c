@@ -37,7 +37,7 @@ struct request { uint64_t address; int write, ours; _Atomic uint32_t done; };
 static scuda_fault_fn serve;
 static int memory = -1, uffd = -1, queue[2] = {-1, -1};
 static const char *kind = "none";
-static struct sigaction before;
+static struct sigaction before, first; /* the handler under ours, and the one that was there before we came */
 static scuda_lock_t lock;
 static uint64_t next_address = FIRST, next_offset;
 static struct gap { struct gap *next; uint64_t offset, bytes; } *gaps; /* of the memory file */
@@ -57,15 +57,25 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     while (!atomic_load(&r.done)) scuda_futex_wait(&r.done, 0, 0);
   errno = saved;
   if (r.ours) return;
-  if (before.sa_flags & SA_SIGINFO && before.sa_sigaction) before.sa_sigaction(number, info, context);
-  else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);
+  /* A handler that the program set over ours may pass on what it does not want, to us: then it is for the one that was there first. That is a call
+   * with the same context further down the stack; a handler may also have left by a jump, and then another signal may have its context there. */
+  static __thread const void *passed;
+  static __thread const char *frame;
+  const char here = 0, *at = &here;
+  const struct sigaction *next = passed == context && at < frame ? &first : &before;
+  passed = context;
+  frame = at;
+  if (next->sa_flags & SA_SIGINFO && next->sa_sigaction) next->sa_sigaction(number, info, context);
+  else if (next->sa_handler != SIG_DFL && next->sa_handler != SIG_IGN) next->sa_handler(number);
   else signal(SIGSEGV, SIG_DFL); /* the access comes again, and ends the process as it would have */
 }
 
-/* The program's own handler may have come after ours; it gets what is not ours. */
+/* The program's own handler may have come after ours; ours goes over it again whenever memory is denied, and passes on what is not ours. */
 static void hold_signal(void) {
   struct sigaction now, ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
   if (sigaction(SIGSEGV, NULL, &now) || (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault)) return;
+  static int held;
+  if (!held++) first = now;
   before = now;
   sigaction(SIGSEGV, &ours, NULL);
 }
@@ -302,7 +312,7 @@ void scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t byt
 void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
   void *start = (void *)(uintptr_t)(p->start + from);
   if (uffd >= 0) madvise(start, bytes, MADV_DONTNEED); /* the file keeps what it has */
-  else mprotect(start, bytes, PROT_NONE);
+  else mprotect(start, bytes, PROT_NONE), hold_signal();
 }
 
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {

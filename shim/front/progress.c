@@ -150,7 +150,7 @@ int scuda_pre_cuEventSynchronize(uint64_t event, int32_t *r) {
   if (SCUDA_LIKELY(k && known_done(k) && nothing_mapped())) return 1;
   *r = scuda_wire_cuEventSynchronize(event, 0);
   if (k) learn(k, *r, 0);
-  if (!*r) scuda_mapped_download(SCUDA_NO_STREAM), scuda_managed_settled();
+  if (!*r) scuda_mapped_download(SCUDA_NO_STREAM), scuda_managed_settled(SCUDA_NO_STREAM);
   return 1;
 }
 
@@ -216,7 +216,7 @@ int scuda_pre_cuStreamSynchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   if (SCUDA_UNLIKELY(scuda_mapped_synchronize(stream, ptds, r))) return 1;
   *r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
   if (k) learn(k, *r, 0);
-  if (!*r) scuda_mapped_download(scuda_stream_key(stream, ptds)), scuda_managed_settled();
+  if (!*r) scuda_mapped_download(scuda_stream_key(stream, ptds)), scuda_managed_settled(scuda_stream_key(stream, ptds));
   return 1;
 }
 
@@ -235,6 +235,6 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
     raise_to(&k->done, end);
   }
   scuda_mapped_download(SCUDA_ALL_STREAMS);
-  scuda_managed_settled();
+  scuda_managed_settled(SCUDA_ALL_STREAMS);
   return 1;
 }

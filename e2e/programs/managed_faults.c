@@ -1,0 +1,174 @@
+// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do: "handlers", "child", "calls", "cycles" or "lost".
+#include "check.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 4 << 20 };
+static CUfunction mixer;
+
+static unsigned char *managed(size_t n) {
+  CUdeviceptr p;
+  CK(cuMemAllocManaged(&p, n, CU_MEM_ATTACH_GLOBAL));
+  return (unsigned char *)(uintptr_t)p;
+}
+static void release(void *p) { CK(cuMemFree((CUdeviceptr)(uintptr_t)p)); }
+static void mix(unsigned char *p, unsigned long long n, unsigned a, unsigned b) { // p[i] = p[i] * a + b, and waits
+  unsigned long long from = 0;
+  void *args[] = {&p, &from, &n, &a, &b};
+  CK(cuLaunchKernel(mixer, 8, 1, 1, 256, 1, 1, 0, 0, args, NULL));
+  CK(cuCtxSynchronize());
+}
+
+static sigjmp_buf back;
+static volatile sig_atomic_t caught;
+static void on_signal(int number, siginfo_t *info, void *context) {
+  (void)info, (void)context;
+  caught = number;
+  siglongjmp(back, 1);
+}
+static void handle(int number) {
+  struct sigaction a = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_NODEFER};
+  CHECK(!sigaction(number, &a, NULL), "sigaction");
+}
+static int touch(volatile unsigned char *p) { // the signal that an access raises
+  caught = 0;
+  if (!sigsetjmp(back, 1)) *p = *p;
+  return caught;
+}
+
+// A handler from before the first allocation and one from after it see the program's own faults, and never ours.
+static void handlers(void) {
+  unsigned char *forbidden = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  handle(SIGSEGV);
+  unsigned char *m = managed(N);
+  memset(m, 3, N);
+  mix(m, 1000, 2, 1);
+  CHECK(!touch(m) && m[999] == 7 && m[1000] == 3, "managed memory after a kernel: signal %d, %d %d", caught, m[999], m[1000]);
+  CHECK(touch(forbidden) == SIGSEGV, "the program's own fault gave signal %d", caught);
+  handle(SIGSEGV); // again, over whatever is there
+  unsigned char *m2 = managed(N);
+  memset(m2, 5, N);
+  mix(m2, 1000, 2, 1);
+  mix(m, 1000, 2, 1);
+  CHECK(!touch(m) && !touch(m2) && m[999] == 15 && m2[999] == 11, "after the second handler: signal %d, %d %d", caught, m[999], m2[999]);
+  CHECK(touch(forbidden) == SIGSEGV, "the program's own fault gave signal %d after the second handler", caught);
+  handle(SIGSEGV); // and with no allocation behind it
+  mix(m2, 1000, 2, 1);
+  CHECK(!touch(m2) && m2[999] == 23, "after the third handler: signal %d, %d", caught, m2[999]);
+  release(m);
+  CHECK(touch(m) == SIGSEGV, "freed memory gave signal %d", caught);
+  release(m2);
+}
+
+static void child(void) { // has no session; managed memory is not there, everything else is
+  unsigned char *m = managed(N);
+  memset(m, 1, N);
+  fflush(NULL);
+  pid_t p = fork();
+  if (!p) {
+    signal(SIGSEGV, SIG_DFL);
+    *(volatile unsigned char *)m = 2;
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(p, &status, 0) == p && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "a child that touches managed memory: status %#x", status);
+  CHECK(m[0] == 1 && m[N - 1] == 1, "the parent's memory");
+  release(m);
+}
+
+static void *reader(void *p) {
+  unsigned long sum = 0;
+  for (size_t i = 0; i < N; i += 4096) sum += ((volatile unsigned char *)p)[i];
+  return (void *)sum;
+}
+
+// Many threads at the same blocks at once; and system calls, with memory that is here: what the CPU wrote or read.
+static void calls(void) {
+  unsigned char *m = managed(N);
+  for (int round = 0; round < 5; round++) {
+    memset(m, 1, N);
+    mix(m, N, 2, 1);
+    pthread_t t[8];
+    for (int i = 0; i < 8; i++) CHECK(!pthread_create(&t[i], NULL, reader, m), "no thread");
+    for (int i = 0; i < 8; i++) {
+      void *sum;
+      pthread_join(t[i], &sum);
+      CHECK((unsigned long)sum == 3ul * (N / 4096), "thread %d of round %d: %lu", i, round, (unsigned long)sum);
+    }
+  }
+  int ends[2];
+  CHECK(!pipe(ends), "pipe");
+  memset(m, 9, 8192);
+  CHECK(write(ends[1], m, 4096) == 4096 && read(ends[0], m + 4096, 4096) == 4096, "system calls on memory that is here: %s", strerror(errno));
+  release(m);
+}
+
+static size_t mappings(void) {
+  size_t lines = 0;
+  FILE *f = fopen("/proc/self/maps", "r");
+  for (int c; (c = fgetc(f)) != EOF;) lines += c == '\n';
+  fclose(f);
+  return lines;
+}
+
+static void cycles(void) { // leave nothing
+  size_t before = 0, bytes[2] = {0}, total;
+  for (int i = 0; i < 10000; i++) {
+    unsigned char *m = managed(1 + (size_t)i * 37 % 200000);
+    if (i % 10 == 0) *m = 1;
+    release(m);
+    if (i == 100) before = mappings(), cuMemGetInfo(&bytes[0], &total);
+  }
+  size_t after = mappings();
+  cuMemGetInfo(&bytes[1], &total);
+  CHECK(after <= before + 4, "%zu mappings became %zu", before, after);
+  CHECK(bytes[1] >= bytes[0], "free memory of the GPU fell from %zu to %zu", bytes[0], bytes[1]);
+}
+
+static void on_bus(int number) {
+  (void)number;
+  static const char text[] = "SIGBUS\n";
+  _exit(write(1, text, sizeof text - 1) < 0);
+}
+
+static void lost(void) {
+  unsigned char *m = managed(N);
+  memset(m, 1, N);
+  mix(m, 1000, 2, 1);
+  signal(SIGBUS, on_bus);
+  printf("ready\n");
+  fflush(stdout);
+  for (;;) { // touches a block that the GPU has, again and again
+    CUdeviceptr p;
+    if (!cuMemAlloc(&p, 1000)) cuMemFree(p);
+    for (int i = 0; i < N; i += 65536) ((volatile unsigned char *)m)[i]++;
+    unsigned long long from = 0, n = 1000;
+    unsigned a = 1, b = 0;
+    void *args[] = {&m, &from, &n, &a, &b};
+    if (!cuLaunchKernel(mixer, 8, 1, 1, 256, 1, 1, 0, 0, args, NULL)) cuCtxSynchronize();
+  }
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc > 2, "what?");
+  kernels_folder = argv[1];
+  CUdevice device;
+  CUcontext context;
+  CUmodule module;
+  size_t size;
+  CK(cuInit(0));
+  CK(cuDeviceGet(&device, 0));
+  CK(cuDevicePrimaryCtxRetain(&context, device));
+  CK(cuCtxSetCurrent(context));
+  CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
+  CK(cuModuleGetFunction(&mixer, module, "mix"));
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"cycles", cycles}, {"lost", lost}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
+  FAIL("%s is not known", argv[2]);
+}

@@ -1,0 +1,158 @@
+// Random programs on unified memory against a plain model: every byte that the CPU reads must be what the model has. Each thread has ranges and a
+// stream of its own, and what one thread does moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
+#include "check.h"
+#include <pthread.h>
+#include <unistd.h>
+
+enum { RANGES = 6, LARGEST = 300000, KERNEL_LARGEST = 20000, STEPS = 40, THREADS = 3 };
+
+static CUfunction mixer;
+static CUcontext context;
+static CUdevice device;
+
+struct range { unsigned char *p, *model; size_t bytes; };
+struct worker { uint64_t seed, state; int busy; CUstream stream; struct range range[RANGES]; unsigned char *host; };
+
+static uint64_t next(struct worker *w, uint64_t below) { // xorshift*
+  w->state ^= w->state >> 12, w->state ^= w->state << 25, w->state ^= w->state >> 27;
+  return (w->state * 2685821657736338717ull >> 16) % below;
+}
+static CUdeviceptr dev(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
+
+static struct range *some(struct worker *w) {
+  struct range *r = &w->range[next(w, RANGES)];
+  if (r->p) return r;
+  r->bytes = next(w, 3) ? 1 + next(w, LARGEST) : 1 + next(w, 5000);
+  CUdeviceptr p;
+  CK(cuMemAllocManaged(&p, r->bytes, CU_MEM_ATTACH_GLOBAL));
+  r->p = (unsigned char *)(uintptr_t)p;
+  r->model = calloc(1, r->bytes);
+  return r;
+}
+static size_t stretch(struct worker *w, const struct range *r, size_t most, size_t *from) {
+  *from = next(w, r->bytes);
+  size_t n = next(w, 4) ? 1 + next(w, 300) : r->bytes; // mostly short ones
+  if (n > r->bytes - *from) n = r->bytes - *from;
+  return n < most ? n : most;
+}
+static void settle(struct worker *w) { // the CPU may touch the memory only then
+  if (w->busy) CK(next(w, 4) ? cuStreamSynchronize(w->stream) : cuCtxSynchronize());
+  w->busy = 0;
+}
+static void compare(struct worker *w, const struct range *r, const unsigned char *got, size_t from, size_t n, const char *what) {
+  for (size_t i = 0; i < n; i++)
+    CHECK(got[i] == r->model[from + i], "seed %llu: %s: byte %zu of %zu at %p is %u, want %u", (unsigned long long)w->seed, what, from + i, r->bytes, (void *)r->p, got[i], r->model[from + i]);
+}
+
+static void step(struct worker *w) {
+  struct range *r = some(w), *q;
+  size_t from, at, n = stretch(w, r, LARGEST, &from);
+  int advice;
+  switch (next(w, 14)) {
+  case 0: case 1: // the CPU reads
+    settle(w);
+    compare(w, r, r->p + from, from, n, "read");
+    break;
+  case 2: case 3: // and writes
+    settle(w);
+    for (size_t i = 0; i < n; i++) r->p[from + i] = r->model[from + i] = (unsigned char)next(w, 256);
+    break;
+  case 4: case 5: case 6: { // a kernel
+    unsigned long long first = from, count = n < KERNEL_LARGEST ? n : KERNEL_LARGEST;
+    unsigned a = (unsigned)next(w, 256) | 1, b = (unsigned)next(w, 256);
+    void *args[] = {&r->p, &first, &count, &a, &b};
+    CK(cuLaunchKernel(mixer, 4, 1, 1, 64, 1, 1, 0, w->stream, args, NULL));
+    for (size_t i = from; i < from + count; i++) r->model[i] = (unsigned char)(r->model[i] * a + b);
+    w->busy = 1;
+    break;
+  }
+  case 7: // copies from and to the host's memory
+    fill(w->host, n, w->state);
+    CK(cuMemcpyHtoDAsync(dev(r->p) + from, w->host, n, w->stream));
+    memcpy(r->model + from, w->host, n);
+    w->busy = 1;
+    break;
+  case 8:
+    CK(cuMemcpyDtoHAsync(w->host, dev(r->p) + from, n, w->stream));
+    CK(cuStreamSynchronize(w->stream));
+    w->busy = 0;
+    compare(w, r, w->host, from, n, "copy to the host");
+    break;
+  case 9: // and between ranges
+    q = some(w);
+    if (q == r) break;
+    at = next(w, q->bytes);
+    if (n > q->bytes - at) n = q->bytes - at;
+    CK(next(w, 2) ? cuMemcpyDtoDAsync(dev(q->p) + at, dev(r->p) + from, n, w->stream) : cuMemcpyAsync(dev(q->p) + at, dev(r->p) + from, n, w->stream));
+    memcpy(q->model + at, r->model + from, n);
+    w->busy = 1;
+    break;
+  case 10:
+    at = next(w, 256);
+    CK(cuMemsetD8Async(dev(r->p) + from, (unsigned char)at, n, w->stream));
+    memset(r->model + from, (int)at, n);
+    w->busy = 1;
+    break;
+  case 11:
+    if (next(w, 2)) CK(cuMemPrefetchAsync(dev(r->p) + from, n, next(w, 2) ? device : CU_DEVICE_CPU, w->stream));
+    w->busy = 1;
+    break;
+  case 12:
+    advice = 1 + (int)next(w, 6); // set and unset: read mostly, preferred location, accessed by
+    CK(cuMemAdvise(dev(r->p), r->bytes, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
+    break;
+  case 13: // what is freed has been read to the end before
+    if (next(w, 2)) break;
+    settle(w);
+    compare(w, r, r->p, 0, r->bytes, "the end");
+    CK(cuMemFree(dev(r->p)));
+    free(r->model);
+    memset(r, 0, sizeof *r);
+    break;
+  }
+}
+
+static void *run(void *arg) {
+  struct worker *w = arg;
+  CK(cuCtxSetCurrent(context));
+  CK(cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING));
+  w->host = malloc(LARGEST);
+  for (int i = 0; i < STEPS; i++) step(w);
+  CK(cuStreamSynchronize(w->stream));
+  for (int i = 0; i < RANGES; i++) {
+    struct range *r = &w->range[i];
+    if (!r->p) continue;
+    compare(w, r, r->p, 0, r->bytes, "at last");
+    CK(cuMemFree(dev(r->p)));
+    free(r->model);
+  }
+  CK(cuStreamDestroy(w->stream));
+  free(w->host);
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1) kernels_folder = argv[1];
+  uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, programs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20;
+  CUmodule module;
+  size_t size;
+  CK(cuInit(0));
+  CK(cuDeviceGet(&device, 0));
+  CK(cuDevicePrimaryCtxRetain(&context, device));
+  CK(cuCtxSetCurrent(context));
+  CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
+  CK(cuModuleGetFunction(&mixer, module, "mix"));
+  for (uint64_t end = seed + programs; seed < end; seed++) {
+    int threads = seed % 4 == 0 ? THREADS : 1;
+    struct worker w[THREADS];
+    pthread_t t[THREADS];
+    memset(w, 0, sizeof w);
+    for (int i = 0; i < threads; i++) {
+      w[i].seed = seed, w[i].state = seed * 0x9E3779B97F4A7C15ull + (uint64_t)i * 77 + 1;
+      CHECK(!pthread_create(&t[i], NULL, run, &w[i]), "no thread");
+    }
+    for (int i = 0; i < threads; i++) pthread_join(t[i], NULL);
+  }
+  printf("%llu programs\n", (unsigned long long)programs);
+  return 0;
+}
