@@ -13,7 +13,7 @@ var pagers = []string{"uffd", "sigsegv"}
 
 // A thousand random programs against a plain model, half of them in each way.
 func TestManagedRandom(t *testing.T) {
-	const programs, each = 500, 125
+	const programs, each = 500, 250
 	s := serve(t)
 	for i, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
