@@ -54,7 +54,6 @@ var sections = []section{
 		{"Throughput", "timeseries", "Bps", [][2]string{{rate("scuda_transport_bytes_total", "direction, transport"), "{{direction}} {{transport}}"}}},
 		{"Copies", "timeseries", "Bps", [][2]string{{rate("scuda_copied_bytes_total", "direction"), "{{direction}}"}}},
 		{"Changes of transport", "timeseries", "ops", [][2]string{{rate("scuda_transport_changes_total", "from, to"), "{{from}} to {{to}}"}}},
-		{"Unified memory moved", "timeseries", "Bps", [][2]string{{rate("scuda_migrated_bytes_total", "direction"), "{{direction}}"}}},
 		{"Module cache", "timeseries", "ops", [][2]string{{rate("scuda_module_cache_requests_total", "result"), "{{result}}"}}},
 	}},
 	{"GPUs", []panel{

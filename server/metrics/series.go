@@ -38,10 +38,6 @@ const (
 	ModuleHit
 	ModuleMiss
 	ModuleUploaded
-	FaultHost
-	FaultDevice
-	MigratedToHost
-	MigratedToDevice
 
 	QueueBytes // the first gauge
 	PendingWaits
@@ -82,15 +78,11 @@ const (
 	helpCopied    = "Bytes that clients copied between their memory and the GPUs'."
 	helpChanged   = "Times that a session's bulk data moved to another transport."
 	helpModules   = "Module images that clients asked for, by whether the module cache had them."
-	helpFaults    = "Page faults on unified memory that scuda resolved, by the side that touched the page."
-	helpMigrated  = "Bytes of unified memory that moved between the client's memory and the GPUs'."
 	helpPending   = "Calls that wait for work of a GPU to complete."
 	nameBytes     = "scuda_transport_bytes_total"
 	nameCopied    = "scuda_copied_bytes_total"
 	nameChanged   = "scuda_transport_changes_total"
 	nameModules   = "scuda_module_cache_requests_total"
-	nameFaults    = "scuda_page_faults_total"
-	nameMigrated  = "scuda_migrated_bytes_total"
 	namePending   = "scuda_pending"
 	nameErrors    = "scuda_errors_total"
 	nameCalls     = "scuda_calls_total"
@@ -110,10 +102,6 @@ var table = [series]described{
 	ModuleHit:        {nameModules, helpModules, []string{"result", "hit"}},
 	ModuleMiss:       {nameModules, helpModules, []string{"result", "miss"}},
 	ModuleUploaded:   {"scuda_module_uploaded_bytes_total", "Bytes of module images that clients sent because the module cache did not have them.", nil},
-	FaultHost:        {nameFaults, helpFaults, []string{"side", "host"}},
-	FaultDevice:      {nameFaults, helpFaults, []string{"side", "device"}},
-	MigratedToHost:   {nameMigrated, helpMigrated, []string{"direction", "to_host"}},
-	MigratedToDevice: {nameMigrated, helpMigrated, []string{"direction", "to_device"}},
 	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
 	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
 	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},
