@@ -95,17 +95,13 @@ func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes 
 // downloadBy does it with a function that enqueues the copy of a chunk.
 func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func(off uint64, mem []byte) cuda.CUresult) (cuda.CUresult, error) {
 	pool := s.poolFor(st.ctx, bytes)
-	piece := uint64(pool.size)
-	if t.stripe {
-		piece = s.stripes.piece(bytes, pool.size)
-	}
 	t.left++ // for this function, so that the transfer does not end while chunks are added
 	var result cuda.CUresult
 	for off := uint64(0); off < bytes; {
 		var sl *slot
 		var r cuda.CUresult
 		var err error
-		n := min(piece, bytes-off)
+		n := min(uint64(pool.size), bytes-off)
 		if t.link {
 			if sl, err = s.downloadSlot(st.ctx); sl != nil {
 				n = min(n, uint64(s.path.link().Chunk()))

@@ -18,9 +18,7 @@ import (
 )
 
 const (
-	stripeLeast   = 2 << 20 // smaller copies stay on the main connection
-	chunkLeast    = 256 << 10
-	chunksEach    = 8                      // of a download on each connection, at least: they do not end at once, and the last one waits alone
+	stripeLeast   = 2 << 20                // smaller copies stay on the main connection
 	stripeSpin    = 100 * time.Microsecond // without a chunk, before the executor takes a nap: while one is on its way the next is not far
 	stripeTimeout = 15 * time.Second
 )
@@ -331,14 +329,6 @@ func (s *Session) chunkLanded(b *bulk, l landing, scratch *[]*slot) {
 		return
 	}
 	l.slot.free.Store(true)
-}
-
-// piece is how large the chunks of a download of n bytes are, which come in slots of most.
-func (t *stripes) piece(n uint64, most int) uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	each := n / uint64(chunksEach*max(1, len(t.conns))) &^ (4<<10 - 1)
-	return min(max(each, chunkLeast), uint64(most))
 }
 
 // yield lets others run for a moment without giving up this OS thread's goroutine, as runtime.Gosched would.

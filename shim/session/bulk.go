@@ -16,7 +16,6 @@ import (
 const (
 	stripeLeast    = 2 << 20 // smaller copies stay on the main connection
 	chunkLeast     = 256 << 10
-	chunksEach     = 8 // of a copy on each connection, at least: they do not end at once, and the last one waits alone
 	uploadPatience = 10 * time.Millisecond
 )
 
@@ -189,7 +188,7 @@ func (b *stripes) add(seq uint64, data []byte) *upload {
 	if b.err != nil {
 		return nil
 	}
-	chunk := len(data) / (chunksEach * len(b.conns)) &^ (4<<10 - 1)
+	chunk := len(data) / (2 * len(b.conns)) &^ (4<<10 - 1)
 	u := &upload{seq: seq, data: data, chunk: min(max(chunk, chunkLeast), transport.MaxChunk), left: len(data)}
 	b.queue = append(b.queue, u)
 	b.work.Broadcast()
