@@ -1,5 +1,6 @@
 // Unified memory: lists, trees and grids that the CPU and the GPU use in turn at one address, copies and sets of it, hints and attributes.
 #include "check.h"
+#include "hints.h"
 #include <pthread.h>
 #include <unistd.h>
 
@@ -144,16 +145,16 @@ static void hints(void) {
   CHECK(value == 1, "MANAGED_MEMORY %d", value);
   CK(cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, N));
   CHECK(value == -2, "preferred location %d", value);
-  CK(cuMemAdvise(p, N, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
-  CK(cuMemAdvise(p, N, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_DEVICE_CPU));
+  CK(advise(p, N, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
+  CK(advise(p, N, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_DEVICE_CPU));
   CK(cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, N));
   CHECK(value == 1, "read mostly %d", value);
   CK(cuMemRangeGetAttribute(both, 8, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, N));
   CHECK(both[0] == -1 && both[1] == -2, "accessed by %d %d", both[0], both[1]);
   memset(m, 1, N);
-  CK(cuMemPrefetchAsync(p, N, device, 0));
+  CK(prefetch(p, N, device, 0));
   mix(m, 0, N, 2, 1, 0);
-  CK(cuMemPrefetchAsync(p, N, CU_DEVICE_CPU, 0));
+  CK(prefetch(p, N, CU_DEVICE_CPU, 0));
   CK(cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, N));
   CHECK(value == -1, "last prefetch %d", value);
   CK(cuCtxSynchronize());
@@ -167,7 +168,7 @@ static void hints(void) {
   CHECK(type == CU_MEMORYTYPE_DEVICE && (flag & 1) && host == m + 5, "type %d managed %u host %p", type, flag, host);
   WANT(cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
   WANT(cuMemAllocManaged(&p, 16, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
-  WANT(cuMemPrefetchAsync(dev(m), 2 * N, device, 0), CUDA_ERROR_INVALID_VALUE);
+  WANT(prefetch(dev(m), 2 * N, device, 0), CUDA_ERROR_INVALID_VALUE);
   CK(cuMemFree(dev(m)));
 }
 

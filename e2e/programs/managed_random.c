@@ -1,6 +1,7 @@
 // Random programs on unified memory against a plain model: every byte that the CPU reads must be what the model has. Each thread has ranges and a
 // stream of its own, and what one thread does moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
 #include "check.h"
+#include "hints.h"
 #include <pthread.h>
 #include <unistd.h>
 
@@ -94,12 +95,12 @@ static void step(struct worker *w) {
     w->busy = 1;
     break;
   case 11:
-    if (next(w, 2)) CK(cuMemPrefetchAsync(dev(r->p) + from, n, next(w, 2) ? device : CU_DEVICE_CPU, w->stream));
+    if (next(w, 2)) CK(prefetch(dev(r->p) + from, n, next(w, 2) ? device : CU_DEVICE_CPU, w->stream));
     w->busy = 1;
     break;
   case 12:
     advice = 1 + (int)next(w, 6); // set and unset: read mostly, preferred location, accessed by
-    CK(cuMemAdvise(dev(r->p), r->bytes, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
+    CK(advise(dev(r->p), r->bytes, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
     break;
   case 13: // what is freed has been read to the end before
     if (next(w, 2)) break;
