@@ -60,9 +60,10 @@ int main(int argc, char **argv) {
   CK(cuInit(0));
   CK(cuDeviceGetCount(&devices));
   for (int round = 0; round < 3; round++) {
-    load_library(); // at first before there is any context
+    if (round == 0) load_library(); // before there is any context
     CK(cuDevicePrimaryCtxRetain(&primary, 0));
     CK(cuCtxSetCurrent(primary));
+    if (round > 0) load_library();
     use(5, "a fresh primary context");
     use(6, "the same context");
     CK(cuLibraryUnload(library));
@@ -76,9 +77,9 @@ int main(int argc, char **argv) {
     if (round == 0) CK(cuDevicePrimaryCtxRelease(0)); // a reset leaves the references
     WANT(cuDevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
   }
-  load_library();
   CK(cuDevicePrimaryCtxRetain(&primary, 0));
   CK(cuCtxSetCurrent(primary));
+  load_library();
   use(5, "the last primary context");
   CK(cuCtxCreate_v2(&own, 0, 0));
   use(5, "a context of the program's own");
