@@ -103,6 +103,9 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	c.pidsToServer(op)
 	status := f.call(d.drv, &c.args)
 	c.pidsToClient(op, status)
+	if status == nvml.NVML_SUCCESS && !f.optional && c.missed() {
+		status = nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
 	if status == nvml.NVML_SUCCESS {
 		c.account(op)
 	}
@@ -195,6 +198,10 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 	arena := c.d.room(words)
 	for i := range c.f.params {
 		p := &c.f.params[i]
+		if c.unwanted(i) { // the driver would follow NULL: it gets a place of ours
+			c.args.at[i] = unsafe.Pointer(&arena[0])
+			arena = arena[(int(p.size)+7)/8:]
+		}
 		if p.dir == dirValue || c.n[i] == 0 && !c.empty[i] {
 			continue
 		}
@@ -297,7 +304,7 @@ func (c *call) counted(p *param) uint64 {
 	return uint64(binary.LittleEndian.Uint32(c.buf[arg]))
 }
 
-// lacks says whether there is NULL where the driver would follow it or, for some functions, says that it is wrong.
+// lacks says whether there is NULL in place of a handle or of what the driver reads.
 func (c *call) lacks() bool {
 	for i := range c.f.params {
 		p := &c.f.params[i]
@@ -306,7 +313,23 @@ func (c *call) lacks() bool {
 			if p.kind != 0 && c.args.word[i] == 0 {
 				return true
 			}
-		case c.args.at[i] == nil && p.countArg == 0 && p.flags&fills == 0 && !c.f.optional:
+		case c.args.at[i] == nil && p.countArg == 0 && p.flags&fills == 0:
+			return true
+		}
+	}
+	return false
+}
+
+// unwanted says whether parameter i is a place for a single result that is NULL.
+func (c *call) unwanted(i int) bool {
+	p := &c.f.params[i]
+	return p.dir == dirOut && c.n[i] == 0 && p.countArg == 0 && p.flags&fills == 0
+}
+
+// missed says whether there is such a parameter.
+func (c *call) missed() bool {
+	for i := range c.f.params {
+		if c.unwanted(i) {
 			return true
 		}
 	}

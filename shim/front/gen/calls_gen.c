@@ -1894,6 +1894,7 @@ int32_t scuda_wire_cuGraphExecEventWaitNodeSetEvent(uint64_t hGraphExec, uint64_
 
 int32_t scuda_wire_cuGraphExecGetFlags(uint64_t hGraphExec, uint64_t *flags, uint32_t how) {
   int32_t r;
+  if (!hGraphExec) return CUDA_ERROR_INVALID_VALUE;
   if (hGraphExec && (r = scuda_check(hGraphExec, KIND_CUgraphExec))) return r;
   uint64_t n_flags = flags ? 1 : 0;
   if (n_flags > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;

@@ -5700,7 +5700,7 @@ const struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {
   {"cuPointerGetAttribute", (void *)cuPointerGetAttribute, 0, 0},
   {"cuPointerGetAttributes", (void *)cuPointerGetAttributes, 0, 0},
   {"cuPointerSetAttribute", (void *)cuPointerSetAttribute, 0, 0},
-  {"cuProfilerInitialize", (void *)cuProfilerInitialize, 0, 0},
+  {"cuProfilerInitialize", (void *)cuProfilerInitialize, 0, 801},
   {"cuProfilerStart", (void *)cuProfilerStart, 0, 0},
   {"cuProfilerStop", (void *)cuProfilerStop, 0, 0},
   {"cuSignalExternalSemaphoresAsync", (void *)cuSignalExternalSemaphoresAsync, 0, 0},
