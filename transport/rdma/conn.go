@@ -53,6 +53,7 @@ type conn struct {
 	peer       *setup
 
 	recvs   int // receive requests that are posted
+	sends   int // messages that were posted and have not completed, well or badly
 	probed  int // writes that measured
 	began   bool
 	usable  bool // messages may be sent
@@ -178,7 +179,10 @@ func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint6
 	c.posts[0].SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
 	c.posts[1] = verbs.SendRequest{ID: workData | h.position, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: uint32(h.position), Remote: remote, RKey: rkey, Count: 1}
 	c.posts[1].SGE[0] = verbs.SGE{Addr: addr, Length: h.chunk.Bytes, LKey: lkey}
-	_, err := c.qp.PostSend(c.posts[:])
+	n, err := c.qp.PostSend(c.posts[:])
+	if n == len(c.posts) {
+		c.sends++
+	}
 	return err
 }
 
@@ -217,20 +221,21 @@ func (c *conn) lookOut() {
 	}
 }
 
-// quiesce stops the path and calls handle for what still completes, until nothing can arrive any more.
+// quiesce stops the path and calls handle for what still completes. When everything that was posted has come back, nothing can arrive any more and no memory is
+// read; where that does not happen in time, the queue pair's end sees to it.
 func (c *conn) quiesce(handle func([]verbs.Completion)) {
-	if c.qp == nil {
-		return
-	}
 	if err := c.qp.Fail(); err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 		defer cancel()
-		for c.recvs > 0 {
+		for c.recvs > 0 || c.sends > 0 {
 			n, err := c.cq.WaitPoll(ctx, c.done[:])
 			if err != nil {
 				break
 			}
 			handle(c.done[:n])
+		}
+		if c.recvs == 0 && c.sends == 0 {
+			return
 		}
 	}
 	_ = c.qp.Close()

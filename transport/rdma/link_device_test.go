@@ -4,7 +4,6 @@ package rdma
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -199,11 +198,6 @@ func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Handler: client, Stats: &client.stats, Log: log.With("side", "client")})
 	client.mu.Unlock()
 	t.Cleanup(func() { client.link.Close(); server.link.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	if err := client.link.AwaitFirst(ctx); err != nil {
-		t.Fatalf("no path: %v", err)
-	}
 	client.awaitMode(ModeRDMA)
 	server.awaitMode(ModeRDMA)
 	return client, server

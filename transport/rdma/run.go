@@ -46,6 +46,9 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 	for i := range list {
 		d := &list[i]
 		err := d.Err()
+		if kindOf(d.ID) == workData {
+			c.sends--
+		}
 		switch {
 		case kindOf(d.ID) == workRecv:
 			c.recvs--
@@ -192,11 +195,6 @@ func (l *Link[M]) finish(c *conn, why error) {
 		}
 	}
 	clear(l.targets)
-	l.mu.Unlock()
-	if err := c.close(); err != nil {
-		l.log.Debug("a path was not freed wholly", "device", c.place.Device, "error", err)
-	}
-	l.mu.Lock()
 	if c.began {
 		f, err := l.peer.End(l.collect())
 		if err == nil {
@@ -212,6 +210,12 @@ func (l *Link[M]) finish(c *conn, why error) {
 	l.moved.Broadcast()
 	l.mu.Unlock()
 	l.tell()
+	// Drivers may take seconds to free a queue pair whose packets are held up somewhere (rxe does); nobody waits for that.
+	go func() {
+		if err := c.close(); err != nil {
+			l.log.Debug("a path was not freed wholly", "device", c.place.Device, "error", err)
+		}
+	}()
 }
 
 const maxReason = 1 << 10
