@@ -24,8 +24,9 @@ struct advice { int32_t preferred, prefetched; uint32_t read_mostly; uint64_t ac
 struct area {
   struct area *next, *next_open;
   struct scuda_pages pages;
-  uint64_t asked, context, life, attached;  /* attached: the stream of CU_MEM_ATTACH_SINGLE */
+  uint64_t asked, context, attached;  /* attached: the stream of CU_MEM_ATTACH_SINGLE */
   uint32_t attachment, blocks, twin, open;  /* twin: the server has memory of ours for it; open: it is in the list */
+  uint64_t from, to;                        /* offsets of what the server has: all, or the memory of __managed__ variables */
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
   uint32_t fetched, window, wanted;         /* block behind the last fetch, its size; blocks with wanted > 1 */
   struct advice advice;
@@ -94,10 +95,14 @@ static int32_t carrier(uint64_t life, uint64_t *stream) {
 /* What the calling thread does on its own behalf (its context, the stream that its next command is work for) is left as it was. */
 static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) {
   struct scuda_thread *t = scuda_thread();
-  uint64_t current = t->current, named = t->named, at = a->pages.start + (uint64_t)first * BLOCK, bytes = bytes_of(a, first, blocks), stream;
-  uint8_t *here = a->pages.open + (uint64_t)first * BLOCK;
+  uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), current = t->current, named = t->named, stream;
+  if (from < a->from) from = a->from;
+  if (to > a->to) to = a->to;
+  if (from >= to) return CUDA_SUCCESS;
+  uint64_t at = a->pages.start + from, bytes = to - from;
+  uint8_t *here = a->pages.open + from;
   t->current = a->context;
-  int32_t r = carrier(a->life, &stream);
+  int32_t r = carrier(scuda_context_life(a->context), &stream);
   if (!r && down) {
     struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, t->ordinal, 0), SCUDA_COPY_SYNC};
     r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
@@ -115,7 +120,7 @@ static int32_t arrive(const struct area *a) {
   struct scuda_thread *t = scuda_thread();
   uint64_t current = t->current, named = t->named, stream;
   t->current = a->context;
-  int32_t r = carrier(a->life, &stream);
+  int32_t r = carrier(scuda_context_life(a->context), &stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
   t->current = current;
   t->named = named;
@@ -284,9 +289,11 @@ void scuda_managed_settled(uint64_t key) {
 
 /* Makes the range; address 0: one of ours, with memory on the server. */
 static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struct area **made) {
-  struct scuda_slot *context;
-  int32_t r = scuda_context_of(0, &context);
-  if (!r) r = scuda_pager_start(fault);
+  uint64_t owner = scuda_thread()->current;
+  if (!owner && address) owner = scuda_gpus[0].primary; /* variables of a library are asked for before there is a context */
+  struct scuda_slot *context = scuda_slot(owner);
+  if (!context) return scuda_no_context();
+  int32_t r = scuda_pager_start(fault);
   if (r) return r;
   uint64_t blocks = (bytes + BLOCK - 1) / BLOCK;
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -297,8 +304,8 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
     return r;
   }
   a->asked = bytes;
-  a->context = scuda_thread()->current;
-  a->life = scuda_context_life(a->context);
+  a->context = owner;
+  a->to = a->pages.bytes;
   a->attachment = attachment;
   a->blocks = (uint32_t)blocks;
   a->low = a->blocks;
@@ -403,12 +410,27 @@ void scuda_managed_forget_context(uint64_t context) {
 /* ---- __managed__ variables: the server's driver gave them their address ---- */
 
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
+  /* What the driver has there is larger than the variable and smaller than its pages. */
+  uint64_t start = address, size = bytes;
+  if (scuda_hand_cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) ||
+      scuda_hand_cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) || start > address || size < address + bytes - start) {
+    start = address;
+    size = bytes;
+  }
+  address = start;
+  bytes = size;
   uint64_t from = address & ~(uint64_t)4095, to = (address + bytes + 4095) & ~(uint64_t)4095;
   while (from < to && scuda_is_managed(from)) from += 4096; /* variables share pages */
   while (from < to && scuda_is_managed(to - 4096)) to -= 4096;
   if (from == to) return CUDA_SUCCESS;
   struct area *a;
   int32_t r = make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a);
+  if (!r) {
+    scuda_lock(&lock);
+    a->from = address > from ? address - from : 0;
+    if (address + bytes < to) a->to = address + bytes - from;
+    scuda_unlock(&lock);
+  }
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
     scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
   return r;

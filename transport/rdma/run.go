@@ -235,15 +235,13 @@ func (l *Link[M]) sayWindow(c *conn, o *opening) {
 
 // wanted answers the peer's wish for a window.
 func (l *Link[M]) wanted(h transport.MessageHeader) {
-	err := errClosed
 	l.mu.Lock()
 	c := l.conn
 	l.mu.Unlock()
 	var o *opening
 	if c != nil {
 		if mem := l.cfg.Handler.Memory(h.ID, h.Aux); mem != nil && uint64(len(mem)) >= h.Aux && h.Aux > 0 {
-			var r region
-			if r, err = c.register(l.cfg.Pins, mem[:h.Aux], verbs.LocalWrite|verbs.RemoteWrite, l.cfg.Stats); err == nil {
+			if r, err := c.register(l.cfg.Pins, mem[:h.Aux], verbs.LocalWrite|verbs.RemoteWrite, l.cfg.Stats); err == nil {
 				o = &opening{id: h.ID, seq: h.Seq, addr: address(mem), bytes: h.Aux, r: r}
 			} else {
 				l.refusedMemory(err)

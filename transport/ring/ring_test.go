@@ -33,7 +33,6 @@ type control struct {
 	ack      uint64
 	slots    []uint32
 	farewell *Farewell
-	begin    uint64 // the path of this epoch is up
 }
 
 // side is one peer in the model, with the network's part that belongs to it.
