@@ -185,7 +185,6 @@ int main(int argc, char **argv) {
   SHOW(cuStreamSynchronize(s));
   SHOW(cuCtxDestroy(own));
   SHOW(cuMemAlloc(&d2, 64));
-  SHOW(cuCtxDestroy(own));
   SHOW(cuCtxDestroy(NULL));
   SHOW(cuCtxDestroy(context));
   CK(cuCtxSetCurrent(NULL));

@@ -183,7 +183,7 @@ int32_t scuda_hand_cuCtxCreate_v4(uint64_t *ctx, void *create_params, uint32_t f
 int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r) {
   struct scuda_slot *s;
   *r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_VALUE;
-  if (*r == CUDA_ERROR_CONTEXT_IS_DESTROYED || (!*r && s->flags & SCUDA_CTX_PRIMARY)) *r = CUDA_ERROR_INVALID_CONTEXT;
+  if (!*r && s->flags & SCUDA_CTX_PRIMARY) *r = CUDA_ERROR_INVALID_CONTEXT;
   if (*r) return 1;
   scuda_storage_context_dies(ctx);
   return 0;

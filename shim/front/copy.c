@@ -128,7 +128,9 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
   if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
   if (!to_host) {
     uint32_t how = ptds | (scuda_on_device(dst, bytes) && scuda_on_device(src, bytes) ? 0 : SCUDA_ANSWER);
-    return sync ? scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how) : scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
+    if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
+    r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
+    return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
   }
   r = scuda_usable(stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, ptds);

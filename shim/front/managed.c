@@ -21,12 +21,14 @@ struct block { uint8_t state, wanted; };  /* wanted: in how many rounds in a row
 
 struct advice { int32_t preferred, prefetched; uint32_t read_mostly; uint64_t accessed_by; };
 
+struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
+
 struct area {
   struct area *next, *next_open;
   struct scuda_pages pages;
   uint64_t asked, context, attached;  /* attached: the stream of CU_MEM_ATTACH_SINGLE */
   uint32_t attachment, blocks, twin, open;  /* twin: the server has memory of ours for it; open: it is in the list */
-  uint64_t from, to;                        /* offsets of what the server has: all, or the memory of __managed__ variables */
+  struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
   uint32_t fetched, window, wanted;         /* block behind the last fetch, its size; blocks with wanted > 1 */
   struct advice advice;
@@ -92,26 +94,26 @@ static int32_t carrier(uint64_t life, uint64_t *stream) {
   return CUDA_SUCCESS;
 }
 
+static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, int down) {
+  uint64_t at = a->pages.start + from, bytes = to - from;
+  uint8_t *here = a->pages.open + from;
+  count(down ? SCUDA_MANAGED_DOWN : SCUDA_MANAGED_UP, bytes);
+  if (!down) return scuda_upload(at, here, bytes, stream, 0, 0);
+  struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC};
+  return scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
+}
+
 /* What the calling thread does on its own behalf (its context, the stream that its next command is work for) is left as it was. */
 static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) {
   struct scuda_thread *t = scuda_thread();
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), current = t->current, named = t->named, stream;
-  if (from < a->from) from = a->from;
-  if (to > a->to) to = a->to;
-  if (from >= to) return CUDA_SUCCESS;
-  uint64_t at = a->pages.start + from, bytes = to - from;
-  uint8_t *here = a->pages.open + from;
   t->current = a->context;
   int32_t r = carrier(scuda_context_life(a->context), &stream);
-  if (!r && down) {
-    struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, t->ordinal, 0), SCUDA_COPY_SYNC};
-    r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
-  } else if (!r) {
-    r = scuda_upload(at, here, bytes, stream, 0, 0);
-  }
+  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, down);
+  for (struct extent *e = a->extents; e && !r; e = e->next)
+    if (e->from < to && from < e->to) r = carry_bytes(a, e->from > from ? e->from : from, e->to < to ? e->to : to, stream, down);
   t->current = current;
   t->named = named;
-  count(down ? SCUDA_MANAGED_DOWN : SCUDA_MANAGED_UP, bytes);
   return r;
 }
 
@@ -305,7 +307,6 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   }
   a->asked = bytes;
   a->context = owner;
-  a->to = a->pages.bytes;
   a->attachment = attachment;
   a->blocks = (uint32_t)blocks;
   a->low = a->blocks;
@@ -361,6 +362,7 @@ static void unlink_area(struct area *a) {
 static void forget(struct area *a) {
   atomic_fetch_sub(&scuda_managed_count, 1);
   scuda_pages_drop(&a->pages);
+  for (struct extent *e = a->extents, *next; e; e = next) next = e->next, free(e);
   free(a);
 }
 
@@ -417,22 +419,25 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
     start = address;
     size = bytes;
   }
-  address = start;
-  bytes = size;
-  uint64_t from = address & ~(uint64_t)4095, to = (address + bytes + 4095) & ~(uint64_t)4095;
+  uint64_t from = start & ~(uint64_t)4095, to = (start + size + 4095) & ~(uint64_t)4095;
   while (from < to && scuda_is_managed(from)) from += 4096; /* variables share pages */
   while (from < to && scuda_is_managed(to - 4096)) to -= 4096;
-  if (from == to) return CUDA_SUCCESS;
   struct area *a;
-  int32_t r = make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a);
-  if (!r) {
-    scuda_lock(&lock);
-    a->from = address > from ? address - from : 0;
-    if (address + bytes < to) a->to = address + bytes - from;
-    scuda_unlock(&lock);
-  }
+  int32_t r = from < to ? make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a) : CUDA_SUCCESS;
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
     scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
+  if (!r) r = acquire(0, 1); /* what is here of the pages lacks the variable */
+  scuda_lock(&lock);
+  for (uint64_t at = start; !r && at < start + size && (a = area_at(at)); at = a->pages.start + a->pages.bytes) {
+    uint64_t end = a->pages.start + a->pages.bytes;
+    struct extent e = {a->extents, at - a->pages.start, (start + size < end ? start + size : end) - a->pages.start}, *known = a->extents;
+    while (known && (known->from != e.from || known->to != e.to)) known = known->next;
+    if (known) continue;
+    struct extent *new = malloc(sizeof *new);
+    if (!new) r = CUDA_ERROR_OUT_OF_MEMORY;
+    else *new = e, a->extents = new;
+  }
+  scuda_unlock(&lock);
   return r;
 }
 
