@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -40,6 +42,9 @@ func tree(t *testing.T, pid int) []int {
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a thread that has ended
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

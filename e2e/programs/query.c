@@ -34,6 +34,7 @@ int main(void) {
     CK(cuDeviceGetByPCIBusId(&same, bus));
     CHECK(same == dev, "bus id finds device %d", same);
     for (int a = 0; a < 160; a++) {
+      if (a == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) continue; // 0 remotely, whatever the GPU has
       int value = -1;
       int r = cuDeviceGetAttribute(&value, (CUdevice_attribute)a, dev);
       if (r) printf("attribute %d: error %d\n", a, r);

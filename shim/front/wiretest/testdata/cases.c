@@ -51,12 +51,12 @@ int32_t server(const struct command *c, void *reply, uint32_t cap, uint32_t *len
     return 0;
   }
   if (c->op == OP_GET_GLOBAL) {
-    struct wire_global_info r = {0x700000, 64};
+    struct wire_global_info r = {0x700000, 64, 0};
     memcpy(reply, &r, *len = sizeof r);
     return 0;
   }
   if (c->op == OP_HOST_MAP) {
-    struct wire_global_info r = {word(c, 0), word(c, 1)};
+    struct wire_global_info r = {word(c, 0), word(c, 1), 0};
     memcpy(reply, &r, *len = sizeof r);
     return 0;
   }
