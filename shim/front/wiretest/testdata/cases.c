@@ -344,7 +344,7 @@ static void attributes(void) {
   uint32_t n = sent();
   CK(cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0));
   WANT(v, 32);
-  static const int absent[] = {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+  static const int absent[] = {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
                                CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
                                CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED};
   for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
