@@ -18,6 +18,7 @@ var tables = []struct {
 }{
 	{"docs/performance.md", "table", "docs/performance.json", calls},
 	{"docs/performance.md", "models", "docs/models.json", models},
+	{"README.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
 }
 
 func main() {
