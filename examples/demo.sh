@@ -21,6 +21,6 @@ export SCUDA_SERVER=$address
 printf '\n$ scuda info\n'
 build/scuda info
 
-printf '\n$ cc julia.c -lcuda\n$ scuda run -- julia julia.ptx build/julia.png\n'
+printf '\n$ cc julia.c -lcuda\n$ scuda trace -- julia julia.ptx build/julia.png\n'
 gcc -O2 -o "$out/julia" examples/julia/julia.c -I shim/include -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined
-build/scuda run -- "$out/julia" examples/julia/julia.ptx build/julia.png
+build/scuda trace -- "$out/julia" examples/julia/julia.ptx build/julia.png
