@@ -10,15 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What the simulation as a library cannot do: a process that has loaded it is no longer good for forks without exec. per_thread ends there most
-// of the time and hangs now and then on a busy machine, for a reason not found yet.
-var onlyServed = []string{"fork", "ipc", "sharing", "per_thread"}
-
 // standAlone is the folder of the simulation as libraries.
 func standAlone(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(root, "build/sim")
-	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+	for _, name := range []string{"libcuda.so.1", "libscuda-sim.so", "libnvidia-ml.so.1"} {
 		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
 			t.Fatalf("%v: run make build first", err)
 		}
@@ -31,9 +27,6 @@ func TestDifferential(t *testing.T) {
 	folder := standAlone(t)
 	s := serve(t)
 	for _, name := range all {
-		if slices.Contains(onlyServed, name) {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=memory=1GiB"}, program(name), kernels)
 			p.stdin.Close()

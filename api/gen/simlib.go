@@ -14,16 +14,16 @@ import (
 const maxWords = 16
 
 // standAlone are functions with code of their own in sim/lib.
-var standAlone = map[string]bool{"cuGetProcAddress": true, "cuGetProcAddress_v2": true, "cuGetErrorName": true, "cuGetErrorString": true,
+var standAlone = map[string]bool{"cuDriverGetVersion": true, "cuGetProcAddress": true, "cuGetProcAddress_v2": true, "cuGetErrorName": true, "cuGetErrorString": true,
 	"cuGetExportTable": true, "nvmlErrorString": true, "nvmlInternalGetExportTable": true}
 
 // emitSimLib writes the generated half of sim/lib.
 func emitSimLib(spec *api.Spec, out *Output) error {
 	for _, l := range []struct {
-		lib         *api.Library
-		pkg, prefix string
-		unsupported int
-	}{{spec.CUDA, "cuda", "#include \"front.h\"\n", 801}, {spec.NVML, "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n", 3}} {
+		lib                  *api.Library
+		pkg, exports, prefix string
+		unsupported          int
+	}{{spec.CUDA, "cuda", "front", "#include \"front.h\"\n", 801}, {spec.NVML, "nvml", "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n", 3}} {
 		c := &cfront{spec: spec, lib: l.lib}
 		numbers := map[string]int{}
 		for i, fn := range Methods(l.lib) {
@@ -43,7 +43,7 @@ func emitSimLib(spec *api.Spec, out *Output) error {
 			}
 			b.f("};\n")
 		}
-		if err := out.CFile("sim/lib/"+l.pkg+"/exports_gen.c", b.Bytes()); err != nil {
+		if err := out.CFile("sim/lib/"+l.exports+"/exports_gen.c", b.Bytes()); err != nil {
 			return err
 		}
 		text, err := simCalls(l.lib, l.pkg)

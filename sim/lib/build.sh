@@ -1,17 +1,23 @@
 #!/bin/sh
-# Builds the stand-alone simulation into a folder: build.sh FOLDER. GO may be set.
+# Builds the stand-alone simulation into a folder: build.sh FOLDER. GO and CC may be set.
 set -eu
 test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
-for lib in cuda:libcuda.so.1:libcuda_gen.map nvml:libnvidia-ml.so.1:libnvidia-ml.map; do
-  package=${lib%%:*} rest=${lib#*:}
-  soname=${rest%%:*} map=$PWD/shim/front/gen/${rest#*:}
-  # Only the driver's own symbols are visible, so that the two libraries' Go parts do not meet.
+gen=$PWD/shim/front/gen
+temporary=$(mktemp -d)
+trap 'rm -rf "$temporary"' EXIT
+echo '{ global: sim_call; local: *; };' >"$temporary/sim.map"
+# Only these symbols are visible, so that the libraries' Go parts do not meet.
+for lib in "cuda libscuda-sim.so $temporary/sim.map" "nvml libnvidia-ml.so.1 $gen/libnvidia-ml.map"; do
+  set -- $lib
   CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared -ldflags \
-    "-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -extldflags '-Wl,-soname,$soname -Wl,--version-script=$map -Wl,-Bsymbolic'" \
-    -o "$out/$soname" "./sim/lib/$package"
+    "-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -extldflags '-Wl,-soname,$2 -Wl,--version-script=$3 -Wl,-Bsymbolic'" \
+    -o "$out/$2" "./sim/lib/$1"
 done
+"${CC:-cc}" -shared -std=c11 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -D_GNU_SOURCE -I shim/front -o "$temporary/libcuda.so.1" \
+  sim/lib/front/*.c -Wl,-soname,libcuda.so.1 -Wl,--version-script="$gen/libcuda_gen.map" -Wl,-Bsymbolic -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+mv "$temporary/libcuda.so.1" "$out/libcuda.so.1"
 rm -f "$out"/lib*.h "$out"/*.so.h

@@ -1,9 +1,9 @@
-// Command cuda is the stand-alone simulation's libcuda.so.1, built with -buildmode=c-shared: the exports in exports_gen.c call package
-// sim through sim_call. SCUDA_SIM says what is simulated (docs/sim.md).
+// Command cuda is the stand-alone simulation of the CUDA driver, built with -buildmode=c-shared: libcuda.so.1, which sim/lib/front makes, loads
+// it and calls package sim through sim_call. SCUDA_SIM says what is simulated (docs/sim.md).
 package main
 
 /*
-#cgo CFLAGS: -O1 -std=c11 -I${SRCDIR}/../../../shim/front
+#cgo CFLAGS: -O1 -std=c11
 #include <stdint.h>
 #include <stdio.h>
 static inline void put(const void *text, size_t n, int error) { fwrite(text, 1, n, error ? stderr : stdout); }

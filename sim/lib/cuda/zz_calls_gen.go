@@ -213,8 +213,6 @@ func call(d cuda.Driver, function int32, w *[words]uint64) uint64 {
 		return uint64(uint32(d.CuDeviceTotalMem_v2((*uint64)(pointer(w[0])), cuda.CUdevice(w[1]))))
 	case 99:
 		return uint64(uint32(d.CuDeviceUnregisterAsyncNotification(cuda.CUdevice(w[0]), cuda.CUasyncCallbackHandle(w[1]))))
-	case 100:
-		return uint64(uint32(d.CuDriverGetVersion((*int32)(pointer(w[0])))))
 	case 101:
 		return uint64(uint32(d.CuEventCreate((*cuda.CUevent)(pointer(w[0])), uint32(w[1]))))
 	case 102:

@@ -713,11 +713,8 @@ SCUDA_EXPORT int32_t cuDeviceUnregisterAsyncNotification(int32_t device, uint64_
   return (int32_t)sim_call(99, words);
 }
 
-SCUDA_EXPORT int32_t cuDriverGetVersion(int32_t *driverVersion) {
-  uint64_t words[16] = {0};
-  words[0] = (uint64_t)(uintptr_t)driverVersion;
-  return (int32_t)sim_call(100, words);
-}
+int32_t sim_cuDriverGetVersion(int32_t *driverVersion);
+SCUDA_EXPORT int32_t cuDriverGetVersion(int32_t *driverVersion) { return sim_cuDriverGetVersion(driverVersion); }
 
 SCUDA_EXPORT int32_t cuEGLApiInit(void) { return 801; }
 
