@@ -13,6 +13,7 @@ type thread struct {
 	id          int
 	stack       []*cudaContext
 	captureMode cuda.CUstreamCaptureMode
+	own         bool // calls without a stream mean the thread's own, not the legacy one
 }
 
 // thread finds the calling thread's state. g.mu is held.
@@ -31,6 +32,22 @@ func (g *GPU) ThreadInit() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.threads, syscall.Gettid())
+}
+
+// PerThread begins or ends a call of the calling thread in the _ptds form: its default stream is the thread's own.
+func (g *GPU) PerThread(on bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.thread().own = on
+}
+
+// implied is the stream of a call that names none. g.mu is held.
+func (g *GPU) implied(c *cudaContext) *stream {
+	if !g.thread().own {
+		return c.legacy
+	}
+	s, _ := g.stream(c, streamPerThread)
+	return s
 }
 
 // cudaContext is a CUcontext: streams, modules and memory that live and fail together.

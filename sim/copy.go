@@ -102,13 +102,17 @@ func (g *GPU) copySync(b *box) cuda.CUresult {
 	if r := g.check(b); r != ok {
 		return r
 	}
-	if r := g.implicitInCapture(c.legacy); r != ok {
+	s := g.implied(c)
+	if s.capture != nil {
+		return g.syncInCapture(s)
+	}
+	if r := g.implicitInCapture(s); r != ok {
 		return r
 	}
 	if b.empty() {
 		return ok
 	}
-	g.wait([]*task{g.push(c.legacy, func(ctx context.Context) error { return g.copyBox(ctx, b) })})
+	g.wait([]*task{g.push(s, func(ctx context.Context) error { return g.copyBox(ctx, b) })})
 	return c.failed()
 }
 

@@ -69,15 +69,19 @@ func (g *GPU) fillSync(f *fill) cuda.CUresult {
 	if r := g.checkFill(f); r != ok {
 		return r
 	}
+	s := g.implied(c)
 	// Like the driver's, it waits only for memory of the program itself.
 	if reg := g.mem.find(f.dst); !f.empty() && reg != nil && reg.kind.host() {
-		if r := g.implicitInCapture(c.legacy); r != ok {
+		if s.capture != nil {
+			return g.syncInCapture(s)
+		}
+		if r := g.implicitInCapture(s); r != ok {
 			return r
 		}
-		g.wait([]*task{g.push(c.legacy, func(context.Context) error { return g.runFill(f) })})
+		g.wait([]*task{g.push(s, func(context.Context) error { return g.runFill(f) })})
 		return c.failed()
 	}
-	_, r = g.submit(c.legacy, g.fillOp(f))
+	_, r = g.submit(s, g.fillOp(f))
 	return r
 }
 

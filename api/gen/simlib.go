@@ -13,6 +13,9 @@ import (
 // maxWords is how many parameters a function may have.
 const maxWords = 16
 
+// perThread marks the number of a function in its _ptds form, which works in the calling thread's stream without naming it.
+const perThread = 1 << 30
+
 // standAlone are functions with code of their own in sim/lib.
 var standAlone = map[string]bool{"cuDriverGetVersion": true, "cuGetProcAddress": true, "cuGetProcAddress_v2": true, "cuGetErrorName": true, "cuGetErrorString": true,
 	"cuGetExportTable": true, "nvmlErrorString": true, "nvmlInternalGetExportTable": true}
@@ -107,16 +110,20 @@ func simExport(b *buffer, c *cfront, f *api.Func, numbers map[string]int, unsupp
 			b.f("  words[%d] = (uint64_t)%s;\n", i, p.Name)
 		}
 	}
-	b.f("  return (int32_t)sim_call(%d, words);\n}\n", n)
+	form := ""
+	if strings.HasSuffix(f.Name, "_ptds") {
+		form = fmt.Sprintf(" | %#x", perThread)
+	}
+	b.f("  return (int32_t)sim_call(%d%s, words);\n}\n", n, form)
 	return nil
 }
 
 // simCalls writes the switch from numbers to methods.
 func simCalls(lib *api.Library, pkg string) ([]byte, error) {
 	b := &buffer{}
-	driver, result := "cuda.Driver", "uint64(uint32(%s))"
+	driver, result, forms := "cuda.Driver", "uint64(uint32(%s))", fmt.Sprintf("\n// perThread in a number asks for the _ptds form.\nconst perThread = %#x\n", perThread)
 	if pkg == "nvml" {
-		driver = "nvml.Driver"
+		driver, forms = "nvml.Driver", ""
 	}
 	body := &buffer{}
 	float := false
@@ -158,7 +165,7 @@ func simCalls(lib *api.Library, pkg string) ([]byte, error) {
 	if float {
 		b.f("\"math\"\n\n")
 	}
-	b.f("\"scuda.dev/scuda/api/%s\"\n)\n\nconst words = %d\n\n// call calls the method with a number.\nfunc call(d %s, function int32, w *[words]uint64) uint64 {\nswitch function {\n%s}\nreturn uint64(unsupported)\n}\n",
-		pkg, maxWords, driver, body.String())
+	b.f("\"scuda.dev/scuda/api/%s\"\n)\n\nconst words = %d\n%s\n// call calls the method with a number.\nfunc call(d %s, function int32, w *[words]uint64) uint64 {\nswitch function {\n%s}\nreturn uint64(unsupported)\n}\n",
+		pkg, maxWords, forms, driver, body.String())
 	return b.Bytes(), nil
 }

@@ -46,6 +46,12 @@ func sim_call(function C.int32_t, w *C.uint64_t) C.uint64_t {
 	if d == nil {
 		return C.uint64_t(cuda.CUDA_ERROR_NO_DEVICE)
 	}
+	if function&perThread != 0 {
+		g := d.(driver)
+		g.PerThread(true)
+		defer g.PerThread(false)
+		function &^= perThread
+	}
 	return C.uint64_t(call(d, int32(function), (*[words]uint64)(unsafe.Pointer(w))))
 }
 

@@ -10,6 +10,9 @@ import (
 
 const words = 16
 
+// perThread in a number asks for the _ptds form.
+const perThread = 0x40000000
+
 // call calls the method with a number.
 func call(d cuda.Driver, function int32, w *[words]uint64) uint64 {
 	switch function {

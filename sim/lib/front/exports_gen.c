@@ -2986,7 +2986,7 @@ SCUDA_EXPORT int32_t cuMemcpy2DUnaligned_v2(const void *pCopy) {
 SCUDA_EXPORT int32_t cuMemcpy2DUnaligned_v2_ptds(const void *pCopy) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pCopy;
-  return (int32_t)sim_call(349, words);
+  return (int32_t)sim_call(349 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy2D_v2(const void *pCopy) {
@@ -2998,7 +2998,7 @@ SCUDA_EXPORT int32_t cuMemcpy2D_v2(const void *pCopy) {
 SCUDA_EXPORT int32_t cuMemcpy2D_v2_ptds(const void *pCopy) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pCopy;
-  return (int32_t)sim_call(350, words);
+  return (int32_t)sim_call(350 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3D(const void *pCopy) {
@@ -3089,7 +3089,7 @@ SCUDA_EXPORT int32_t cuMemcpy3DPeerAsync_ptsz(const void *pCopy, uint64_t hStrea
 SCUDA_EXPORT int32_t cuMemcpy3DPeer_ptds(const void *pCopy) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pCopy;
-  return (int32_t)sim_call(356, words);
+  return (int32_t)sim_call(356 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy3D_v2(const void *pCopy) {
@@ -3101,7 +3101,7 @@ SCUDA_EXPORT int32_t cuMemcpy3D_v2(const void *pCopy) {
 SCUDA_EXPORT int32_t cuMemcpy3D_v2_ptds(const void *pCopy) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pCopy;
-  return (int32_t)sim_call(358, words);
+  return (int32_t)sim_call(358 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t ByteCount, uint64_t hStream) {
@@ -3149,7 +3149,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset,
   words[2] = (uint64_t)srcArray;
   words[3] = (uint64_t)srcOffset;
   words[4] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(361, words);
+  return (int32_t)sim_call(361 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoD(uint32_t dstDevice, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount) {
@@ -3176,7 +3176,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoD_v2_ptds(uint64_t dstDevice, uint64_t srcArray,
   words[1] = (uint64_t)srcArray;
   words[2] = (uint64_t)srcOffset;
   words[3] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(363, words);
+  return (int32_t)sim_call(363 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyAtoH(void *dstHost, uint64_t srcArray, uint32_t srcOffset, uint32_t ByteCount) {
@@ -3233,7 +3233,7 @@ SCUDA_EXPORT int32_t cuMemcpyAtoH_v2_ptds(void *dstHost, uint64_t srcArray, uint
   words[1] = (uint64_t)srcArray;
   words[2] = (uint64_t)srcOffset;
   words[3] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(367, words);
+  return (int32_t)sim_call(367 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *attrsIdxs, uint64_t numAttrs, uint64_t *failIdx, uint64_t hStream) {
@@ -3314,7 +3314,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset,
   words[1] = (uint64_t)dstOffset;
   words[2] = (uint64_t)srcDevice;
   words[3] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(371, words);
+  return (int32_t)sim_call(371 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoD(uint32_t dstDevice, uint32_t srcDevice, uint32_t ByteCount) {
@@ -3365,7 +3365,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoD_v2_ptds(uint64_t dstDevice, uint64_t srcDevice
   words[0] = (uint64_t)dstDevice;
   words[1] = (uint64_t)srcDevice;
   words[2] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(375, words);
+  return (int32_t)sim_call(375 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyDtoH(void *dstHost, uint32_t srcDevice, uint32_t ByteCount) {
@@ -3416,7 +3416,7 @@ SCUDA_EXPORT int32_t cuMemcpyDtoH_v2_ptds(void *dstHost, uint64_t srcDevice, uin
   words[0] = (uint64_t)(uintptr_t)dstHost;
   words[1] = (uint64_t)srcDevice;
   words[2] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(379, words);
+  return (int32_t)sim_call(379 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoA(uint64_t dstArray, uint32_t dstOffset, const void *srcHost, uint32_t ByteCount) {
@@ -3473,7 +3473,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoA_v2_ptds(uint64_t dstArray, uint64_t dstOffset,
   words[1] = (uint64_t)dstOffset;
   words[2] = (uint64_t)(uintptr_t)srcHost;
   words[3] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(383, words);
+  return (int32_t)sim_call(383 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyHtoD(uint32_t dstDevice, const void *srcHost, uint32_t ByteCount) {
@@ -3524,7 +3524,7 @@ SCUDA_EXPORT int32_t cuMemcpyHtoD_v2_ptds(uint64_t dstDevice, const void *srcHos
   words[0] = (uint64_t)dstDevice;
   words[1] = (uint64_t)(uintptr_t)srcHost;
   words[2] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(387, words);
+  return (int32_t)sim_call(387 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpyPeer(uint64_t dstDevice, uint64_t dstContext, uint64_t srcDevice, uint64_t srcContext, uint64_t ByteCount) {
@@ -3566,7 +3566,7 @@ SCUDA_EXPORT int32_t cuMemcpyPeer_ptds(uint64_t dstDevice, uint64_t dstContext, 
   words[2] = (uint64_t)srcDevice;
   words[3] = (uint64_t)srcContext;
   words[4] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(388, words);
+  return (int32_t)sim_call(388 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemcpy_ptds(uint64_t dst, uint64_t src, uint64_t ByteCount) {
@@ -3574,7 +3574,7 @@ SCUDA_EXPORT int32_t cuMemcpy_ptds(uint64_t dst, uint64_t src, uint64_t ByteCoun
   words[0] = (uint64_t)dst;
   words[1] = (uint64_t)src;
   words[2] = (uint64_t)ByteCount;
-  return (int32_t)sim_call(344, words);
+  return (int32_t)sim_call(344 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD16(uint32_t dstDevice, uint16_t us, uint32_t N) {
@@ -3616,7 +3616,7 @@ SCUDA_EXPORT int32_t cuMemsetD16_v2_ptds(uint64_t dstDevice, uint16_t us, uint64
   words[0] = (uint64_t)dstDevice;
   words[1] = (uint64_t)us;
   words[2] = (uint64_t)N;
-  return (int32_t)sim_call(392, words);
+  return (int32_t)sim_call(392 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D16(uint32_t dstDevice, uint32_t dstPitch, uint16_t us, uint32_t Width, uint32_t Height) {
@@ -3668,7 +3668,7 @@ SCUDA_EXPORT int32_t cuMemsetD2D16_v2_ptds(uint64_t dstDevice, uint64_t dstPitch
   words[2] = (uint64_t)us;
   words[3] = (uint64_t)Width;
   words[4] = (uint64_t)Height;
-  return (int32_t)sim_call(395, words);
+  return (int32_t)sim_call(395 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D32(uint32_t dstDevice, uint32_t dstPitch, uint32_t ui, uint32_t Width, uint32_t Height) {
@@ -3720,7 +3720,7 @@ SCUDA_EXPORT int32_t cuMemsetD2D32_v2_ptds(uint64_t dstDevice, uint64_t dstPitch
   words[2] = (uint64_t)ui;
   words[3] = (uint64_t)Width;
   words[4] = (uint64_t)Height;
-  return (int32_t)sim_call(398, words);
+  return (int32_t)sim_call(398 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD2D8(uint32_t dstDevice, uint32_t dstPitch, uint8_t uc, uint32_t Width, uint32_t Height) {
@@ -3772,7 +3772,7 @@ SCUDA_EXPORT int32_t cuMemsetD2D8_v2_ptds(uint64_t dstDevice, uint64_t dstPitch,
   words[2] = (uint64_t)uc;
   words[3] = (uint64_t)Width;
   words[4] = (uint64_t)Height;
-  return (int32_t)sim_call(401, words);
+  return (int32_t)sim_call(401 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD32(uint32_t dstDevice, uint32_t ui, uint32_t N) {
@@ -3814,7 +3814,7 @@ SCUDA_EXPORT int32_t cuMemsetD32_v2_ptds(uint64_t dstDevice, uint32_t ui, uint64
   words[0] = (uint64_t)dstDevice;
   words[1] = (uint64_t)ui;
   words[2] = (uint64_t)N;
-  return (int32_t)sim_call(404, words);
+  return (int32_t)sim_call(404 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMemsetD8(uint32_t dstDevice, uint8_t uc, uint32_t N) {
@@ -3856,7 +3856,7 @@ SCUDA_EXPORT int32_t cuMemsetD8_v2_ptds(uint64_t dstDevice, uint8_t uc, uint64_t
   words[0] = (uint64_t)dstDevice;
   words[1] = (uint64_t)uc;
   words[2] = (uint64_t)N;
-  return (int32_t)sim_call(407, words);
+  return (int32_t)sim_call(407 | 0x40000000, words);
 }
 
 SCUDA_EXPORT int32_t cuMipmappedArrayCreate(uint64_t *pHandle, const void *pMipmappedArrayDesc, uint32_t numMipmapLevels) {
