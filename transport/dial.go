@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -63,17 +64,22 @@ func ParseAddress(s string) (string, error) {
 
 // Dial connects to a server and shakes hands. The welcome's status is always [StatusOK]; anything else is an [*Error].
 func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn, *Welcome, error) {
-	c, w, err := DialNet(ctx, address, token, hello)
+	c, full, preface, err := connect(ctx, address, token, hello)
 	if err != nil {
 		return nil, nil, err
 	}
 	fd, err := Detach(c)
 	if err != nil {
-		return nil, nil, &Error{Address: address, Kind: ErrClosed, Detail: err.Error(), Err: err}
+		return nil, nil, &Error{Address: full, Kind: ErrClosed, Detail: err.Error(), Err: err}
 	}
-	conn, err := NewConn(fd, address)
+	conn, err := NewConn(fd, full)
 	if err != nil {
 		_ = unix.Close(fd)
+		return nil, nil, err
+	}
+	w, err := shake(ctx, &patient{conn: conn}, full, preface)
+	if err != nil {
+		_ = conn.Close()
 		return nil, nil, err
 	}
 	return conn, w, nil
@@ -81,21 +87,10 @@ func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn
 
 // DialNet is [Dial] for those who want an ordinary Go connection (side connections, information).
 func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, *Welcome, error) {
-	full, err := ParseAddress(address)
+	c, full, preface, err := connect(ctx, address, token, hello)
 	if err != nil {
 		return nil, nil, err
 	}
-	preface, err := AppendPreface(nil, token, hello)
-	if err != nil {
-		return nil, nil, &Error{Address: full, Kind: ErrToken, Detail: err.Error(), Err: err}
-	}
-	d := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: keepAlive()}
-	d.SetMultipathTCP(false)
-	nc, err := d.DialContext(ctx, "tcp", full)
-	if err != nil {
-		return nil, nil, dialError(full, err)
-	}
-	c := nc.(*net.TCPConn)
 	w, err := shake(ctx, c, full, preface)
 	if err != nil {
 		c.Close()
@@ -104,10 +99,96 @@ func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*
 	return c, w, nil
 }
 
-func shake(ctx context.Context, c *net.TCPConn, address string, preface []byte) (*Welcome, error) {
-	if err := Tune(c); err != nil {
-		return nil, &Error{Address: address, Kind: ErrServer, Detail: err.Error(), Err: err}
+// connect connects to the server and prepares what is said first. It gives the address in full.
+func connect(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, string, []byte, error) {
+	full, err := ParseAddress(address)
+	if err != nil {
+		return nil, "", nil, err
 	}
+	preface, err := AppendPreface(nil, token, hello)
+	if err != nil {
+		return nil, "", nil, &Error{Address: full, Kind: ErrToken, Detail: err.Error(), Err: err}
+	}
+	d := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: keepAlive()}
+	d.SetMultipathTCP(false)
+	nc, err := d.DialContext(ctx, "tcp", full)
+	if err != nil {
+		return nil, "", nil, dialError(full, err)
+	}
+	c := nc.(*net.TCPConn)
+	if err := Tune(c); err != nil {
+		c.Close()
+		return nil, "", nil, &Error{Address: full, Kind: ErrServer, Detail: err.Error(), Err: err}
+	}
+	return c, full, preface, nil
+}
+
+// patient lets a Conn be read and written as a net.Conn is. It reads only where there is something: a session's handshake costs two reads.
+type patient struct {
+	conn  Conn
+	until atomic.Int64 // UnixNano; 0: no deadline
+}
+
+// SetDeadline also ends what waits already when t has passed.
+func (p *patient) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		p.until.Store(0)
+		return nil
+	}
+	p.until.Store(t.UnixNano())
+	if !t.After(time.Now()) {
+		p.conn.Shutdown()
+	}
+	return nil
+}
+
+func (p *patient) wait(ev Events) error {
+	left := time.Duration(-1)
+	if until := p.until.Load(); until != 0 {
+		left = max(0, time.Until(time.Unix(0, until)))
+	}
+	got, err := p.conn.Wait(ev, left)
+	switch until := p.until.Load(); {
+	case err != nil:
+		return err
+	case got == 0, until != 0 && time.Now().UnixNano() >= until:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	for {
+		if err := p.wait(Readable); err != nil {
+			return 0, err
+		}
+		if n, err := p.conn.Recv([][]byte{b}); err != ErrAgain {
+			return n, err
+		}
+	}
+}
+
+func (p *patient) Write(b []byte) (done int, err error) {
+	for done < len(b) {
+		n, err := p.conn.Send([][]byte{b[done:]})
+		if err == ErrAgain {
+			err = p.wait(Writable)
+		}
+		if err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// newcomer is a connection on which a handshake is made.
+type newcomer interface {
+	io.ReadWriter
+	SetDeadline(t time.Time) error
+}
+
+func shake(ctx context.Context, c newcomer, address string, preface []byte) (*Welcome, error) {
 	deadline := time.Now().Add(HandshakeTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d

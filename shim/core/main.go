@@ -77,7 +77,7 @@ func open(shared *session.Shared) int32 {
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
-	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opened: rememberSocket,
+	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opening: expectSocket, Opened: rememberSocket,
 		Transport: over, RDMADevice: os.Getenv("SCUDA_RDMA_DEVICE")})
 	if err != nil {
 		return notConnected(log, err.Error())

@@ -8,14 +8,17 @@ package main
 #include <unistd.h>
 
 // A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may run there.
-// A session has two; the second one is opened in the background, so a fork waits for it, but not for long.
+// The side connection is opened in the background when it is needed, so a fork waits for one that is on its way, but not for long.
 // Bulk connections come later, or never.
-enum { first_sockets = 2, max_sockets = 20, patience = 200 };
+enum { max_sockets = 20, patience = 200 };
 static int scuda_sockets[max_sockets];
-static int scuda_socket_count;
+static int scuda_socket_count, scuda_expected = 1;
+
+static void scuda_expect_socket(void) { __atomic_add_fetch(&scuda_expected, 1, __ATOMIC_RELEASE); }
 
 static void scuda_before_fork(void) {
-	for (int i = 0; i < patience && __atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) < first_sockets; i++) usleep(1000);
+	for (int i = 0; i < patience && __atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) < __atomic_load_n(&scuda_expected, __ATOMIC_ACQUIRE); i++)
+		 usleep(1000);
 }
 
 static void scuda_in_child(void) {
@@ -59,6 +62,8 @@ func rememberSocket(fd int) {
 	defer sockets.Unlock()
 	C.scuda_remember_socket(C.int(fd))
 }
+
+func expectSocket() { C.scuda_expect_socket() }
 
 func runHost(f session.HostFunction, status int32) {
 	C.scuda_run_host(C.uintptr_t(f.Func), C.uintptr_t(f.User), C.uint64_t(f.Stream), C.uint32_t(f.Kind), C.int32_t(status))

@@ -244,6 +244,7 @@ func (p *peer) open(f *front, host func(HostFunction, int32)) (*Session, *logTex
 func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Session, *logText) {
 	p.t.Helper()
 	text := new(logText)
+	p.ready()
 	s, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Bulk: bulk, Log: slog.New(slog.NewTextHandler(text, nil))})
 	if err != nil {
 		p.t.Fatal(err)
@@ -253,6 +254,12 @@ func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Se
 		s.Wait()
 	})
 	return s, text
+}
+
+// ready says that the peer is set up: the race detector does not know that the client's system calls come before the peer's.
+func (p *peer) ready() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 }
 
 // within fails the test when f does not return in time; a deadlock would otherwise only show as the whole run's timeout.

@@ -65,6 +65,7 @@ type Config struct {
 
 	Transport  Transport    // of big copies
 	RDMADevice string       // which RDMA device, see [rdma.Choose]; empty: the one that fits
+	Opening    func()       // told before the side connection is opened, so that a fork can wait for it; may be nil
 	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 }
 

@@ -615,7 +615,6 @@ func TestServerLoss(t *testing.T) {
 			}
 			s, text := p.open(f, nil)
 			within(t, func() {
-				p.sideConn()
 				var wg sync.WaitGroup
 				for i := range uint32(4) { // other threads wait for replies that never come
 					wg.Go(func() {
@@ -645,9 +644,51 @@ func TestServerLoss(t *testing.T) {
 	}
 }
 
+// The side connection is there when the first thing is registered that needs it, and not before.
+func TestSideIsOpenedWhenNeeded(t *testing.T) {
+	for name, need := range map[string]func(*Session){
+		"a host function":              func(s *Session) { s.HostFunction(HostFunction{}) },
+		"the source of a later upload": func(s *Session) { s.Source(make([]byte, 8)) },
+		"a captured download":          func(s *Session) { s.Transfer(make([]byte, 8), 0, TransferCaptured) },
+		"many at once, on their threads": func(s *Session) {
+			for range 8 {
+				go s.Source(make([]byte, 8))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, f := newPeer(t), newFront(t, 1<<16)
+			p.command = echo
+			s, _ := p.open(f, nil)
+			within(t, func() {
+				for range 3 {
+					if r, _ := f.call(s, opEcho, 0, nil, nil); r != 7 {
+						t.Errorf("a call gives %d", r)
+					}
+				}
+				p.mu.Lock()
+				n := len(p.conns)
+				p.mu.Unlock()
+				if n != 1 {
+					t.Errorf("%d connections before anything needs a second one", n)
+				}
+				need(s)
+				p.sideConn()
+				p.mu.Lock()
+				n = len(p.conns)
+				p.mu.Unlock()
+				if n != 2 {
+					t.Errorf("%d connections, not 2", n)
+				}
+			})
+		})
+	}
+}
+
 func TestSideGarbage(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
-	_, text := p.open(f, nil)
+	s, text := p.open(f, nil)
+	s.HostFunction(HostFunction{})
 	within(t, func() {
 		_, _ = p.sideConn().Write(bytes.Repeat([]byte{0xff}, 64))
 		for f.lost() == 0 {

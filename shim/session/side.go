@@ -26,8 +26,12 @@ type registered struct {
 	order uint64
 }
 
-// side is the connection over which the server asks the client for things in stream order, and what serves it.
+// side is the connection over which the server asks the client for things in stream order, and what serves it. It is opened when the program first
+// registers something that the server may ask for; most programs never do, or not before they have long begun.
 type side struct {
+	once   sync.Once
+	wanted chan struct{} // closed when it is to be opened, or never will be
+
 	writing sync.Mutex // held while a message is written
 
 	mu    sync.Mutex // guards what follows
@@ -39,9 +43,21 @@ type side struct {
 
 func (d *side) init() {
 	d.due = sync.NewCond(&d.mu)
+	d.wanted = make(chan struct{})
+}
+
+// wantSide has the side connection opened.
+func (s *Session) wantSide() {
+	s.side.once.Do(func() {
+		if s.cfg.Opening != nil {
+			s.cfg.Opening()
+		}
+		close(s.side.wanted)
+	})
 }
 
 func (d *side) shut() {
+	d.once.Do(func() { close(d.wanted) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
@@ -90,6 +106,7 @@ func (d *side) answer(h transport.MessageHeader, payload []byte) error {
 
 // HostFunction registers a host function and gives its registration.
 func (s *Session) HostFunction(f HostFunction) uint64 {
+	s.wantSide()
 	s.hosts.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +116,12 @@ func (s *Session) HostFunction(f HostFunction) uint64 {
 	return s.mu.nextHost
 }
 
-// sideLoop opens the side connection and serves it until it ends, and with it the session.
+// sideLoop opens the side connection when it is wanted, and serves it until it ends, and with it the session.
 func (s *Session) sideLoop() {
+	<-s.side.wanted
+	if s.lost() != 0 {
+		return
+	}
 	hello := s.cfg.Hello
 	hello.Kind, hello.Session, hello.Secret = transport.KindSide, s.welcome.Session, s.welcome.Secret
 	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)

@@ -53,6 +53,7 @@ func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 
 	if kind == TransferCaptured { // its bytes come over the side connection
 		s.kept.Store(true)
 		s.mu.Unlock()
+		s.wantSide()
 		return id
 	}
 	atomic.AddUint32(&s.shared.TransfersPending, 1)
@@ -150,6 +151,7 @@ func (s *Session) awaitEarlier(order uint64, p []byte) {
 
 // Source registers the source of a deferred upload.
 func (s *Session) Source(src []byte) uint32 {
+	s.wantSide()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.nextSrc++
