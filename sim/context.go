@@ -153,9 +153,6 @@ func (g *GPU) freeContext(c *cudaContext) {
 		}
 	}
 	delete(g.contexts, c)
-	if !c.primary {
-		g.objects.drop(uint64(c.handle))
-	}
 }
 
 // destroy stops c's work and frees it. g.mu is held, and given up while work ends.
@@ -171,7 +168,7 @@ func (g *GPU) destroy(c *cudaContext) {
 
 func (g *GPU) contextOf(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
 	c, found := lookup[*cudaContext](g, h)
-	if !found {
+	if !found || !c.live && !c.primary {
 		return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
 	}
 	return c, ok
@@ -245,8 +242,8 @@ func (g *GPU) CuCtxDestroy_v2(h cuda.CUcontext) cuda.CUresult {
 	if h == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	c, r := g.contextOf(h)
-	if r != ok || c.primary {
+	c, found := lookup[*cudaContext](g, h) // a destroyed one too
+	if !found || c.primary {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT
 	}
 	if !c.live {

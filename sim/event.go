@@ -25,8 +25,7 @@ func (e *event) owner() *cudaContext { return e.ctx }
 func (e *event) timing() bool { return e.flags&uint32(cuda.CU_EVENT_DISABLE_TIMING) == 0 }
 
 func (g *GPU) enterEvent(h cuda.CUevent) (*event, cuda.CUresult) {
-	_, r := g.enter()
-	if r != ok {
+	if r := g.ready(); r != ok { // which context is current does not matter
 		return nil, r
 	}
 	e, r := find[*event](g, h)

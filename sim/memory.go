@@ -286,11 +286,13 @@ func (g *GPU) CuMemAllocPitch_v2(dptr *cuda.CUdeviceptr, pitch *uint64, width, h
 }
 
 func (g *GPU) CuMemFree_v2(dptr cuda.CUdeviceptr) cuda.CUresult {
-	_, r := g.enter()
-	if r != ok {
+	if r := g.ready(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
+	if c, r := g.currentOf(g.thread()); r == ok && c.usable() != ok { // none need be current
+		return c.usable()
+	}
 	if dptr == 0 {
 		return ok
 	}
@@ -301,9 +303,12 @@ func (g *GPU) CuMemFree_v2(dptr cuda.CUdeviceptr) cuda.CUresult {
 	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionManaged && reg.kind != regionPool && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	if r := reg.ctx.usable(); r != ok {
+		return r
+	}
 	reg.freeing = true
 	// Kernels in flight may use the memory: the driver waits for them as well.
-	r = g.waitContext(reg.ctx)
+	r := g.waitContext(reg.ctx)
 	if err := g.freeRegion(reg); err != nil {
 		g.log.Error("sim: free", "error", err)
 		return cuda.CUDA_ERROR_UNKNOWN

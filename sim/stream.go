@@ -93,13 +93,29 @@ func (g *GPU) stream(c *cudaContext, h cuda.CUstream) (*stream, cuda.CUresult) {
 	return s, s.ctx.usable()
 }
 
-// enterStream is enter for calls about a stream.
+// enterStream is enter for calls that give a stream work.
 func (g *GPU) enterStream(h cuda.CUstream) (*stream, cuda.CUresult) {
 	c, r := g.enter()
 	if r != ok {
 		return nil, r
 	}
 	s, r := g.stream(c, h)
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return s, ok
+}
+
+// enterWaited is enter for calls that wait for a stream or look at it: for one with a handle of its own no context need be current.
+func (g *GPU) enterWaited(h cuda.CUstream) (*stream, cuda.CUresult) {
+	if h <= streamPerThread {
+		return g.enterStream(h)
+	}
+	if r := g.ready(); r != ok {
+		return nil, r
+	}
+	s, r := g.stream(nil, h)
 	if r != ok {
 		g.mu.Unlock()
 		return nil, r
@@ -316,7 +332,7 @@ func (g *GPU) CuStreamDestroy_v2(h cuda.CUstream) cuda.CUresult {
 }
 
 func (g *GPU) CuStreamQuery(h cuda.CUstream) cuda.CUresult {
-	s, r := g.enterStream(h)
+	s, r := g.enterWaited(h)
 	if r != ok {
 		return r
 	}
@@ -331,7 +347,7 @@ func (g *GPU) CuStreamQuery(h cuda.CUstream) cuda.CUresult {
 }
 
 func (g *GPU) CuStreamSynchronize(h cuda.CUstream) cuda.CUresult {
-	s, r := g.enterStream(h)
+	s, r := g.enterWaited(h)
 	if r != ok {
 		return r
 	}

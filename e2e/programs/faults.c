@@ -23,8 +23,8 @@ static const struct {
   {"last_thread", "mov.u32 %r1, %tid.x; setp.ne.u32 %q0, %r1, 63; @%q0 ret; st.volatile.global.u32 [%a0], 1;"},
   {"shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; st.global.u32 [sink], %r1;"},
   {"write_shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; st.volatile.shared.u32 [%r2], %r0;"},
-  {"local", ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.volatile.local.u32 [%a1], %r0; ld.volatile.local.u32 %r1, [mine]; st.global.u32 [sink], %r1;"},
-  {"atomic_local", ".local .align 16 .b8 mine[64]; st.volatile.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
+  {"local", ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.local.u32 [%a1], %r0; ld.local.u32 %r1, [%a1]; st.global.u32 [sink], %r1;"},
+  {"atomic_local", ".local .align 16 .b8 mine[64]; st.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
   {"stop", "trap;"},
   {"wrong", "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
   {"jump", "ld.volatile.global.u64 %a1, [unknown]; add.u64 %a1, %a1, %a0; proto: .callprototype _ (); call %a1, (), proto;"},
@@ -53,7 +53,7 @@ struct fault {
 } faults[] = {
   {"write", 0, 0}, {"write", 0x7f0000000000, 0}, {"write", -8, 0}, {"read", 0, 0}, {"read", 0x1000, 0}, {"write_generic", 0, 0}, {"atomic", 0, 0}, {"last_thread", 0, 0},
   {"write", 1, 1}, {"write", 2, 1}, {"read", 3, 1}, {"read_vector", 8, 1}, {"read_vector", 16, 1}, {"atomic", 1, 1}, {"write_generic", 2, 1},
-  {"shared", 60, 0}, {"shared", 0x1000000, 0}, {"shared", 2, 0}, {"write_shared", 0x1000000, 0}, {"write_shared", 1, 0}, {"local", 2, 0}, {"atomic_local", 0, 0},
+  {"shared", 60, 0}, {"shared", 0x1000000, 0}, {"shared", 2, 0}, {"write_shared", 0x1000000, 0}, {"write_shared", 1, 0}, {"local", 60, 0}, {"local", 2, 0}, {"local", 0x1000000, 0}, {"atomic_local", 0, 0},
   {"stop", 0, 0}, {"wrong", 0, 0}, {"jump", 0, 0}, {"jump", 0x10, 0}, {"jump", 0x123456789abcd0, 0},
 };
 
@@ -208,18 +208,40 @@ static void sticky(int kind) {
   TELL(cuDevicePrimaryCtxRelease(0));
 }
 
+enum { AT_ONCE = 8 };
+static struct { pid_t pid; FILE *out; const char *kind; int i; } running[AT_ONCE];
+static int begun, ended;
+
+// Waits for the child that began first and prints what it printed.
+static void end_first(void) {
+  char text[4096];
+  int slot = ended++ % AT_ONCE, status;
+  size_t n;
+  waitpid(running[slot].pid, &status, 0);
+  rewind(running[slot].out);
+  while ((n = fread(text, 1, sizeof text, running[slot].out))) fwrite(text, 1, n, stdout);
+  fclose(running[slot].out);
+  if (status) printf("%s %d: status %#x\n", running[slot].kind, running[slot].i, status);
+}
+
 static void child(char *const self, const char *kind, int i) {
   char number[16];
   snprintf(number, sizeof number, "%d", i);
+  if (begun - ended == AT_ONCE) end_first();
+  int slot = begun++ % AT_ONCE;
+  FILE *out = tmpfile();
+  if (!out) FAIL("no temporary file");
   fflush(stdout);
   pid_t pid = fork();
   if (pid == 0) {
+    dup2(fileno(out), 1);
     execl("/proc/self/exe", self, kernels_folder, kind, number, (char *)NULL);
     _exit(127);
   }
-  int status;
-  waitpid(pid, &status, 0);
-  if (status) printf("%s %d: status %#x\n", kind, i, status);
+  running[slot].pid = pid;
+  running[slot].out = out;
+  running[slot].kind = kind;
+  running[slot].i = i;
 }
 
 int main(int argc, char **argv) {
@@ -228,6 +250,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) child(argv[0], "one", i);
     for (int i = 0; i < REPORTERS; i++) child(argv[0], "reporter", i);
     for (int i = 0; i < 3; i++) child(argv[0], "sticky", i);
+    while (ended < begun) end_first();
     return 0;
   }
   start(argc, argv);

@@ -185,6 +185,7 @@ int main(int argc, char **argv) {
   SHOW(cuStreamSynchronize(s));
   SHOW(cuCtxDestroy(own));
   SHOW(cuMemAlloc(&d2, 64));
+  SHOW(cuCtxDestroy(own));
   SHOW(cuCtxDestroy(NULL));
   SHOW(cuCtxDestroy(context));
   CK(cuCtxSetCurrent(NULL));

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs the launches of a bundle on the GPU and compares with the results the bundle holds (see sim/ptx/ptxtest).
 
-    ptx_check.py [--level N] FILE.bundle...     libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one
+    ptx_check.py [--level N] [--image FATBIN] FILE.bundle...     libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one
 
 The driver's compiler translates at optimization level N, 0 unless told: what it makes of random programs at level 4 is not always what PTX says, it takes
-minutes there, and for some it crashes. Prints each difference and one line a file; exits 1 where there was one. With a trace in the bundle the first
+minutes there, and for some it crashes. An image is loaded in place of the bundles' modules. Prints each difference and one line a file; exits 1 where there was one. With a trace in the bundle the first
 instruction whose result differs is named. Needs nothing but Python.
 """
 
+import argparse
 import base64
 import ctypes
 import gzip
@@ -50,13 +51,13 @@ def start():
     return context
 
 
-def load(context, text, level):
+def load(context, image, level):
     """Loads a module in any thread; returns it or the error with the compiler's log."""
     cuda.cuCtxSetCurrent(context)
     module, log = ptr(), ctypes.create_string_buffer(8192)
     options = (ctypes.c_int * 3)(5, 6, 7)  # CU_JIT_ERROR_LOG_BUFFER, its size, CU_JIT_OPTIMIZATION_LEVEL
     values = (ptr * 3)(ctypes.cast(log, ptr), ptr(len(log)), ptr(level))
-    result = cuda.cuModuleLoadDataEx(ctypes.byref(module), text.encode(), 3, options, values)
+    result = cuda.cuModuleLoadDataEx(ctypes.byref(module), image, 3, options, values)
     if result:
         return CudaError(f"cuModuleLoadDataEx gives {result}: {log.value.decode(errors='replace').strip()}")
     return module
@@ -165,7 +166,7 @@ def alone(text, kernel):
     return head + "".join(".visible .entry " + e for e in entries if e.startswith(kernel + "("))
 
 
-def run(path, module, first, only, level):
+def run(path, module, first, only, level, image):
     """Runs the launches of one module from the first on, with only its kernel if so asked; returns the place after the last, and how many differed, were
     refused or failed."""
     context = start()
@@ -175,7 +176,11 @@ def run(path, module, first, only, level):
     launches = [l for l in bundle["launches"] if l["module"] == module]
     text = bundle["modules"][module]
     last = first + 1 if only else len(launches)
-    loaded = load(context, alone(text, launches[first]["kernel"]) if only else text, level)
+    if image:
+        with open(image, "rb") as f:
+            loaded = load(context, f.read(), level)
+    else:
+        loaded = load(context, (alone(text, launches[first]["kernel"]) if only else text).encode(), level)
     if isinstance(loaded, CudaError):
         print(f"{path}: module {module}: {loaded}")
         return last, 0, last - first, 0
@@ -199,11 +204,11 @@ def run(path, module, first, only, level):
     return last, bad, 0, 0
 
 
-def whole(path, module, launches, level):
+def whole(path, module, launches, level, image):
     """Runs a module's launches in as many processes as it takes: a launch that fails ends its own, and a compiler that crashes too."""
     done, total, text, only = 0, [0, 0, 0], [], False
     while done < launches:
-        child = subprocess.run([sys.executable, __file__, "--part", path, str(module), str(done), "1" * only, str(level)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.run([sys.executable, __file__, "--level", str(level), "--image", image, "--part", str(module), str(done), str(int(only)), path], stdout=subprocess.PIPE, text=True)
         *lines, answer = child.stdout.splitlines() or [""]
         if child.returncode and not only:
             only = True  # finds the kernel
@@ -216,7 +221,7 @@ def whole(path, module, launches, level):
     return text, total
 
 
-def compare(path, level):
+def compare(path, level, image):
     begin = time.monotonic()
     with gzip.open(path, "rt") as f:
         bundle = json.load(f)
@@ -225,7 +230,7 @@ def compare(path, level):
         launches[l["module"]] += 1
     total = [0, 0, 0]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for text, counts in pool.map(lambda m: whole(path, m, launches[m], level), range(len(launches))):
+        for text, counts in pool.map(lambda m: whole(path, m, launches[m], level, image), range(len(launches))):
             if text:
                 print("\n".join(text), flush=True)
             total = [a + b for a, b in zip(total, counts)]
@@ -234,16 +239,17 @@ def compare(path, level):
 
 
 def main():
-    args = sys.argv[1:]
-    if args[:1] == ["--part"]:
-        path, module, first, only, level = args[1:]
-        print(json.dumps(run(path, int(module), int(first), bool(only), int(level))), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--level", type=int, default=0)
+    parser.add_argument("--image", default="")
+    parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)  # module, first launch, whether alone
+    parser.add_argument("bundles", nargs="+")
+    args = parser.parse_args()
+    if args.part:
+        module, first, only = map(int, args.part)
+        print(json.dumps(run(args.bundles[0], module, first, only, args.level, args.image)), flush=True)
         os._exit(0)
-    level = int(args[1]) if args[:1] == ["--level"] and len(args) > 1 else 0
-    paths = args[2:] if args[:1] == ["--level"] else args
-    if not paths:
-        sys.exit(__doc__)
-    sys.exit(1 if sum([compare(p, level) for p in paths]) else 0)
+    sys.exit(1 if sum([compare(b, args.level, args.image) for b in args.bundles]) else 0)
 
 
 if __name__ == "__main__":
