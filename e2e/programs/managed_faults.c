@@ -1,4 +1,4 @@
-// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do: "handlers", "child", "calls", "cycles" or "lost".
+// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do: "handlers", "child", "calls", "unwaited", "cycles" or "lost".
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -108,6 +108,42 @@ static void calls(void) {
   release(m);
 }
 
+static void CUDA_CB in_stream(void *p) {
+  volatile unsigned char *m = p;
+  m[N / 2] += 1;
+}
+
+// The CPU goes on with memory that kernels work on: it waits for them. A host function, for which the stream waits, does not.
+static void unwaited(void) {
+  unsigned char *m = managed(N), *other = managed(N);
+  CUstream stream;
+  CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (int round = 0; round < 20; round++) {
+    unsigned char a = (unsigned char)round;
+    memset(m, a, N);
+    unsigned long long from = 0, n = N;
+    unsigned factor = 3, add = 1;
+    void *args[] = {&m, &from, &n, &factor, &add};
+    CK(cuLaunchKernel(mixer, 4, 1, 1, 256, 1, 1, 0, round % 2 ? stream : 0, args, NULL));
+    m[N - 1] += 5;
+    m[0] += 5;
+    unsigned char done = (unsigned char)(a * 3 + 1);
+    CHECK(m[N - 1] == (unsigned char)(done + 5) && m[0] == (unsigned char)(done + 5) && m[N / 2] == done, "round %d: %d %d %d after %d", round, m[0], m[N / 2], m[N - 1], done);
+  }
+  CK(cuStreamAttachMemAsync(stream, (CUdeviceptr)(uintptr_t)other, 0, CU_MEM_ATTACH_HOST));
+  CK(cuStreamSynchronize(stream));
+  memset(other, 1, N);
+  unsigned long long from = 0, n = N;
+  unsigned factor = 1, add = 2;
+  void *args[] = {&m, &from, &n, &factor, &add};
+  CK(cuLaunchKernel(mixer, 4, 1, 1, 256, 1, 1, 0, stream, args, NULL));
+  CK(cuLaunchHostFunc(stream, in_stream, m));
+  CK(cuStreamSynchronize(stream));
+  CHECK(other[7] == 1 && m[N / 2] == (unsigned char)(19 * 3 + 1 + 2 + 1), "after a host function: %d", m[N / 2]);
+  release(m);
+  release(other);
+}
+
 static size_t mappings(void) {
   size_t lines = 0;
   FILE *f = fopen("/proc/self/maps", "r");
@@ -167,7 +203,7 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"cycles", cycles}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"unwaited", unwaited}, {"cycles", cycles}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);

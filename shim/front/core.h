@@ -30,7 +30,7 @@ struct scuda_track {
 
 struct scuda_shared {
   uint32_t abi;                 /* SCUDA_CORE_ABI */
-  uint32_t reserved;
+  uint32_t hosting;             /* atomic, core: host functions that run now */
   uint8_t *ring;                /* 2*ring_size bytes of address space */
   uint64_t ring_size;
   uint64_t client_base, client_slots;   /* handle regions; a slot has 64 bytes */

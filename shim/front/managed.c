@@ -43,6 +43,7 @@ static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks a
 static struct carrier { struct carrier *next; uint64_t life, stream; } *carriers;
 static struct scuda_ranges ranges;  /* owner: the area */
 static int lost;
+static _Atomic uint32_t given;      /* the GPU may have work */
 
 extern int32_t cuStreamCreate(uint64_t *stream, uint32_t flags);
 
@@ -161,9 +162,31 @@ static uint32_t stretch(struct area *a, uint32_t b, enum state s, uint32_t *firs
   return end - start;
 }
 
+/* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
+ * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. */
+static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
+  if (attachment == CU_MEM_ATTACH_HOST || __atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
+  if (attachment == CU_MEM_ATTACH_GLOBAL && !atomic_exchange(&given, 0)) return CUDA_SUCCESS;
+  struct scuda_thread *t = scuda_thread();
+  uint64_t current = t->current;
+  t->current = context;
+  int32_t r = attachment == CU_MEM_ATTACH_SINGLE ? scuda_wire_cuStreamSynchronize(attached, 0) : scuda_wire_cuCtxSynchronize(0);
+  t->current = current;
+  return r;
+}
+
 static int fault(uint64_t address, int write) {
   scuda_lock(&lock);
   struct area *a = area_at(address);
+  if (a && atomic_load(&given) && !lost && a->block[(address - a->pages.start) / BLOCK].state == AWAY) {
+    uint64_t context = a->context, attached = a->attached;
+    uint32_t attachment = a->attachment;
+    scuda_unlock(&lock); /* other threads may have to give the work that this work waits for */
+    int32_t r = quiet(context, attachment, attached);
+    scuda_lock(&lock);
+    if (r) lose(r);
+    a = area_at(address);
+  }
   if (!a) {
     scuda_unlock(&lock);
     return 0;
@@ -249,6 +272,7 @@ static int workers, streams;               /* there were several */
 
 static void note_work(uint64_t key) {
   struct scuda_thread *t = scuda_thread();
+  atomic_store_explicit(&given, 1, memory_order_relaxed);
   if (SCUDA_LIKELY(__atomic_load_n(&worker, __ATOMIC_RELAXED) == t && working == key)) return;
   scuda_lock(&lock);
   if (!worker) __atomic_store_n(&worker, t, __ATOMIC_RELAXED);
@@ -274,6 +298,7 @@ void scuda_managed_settled(uint64_t key) {
   if (over) {
     working = SCUDA_NO_STREAM;
     streams = 0;
+    atomic_store(&given, 0);
   }
   for (struct area *a = areas; over && a && !lost; a = a->next) {
     if (!a->wanted) continue;

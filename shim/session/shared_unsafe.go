@@ -13,7 +13,7 @@ const ABI = 3
 // Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
 type Shared struct {
 	ABI         uint32
-	_           uint32
+	Hosting     uint32
 	Ring        *byte // twice RingSize bytes of address space
 	RingSize    uint64
 	ClientBase  uint64

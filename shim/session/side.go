@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scuda.dev/scuda/transport"
@@ -228,7 +229,9 @@ func (s *Session) runHost(registration uint64, status int32) bool {
 	}
 	s.awaitEarlier(f.order, nil)
 	s.news()
+	atomic.AddUint32(&s.shared.Hosting, 1)
 	s.cfg.HostRun(f.HostFunction, status)
+	atomic.AddUint32(&s.shared.Hosting, ^uint32(0))
 	if !f.Keep {
 		s.mu.Lock()
 		delete(s.mu.hosts, registration)
