@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +14,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "mapped", "managed", "linker", "userobject", "lives", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "mapped", "managed", "linker", "userobject", "lives", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
 
 // What the simulated GPU does not have: it must say so at once.
 var realOnly = map[string]string{"texrefs": "cuTexRefCreate(&t): got 801 (CUDA_ERROR_NOT_SUPPORTED)"}
@@ -105,6 +107,42 @@ func TestModulesAreSentOnce(t *testing.T) {
 	s.run(t, "compute")
 	if again := stored(); again != first {
 		t.Errorf("%d modules after the first run, %d after the second", first, again)
+	}
+}
+
+// Attributes that go to and fro between values cost no question that was answered before.
+func TestOccupancyIsAskedOnce(t *testing.T) {
+	s := serve(t)
+	answers := func(rounds string) (n int) {
+		name := filepath.Join(t.TempDir(), "trace")
+		p := start(t, s.env("SCUDA_TRACE="+name), program("occupancy"), kernels, rounds)
+		p.stdin.Close()
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("exit status %d\n%s", code, p.err)
+		}
+		b, err := os.ReadFile(fmt.Sprintf("%s.%d", name, p.cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var trace struct {
+			Counts []struct {
+				Kind string
+				N    int
+			}
+		}
+		if err := json.Unmarshal(b, &trace); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range trace.Counts {
+			if c.Kind == "answer" {
+				n += c.N
+			}
+		}
+		return n
+	}
+	s.run(t, "occupancy") // from now on the server has the module
+	if one, many := answers("1"), answers("20"); one == 0 || many != one {
+		t.Errorf("%d round trips for one round, %d for twenty", one, many)
 	}
 }
 

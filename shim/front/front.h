@@ -244,6 +244,8 @@ struct scuda_func {            /* data of a function's or kernel's slot */
   int32_t device;              /* that the attributes belong to */
   int32_t attr[16];            /* INT32_MIN: not known */
   int32_t set[16];             /* what the program set last, INT32_MIN: nothing */
+  int32_t around[16];          /* the same, but on this handle or on another of the same kernel */
+  uint64_t state;              /* a hash of both: equal whenever the attributes are */
   uint32_t param_count, param_bytes;
   struct scuda_param *params;
   uint64_t good[4];            /* hashes of launches that the driver accepted though it might not have */

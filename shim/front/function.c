@@ -98,14 +98,24 @@ static int surely_valid(const struct scuda_func *f, int32_t attribute, int32_t v
   return 0;
 }
 
+/* Moves one word of what was set, and with it the hash; false when it had the value. */
+static int moved(struct scuda_func *f, int32_t *word, uint32_t place, int32_t value) {
+  const uint64_t odd = 0x9e3779b97f4a7c15u;
+  int32_t old = __atomic_exchange_n(word, value, __ATOMIC_RELAXED);
+  if (old == value) return 0;
+  uint64_t was = ((uint64_t)place << 32 | (uint32_t)old) * odd, is = ((uint64_t)place << 32 | (uint32_t)value) * odd;
+  __atomic_fetch_xor(&f->state, (was ^ was >> 29) * odd ^ (is ^ is >> 29) * odd, __ATOMIC_RELAXED);
+  return 1;
+}
+
 /* What was set reads back as set; of the attributes that may move with it nothing is kept. Libraries set the same values before every launch, which
- * changes nothing. */
+ * changes nothing, or go to and fro between a few: what was answered for one set of values is found again under its hash. */
 static int attribute_set(struct scuda_func *f, int32_t attribute, int32_t value, int32_t dev) {
-  int known = f && (uint32_t)attribute < 16 && f->device == dev;
-  if (known && __atomic_exchange_n(&f->set[attribute], value, __ATOMIC_RELAXED) == value) return 0;
-  scuda_occupancy_changed();
-  if (!known) return 1;
-  memset(f->good, 0, sizeof f->good);
+  if (!f || (uint32_t)attribute >= 16 || f->device != dev) {
+    scuda_occupancy_changed();
+    return 1;
+  }
+  if (!(moved(f, &f->set[attribute], (uint32_t)attribute, value) | moved(f, &f->around[attribute], 16 + (uint32_t)attribute, value))) return 0;
   __atomic_store_n(&f->attr[attribute], attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? value : INT32_MIN, __ATOMIC_RELAXED);
   return 1;
 }
@@ -114,18 +124,18 @@ int scuda_pre_cuFuncSetAttribute(uint64_t function, int32_t attribute, int32_t v
   (void)r;
   return surely_valid(scuda_func(function), attribute, value, scuda_current_device()) ? 0 : 2;
 }
-/* The attributes of a kernel and of its functions are no longer known to be the same. */
-static void attribute_unknown(struct scuda_func *f, int32_t attribute) {
+/* Whether the attributes of a kernel and of its functions are one is the driver's affair. */
+static void set_elsewhere(struct scuda_func *f, int32_t attribute, int32_t value) {
   if ((uint32_t)attribute >= 16) return;
-  __atomic_store_n(&f->set[attribute], INT32_MIN, __ATOMIC_RELAXED);
+  moved(f, &f->around[attribute], 16 + (uint32_t)attribute, value);
   __atomic_store_n(&f->attr[attribute], INT32_MIN, __ATOMIC_RELAXED);
 }
 void scuda_post_cuFuncSetAttribute(uint64_t function, int32_t attribute, int32_t value) {
   struct scuda_func *f = scuda_func(function), *kernel = f && f->context ? scuda_func(f->parent) : f;
-  if (f && !attribute_set(f, attribute, value, scuda_current_device())) return;
-  if (kernel && kernel != f) attribute_unknown(kernel, attribute);
+  if (!attribute_set(f, attribute, value, scuda_current_device())) return;
+  if (kernel && kernel != f) set_elsewhere(kernel, attribute, value);
   for (struct scuda_func *g = kernel ? kernel->forms : NULL; g; g = g->next)
-    if (g != f) attribute_unknown(g, attribute);
+    if (g != f) set_elsewhere(g, attribute, value);
 }
 
 int scuda_pre_cuKernelSetAttribute(int32_t attribute, int32_t value, uint64_t kernel, int32_t dev, int32_t *r) {
@@ -142,7 +152,11 @@ void scuda_post_cuKernelSetAttribute(int32_t attribute, int32_t value, uint64_t 
 void scuda_post_cuFuncSetCacheConfig(uint64_t function, int32_t config) {
   (void)config;
   struct scuda_func *f = scuda_func(function);
-  for (int i = 0; f && i < 16; i++) __atomic_store_n(&f->set[i], INT32_MIN, __ATOMIC_RELAXED);
+  for (uint32_t i = 0; f && i < 16; i++) {
+    moved(f, &f->set[i], i, INT32_MIN);
+    moved(f, &f->around[i], 16 + i, INT32_MIN);
+  }
+  if (f) memset(f->good, 0, sizeof f->good);
   scuda_occupancy_changed();
 }
 

@@ -52,8 +52,9 @@ static uint64_t fnv(uint64_t h, const void *bytes, size_t n) {
 }
 
 /* FNV-1a over what decides whether a launch that may be refused is possible. The grid decides where all of it has to run at once. */
-static uint64_t config_hash(const struct launch *l) {
+static uint64_t config_hash(const struct launch *l, const struct scuda_func *f) {
   uint64_t h = fnv(14695981039346656037u, l->block, sizeof l->block);
+  h ^= __atomic_load_n(&f->state, __ATOMIC_RELAXED);
   h = fnv(h, &l->shared, sizeof l->shared);
   h = fnv(h, &l->flags, sizeof l->flags);
   int whole = l->flags & COOPERATIVE;
@@ -167,7 +168,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint32_t how = ptds;
   uint64_t config = 0;
   if (SCUDA_UNLIKELY(impossible(l, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
-  else if (SCUDA_UNLIKELY(uncertain(l, f)) && !known_good(f, config = config_hash(l))) how |= SCUDA_ANSWER;
+  else if (SCUDA_UNLIKELY(uncertain(l, f)) && !known_good(f, config = config_hash(l, f))) how |= SCUDA_ANSWER;
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) use_pinned(buffer, bytes);
@@ -280,23 +281,23 @@ int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void 
 
 /* ---- occupancy: pure functions of their arguments, so answers are kept ---- */
 
-struct occupancy { uint64_t func, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value; };
+struct occupancy { uint64_t func, state, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value; };
 enum { SETS = 256, WAYS = 4 };
 static struct occupancy cache[SETS][WAYS];
 static scuda_lock_t cache_lock;
-static _Atomic uint64_t generation = 1; /* moves when a function's attributes change or a handle may come to name another function */
+static _Atomic uint64_t generation = 1; /* moves when a handle may come to name another function */
 void scuda_occupancy_changed(void) { atomic_fetch_add(&generation, 1); }
 
 static struct occupancy *set_of(const struct occupancy *key) {
   const uint64_t odd = 0x9e3779b97f4a7c15u;
-  uint64_t h = ((key->func >> 6) + key->call) * odd;
+  uint64_t h = ((key->func >> 6 ^ key->state) + key->call) * odd;
   h = (h ^ h >> 29 ^ key->shared) * odd;
   h = (h ^ h >> 29 ^ (uint32_t)key->block ^ (uint64_t)key->flags << 32) * odd;
   return cache[h >> 56];
 }
 
 static int same(const struct occupancy *e, const struct occupancy *key) {
-  return e->func == key->func && e->shared == key->shared && e->call == key->call && e->block == key->block && e->flags == key->flags;
+  return e->func == key->func && e->state == key->state && e->shared == key->shared && e->call == key->call && e->block == key->block && e->flags == key->flags;
 }
 
 static int lookup(const struct occupancy *key, uint64_t *value) {
@@ -321,7 +322,13 @@ static void keep(struct occupancy key, uint64_t value) {
   scuda_unlock(&cache_lock);
 }
 
-#define BLOCKS_KEY {.func = f, .shared = shared, .call = 1, .block = block, .flags = flags}
+/* Of the function's attributes: answers hold for as long as they are what they are now. */
+static uint64_t state_of(uint64_t f) {
+  struct scuda_func *func = scuda_func(f);
+  return func ? __atomic_load_n(&func->state, __ATOMIC_RELAXED) : 0;
+}
+
+#define BLOCKS_KEY {.func = f, .state = state_of(f), .shared = shared, .call = 1, .block = block, .flags = flags}
 
 int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, uint32_t flags, int32_t *r) {
   struct occupancy key = BLOCKS_KEY;
@@ -342,25 +349,26 @@ void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uin
   scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, block, shared, 0);
 }
 int scuda_pre_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_t f, int32_t blocks, int32_t block, int32_t *r) {
-  struct occupancy key = {.func = f, .shared = (uint64_t)blocks, .call = 2, .block = block};
+  struct occupancy key = {.func = f, .state = state_of(f), .shared = (uint64_t)blocks, .call = 2, .block = block};
   if (!bytes || !lookup(&key, bytes)) return 0;
   *r = CUDA_SUCCESS;
   return 1;
 }
 void scuda_post_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_t f, int32_t blocks, int32_t block) {
-  struct occupancy key = {.func = f, .shared = (uint64_t)blocks, .call = 2, .block = block};
+  struct occupancy key = {.func = f, .state = state_of(f), .shared = (uint64_t)blocks, .call = 2, .block = block};
   keep(key, *bytes);
 }
 
 static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *config, uint32_t kind, uint32_t i) {
   if (!out || !config || !f) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_check(f, KIND_CUfunction);
-  if (!r) r = check_attributes(config);
+  const struct scuda_func *func = scuda_func(f);
+  if (!r) r = func ? check_attributes(config) : CUDA_ERROR_INVALID_HANDLE;
   if (r) return r;
   /* The grid does not matter for the answer as long as it is valid; the other arguments are folded into one key. */
   struct launch l = {.func = f, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};
   memcpy(l.block, config->block, sizeof l.block);
-  struct occupancy key = {.func = f, .shared = config_hash(&l), .call = 3 + kind};
+  struct occupancy key = {.func = f, .shared = config_hash(&l, func), .call = 3 + kind};
   uint64_t value;
   if (lookup(&key, &value)) {
     *out = (int32_t)value;
