@@ -4,8 +4,8 @@
     ptx_check.py [--level N] [--image FATBIN] FILE.bundle...     libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one
 
 The driver's compiler translates at optimization level N, 0 unless told: what it makes of random programs at level 4 is not always what PTX says, it takes
-minutes there, and for some it crashes. An image is loaded in place of the bundles' modules. Prints each difference and one line a file; exits 1 where there was one. With a trace in the bundle the first
-instruction whose result differs is named. Needs nothing but Python.
+minutes there, and for some it crashes. An image is loaded in place of the bundles' modules. Prints each difference and one line a file; exits 1 where there
+was one. With a trace in the bundle the instructions whose results differ are named. Needs nothing but Python.
 """
 
 import argparse
@@ -149,15 +149,17 @@ def difference(a, got):
 
 
 def traced(l, a, got):
-    """Names the first instruction whose results differ."""
+    """Names the instructions whose results differ, the first 20 of them."""
     want = base64.b64decode(a["want"])
     threads = l["block"][0]
+    found = []
     for k, step in enumerate(l["steps"]):
-        for t in range(threads):
-            at = (k * threads + t) * 8
-            if got[at : at + 8] != want[at : at + 8]:
-                return f"step {k} `{step}` thread {t}: GPU {got[at:at+8][::-1].hex()}, simulation {want[at:at+8][::-1].hex()}"
-    return None
+        gpu, simulation = ([data[at : at + 8][::-1].hex() for at in range(k * threads * 8, (k + 1) * threads * 8, 8)] for data in (got, want))
+        places = [t for t in range(threads) if gpu[t] != simulation[t]]
+        if places:
+            first = places[0]
+            found.append(f"step {k} `{step}` in {len(places)} threads; thread {first}: GPU {gpu[first]}, simulation {simulation[first]}")
+    return "\n    ".join(found[:20])
 
 
 def alone(text, kernel):

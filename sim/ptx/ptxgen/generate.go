@@ -31,6 +31,8 @@ type generator struct {
 	labels  int
 	depth   int
 	partial bool // within a branch whose lanes %mask has
+	pairs   bool // edge kernels: the operands of a class are its registers in their order
+	used    map[byte]int
 }
 
 // generate makes the program with a number of a seed; the same in any run.
@@ -204,19 +206,30 @@ func (g *generator) wide(list map[byte][]string) {
 
 func (g *generator) emit(class byte, template string, guarded bool) {
 	d := g.r.IntN(counts)
-	same := strings.HasPrefix(template, "~")
 	code := g.expand(strings.TrimPrefix(template, "~"), fmt.Sprintf("%%%c%d", class, d))
 	guard := ""
 	if guarded && strings.Count(code, ";") == 1 && !strings.HasPrefix(code, "testp") {
 		guard = "@" + g.operand("N", false) + " "
 	}
-	g.printf("\t%s%s\n", guard, code)
+	g.put(class, d, guard+code, strings.HasPrefix(template, "~"))
+}
+
+// put adds an instruction with its result in register d; same makes its NaNs equal.
+func (g *generator) put(class byte, d int, code string, same bool) {
+	g.printf("\t%s\n", code)
 	if same {
 		bits := map[byte]string{'f': "0f7FFFFFFF", 'e': "0dFFF8000000000000"}[class]
 		ty := map[byte]string{'f': "f32", 'e': "f64"}[class]
 		g.printf("\ttestp.notanumber.%s %%go, %%%c%d; @%%go mov.%s %%%c%d, %s;\n", ty, class, d, ty, class, d, bits)
 	}
-	g.record(class, d, guard+code)
+	g.record(class, d, code)
+}
+
+func (g *generator) threads() int {
+	if g.pairs {
+		return edgePairs
+	}
+	return threads
 }
 
 // record stores a result for a trace.
@@ -235,7 +248,7 @@ func (g *generator) record(class byte, d int, code string) {
 	default:
 		g.printf("\tmov.b64 %%u, %s;", reg)
 	}
-	g.printf(" st.global.u64 [%%tr+%d], %%u;\n", len(g.steps)*threads*8)
+	g.printf(" st.global.u64 [%%tr+%d], %%u;\n", len(g.steps)*g.threads()*8)
 	g.steps = append(g.steps, code)
 }
 
@@ -255,14 +268,23 @@ func (g *generator) expand(template, dst string) string {
 			return dst
 		}
 		// Not every instruction takes a constant first.
-		constant := !first && g.r.IntN(5) == 0
+		constant := !first && !g.pairs && g.r.IntN(5) == 0
 		first = false
 		return g.operand(tok, constant)
 	})
 }
 
 func (g *generator) operand(tok string, constant bool) string {
-	reg := func(class byte) string { return fmt.Sprintf("%%%c%d", class, g.r.IntN(counts)) }
+	reg := func(class byte) string {
+		n := 0
+		if g.pairs {
+			n = g.used[class] % 3
+			g.used[class]++
+		} else {
+			n = g.r.IntN(counts)
+		}
+		return fmt.Sprintf("%%%c%d", class, n)
+	}
 	switch tok {
 	case "R":
 		if constant {
@@ -294,12 +316,12 @@ func (g *generator) operand(tok string, constant bool) string {
 		}
 		return reg('e')
 	case "S":
-		if g.r.IntN(3) > 0 {
+		if !g.pairs && g.r.IntN(3) > 0 {
 			return fmt.Sprint(g.r.IntN(40))
 		}
 		return reg('r')
 	case "P":
-		if g.r.IntN(3) > 0 {
+		if !g.pairs && g.r.IntN(3) > 0 {
 			return fmt.Sprint(g.r.IntN(32))
 		}
 		return reg('r')

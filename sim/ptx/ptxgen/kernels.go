@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"os"
 
 	"scuda.dev/scuda/sim/ptx/ptxtest"
 )
@@ -41,9 +42,13 @@ func halves(r *rand.Rand, n int) *ptxtest.Arg {
 
 // kernelBundle has a launch of every kernel of testdata/kernels whose end and result do not depend on chance: fault and spin are the
 // business of other tests, and the floating-point sum gets numbers whose sum is exact in any order.
-func kernelBundle(text string) (*ptxtest.Bundle, error) {
+func kernelBundle(path string) (*ptxtest.Bundle, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
 	r := rand.New(rand.NewPCG(1, 2))
-	b := &ptxtest.Bundle{Modules: []string{text}}
+	b := &ptxtest.Bundle{Modules: []string{string(text)}}
 	add := func(kernel string, grid, block [3]uint32, shared uint32, args ...*ptxtest.Arg) {
 		b.Launches = append(b.Launches, &ptxtest.Launch{Name: kernel, Kernel: kernel, Grid: grid, Block: block, Shared: shared, Args: args})
 	}

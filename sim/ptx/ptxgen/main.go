@@ -3,6 +3,7 @@
 //
 //	ptxgen -n 2000 -seed 1 -o DIR              programs 0 … 1999 of seed 1, into DIR/programs.bundle
 //	ptxgen -n 2000 -seed 1 -only 3,17 -trace   two of them, with the result of every instruction
+//	ptxgen -edges -o DIR                       every form of every instruction on pairs of edge values, into DIR/edges.bundle
 //	ptxgen -kernels testdata/kernels/kernels.ptx -o DIR   the kernels of the test data, into DIR/kernels.bundle
 //
 // A difference is first reported as a program and a word; a trace of that program then names the instruction.
@@ -29,33 +30,31 @@ func main() {
 	only := flag.String("only", "", "numbers of programs, with commas")
 	trace := flag.Bool("trace", false, "keep the result of every instruction")
 	kernels := flag.String("kernels", "", "run the kernels of this PTX file instead")
+	atEdges := flag.Bool("edges", false, "run every form of every instruction on edge values instead")
 	out := flag.String("o", ".", "folder")
 	flag.Parse()
-	if err := run(*n, *seed, *only, *trace, *kernels, *out); err != nil {
+	name, bundle := "programs.bundle", func() (*ptxtest.Bundle, error) {
+		numbers, err := choose(*n, *only)
+		return programs(*seed, numbers, *trace), err
+	}
+	switch {
+	case *atEdges:
+		name, bundle = "edges.bundle", func() (*ptxtest.Bundle, error) { return edges(), nil }
+	case *kernels != "":
+		name, bundle = "kernels.bundle", func() (*ptxtest.Bundle, error) { return kernelBundle(*kernels) }
+	}
+	if err := run(bundle, filepath.Join(*out, name)); err != nil {
 		fmt.Fprintln(os.Stderr, "ptxgen:", err)
 		os.Exit(1)
 	}
 }
 
-func run(n int, seed uint64, only string, trace bool, kernels, out string) error {
-	if err := os.MkdirAll(out, 0o777); err != nil {
+// run writes a bundle with its results.
+func run(bundle func() (*ptxtest.Bundle, error), path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	path := filepath.Join(out, "programs.bundle")
-	var b *ptxtest.Bundle
-	var err error
-	if kernels != "" {
-		path = filepath.Join(out, "kernels.bundle")
-		var text []byte
-		if text, err = os.ReadFile(kernels); err == nil {
-			b, err = kernelBundle(string(text))
-		}
-	} else {
-		var numbers []int
-		if numbers, err = choose(n, only); err == nil {
-			b = programs(seed, numbers, trace)
-		}
-	}
+	b, err := bundle()
 	if err != nil {
 		return err
 	}

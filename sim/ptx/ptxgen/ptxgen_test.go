@@ -67,19 +67,24 @@ func TestCoverage(t *testing.T) {
 
 func TestFile(t *testing.T) {
 	folder := t.TempDir()
-	if err := run(3, 5, "", true, "", folder); err != nil {
-		t.Fatal(err)
-	}
-	if err := run(0, 0, "", false, "../../../testdata/kernels/kernels.ptx", folder); err != nil {
-		t.Fatal(err)
-	}
-	for name, launches := range map[string]int{"programs.bundle": 3, "kernels.bundle": 12} {
-		b, err := ptxtest.Read(filepath.Join(folder, name))
+	for _, c := range []struct {
+		bundle   func() (*ptxtest.Bundle, error)
+		launches int
+	}{
+		{func() (*ptxtest.Bundle, error) { return programs(5, []int{0, 1, 2}, true), nil }, 3},
+		{func() (*ptxtest.Bundle, error) { return kernelBundle("../../../testdata/kernels/kernels.ptx") }, 12},
+		{func() (*ptxtest.Bundle, error) { return edges(), nil }, 15},
+	} {
+		path := filepath.Join(folder, "a.bundle")
+		if err := run(c.bundle, path); err != nil {
+			t.Fatal(err)
+		}
+		b, err := ptxtest.Read(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(b.Launches) != launches {
-			t.Errorf("%s: %d launches", name, len(b.Launches))
+		if len(b.Launches) != c.launches {
+			t.Errorf("%d launches, not %d", len(b.Launches), c.launches)
 		}
 	}
 }
