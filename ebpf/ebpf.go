@@ -310,7 +310,13 @@ func (p *Probes) attachTracepoints() error {
 		if !t.wanted {
 			continue
 		}
-		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: t.name, Program: t.program})
+		var l link.Link
+		var err error
+		if t.program.Type() == bpf.Tracing { // it knows the types of its arguments
+			l, err = link.AttachTracing(link.TracingOptions{Program: t.program})
+		} else {
+			l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: t.name, Program: t.program})
+		}
 		if err != nil {
 			return fmt.Errorf("tracepoint %s: %w", t.name, err)
 		}

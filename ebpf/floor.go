@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"time"
 
-	bpf "github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Floor is what a probe itself costs on this machine, measured with an empty function: no probed call shows up as shorter than Seen.
@@ -28,8 +28,34 @@ const (
 
 // measureFloors measures what the kinds of entry cost.
 func (p *Probes) measureFloors() error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	var err error
+	var thread string
+	done := make(chan struct{})
+	var measure func()
+	measure = func() { // on a thread that ends then, and with it what the kernel keeps of it
+		runtime.LockOSThread()
+		thread = fmt.Sprintf("/proc/self/task/%d", unix.Gettid())
+		if unix.Gettid() == os.Getpid() { // the first one never ends
+			defer runtime.UnlockOSThread()
+			go measure()
+			<-done
+			return
+		}
+		defer close(done)
+		err = p.measureFloorsHere()
+	}
+	go measure()
+	<-done
+	for range 1000 { // its last system calls are nobody's business
+		if _, gone := os.Stat(thread); gone != nil {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	return err
+}
+
+func (p *Probes) measureFloorsHere() error {
 	maps, err := readMaps(os.Getpid())
 	if err != nil {
 		return err
@@ -88,19 +114,6 @@ func (p *Probes) forgetSelf() error {
 	self := uint32(os.Getpid())
 	if err := p.objects.Processes.Delete(self); err != nil {
 		return err
-	}
-	var tid uint32
-	var thread kernelThread
-	var threads []uint32
-	for each := p.objects.Threads.Iterate(); each.Next(&tid, &thread); {
-		if thread.Process == self {
-			threads = append(threads, tid)
-		}
-	}
-	for _, tid := range threads {
-		if err := p.objects.Threads.Delete(tid); err != nil && !errors.Is(err, bpf.ErrKeyNotExist) {
-			return err
-		}
 	}
 	var key kernelStallKey
 	var stall kernelStall

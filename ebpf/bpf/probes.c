@@ -88,11 +88,10 @@ struct {
   __type(value, struct calls);
 } by_process SEC(".maps");
 
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
+struct { // ends with its task, and is found faster than by a number
+  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
   __uint(map_flags, BPF_F_NO_PREALLOC);
-  __uint(max_entries, 65536);
-  __type(key, __u32);
+  __type(key, int);
   __type(value, struct thread);
 } threads SEC(".maps");
 
@@ -151,27 +150,30 @@ static __always_inline void abandon(__u32 process, __u32 function) {
   if (f) f->abandoned++;
 }
 
-static __always_inline struct thread *new_thread(__u32 id, __u32 process) {
-  struct thread fresh = {.process = process};
-  bpf_map_update_elem(&threads, &id, &fresh, BPF_ANY);
-  struct thread *t = bpf_map_lookup_elem(&threads, &id);
-  if (!t) lose(LOST_THREADS);
+// known gives what is kept of the current thread, or NULL; begin makes it.
+static __always_inline struct thread *known(void) { return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0); }
+
+static __always_inline struct thread *begin(__u32 process) {
+  struct thread *t = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+  if (t)
+    t->process = process;
+  else
+    lose(LOST_THREADS);
   return t;
 }
 
 // caller gives the calling thread, or NULL when its process is not looked at.
 static __always_inline struct thread *caller(void) {
-  __u64 both = bpf_get_current_pid_tgid();
-  __u32 id = both, process = both >> 32;
-  struct thread *t = bpf_map_lookup_elem(&threads, &id);
-  if (t && t->process == process) return t;
+  struct thread *t = known();
+  if (t) return t;
+  __u32 process = bpf_get_current_pid_tgid() >> 32;
   if (!followed(process)) {
     if (follow) return 0;
     struct process p = {};
     bpf_get_current_comm(p.name, sizeof p.name);
     bpf_map_update_elem(&processes, &process, &p, BPF_ANY);
   }
-  return new_thread(id, process);
+  return begin(process);
 }
 
 // A register of the context, loaded at a constant offset; the compiler would compute an address, which the verifier refuses.
@@ -275,10 +277,8 @@ static __always_inline void stalled(struct pt_regs *c, struct stall_key *k, __u6
 
 static __always_inline void leave(struct pt_regs *c) {
   __u64 now = bpf_ktime_get_ns();
-  __u64 both = bpf_get_current_pid_tgid();
-  __u32 id = both, process = both >> 32;
-  struct thread *t = bpf_map_lookup_elem(&threads, &id);
-  if (!t || t->process != process) return;
+  struct thread *t = known();
+  if (!t) return;
   if (t->beyond) {
     t->beyond--;
     return;
@@ -294,7 +294,7 @@ static __always_inline void leave(struct pt_regs *c) {
       f = top;
       break;
     }
-    abandon(process, top->function);
+    abandon(t->process, top->function);
   }
   if (!f) return lose(LOST_RETURNS);
   __u64 ns = now - f->start, off_cpu = f->off_cpu;
@@ -304,7 +304,7 @@ static __always_inline void leave(struct pt_regs *c) {
   if (!all) return;
   add(all, ns, off_cpu, b);
   if (per_process) {
-    struct key k = {process, function};
+    struct key k = {t->process, function};
     struct calls *own = bpf_map_lookup_elem(&by_process, &k);
     if (!own) { // it was entered on another CPU; per-CPU values come into being on all at once, so this is an entry that did not fit
       lose(LOST_THREADS);
@@ -313,7 +313,7 @@ static __always_inline void leave(struct pt_regs *c) {
     }
   }
   if (stall_ns && ns >= stall_ns) {
-    struct stall_key k = {process, function, 0};
+    struct stall_key k = {t->process, function, 0};
     stalled(c, &k, ns, off_cpu);
   }
 }
@@ -393,17 +393,19 @@ static __always_inline bool by_descriptor(__u32 number) {
   return false;
 }
 
+enum { URETPROBE = 335, UPROBE = 336 }; // what probes themselves are made of on x86-64
+
 SEC("raw_tp/sys_enter")
 int system_enter(struct bpf_raw_tracepoint_args *c) {
-  __u64 both = bpf_get_current_pid_tgid();
-  __u32 id = both, process = both >> 32;
-  struct thread *t = bpf_map_lookup_elem(&threads, &id);
-  if (!t || t->process != process) {
+  __u32 number = c->args[1];
+  if (number == UPROBE || number == URETPROBE) return 0;
+  struct thread *t = known();
+  if (!t) {
+    __u32 process = bpf_get_current_pid_tgid() >> 32;
     if (!followed(process)) return 0;
-    t = new_thread(id, process);
+    t = begin(process);
     if (!t) return 0;
   }
-  __u32 number = c->args[1];
   if (number >= SYSCALLS) return 0;
   __u32 index = number * CLASSES;
   if (by_descriptor(number)) {
@@ -422,8 +424,7 @@ int system_enter(struct bpf_raw_tracepoint_args *c) {
 
 SEC("raw_tp/sys_exit")
 int system_leave(struct bpf_raw_tracepoint_args *c) {
-  __u32 id = bpf_get_current_pid_tgid();
-  struct thread *t = bpf_map_lookup_elem(&threads, &id);
+  struct thread *t = known();
   if (!t || !t->number) return 0;
   __u32 index = t->number - 1;
   t->number = 0;
@@ -435,12 +436,11 @@ int system_leave(struct bpf_raw_tracepoint_args *c) {
   return 0;
 }
 
-SEC("raw_tp/sched_switch")
-int switched(struct bpf_raw_tracepoint_args *c) {
-  __u32 from = BPF_CORE_READ((struct task_struct *)c->args[1], pid), to = BPF_CORE_READ((struct task_struct *)c->args[2], pid);
-  struct thread *t = bpf_map_lookup_elem(&threads, &from);
+SEC("tp_btf/sched_switch")
+int switched(__u64 *c) {
+  struct thread *t = bpf_task_storage_get(&threads, (struct task_struct *)c[1], 0, 0);
   if (t && t->depth) t->off_since = bpf_ktime_get_ns();
-  t = bpf_map_lookup_elem(&threads, &to);
+  t = bpf_task_storage_get(&threads, (struct task_struct *)c[2], 0, 0);
   if (!t || !t->off_since) return 0;
   if (t->depth) t->frames[(t->depth - 1) & (DEPTH - 1)].off_cpu += bpf_ktime_get_ns() - t->off_since;
   t->off_since = 0;
@@ -471,13 +471,13 @@ SEC("raw_tp/sched_process_exit")
 int ended(struct bpf_raw_tracepoint_args *c) {
   __u64 both = bpf_get_current_pid_tgid();
   __u32 id = both, process = both >> 32;
-  struct thread *t = bpf_map_lookup_elem(&threads, &id);
+  struct thread *t = known();
   if (t) {
     for (__u32 i = 0; i < DEPTH; i++) {
       if (i >= t->depth) break;
       abandon(t->process, t->frames[i].function);
     }
-    bpf_map_delete_elem(&threads, &id);
+    t->depth = 0;
   }
   if (id == process) {
     struct process *p = bpf_map_lookup_elem(&processes, &process);
