@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"scuda.dev/scuda/perf/baseline"
 )
 
 // Where is a place in a run: the environment of programs there. Close ends what serves it.
@@ -164,7 +166,9 @@ func (t *task) run(ctx context.Context, o *Options, w *Where) error {
 	case t.entry.Kind == "bench":
 		return t.runJSON(ctx, w, []string{o.Bench})
 	case t.entry.Kind == "command":
-		return t.runJSON(ctx, w, t.entry.Command)
+		return t.runJSON(ctx, w, o.resolve(t.entry.Command))
+	case t.entry.Kind == "syscalls":
+		return t.runSystemCalls(ctx, o, w)
 	case t.clients > 0:
 		return t.runClients(ctx, o.Load, w)
 	}
@@ -186,6 +190,52 @@ func failure(p *exec.Cmd, err error) error {
 	return err
 }
 
+// resolve finds scuda's own programs.
+func (o *Options) resolve(command []string) []string {
+	command = slices.Clone(command)
+	switch command[0] {
+	case "scuda-load":
+		command[0] = o.Load
+	case "scuda-bench":
+		command[0] = o.Bench
+	}
+	return command
+}
+
+// runSystemCalls counts the system calls that a program makes, less those of its base.
+func (t *task) runSystemCalls(ctx context.Context, o *Options, w *Where) error {
+	count := func(command []string) (*baseline.Run, error) {
+		var text bytes.Buffer
+		r, err := baseline.Config{Command: o.resolve(command), Env: w.Env, Stdout: io.Discard, Stderr: &text}.Count(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", command[0], failure(&exec.Cmd{Stderr: &text}, err))
+		}
+		return r, nil
+	}
+	base := new(baseline.Run)
+	if len(t.entry.Base) > 0 {
+		var err error
+		if base, err = count(t.entry.Base); err != nil {
+			return err
+		}
+	}
+	run, err := count(t.entry.Command)
+	if err != nil {
+		return err
+	}
+	add := func(name string, calls []string, class string) {
+		m := t.measure(name, "1", t.entry.Command)
+		m.Values = append(m.Values, float64(run.Sum(calls, class))-float64(base.Sum(calls, class)))
+	}
+	for _, row := range baseline.Rows {
+		add(row.Name, row.Calls, "")
+		if row.ByDescriptor {
+			add(row.Name+", network", row.Calls, "network")
+		}
+	}
+	return nil
+}
+
 // runJSON runs a program that prints seconds (MiB where a name says so) by measure.
 func (t *task) runJSON(ctx context.Context, w *Where, command []string) error {
 	p := program(ctx, w, command)
@@ -193,14 +243,20 @@ func (t *task) runJSON(ctx context.Context, w *Where, command []string) error {
 	if err != nil {
 		return failure(p, err)
 	}
+	if i := bytes.LastIndex(out, []byte("\n{")); i >= 0 { // what programs print before it is theirs
+		out = out[i+1:]
+	}
 	var v map[string]float64
 	if err := json.Unmarshal(out, &v); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(v)) {
 		unit, value := "s", v[name]
-		if strings.HasSuffix(name, "(MiB)") {
+		switch {
+		case strings.HasSuffix(name, "(MiB)"):
 			unit, value = "B", value*(1<<20)
+		case strings.HasSuffix(name, "(count)"), strings.HasSuffix(name, "(cores)"):
+			unit = "1"
 		}
 		m := t.measure(name, unit, command)
 		m.Values = append(m.Values, value)

@@ -33,7 +33,7 @@ type Suite struct {
 // Entry is a program with all combinations of its parameters.
 type Entry struct {
 	Name    string     `json:"name"`
-	Kind    string     `json:"kind"`              // "bench": scuda-bench; "load": scuda-load; "command": Command
+	Kind    string     `json:"kind"`              // "bench": scuda-bench; "load": scuda-load; "command": Command; "syscalls": what Command makes beyond Base
 	Load    string     `json:"load,omitempty"`    // operation of scuda-load
 	Sizes   []int64    `json:"sizes,omitempty"`   // bytes; default: 0
 	Clients []int      `json:"clients,omitempty"` // processes at once, for Seconds; default: one, Count times
@@ -41,7 +41,8 @@ type Entry struct {
 	Seconds float64    `json:"seconds,omitempty"`
 	Places  []string   `json:"places"`
 	Delays  []Duration `json:"delays,omitempty"`  // added to round trips; natively there are none
-	Command []string   `json:"command,omitempty"` // prints a JSON object of seconds by measure
+	Command []string   `json:"command,omitempty"` // prints a JSON object of seconds by measure (as its last line); scuda-load and scuda-bench are found
+	Base    []string   `json:"base,omitempty"`    // of kind "syscalls": the same program without what is of interest
 	Quick   bool       `json:"quick,omitempty"`   // also a part of quick runs, with the first and last of its sizes and delays below 10 ms
 }
 
@@ -90,10 +91,10 @@ func ParseSuite(b []byte) (*Suite, error) {
 		switch {
 		case e.Name == "" || slices.ContainsFunc(s.Entries[:i], func(o Entry) bool { return o.Name == e.Name }):
 			return nil, bad("entries need names of their own")
-		case e.Kind != "bench" && e.Kind != "load" && e.Kind != "command":
-			return nil, bad("kind is bench, load or command")
-		case (e.Kind == "load") != (e.Load != "") || (e.Kind == "command") != (len(e.Command) > 0):
-			return nil, bad("load goes with kind load, command with kind command")
+		case !slices.Contains([]string{"bench", "load", "command", "syscalls"}, e.Kind):
+			return nil, bad("kind is bench, load, command or syscalls")
+		case (e.Kind == "load") != (e.Load != "") || (e.Kind == "command" || e.Kind == "syscalls") != (len(e.Command) > 0) || len(e.Base) > 0 && e.Kind != "syscalls":
+			return nil, bad("load goes with kind load, command with kinds command and syscalls, base with syscalls")
 		case len(e.Places) == 0 || slices.ContainsFunc(e.Places, func(p string) bool { return !slices.Contains(places, p) }):
 			return nil, bad("places are native, tcp, rdma and sim")
 		case e.Kind == "load" && len(e.Clients) == 0 && e.Count < 1, len(e.Clients) > 0 && e.Seconds <= 0:
@@ -104,6 +105,24 @@ func ParseSuite(b []byte) (*Suite, error) {
 		}
 	}
 	return &s, nil
+}
+
+// Only is the suite's entries of these names.
+func (s *Suite) Only(names []string) (*Suite, error) {
+	o := &Suite{Version: s.Version, Repetitions: s.Repetitions}
+	var all []string
+	for _, e := range s.Entries {
+		all = append(all, e.Name)
+		if slices.Contains(names, e.Name) {
+			o.Entries = append(o.Entries, e)
+		}
+	}
+	for _, n := range names {
+		if !slices.Contains(all, n) {
+			return nil, fmt.Errorf("%w: no entry %q; there are %q", ErrSuite, n, all)
+		}
+	}
+	return o, nil
 }
 
 // QuickVersion is a shorter suite: the entries that are marked so, with fewer sizes and delays, on the simulated GPU.

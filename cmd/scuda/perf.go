@@ -21,7 +21,7 @@ import (
 
 func newPerf() *cobra.Command {
 	cmd := &cobra.Command{Use: "perf", Short: "Measure a whole suite, compare results, write reports", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(newPerfRun(), newPerfCompare(), newPerfReport())
+	cmd.AddCommand(newPerfRun(), newPerfCompare(), newPerfReport(), newPerfMerge())
 	return cmd
 }
 
@@ -29,6 +29,7 @@ func newPerfRun() *cobra.Command {
 	var quick bool
 	var suiteFile, out string
 	var repetitions int
+	var entries []string
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Measure and write a result",
@@ -50,6 +51,11 @@ with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the re
 				}
 				if suite, err = perf.ParseSuite(text); err != nil {
 					return usage(fmt.Errorf("%s: %w", suiteFile, err))
+				}
+			}
+			if len(entries) > 0 {
+				if suite, err = suite.Only(entries); err != nil {
+					return usage(err)
 				}
 			}
 			if quick {
@@ -75,6 +81,7 @@ with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the re
 	}
 	f := cmd.Flags()
 	f.BoolVar(&quick, "quick", false, "a short suite on the simulated GPU, within three minutes")
+	f.StringArrayVar(&entries, "entry", nil, "only the suite's entry `NAME`; may be repeated")
 	f.StringVar(&suiteFile, "suite", "", "`FILE` that describes the suite, instead of scuda's own")
 	f.StringVarP(&out, "output", "o", "", "`FILE` for the result, instead of standard output")
 	f.IntVar(&repetitions, "repetitions", 0, "`N` repetitions, instead of the suite's")
@@ -165,6 +172,41 @@ func newPerfReport() *cobra.Command {
 	cmd.Flags().StringVar(&html, "html", "", "write one self-contained page with plots to `FILE`")
 	cmd.Flags().StringVar(&markdown, "markdown", "", "write Markdown to `FILE` instead of standard output")
 	cmd.Flags().StringVar(&against, "against", "", "`RESULT` to compare with, in the page")
+	return cmd
+}
+
+func newPerfMerge() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "merge RESULT...",
+		Short: "Put the results of a suite's parts together",
+		Long:  "Put results together that were measured on one machine with `scuda perf run --entry`. Of a measure that several have, the last counts.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(errors.New("which results? scuda perf merge RESULT..."))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var list []*perf.Result
+			for _, path := range args {
+				r, err := perf.ReadResult(path)
+				if err != nil {
+					return err
+				}
+				list = append(list, r)
+			}
+			all, err := perf.Merge(list...)
+			if err != nil {
+				return err
+			}
+			if out == "" {
+				return all.Write(cmd.OutOrStdout())
+			}
+			return writeFile(out, all.Write)
+		},
+	}
+	cmd.Flags().StringVarP(&out, "output", "o", "", "`FILE` for the result, instead of standard output")
 	return cmd
 }
 

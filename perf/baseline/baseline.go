@@ -174,13 +174,14 @@ func (r *Run) added(base *Run, names []string, class string) int64 {
 
 // Rows are the lines of a table: the calls that the first SCUDA published, and all that brings bytes in or out.
 var Rows = []struct {
-	Name  string
-	Calls []string
+	Name         string
+	Calls        []string
+	ByDescriptor bool // they work on a descriptor, whose class is known
 }{
-	{"read", []string{"read"}},
-	{"write", []string{"write"}},
-	{"open, openat", opens},
-	{"close", closes},
-	{"everything that reads", reads},
-	{"everything that writes", writes},
+	{"read", []string{"read"}, true},
+	{"write", []string{"write"}, true},
+	{"open, openat", opens, false},
+	{"close", closes, true},
+	{"everything that reads", reads, true},
+	{"everything that writes", writes, true},
 }
