@@ -58,3 +58,18 @@ func recvmsg(fd int, bufs [][]byte) (int, syscall.Errno) {
 	r, _, e := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT)
 	return int(r), e
 }
+
+// These two may block.
+
+func sendmsgAll(fd int, bufs [][]byte) (int, syscall.Errno) {
+	var vec [maxVec]unix.Iovec
+	m := unix.Msghdr{Iov: &vec[0]}
+	m.SetIovlen(fillVec(&vec, bufs))
+	r, _, e := syscall.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_NOSIGNAL)
+	return int(r), e
+}
+
+func recvAll(fd int, b []byte) (int, syscall.Errno) {
+	r, _, e := syscall.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_WAITALL, 0, 0)
+	return int(r), e
+}

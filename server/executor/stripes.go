@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -35,10 +34,10 @@ type stripes struct {
 	metrics *metrics.Page
 
 	mu     sync.Mutex
-	news   *sync.Cond // for the goroutines that receive
-	posted *sync.Cond // for those that send
-	landed *sync.Cond // for the executor
-	conns  []net.Conn
+	news   *sync.Cond     // for the goroutines that receive
+	posted transport.Bell // for those that send
+	landed *sync.Cond     // for the executor
+	conns  []*transport.Line
 	ready  atomic.Bool // all are there and work
 	err    error       // why no chunk will ever come or go again
 	busy   bool        // an upload is being received
@@ -68,7 +67,7 @@ type outgoing struct {
 
 func newStripes(m *metrics.Page) *stripes {
 	t := &stripes{metrics: m}
-	t.news, t.posted, t.landed = sync.NewCond(&t.mu), sync.NewCond(&t.mu), sync.NewCond(&t.mu)
+	t.news, t.landed = sync.NewCond(&t.mu), sync.NewCond(&t.mu)
 	return t
 }
 
@@ -81,9 +80,13 @@ func (s *Session) AttachBulk(c net.Conn, count int) error {
 		c.Close()
 		return errors.Join(errors.New("a bulk connection that the session does not expect"), t.err)
 	}
-	t.conns = append(t.conns, c)
-	t.done.Go(func() { s.stripeFailed(t.receive(c)) })
-	t.done.Go(func() { s.stripeFailed(t.send(c)) })
+	line, err := transport.NewLine(c)
+	if err != nil {
+		return err
+	}
+	t.conns = append(t.conns, line)
+	t.done.Go(func() { s.stripeFailed(t.receive(line)) })
+	t.done.Go(func() { s.stripeFailed(t.send(line)) })
 	if len(t.conns) == count {
 		t.ready.Store(true)
 	}
@@ -107,10 +110,10 @@ func (t *stripes) fail(err error) (lost bool) {
 	t.err = err
 	t.ready.Store(false)
 	for _, c := range t.conns {
-		c.Close()
+		c.Shutdown()
 	}
 	t.news.Broadcast()
-	t.posted.Broadcast()
+	t.posted.Ring()
 	t.landed.Broadcast()
 	return t.busy || t.out > 0 || len(t.queue) > 0
 }
@@ -119,13 +122,18 @@ func (t *stripes) fail(err error) (lost bool) {
 func (t *stripes) close() {
 	t.fail(errSideClosed)
 	t.done.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.conns {
+		_ = c.Close()
+	}
 }
 
-func (t *stripes) receive(c net.Conn) error {
+func (t *stripes) receive(c *transport.Line) error {
 	head := make([]byte, transport.MessageHeaderSize)
 	var pad [8]byte
 	for {
-		if _, err := io.ReadFull(c, head); err != nil {
+		if err := c.ReadFull(head); err != nil {
 			return err
 		}
 		h, _, err := transport.ParseMessage(head)
@@ -139,8 +147,8 @@ func (t *stripes) receive(c net.Conn) error {
 		if err != nil {
 			return err
 		}
-		if _, err = io.ReadFull(c, sl.mem[:h.Len]); err == nil {
-			_, err = io.ReadFull(c, pad[:transport.Pad(h.Len)-h.Len])
+		if err = c.ReadFull(sl.mem[:h.Len]); err == nil {
+			err = c.ReadFull(pad[:transport.Pad(h.Len)-h.Len])
 		}
 		t.metrics.Add(metrics.ReceivedTCP, transport.MessageHeaderSize+transport.Pad(int(h.Len)))
 		t.mu.Lock()
@@ -181,12 +189,16 @@ func (t *stripes) slotFor(h *transport.MessageHeader) (*slot, error) {
 	return sl, nil
 }
 
-func (t *stripes) send(c net.Conn) error {
+func (t *stripes) send(c *transport.Line) error {
 	head := make([]byte, 0, transport.MessageHeaderSize)
+	var bufs [3][]byte
 	for {
 		t.mu.Lock()
 		for t.err == nil && len(t.queue) == 0 {
-			t.posted.Wait()
+			seen := t.posted.Now() // it is rung with mu held
+			t.mu.Unlock()
+			t.posted.Await(seen)
+			t.mu.Lock()
 		}
 		if t.err != nil {
 			t.mu.Unlock()
@@ -196,9 +208,9 @@ func (t *stripes) send(c net.Conn) error {
 		t.queue = t.queue[1:]
 		t.out++
 		t.mu.Unlock()
-		bufs := net.Buffers{o.h.Append(head), o.data, padding[:transport.Pad(len(o.data))-len(o.data)]}
-		n, err := bufs.WriteTo(c)
-		t.metrics.Add(metrics.SentTCP, int(n))
+		bufs = [3][]byte{o.h.Append(head), o.data, padding[:transport.Pad(len(o.data))-len(o.data)]}
+		err := c.Write(bufs[:])
+		t.metrics.Add(metrics.SentTCP, transport.MessageHeaderSize+transport.Pad(len(o.data)))
 		if err != nil {
 			return err
 		}
@@ -214,7 +226,7 @@ func (t *stripes) post(h transport.MessageHeader, data []byte, sent *atomic.Bool
 	h.Type, h.Len = transport.MsgChunk, uint32(len(data))
 	t.mu.Lock()
 	t.queue = append(t.queue, outgoing{h, data, sent})
-	t.posted.Signal()
+	t.posted.Ring()
 	t.mu.Unlock()
 }
 

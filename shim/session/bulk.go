@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,10 +32,12 @@ const (
 type stripes struct {
 	state atomic.Int32
 	mu    sync.Mutex
-	work  *sync.Cond
+	work  transport.Bell // rung where there is something to send
 	queue []*upload
 	conns []*bulkConn
 	err   error
+
+	chunks atomic.Uint32 // that have landed
 
 	// Where there is RDMA, uploads go over its link while that has a path.
 	link     atomic.Pointer[rdma.Link[piece]]
@@ -45,7 +47,7 @@ type stripes struct {
 }
 
 type bulkConn struct {
-	c    *net.TCPConn
+	line *transport.Line
 	busy mutex // held while bytes come into the program's memory
 	over bool  // none may come any more
 }
@@ -90,31 +92,33 @@ func (s *Session) openConns() error {
 	hello.Kind, hello.Session, hello.Secret, hello.Count = transport.KindBulk, s.welcome.Session, s.welcome.Secret, n
 	var conns []*bulkConn
 	for range n {
+		var line *transport.Line
 		c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+		if err == nil {
+			line, err = transport.NewLine(c)
+		}
 		if err != nil {
 			s.log.Warn("no bulk connections; big copies go over the main connection", "error", err)
 			for _, b := range conns {
-				b.c.Close()
+				_ = b.line.Close()
 			}
 			b.state.Store(bulkGone)
 			return err
 		}
-		conns = append(conns, &bulkConn{c: c})
+		conns = append(conns, &bulkConn{line: line})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n == 0 || b.err != nil {
 		for _, b := range conns {
-			b.c.Close()
+			_ = b.line.Close()
 		}
 		b.state.Store(bulkGone)
 		return errors.Join(errors.New("there are no bulk connections"), b.err)
 	}
 	b.conns = conns
 	for _, c := range conns {
-		if rc, err := c.c.SyscallConn(); err == nil {
-			_ = rc.Control(func(fd uintptr) { s.opened(int(fd)) })
-		}
+		s.opened(c.line.FD())
 		s.start(func() { s.stripeEnded(s.sendChunks(c)) })
 		s.start(func() { s.stripeEnded(s.receiveChunks(c)) })
 	}
@@ -143,9 +147,7 @@ func (b *stripes) shut(err error) (lost bool) {
 	b.err = err
 	b.state.Store(bulkGone)
 	for _, c := range b.conns {
-		// The descriptor stays: its number is on the list of those that a forked child closes.
-		_ = c.c.SetDeadline(time.Unix(1, 0))
-		_, _ = c.c.CloseRead(), c.c.CloseWrite()
+		c.line.Shutdown() // the descriptor stays: its number is on the list of those that a forked child closes
 	}
 	lost = len(b.queue) > 0 || len(b.returned) > 0 || b.flying > 0
 	for _, p := range b.returned {
@@ -157,7 +159,7 @@ func (b *stripes) shut(err error) (lost bool) {
 		u.next = len(u.data)
 	}
 	b.queue = nil
-	b.work.Broadcast()
+	b.work.Ring()
 	return lost
 }
 
@@ -165,7 +167,7 @@ func (b *stripes) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range b.conns {
-		_ = c.c.Close()
+		_ = c.line.Close()
 	}
 }
 
@@ -191,15 +193,33 @@ func (b *stripes) add(seq uint64, data []byte) *upload {
 	chunk := len(data) / (2 * len(b.conns)) &^ (4<<10 - 1)
 	u := &upload{seq: seq, data: data, chunk: min(max(chunk, chunkLeast), transport.MaxChunk), left: len(data)}
 	b.queue = append(b.queue, u)
-	b.work.Broadcast()
+	b.work.Ring()
 	return u
 }
 
 // awaitUpload returns when the upload's memory may be reused.
 func (s *Session) awaitUpload(u *upload) {
+	if runtime.NumCPU() >= manyCPUs {
+		for began, i := time.Now(), 0; atomic.LoadUint32(&u.over) == 0 && time.Since(began) < spinCopy; i++ {
+			nap(i)
+		}
+	}
 	for atomic.LoadUint32(&u.over) == 0 {
 		futexWait(&u.over, 0, uploadPatience)
 		s.Look() // the server may be unable to go on before it has got rid of an answer
+	}
+}
+
+// await returns once something is so, or the connections have ended. mu is held.
+func (b *stripes) await(so func() bool) {
+	for {
+		seen := b.work.Now()
+		if b.err != nil || so() {
+			return
+		}
+		b.mu.Unlock()
+		b.work.Await(seen)
+		b.mu.Lock()
 	}
 }
 
@@ -207,11 +227,10 @@ func (s *Session) awaitUpload(u *upload) {
 func (s *Session) sendChunks(c *bulkConn) error {
 	b := &s.bulk
 	head := make([]byte, 0, transport.MessageHeaderSize)
+	var bufs [3][]byte
 	for {
 		b.mu.Lock()
-		for b.err == nil && !b.claimable() {
-			b.work.Wait()
-		}
+		b.await(b.claimable)
 		if b.err != nil {
 			b.mu.Unlock()
 			return b.err
@@ -220,8 +239,8 @@ func (s *Session) sendChunks(c *bulkConn) error {
 		b.mu.Unlock()
 		u, off, n := p.u, p.off, p.n
 		h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(n), Seq: u.seq, Aux: uint64(off)}
-		bufs := net.Buffers{h.Append(head), u.data[off : off+n], padding[:transport.Pad(n)-n]}
-		_, err := bufs.WriteTo(c.c)
+		bufs = [3][]byte{h.Append(head), u.data[off : off+n], padding[:transport.Pad(n)-n]}
+		err := c.line.Write(bufs[:])
 		b.mu.Lock()
 		b.sent(u, n)
 		b.mu.Unlock()
@@ -237,7 +256,7 @@ func (s *Session) receiveChunks(c *bulkConn) error {
 	head := make([]byte, transport.MessageHeaderSize)
 	var pad [8]byte
 	for {
-		if _, err := io.ReadFull(c.c, head); err != nil {
+		if err := c.line.ReadFull(head); err != nil {
 			if errors.Is(err, io.ErrUnexpectedEOF) {
 				err = io.EOF
 			}
@@ -251,7 +270,7 @@ func (s *Session) receiveChunks(c *bulkConn) error {
 			err = s.receiveChunk(c, &h)
 		}
 		if err == nil {
-			_, err = io.ReadFull(c.c, pad[:transport.Pad(h.Len)-h.Len])
+			err = c.line.ReadFull(pad[:transport.Pad(h.Len)-h.Len])
 		}
 		if err != nil {
 			s.fail(err)
@@ -262,6 +281,7 @@ func (s *Session) receiveChunks(c *bulkConn) error {
 		s.mu.striped[h.ID] += uint64(h.Len)
 		s.landed.Broadcast()
 		s.mu.Unlock()
+		s.bulk.chunks.Add(1)
 	}
 }
 
@@ -276,12 +296,12 @@ func (s *Session) receiveChunk(c *bulkConn, h *transport.MessageHeader) error {
 	if c.over || s.lost() != 0 {
 		return errEnded
 	}
-	_, err := io.ReadFull(c.c, dst[h.Aux:h.Aux+uint64(h.Len)])
-	return err
+	return c.line.ReadFull(dst[h.Aux : h.Aux+uint64(h.Len)])
 }
 
 // awaitChunks waits until n bytes of a download that ends have come over the bulk connections. Until then nothing behind its end is read.
 func (s *Session) awaitChunks(id uint32, n uint64) error {
+	s.watchChunks(id, n)
 	s.mu.Lock()
 	for s.lost() == 0 && s.mu.striped[id] < n && s.bulk.state.Load() == bulkReady {
 		s.landed.Wait()
@@ -297,6 +317,26 @@ func (s *Session) awaitChunks(id uint32, n uint64) error {
 		return errors.New("a bulk connection broke during a download")
 	}
 	return nil
+}
+
+// watchChunks looks for a while whether n bytes have come, where there are processors for it: to be woken takes longer than what is missing by now.
+func (s *Session) watchChunks(id uint32, n uint64) {
+	if runtime.NumCPU() < manyCPUs {
+		return
+	}
+	began := time.Now()
+	for s.lost() == 0 && s.bulk.state.Load() == bulkReady && time.Since(began) < spinCopy {
+		seen := s.bulk.chunks.Load()
+		s.mu.Lock()
+		all := s.mu.striped[id] >= n
+		s.mu.Unlock()
+		if all {
+			return
+		}
+		for i := 0; s.bulk.chunks.Load() == seen && time.Since(began) < spinCopy; i++ {
+			nap(i)
+		}
+	}
 }
 
 // quiesce waits until no connection writes to the program's memory any more; the connections have been shut.

@@ -152,7 +152,7 @@ func (b *stripes) giveBack(p piece) {
 		return 1
 	})
 	b.returned = slices.Insert(b.returned, i, p)
-	b.work.Broadcast()
+	b.work.Ring()
 }
 
 // feedLink sends uploads over the link while that has a path.
@@ -160,9 +160,7 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 	b := &s.bulk
 	for {
 		b.mu.Lock()
-		for b.err == nil && !(len(b.queue) > 0 && l.Mode() == rdma.ModeRDMA) {
-			b.work.Wait()
-		}
+		b.await(func() bool { return len(b.queue) > 0 && l.Mode() == rdma.ModeRDMA })
 		if b.err != nil {
 			b.mu.Unlock()
 			return
@@ -198,9 +196,7 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 // might give back has to go first. mu is held.
 func (s *Session) detour(l *rdma.Link[piece], u *upload) {
 	b := &s.bulk
-	for b.err == nil && b.flying > 0 {
-		b.work.Wait()
-	}
+	b.await(func() bool { return b.flying == 0 })
 	if b.err != nil || len(b.queue) == 0 || b.queue[0] != u || l.Mode() != rdma.ModeRDMA {
 		return
 	}
@@ -222,7 +218,7 @@ func (b *stripes) landedPiece(p piece, arrived bool) {
 	} else {
 		b.giveBack(p)
 	}
-	b.work.Broadcast()
+	b.work.Ring()
 }
 
 // closeLink ends the link; the program's memory is no longer read or written by it.
@@ -287,7 +283,7 @@ func (h *linkHandler) Changed() {
 	b := &h.session().bulk
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.work.Broadcast()
+	b.work.Ring()
 }
 
 func (h *linkHandler) Broken(err error, underWay bool) {

@@ -39,7 +39,8 @@ const (
 	NotFound         int32 = 500
 	SystemNotReady   int32 = 802 // the server never answered
 	spin                   = 50 * time.Microsecond
-	spinAwaited            = time.Millisecond // of the sender, while a thread waits
+	spinAwaited            = time.Millisecond     // of the sender, while a thread waits
+	spinCopy               = 2 * time.Millisecond // of a thread that waits for the end of a big copy
 	manyCPUs               = 8
 	calm                   = 64 // so many first answers are waited for asleep: short programs ask seldom, and each look at the connection is a system call
 	otherReaderPause       = 10 * time.Millisecond
@@ -147,7 +148,6 @@ func Open(cfg Config) (*Session, error) {
 	s.mu.nextID = transport.FirstTransfer
 	s.mu.sources = make(map[uint32]source)
 	s.mu.striped = make(map[uint32]uint64)
-	s.bulk.work = sync.NewCond(&s.bulk.mu)
 	s.bulk.flyers = make(map[*upload]struct{})
 	s.mu.hosts = make(map[uint64]registered)
 	s.reader.rx.buf = make([]byte, receiveBuffer)

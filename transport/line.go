@@ -1,0 +1,139 @@
+package transport
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lineSpin = 100 * time.Microsecond // how long a line that had bytes is looked at before its thread sleeps
+	manyCPUs = 8                      // with fewer, looking takes the time of those who work
+)
+
+// Line is a stream socket whose calls block the thread that makes them: it carries the bytes of big copies, where a thread that the kernel wakes by
+// itself is sooner back at work than a goroutine for which the runtime's poller has to be woken first. One goroutine may read while another writes.
+type Line struct {
+	fd   int
+	last time.Time // when bytes were read last
+	shut atomic.Bool
+}
+
+// NewLine makes a Line of a connection, which it closes: the descriptor is another one.
+func NewLine(c net.Conn) (*Line, error) {
+	defer c.Close()
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("a connection of type %T is no socket", c)
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(f uintptr) {
+		if fd, err = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 3); err == nil {
+			err = unix.SetNonblock(fd, false)
+		}
+	}); cerr != nil {
+		err = cerr
+	}
+	if err != nil {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		return nil, fmt.Errorf("a socket that blocks: %w", err)
+	}
+	return &Line{fd: fd}, nil
+}
+
+// FD is the line's descriptor.
+func (l *Line) FD() int { return l.fd }
+
+// ReadFull fills b. It returns [io.EOF] at the peer's end if nothing was read, and [io.ErrUnexpectedEOF] later.
+func (l *Line) ReadFull(b []byte) error {
+	for at := 0; at < len(b); {
+		n, err := l.read(b[at:])
+		switch {
+		case err != nil:
+			return fmt.Errorf("receive: %w", err)
+		case n == 0 && at == 0:
+			return io.EOF
+		case n == 0:
+			return io.ErrUnexpectedEOF
+		}
+		at += n
+	}
+	return nil
+}
+
+func (l *Line) read(b []byte) (int, error) {
+	if runtime.NumCPU() >= manyCPUs {
+		for began := l.last; ; yield() {
+			n, err := recvmsg(l.fd, [][]byte{b})
+			now := time.Now()
+			if err == 0 {
+				l.last = now
+				return n, nil
+			}
+			if err != unix.EAGAIN && err != unix.EINTR {
+				return 0, err
+			}
+			if now.Sub(began) > lineSpin {
+				break
+			}
+		}
+	}
+	for {
+		n, err := recvAll(l.fd, b)
+		if err == 0 {
+			l.last = time.Now()
+			return n, nil
+		}
+		if err != unix.EINTR {
+			return 0, err
+		}
+	}
+}
+
+// Write sends all of bufs, which it uses up.
+func (l *Line) Write(bufs [][]byte) error {
+	for len(bufs) > 0 {
+		if len(bufs[0]) == 0 {
+			bufs = bufs[1:]
+			continue
+		}
+		n, err := sendmsgAll(l.fd, bufs)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != 0 {
+			return fmt.Errorf("send: %w", err)
+		}
+		for i := range bufs {
+			k := min(n, len(bufs[i]))
+			bufs[i] = bufs[i][k:]
+			n -= k
+		}
+	}
+	return nil
+}
+
+// Shutdown ends the line both ways and wakes those who use it.
+func (l *Line) Shutdown() { _ = unix.Shutdown(l.fd, unix.SHUT_RDWR) }
+
+// Close also releases the descriptor; no call may be in progress.
+func (l *Line) Close() error {
+	if l.shut.Swap(true) {
+		return net.ErrClosed
+	}
+	return unix.Close(l.fd)
+}
+
+func yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
