@@ -24,7 +24,8 @@ int32_t scuda_ring_setup(void) {
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint8_t *ring = MAP_FAILED;
   if (!ftruncate(fd, RING_BYTES)) ring = mmap(NULL, 2 * (size_t)RING_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (ring == MAP_FAILED || mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+  /* Populated: a launch that had to fault a page of it in would take 2 µs instead of 0.1. */
+  if (ring == MAP_FAILED || mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == MAP_FAILED ||
       mmap(ring + RING_BYTES, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
     close(fd);
     return CUDA_ERROR_OUT_OF_MEMORY;
