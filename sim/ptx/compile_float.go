@@ -178,10 +178,10 @@ func fmaF32(d, a, b, c int) execFn {
 		for i := range d {
 			if m>>i&1 != 0 {
 				// fma32, by hand.
-				p := float64(f32(a[i])) * float64(f32(b[i]))
-				s := p + float64(f32(c[i]))
-				if t := math.Float64bits(s); t&0x1fffffff == 0x10000000 || t<<1>>53 < 1023-126 && s != 0 {
-					d[i] = sumSmall(p, float64(f32(c[i])), fmtF32, rn)
+				p, z := float64(f32(a[i]))*float64(f32(b[i])), float64(f32(c[i]))
+				s := p + z
+				if !roundsOnce(s) && inexact(p, z, s) {
+					d[i] = sumSmall(p, z, fmtF32, rn)
 				} else {
 					d[i] = put32(float32(s))
 				}
@@ -372,10 +372,14 @@ func hSign(i *ins) error {
 	if t.packed() {
 		sign = 0x80008000
 	}
+	if !r.ftz {
+		i.emit(opSign(d, s[0], sign, neg))
+		return nil
+	}
 	fm := fmtNames[t]
 	i.emit(un(d, s[0], func(x uint64) uint64 {
 		x = r.in(t, x)
-		if r.ftz && t.half() {
+		if t.half() {
 			x = flushSmall(x, fm)&0xffff | flushSmall(x>>16, fm)<<16
 		}
 		if neg {
@@ -384,6 +388,24 @@ func hSign(i *ins) error {
 		return x &^ sign
 	}))
 	return nil
+}
+
+// opSign changes the bits of sign, or clears them.
+//
+//go:noinline
+func opSign(d, a int, sign uint64, neg bool) execFn {
+	clear, flip := sign, uint64(0)
+	if neg {
+		clear, flip = 0, sign
+	}
+	return func(w *warp, m uint32) {
+		d, a := w.r(d), w.r(a)
+		for i := range d {
+			if m>>i&1 != 0 {
+				d[i] = a[i]&^clear ^ flip
+			}
+		}
+	}
 }
 
 // hMinMax: the number wins over NaN, unless .NaN asks for the opposite; -0 is less than +0.
@@ -475,6 +497,8 @@ func hMinMax(i *ins) error {
 			v := choose(choose(float64(f32(r.in(t, x))), float64(f32(r.in(t, y)))), float64(f32(r.in(t, z))))
 			return r.out(t, roundTo(v, fmtF32, rn))
 		}))
+	case t == tF32 && !r.ftz && !nan && !swap:
+		i.emit(minMaxF32(d, s[0], s[1], maxi))
 	case t == tF32:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			v := put32(float32(choose(float64(f32(r.in(t, x))), float64(f32(r.in(t, y))))))
@@ -484,6 +508,35 @@ func hMinMax(i *ins) error {
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return math.Float64bits(choose(f64(x), f64(y))) }))
 	}
 	return nil
+}
+
+// minMaxF32 compares floats as integers that have their order.
+//
+//go:noinline
+func minMaxF32(d, a, b int, maxi bool) execFn {
+	var turn int32
+	if maxi {
+		turn = -1
+	}
+	return func(w *warp, m uint32) {
+		d, a, b := w.r(d), w.r(a), w.r(b)
+		for i := range d {
+			if m>>i&1 != 0 {
+				x, y := int32(a[i]), int32(b[i])
+				switch {
+				case uint32(x)&0x7fffffff > 0x7f800000: // NaN
+					x = y
+					if uint32(y)&0x7fffffff > 0x7f800000 {
+						x = 0x7fffffff
+					}
+				case uint32(y)&0x7fffffff > 0x7f800000:
+				case (x^x>>31&0x7fffffff)^turn > (y^y>>31&0x7fffffff)^turn:
+					x = y
+				}
+				d[i] = uint64(uint32(x))
+			}
+		}
+	}
 }
 
 func hCopysign(i *ins) error {

@@ -189,14 +189,25 @@ func sumSmall(a, b float64, f *format, mode rounding) uint64 {
 	return roundTo(toOdd(s, e), f, mode)
 }
 
+// roundsOnce says that rounding the double s to a float gives what rounding the exact value does of which s is the nearest double: s does not lie in the
+// middle of two floats, nor where they have fewer bits.
+func roundsOnce(s float64) bool {
+	t := math.Float64bits(s)
+	return t&0x1fffffff != 0x10000000 && (t<<1>>53 >= 1023-126 || s == 0)
+}
+
+// inexact says whether s = a + b was rounded.
+func inexact(a, b, s float64) bool {
+	z := s - a
+	return (a-(s-z))+(b-z) != 0
+}
+
 // fma32 is a·b+c rounded once to nearest.
 func fma32(a, b, c float32) float32 {
-	p := float64(a) * float64(b) // exact
-	s := p + float64(c)
-	// Rounding s again is right unless s lies in the middle of two floats or where they have fewer bits.
-	t := math.Float64bits(s)
-	if t&0x1fffffff == 0x10000000 || t<<1>>53 < 1023-126 && s != 0 {
-		return math.Float32frombits(uint32(sumSmall(p, float64(c), fmtF32, rn)))
+	p, z := float64(a)*float64(b), float64(c) // exact
+	s := p + z
+	if !roundsOnce(s) && inexact(p, z, s) {
+		return math.Float32frombits(uint32(sumSmall(p, z, fmtF32, rn)))
 	}
 	return float32(s)
 }
