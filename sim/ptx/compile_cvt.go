@@ -186,7 +186,7 @@ func (i *ins) fromInteger(round string, to, from typ, r refine) (func(uint64) ui
 }
 
 func (i *ins) floatToFloat(round string, to, from typ, r refine, satfinite bool) (func(uint64) uint64, error) {
-	fm := fmtNames[to]
+	fm := r.format(to)
 	clampNaN := func(v uint64) uint64 {
 		if r.relu && v != fm.nan && v>>fm.sign&1 != 0 {
 			return 0

@@ -30,6 +30,17 @@ type refine struct{ ftz, sat, relu bool }
 
 func (i *ins) refinement() refine { return refine{i.take(".ftz"), i.take(".sat"), i.take(".relu")} }
 
+// format is the one to which a result of type t is rounded.
+func (r refine) format(t typ) *format {
+	switch {
+	case r.ftz && t == tF32:
+		return fmtF32Flush
+	case r.ftz && (t == tF16 || t == tF16x2):
+		return fmtF16Flush
+	}
+	return fmtNames[t]
+}
+
 func (r refine) in(t typ, x uint64) uint64 {
 	if r.ftz && t == tF32 {
 		return flush32(x)
@@ -53,7 +64,7 @@ func (r refine) out(t typ, x uint64) uint64 {
 
 // small carries a function over to 16-bit floats and pairs of them.
 func (r refine) small(t typ, f func(a, b, c float64) uint64) func(x, y, z uint64) uint64 {
-	fm := fmtNames[t]
+	fm := r.format(t)
 	one := func(x, y, z uint64) uint64 {
 		if r.ftz {
 			x, y, z = flushSmall(x, fm), flushSmall(y, fm), flushSmall(z, fm)
@@ -109,7 +120,7 @@ func hFloatAdd(i *ins) error {
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
 		return nil
 	}
-	plain := mode == rn && !r.sat
+	plain := mode == rn && !r.sat // sums below the normal numbers are exact: flushing them asks no more of the rounding
 	switch {
 	case t == tF32 && plain && !r.ftz:
 		var negate uint32
@@ -204,16 +215,23 @@ func hFloatMul(i *ins) error {
 	}
 	switch {
 	case t.half():
-		fm := fmtNames[t]
+		fm := r.format(t)
 		f := r.small(t, func(a, b, _ float64) uint64 { return roundTo(a*b, fm, mode) })
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
 	case t == tF32 && mode == rn && !r.sat && !r.ftz:
 		i.emit(mulF32(d, s[0], s[1]))
 	case t == tF32 && mode == rn && !r.sat:
-		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return flush32(put32(f32(flush32(x)) * f32(flush32(y)))) }))
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			a, b := f32(flush32(x)), f32(flush32(y))
+			v := flush32(put32(a * b))
+			if v&math.MaxInt32 == minNormal32 {
+				return roundTo(float64(a)*float64(b), fmtF32Flush, rn)
+			}
+			return v
+		}))
 	case t == tF32:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
-			return r.out(tF32, roundTo(float64(f32(r.in(tF32, x)))*float64(f32(r.in(tF32, y))), fmtF32, mode))
+			return r.out(tF32, roundTo(float64(f32(r.in(tF32, x)))*float64(f32(r.in(tF32, y))), r.format(tF32), mode))
 		}))
 	case mode == rn && !r.sat:
 		i.emit(bin(d, s[0], s[1], mulF64))
@@ -234,18 +252,23 @@ func hFma(i *ins) error {
 	}
 	switch {
 	case t.half():
-		fm := fmtNames[t]
+		fm := r.format(t)
 		i.emit(tri(d, s[0], s[1], s[2], r.small(t, func(a, b, c float64) uint64 { return sumSmall(a*b, c, fm, mode) })))
 	case t == tF32 && mode == rn && !r.sat && !r.ftz:
 		i.emit(fmaF32(d, s[0], s[1], s[2]))
 	case t == tF32 && mode == rn && !r.sat:
 		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
-			return flush32(put32(fma32(f32(flush32(x)), f32(flush32(y)), f32(flush32(z)))))
+			a, b, c := f32(flush32(x)), f32(flush32(y)), f32(flush32(z))
+			v := flush32(put32(fma32(a, b, c)))
+			if v&math.MaxInt32 == minNormal32 {
+				return sumSmall(float64(a)*float64(b), float64(c), fmtF32Flush, rn)
+			}
+			return v
 		}))
 	case t == tF32:
 		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
 			p := float64(f32(r.in(t, x))) * float64(f32(r.in(t, y)))
-			return r.out(t, sumSmall(p, float64(f32(r.in(t, z))), fmtF32, mode))
+			return r.out(t, sumSmall(p, float64(f32(r.in(t, z))), r.format(t), mode))
 		}))
 	case t == tF64 && mode == rn && !r.sat:
 		i.emit(tri(d, s[0], s[1], s[2], fmaF64))
@@ -272,10 +295,10 @@ func hFloatDiv(i *ins) error {
 	case tF32:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			a, b := f32(r.in(t, x)), f32(r.in(t, y))
-			if mode == rn {
+			if mode == rn && !r.ftz {
 				return r.out(t, put32(a/b))
 			}
-			return r.out(t, quoSmall(float64(a), float64(b), fmtF32, mode))
+			return r.out(t, quoSmall(float64(a), float64(b), r.format(t), mode))
 		}))
 	case tF64:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return math.Float64bits(quo64(f64(x), f64(y), mode)) }))
@@ -301,7 +324,7 @@ func hRoot(i *ins) error {
 			if root {
 				return r.out(t, sqrtSmall(a, fmtF32, mode))
 			}
-			return r.out(t, quoSmall(1, a, fmtF32, mode))
+			return r.out(t, quoSmall(1, a, r.format(t), mode))
 		}))
 	case tF64:
 		i.emit(un(d, s[0], func(x uint64) uint64 {

@@ -26,17 +26,25 @@ type format struct {
 	inf        uint64 // bits of infinity, or of the first value beyond the largest where there is none
 	sign       uint
 	nan        uint64
+	flush      bool // numbers that are less than normal are zero: those that lie below 2^emin when rounded as if there were no emin
+}
+
+func (f format) flushing() *format {
+	f.flush = true
+	return &f
 }
 
 var (
-	fmtF64   = &format{52, -1022, 0x7ff0000000000000, 63, 0xfff8000000000000}
-	fmtF32   = &format{23, -126, 0x7f800000, 31, 0x7fffffff}
-	fmtTF32  = &format{10, -126, 0x3fc00, 18, 0x3ffff}
-	fmtF16   = &format{10, -14, 0x7c00, 15, 0x7fff}
-	fmtBF16  = &format{7, -126, 0x7f80, 15, 0x7fff}
-	fmtE5M2  = &format{2, -14, 0x7c, 7, 0x7f}
-	fmtE4M3  = &format{3, -6, 0x7f, 7, 0x7f} // no infinity: 0x7e is 448, 0x7f is NaN
-	fmtNames = map[typ]*format{tF64: fmtF64, tF32: fmtF32, tF16: fmtF16, tBF16: fmtBF16, tF16x2: fmtF16, tBF16x2: fmtBF16, tTF32: fmtTF32}
+	fmtF64      = &format{mant: 52, emin: -1022, inf: 0x7ff0000000000000, sign: 63, nan: 0xfff8000000000000}
+	fmtF32      = &format{mant: 23, emin: -126, inf: 0x7f800000, sign: 31, nan: 0x7fffffff}
+	fmtTF32     = &format{mant: 10, emin: -126, inf: 0x3fc00, sign: 18, nan: 0x3ffff}
+	fmtF16      = &format{mant: 10, emin: -14, inf: 0x7c00, sign: 15, nan: 0x7fff}
+	fmtBF16     = &format{mant: 7, emin: -126, inf: 0x7f80, sign: 15, nan: 0x7fff}
+	fmtE5M2     = &format{mant: 2, emin: -14, inf: 0x7c, sign: 7, nan: 0x7f}
+	fmtE4M3     = &format{mant: 3, emin: -6, inf: 0x7f, sign: 7, nan: 0x7f} // no infinity: 0x7e is 448, 0x7f is NaN
+	fmtF32Flush = fmtF32.flushing()
+	fmtF16Flush = fmtF16.flushing()
+	fmtNames    = map[typ]*format{tF64: fmtF64, tF32: fmtF32, tF16: fmtF16, tBF16: fmtBF16, tF16x2: fmtF16, tBF16x2: fmtBF16, tTF32: fmtTF32}
 )
 
 // roundSig rounds sig·2^e, negative if neg, to a format.
@@ -51,7 +59,7 @@ func roundSig(neg bool, sig uint64, e int, f *format, mode rounding) uint64 {
 	n := bits.Len64(sig)
 	exp := e + n - 1
 	shift := n - f.mant - 1
-	if exp < f.emin {
+	if exp < f.emin && !f.flush {
 		shift += f.emin - exp
 	}
 	var q uint64
@@ -82,6 +90,12 @@ func roundSig(neg bool, sig uint64, e int, f *format, mode rounding) uint64 {
 		if up {
 			q++
 		}
+	}
+	if f.flush && exp < f.emin {
+		if exp == f.emin-1 && q == 2<<f.mant {
+			return sign | 1<<f.mant
+		}
+		return sign
 	}
 	if exp >= f.emin {
 		if exp > 2000 {
@@ -149,6 +163,8 @@ func put32(r float32) uint64 {
 	}
 	return uint64(math.Float32bits(r))
 }
+
+const minNormal32 = 0x00800000
 
 func flush32(x uint64) uint64 {
 	if x&0x7f800000 == 0 {
