@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"slices"
 
 	"scuda.dev/scuda/api/cuda"
@@ -12,8 +13,13 @@ import (
 type mapping struct {
 	start, bytes uint64
 	handle       cuda.CUmemGenericAllocationHandle
+	device       int32
 	users        int
 }
+
+// maxSpare bounds the mappings without users that a session keeps: programs that allocate and free small pieces all the time would otherwise map and
+// unmap a unit for each, which takes the driver about a millisecond.
+const maxSpare = 32 << 20
 
 // hostRange is a range of the client's pinned memory that kernels may use, with the mappings under it.
 type hostRange []*mapping
@@ -55,9 +61,20 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 		m, next := s.mappingAt(at, end)
 		if m == nil {
 			var r cuda.CUresult
-			if m, r = s.mapUnits(at, next-at, prop); r != cuda.CUDA_SUCCESS {
+			if m, r = s.mapUnits(at, next-at, prop); r != cuda.CUDA_SUCCESS && len(s.spare) > 0 {
+				s.trimSpare(0)
+				m, r = s.mapUnits(at, next-at, prop)
+			}
+			if r != cuda.CUDA_SUCCESS {
 				s.dropRange(under)
 				return s.hostElsewhere(c, p.Address, p.Bytes), nil
+			}
+		}
+		if m.users == 0 {
+			s.spare = slices.DeleteFunc(s.spare, func(o *mapping) bool { return o == m })
+			if m.device != prop.Location.Id {
+				s.unmapUnits(m)
+				continue
 			}
 		}
 		m.users++
@@ -107,7 +124,7 @@ func (s *Session) mapUnits(start, bytes uint64, prop *cuda.CUmemAllocationProp) 
 		s.gpu.CuMemRelease(*mem)
 		return nil, r
 	}
-	m := &mapping{start: start, bytes: bytes, handle: *mem}
+	m := &mapping{start: start, bytes: bytes, handle: *mem, device: prop.Location.Id}
 	s.mappings = append(s.mappings, m)
 	access := alloc[cuda.CUmemAccessDesc](&s.arena)
 	access.Location, access.Flags = prop.Location, cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -155,11 +172,25 @@ func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
 
 // dropRange takes a range's hold from its mappings and gives the first failure of those that went.
 func (s *Session) dropRange(under hostRange) cuda.CUresult {
-	first := cuda.CUDA_SUCCESS
 	for _, m := range under {
-		if m.users--; m.users > 0 {
-			continue
+		if m.users--; m.users == 0 {
+			s.spare = append(s.spare, m)
 		}
+	}
+	slices.SortStableFunc(s.spare, func(a, b *mapping) int { return cmp.Compare(b.bytes, a.bytes) })
+	return s.trimSpare(maxSpare)
+}
+
+// trimSpare unmaps what has no users, the largest first and then what has had none for longest, until no more than a number of bytes is left of it.
+func (s *Session) trimSpare(most uint64) cuda.CUresult {
+	kept, first := uint64(0), cuda.CUDA_SUCCESS
+	for _, m := range s.spare {
+		kept += m.bytes
+	}
+	for kept > most {
+		m := s.spare[0]
+		s.spare = s.spare[1:]
+		kept -= m.bytes
 		if r := s.unmapUnits(m); first == cuda.CUDA_SUCCESS {
 			first = r
 		}

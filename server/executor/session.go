@@ -117,6 +117,7 @@ type Session struct {
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary
 	mappings     []*mapping
+	spare        []*mapping                   // those of mappings without users, the largest first
 	deviceGraphs map[uint64]uint64            // executable graphs that kernels may launch: the driver's handles
 	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
 	hostRanges   map[uint64]hostRange

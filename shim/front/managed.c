@@ -115,6 +115,7 @@ static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) 
     if (e->from < to && from < e->to) r = carry_bytes(a, e->from > from ? e->from : from, e->to < to ? e->to : to, stream, down);
   t->current = current;
   t->named = named;
+  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)(to - from), (unsigned long long)(a->pages.start + from), down ? "fetched" : "sent", r);
   return r;
 }
 
