@@ -45,11 +45,11 @@ func (d *nvmlDriver) invoke(i int, a *words) nvml.Return {
 	return nvml.Return(int32(call(d.fns[i], a)))
 }
 
-// CallTable calls the function in word slot of a private table, whose parameters the caller knows: up to four integers and pointers to memory that
+// CallTable calls the function in word slot of a private table, whose parameters the caller knows: up to six integers and pointers to memory that
 // does not move.
 func (n *NVML) CallTable(id [16]byte, slot int, args ...uint64) nvml.Return {
 	table := n.table(id)
-	if table == nil || slot < 1 || uint64(slot) >= *(*uint64)(table)/8 || len(args) > 4 {
+	if table == nil || slot < 1 || uint64(slot) >= *(*uint64)(table)/8 || len(args) > 6 {
 		return nvml.NVML_ERROR_NOT_SUPPORTED
 	}
 	fn := *(*unsafe.Pointer)(unsafe.Add(table, 8*slot))

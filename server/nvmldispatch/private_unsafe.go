@@ -29,9 +29,10 @@ const (
 	slotText                          // device, char *, length
 	slotIndexText                     // index, char *, length
 	slotProcesses                     // device, uint32 *count, entries
+	slotSamples                       // device, uint64 since, uint32 *type, uint32 *count, samples
 )
 
-var slots = map[uint64]slotForm{72: slotValue, 81: slotIndexText, 213: slotProcesses, 214: slotProcesses, 215: slotProcesses,
+var slots = map[uint64]slotForm{72: slotValue, 81: slotIndexText, 145: slotSamples, 213: slotProcesses, 214: slotProcesses, 215: slotProcesses,
 	230: slotValue, 231: slotText, 232: slotValue, 237: slotText, 249: slotValue}
 
 const (
@@ -41,12 +42,21 @@ const (
 	// An entry of a process list: pid at 0, numbers up to entryName, then the command line.
 	entryName  = 32
 	entryBytes = entryName + 4096
+
+	// A sample of what processes used: its time in microseconds, then for each engine (multiprocessors, memory, encoder, decoder and others) how much
+	// and, at samplePID, by whom.
+	maxSamples    = 1024
+	sampleEngines = 6
+	sampleEngine  = 80
+	samplePID     = 8
+	sampleBytes   = 8 + sampleEngines*sampleEngine
 )
 
-// table answers what the front asks of private tables: (16, UUID) for the size of one, (16, UUID, slot, device or index, room) for a call.
+// table answers what the front asks of private tables: (16, UUID) for the size of one, (16, UUID, slot, device or index, room, further numbers) for
+// a call.
 func (d *Dispatcher) table(req, reply []byte) (int32, int, error) {
 	const name = "nvmlInternalGetExportTable"
-	if len(req) != 24 && len(req) != 48 || binary.LittleEndian.Uint64(req) != 16 || len(reply) < 8 {
+	if len(req) != 24 && len(req) != 48 && len(req) != 56 || binary.LittleEndian.Uint64(req) != 16 || len(reply) < 8 {
 		return 0, 0, malformed(name, "a request of %d bytes", len(req))
 	}
 	id := [16]byte(req[8:])
@@ -63,7 +73,7 @@ func (d *Dispatcher) table(req, reply []byte) (int32, int, error) {
 	}
 	slot, which, room := binary.LittleEndian.Uint64(req[24:]), binary.LittleEndian.Uint64(req[32:]), binary.LittleEndian.Uint64(req[40:])
 	form := slots[slot]
-	if form == 0 || room > maxSlotText {
+	if form == 0 || room > maxSlotText || (form == slotSamples) != (len(req) == 56) {
 		return 0, 0, malformed(name, "slot %d with room for %d", slot, room)
 	}
 	if size != smiTableSize || id != smiTable {
@@ -84,6 +94,8 @@ func (d *Dispatcher) table(req, reply []byte) (int32, int, error) {
 		return slotReply(r, reply, b[:4])
 	case slotProcesses:
 		return d.slotProcesses(call, which, room, reply)
+	case slotSamples:
+		return d.slotSamples(call, which, binary.LittleEndian.Uint64(req[48:]), room, reply)
 	default:
 		b, at := d.bytes(int(room) + 1)
 		r := call(which, at, room)
@@ -150,4 +162,35 @@ func (d *Dispatcher) slotProcesses(call func(...uint64) nvml.NvmlReturn, device,
 		at += n
 	}
 	return 0, at, nil
+}
+
+// slotSamples answers what processes used since a time: the count, the type of the values, the samples. Without room there is only the count.
+func (d *Dispatcher) slotSamples(call func(...uint64) nvml.NvmlReturn, device, since, room uint64, reply []byte) (int32, int, error) {
+	room = min(room, maxSamples)
+	if len(reply) < 16+int(room)*sampleBytes {
+		return 0, 0, malformed("nvmlInternalGetExportTable", "%d samples need more than the %d bytes of a reply", room, len(reply))
+	}
+	b, at := d.bytes(16 + int(room)*sampleBytes)
+	kind, count, samples, to := b[:4], b[8:12], b[16:], at+16
+	if room == 0 {
+		to = 0
+	}
+	binary.LittleEndian.PutUint32(count, uint32(room))
+	r := call(device, since, at, at+8, to)
+	if r != nvml.NVML_SUCCESS && r != nvml.NVML_ERROR_INSUFFICIENT_SIZE {
+		return int32(r), 0, nil
+	}
+	clear(reply[:16])
+	copy(reply[8:], kind)
+	copy(reply, count)
+	if r != nvml.NVML_SUCCESS || room == 0 {
+		return int32(r), 16, nil
+	}
+	found := min(uint64(binary.LittleEndian.Uint32(count)), room)
+	samples = samples[:found*sampleBytes]
+	processes := d.processes()
+	for s := samples; len(s) != 0; s = s[sampleBytes:] {
+		showClient(processes, s[8:sampleBytes], sampleEngine, samplePID)
+	}
+	return int32(r), 16 + copy(reply[16:], samples), nil
 }

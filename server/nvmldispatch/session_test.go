@@ -62,6 +62,10 @@ func TestProcesses(t *testing.T) {
 		b[8] = memory
 		return append(b, request(len(command), command)...)
 	}
+	samples := func(room int) []byte { return request(16, smiTable[:], 145, 1, room, 6) }
+	sample := make([]byte, sampleBytes)
+	sample[0], sample[8], sample[96] = 7, 61, 200
+	binary.LittleEndian.PutUint32(sample[16:], 4242)
 	tests := []struct {
 		name   string
 		op     uint16
@@ -76,6 +80,8 @@ func TestProcesses(t *testing.T) {
 		{"own name in a small buffer", nvml.OpNvmlSystemGetProcessName, request(4242, 7, 7), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
 		{"nvidia-smi's list", nvml.OpNvmlInternalGetExportTable, slot(213, 500), 0, append(request(2), append(entry(4242, 1, "python3"), entry(200, 0, "x")...)...)},
 		{"nvidia-smi's list, too long", nvml.OpNvmlInternalGetExportTable, slot(213, 1), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(2)},
+		{"samples", nvml.OpNvmlInternalGetExportTable, samples(100), 0, request(1, 1, sample)},
+		{"the number of samples", nvml.OpNvmlInternalGetExportTable, samples(0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(1, 0)},
 		{"value", nvml.OpNvmlInternalGetExportTable, slot(72, 4), 0, request(4, u32(7))},
 		{"text", nvml.OpNvmlInternalGetExportTable, slot(231, 80), 0, request(5, "part\x00")},
 		{"a slot that answers nothing", nvml.OpNvmlInternalGetExportTable, slot(249, 4), nvml.NVML_ERROR_NOT_SUPPORTED, nil},
@@ -103,7 +109,7 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("%x: error %v, want ErrMalformed", req, err)
 		}
 	}
-	for _, req := range [][]byte{slot(26, 0), slot(213, maxSlotText+1), request(16, smiTable[:], 72)} {
+	for _, req := range [][]byte{slot(26, 0), slot(213, maxSlotText+1), request(16, smiTable[:], 72), slot(145, 1), append(slot(72, 4), samples(4)[48:]...)} {
 		if _, _, err := d.Call(nvml.OpNvmlInternalGetExportTable, req, reply); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%x: error %v, want ErrMalformed", req, err)
 		}

@@ -224,6 +224,33 @@ static int device_slot(uint64_t slot, const void *device, void *to, uint32_t roo
   return r ? r : bytes_slot(slot, id, to, room);
 }
 
+/* What processes used since a time, in samples of SAMPLE bytes; without a place for them there is only their number. */
+static int slot_145(const void *device, uint64_t since, uint32_t *type, uint32_t *count, void *to) {
+  enum { SAMPLE = 488, MOST = 1024 };
+  uint64_t id, room = to && count ? *count : 0, n;
+  uint32_t got = 0;
+  if (!count || !type) return NVML_INVALID_ARGUMENT;
+  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id);
+  if (r) return r;
+  if (room > MOST) room = MOST;
+  uint64_t req[7] = {16, 0, 0, 145, id, room, since}, size = 16 + room * SAMPLE;
+  memcpy(req + 1, smi_table, 16);
+  uint8_t *reply = malloc(size);
+  if (!reply) return NVML_MEMORY;
+  r = nvml_exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, reply, (uint32_t)size, &got);
+  if (got >= 16) {
+    memcpy(&n, reply, 8);
+    memcpy(type, reply + 8, sizeof *type);
+    if (r == NVML_OK && room) {
+      if (n > (got - 16) / SAMPLE) n = (got - 16) / SAMPLE;
+      memcpy(to, reply + 16, n * SAMPLE);
+    }
+    *count = (uint32_t)n;
+  }
+  free(reply);
+  return r;
+}
+
 /* An entry of a process list: numbers (the pid first), then the command in a buffer of its own. */
 struct slot_process { uint8_t numbers[32]; char command[4096]; };
 
@@ -269,7 +296,7 @@ static void fill_table(uint64_t *words, uint64_t bytes) {
   for (size_t k = 1; k < bytes / 8; k++) words[k] = (uint64_t)(uintptr_t)private_slot;
   if (bytes != TABLE_BYTES) return;   /* another driver's table: its slots may be other functions */
 #define SLOT(n) words[n] = (uint64_t)(uintptr_t)slot_##n;
-  SLOT(72) SLOT(81) SLOT(213) SLOT(214) SLOT(215) SLOT(230) SLOT(231) SLOT(232) SLOT(237) SLOT(249)
+  SLOT(72) SLOT(81) SLOT(145) SLOT(213) SLOT(214) SLOT(215) SLOT(230) SLOT(231) SLOT(232) SLOT(237) SLOT(249)
 }
 
 static int remote_table(const void **table, const uint8_t *uuid) {

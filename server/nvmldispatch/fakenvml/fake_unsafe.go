@@ -19,11 +19,12 @@ type Driver struct {
 // SMITable is nvidia-smi's table.
 var SMITable = [16]byte{0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4}
 
-// The table's size, and an entry of its process lists.
+// The table's size, an entry of its process lists, and a sample of what processes used.
 const (
 	SMITableSize = 2160
 	EntryName    = 32
 	EntryBytes   = EntryName + 4096
+	SampleBytes  = 488
 )
 
 // Unit is a text that a result points at; Text is one of an error.
@@ -42,7 +43,7 @@ func (f *Driver) ExportTableSize(uuid [16]byte) uint64 {
 	return 0
 }
 
-// CallTable knows a value, a text and a list of processes.
+// CallTable knows a value, a text, a list of processes and one sample of what they used.
 func (f *Driver) CallTable(_ [16]byte, slot int, args ...uint64) nvml.NvmlReturn {
 	to := func(i int) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&args[i])) }
 	switch slot {
@@ -61,6 +62,15 @@ func (f *Driver) CallTable(_ [16]byte, slot int, args ...uint64) nvml.NvmlReturn
 		entries[0], entries[8], entries[EntryBytes] = 100, 1, 200
 		copy(entries[EntryName:], "/proc/self/exe")
 		copy(entries[EntryBytes+EntryName:], "x")
+	case 145:
+		count := (*uint32)(to(3))
+		if *count == 0 {
+			*count = 1
+			return nvml.NVML_ERROR_INSUFFICIENT_SIZE
+		}
+		*(*uint32)(to(2)), *count = 1, 1
+		sample := unsafe.Slice((*byte)(to(4)), SampleBytes)
+		sample[0], sample[8], sample[16], sample[96] = byte(args[1])+1, 61, 100, 200
 	default:
 		return nvml.NVML_ERROR_NOT_SUPPORTED
 	}
