@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // The driver in processes of other kinds: each does what programs e2e/programs/host.c says.
@@ -47,17 +49,41 @@ func TestAddressSanitizer(t *testing.T) {
 
 // A Go program with a runtime of its own beside the core's: its goroutines, its garbage collector and its signals go on.
 func TestGoProgram(t *testing.T) {
-	target := filepath.Join(programs, "gohost")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", target, "./e2e/programs/gohost")
+	s := serve(t)
+	p := start(t, s.env(), goProgram(t, "gohost"), kernels)
+	if code := p.wait(patience); code != 0 || p.out.String() != "64 goroutines right\n" {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}
+
+// goProgram builds a program of e2e/programs that is written in Go.
+func goProgram(t *testing.T, name string) string {
+	t.Helper()
+	target := filepath.Join(programs, name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", target, "./e2e/programs/"+name)
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s := serve(t)
-	p := start(t, s.env(), target, kernels)
-	if code := p.wait(patience); code != 0 || p.out.String() != "64 goroutines right\n" {
-		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	return target
+}
+
+// NVIDIA's Go bindings of NVML get the same answers from the simulation itself and over scuda. (From a GPU: perf/gpu/check.py go:nvml.)
+func TestGoNVML(t *testing.T) {
+	target, s := goProgram(t, "gonvml"), serve(t)
+	native := start(t, []string{"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB"}, target)
+	remote := start(t, s.env(), target)
+	for _, p := range []*process{native, remote} {
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+		}
+	}
+	if diff := cmp.Diff(strings.Split(native.out.String(), "\n"), strings.Split(remote.out.String(), "\n")); diff != "" {
+		t.Errorf("native (-), over scuda (+):\n%s", diff)
+	}
+	if n := strings.Count(native.out.String(), "\n"); n < 200 || !strings.Contains(native.out.String(), "SystemGetCudaDriverVersion: 0 ") {
+		t.Errorf("%d answers:\n%s", n, native.out)
 	}
 }
 

@@ -4,7 +4,8 @@
     check.py [-j N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
 Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for the C programs of e2e/programs;
-"cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi, suite nvml). "torch_" means all that begin so.
+"cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or
+built where there is Go), both of suite nvml. "torch_" means all that begin so.
 A case whose native run does not repeat itself bit for bit (it is run again when it differs) is reported as "varies", not as equal.
 """
 
@@ -40,7 +41,7 @@ SMI = {
     "smi:pmon": ["pmon", "-c", "1"],
     "smi:mig": ["mig", "-lgi"],
     "smi:wrong": ["--no-such-option"],
-    "smi:no device": ["-i", "99"],
+    "smi:no_device": ["-i", "99"],
 }
 # Attributes that scuda may answer with 0 until it offers the feature: unified memory and functions, handles and interrupts of the local machine,
 # stream memory operations, NUMA, multicast.
@@ -63,6 +64,11 @@ def parse_case(stdout):
 
 def parse_lines(stdout):
     return {str(i): line for i, line in enumerate(stdout.splitlines())}, {}
+
+
+def parse_keys(stdout):
+    """Lines "name: answer"."""
+    return dict(line.split(": ", 1) for line in stdout.splitlines() if ": " in line), {}
 
 
 def parse_query(stdout):
@@ -175,6 +181,17 @@ def programs(folder):
     return cases
 
 
+def go_programs(folder):
+    """The program on NVIDIA's Go bindings of NVML: what make built, or built now."""
+    built = ROOT / "build/gonvml"
+    if built.exists():
+        return [Case("go:nvml", [str(built)], parse_keys, suite="nvml")]
+    if not shutil.which("go"):
+        return []
+    target = f"{folder}/gonvml"
+    return [Case("go:nvml", [target], parse_keys, suite="nvml", make=["go", "build", "-C", str(ROOT), "-o", target, "./e2e/programs/gonvml"])]
+
+
 def build(cases):
     running = [(c.name, subprocess.Popen(c.make, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for c in cases if c.make]
     for name, p in running:
@@ -261,7 +278,7 @@ def main():
     from suite import SUITES
 
     work = tempfile.mkdtemp(prefix="scuda-check-")
-    everything = programs(work)
+    everything = programs(work) + go_programs(work)
     everything += [Case(n, [sys.executable, str(HERE / "cases.py"), n], parse_case, suite=SUITES[n]) for n in CASES]
     smi = shutil.which("nvidia-smi")
     if smi:  # a copy, since the remote side does not see the driver's folder

@@ -226,3 +226,42 @@ def nvml_processes():
             rows = [line for line in p.stdout.splitlines() if re.search(rf"\b{pid}\b", line)]
             out["nvidia-smi " + " ".join(form)] = repr((p.returncode, len(rows), [re.sub(r"\d+", "#", re.sub(r"\s+", " ", r)) for r in rows]))
     return out, info
+
+
+@case
+def nvml_utilization():
+    """A process that keeps the GPU busy sees what it uses of it, by its own pid, in NVML's list and in the columns sm and mem of nvidia-smi pmon."""
+    import threading
+    import time
+
+    import torch
+
+    stop = threading.Event()
+
+    def busy():
+        a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        while not stop.is_set():
+            for _ in range(20):
+                a @ a
+            torch.cuda.synchronize()
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    lib, device = library()
+    smi, pid = os.environ.get("SMI") or shutil.which("nvidia-smi"), os.getpid()
+    seen, listed, rows, deadline = False, False, [], time.monotonic() + 20
+    while not (seen and listed) and time.monotonic() < deadline:
+        time.sleep(1)
+        count, samples = ctypes.c_uint(200), (ctypes.c_uint64 * 800)()  # of 32 bytes: pid, time, sm, mem, enc, dec
+        r = lib.nvmlDeviceGetProcessUtilization(device, samples, ctypes.byref(count), ctypes.c_ulonglong(0))
+        mine = [samples[4 * i + 2] & 0xFFFFFFFF for i in range(count.value if r == 0 else 0) if samples[4 * i] & 0xFFFFFFFF == pid]
+        listed = listed or any(mine)
+        if not smi:
+            seen = True
+            continue
+        text = subprocess.run([smi, "pmon", "-c", "1"], capture_output=True, text=True, timeout=60).stdout
+        rows = [line.split() for line in text.splitlines() if line.split()[1:2] == [str(pid)]]
+        seen = any(r[3].isdigit() and int(r[3]) > 0 and r[4].isdigit() for r in rows)
+    stop.set()
+    thread.join()
+    return {"listed": repr(listed), "sm and mem": repr(seen)}, {"rows": rows}
