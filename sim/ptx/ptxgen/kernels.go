@@ -23,7 +23,7 @@ func floats(r *rand.Rand, n int) *ptxtest.Arg {
 	return a
 }
 
-func bytes(r *rand.Rand, n int) *ptxtest.Arg {
+func randomBytes(r *rand.Rand, n int) *ptxtest.Arg {
 	a := &ptxtest.Arg{Size: n}
 	for range n {
 		a.In = append(a.In, byte(r.Uint32()))
@@ -33,7 +33,7 @@ func bytes(r *rand.Rand, n int) *ptxtest.Arg {
 
 // halves are finite 16-bit floats.
 func halves(r *rand.Rand, n int) *ptxtest.Arg {
-	a := bytes(r, 2*n)
+	a := randomBytes(r, 2*n)
 	for i := 1; i < len(a.In); i += 2 {
 		a.In[i] &= 0xbf
 	}
@@ -61,18 +61,18 @@ func kernelBundle(path string) (*ptxtest.Bundle, error) {
 		whole.In = binary.LittleEndian.AppendUint32(whole.In, math.Float32bits(float32(r.IntN(201)-100)))
 	}
 	add("reduce_sum", one(8), one(256), 1024, whole, buffer(4), word(n))
-	add("warp_sum", one((n+127)/128), one(128), 0, bytes(r, 4*n), buffer(4), word(n))
+	add("warp_sum", one((n+127)/128), one(128), 0, randomBytes(r, 4*n), buffer(4), word(n))
 	for _, side := range []uint32{16, 33, 70} {
 		g := (side + 15) / 16
 		add("matmul_tiled", [3]uint32{g, g, 1}, [3]uint32{16, 16, 1}, 0, floats(r, int(side*side)), floats(r, int(side*side)), buffer(int(4*side*side)), word(side))
 	}
-	add("histogram256", one(5), one(192), 0, bytes(r, n), buffer(1024), word(n))
+	add("histogram256", one(5), one(192), 0, randomBytes(r, n), buffer(1024), word(n))
 	add("half_axpy", one((n+127)/128), one(128), 0, &ptxtest.Arg{Value: []byte{0x33, 0x3d}}, halves(r, n), halves(r, n), word(n))
 	approximate := buffer(4 * n)
 	// The value is a sum of approximated terms, so units in the last place count at the size of the terms, about 1.
 	approximate.Type, approximate.Ulp, approximate.Tol = "f32", 2, 2*0x1p-23
 	add("math_mix", one((n+127)/128), one(128), 0, floats(r, n), approximate, word(n))
-	add("struct_arg", one(1), one(64), 0, &ptxtest.Arg{Value: bytes(r, 528).In}, buffer(256), buffer(256), buffer(13))
+	add("struct_arg", one(1), one(64), 0, &ptxtest.Arg{Value: randomBytes(r, 528).In}, buffer(256), buffer(256), buffer(13))
 	add("globals", one(1), one(1), 0, buffer(12))
 	return b, nil
 }

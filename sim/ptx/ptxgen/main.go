@@ -4,12 +4,14 @@
 //	ptxgen -n 2000 -seed 1 -o DIR              programs 0 … 1999 of seed 1, into DIR/programs.bundle
 //	ptxgen -n 2000 -seed 1 -only 3,17 -trace   two of them, with the result of every instruction
 //	ptxgen -edges -o DIR                       every form of every instruction on pairs of edge values, into DIR/edges.bundle
+//	ptxgen -wmma -o DIR                        products of matrices by wmma in all its forms, into DIR/wmma.bundle
 //	ptxgen -kernels testdata/kernels/kernels.ptx -o DIR   the kernels of the test data, into DIR/kernels.bundle
 //
 // A difference is first reported as a program and a word; a trace of that program then names the instruction.
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -30,6 +32,7 @@ func main() {
 	only := flag.String("only", "", "numbers of programs, with commas")
 	trace := flag.Bool("trace", false, "keep the result of every instruction")
 	kernels := flag.String("kernels", "", "run the kernels of this PTX file instead")
+	matrices := flag.Bool("wmma", false, "multiply matrices by wmma instead")
 	atEdges := flag.Bool("edges", false, "run every form of every instruction on edge values instead")
 	out := flag.String("o", ".", "folder")
 	flag.Parse()
@@ -40,6 +43,8 @@ func main() {
 	switch {
 	case *atEdges:
 		name, bundle = "edges.bundle", func() (*ptxtest.Bundle, error) { return edges(), nil }
+	case *matrices:
+		name, bundle = "wmma.bundle", func() (*ptxtest.Bundle, error) { return products(), nil }
 	case *kernels != "":
 		name, bundle = "kernels.bundle", func() (*ptxtest.Bundle, error) { return kernelBundle(*kernels) }
 	}
@@ -131,6 +136,9 @@ func results(b *ptxtest.Bundle) error {
 		}
 		for i, a := range l.Args {
 			if a.Size > 0 && a.Input == "" {
+				if a.Want != nil && !bytes.Equal(a.Want, got[i]) {
+					return fmt.Errorf("%s: argument %d is not what was expected", l.Name, i)
+				}
 				a.Want = got[i]
 			}
 		}
