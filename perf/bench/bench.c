@@ -189,6 +189,11 @@ static int driver(void) {
   TIME("cuCtxGetDevice", 21, 100000, CUDA_SUCCESS, cuCtxGetDevice(&dev), CUDA_SUCCESS);
   TIME("cuDeviceGetAttribute", 21, 100000, CUDA_SUCCESS, cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev), CUDA_SUCCESS);
   TIME("cuFuncGetAttribute", 21, 100000, CUDA_SUCCESS, cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, nothing), CUDA_SUCCESS);
+  CUlibrary library;
+  CUkernel kernel;
+  CK(cuLibraryLoadData(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+  CK(cuLibraryGetKernel(&kernel, library, "nothing"));
+  TIME("cuKernelGetAttribute", 21, 100000, CUDA_SUCCESS, cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, dev), CUDA_SUCCESS);
   launches(s);
   TIME("launch and synchronise", 301, 10, CUDA_SUCCESS, (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
   TIME("synchronise an idle stream", 301, 10, cuStreamSynchronize(s), cuStreamSynchronize(s), CUDA_SUCCESS);
