@@ -23,7 +23,7 @@ func TestAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t)
-	exceptions := readExceptions(t)
+	exceptions := readReasons(t, "allowed", 2)
 	for name, library := range map[string]*api.Library{"cuda": spec.CUDA, "nvml": spec.NVML} {
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(root, "testdata/answers")
@@ -59,7 +59,7 @@ func TestAnswers(t *testing.T) {
 			}
 			for c, ours := range got.texts {
 				if _, ok := want.texts[c]; !ok {
-					t.Logf("%s %s: %q here, and not recorded: run perf/gpu/answers.sh on the GPU machine", c.function, c.name, ours)
+					t.Errorf("%s %s: %q here, and not recorded: run perf/gpu/answers.sh on the GPU machine", c.function, c.name, ours)
 				}
 			}
 		})
@@ -135,16 +135,72 @@ func mayDiffer(f *api.Func, c answerCase, native, ours string) bool {
 	return false
 }
 
-// exception is a line "FUNCTION CASE [sim|real]  # reason" of testdata/answers/allowed; * and ? stand for parts of names.
+// TestAnswersAreWhole: every exported function has its calls and their recorded answers; where none of them is a right one, the API description or
+// testdata/answers/wanting says why.
+func TestAnswersAreWhole(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(root, "testdata/answers")
+	reasons := readReasons(t, "wanting", 1)
+	for name, library := range map[string]*api.Library{"cuda": spec.CUDA, "nvml": spec.NVML} {
+		text, err := os.ReadFile(filepath.Join(folder, name+".tsv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorded := parseAnswers(t, string(text))
+		rows := map[string]int{}
+		for _, c := range recorded.cases {
+			rows[c.function]++
+		}
+		calls, err := os.ReadFile(filepath.Join(folder, name+".calls"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(calls)) {
+			words := strings.Fields(line)
+			if words[0] != "#" && words[1] != ",before,right,wrong,child," && rows[words[0]] == 0 {
+				t.Errorf("%s has calls and no answers: run perf/gpu/answers.sh on the GPU machine", words[0])
+			}
+		}
+		for function, f := range library.ByName {
+			code, _, _ := strings.Cut(recorded.texts[answerCase{function, "right"}], " ")
+			said := f.Class == api.Unsupported || f.Class == api.Missing || f.Class == api.Refused || f.Flag("denied")
+			if code == "0" || said && rows[function] > 0 {
+				continue
+			}
+			if find(reasons, answerCase{function, ""}) == nil {
+				t.Errorf("%s: %d answers, none of them right (%q), and no reason in testdata/answers/wanting", function, rows[function], code)
+			}
+		}
+		for _, e := range reasons {
+			for function := range library.ByName {
+				if match(e.function, function) {
+					e.used = e.used || !strings.HasPrefix(recorded.texts[answerCase{function, "right"}]+" ", "0 ")
+				}
+			}
+		}
+	}
+	for _, e := range reasons {
+		if !e.used {
+			t.Errorf("testdata/answers/wanting:%d: no function lacks a right answer for it: remove the line", e.line)
+		}
+	}
+}
+
+// exception is a line "FUNCTION CASE [sim|real] # reason" of testdata/answers/allowed, or "FUNCTION # reason" of wanting; * and ? stand for parts of
+// names.
 type exception struct {
 	function, name string
 	line           int
 	used           bool
 }
 
-func readExceptions(t *testing.T) []*exception {
+// readReasons reads the lines of a file that name so many things, and a side or none.
+func readReasons(t *testing.T, name string, things int) []*exception {
 	t.Helper()
-	file, err := os.Open(filepath.Join(root, "testdata/answers/allowed"))
+	file, err := os.Open(filepath.Join(root, "testdata/answers", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,22 +213,24 @@ func readExceptions(t *testing.T) []*exception {
 		if len(words) == 0 {
 			continue
 		}
-		if len(words) < 2 || len(words) > 3 || strings.TrimSpace(reason) == "" {
-			t.Fatalf("allowed:%d: want FUNCTION CASE [sim|real] # reason", n)
+		if len(words) < things || len(words) > 3 || things == 1 && len(words) > 1 || strings.TrimSpace(reason) == "" {
+			t.Fatalf("%s:%d: want FUNCTION [CASE [sim|real]] # reason", name, n)
 		}
-		if len(words) == 2 || words[2] == gpu {
+		words = append(words, "", "")[:3]
+		if words[2] == "" || words[2] == gpu {
 			out = append(out, &exception{words[0], words[1], n, false})
 		}
 	}
 	return out
 }
 
+func match(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok
+}
+
 func find(exceptions []*exception, c answerCase) *exception {
-	i := slices.IndexFunc(exceptions, func(e *exception) bool {
-		function, err := path.Match(e.function, c.function)
-		name, err2 := path.Match(e.name, c.name)
-		return err == nil && err2 == nil && function && name
-	})
+	i := slices.IndexFunc(exceptions, func(e *exception) bool { return match(e.function, c.function) && match(e.name, c.name) })
 	if i < 0 {
 		return nil
 	}
