@@ -108,6 +108,7 @@ class Bench:
     def trips(self):
         """Round trips of one step: what more steps have more of."""
         for name, what, few, many in (("resnet", "round trips in a ResNet-50 training step (count)", 2, 12), ("generate", "round trips for a generated token (count)", 8, 40)):
+            self.run("remote", name, STEPS="1")  # from now on the server has the modules
             one, two = self.traced(name, STEPS=str(few)), self.traced(name, STEPS=str(many))
             if one is None or two is None:
                 continue
