@@ -16,6 +16,25 @@ type funcAttrs struct {
 	shared      cuda.CUsharedconfig
 	nonPortable int32
 	scheduling  int32
+	cluster     [3]uint32 // required, where the kernel itself says nothing
+}
+
+// portableCluster is the largest cluster that every GPU with clusters can run.
+const portableCluster = 8
+
+func (a *funcAttrs) largestCluster() uint64 {
+	if a.nonPortable != 0 {
+		return ptx.MaxCluster
+	}
+	return portableCluster
+}
+
+// required is the size of the clusters that the function must be launched with, or zero.
+func (f *function) required() [3]uint32 {
+	if f.entry.ClusterDim != [3]uint32{} {
+		return f.entry.ClusterDim
+	}
+	return f.attrs.cluster
 }
 
 const (
@@ -92,11 +111,11 @@ func (a *funcAttrs) get(e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cu
 	case cuda.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
 		v = a.carveout
 	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
-		v = int32(e.ClusterDim[0])
+		v = int32(max(e.ClusterDim[0], a.cluster[0]))
 	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
-		v = int32(e.ClusterDim[1])
+		v = int32(max(e.ClusterDim[1], a.cluster[1]))
 	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
-		v = int32(e.ClusterDim[2])
+		v = int32(max(e.ClusterDim[2], a.cluster[2]))
 	case cuda.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
 		v = a.nonPortable
 	case cuda.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
@@ -121,6 +140,11 @@ func (a *funcAttrs) set(e *ptx.Entry, attr cuda.CUfunction_attribute, v int32) c
 		a.carveout = v
 	case cuda.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
 		a.nonPortable = v
+	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+		if v < 0 || e.ClusterDim != [3]uint32{} {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		a.cluster[attr-cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] = uint32(v)
 	case cuda.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
 		a.scheduling = v
 	default:

@@ -14,6 +14,7 @@ type launch struct {
 	grid, block [3]uint32
 	shared      uint32
 	cooperative bool
+	cluster     [3]uint32 // zero: as the kernel wants
 	params      []byte
 	attrs       map[cuda.CUkernelNodeAttrID]cuda.CUkernelNodeAttrValue // of a graph node
 	array       []unsafe.Pointer                                       // to the arguments, made when somebody asks
@@ -92,6 +93,9 @@ func (l *launch) check() cuda.CUresult {
 	if int(threads) > maxThreads(e) || e.SharedSize+int(l.shared) > sharedPerBlockOptIn {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	if r := l.checkCluster(); r != ok {
+		return r
+	}
 	if l.cooperative {
 		blocks := uint64(l.grid[0]) * uint64(l.grid[1]) * uint64(l.grid[2])
 		if blocks > uint64(occupancy(e, int(threads), uint64(l.shared)))*uint64(l.fn.mod.ctx.gpu.sms()) {
@@ -101,10 +105,39 @@ func (l *launch) check() cuda.CUresult {
 	return ok
 }
 
+// checkCluster finds out whether the blocks can be parted into clusters of the wanted size.
+func (l *launch) checkCluster() cuda.CUresult {
+	required := l.fn.required()
+	if l.cluster != [3]uint32{} && required != [3]uint32{} && l.cluster != required {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	size := uint64(1)
+	for i, d := range l.clusters() {
+		if d == 0 || l.grid[i]%d != 0 {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		size *= uint64(d)
+		if size > l.fn.attrs.largestCluster() {
+			return cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE
+		}
+	}
+	return ok
+}
+
+// clusters is the size of the clusters the launch has, 1×1×1 where nobody asked for any.
+func (l *launch) clusters() [3]uint32 {
+	for _, c := range [][3]uint32{l.cluster, l.fn.required()} {
+		if c != [3]uint32{} {
+			return c
+		}
+	}
+	return [3]uint32{1, 1, 1}
+}
+
 func (g *GPU) launchOp(l *launch) op {
 	dev := l.fn.mod.ctx.dev
 	grid := &ptx.Grid{
-		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, SharedBytes: l.shared, Params: l.params,
+		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, ClusterDim: l.clusters(), SharedBytes: l.shared, Params: l.params,
 		Mem: &g.mem, Textures: textureTable{g}, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
 		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
@@ -187,11 +220,8 @@ func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, p
 		switch a.Id {
 		case cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
 			l.cooperative = *(*int32)(value) != 0
-		case cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cuda.CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-			if *(*[3]uint32)(value) != [3]uint32{1, 1, 1} {
-				g.log.Warn("sim: launch: clusters are not simulated", "cluster", *(*[3]uint32)(value))
-				return cuda.CUDA_ERROR_NOT_SUPPORTED
-			}
+		case cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			l.cluster = *(*[3]uint32)(value)
 		case cuda.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, cuda.CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
 			// Both may fire when the kernel has ended, at the latest.
 			e, r := find[*event](g, *(*cuda.CUevent)(value))
@@ -249,7 +279,7 @@ func (g *GPU) prepare(c *cudaContext, h cuda.CUfunction, l *launch, params, extr
 	return r
 }
 
-// clusterOf finds the cluster dimensions in a launch configuration, {1,1,1} where it has none.
+// clusterOf finds the cluster dimensions in a launch configuration, zero where it has none.
 func clusterOf(config *cuda.CUlaunchConfig) ([3]uint32, bool) {
 	if config.NumAttrs > 0 && config.Attrs == 0 || config.NumAttrs > 64 {
 		return [3]uint32{}, false
@@ -259,5 +289,5 @@ func clusterOf(config *cuda.CUlaunchConfig) ([3]uint32, bool) {
 			return *(*[3]uint32)(unsafe.Pointer(&a.Value)), true
 		}
 	}
-	return [3]uint32{1, 1, 1}, true
+	return [3]uint32{}, true
 }

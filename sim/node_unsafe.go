@@ -105,13 +105,17 @@ func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernel
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE && l.cooperative {
 			*(*int32)(unsafe.Pointer(out)) = 1
 		}
+		if id == cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION {
+			*(*[3]uint32)(unsafe.Pointer(out)) = l.cluster
+		}
 	})
 }
 
-// kernelAttrs are the attributes that a kernel node may have: cooperation, and hints about scheduling and caches.
+// kernelAttrs are the attributes that a kernel node may have: cooperation, clusters, and hints about scheduling and caches.
 var kernelAttrs = map[cuda.CUkernelNodeAttrID]bool{
 	cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:                          true,
 	cuda.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:                 true,
+	cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:                    true,
 	cuda.CU_LAUNCH_ATTRIBUTE_PRIORITY:                             true,
 	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:                      true,
 	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:                  true,
@@ -126,6 +130,9 @@ func (g *GPU) CuGraphKernelNodeSetAttribute(h cuda.CUgraphNode, id cuda.CUkernel
 		}
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE {
 			l.cooperative = *(*int32)(unsafe.Pointer(value)) != 0
+		}
+		if id == cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION {
+			l.cluster = *(*[3]uint32)(unsafe.Pointer(value))
 		}
 		l.attrs = maps.Clone(l.attrs)
 		if l.attrs == nil {
@@ -142,7 +149,7 @@ func (g *GPU) CuGraphKernelNodeCopyAttributes(dst, src cuda.CUgraphNode) cuda.CU
 		return r
 	}
 	return g.changeLaunch(dst, func(l *launch) cuda.CUresult {
-		l.attrs, l.cooperative = maps.Clone(from.attrs), from.cooperative
+		l.attrs, l.cooperative, l.cluster = maps.Clone(from.attrs), from.cooperative, from.cluster
 		return l.check()
 	})
 }

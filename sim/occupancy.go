@@ -49,35 +49,52 @@ func (g *GPU) CuOccupancyAvailableDynamicSMemPerBlock(size *uint64, h cuda.CUfun
 	})
 }
 
-// CuOccupancyMaxActiveClusters knows clusters of one block only, as launches do.
+// smsPerCluster is the number of multiprocessors that share what a cluster needs: all blocks of a cluster run on one such group.
+const smsPerCluster = 18
+
+// activeClusters is the number of clusters of so many blocks that run at a time.
+func (g *GPU) activeClusters(f *function, config *cuda.CUlaunchConfig, size uint64) uint64 {
+	threads := uint64(config.BlockDimX) * uint64(config.BlockDimY) * uint64(config.BlockDimZ)
+	each := uint64(occupancy(f.entry, int(threads), uint64(config.SharedMemBytes)))
+	sms := uint64(g.sms())
+	return sms/smsPerCluster*(smsPerCluster*each/size) + sms%smsPerCluster*each/size
+}
+
+// clustered reads a launch configuration that has blocks.
+func clustered(f *function, config *cuda.CUlaunchConfig) (*launch, bool) {
+	if config == nil || config.BlockDimX == 0 || config.BlockDimY == 0 || config.BlockDimZ == 0 ||
+		uint64(config.BlockDimX)*uint64(config.BlockDimY)*uint64(config.BlockDimZ) > maxThreadsPerBlock {
+		return nil, false
+	}
+	cluster, found := clusterOf(config)
+	return &launch{fn: f, cluster: cluster, grid: [3]uint32{config.GridDimX, config.GridDimY, config.GridDimZ}}, found
+}
+
 func (g *GPU) CuOccupancyMaxActiveClusters(n *int32, h cuda.CUfunction, config *cuda.CUlaunchConfig) cuda.CUresult {
 	return g.withFunction(h, func(f *function) cuda.CUresult {
-		if n == nil || config == nil {
+		l, found := clustered(f, config)
+		if n == nil || !found {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		cluster, found := clusterOf(config)
-		if !found {
-			return cuda.CUDA_ERROR_INVALID_VALUE
+		if r := l.checkCluster(); r != ok {
+			return r
 		}
-		if cluster != [3]uint32{1, 1, 1} {
-			*n = 0
-			return ok
-		}
-		threads := uint64(config.BlockDimX) * uint64(config.BlockDimY) * uint64(config.BlockDimZ)
-		if threads == 0 || threads > maxThreadsPerBlock {
-			return cuda.CUDA_ERROR_INVALID_VALUE
-		}
-		*n = int32(occupancy(f.entry, int(threads), uint64(config.SharedMemBytes))) * g.sms()
+		c := l.clusters()
+		*n = int32(g.activeClusters(f, config, uint64(c[0])*uint64(c[1])*uint64(c[2])))
 		return ok
 	})
 }
 
 func (g *GPU) CuOccupancyMaxPotentialClusterSize(size *int32, h cuda.CUfunction, config *cuda.CUlaunchConfig) cuda.CUresult {
-	return g.withFunction(h, func(*function) cuda.CUresult {
-		if size == nil || config == nil {
+	return g.withFunction(h, func(f *function) cuda.CUresult {
+		if _, found := clustered(f, config); size == nil || !found {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		*size = 1
+		most := f.attrs.largestCluster()
+		for most > 1 && g.activeClusters(f, config, most) == 0 {
+			most /= 2
+		}
+		*size = int32(most)
 		return ok
 	})
 }

@@ -5,7 +5,7 @@ import "scuda.dev/scuda/api/cuda"
 const clockKHz = 1980000
 
 // attributes are those of an H200 (api/facts/h200-attributes.txt), except that what the simulation does not do is 0:
-// clusters and tensor maps, sharing between processes, sparse arrays, direct access by other devices.
+// tensor maps, sharing between processes, sparse arrays, direct access by other devices.
 var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:                         maxThreadsPerBlock,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:                               1024,
@@ -125,7 +125,7 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:          0,
 	cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:               0,
 	cuda.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:                1,
-	cuda.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:                                0,
+	cuda.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:                                1,
 	cuda.CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:         0,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:                 1,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:                 1,

@@ -8,6 +8,9 @@ type block struct {
 	wk     *worker
 	id     [3]uint32
 	flat   uint64
+	group  *cluster
+	rank   uint32 // in the cluster
+	base   uint64 // where its shared memory begins
 	warps  []warp
 	shared []byte
 	bars   [16]barrier
@@ -34,12 +37,11 @@ func (b *block) thread(flat int) [3]uint32 {
 	return [3]uint32{t % d[0], t / d[0] % d[1], t / d[0] / d[1]}
 }
 
-// start makes the block the one with a number in the grid.
-func (b *block) start(flat uint64) {
+// start makes the block the one at a place in the grid.
+func (b *block) start(id [3]uint32) {
 	g := b.run.grid
-	b.flat = flat
-	x, y := uint64(g.GridDim[0]), uint64(g.GridDim[1])
-	b.id = [3]uint32{uint32(flat % x), uint32(flat / x % y), uint32(flat / x / y)}
+	b.id = id
+	b.flat = uint64(id[0]) + uint64(g.GridDim[0])*(uint64(id[1])+uint64(g.GridDim[1])*uint64(id[2]))
 	b.live = b.run.threads
 	b.exited = false
 	clear(b.shared)
@@ -49,7 +51,7 @@ func (b *block) start(flat uint64) {
 	fn := g.Kernel.fn
 	for i := range b.warps {
 		w := &b.warps[i]
-		w.blk, w.index, w.fault, w.cc, w.rotate = b, i, nil, 0, false
+		w.blk, w.index, w.fault, w.cc, w.rotate, w.arrived = b, i, nil, 0, false, 0
 		w.live = full
 		if rest := b.run.threads - i*lanes; rest < lanes {
 			w.live = 1<<rest - 1
@@ -65,7 +67,8 @@ func (b *block) start(flat uint64) {
 // warpSlice is how many instructions a warp executes before the next one of its block gets a turn.
 const warpSlice = 4096
 
-// step executes up to n instructions. Of what it did it returns the number; the block is done when live is 0.
+// step executes up to n instructions. Of what it did it returns the number; the block is done when live is 0. Blocks of a larger
+// cluster may have nothing to do.
 func (b *block) step(n int) (used int, fault *Fault) {
 	for used < n && b.live > 0 {
 		ran, yielded, did := 0, 0, 0
@@ -92,6 +95,9 @@ func (b *block) step(n int) (used int, fault *Fault) {
 		}
 		used += did
 		if did == 0 {
+			if len(b.group.blocks) > 1 {
+				return used, nil
+			}
 			return used, b.stuck(Deadlock)
 		}
 		if ran == yielded {
@@ -212,4 +218,5 @@ func (b *block) recheck() {
 			b.complete(&b.bars[i])
 		}
 	}
+	b.group.complete()
 }

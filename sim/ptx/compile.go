@@ -546,7 +546,6 @@ func init() {
 	sp("%lanemask_gt", spLaneGt)
 	sp("%cluster_ctarank", spRankInCluster)
 	un("%cluster_nctarank", unClusterSize)
-	un("%is_explicit_cluster", unExplicitCluster)
 	un("%nwarpid", unWarps)
 	un("%nsmid", unSMs)
 	un("%dynamic_smem_size", unDynamicShared)

@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"math"
+	"slices"
 )
 
 func init() {
@@ -304,7 +305,7 @@ func cvtPacked(i *ins, round string, r refine, to, from typ) error {
 	return nil
 }
 
-var windows = map[string]uint64{".global": 0, ".const": 0, ".shared": SharedWindow, ".shared::cta": SharedWindow,
+var windows = map[string]uint64{".global": 0, ".const": 0, ".shared": SharedWindow, ".shared::cta": SharedWindow, ".shared::cluster": SharedWindow,
 	".local": LocalWindow, ".param": ParamWindow, ".param::entry": ParamWindow}
 
 func (i *ins) window() (uint64, bool) {
@@ -348,6 +349,7 @@ func hCvta(i *ins) error {
 // hIsspacep says whether a generic address lies in a window.
 func hIsspacep(i *ins) error {
 	constant := i.take(".const")
+	whole := slices.Contains(i.mods, ".shared::cluster") // other blocks' as well
 	base, ok := i.window()
 	if err := i.args(2); err != nil {
 		return err
@@ -369,6 +371,9 @@ func hIsspacep(i *ins) error {
 		for k := m; k != 0; k &= k - 1 {
 			l := lane(k)
 			in := a[l] >= base && a[l]-base < SharedWindow
+			if in && base == SharedWindow && !whole {
+				in = uint32((a[l]-base)>>clusterShift) == w.blk.rank
+			}
 			if in {
 				v |= 1 << l
 			}

@@ -108,6 +108,9 @@ func hBarrier(i *ins) error {
 	if i.take(".warp") {
 		return hWarpBarrier(i)
 	}
+	if i.take(".cluster") {
+		return hClusterBarrier(i)
+	}
 	i.drop(".cta", ".aligned")
 	info := &barrierInfo{count: -1}
 	args := i.s.args
@@ -154,6 +157,25 @@ func hBarrier(i *ins) error {
 		}
 	}
 	i.add(instr{kind: kBarrier, aux: info})
+	return nil
+}
+
+// hClusterBarrier is the barrier of all threads of a cluster, in its two halves.
+func hClusterBarrier(i *ins) error {
+	i.drop(".aligned")
+	half := i.oneOf(".arrive", ".wait")
+	i.drop(".release", ".relaxed", ".acquire")
+	if half == "" {
+		return i.unsupported("")
+	}
+	if err := i.args(0); err != nil {
+		return err
+	}
+	if half == ".wait" {
+		i.add(instr{kind: kClusterWait})
+		return nil
+	}
+	i.emitMem(func(w *warp, m uint32) { w.clusterArrive(m) })
 	return nil
 }
 

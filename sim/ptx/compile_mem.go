@@ -63,12 +63,12 @@ func (i *ins) dropHints() (strong bool) {
 }
 
 func (i *ins) space() (memSpace, bool) {
-	switch i.oneOf(".global", ".const", ".shared", ".shared::cta", ".local", ".param", ".param::entry", ".param::func") {
+	switch i.oneOf(".global", ".const", ".shared", ".shared::cta", ".shared::cluster", ".local", ".param", ".param::entry", ".param::func") {
 	case "":
 		return msGeneric, true
 	case ".global", ".const":
 		return msGlobal, true
-	case ".shared", ".shared::cta":
+	case ".shared", ".shared::cta", ".shared::cluster":
 		return msShared, true
 	case ".local":
 		return msLocal, true
@@ -242,7 +242,7 @@ func load32(d int, a address) execFn {
 		wk := w.blk.wk
 		mem, start := wk.bytes, wk.start
 		if a.space == msShared {
-			mem, start = w.blk.shared, 0
+			mem, start = w.blk.shared, w.blk.base
 		}
 		for ; m != 0; m &= m - 1 {
 			l := lane(m)
@@ -266,8 +266,21 @@ func load32(d int, a address) execFn {
 
 func hStore(i *ins) error {
 	strong := i.dropHints()
+	signals := i.take(".async")
 	sp, _ := i.space()
-	if err := i.args(2); err != nil {
+	var bar address
+	if signals {
+		if !i.take(".mbarrier::complete_tx::bytes") || sp != msGeneric && sp != msShared {
+			return i.unsupported("")
+		}
+		if err := i.args(3); err != nil {
+			return err
+		}
+		var err error
+		if bar, err = i.address(&i.s.args[2], sp); err != nil {
+			return err
+		}
+	} else if err := i.args(2); err != nil {
 		return err
 	}
 	if sp == msKernelParam {
@@ -308,6 +321,9 @@ func hStore(i *ins) error {
 			}
 			for k, s := range src {
 				writeInt(b[k*size:], size, w.regs[s+l])
+			}
+			if signals {
+				bar.eachBarrier(w, 1<<l, func(_ int, b mbarrier) mbarrier { return b.add(0, 0, -int64(total)) })
 			}
 		}
 	})
@@ -450,6 +466,15 @@ func hAtom(i *ins) error {
 func hCopy(i *ins) error {
 	if !i.take(".async") {
 		return i.unsupported("")
+	}
+	if i.take(".bulk") {
+		return hBulk(i)
+	}
+	if i.take(".mbarrier") {
+		if !i.take(".arrive") {
+			return i.unsupported("")
+		}
+		return hCopyArrive(i)
 	}
 	if i.oneOf(".commit_group", ".wait_group", ".wait_all") != "" {
 		return hNothing(i)

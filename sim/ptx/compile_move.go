@@ -30,6 +30,9 @@ func (r *gridRun) cycles() uint64 {
 func hMov(i *ins) error {
 	t := i.typ()
 	if t == tPred {
+		if len(i.s.args) == 2 && i.s.args[1].name == explicitCluster {
+			return movExplicitCluster(i)
+		}
 		return movPred(i, false)
 	}
 	if err := i.args(2); err != nil {
@@ -63,6 +66,24 @@ func hMov(i *ins) error {
 		return err
 	}
 	i.emit(opMove(d, a))
+	return nil
+}
+
+// explicitCluster is the only special register that is a predicate.
+const explicitCluster = "%is_explicit_cluster"
+
+func movExplicitCluster(i *ins) error {
+	p, err := i.predDst(&i.s.args[0])
+	if err != nil {
+		return err
+	}
+	i.emit(func(w *warp, m uint32) {
+		var v uint32
+		if len(w.blk.group.blocks) > 1 {
+			v = full
+		}
+		w.setPred(p, m, v)
+	})
 	return nil
 }
 

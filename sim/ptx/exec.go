@@ -24,6 +24,7 @@ const (
 	kReturn
 	kCall
 	kBarrier
+	kClusterWait
 	kWarpSync // waits for the lanes of a mask
 	kYield    // gives other warps a turn
 )
@@ -98,16 +99,18 @@ type warp struct {
 	exec  uint32 // lanes of the running split
 	line  int32
 
-	blk    *block
-	index  int
-	live   uint32 // lanes that have not exited
-	cc     uint32 // carry flags
-	local  []byte // lane after lane
-	stride uint64 // local bytes of a lane
-	splits []*split
-	cur    *split
-	clock  uint64 // counts picks
-	rotate bool
+	blk   *block
+	index int
+	live  uint32 // lanes that have not exited
+	// arrived are the lanes that have come to the cluster's barrier since it opened last.
+	arrived uint32
+	cc      uint32 // carry flags
+	local   []byte // lane after lane
+	stride  uint64 // local bytes of a lane
+	splits  []*split
+	cur     *split
+	clock   uint64 // counts picks
+	rotate  bool
 	// yielded says that the last run ended at an instruction that gives up its turn.
 	yielded bool
 	root    *frame // of the kernel
@@ -293,7 +296,7 @@ func (w *warp) run(n int) int {
 		w.enter(s)
 		used, yield := w.execute(s, limit, budget)
 		done += used
-		if used == budget {
+		if used == budget || yield {
 			w.rotate = true
 		}
 		if yield {
@@ -419,6 +422,8 @@ func (w *warp) control(s *split, in *instr, m uint32) bool {
 	case kBarrier:
 		w.barrier(s, in, m)
 		return false
+	case kClusterWait:
+		return w.clusterWait(s, m)
 	}
 	return false
 }

@@ -116,8 +116,12 @@ func (w *warp) fillSpecial(f *frame) {
 		d := (*[lanes]uint64)(f.regs[s.off:])
 		first := uint32(w.index * lanes)
 		sp := special(s.val)
-		if s.kind == initLocal {
+		switch s.kind {
+		case initLocal:
 			fill(d, f.base+s.val)
+			continue
+		case initShared:
+			fill(d, b.base+uint64(b.run.grid.Kernel.shared[s.v])+s.val)
 			continue
 		}
 		switch sp {
@@ -139,8 +143,7 @@ func (w *warp) fillSpecial(f *frame) {
 			fill(d, uint64(b.id[k]%b.run.cluster[k]))
 			continue
 		case spRankInCluster:
-			c := b.run.cluster
-			fill(d, uint64(b.id[0]%c[0]+c[0]*(b.id[1]%c[1]+c[1]*(b.id[2]%c[2]))))
+			fill(d, uint64(b.rank))
 			continue
 		}
 		for i := range d {

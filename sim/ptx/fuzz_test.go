@@ -25,6 +25,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(header + ".global .align 8 .u64 t[2][2] = {{f, 1}, {2}};\n.func f() { ret; }\n" +
 		kernel("p: .callprototype _ (); call %l1, (), p; shfl.sync.idx.b32 %r0|%p1, %t, 1, 31, -1;")))
 	f.Add([]byte(header + ".file 1 \"a.cu\"\n.section .debug_str { .b8 1, 2 }\n.global .f32 x[] = {0f3F800000, -1.5};\n.alias g, f;\n"))
+	for _, c := range clusterCases {
+		f.Add([]byte(header + clusterText(c.code)))
+	}
 	f.Fuzz(func(t *testing.T, src []byte) {
 		m, err := Parse(src)
 		if err != nil {

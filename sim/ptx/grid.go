@@ -49,7 +49,7 @@ type gridRun struct {
 	grid      *Grid
 	cluster   [3]uint32
 	threads   int // of a block
-	blocks    uint64
+	clusters  uint64
 	workers   uint64
 	sharedLen int
 	templates map[*function]*template
@@ -119,8 +119,9 @@ func (g *Grid) prepare() (*gridRun, error) {
 	if shared > maxShared {
 		return nil, launchErr("%d bytes of shared memory", shared)
 	}
-	r := &gridRun{grid: g, threads: int(threads), blocks: blocks, sharedLen: int(shared), started: time.Now(),
+	r := &gridRun{grid: g, threads: int(threads), sharedLen: int(shared), started: time.Now(),
 		templates: map[*function]*template{}, cluster: [3]uint32{1, 1, 1}}
+	size := uint64(1)
 	for i, d := range g.ClusterDim {
 		if d == 0 {
 			d = e.ClusterDim[i]
@@ -131,7 +132,11 @@ func (g *Grid) prepare() (*gridRun, error) {
 		if g.GridDim[i]%r.cluster[i] != 0 {
 			return nil, launchErr("grid %v is no multiple of clusters of %v", g.GridDim, r.cluster)
 		}
+		if size *= uint64(r.cluster[i]); size > MaxCluster {
+			return nil, launchErr("clusters of %v", r.cluster)
+		}
 	}
+	r.clusters = blocks / size
 	for _, fn := range e.reach {
 		t, err := r.template(fn)
 		if err != nil {
@@ -143,7 +148,7 @@ func (g *Grid) prepare() (*gridRun, error) {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	r.workers = min(uint64(workers), blocks)
+	r.workers = min(uint64(workers), r.clusters)
 	r.left.Store(int64(min(g.MaxInstructions, 1<<63-1)))
 	return r, nil
 }
@@ -164,6 +169,10 @@ func (r *gridRun) template(fn *function) (*template, error) {
 			}
 			val += addr
 		case initShared:
+			if r.cluster != [3]uint32{1, 1, 1} {
+				t.special = append(t.special, s)
+				continue
+			}
 			val += uint64(r.grid.Kernel.shared[s.v])
 		case initUniform:
 			val = r.uniform(uniform(s.val))
@@ -192,7 +201,6 @@ const (
 	unClusterDimY
 	unClusterDimZ
 	unClusterSize
-	unExplicitCluster
 	unWarps
 	unSMs
 	unDynamicShared
@@ -215,11 +223,6 @@ func (r *gridRun) uniform(u uniform) uint64 {
 	switch u {
 	case unClusterSize:
 		return size
-	case unExplicitCluster:
-		if size > 1 {
-			return 1
-		}
-		return 0
 	case unWarps:
 		return uint64(r.threads+lanes-1) / lanes
 	case unSMs:
@@ -246,22 +249,22 @@ type worker struct {
 	start   uint64 // the region used last
 	bytes   []byte
 	ro      bool
-	idle    []*block
+	idle    []*cluster
 }
 
 func (r *gridRun) work(index uint64) {
 	wk := &worker{run: r}
-	var resident []*block
+	var resident []*cluster
 	limit := 1
 	if r.grid.Cooperative {
-		for flat := index; flat < r.blocks; flat += r.workers {
+		for flat := index; flat < r.clusters; flat += r.workers {
 			resident = append(resident, wk.begin(flat))
 		}
 		limit = 0
 	}
 	for i := 0; !r.stop.Load(); i++ {
 		if len(resident) < limit {
-			if flat := r.next.Add(1) - 1; flat < r.blocks {
+			if flat := r.next.Add(1) - 1; flat < r.clusters {
 				resident = append(resident, wk.begin(flat))
 			} else {
 				limit = 0
@@ -271,16 +274,16 @@ func (r *gridRun) work(index uint64) {
 			return
 		}
 		i %= len(resident)
-		b := resident[i]
-		used, fault := b.step(blockSlice)
+		c := resident[i]
+		used, fault := c.step(blockSlice)
 		if fault != nil {
 			r.fail(fault)
 			return
 		}
-		if b.live == 0 {
+		if c.live() == 0 {
 			resident[i] = resident[len(resident)-1]
 			resident = resident[:len(resident)-1]
-			wk.idle = append(wk.idle, b)
+			wk.idle = append(wk.idle, c)
 			i--
 		} else {
 			if limit > 0 {
@@ -290,21 +293,8 @@ func (r *gridRun) work(index uint64) {
 			runtime.Gosched()
 		}
 		if r.grid.MaxInstructions != 0 && r.left.Add(-int64(used)) < 0 {
-			r.fail(b.stuck(Timeout))
+			r.fail(c.stuck(Timeout))
 			return
 		}
 	}
-}
-
-// begin takes an idle block or makes one.
-func (wk *worker) begin(flat uint64) *block {
-	var b *block
-	if n := len(wk.idle); n > 0 {
-		b = wk.idle[n-1]
-		wk.idle = wk.idle[:n-1]
-	} else {
-		b = &block{run: wk.run, wk: wk, warps: make([]warp, (wk.run.threads+lanes-1)/lanes), shared: make([]byte, wk.run.sharedLen)}
-	}
-	b.start(flat)
-	return b
 }

@@ -38,6 +38,9 @@ func (w *warp) at(sp memSpace, i int, addr uint64, n int, write bool) []byte {
 		return w.global(i, addr, n, write)
 	case msShared:
 		mem = w.blk.shared
+		if rank := addr >> clusterShift; rank < uint64(len(w.blk.group.blocks)) {
+			mem, addr = w.blk.group.blocks[rank].shared, addr&(1<<clusterShift-1)
+		}
 	case msLocal:
 		mem = w.local[uint64(i)*w.stride : uint64(i+1)*w.stride]
 	case msKernelParam:

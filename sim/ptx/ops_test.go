@@ -337,8 +337,10 @@ func TestRefused(t *testing.T) {
 		{"ld.u32 %r0, [%l1, {%r1, %r2}];", "several parts"},
 		{"frobnicate.u32 %r0, %r1;", "frobnicate.u32"},
 		{"mov.u32 %r0, %pm0;", "%pm0"},
-		{"ld.shared::cluster.u32 %r0, [%r1];", ".shared::cluster"},
-		{"mapa.u64 %l0, %l1, %r1;", "mapa.u64"},
+		{"cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r0], [%l1, {%r1}], [%r2];", "cp.async.bulk.tensor"},
+		{"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%l1], [%r1], 16;", "cp.reduce"},
+		{"mbarrier.arrive.sometimes.b64 %l1, [%r1];", ".sometimes"},
+		{"barrier.cluster.sync;", "barrier.cluster.sync"},
 		{".surprise 3;", ".surprise"},
 	} {
 		_, err := Parse([]byte(opModule(c.code, 'r')))
