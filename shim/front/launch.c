@@ -93,8 +93,22 @@ static int impossible(const struct launch *l, int32_t dev) {
 static int uncertain(const struct launch *l, const struct scuda_func *f) {
   const int32_t *a = f->attr;
   int32_t threads = a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], shared = a[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-  return l->attr_count || l->flags & COOPERATIVE || (threads > 0 && l->block[0] * l->block[1] * l->block[2] > (uint32_t)threads) ||
+  return l->attr_count || l->flags & COOPERATIVE || a[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] || (threads > 0 && l->block[0] * l->block[1] * l->block[2] > (uint32_t)threads) ||
          (shared >= 0 ? l->shared > (uint32_t)shared : l->shared > 0);
+}
+
+/* Whether the grid is no multiple of its clusters, or may be none because what the kernel requires is not known. */
+static int odd_clusters(const struct launch *l, const struct scuda_func *f) {
+  uint32_t d[3];
+  for (int i = 0; i < 3; i++) d[i] = (uint32_t)f->attr[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i];
+  for (uint32_t i = 0; i < l->attr_count; i++) {
+    const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
+    if (scuda_field(a) == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) memcpy(d, a + 8, sizeof d);
+  }
+  if (!(d[0] | d[1] | d[2])) return 0;
+  for (int i = 0; i < 3; i++)
+    if (!d[i] || l->grid[i] % d[i]) return 1;
+  return 0;
 }
 
 /* The packed parameters of the `extra` form. */
@@ -168,7 +182,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint32_t how = ptds;
   uint64_t config = 0;
   if (SCUDA_UNLIKELY(impossible(l, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
-  else if (SCUDA_UNLIKELY(uncertain(l, f)) && !known_good(f, config = config_hash(l, f))) how |= SCUDA_ANSWER;
+  else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f)))) how |= SCUDA_ANSWER;
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) use_pinned(buffer, bytes);
