@@ -45,10 +45,36 @@ type tcpConn struct {
 	fd     int
 	remote string
 	closed atomic.Bool
+
+	ahead []byte      // what was read with the welcome; whoever receives owns it
+	early atomic.Bool // there is some
+}
+
+// putBack gives b, which was read from the socket, to the next Recv.
+func (c *tcpConn) putBack(b []byte) {
+	c.ahead = b
+	c.early.Store(len(b) > 0)
+}
+
+func (c *tcpConn) takeBack(bufs [][]byte) (n int) {
+	for _, b := range bufs {
+		k := copy(b, c.ahead)
+		c.ahead, n = c.ahead[k:], n+k
+	}
+	c.early.Store(len(c.ahead) > 0)
+	return n
 }
 
 // NewConn makes a Conn of a connected stream socket, which it owns from then on.
 func NewConn(fd int, remote string) (Conn, error) {
+	c, err := newConn(fd, remote)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func newConn(fd int, remote string) (*tcpConn, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("connection to %s: %w", remote, err)
 	}
@@ -91,6 +117,9 @@ func (c *tcpConn) Send(bufs [][]byte) (int, error) {
 }
 
 func (c *tcpConn) Recv(bufs [][]byte) (int, error) {
+	if c.early.Load() {
+		return c.takeBack(bufs), nil
+	}
 	for {
 		n, err := recvmsg(c.fd, bufs)
 		switch {
@@ -110,6 +139,9 @@ func (c *tcpConn) Recv(bufs [][]byte) (int, error) {
 func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {
 	var want int16
 	if ev&Readable != 0 {
+		if c.early.Load() {
+			return Readable, nil
+		}
 		want |= unix.POLLIN | unix.POLLRDHUP
 	}
 	if ev&Writable != 0 {

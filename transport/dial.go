@@ -72,16 +72,18 @@ func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn
 	if err != nil {
 		return nil, nil, &Error{Address: full, Kind: ErrClosed, Detail: err.Error(), Err: err}
 	}
-	conn, err := NewConn(fd, full)
+	conn, err := newConn(fd, full)
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, nil, err
 	}
-	w, err := shake(ctx, &patient{conn: conn}, full, preface)
+	p := &patient{conn: conn}
+	w, err := shake(ctx, p, full, preface)
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
 	}
+	conn.putBack(p.rest)
 	return conn, w, nil
 }
 
@@ -123,9 +125,13 @@ func connect(ctx context.Context, address string, token []byte, hello *Hello) (*
 	return c, full, preface, nil
 }
 
-// patient lets a Conn be read and written as a net.Conn is. It reads only where there is something: a session's handshake costs two reads.
+const welcomeAhead = 16 << 10 // holds the welcome of a server with two GPUs
+
+// patient lets a connection be read and written as a net.Conn is. It reads only where there is something, and all that there is: mostly a session's
+// handshake costs one read.
 type patient struct {
-	conn  Conn
+	conn  *tcpConn
+	rest  []byte       // read and not yet asked for
 	until atomic.Int64 // UnixNano; 0: no deadline
 }
 
@@ -158,14 +164,20 @@ func (p *patient) wait(ev Events) error {
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	for {
+	for len(p.rest) == 0 {
 		if err := p.wait(Readable); err != nil {
 			return 0, err
 		}
-		if n, err := p.conn.Recv([][]byte{b}); err != ErrAgain {
-			return n, err
+		more := make([]byte, welcomeAhead)
+		n, err := p.conn.Recv([][]byte{more})
+		if err != nil && err != ErrAgain {
+			return 0, err
 		}
+		p.rest = more[:n]
 	}
+	n := copy(b, p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
 }
 
 func (p *patient) Write(b []byte) (done int, err error) {

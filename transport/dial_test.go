@@ -242,6 +242,45 @@ func TestConn(t *testing.T) {
 	}
 }
 
+// What a server says right behind its welcome is not lost, in however small pieces it is taken.
+func TestBehindTheWelcome(t *testing.T) {
+	want := bytes.Repeat([]byte("as soon as it is open"), 2000)
+	addr := serve(t, func(c *net.TCPConn) {
+		if _, err := ReadPreface(c, nil); err != nil {
+			t.Error(err)
+		}
+		b, err := AppendWelcome(nil, &Welcome{})
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = c.Write(append(b, want...))
+	})
+	conn, _, err := Dial(t.Context(), addr, nil, &Hello{Kind: KindCUDA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var got []byte
+	for {
+		ev, err := conn.Wait(Readable, 10*time.Second)
+		if err != nil || ev != Readable {
+			t.Fatalf("%v, %v after %d bytes", ev, err, len(got))
+		}
+		b := make([]byte, 100)
+		n, err := conn.Recv([][]byte{b[:33], b[33:]})
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, b[:n]...)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, not the %d that were sent", len(got), len(want))
+	}
+}
+
 func TestRecvEnd(t *testing.T) {
 	address := serve(t, func(c *net.TCPConn) {
 		if _, err := ReadPreface(c, nil); err != nil {

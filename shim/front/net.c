@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,40 +45,49 @@ static int wait_for(int fd, short events, int64_t until) {
   }
 }
 
-int scuda_net_send(int fd, const void *data, size_t n, int64_t until) {
-  const char *p = data;
-  while (n != 0) {
-    ssize_t k = send(fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (k > 0) { p += k; n -= (size_t)k; continue; }
+int scuda_net_send(int fd, const void *data, size_t n, const void *more, size_t m, int64_t until) {
+  struct iovec v[2] = {{(void *)(uintptr_t)data, n}, {(void *)(uintptr_t)more, m}};
+  struct msghdr h = {.msg_iov = v, .msg_iovlen = 2};
+  while (v[0].iov_len + v[1].iov_len != 0) {
+    ssize_t k = sendmsg(fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (k < 0 && errno == EINTR) continue;
     if (k < 0 && errno != EAGAIN) return -1;
-    if (wait_for(fd, POLLOUT, until) != 0) return -1;
+    if (k < 0 && wait_for(fd, POLLOUT, until) != 0) return -1;
+    for (size_t i = 0, left = k > 0 ? (size_t)k : 0; i < 2; i++) {
+      size_t part = left < v[i].iov_len ? left : v[i].iov_len;
+      v[i].iov_base = (char *)v[i].iov_base + part;
+      v[i].iov_len -= part;
+      left -= part;
+    }
   }
   return 0;
 }
 
-int scuda_net_recv(int fd, void *data, size_t n, int64_t until) {
+/* Takes what there is, once something is. */
+static int fill(int fd, struct scuda_inbox *in, int64_t until) {
+  for (;;) {
+    if (wait_for(fd, POLLIN, until) != 0) return -1;
+    ssize_t k = recv(fd, in->bytes, sizeof in->bytes, MSG_DONTWAIT);
+    if (k > 0) { in->r = 0; in->w = (size_t)k; return 0; }
+    if (k == 0) { errno = ECONNRESET; return -1; }
+    if (errno != EINTR && errno != EAGAIN) return -1;
+  }
+}
+
+/* data may be NULL: the bytes are of no interest. */
+int scuda_net_recv(int fd, struct scuda_inbox *in, void *data, size_t n, int64_t until) {
   char *p = data;
   while (n != 0) {
-    ssize_t k = recv(fd, p, n, MSG_DONTWAIT);
-    if (k > 0) { p += k; n -= (size_t)k; continue; }
-    if (k == 0) { errno = ECONNRESET; return -1; }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN) return -1;
-    if (wait_for(fd, POLLIN, until) != 0) return -1;
-  }
-  return 0;
-}
-
-int scuda_net_skip(int fd, size_t n, int64_t until) {
-  char waste[4096];
-  while (n != 0) {
-    size_t k = n < sizeof waste ? n : sizeof waste;
-    if (scuda_net_recv(fd, waste, k, until) != 0) return -1;
+    if (in->r == in->w && fill(fd, in, until) != 0) return -1;
+    size_t k = in->w - in->r < n ? in->w - in->r : n;
+    if (p) { memcpy(p, in->bytes + in->r, k); p += k; }
+    in->r += k;
     n -= k;
   }
   return 0;
 }
+
+int scuda_net_skip(int fd, struct scuda_inbox *in, size_t n, int64_t until) { return scuda_net_recv(fd, in, NULL, n, until); }
 
 /* Splits "host", "host:port", "[v6]:port" or a bare IPv6 address. */
 static int split_address(const char *s, char *host, size_t cap, char port[8]) {
@@ -181,18 +191,18 @@ static const char *refusal(const char *json, char *out, size_t cap) {
 }
 
 /* Reads the welcome's text into new memory, or past it. */
-static int take_welcome(int fd, uint32_t len, char **welcome, int64_t until) {
-  if (!welcome) return scuda_net_skip(fd, len, until);
+static int take_welcome(int fd, struct scuda_inbox *in, uint32_t len, char **welcome, int64_t until) {
+  if (!welcome) return scuda_net_skip(fd, in, len, until);
   *welcome = malloc((size_t)len + 1);
   if (!*welcome) return -1;
   (*welcome)[len] = 0;
-  if (scuda_net_recv(fd, *welcome, len, until) == 0) return 0;
+  if (scuda_net_recv(fd, in, *welcome, len, until) == 0) return 0;
   free(*welcome);
   *welcome = NULL;
   return -1;
 }
 
-int scuda_net_hello(int fd, const char *server, const char *kind, const char *digest, char **welcome) {
+int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const char *kind, const char *digest, char **welcome) {
   char token[513], name[256] = "", host[256], program[256], json[1024];
   int64_t until = now_ms() + HANDSHAKE_MS;
   size_t tokens = scuda_token(token, sizeof token) ? strlen(token) : 0;
@@ -212,7 +222,7 @@ int scuda_net_hello(int fd, const char *server, const char *kind, const char *di
   n += 4 + (size_t)jlen;
 
   uint8_t head[20];
-  if (scuda_net_send(fd, out, n, until) != 0 || scuda_net_recv(fd, head, sizeof head, until) != 0) {
+  if (scuda_net_send(fd, out, n, NULL, 0, until) != 0 || scuda_net_recv(fd, in, head, sizeof head, until) != 0) {
     char why[128];
     scuda_log(SCUDA_ERROR, "the server %s did not answer the greeting: %s; check that a scuda server listens on that port", server,
               strerror_r(errno, why, sizeof why));
@@ -226,10 +236,10 @@ int scuda_net_hello(int fd, const char *server, const char *kind, const char *di
     scuda_log(SCUDA_ERROR, "%s is not a scuda server; check the port in SCUDA_SERVER or ~/.config/scuda/host", server);
     return -1;
   }
-  if (status == 0 && version == PROTOCOL_VERSION) return take_welcome(fd, len, welcome, until);
+  if (status == 0 && version == PROTOCOL_VERSION) return take_welcome(fd, in, len, welcome, until);
   char text[1024] = "", why[512];
   size_t want = len < sizeof text - 1 ? len : sizeof text - 1;
-  if (scuda_net_recv(fd, text, want, until) != 0) text[0] = 0;
+  if (scuda_net_recv(fd, in, text, want, until) != 0) text[0] = 0;
   scuda_log(SCUDA_ERROR, "the server %s (protocol version %u, here %u) refuses: %s", server, version, PROTOCOL_VERSION,
             refusal(text, why, sizeof why));
   return -1;
@@ -241,8 +251,9 @@ int scuda_net_driver_version(int32_t *version) {
   if (!scuda_server(server, sizeof server)) return -1;
   int fd = scuda_net_dial(server);
   if (fd < 0) return -1;
+  struct scuda_inbox in = {0};
   *version = 0;
-  if (scuda_net_hello(fd, server, "info", "", &welcome) == 0) {
+  if (scuda_net_hello(fd, &in, server, "info", "", &welcome) == 0) {
     const char *at = strstr(welcome, key);
     if (at) *version = (int32_t)strtol(at + sizeof key - 1, NULL, 10);
     if (*version <= 0) scuda_log(SCUDA_ERROR, "the server %s does not say which driver it has; look at its log", server);

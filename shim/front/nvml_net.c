@@ -6,6 +6,7 @@
 #include "common.h"
 #include "net.h"
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -22,6 +23,8 @@ static struct {
   int fd;                   /* -1: not connected */
   int lost;                 /* the connection broke; stays until the program initialises NVML anew */
   uint64_t seq;
+  struct scuda_inbox in;
+  struct { uint32_t len; uint8_t reply[16]; } counts[2];   /* what nvmlDeviceGetCount and _v2 have answered: the GPUs that nvmlInit found */
   char server[320];         /* host:port, for messages */
 } session = {.fd = -1};
 static atomic_int users;    /* nvmlInit minus nvmlShutdown */
@@ -29,6 +32,8 @@ static atomic_int users;    /* nvmlInit minus nvmlShutdown */
 static void drop(void) {
   if (session.fd >= 0) close(session.fd);
   session.fd = -1;
+  session.in.r = session.in.w = 0;
+  session.counts[0].len = session.counts[1].len = 0;
 }
 
 /* The lock and the connection are the parent's. */
@@ -63,17 +68,17 @@ struct message { uint32_t len; uint16_t type, flags; uint32_t id; int32_t result
 static int receive_reply(void *reply, uint32_t cap, uint32_t *got, int32_t *result) {
   struct message m;
   for (;;) {
-    if (scuda_net_recv(session.fd, &m, sizeof m, 0) != 0) return -1;
+    if (scuda_net_recv(session.fd, &session.in, &m, sizeof m, 0) != 0) return -1;
     size_t padded = ((size_t)m.len + 7) & ~(size_t)7;
     if (m.type == MSG_REPLY && m.len <= cap) {
-      if (scuda_net_recv(session.fd, reply, m.len, 0) != 0 || scuda_net_skip(session.fd, padded - m.len, 0) != 0) return -1;
+      if (scuda_net_recv(session.fd, &session.in, reply, m.len, 0) != 0 || scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
       *got = m.len;
       *result = m.result;
       return 0;
     }
     if (m.type == MSG_TEXT && m.len <= 4096) {
       char text[4097];
-      if (scuda_net_recv(session.fd, text, m.len, 0) != 0 || scuda_net_skip(session.fd, padded - m.len, 0) != 0) return -1;
+      if (scuda_net_recv(session.fd, &session.in, text, m.len, 0) != 0 || scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
       text[m.len] = 0;
       scuda_log(SCUDA_WARN, "server: %s", text);
       continue;
@@ -97,8 +102,7 @@ static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply,
   memcpy(head + 16, &session.seq, 8);
   session.seq += size;
   *reply_len = 0;
-  if (scuda_net_send(session.fd, head, sizeof head, 0) != 0 || scuda_net_send(session.fd, req, req_len, 0) != 0 ||
-      receive_reply(reply, reply_cap, reply_len, &result) != 0)
+  if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 || receive_reply(reply, reply_cap, reply_len, &result) != 0)
     return lose();
   return result;
 }
@@ -107,7 +111,8 @@ static int connect_session(void) {
   if (!scuda_server(session.server, sizeof session.server)) return NVML_DRIVER_NOT_LOADED;
   int fd = scuda_net_dial(session.server);
   if (fd < 0) return NVML_DRIVER_NOT_LOADED;
-  if (scuda_net_hello(fd, session.server, "nvml", nvml_digest, NULL) != 0) {
+  session.in.r = session.in.w = 0;
+  if (scuda_net_hello(fd, &session.in, session.server, "nvml", nvml_digest, NULL) != 0) {
     close(fd);
     return NVML_DRIVER_NOT_LOADED;
   }
@@ -152,12 +157,39 @@ int nvml_session_end(void) {
 
 int nvml_session_ready(void) { return atomic_load_explicit(&users, memory_order_relaxed) > 0; }
 
+/* Whether the connection stands and brings nothing: as long as it does, what was answered once still holds. */
+static int quiet(void) {
+  struct pollfd p = {.fd = session.fd, .events = POLLIN | POLLRDHUP};
+  return session.in.r == session.in.w && poll(&p, 1, 0) == 0;
+}
+
+/* As exchange; the number of GPUs is asked for once. */
+static int counted(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+  int which = op == NVML_OP_nvmlDeviceGetCount ? 0 : op == NVML_OP_nvmlDeviceGetCount_v2 ? 1 : -1;
+  uint64_t places;
+  if (which < 0 || req_len != sizeof places) return exchange(op, req, req_len, reply, reply_cap, reply_len);
+  memcpy(&places, req, sizeof places);
+  if (places != 1) return exchange(op, req, req_len, reply, reply_cap, reply_len);   /* NULL: the driver says what it thinks of that */
+  uint32_t known = session.counts[which].len;
+  if (known != 0 && known <= reply_cap && quiet()) {
+    memcpy(reply, session.counts[which].reply, known);
+    *reply_len = known;
+    return NVML_OK;
+  }
+  int r = exchange(op, req, req_len, reply, reply_cap, reply_len);
+  if (r == NVML_OK && *reply_len <= sizeof session.counts[which].reply) {
+    memcpy(session.counts[which].reply, reply, *reply_len);
+    session.counts[which].len = *reply_len;
+  }
+  return r;
+}
+
 int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
   session_lock();
   int r;
   if (session.lost) r = NVML_GPU_IS_LOST;
   else if (session.fd < 0) r = NVML_UNINITIALIZED;   /* another thread has shut it down */
-  else r = exchange(op, req, req_len, reply, reply_cap, reply_len);
+  else r = counted(op, req, req_len, reply, reply_cap, reply_len);
   session_unlock();
   return r;
 }

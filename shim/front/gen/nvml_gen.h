@@ -15,6 +15,8 @@ enum {
   NVML_OP_nvmlErrorString = 289,
   NVML_OP_nvmlGpmMetricsGet = 301,
   NVML_OP_nvmlInternalGetExportTable = 330,
+  NVML_OP_nvmlDeviceGetCount = 47,
+  NVML_OP_nvmlDeviceGetCount_v2 = 48,
   NVML_KIND_nvmlComputeInstance_t = 1,
   NVML_KIND_nvmlDevice_t = 2,
   NVML_KIND_nvmlEventSet_t = 3,
