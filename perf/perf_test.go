@@ -198,6 +198,9 @@ echo 1000; echo 3000; echo 2000`)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := r.Failed(); err == nil || !strings.Contains(err.Error(), "no such thing") || strings.Contains(err.Error(), "no GPU here") {
+		t.Errorf("what failed: %v", err)
+	}
 	got := map[string]float64{}
 	for _, m := range r.Measures {
 		if len(m.Values) != 2 {
@@ -226,8 +229,8 @@ func TestMerge(t *testing.T) {
 	measure := func(name string, v ...float64) Measure {
 		return Measure{Entry: name, Name: name, Place: Sim, Values: v}
 	}
-	first := &Result{Schema: Schema, Machine: m, Repetitions: 5, Seconds: 2, Measures: []Measure{measure("a", 1), measure("b", 2)}, Skipped: []Skipped{{"x", Sim, "why"}}}
-	second := &Result{Schema: Schema, Machine: m, Repetitions: 3, Seconds: 3, Measures: []Measure{measure("b", 7), measure("c", 3)}, Skipped: []Skipped{{"x", Sim, "why"}}}
+	first := &Result{Schema: Schema, Machine: m, Repetitions: 5, Seconds: 2, Measures: []Measure{measure("a", 1), measure("b", 2)}, Skipped: []Skipped{{"x", Sim, "why", false}}}
+	second := &Result{Schema: Schema, Machine: m, Repetitions: 3, Seconds: 3, Measures: []Measure{measure("b", 7), measure("c", 3)}, Skipped: []Skipped{{"x", Sim, "why", false}}}
 	all, err := Merge(first, second)
 	if err != nil {
 		t.Fatal(err)

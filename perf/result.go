@@ -80,6 +80,18 @@ type Skipped struct {
 	Entry  string `json:"entry"`
 	Place  string `json:"place"`
 	Reason string `json:"reason"`
+	Failed bool   `json:"failed,omitempty"` // it should have worked: not something that this machine lacks
+}
+
+// Failed is what of the suite should have worked and did not, as an error; nil where there is nothing.
+func (r *Result) Failed() error {
+	var errs []error
+	for _, s := range r.Skipped {
+		if s.Failed {
+			errs = append(errs, fmt.Errorf("%s (%s): %s", s.Entry, s.Place, s.Reason))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Key names a measure in comparisons.

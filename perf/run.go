@@ -81,7 +81,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 			opened[key] = w
 			continue
 		}
-		r.Skipped = append(r.Skipped, Skipped{"everything", strings.TrimSuffix(t.place+" +"+t.delay.String(), " +0s"), err.Error()})
+		r.Skipped = append(r.Skipped, Skipped{"everything", strings.TrimSuffix(t.place+" +"+t.delay.String(), " +0s"), err.Error(), t.place == Sim})
 		for _, other := range tasks {
 			other.failed = other.failed || other.place == t.place && other.delay == t.delay
 		}
@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 					return nil, context.Cause(ctx)
 				}
 				t.failed = true
-				r.Skipped = append(r.Skipped, Skipped{t.title(), t.place, err.Error()})
+				r.Skipped = append(r.Skipped, Skipped{t.title(), t.place, err.Error(), !errors.Is(err, baseline.ErrNoCounter)})
 			}
 		}
 	}

@@ -35,7 +35,9 @@ func newPerfRun() *cobra.Command {
 		Short: "Measure and write a result",
 		Long: `Measure what a suite describes (docs/performance.md): single calls, copies of 4 B to 1 GiB, unified memory and many clients at once; natively
 where this machine has a GPU, over servers of its own on the loopback interface (TCP, and RDMA where there is a device), on the simulated GPU, and
-with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the result.`,
+with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the result.
+
+Exit status: 0, or 1 when something failed that should have worked; the result is written all the same.`,
 		Example: "  scuda perf run --quick -o result.json\n  scuda perf report result.json --html report.html",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -74,9 +76,14 @@ with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the re
 				return err
 			}
 			if out == "" {
-				return r.Write(cmd.OutOrStdout())
+				err = r.Write(cmd.OutOrStdout())
+			} else {
+				err = writeFile(out, r.Write)
 			}
-			return writeFile(out, r.Write)
+			if failed := r.Failed(); err == nil && failed != nil {
+				return &exitError{1, fmt.Errorf("not everything could be measured, though this machine has what it takes:\n%w", failed)}
+			}
+			return err
 		},
 	}
 	f := cmd.Flags()
