@@ -38,6 +38,7 @@ ABSOLUTE = {  # at most, remote
     "round trips in a ResNet-50 training step (count)": 0, "round trips for a generated token (count)": 2, "CPU of the server while training (cores)": 1.2,
 }
 BEYOND = {"CPU of the program while training (cores)": 0.3, "resident memory of the program (MiB)": 40}  # remote less native, at most
+WAITS = 2 * 64  # of the program itself while it generates: a bool() of something on the GPU, twice a token (natively counted as copies to the host)
 TRIPS = 1.2  # times a round trip is what an answer may take
 EXTRAS = ["loading", "trips", "again", "links"]
 
@@ -160,10 +161,9 @@ class Bench:
             return native is not None and native + BEYOND[name], f"≤ native + {BEYOND[name]:g}"
         if name.startswith("1000 item()") and trip and native:
             return native + 1000 * TRIPS * trip, f"≤ native + 1000 × {TRIPS} round trips"
-        answers = self.median("round trips for a generated token (count)", "remote")
-        if name.startswith(GENERATING) and native and answers is not None:
+        if name.startswith(GENERATING) and native:
             more = 1e-3 * float(name.split(",")[1].split()[0])
-            return TRIPS * (native + 64 * answers * (more + (trip or 0))), f"≤ {TRIPS} × (native + {64 * answers:.0f} answers)"
+            return TRIPS * (native + WAITS * (more + (trip or 0))), f"≤ {TRIPS} × (native + {WAITS} synchronisations × round trip)"
         return None, ""
 
     def rows(self, trip):
