@@ -59,6 +59,11 @@ func emitCompat(spec *api.Spec, out *Output) error {
 	for _, lib := range libs {
 		compatLibrary(b, lib)
 	}
+	seen, name, err := loadSeen(out.root)
+	if err != nil {
+		return err
+	}
+	emitSeen(b, seen, name)
 	return out.File("docs/compatibility.md", b.Bytes())
 }
 

@@ -355,6 +355,7 @@ int32_t scuda_hand_cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *
 }
 int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *first,
                                          uint64_t kinds, uint64_t stream, uint32_t ptds) {
+  if (!stream) return CUDA_ERROR_INVALID_VALUE; /* no default stream, of whichever kind */
   return batch(dsts, srcs, sizes, count, attrs, first, kinds, NULL, stream, ptds);
 }
 
@@ -418,5 +419,6 @@ int32_t scuda_hand_cuMemcpy3DBatchAsync(uint64_t count, void *ops, uint64_t *fai
   return batch_3d(count, ops, failed, flags, stream, ptds);
 }
 int32_t scuda_hand_cuMemcpy3DBatchAsync_v2(uint64_t count, void *ops, uint64_t flags, uint64_t stream, uint32_t ptds) {
+  if (!stream) return CUDA_ERROR_INVALID_VALUE;
   return batch_3d(count, ops, NULL, flags, stream, ptds);
 }

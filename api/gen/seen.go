@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// seen is a file perf/results/DATE-MACHINE-correctness.json, which perf/gpu/results.py writes.
+type seen struct {
+	Date, Machine string
+	Cases         []struct {
+		Suite, Case, Verdict, Why, Scuda string
+		Native, Remote                   *float64 // seconds; nil where it was not run
+	}
+}
+
+// loadSeen reads the newest file.
+func loadSeen(root string) (*seen, string, error) {
+	files, err := filepath.Glob(filepath.Join(root, "perf/results/*-correctness.json"))
+	if err != nil || len(files) == 0 {
+		return nil, "", fmt.Errorf("no perf/results/*-correctness.json: write one with perf/gpu/results.py (%w)", os.ErrNotExist)
+	}
+	name := slices.Max(files)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, "", err
+	}
+	s := &seen{}
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", name, err)
+	}
+	return s, filepath.Base(name), nil
+}
+
+// emitSeen writes what programs were seen to do natively and over scuda.
+func emitSeen(b *buffer, s *seen, name string) {
+	b.f("\n## Seen on a GPU\n\n")
+	b.f("%s, %s (`perf/results/%s`; server and client on one machine, TCP over loopback, several programs at once, so the seconds only say that nothing is\nout of proportion). ", s.Machine, s.Date, name)
+	b.f("*equal*: the same results, bit for bit, natively and remotely; of cuda-samples the same exit status and verdicts. *varies*: the\nnative result does not repeat itself. *ran*: has no native side. *absent*: not installed there.\n\n")
+	b.f("| part | cases | equal | varies, ran | absent | not equal |\n|---|---|---|---|---|---|\n")
+	counts := map[string]map[string]int{}
+	for _, c := range s.Cases {
+		if counts[c.Suite] == nil {
+			counts[c.Suite] = map[string]int{}
+		}
+		kind := c.Verdict
+		switch kind {
+		case "equal", "absent":
+		case "varies", "ran":
+			kind = "varies"
+		default:
+			kind = "not"
+		}
+		counts[c.Suite][kind]++
+		counts[c.Suite]["all"]++
+	}
+	for _, suite := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[suite]
+		b.f("| %s | %d | %d | %d | %d | %d |\n", suite, n["all"], n["equal"], n["varies"], n["absent"], n["not"])
+	}
+	seconds := func(v *float64) string {
+		if v == nil {
+			return ""
+		}
+		return fmt.Sprintf("%.1f", *v)
+	}
+	for _, suite := range slices.Sorted(maps.Keys(counts)) {
+		b.f("\n### Seen: %s\n\n| case | native, s | remote, s | verdict | at |\n|---|---|---|---|---|\n", suite)
+		for _, c := range s.Cases {
+			if c.Suite == suite {
+				verdict := c.Verdict
+				if c.Why != "" {
+					verdict += ": " + strings.ReplaceAll(c.Why, "|", "\\|")
+				}
+				b.f("| `%s` | %s | %s | %s | %s |\n", c.Case, seconds(c.Native), seconds(c.Remote), verdict, c.Scuda)
+			}
+		}
+	}
+}
