@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,12 +14,18 @@ import (
 
 // tables are the results, and the pages and names of their places there.
 var tables = []struct {
-	page, place, file string
-	write             func(json []byte) (string, error)
+	page, place string
+	files       []string
+	write       func(json ...[]byte) (string, error)
 }{
-	{"docs/performance.md", "table", "docs/performance.json", calls},
-	{"docs/performance.md", "models", "docs/models.json", models},
-	{"README.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
+	{"docs/performance.md", "table", []string{"docs/performance.json"}, one(calls)},
+	{"docs/performance.md", "models", []string{"docs/models.json"}, one(models)},
+	{"README.md", "costs", []string{"docs/models.json", "docs/performance.json"}, costs},
+	{"README.md", "system calls", []string{"perf/results/2026-11-21-h200-syscalls.json"}, one(systemCalls)},
+}
+
+func one(write func([]byte) (string, error)) func(...[]byte) (string, error) {
+	return func(b ...[]byte) (string, error) { return write(b[0]) }
 }
 
 func main() {
@@ -32,13 +39,17 @@ func main() {
 
 func run(check bool) error {
 	for _, t := range tables {
-		b, err := os.ReadFile(t.file)
-		if err != nil {
-			return err
+		var list [][]byte
+		for _, file := range t.files {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			list = append(list, b)
 		}
-		table, err := t.write(b)
+		table, err := t.write(list...)
 		if err != nil {
-			return fmt.Errorf("%s: %w", t.file, err)
+			return fmt.Errorf("%s: %w", strings.Join(t.files, ", "), err)
 		}
 		old, err := os.ReadFile(t.page)
 		if err != nil {
@@ -54,7 +65,7 @@ func run(check bool) error {
 		switch {
 		case bytes.Equal(old, text):
 		case check:
-			return fmt.Errorf("the table %q in %s is not that of %s; run go run ./perf/bench/table", t.place, t.page, t.file)
+			return fmt.Errorf("the table %q in %s is not that of %s; run go run ./perf/bench/table", t.place, t.page, strings.Join(t.files, ", "))
 		default:
 			if err := os.WriteFile(t.page, text, 0o644); err != nil {
 				return err
@@ -181,6 +192,40 @@ func models(b []byte) (string, error) {
 			met = words[*row.Met]
 		}
 		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s |\n", row.Name, show(row.Native), show(row.Remote), ratio, row.Asked, met)
+	}
+	return t.String(), nil
+}
+
+// costs is the README's choice of both results.
+func costs(b ...[]byte) (string, error) {
+	var r result
+	var m measured
+	if err := errors.Join(json.Unmarshal(b[0], &r), json.Unmarshal(b[1], &m)); err != nil {
+		return "", err
+	}
+	native, remote := m.Native, m.Remote
+	for _, row := range r.Rows {
+		if row.Native != nil && row.Remote != nil {
+			native[row.Name], remote[row.Name] = *row.Native, *row.Remote
+		}
+	}
+	var t strings.Builder
+	t.WriteString("| | native | over scuda | ratio |\n|---|---|---|---|\n")
+	for _, row := range []struct{ text, name string }{
+		{"ResNet-50 training, batch 64, 10 steps", "ResNet-50 training b64, 10 steps"},
+		{"GPT-2 small training in bf16, 10 steps", "GPT-2 training bf16, 10 steps"},
+		{"GPT-2 small generating 64 tokens", "GPT-2 generating 64 tokens"},
+		{"1000 small PyTorch operations", "1000 small operations"},
+		{"first tensor of a process", "first tensor, from torch.cuda.is_available() on"},
+		{"`cuLaunchKernel`, time in the call", "launch call"},
+		{"launch and synchronise", "launch and synchronise"},
+		{"256 MiB from pinned memory to the device", "256 MiB pinned to the device"},
+	} {
+		n, o := native[row.name], remote[row.name]
+		if n == 0 || o == 0 {
+			return "", fmt.Errorf("no measure %q, natively and over scuda", row.name)
+		}
+		fmt.Fprintf(&t, "| %s | %s | %s | %.2f |\n", row.text, quantity(row.name, n), quantity(row.name, o), o/n)
 	}
 	return t.String(), nil
 }

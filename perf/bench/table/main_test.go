@@ -46,3 +46,26 @@ func TestModels(t *testing.T) {
 		}
 	}
 }
+
+func TestCosts(t *testing.T) {
+	var rows, calls []string
+	for _, name := range []string{"ResNet-50 training b64, 10 steps", "GPT-2 training bf16, 10 steps", "GPT-2 generating 64 tokens", "1000 small operations", "first tensor, from torch.cuda.is_available() on"} {
+		rows = append(rows, `{"name": "`+name+`", "native": 0.5, "remote": 0.25}`)
+	}
+	for _, name := range []string{"launch call", "launch and synchronise", "256 MiB pinned to the device"} {
+		calls = append(calls, `"`+name+`": 2e-6`)
+	}
+	programs, single := []byte(`{"rows": [`+strings.Join(rows, ",")+`]}`), []byte(`{"native": {`+strings.Join(calls, ",")+`}, "remote": {`+strings.Join(calls, ",")+`}}`)
+	got, err := costs(programs, single)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| GPT-2 small generating 64 tokens | 500.0 ms | 250.0 ms | 0.50 |", "| `cuLaunchKernel`, time in the call | 2.0 µs | 2.0 µs | 1.00 |"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if _, err := costs([]byte(`{}`), single); err == nil {
+		t.Error("a measure that is not there was not missed")
+	}
+}
