@@ -41,6 +41,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*sidePort, error) {
 		return startProcess(s.stop, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
 	}}
 	s.metrics = metrics.NewServer(build, gpus.read)
+	s.metrics.ModuleCache(openModules(s.cfg.CacheDir, s.cfg.CacheBytes, s.log).Size)
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w", s.cfg.Metrics, err)

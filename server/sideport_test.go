@@ -1,12 +1,14 @@
 package server
 
 import (
+	"crypto/sha256"
 	"io"
 	"net/http"
 	"strings"
 	"syscall"
 	"testing"
 
+	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
 )
 
@@ -36,7 +38,13 @@ func (s *testServer) shows(line string) {
 }
 
 func TestMetrics(t *testing.T) {
-	s := serve(t, func(c *Config) { c.Metrics, c.Token = "127.0.0.1:0", []byte("a token of mine") })
+	folder, image := t.TempDir(), make([]byte, 1000)
+	if _, err := modcache.Open(folder, 0, nil).Put(sha256.Sum256(image), image); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, func(c *Config) { c.Metrics, c.Token, c.CacheDir = "127.0.0.1:0", []byte("a token of mine"), folder })
+	s.shows(`scuda_module_cache_images 1`)
+	s.shows(`scuda_module_cache_bytes 1000`)
 	if code, text := s.get("/readyz"); code != 200 {
 		t.Fatalf("readyz: %d %s", code, text)
 	}

@@ -328,7 +328,11 @@ func (w *worker) openSession(m *handoff.Message) error {
 }
 
 func (w *worker) modules(log *slog.Logger) *modcache.Cache {
-	dir := w.cfg.CacheDir
+	return openModules(w.cfg.CacheDir, w.cfg.CacheBytes, log)
+}
+
+// openModules opens the module cache that a configuration names.
+func openModules(dir string, limit int64, log *slog.Logger) *modcache.Cache {
 	switch dir {
 	case "none":
 		dir = ""
@@ -339,7 +343,7 @@ func (w *worker) modules(log *slog.Logger) *modcache.Cache {
 		}
 		dir = d
 	}
-	return modcache.Open(dir, w.cfg.CacheBytes, log)
+	return modcache.Open(dir, limit, log)
 }
 
 // watch ends the process when the client is gone and the session does not notice: it is stuck in the driver.

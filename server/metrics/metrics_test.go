@@ -29,9 +29,31 @@ func sample() *Server {
 	})
 }
 
+func TestModuleCache(t *testing.T) {
+	var failed error
+	s := sample()
+	s.ModuleCache(func() (int, int64, error) { return 3, 4096, failed })
+	want := `# HELP scuda_module_cache_bytes Bytes of the images that the module cache holds.
+# TYPE scuda_module_cache_bytes gauge
+scuda_module_cache_bytes 4096
+# HELP scuda_module_cache_images Module images that the module cache holds.
+# TYPE scuda_module_cache_images gauge
+scuda_module_cache_images 3
+`
+	names := []string{"scuda_module_cache_bytes", "scuda_module_cache_images"}
+	if err := testutil.GatherAndCompare(s.Gatherer(), strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	failed = errors.New("no such folder")
+	if err := testutil.GatherAndCompare(s.Gatherer(), strings.NewReader(""), names...); err != nil {
+		t.Error(err)
+	}
+}
+
 // Everything that is offered obeys Prometheus's conventions.
 func TestConventions(t *testing.T) {
 	s := sample()
+	s.ModuleCache(func() (int, int64, error) { return 3, 4096, nil })
 	s.Refused.WithLabelValues("token").Inc()
 	s.Driver("580.1", 13000, "real")
 	page, err := s.Pages.Add()

@@ -155,19 +155,25 @@ func (c *Cache) store(h Hash, data []byte) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// evict makes room for need bytes.
-func (c *Cache) evict(need int64) error {
-	if need > c.limit {
-		return fmt.Errorf("an image of %d bytes is larger than the cache (%d)", need, c.limit)
+// Size is how many images lie in the folder and how many bytes they take.
+func (c *Cache) Size() (images int, bytes int64, err error) {
+	if c.dir == "" {
+		return 0, 0, nil
 	}
-	type entry struct {
-		path string
-		size int64
-		used time.Time
-	}
-	var entries []entry
-	total := need
-	err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
+	entries, bytes, err := c.list()
+	return len(entries), bytes, err
+}
+
+// entry is an image's file.
+type entry struct {
+	path string
+	size int64
+	used time.Time
+}
+
+// list gives the images' files and their bytes in all. What writers that died have left is removed.
+func (c *Cache) list() (entries []entry, total int64, err error) {
+	err = filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return ignoreGone(err)
 		}
@@ -185,9 +191,19 @@ func (c *Cache) evict(need int64) error {
 		entries = append(entries, entry{path, info.Size(), info.ModTime()})
 		return nil
 	})
+	return entries, total, err
+}
+
+// evict makes room for need bytes.
+func (c *Cache) evict(need int64) error {
+	if need > c.limit {
+		return fmt.Errorf("an image of %d bytes is larger than the cache (%d)", need, c.limit)
+	}
+	entries, total, err := c.list()
 	if err != nil {
 		return err
 	}
+	total += need
 	slices.SortFunc(entries, func(a, b entry) int { return a.used.Compare(b.used) })
 	for _, e := range entries {
 		if total <= c.limit {

@@ -99,6 +99,9 @@ func TestEvictsLeastRecentlyUsed(t *testing.T) {
 		}
 		hashes = append(hashes, h)
 	}
+	if n, bytes, err := c.Size(); n != 2 || bytes != 2000 || err != nil {
+		t.Errorf("%d images of %d bytes, %v", n, bytes, err)
+	}
 	for i, want := range []bool{false, true, true} {
 		img := c.Get(hashes[i])
 		if got := img != nil; got != want {
