@@ -105,7 +105,11 @@ func (a *funcAttrs) get(e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cu
 		v = target(e.Module())
 	case cuda.CU_FUNC_ATTRIBUTE_BINARY_VERSION:
 		v = computeCapability
-	case cuda.CU_FUNC_ATTRIBUTE_CACHE_MODE_CA, cuda.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+	case cuda.CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
+	case cuda.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+		if e.ClusterDim != [3]uint32{} {
+			v = 1
+		}
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
 		v = a.maxDynamic
 	case cuda.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:

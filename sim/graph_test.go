@@ -116,7 +116,7 @@ func TestKernelNode(t *testing.T) {
 	if back != coop {
 		t.Errorf("cooperative %v", back)
 	}
-	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphKernelNodeSetAttribute(node, cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &coop))
+	m.want(cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE, m.CuGraphKernelNodeSetAttribute(node, cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &coop))
 	kp.GridDimX = 0
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphKernelNodeSetParams_v2(node, &kp))
 }

@@ -108,30 +108,29 @@ func (l *launch) check() cuda.CUresult {
 // checkCluster finds out whether the blocks can be parted into clusters of the wanted size.
 func (l *launch) checkCluster() cuda.CUresult {
 	required := l.fn.required()
-	if l.cluster != [3]uint32{} && required != [3]uint32{} && l.cluster != required {
-		return cuda.CUDA_ERROR_INVALID_VALUE
+	dim := l.clusters()
+	if dim == [3]uint32{} {
+		return ok
+	}
+	if required != [3]uint32{} && dim != required {
+		return cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE
 	}
 	size := uint64(1)
-	for i, d := range l.clusters() {
-		if d == 0 || l.grid[i]%d != 0 {
-			return cuda.CUDA_ERROR_INVALID_VALUE
-		}
+	for i, d := range dim {
 		size *= uint64(d)
-		if size > l.fn.attrs.largestCluster() {
+		if d == 0 || l.grid[i]%d != 0 || size > l.fn.attrs.largestCluster() {
 			return cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE
 		}
 	}
 	return ok
 }
 
-// clusters is the size of the clusters the launch has, 1×1×1 where nobody asked for any.
+// clusters is the size of the clusters the launch has, zero where nobody asked for any.
 func (l *launch) clusters() [3]uint32 {
-	for _, c := range [][3]uint32{l.cluster, l.fn.required()} {
-		if c != [3]uint32{} {
-			return c
-		}
+	if l.cluster != [3]uint32{} {
+		return l.cluster
 	}
-	return [3]uint32{1, 1, 1}
+	return l.fn.required()
 }
 
 func (g *GPU) launchOp(l *launch) op {

@@ -79,8 +79,11 @@ func (g *GPU) CuOccupancyMaxActiveClusters(n *int32, h cuda.CUfunction, config *
 		if r := l.checkCluster(); r != ok {
 			return r
 		}
-		c := l.clusters()
-		*n = int32(g.activeClusters(f, config, uint64(c[0])*uint64(c[1])*uint64(c[2])))
+		size := uint64(1)
+		for _, d := range l.clusters() {
+			size *= uint64(max(d, 1))
+		}
+		*n = int32(g.activeClusters(f, config, size))
 		return ok
 	})
 }

@@ -79,7 +79,7 @@ func movExplicitCluster(i *ins) error {
 	}
 	i.emit(func(w *warp, m uint32) {
 		var v uint32
-		if len(w.blk.group.blocks) > 1 {
+		if w.blk.run.explicit {
 			v = full
 		}
 		w.setPred(p, m, v)

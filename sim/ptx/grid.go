@@ -50,6 +50,7 @@ type gridRun struct {
 	cluster   [3]uint32
 	threads   int // of a block
 	clusters  uint64
+	explicit  bool // somebody asked for clusters, though they may be of one block
 	workers   uint64
 	sharedLen int
 	templates map[*function]*template
@@ -121,6 +122,7 @@ func (g *Grid) prepare() (*gridRun, error) {
 	}
 	r := &gridRun{grid: g, threads: int(threads), sharedLen: int(shared), started: time.Now(),
 		templates: map[*function]*template{}, cluster: [3]uint32{1, 1, 1}}
+	r.explicit = g.ClusterDim != [3]uint32{} || e.ClusterDim != [3]uint32{}
 	size := uint64(1)
 	for i, d := range g.ClusterDim {
 		if d == 0 {
