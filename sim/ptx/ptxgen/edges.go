@@ -53,16 +53,22 @@ func edges() *ptxtest.Bundle {
 			forms = append(forms, choices(template)...)
 		}
 		for first := 0; first < len(forms); first += edgeForms {
-			g := &generator{r: r, trace: true, pairs: true}
-			name := fmt.Sprintf("edges_%c%d", class, first)
-			g.edgeKernel(name, class, forms[first:min(first+edgeForms, len(forms))])
-			b.Modules = append(b.Modules, ".version 8.0\n.target sm_90\n.address_size 64\n"+g.b.String())
-			b.Launches = append(b.Launches, &ptxtest.Launch{Name: name, Module: len(b.Modules) - 1, Kernel: name,
-				Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{edgePairs, 1, 1}, Steps: g.steps,
-				Args: []*ptxtest.Arg{{Size: len(values), Input: "values"}, {Size: len(g.steps) * edgePairs * 8}}})
+			addEdges(b, r, fmt.Sprintf("edges_%c%d", class, first), class, forms[first:min(first+edgeForms, len(forms))])
+		}
+		for i, template := range rare[class] {
+			addEdges(b, r, fmt.Sprintf("rare_%c%d", class, i), class, choices(template))
 		}
 	}
 	return b
+}
+
+func addEdges(b *ptxtest.Bundle, r *rand.Rand, name string, class byte, forms []string) {
+	g := &generator{r: r, trace: true, pairs: true}
+	g.edgeKernel(name, class, forms)
+	b.Modules = append(b.Modules, ".version 8.0\n.target sm_90\n.address_size 64\n"+g.b.String())
+	b.Launches = append(b.Launches, &ptxtest.Launch{Name: name, Module: len(b.Modules) - 1, Kernel: name,
+		Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{edgePairs, 1, 1}, Steps: g.steps,
+		Args: []*ptxtest.Arg{{Size: len(b.Inputs["values"]), Input: "values"}, {Size: len(g.steps) * edgePairs * 8}}})
 }
 
 // edgeKernel gives thread t the values t/edgeValues, t%edgeValues and a third one in registers 0, 1 and 2 of each class.

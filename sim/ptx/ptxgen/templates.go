@@ -116,3 +116,33 @@ const functions = `.func (.param .b32 ret) mix(.param .b32 a, .param .b64 b)
 	sub.u32 %m, n, 1; call (ret), depth, (%m); mad.lo.u32 ret, ret, 3, n; ret;
 }
 `
+
+// rare are instructions that only the edge kernels have.
+var rare = map[byte][]string{
+	'r': {
+		"cvt.rn<|.relu>.f16x2.<e4m3x2|e5m2x2> $, HH;", "<add|sub|mul>.bf16x2 $, RR, RR;", "<min|max><|.NaN><|.xorsign.abs>.<f16x2|bf16x2> $, RR, RR;", "<abs|neg>.<f16x2|bf16x2> $, RR;",
+		"set.<eq|ne|lt|leu|nan>.u32.<f16|bf16> $, HH, HH;", "set.<eq|lt|leu>.<f16x2|u32>.f16x2 $, RR, RR;", "fma.rn.<ftz|sat|ftz.sat|ftz.relu>.f16x2 $, RR, RR, RR;", "<add|sub|mul>.<ftz|sat|ftz.sat>.f16x2 $, RR, RR;",
+		"cvt.rna.tf32.f32 $, F;", "<min|max>.relu.<s32|s16x2> $, RR, RR;", "cvt.<rni|rzi|rmi|rpi>.<s32|u32>.<f16|bf16> $, HH;", "fns.b32 $, RR, 5, <1|2|-1|0>;",
+		"mad.hi.cc.s32 T, R, R, R; madc.lo.u32 $, R, R, R;", "add.cc.u32 T, R, R; addc.cc.u32 T, R, R; addc.u32 $, R, R;", "sub.cc.s32 T, R, R; subc.cc.s32 T, R, R; subc.s32 $, T, R;",
+		"cvt.<rn|rz>.satfinite.relu.<f16x2|bf16x2>.f32 $, F, F;", "set.<lt|ge>.<and|or|xor>.u32.s32 $, R, R, N;", "shf.<l|r>.<wrap|clamp>.b32 $, R, R, R;",
+	},
+	'd': {
+		"add.cc.u64 U, L, L; addc.u64 $, L, L;", "sub.cc.u64 U, L, L; subc.u64 $, L, L;", "mad.lo.cc.u64 U, L, L, L; madc.hi.u64 $, L, L, L;", "cvt.<rni|rzi|rmi|rpi>.<s64|u64>.<f16|bf16> $, HH;",
+		"shl.b64 $, L, R;", "shr.<u64|s64|b64> $, L, R;", "slct.u64.s32 $, L, L, R;",
+	},
+	'h': {
+		"<add|sub|mul>.bf16 $, HH, HH;", "<min|max><|.ftz><|.NaN><|.xorsign.abs>.f16 $, HH, HH;", "<min|max><|.NaN><|.xorsign.abs>.bf16 $, HH, HH;", "<abs|neg>.<f16|bf16> $, HH;",
+		"cvt.<rni|rzi|rmi|rpi>.<f16.f16|bf16.bf16> $, HH;", "cvt.rn.bf16.f16 $, HH;", "cvt.rn.f16.bf16 $, HH;", "cvt.<rn|rz|rm|rp>.<f16|bf16>.<s64|u64> $, L;", "cvt.<rn|rz|rm|rp>.bf16.<s32|u32> $, R;",
+		"cvt.<rn|rz|rm|rp>.<f16|bf16>.f64 $, E;", "cvt.<rn|rz|rm|rp><|.sat>.f16.<s16|u16> $, H;", "cvt.rn.satfinite<|.relu>.<e4m3x2|e5m2x2>.f32 $, F, F;", "cvt.rn.satfinite<|.relu>.<e4m3x2|e5m2x2>.f16x2 $, RR;",
+		"cvt.<rni|rzi|rmi|rpi>.<s8|u8>.f32 $, F;", "cvt.<rni|rzi|rmi|rpi>.<s8|u8>.f64 $, E;", "cvt.<s16.s8|u16.u8|s16.u8|u16.s8> $, H;", "cvt.sat.<s8|u8>.<s16|u16> $, H;", "fma.rn.ftz.<sat|relu>.f16 $, HH, HH, HH;",
+		"set.<eq|lt|nan>.<f16.f16|bf16.bf16> $, HH, HH;", "mad.hi.<s16|u16> $, H, H, H;", "sad.<s16|u16> $, H, H, H;", "cvt.<rn|rz><|.relu>.<f16|bf16>.f32 $, F;",
+	},
+	'f': {
+		"cvt.f32.bf16 $, HH;", "<min|max><|.ftz><|.NaN>.xorsign.abs.f32 $, F, F;", "cvt.<rn|rz|rm|rp><|.sat>.f32.<s8|u8|s16|u16> $, H;", "slct<|.ftz>.f32.f32 $, F, F, F;", "cvt.ftz.f32.f32 $, F;", "cvt.sat.f32.f32 $, F;",
+	},
+	'e': {"cvt.f64.<f16|bf16> $, HH;", "cvt.<rn|rz>.f64.<s8|u8|s16|u16> $, H;", "slct.f64.f32 $, E, E, F;", "slct.f64.s32 $, E, E, R;"},
+	'q': {
+		"setp.<eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan>.<f16|bf16> $, HH, HH;", "setp.<lt|neu>.<and|or|xor>.<f16|bf16> $, HH, HH, N;", "setp.<lt|geu>.<f16x2|bf16x2> $|%go, RR, RR;", "setp.<eq|ne>.b16 $, H, H;", "setp.<eq|ne>.b32 $, R, R;", "setp.<eq|ne>.b64 $, L, L;",
+		"setp.<eq|lt|ge>.ftz.f16 $, HH, HH;",
+	},
+}
