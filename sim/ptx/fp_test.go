@@ -172,3 +172,29 @@ func TestFP8(t *testing.T) {
 		}
 	}
 }
+
+// TestFlush: whether a result is flushed depends on it before it is rounded to the fewer bits of a subnormal number, as on an H200.
+func TestFlush(t *testing.T) {
+	const least = 0x1p-126
+	for _, c := range []struct {
+		x    float64
+		mode rounding
+		want uint64
+	}{
+		{least, rn, minNormal32},
+		{least * (1 - 0x1p-24), rn, 0}, // 24 bits hold it
+		{least * (1 - 0x1p-24), rp, 0},
+		{least * (1 - 0x1p-46), rn, minNormal32},
+		{least * (1 - 0x1p-46), rz, 0},
+		{least * (1 - 0x1p-23 + 0x1p-46), rp, 0},
+		{-least * (1 - 0x1p-23 + 0x1p-46), rm, 1 << 31},
+		{-least * (1 - 0x1p-46), rm, 1<<31 | minNormal32},
+		{least / 2, rp, 0},
+		{0x1p-200, rp, 0},
+		{-0x1p-149, rn, 1 << 31},
+	} {
+		if got := roundTo(c.x, fmtF32Flush, c.mode); got != c.want {
+			t.Errorf("%x in mode %d gives %#x, not %#x", c.x, c.mode, got, c.want)
+		}
+	}
+}
