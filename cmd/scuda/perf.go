@@ -81,7 +81,7 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 				err = writeFile(out, r.Write)
 			}
 			if failed := r.Failed(); err == nil && failed != nil {
-				return &exitError{1, fmt.Errorf("not everything could be measured, though this machine has what it takes:\n%w", failed)}
+				return &exitError{1, fmt.Errorf("not everything could be measured, though this machine has what it takes: %w", failed)}
 			}
 			return err
 		},
@@ -190,7 +190,7 @@ func newPerfMerge() *cobra.Command {
 		Long:  "Put results together that were measured on one machine with `scuda perf run --entry`. Of a measure that several have, the last counts.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(errors.New("which results? scuda perf merge RESULT..."))
+				return usage(errors.New("which results? scuda perf merge RESULT [RESULT]"))
 			}
 			return nil
 		},
