@@ -65,7 +65,7 @@ func TestAnswers(t *testing.T) {
 		})
 	}
 	for _, e := range exceptions {
-		if !e.used {
+		if !e.used && gpu == "sim" { // what a GPU machine answers depends on who else uses it
 			t.Errorf("testdata/answers/allowed:%d: nothing differs: remove the line", e.line)
 		}
 	}

@@ -301,6 +301,7 @@ def main():
     env = dict(os.environ, PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton", HF_HUB_OFFLINE="1")
     server = None
     if "remote" in sides and "SCUDA_SERVER" not in env:
+        env.setdefault("SCUDA_WARM", str(2 * a.j))  # cases follow each other faster than workers start
         server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
     out = open(Path(os.environ.get("OUT", work)) / "check.jsonl", "a")
     results = []
