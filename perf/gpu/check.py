@@ -142,8 +142,9 @@ def parse_xml(stdout):
 
 def parse_header(stdout):
     """The lines that head a table whose rows come and go."""
-    lines = stdout.splitlines()
-    return {str(i): line for i, line in enumerate(lines) if line.startswith("#") or i == 0}, {"lines": len(lines)}
+    lines = stdout.splitlines()  # long tables repeat their head
+    head = dict.fromkeys(line for i, line in enumerate(lines) if line.startswith("#") or i == 0)
+    return {str(i): line for i, line in enumerate(head)}, {"lines": len(lines)}
 
 
 def parse_dmon(stdout):

@@ -41,6 +41,10 @@ def read(path, known, commit):
         row["verdict"] = r["verdict"].lower()
         if row["verdict"] == "absent":
             row["why"] = (r["notes"] or [""])[0]
+        elif row["verdict"] == "failed":  # a side with its exit status; the rest of the text is the machine's
+            row["why"] = "; ".join(":".join(n.splitlines()[0].split(":")[:2]) for n in r["notes"])
+        elif row["verdict"] == "differs":
+            row["why"] = r["notes"][0].splitlines()[0][:160]
         for side in ("native", "remote"):
             if r[side]:
                 row[side] = round(r[side]["seconds"], 1)
