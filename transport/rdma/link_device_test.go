@@ -235,8 +235,8 @@ func (e *end) upload(seq uint64, data []byte) (detour int) {
 	return detour
 }
 
-// download sends a piece of the link's source to a window of the other side.
-func (e *end) download(id uint32, seq uint64, data []byte) {
+// download sends a piece of the link's source to a window of the other side, by other means what the link does not take, and says how much that was.
+func (e *end) download(id uint32, seq uint64, data []byte) (detour int) {
 	e.link.Want(id, seq, uint64(len(data)))
 	e.mu.Lock()
 	before := e.sent
@@ -249,11 +249,13 @@ func (e *end) download(id uint32, seq uint64, data []byte) {
 			taken++
 		} else {
 			e.other.carried(p)
+			detour += n
 		}
 		off += n
 	}
 	e.link.Forget(id, seq)
 	e.await("the end of a download", func() bool { return e.sent == before+taken })
+	return detour
 }
 
 func TestUploads(t *testing.T) {
@@ -301,7 +303,9 @@ func TestDownloads(t *testing.T) {
 		client.mu.Lock()
 		client.memory[id] = dst
 		client.mu.Unlock()
-		server.download(id, seq, source[:n])
+		if d := server.download(id, seq, source[:n]); d != 0 {
+			t.Errorf("%d bytes did not go over the path", d)
+		}
 		client.awaitBytes(seq, n)
 		client.link.EndWindow(id)
 		if !bytes.Equal(dst[:n], source[:n]) {
@@ -312,10 +316,11 @@ func TestDownloads(t *testing.T) {
 	if r := server.returned; r != 0 {
 		t.Errorf("%d chunks went another way", r)
 	}
-	// Nobody knows this transfer: its chunks have to go another way.
-	server.download(123, 50, source[:1<<20])
-	if server.returned == 0 {
-		t.Error("a chunk without destination was placed")
+	// Nobody knows this transfer: its chunks have to go another way, those that were taken before the peer said so and those after.
+	const unknown = 1 << 20
+	d := server.download(123, 50, source[:unknown])
+	if chunks := unknown / client.link.Chunk(); d+server.returned*client.link.Chunk() != unknown || server.returned > chunks {
+		t.Errorf("chunks without destination were placed: of %d, %d bytes were not taken and %d chunks given back", unknown, d, server.returned)
 	}
 }
 

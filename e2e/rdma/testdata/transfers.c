@@ -1,15 +1,18 @@
 /* Copies to and from a GPU, for the tests over RDMA.
  *
- *   transfers random COUNT SEED   copies of random sizes (1 byte to 64 MiB) both ways, from all kinds of memory; every byte is compared
+ *   transfers random COUNT SEED   copies of random sizes (1 byte to 64 MiB) both ways, from all kinds of memory; every byte is compared. There are
+ *                                 COUNT of them, and more for as long as the standard input stays open
  *   transfers speed ROUNDS        64 MiB each way from page-locked memory; prints MiB/s
  *   transfers hold                copies without end */
 #include <cuda.h>
 #include <math.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MOST (64ull << 20)
 #define CK(call)                                                  \
@@ -44,6 +47,14 @@ static void change(uint8_t *p, uint64_t n) {
   memcpy(p, &v, n);
 }
 
+static int input_is_open(void) {
+  struct pollfd p = {.fd = 0, .events = POLLIN};
+  char c;
+  while (poll(&p, 1, 0) > 0)
+    if (read(0, &c, 1) <= 0) return 0;
+  return 1;
+}
+
 static void random_copies(int count) {
   CUdeviceptr device;
   CUstream stream;
@@ -54,7 +65,8 @@ static void random_copies(int count) {
   memset(shadow, 0, MOST);
   CK(cuMemsetD8(device, 0, MOST));
   CK(cuCtxSynchronize());
-  for (int i = 0; i < count; i++) {
+  int i = 0;
+  for (; i < count || input_is_open(); i++) {
     uint64_t n = some_size(), at = next() % (MOST - n + 1);
     int kind = next() % 4;
     uint8_t *mem = kind & 1 ? locked : kind & 2 ? pageable : back;
@@ -90,7 +102,7 @@ static void random_copies(int count) {
     fprintf(stderr, "the memory is not what it should be\n");
     exit(4);
   }
-  printf("%d copies\n", count);
+  printf("%d copies\n", i);
 }
 
 static void speed(int rounds) {
