@@ -41,9 +41,10 @@ type path struct {
 	slots []*slot // uploads arrive in them
 	down  []*slot // downloads leave from them
 	mem   []byte
-	busy  []*slot // upload slots from which the GPU copies
-	last  time.Time
-	owner *context // in which the driver has page-locked the memory
+	busy  []*slot      // upload slots from which the GPU copies
+	out   atomic.Int32 // download slots that the link has
+	last  time.Time    // a download slot was last taken, or with the link
+	owner *context     // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
 }
@@ -183,11 +184,11 @@ func (s *Session) abandonPath(ctx *context) {
 	p.busy = kept
 }
 
-// downloadSlot gives a slot from which a chunk of a download can leave by RDMA, or nil where none gets free: the chunks before have to wait for
-// the GPU, and those behind must not wait for that.
+// downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done with its chunks or gives them up soon, but not
+// for the GPU: where all slots wait for that, it gives nil, as the chunks behind must not wait as well.
 func (s *Session) downloadSlot(ctx *context) (*slot, error) {
 	p := &s.path
-	for {
+	for began := time.Now(); ; {
 		for _, sl := range p.down {
 			if sl.free.Load() {
 				sl.free.Store(false)
@@ -196,10 +197,15 @@ func (s *Session) downloadSlot(ctx *context) (*slot, error) {
 				return sl, nil
 			}
 		}
-		if p.mode() != rdma.ModeRDMA || time.Since(p.last) > stalled {
+		switch {
+		case p.mode() != rdma.ModeRDMA:
+			return nil, nil
+		case p.out.Load() > 0:
+			p.last = time.Now()
+		case time.Since(p.last) > stalled:
 			return nil, nil
 		}
-		if err := s.nap(); err != nil {
+		if err := s.napAfter(time.Since(began)); err != nil {
 			return nil, err
 		}
 	}
@@ -212,7 +218,12 @@ func (s *Session) place(h transport.MessageHeader, sl *slot, n int) bool {
 		return false
 	}
 	h.Type, h.Len = transport.MsgChunk, uint32(n)
-	return l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}, sl.mem[:n], outgoing{h, sl.mem[:n], &sl.free})
+	s.path.out.Add(1)
+	if l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}, sl.mem[:n], outgoing{h, sl.mem[:n], &sl.free}) {
+		return true
+	}
+	s.path.out.Add(-1)
+	return false
 }
 
 // pathHandler is the session as its link sees it.
@@ -234,6 +245,7 @@ func (h *pathHandler) Arrived(c rdma.Chunk, index int) {
 func (h *pathHandler) Placed(rdma.Chunk) {}
 
 func (h *pathHandler) Sent(o outgoing, arrived bool) {
+	defer h.session().path.out.Add(-1)
 	if arrived {
 		h.session().metrics.Add(metrics.SentRDMA, len(o.data))
 		o.sent.Store(true)

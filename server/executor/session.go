@@ -374,7 +374,14 @@ func (s *Session) relieve() error {
 
 // nap lets a moment pass while the executor waits for something other than a command: staging, or a client that reads. Downloads and
 // waits go on meanwhile.
-func (s *Session) nap() error {
+func (s *Session) nap() error { return s.napFor(napPending) }
+
+// napAfter is nap for what has been awaited for some time already: it is noticed by an eighth of that too late, and what brings it has the processor.
+func (s *Session) napAfter(quiet time.Duration) error {
+	return s.napFor(min(max(napPending, quiet/8), napLongest))
+}
+
+func (s *Session) napFor(d time.Duration) error {
 	progress := s.poll()
 	done, err := s.out.flush()
 	if err != nil {
@@ -392,7 +399,7 @@ func (s *Session) nap() error {
 	if !done {
 		ev = transport.Writable
 	}
-	got, err := s.conn.Wait(ev, napPending)
+	got, err := s.conn.Wait(ev, d)
 	if err == nil && got&^ev != 0 { // only a failed connection says more than it was asked
 		err = ErrGone
 	}

@@ -268,9 +268,9 @@ func (s *Session) stripedUpload(b *bulk) error {
 		}
 		s.pollPath()
 		if len(got) == 0 {
-			if time.Since(last) < stripeSpin {
+			if quiet := time.Since(last); quiet < stripeSpin {
 				yield()
-			} else if err := s.nap(); err != nil {
+			} else if err := s.napAfter(quiet); err != nil {
 				return err
 			}
 			continue

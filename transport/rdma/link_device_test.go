@@ -47,13 +47,18 @@ type end struct {
 	underWay bool
 	changes  []Mode
 	hold     bool // slots are not released
+	drop     bool // what arrives is only counted
 }
 
 func (e *end) Arrived(c Chunk, slot int) {
-	e.store(c, e.slots[slot*testSlotBytes:][:c.Bytes])
 	e.mu.Lock()
-	hold := e.hold
+	hold, drop := e.hold, e.drop
 	e.mu.Unlock()
+	if drop {
+		e.Placed(c)
+	} else {
+		e.store(c, e.slots[slot*testSlotBytes:][:c.Bytes])
+	}
 	if !hold {
 		e.link.Release(uint32(slot))
 	}
@@ -489,18 +494,29 @@ func TestBandwidth(t *testing.T) {
 	client.mu.Lock()
 	client.memory[70000] = data
 	client.mu.Unlock()
-	client.upload(1, data[:1<<20])
-	began := time.Now()
-	client.upload(2, data)
-	server.awaitBytes(2, n)
-	up := time.Since(began)
-	server.download(70000, 3, source[:1<<20])
-	client.awaitBytes(3, 1<<20)
-	began = time.Now()
-	server.download(70000, 4, source)
-	client.awaitBytes(4, n)
-	down := time.Since(began)
-	client.link.EndWindow(70000)
+	server.mu.Lock()
+	server.drop = true
+	server.mu.Unlock()
+	const rounds = 3
+	var up, down time.Duration // the best
+	for i := uint64(0); i <= rounds; i++ {
+		began := time.Now()
+		detour := client.upload(10+i, data)
+		server.awaitBytes(10+i, n)
+		turn := time.Now()
+		detour += server.download(70000, 20+i, source)
+		client.awaitBytes(20+i, n)
+		ended := time.Now()
+		client.link.EndWindow(70000)
+		if detour += client.returned + server.returned; detour != 0 {
+			t.Errorf("%d bytes or chunks did not go over the path", detour)
+		}
+		if i == 0 {
+			up, down = time.Hour, time.Hour // the first finds nothing registered
+			continue
+		}
+		up, down = min(up, turn.Sub(began)), min(down, ended.Sub(turn))
+	}
 	rate := func(d time.Duration) float64 { return n / d.Seconds() / (1 << 20) }
 	t.Logf("FIGURE transport upload %.1f MiB/s", rate(up))
 	t.Logf("FIGURE transport download %.1f MiB/s", rate(down))

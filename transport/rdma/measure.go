@@ -9,13 +9,15 @@ import (
 )
 
 const (
-	probeLeast = 128 << 10
-	probeTime  = 8 * time.Millisecond // for each size
-	probeMost  = 64                   // writes of each size
-	probeDepth = 4
-	goodEnough = 0.97                 // of the best: a smaller chunk overlaps better with what follows
-	ahead      = 2 * time.Millisecond // chunks for so long are kept under way
-	leastAhead = 8
+	probeLeast  = 128 << 10
+	probeTime   = 8 * time.Millisecond   // for each size
+	probeTotal  = 150 * time.Millisecond // for all: on a slow path the larger sizes are left out
+	probeMost   = 64                     // writes of each size
+	probeDepth  = 4
+	probeFewest = 2
+	goodEnough  = 0.97                 // of the best: a smaller chunk overlaps better with what follows
+	ahead       = 2 * time.Millisecond // chunks for so long are kept under way
+	leastAhead  = 8
 )
 
 // measure writes into granted slots and finds the chunk size of the highest bandwidth, and how many chunks keep the path busy. It proves at the same
@@ -38,7 +40,7 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit int, err e
 	defer r.release()
 	best := 0.0
 	rates := map[int]float64{}
-	for size := probeLeast; size <= chunk; size *= 2 {
+	for size, began := probeLeast, time.Now(); size <= chunk && time.Since(began) < probeTotal; size *= 2 {
 		rate, err := l.probe(ctx, c, mem[:size], r, slots)
 		if err != nil {
 			return chunk, limit, err
@@ -89,7 +91,7 @@ func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slot
 	posted := 0
 	var req [1]verbs.SendRequest
 	for {
-		for posted < probeMost && posted-c.probed < len(slots) && (posted < len(slots) || time.Since(began) < probeTime) {
+		for posted < probeMost && posted-c.probed < len(slots) && (posted < probeFewest || time.Since(began) < probeTime) {
 			slot := slots[posted%len(slots)]
 			req[0] = verbs.SendRequest{ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: c.peer.Slots.Addr + uint64(slot)*uint64(c.peer.SlotBytes), RKey: c.peer.Slots.Key, Count: 1}
 			req[0].SGE[0] = verbs.SGE{Addr: address(mem), Length: uint32(len(mem)), LKey: r.mr.LKey}
