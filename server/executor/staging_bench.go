@@ -175,7 +175,7 @@ func (c *memoryCard) work() {
 			if c.feeders > 0 {
 				copy(part, o.out.data)
 			}
-			o.out.sent.Store(true)
+			(*pathHandler)(c.s).Sent(*o.out, true)
 			c.taken.Add(int64(len(part)))
 			continue
 		}
