@@ -12,7 +12,7 @@ if [ "${1-}" != inside ]; then
   for t in build/rdma/plain/verbs.test build/rdma/plain/transport-rdma.test build/rdma/plain/e2e-rdma.test; do
     [ -x "$t" ] || { echo "missing $t: run make perf-rdma" >&2; exit 1; }
   done
-  exec verbs/guest/rdma-guest -t 400 "$PWD/perf/rdma.sh" inside
+  exec verbs/guest/rdma-guest -e RDMA_PERF_ROUNDS -t 600 "$PWD/perf/rdma.sh" inside
 fi
 
 listens() { until grep -q ':4853 00000000:0000 0A\|:4853 0\{32\}:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done; } # perftest's port
@@ -31,20 +31,26 @@ latency() {
 }
 figure() { awk -v what="FIGURE $1" 'index($0, what) { for (i = 1; i <= NF; i++) if ($i ~ /^[0-9.]+$/ && $(i+1) ~ /^(MiB\/s|us)$/) print $i }'; }
 
-best=0 best_size=
+best_size= most=0
 for size in 65536 262144 1048576; do
-  b=$(bandwidth $size $((134217728 / size)))
+  b=$(bandwidth $size $((67108864 / size)))
   echo "ib_write_bw   $size bytes: $b MiB/s"
-  if awk "BEGIN { exit !($b > $best) }"; then best=$b best_size=$size; fi
+  if awk "BEGIN { exit !($b > $most) }"; then most=$b best_size=$size; fi
 done
-lat=$(latency)
-transport=$(build/rdma/plain/transport-rdma.test -test.v -test.run '^TestBandwidth$')
-again=$(bandwidth $best_size $((134217728 / best_size))) # the machine's speed changes; the middle of before and after counts
-whole=$(build/rdma/plain/e2e-rdma.test -test.v -test.run '^TestSpeed$')
-ours=$(build/rdma/plain/verbs.test -test.v -test.run '^TestWriteLatency$' | figure latency)
-lat2=$(latency)
-best=$(awk "BEGIN { print ($best + $again) / 2 }") lat=$(awk "BEGIN { print ($lat + $lat2) / 2 }")
-echo "ib_write_bw   at its best: $best MiB/s (again: $again); ib_write_lat 4 KiB: $lat us (again: $lat2)"
+# The speed of an emulated machine on a busy one changes from second to second: everything is measured in turns, and the best of each counts.
+best=$most lat=1e9 up=0 down=0 whole_up=0 whole_down=0 ours=1e9
+larger() { awk -v a="$1" -v b="$2" 'BEGIN { print (b + 0 > a + 0 ? b : a) }'; }
+smaller() { awk -v a="$1" -v b="$2" 'BEGIN { print (b != "" && b + 0 < a + 0 ? b : a) }'; }
+for round in $(seq "${RDMA_PERF_ROUNDS:-4}"); do
+  for again in 1 2; do best=$(larger $best "$(bandwidth $best_size $((67108864 / best_size)))"); done # as often as the others move as much
+  out=$(build/rdma/plain/transport-rdma.test -test.v -test.run '^TestBandwidth$')
+  up=$(larger $up "$(figure 'transport upload' <<<"$out")") down=$(larger $down "$(figure 'transport download' <<<"$out")")
+  out=$(build/rdma/plain/e2e-rdma.test -test.v -test.run '^TestSpeed$')
+  whole_up=$(larger $whole_up "$(figure 'end to end upload' <<<"$out")") whole_down=$(larger $whole_down "$(figure 'end to end download' <<<"$out")")
+  lat=$(smaller $lat "$(latency)")
+  ours=$(smaller $ours "$(build/rdma/plain/verbs.test -test.v -test.run '^TestWriteLatency$' | figure latency)")
+  echo "round $round, best so far: ib_write_bw $best MiB/s, transport $up and $down, end to end $whole_up and $whole_down; ib_write_lat $lat us, ours $ours"
+done
 
 failed=0
 compare() { # name value reference goal(%) better
@@ -52,9 +58,9 @@ compare() { # name value reference goal(%) better
     p = 100 * v / r; ok = low ? p <= goal : p >= goal
     printf "%-28s %8.1f  %5.1f %% (goal %s %d %%) %s\n", name, v, p, low ? "at most" : "at least", goal, ok ? "" : "MISSED"; exit !ok }' || failed=1
 }
-compare "transport upload, MiB/s" "$(figure 'transport upload' <<<"$transport")" "$best" 90 0
-compare "transport download, MiB/s" "$(figure 'transport download' <<<"$transport")" "$best" 90 0
-compare "end to end upload, MiB/s" "$(figure 'end to end upload' <<<"$whole")" "$best" 70 0
-compare "end to end download, MiB/s" "$(figure 'end to end download' <<<"$whole")" "$best" 70 0
-compare "latency of 4 KiB, us" "$ours" "$lat" 115 1
+compare "transport upload, MiB/s" $up $best 90 0
+compare "transport download, MiB/s" $down $best 90 0
+compare "end to end upload, MiB/s" $whole_up $best 70 0
+compare "end to end download, MiB/s" $whole_down $best 70 0
+compare "latency of 4 KiB, us" $ours $lat 115 1
 exit $failed

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"syscall"
 	"unsafe"
 )
@@ -294,6 +295,9 @@ func (q *QP) State() (QPState, error) {
 
 // Fail moves the queue pair into the error state: nothing is sent or received any more, and what was posted comes back with [StatusFlushed].
 func (q *QP) Fail() error {
+	if q.p == nil {
+		return os.ErrClosed
+	}
 	return failed("ibv_modify_qp to ERR", q.dev.name, int(C.sv_to_error(q.p)))
 }
 
@@ -302,6 +306,9 @@ func (q *QP) Fail() error {
 func (q *QP) PostSend(list []SendRequest) (int, error) {
 	if len(list) == 0 {
 		return 0, nil
+	}
+	if q.p == nil {
+		return 0, os.ErrClosed
 	}
 	var done C.int
 	r := C.sv_post_send(q.p, (*C.sv_send)(unsafe.Pointer(&list[0])), C.int(len(list)), &done)
@@ -313,6 +320,9 @@ func (q *QP) PostRecv(list []RecvRequest) (int, error) {
 	if len(list) == 0 {
 		return 0, nil
 	}
+	if q.p == nil {
+		return 0, os.ErrClosed
+	}
 	var done C.int
 	r := C.sv_post_recv(q.p, (*C.sv_recv)(unsafe.Pointer(&list[0])), C.int(len(list)), &done)
 	return int(done), failed("ibv_post_recv", q.dev.name, int(r))
@@ -321,6 +331,9 @@ func (q *QP) PostRecv(list []RecvRequest) (int, error) {
 // Bind posts a request that binds a window to a part of registered memory (which must allow [WindowBind]). The window's RKey is the key when the completion
 // has come; a request with [OpLocalInvalidate] takes it back.
 func (q *QP) Bind(id uint64, w *MW, m *MR, addr, length uint64, access Access) error {
+	if q.p == nil {
+		return os.ErrClosed
+	}
 	var k C.uint32_t
 	r := C.sv_bind_mw(q.p, w.p, m.p, C.uint64_t(id), C.uint64_t(addr), C.uint64_t(length), C.uint32_t(access), &k)
 	if r == 0 {

@@ -266,13 +266,34 @@ func TestPeersKilled(t *testing.T) {
 	eventually(t, "the end of the second worker", func() bool { return syscall.Kill(second, 0) != nil })
 }
 
+// sent says how many packets a device has sent.
+func sent(t *testing.T, device int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/1/hw_counters/sent_pkts", os.Getenv(fmt.Sprintf("RXE_DEV%d", device))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // What copies of a program reach, for comparison with ib_write_bw.
 func TestSpeed(t *testing.T) {
 	addr, _, _ := serve(t)
-	cmd, log := client(t, addr, "speed", "2")
+	const rounds = 3
+	cmd, log := client(t, addr, "speed", strconv.Itoa(rounds-1))
+	before := [2]int{sent(t, 0), sent(t, 1)}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	for i := range before {
+		if n := sent(t, i) - before[i]; n < rounds*(64<<20)/4096 {
+			t.Errorf("rxe%d has sent %d packets only: copies went another way", i, n)
+		}
 	}
 	for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
 		t.Logf("FIGURE end to end %s", l)

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	ackTimeout   = 14                     // 67 ms, doubled by some devices
+	ackTimeout   = 16                     // 0.27 s, doubled by some devices; lost packets are mostly noticed by those that follow. Less makes a busy soft device repeat itself for ever
 	ackRetries   = 6                      // 7 is "without end" to some implementations
 	stallTimeout = 700 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
 	drainTimeout = 250 * time.Millisecond // for what a failed queue pair gives back
@@ -57,6 +57,7 @@ type conn struct {
 	probed  int // writes that measured
 	began   bool
 	usable  bool // messages may be sent
+	gone    bool // the queue pair is being freed, nothing may be posted any more; guarded by the link's lock, under which everything is posted
 	windows windows
 
 	registry   registry
@@ -173,6 +174,9 @@ func (c *conn) postRecvs(n int) error {
 
 // post sends a message: its header, then its bytes. Both stay where they are until the completion.
 func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
+	if c.gone {
+		return errClosed
+	}
 	at := int(h.position%uint64(depth)) * headerBytes
 	h.put(c.outHeaders[at:])
 	c.posts[0] = verbs.SendRequest{ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at), RKey: c.peer.Headers.Key, Count: 1}
@@ -222,8 +226,8 @@ func (c *conn) lookOut() {
 }
 
 // quiesce stops the path and calls handle for what still completes. When everything that was posted has come back, nothing can arrive any more and no memory is
-// read; where that does not happen in time, the queue pair's end sees to it.
-func (c *conn) quiesce(handle func([]verbs.Completion)) {
+// read; where that does not happen in time, the queue pair's end sees to it. gone is called before that end.
+func (c *conn) quiesce(handle func([]verbs.Completion), gone func()) {
 	if err := c.qp.Fail(); err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 		defer cancel()
@@ -238,6 +242,7 @@ func (c *conn) quiesce(handle func([]verbs.Completion)) {
 			return
 		}
 	}
+	gone()
 	_ = c.qp.Close()
 	for {
 		n, err := c.cq.Poll(c.done[:])

@@ -91,6 +91,9 @@ func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slot
 	posted := 0
 	var req [1]verbs.SendRequest
 	for {
+		if c.gone {
+			return 0, context.Cause(c.ctx)
+		}
 		for posted < probeMost && posted-c.probed < len(slots) && (posted < probeFewest || time.Since(began) < probeTime) {
 			slot := slots[posted%len(slots)]
 			req[0] = verbs.SendRequest{ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: c.peer.Slots.Addr + uint64(slot)*uint64(c.peer.SlotBytes), RKey: c.peer.Slots.Key, Count: 1}

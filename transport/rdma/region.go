@@ -212,6 +212,9 @@ func (c *conn) bind(o *opening) (now bool, err error) {
 		w.open[o.id] = o
 		return true, nil
 	}
+	if c.gone {
+		return false, errClosed
+	}
 	if n := len(w.free); n > 0 {
 		o.mw, w.free = w.free[n-1], w.free[:n-1]
 	} else if o.mw, err = c.pd.AllocMW(); err != nil {
@@ -239,6 +242,9 @@ func (c *conn) revoke(o *opening) error {
 		return nil
 	case !o.bound:
 		o.over = true // goes on when it is bound
+		return nil
+	case c.gone: // and with it the window
+		w.free = append(w.free, o.mw)
 		return nil
 	}
 	w.next++

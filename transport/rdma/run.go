@@ -181,9 +181,14 @@ func (l *Link[M]) finish(c *conn, why error) {
 		}
 		l.cfg.Handler.Changed()
 	}
-	c.quiesce(func(list []verbs.Completion) { _ = l.completions(c, list) })
+	gone := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.gone = true
+	}
+	c.quiesce(func(list []verbs.Completion) { _ = l.completions(c, list) }, gone)
 	l.mu.Lock()
-	l.conn = nil
+	l.conn, c.gone = nil, true
 	for _, p := range l.queue {
 		l.giveBack(p.m)
 	}
