@@ -98,10 +98,16 @@ static int32_t carrier(uint64_t life, uint64_t *stream) {
 static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, int down) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   uint8_t *here = a->pages.open + from;
+  int32_t r;
   count(down ? SCUDA_MANAGED_DOWN : SCUDA_MANAGED_UP, bytes);
-  if (!down) return scuda_upload(at, here, bytes, stream, 0, 0);
-  struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC};
-  return scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
+  if (down) {
+    struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC};
+    r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
+  } else {
+    r = scuda_upload(at, here, bytes, stream, 0, 0);
+  }
+  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, down ? "fetched" : "sent", r);
+  return r;
 }
 
 /* What the calling thread does on its own behalf (its context, the stream that its next command is work for) is left as it was. */
@@ -115,7 +121,6 @@ static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) 
     if (e->from < to && from < e->to) r = carry_bytes(a, e->from > from ? e->from : from, e->to < to ? e->to : to, stream, down);
   t->current = current;
   t->named = named;
-  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)(to - from), (unsigned long long)(a->pages.start + from), down ? "fetched" : "sent", r);
   return r;
 }
 
@@ -435,17 +440,11 @@ void scuda_managed_forget_context(uint64_t context) {
   scuda_unlock(&lock);
 }
 
-/* ---- __managed__ variables: the server's driver gave them their address ---- */
+/* ---- __managed__ variables: the server's driver gave them their address, and no more than the variable may be carried: what it says of the memory
+ * around it need not be one piece ---- */
 
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
-  /* What the driver has there is larger than the variable and smaller than its pages. */
-  uint64_t start = address, size = bytes;
-  if (scuda_hand_cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) ||
-      scuda_hand_cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) || start > address || size < address + bytes - start) {
-    start = address;
-    size = bytes;
-  }
-  uint64_t from = start & ~(uint64_t)4095, to = (start + size + 4095) & ~(uint64_t)4095;
+  uint64_t from = address & ~(uint64_t)4095, to = (address + bytes + 4095) & ~(uint64_t)4095;
   while (from < to && scuda_is_managed(from)) from += 4096; /* variables share pages */
   while (from < to && scuda_is_managed(to - 4096)) to -= 4096;
   struct area *a;
@@ -454,9 +453,9 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
     scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
   if (!r) r = acquire(0, 1); /* what is here of the pages lacks the variable */
   scuda_lock(&lock);
-  for (uint64_t at = start; !r && at < start + size && (a = area_at(at)); at = a->pages.start + a->pages.bytes) {
+  for (uint64_t at = address; !r && at < address + bytes && (a = area_at(at)); at = a->pages.start + a->pages.bytes) {
     uint64_t end = a->pages.start + a->pages.bytes;
-    struct extent e = {a->extents, at - a->pages.start, (start + size < end ? start + size : end) - a->pages.start}, *known = a->extents;
+    struct extent e = {a->extents, at - a->pages.start, (address + bytes < end ? address + bytes : end) - a->pages.start}, *known = a->extents;
     while (known && (known->from != e.from || known->to != e.to)) known = known->next;
     if (known) continue;
     struct extent *new = malloc(sizeof *new);
