@@ -1,37 +1,46 @@
-// Command table writes the tables of docs/performance.md and README.md from docs/performance.json, a result of `scuda bench --json`, docs/models.json,
-// one of perf/gpu/bench.py, and perf/results/…-syscalls.json, one of perf/gpu/baseline.py. With -check it only says whether they are up to date.
+// Command table writes the tables of docs/performance.md and README.md from perf/results/…-speed.json and perf/results/…-syscalls.json, a result of
+// perf/gpu/baseline.py. With -check it only says whether they are up to date.
+//
+//	table -merge calls.json programs.json...
+//
+// makes the former of a result of `scuda bench --json` and of results of perf/gpu/bench.py; of rows with the same name the last counts.
 package main
 
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
+const speed = "perf/results/2026-11-21-h200-speed.json"
+
 // tables are the results, and the pages and names of their places there.
 var tables = []struct {
-	page, place string
-	files       []string
-	write       func(json ...[]byte) (string, error)
+	page, place, file string
+	write             func(json []byte) (string, error)
 }{
-	{"docs/performance.md", "table", []string{"docs/performance.json"}, one(calls)},
-	{"docs/performance.md", "models", []string{"docs/models.json"}, one(models)},
-	{"README.md", "costs", []string{"docs/models.json", "docs/performance.json"}, costs},
-	{"README.md", "system calls", []string{"perf/results/2026-11-21-h200-syscalls.json"}, one(systemCalls)},
-}
-
-func one(write func([]byte) (string, error)) func(...[]byte) (string, error) {
-	return func(b ...[]byte) (string, error) { return write(b[0]) }
+	{"docs/performance.md", "table", speed, calls},
+	{"docs/performance.md", "models", speed, models},
+	{"README.md", "costs", speed, costs},
+	{"README.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
 }
 
 func main() {
 	check := flag.Bool("check", false, "only check that the tables are up to date")
+	join := flag.Bool("merge", false, "make "+speed+" of the results given")
 	flag.Parse()
-	if err := run(*check); err != nil {
+	err := error(nil)
+	if *join {
+		err = merge(flag.Args())
+	}
+	if err == nil {
+		err = run(*check)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "table:", err)
 		os.Exit(1)
 	}
@@ -39,17 +48,13 @@ func main() {
 
 func run(check bool) error {
 	for _, t := range tables {
-		var list [][]byte
-		for _, file := range t.files {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			list = append(list, b)
-		}
-		table, err := t.write(list...)
+		b, err := os.ReadFile(t.file)
 		if err != nil {
-			return fmt.Errorf("%s: %w", strings.Join(t.files, ", "), err)
+			return err
+		}
+		table, err := t.write(b)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.file, err)
 		}
 		old, err := os.ReadFile(t.page)
 		if err != nil {
@@ -65,7 +70,7 @@ func run(check bool) error {
 		switch {
 		case bytes.Equal(old, text):
 		case check:
-			return fmt.Errorf("the table %q in %s is not that of %s; run go run ./perf/bench/table", t.place, t.page, strings.Join(t.files, ", "))
+			return fmt.Errorf("the table %q in %s is not that of %s; run go run ./perf/bench/table", t.place, t.page, t.file)
 		default:
 			if err := os.WriteFile(t.page, text, 0o644); err != nil {
 				return err
@@ -75,20 +80,63 @@ func run(check bool) error {
 	return nil
 }
 
+// results are all figures of one state.
+type results struct {
+	Machine  string   `json:"machine"`
+	Calls    measured `json:"calls"`
+	Programs []result `json:"programs"`
+}
+
+const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one virtual machine with 16 processors, TCP over loopback"
+
+func merge(files []string) error {
+	r := results{Machine: machine}
+	for i, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			err = json.Unmarshal(b, &r.Calls)
+		} else {
+			var p result
+			err = json.Unmarshal(b, &p)
+			for k := range r.Programs {
+				r.Programs[k].Rows = slices.DeleteFunc(r.Programs[k].Rows, func(old row) bool {
+					return slices.ContainsFunc(p.Rows, func(next row) bool { return next.Name == old.Name })
+				})
+			}
+			r.Programs = append(r.Programs, p)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	b, err := json.MarshalIndent(&r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(speed, append(b, '\n'), 0o644)
+}
+
 // measured is a result of scuda bench.
 type measured struct {
-	Rounds, Connections int
-	Native, Remote, TCP map[string]float64
-	Measures            []string
+	Rounds      int                `json:"rounds"`
+	Connections int                `json:"connections"`
+	Native      map[string]float64 `json:"native"`
+	Remote      map[string]float64 `json:"remote"`
+	TCP         map[string]float64 `json:"tcp"`
+	Measures    []string           `json:"measures"`
 }
 
 const roundTrip = "a round trip over plain TCP"
 
 func calls(b []byte) (string, error) {
-	var m measured
-	if err := json.Unmarshal(b, &m); err != nil {
+	var all results
+	if err := json.Unmarshal(b, &all); err != nil {
 		return "", err
 	}
+	m := all.Calls
 	var t strings.Builder
 	fmt.Fprintf(&t, "Medians of %d rounds.\n\n| measure | native | over scuda | ratio | of plain TCP, %d connections | asked | |\n|---|---|---|---|---|---|---|\n", m.Rounds, m.Connections)
 	for _, name := range m.Measures {
@@ -127,7 +175,7 @@ func (m *measured) goal(name string) (asked string, most float64) {
 		return words, native + more
 	}
 	switch name {
-	case "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuFuncGetAttribute":
+	case "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuFuncGetAttribute", "cuKernelGetAttribute":
 		return "≤ 25 ns", 25 * ns
 	case "launch call":
 		return "≤ 0.5 µs", .5 * us
@@ -160,72 +208,83 @@ func (m *measured) goal(name string) (asked string, most float64) {
 
 // result is what bench.py writes.
 type result struct {
-	Rounds int
+	Rounds int     `json:"rounds"`
 	Trip   float64 `json:"round trip"`
-	Rows   []struct {
-		Name                  string
-		Native, Remote, Ratio *float64
-		Asked                 string
-		Met                   *bool
-	}
+	Rows   []row   `json:"rows"`
+}
+
+type row struct {
+	Name   string               `json:"name"`
+	Native *float64             `json:"native"`
+	Remote *float64             `json:"remote"`
+	Ratio  *float64             `json:"ratio"`
+	Asked  string               `json:"asked"`
+	Met    *bool                `json:"met"`
+	Values map[string][]float64 `json:"values"`
 }
 
 func models(b []byte) (string, error) {
-	var r result
-	if err := json.Unmarshal(b, &r); err != nil {
+	var all results
+	if err := json.Unmarshal(b, &all); err != nil {
 		return "", err
 	}
 	var t strings.Builder
-	fmt.Fprintf(&t, "Medians of %d rounds; a round trip over plain TCP took %s.\n\n| measure | native | over scuda | ratio | asked | |\n|---|---|---|---|---|---|\n", r.Rounds, quantity(roundTrip, r.Trip))
-	for _, row := range r.Rows {
-		show := func(v *float64) string {
-			if v == nil {
-				return ""
+	t.WriteString("Medians of the rounds; each of a round's figures is itself the median of 3 to 21 repetitions.\n\n| measure | native | over scuda | ratio | rounds | asked | |\n|---|---|---|---|---|---|---|\n")
+	for _, r := range all.Programs {
+		for _, row := range r.Rows {
+			show := func(v *float64) string {
+				if v == nil {
+					return ""
+				}
+				return quantity(row.Name, *v)
 			}
-			return quantity(row.Name, *v)
+			ratio, met := "", ""
+			if row.Ratio != nil {
+				ratio = fmt.Sprintf("%.2f", *row.Ratio)
+			}
+			if row.Met != nil {
+				met = words[*row.Met]
+			}
+			fmt.Fprintf(&t, "| %s | %s | %s | %s | %d | %s | %s |\n", row.Name, show(row.Native), show(row.Remote), ratio, len(row.Values["remote"]), row.Asked, met)
 		}
-		ratio, met := "", ""
-		if row.Ratio != nil {
-			ratio = fmt.Sprintf("%.2f", *row.Ratio)
-		}
-		if row.Met != nil {
-			met = words[*row.Met]
-		}
-		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s |\n", row.Name, show(row.Native), show(row.Remote), ratio, row.Asked, met)
 	}
 	return t.String(), nil
 }
 
-// costs is the README's choice of both results.
-func costs(b ...[]byte) (string, error) {
-	var r result
-	var m measured
-	if err := errors.Join(json.Unmarshal(b[0], &r), json.Unmarshal(b[1], &m)); err != nil {
+// inShort are the measures of the README's table.
+var inShort = []struct{ text, name string }{
+	{"ResNet-50 training, batch 64, 10 steps", "ResNet-50 training b64, 10 steps"},
+	{"GPT-2 small training in bf16, 10 steps", "GPT-2 training bf16, 10 steps"},
+	{"GPT-2 small generating 64 tokens", "GPT-2 generating 64 tokens"},
+	{"1000 small PyTorch operations", "1000 small operations"},
+	{"first tensor of a process", "first tensor, from torch.cuda.is_available() on"},
+	{"`cuLaunchKernel`, time in the call", "launch call"},
+	{"launch and synchronise", "launch and synchronise"},
+	{"256 MiB from pinned memory to the device", "256 MiB pinned to the device"},
+}
+
+// costs is the README's table.
+func costs(b []byte) (string, error) {
+	var all results
+	if err := json.Unmarshal(b, &all); err != nil {
 		return "", err
-	}
-	native, remote := m.Native, m.Remote
-	for _, row := range r.Rows {
-		if row.Native != nil && row.Remote != nil {
-			native[row.Name], remote[row.Name] = *row.Native, *row.Remote
-		}
 	}
 	var t strings.Builder
 	t.WriteString("| | native | over scuda | ratio |\n|---|---|---|---|\n")
-	for _, row := range []struct{ text, name string }{
-		{"ResNet-50 training, batch 64, 10 steps", "ResNet-50 training b64, 10 steps"},
-		{"GPT-2 small training in bf16, 10 steps", "GPT-2 training bf16, 10 steps"},
-		{"GPT-2 small generating 64 tokens", "GPT-2 generating 64 tokens"},
-		{"1000 small PyTorch operations", "1000 small operations"},
-		{"first tensor of a process", "first tensor, from torch.cuda.is_available() on"},
-		{"`cuLaunchKernel`, time in the call", "launch call"},
-		{"launch and synchronise", "launch and synchronise"},
-		{"256 MiB from pinned memory to the device", "256 MiB pinned to the device"},
-	} {
-		n, o := native[row.name], remote[row.name]
-		if n == 0 || o == 0 {
-			return "", fmt.Errorf("no measure %q, natively and over scuda", row.name)
+	for _, short := range inShort {
+		name := short.name
+		native, remote := all.Calls.Native[name], all.Calls.Remote[name]
+		for _, r := range all.Programs {
+			for _, row := range r.Rows {
+				if row.Name == name && row.Native != nil && row.Remote != nil {
+					native, remote = *row.Native, *row.Remote
+				}
+			}
 		}
-		fmt.Fprintf(&t, "| %s | %s | %s | %.2f |\n", row.text, quantity(row.name, n), quantity(row.name, o), o/n)
+		if native == 0 || remote == 0 {
+			return "", fmt.Errorf("no measure %q, natively and over scuda", name)
+		}
+		fmt.Fprintf(&t, "| %s | %s | %s | %.2f |\n", short.text, quantity(name, native), quantity(name, remote), remote/native)
 	}
 	return t.String(), nil
 }
