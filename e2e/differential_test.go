@@ -58,3 +58,20 @@ func TestSettings(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultCodes: after each kind of fault every call answers on the simulation what it answered on an H200. Over scuda, calls that need no
+// GPU (cuMemHostAlloc, cuModuleGetFunction and the like) still answer without asking, so that only the direct run is compared.
+func TestFaultCodes(t *testing.T) {
+	want, err := os.ReadFile("testdata/faults.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, []string{"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB"}, program("faults"), kernels)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\nstderr:\n%s", code, p.err)
+	}
+	if diff := cmp.Diff(lines(string(want)), lines(p.out.String())); diff != "" {
+		t.Errorf("an H200 (-), simulated (+):\n%s", diff)
+	}
+}

@@ -89,9 +89,6 @@ func (g *GPU) start(c *cudaContext) {
 	c.live = true
 	c.id = g.nextID()
 	c.failure.Store(int32(ok))
-	if c.dev.lost {
-		c.failure.Store(int32(deviceLost))
-	}
 	c.run, c.cancel = context.WithCancel(context.Background())
 	c.streams = map[*stream]struct{}{}
 	c.perThread = map[int]*stream{}
@@ -211,6 +208,9 @@ func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevi
 	}
 	if pctx == nil || flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if d.failure != ok {
+		return d.failure
 	}
 	c := g.newContext(d, flags|uint32(cuda.CU_CTX_MAP_HOST), false)
 	g.start(c)
@@ -346,7 +346,7 @@ func (g *GPU) CuCtxGetApiVersion(h cuda.CUcontext, version *uint32) cuda.CUresul
 }
 
 func (g *GPU) CuCtxGetStreamPriorityRange(least, greatest *int32) cuda.CUresult {
-	return g.readContext(0, false, func(*cudaContext) {
+	return g.askContext(false, func(*cudaContext) {
 		if least != nil {
 			*least = leastPriority
 		}
@@ -354,6 +354,20 @@ func (g *GPU) CuCtxGetStreamPriorityRange(least, greatest *int32) cuda.CUresult 
 			*greatest = greatestPriority
 		}
 	})
+}
+
+// askContext answers from the current context, which must not have failed.
+func (g *GPU) askContext(null bool, read func(*cudaContext)) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if null {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	read(c)
+	return ok
 }
 
 // readContext answers from a context that may have failed: the driver reports failures only from calls that need the GPU.
@@ -386,7 +400,7 @@ func (g *GPU) CuCtxGetLimit(value *uint64, limit cuda.CUlimit) cuda.CUresult {
 	if limit < 0 || limit >= cuda.CU_LIMIT_MAX {
 		r = cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if got := g.readContext(0, value == nil, func(c *cudaContext) {
+	if got := g.askContext(value == nil, func(c *cudaContext) {
 		if v, known := c.limits[limit]; known {
 			*value, r = v, ok
 		}
@@ -512,11 +526,14 @@ func (g *GPU) CuDevicePrimaryCtxRetain(pctx *cuda.CUcontext, dev cuda.CUdevice) 
 	if pctx == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	*pctx = d.primary.handle // also of one that cannot be had
 	if !d.primary.live {
+		if d.failure != ok {
+			return d.failure
+		}
 		g.start(d.primary)
 	}
 	d.retained++
-	*pctx = d.primary.handle
 	return ok
 }
 
@@ -538,7 +555,7 @@ func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
 	return ok
 }
 
-// CuDevicePrimaryCtxReset_v2 is also the way out of a failed context.
+// CuDevicePrimaryCtxReset_v2 is no way out of a failed context: its GPU has failed for this process.
 func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r

@@ -16,8 +16,8 @@ type device struct {
 	arena                arena
 	total                uint64
 	used                 uint64
-	lost                 bool    // it does not answer any more
-	frees                []*task // stream-ordered frees on their way
+	failure              cuda.CUresult // that every context of it answers with, once something has gone wrong
+	frees                []*task       // stream-ordered frees on their way
 	primary              *cudaContext
 	retained             int
 	pools                devicePools

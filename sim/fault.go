@@ -30,7 +30,7 @@ func (g *GPU) execute(ctx context.Context, dev *device, run func(context.Context
 	n := g.kernels.Add(1)
 	switch {
 	case n == g.cfg.Faults.Lost:
-		g.lose(dev)
+		g.fail(dev, deviceLost)
 		return &deviceError{deviceLost, "the GPU fell off the bus, as fault-lost asks for"}
 	case n == g.cfg.Faults.Hang:
 		g.log.Warn("sim: a kernel hangs, as fault-hang asks for")
@@ -51,14 +51,16 @@ func endOf(ctx context.Context, err error) error {
 // deviceLost is what calls get from a GPU that does not answer any more.
 const deviceLost = cuda.CUDA_ERROR_UNKNOWN
 
-// lose makes every context of a device fail, for good.
-func (g *GPU) lose(dev *device) {
+// fail makes every context of a device fail, for good: after a kernel's fault a process can do nothing more on that GPU.
+func (g *GPU) fail(dev *device, r cuda.CUresult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	dev.lost = true
+	if dev.failure == ok {
+		dev.failure = r
+	}
 	for c := range g.contexts {
 		if c.dev == dev {
-			c.stop(deviceLost)
+			c.stop(dev.failure)
 		}
 	}
 }

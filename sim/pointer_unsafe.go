@@ -90,10 +90,13 @@ func pointerAttrSize(attr cuda.CUpointer_attribute) uint64 {
 }
 
 func (g *GPU) CuPointerGetAttribute(data unsafe.Pointer, attr cuda.CUpointer_attribute, ptr cuda.CUdeviceptr) cuda.CUresult {
-	if _, r := g.enter(); r != ok {
+	if r := g.ready(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
+	if _, r := g.currentOf(g.thread()); r != ok {
+		return r
+	}
 	if data == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -176,7 +176,7 @@ func (g *GPU) drain(s *stream) {
 			if err := t.run(runCtx); err != nil && c.failed() == ok {
 				g.log.Warn("sim: the context failed", "error", err)
 				g.printAssert(err)
-				c.stop(resultOf(err))
+				g.fail(c.dev, resultOf(err))
 			}
 		}
 		t.deps, t.run = nil, nil
@@ -209,6 +209,8 @@ func resultOf(err error) cuda.CUresult {
 		return cuda.CUDA_ERROR_MISALIGNED_ADDRESS
 	case ptx.Assert:
 		return cuda.CUDA_ERROR_ASSERT
+	case ptx.IllegalInstruction:
+		return cuda.CUDA_ERROR_ILLEGAL_INSTRUCTION
 	case ptx.InvalidPC:
 		return cuda.CUDA_ERROR_INVALID_PC
 	case ptx.Timeout, ptx.Deadlock:

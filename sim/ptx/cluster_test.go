@@ -76,7 +76,7 @@ func TestClusterFaults(t *testing.T) {
 		code string
 		kind FaultKind
 	}{
-		"a block that is not there":         {"mapa.shared::cluster.u32 %r1, 0, 2; ld.shared::cluster.u32 %r0, [%r1];", IllegalAddress},
+		"a block that is not there":         {"mapa.shared::cluster.u32 %r1, 0, 2; ld.shared::cluster.u32 %r0, [%r1];", IllegalInstruction},
 		"beyond the other block's memory":   {".shared .u32 x; mov.u32 %r1, x; mapa.shared::cluster.u32 %r1, %r1, 1; ld.shared::cluster.u32 %r0, [%r1+4];", IllegalAddress},
 		"blocks that wait for one another":  {"mov.u32 %r1, %cluster_ctarank; setp.eq.u32 %p1, %r1, 0; setp.lt.u32 %p2, %t, 32; and.pred %p1, %p1, %p2; @%p1 bar.sync 0;" + clusterSync, Deadlock},
 		"a barrier in global memory":        {"mbarrier.init.b64 [16], 1;", IllegalAddress},
@@ -84,7 +84,7 @@ func TestClusterFaults(t *testing.T) {
 		"a bulk copy of an odd size":        {".shared .align 16 .b8 x[32]; .shared .align 8 .b64 b; mov.u32 %r1, b; mov.u32 %r2, x; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%out], 8, [%r1];", Misaligned},
 		"a bulk copy beyond shared memory":  {".shared .align 16 .b8 x[32]; mov.u32 %r2, x; and.b64 %out, %out, -16; cp.async.bulk.global.shared::cta.bulk_group [%out], [%r2], 64;", IllegalAddress},
 		"a barrier that nobody arrives at":  {".shared .align 8 .b64 b; mbarrier.init.shared.b64 [b], 1; l: mbarrier.try_wait.parity.shared.b64 %p1, [b], 0; @!%p1 bra l;", Timeout},
-		"a bulk copy to a block not there":  {".shared .align 16 .b8 x[16]; .shared .align 8 .b64 b; .reg .b16 %h; mov.u16 %h, 4; mov.u32 %r1, b; mov.u32 %r2, x; and.b64 %out, %out, -16; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], [%out], 16, [%r1], %h;", IllegalAddress},
+		"a bulk copy to a block not there":  {".shared .align 16 .b8 x[16]; .shared .align 8 .b64 b; .reg .b16 %h; mov.u16 %h, 4; mov.u32 %r1, b; mov.u32 %r2, x; and.b64 %out, %out, -16; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], [%out], 16, [%r1], %h;", IllegalInstruction},
 		"a remote barrier that is nowhere":  {"mapa.shared::cluster.u32 %r1, 0, 1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];", IllegalAddress},
 		"a cluster's barrier after a fault": {"setp.eq.u32 %p1, %g, 3; @%p1 trap;" + clusterSync, Trap},
 	} {

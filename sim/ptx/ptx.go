@@ -140,15 +140,16 @@ type Region struct {
 // FaultKind says what ended a grid.
 type FaultKind uint8
 
-// Kinds of faults; the CUDA driver's errors for them are 700, 716, 719 (trap), 710, 718, 702 and 719.
+// Kinds of faults; the CUDA driver's errors for them are 700, 716, 719 (trap), 710, 718, 702, 715 and 702.
 const (
 	IllegalAddress FaultKind = iota + 1
 	Misaligned
 	Trap
 	Assert
-	InvalidPC // a call through a pointer that is no function
-	Timeout   // the instruction budget is spent
-	Deadlock  // every thread of a block waits for another one
+	InvalidPC          // a call through a pointer that is no function
+	Timeout            // the instruction budget is spent
+	IllegalInstruction // shared memory of a block that the cluster does not have
+	Deadlock           // every thread of a block waits for another one
 )
 
 func (k FaultKind) String() string {
@@ -165,6 +166,8 @@ func (k FaultKind) String() string {
 		return "invalid program counter"
 	case Timeout:
 		return "instruction budget spent"
+	case IllegalInstruction:
+		return "illegal instruction"
 	case Deadlock:
 		return "deadlock"
 	}
