@@ -124,7 +124,7 @@ func (i *ins) toInteger(round string, to, from typ, ftz bool) (func(uint64) uint
 	}
 	nan := uint64(0)
 	if n == 64 || from == tF64 {
-		nan = 1 << (n - 1)
+		nan = extend(to)(1 << (n - 1))
 	}
 	return func(x uint64) uint64 {
 		if ftz && from == tF32 {
@@ -205,16 +205,7 @@ func (i *ins) floatToFloat(round string, to, from typ, r refine, satfinite bool)
 		shift = 13
 	}
 	finish := func(v uint64) uint64 {
-		v = clampNaN(v)
-		if r.sat && to.half() {
-			switch u := fromSmall(v, to); {
-			case !(u > 0):
-				return 0
-			case u > 1:
-				return roundTo(1, fm, rn)
-			}
-		}
-		return r.out(to, v<<shift)
+		return r.out(to, clampNaN(v)<<shift)
 	}
 	if f := integral(round); f != nil {
 		return func(x uint64) uint64 { return finish(roundTo(f(in(x)), fm, rn)) }, nil
@@ -227,11 +218,12 @@ func (i *ins) floatToFloat(round string, to, from typ, r refine, satfinite bool)
 	if from == to && !narrowing && !ok {
 		return func(x uint64) uint64 { return finish(roundTo(in(x), fm, rn)) }, nil
 	}
-	if to == tF32 && from == tF64 && !r.sat {
-		// The GPU keeps a NaN's sign and the upper bits of its payload here, and nowhere else.
+	if from == tF64 && (to == tF32 || to.half()) && !r.sat && !r.relu {
+		// The GPU keeps a NaN's sign and the upper bits of its payload here.
+		quiet := uint64(1) << (fm.mant - 1)
 		return func(x uint64) uint64 {
 			if x&math.MaxInt64 > 0x7ff<<52 {
-				return x>>63<<31 | 0x7fc00000 | x>>29&0x3fffff
+				return x>>63<<fm.sign | fm.inf | quiet | x>>(52-fm.mant)&(quiet-1)
 			}
 			return finish(roundTo(in(x), fm, mode))
 		}, nil
@@ -265,7 +257,7 @@ func cvtPacked(i *ins, round string, r refine, to, from typ) error {
 		return i.errorf("a rounding modifier is needed")
 	}
 	half := func(v float64) uint64 {
-		if r.relu && v < 0 {
+		if r.relu && v <= 0 {
 			v = 0
 		}
 		switch to {

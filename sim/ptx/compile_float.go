@@ -58,6 +58,18 @@ func (r refine) out(t typ, x uint64) uint64 {
 		}
 	} else if t == tF64 && r.sat {
 		x = sat64(x)
+	} else if r.sat && (t == tF16 || t == tBF16) {
+		x = satSmall(x, t)
+	}
+	return x
+}
+
+func satSmall(x uint64, t typ) uint64 {
+	switch v := fromSmall(x, t); {
+	case !(v > 0):
+		return 0
+	case v > 1:
+		return roundTo(1, fmtNames[t], rn)
 	}
 	return x
 }
@@ -77,12 +89,7 @@ func (r refine) small(t typ, f func(a, b, c float64) uint64) func(x, y, z uint64
 			v = 0
 		}
 		if r.sat {
-			switch u := fromSmall(v, t); {
-			case !(u > 0):
-				v = 0
-			case u > 1:
-				v = roundTo(1, fm, rn)
-			}
+			v = satSmall(v, t)
 		}
 		return v
 	}
@@ -391,20 +398,30 @@ func hSign(i *ins) error {
 	if !t.float() && !t.half() {
 		return i.unsupported("")
 	}
-	sign := uint64(1) << (t.bits() - 1)
-	if t.packed() {
-		sign = 0x80008000
+	if t.half() {
+		fm := fmtNames[t]
+		one := func(x uint64) uint64 {
+			if r.ftz {
+				x = flushSmall(x, fm)
+			}
+			switch {
+			case x&0x7fff > fm.inf:
+				return fm.nan
+			case neg:
+				return x ^ 0x8000
+			}
+			return x &^ 0x8000
+		}
+		i.emit(un(d, s[0], func(x uint64) uint64 { return one(x&0xffff) | one(x>>16&0xffff)<<16 }))
+		return nil
 	}
+	sign := uint64(1) << (t.bits() - 1)
 	if !r.ftz {
 		i.emit(opSign(d, s[0], sign, neg))
 		return nil
 	}
-	fm := fmtNames[t]
 	i.emit(un(d, s[0], func(x uint64) uint64 {
 		x = r.in(t, x)
-		if t.half() {
-			x = flushSmall(x, fm)&0xffff | flushSmall(x>>16, fm)<<16
-		}
 		if neg {
 			return x ^ sign
 		}
@@ -493,11 +510,10 @@ func hMinMax(i *ins) error {
 		case a != a && b != b || nan && (a != a || b != b):
 			return math.NaN()
 		case a != a:
-			return b
+			a = b
 		case b != b:
-			return a
+			b = a
 		}
-		flip := swap && math.Signbit(a) != math.Signbit(b)
 		if swap {
 			a, b = math.Abs(a), math.Abs(b)
 		}
@@ -505,8 +521,12 @@ func hMinMax(i *ins) error {
 		if maxi {
 			v = math.Max(a, b)
 		}
-		if flip {
-			v = -v
+		return v
+	}
+	// With .xorsign the result has the product's sign, that of NaN counted too.
+	signs := func(v, x, y uint64, f *format) uint64 {
+		if swap && v != f.nan {
+			v |= (x ^ y) & (1 << f.sign)
 		}
 		return v
 	}
@@ -514,7 +534,10 @@ func hMinMax(i *ins) error {
 	case t.half():
 		fm := fmtNames[t]
 		f := r.small(t, func(a, b, _ float64) uint64 { return roundTo(choose(a, b), fm, rn) })
-		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return f(x, y, 0) }))
+		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
+			v := f(x, y, 0)
+			return signs(v&0xffff, x, y, fm) | signs(v>>16, x>>16, y>>16, fm)<<16
+		}))
 	case t == tF32 && n == 3:
 		i.emit(tri(d, s[0], s[1], s[2], func(x, y, z uint64) uint64 {
 			v := choose(choose(float64(f32(r.in(t, x))), float64(f32(r.in(t, y)))), float64(f32(r.in(t, z))))
@@ -525,7 +548,7 @@ func hMinMax(i *ins) error {
 	case t == tF32:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
 			v := put32(float32(choose(float64(f32(r.in(t, x))), float64(f32(r.in(t, y))))))
-			return r.out(t, v)
+			return r.out(t, signs(v, x, y, fmtF32))
 		}))
 	default:
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return math.Float64bits(choose(f64(x), f64(y))) }))

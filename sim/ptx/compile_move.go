@@ -257,6 +257,9 @@ func (i *ins) compare(t typ, op string, x, y *operand, ftz bool) (comparison, er
 					get = func(x uint64) float64 { return float64(f32(flush32(x))) }
 				}
 			}
+			if ftz && t == tF16 {
+				get = func(x uint64) float64 { return fromF16(flushSmall(x&0xffff, fmtF16)) }
+			}
 			cmp = compareFloat(op, a, b, get)
 		default:
 			cmp = intComparison(t, op, a, b)

@@ -65,7 +65,7 @@ func edges() *ptxtest.Bundle {
 func addEdges(b *ptxtest.Bundle, r *rand.Rand, name string, class byte, forms []string) {
 	g := &generator{r: r, trace: true, pairs: true}
 	g.edgeKernel(name, class, forms)
-	b.Modules = append(b.Modules, ".version 8.0\n.target sm_90\n.address_size 64\n"+g.b.String())
+	b.Modules = append(b.Modules, ".version 8.1\n.target sm_90\n.address_size 64\n"+g.b.String())
 	b.Launches = append(b.Launches, &ptxtest.Launch{Name: name, Module: len(b.Modules) - 1, Kernel: name,
 		Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{edgePairs, 1, 1}, Steps: g.steps,
 		Args: []*ptxtest.Arg{{Size: len(b.Inputs["values"]), Input: "values"}, {Size: len(g.steps) * edgePairs * 8}}})

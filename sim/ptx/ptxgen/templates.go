@@ -138,9 +138,9 @@ var rare = map[byte][]string{
 		"set.<eq|lt|nan>.<f16.f16|bf16.bf16> $, HH, HH;", "mad.hi.<s16|u16> $, H, H, H;", "sad.<s16|u16> $, H, H, H;", "cvt.<rn|rz><|.relu>.<f16|bf16>.f32 $, F;",
 	},
 	'f': {
-		"cvt.f32.bf16 $, HH;", "<min|max><|.ftz><|.NaN>.xorsign.abs.f32 $, F, F;", "cvt.<rn|rz|rm|rp><|.sat>.f32.<s8|u8|s16|u16> $, H;", "slct<|.ftz>.f32.f32 $, F, F, F;", "cvt.ftz.f32.f32 $, F;", "cvt.sat.f32.f32 $, F;",
+		"~cvt.f32.bf16 $, HH;", "<min|max><|.ftz><|.NaN>.xorsign.abs.f32 $, F, F;", "cvt.<rn|rz|rm|rp><|.sat>.f32.<s8|u8|s16|u16> $, H;", "slct<|.ftz>.f32.f32 $, F, F, F;", "cvt.ftz.f32.f32 $, F;", "cvt.sat.f32.f32 $, F;",
 	},
-	'e': {"cvt.f64.<f16|bf16> $, HH;", "cvt.<rn|rz>.f64.<s8|u8|s16|u16> $, H;", "slct.f64.f32 $, E, E, F;", "slct.f64.s32 $, E, E, R;"},
+	'e': {"~cvt.f64.<f16|bf16> $, HH;", "cvt.<rn|rz>.f64.<s8|u8|s16|u16> $, H;", "slct.f64.f32 $, E, E, F;", "slct.f64.s32 $, E, E, R;"},
 	'q': {
 		"setp.<eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan>.<f16|bf16> $, HH, HH;", "setp.<lt|neu>.<and|or|xor>.<f16|bf16> $, HH, HH, N;", "setp.<lt|geu>.<f16x2|bf16x2> $|%go, RR, RR;", "setp.<eq|ne>.b16 $, H, H;", "setp.<eq|ne>.b32 $, R, R;", "setp.<eq|ne>.b64 $, L, L;",
 		"setp.<eq|lt|ge>.ftz.f16 $, HH, HH;",
