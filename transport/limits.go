@@ -47,7 +47,7 @@ const (
 // Times. A dead peer is noticed within Unanswered, whether data are under way (user timeout) or not (keep-alive).
 const (
 	ConnectTimeout   = 5 * time.Second
-	HandshakeTimeout = 30 * time.Second
+	HandshakeTimeout = 40 * time.Second // longer than a server waits for a worker
 	PrefaceTimeout   = 5 * time.Second
 	Unanswered       = 15 * time.Second
 

@@ -19,7 +19,7 @@
 #define SCUDA_VERSION "dev"
 #endif
 #define MAX_WELCOME (4u << 20)
-#define HANDSHAKE_MS 10000
+#define HANDSHAKE_MS 40000 /* longer than a server waits for a worker */
 #define CONNECT_MS 5000
 static const char magic[8] = "SCUDA\r\n\x1a";
 
