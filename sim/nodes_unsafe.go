@@ -23,6 +23,20 @@ func (g *GPU) HostNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
 	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostNodeEntry, UserData: uintptr(len(g.hostNodes))}
 }
 
+// LaunchNode puts a function that HostNode keeps into a stream.
+func (g *GPU) LaunchNode(h cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+	s, r := g.enterStream(h)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	o, r := g.hostNodeOp(&p)()
+	if r == ok {
+		_, r = g.submit(s, o)
+	}
+	return r
+}
+
 func (g *GPU) hostNodeOp(p *cuda.CUDA_HOST_NODE_PARAMS) func() (op, cuda.CUresult) {
 	return func() (op, cuda.CUresult) {
 		if p == nil || p.Fn != hostNodeEntry || p.UserData == 0 || p.UserData > uintptr(len(g.hostNodes)) {

@@ -16,6 +16,8 @@ type GPU interface {
 	Driver
 	// HostFunc enqueues f as a host function of stream. f runs on a thread of the driver and may block; it must not call the driver.
 	HostFunc(stream CUstream, f func()) CUresult
+	// LaunchNode enqueues what HostNode gave, as HostFunc does; captured, it becomes a node that has these parameters.
+	LaunchNode(stream CUstream, p CUDA_HOST_NODE_PARAMS) CUresult
 	// HostNode gives the parameters of graph nodes that run f, as HostFunc does; f may run as long as the GPU is open.
 	HostNode(f func()) CUDA_HOST_NODE_PARAMS
 	// PrimaryContext gives the handle of a device's primary context without retaining it.

@@ -175,6 +175,15 @@ func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
 	return r
 }
 
+// LaunchNode enqueues a function that HostNode keeps; captured, it becomes a node with just these parameters.
+func (g *GPU) LaunchNode(stream cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+	fn := g.fns[symCuLaunchHostFunc]
+	if fn == nil {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUresult(int32(launchHost(fn, uint64(stream), p.UserData)))
+}
+
 // LaunchAll carries out launches with one crossing into C.
 func (g *GPU) LaunchAll(list []cuda.Launch) {
 	if len(list) > 0 {

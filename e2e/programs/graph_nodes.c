@@ -312,6 +312,77 @@ static void general(void) {
   printf("general ok\n");
 }
 
+static void CUDA_CB add_to(void *user) { *(int *)user += 10; }
+
+// Host functions and copies within host memory, made by hand and captured: they run in their place, and the getters tell them, in clones too.
+static void host_ends(void) {
+  static char from[64] = "first", between[64], to[64], captured[64];
+  int here = 0, there = 0;
+  CUgraph graph, caught, clone;
+  CUgraphNode move, host, nodes[8];
+  CUgraphExec exec;
+  CUgraphNodeType type;
+  CUDA_HOST_NODE_PARAMS function = {add_to, &here}, got;
+  size_t n = 8;
+  CK(cuGraphCreate(&graph, 0));
+  CUDA_MEMCPY3D copy = flat(CU_MEMORYTYPE_HOST, from, 0, CU_MEMORYTYPE_HOST, between, 0, 64), box;
+  CK(cuGraphAddMemcpyNode(&move, graph, NULL, 0, &copy, context));
+  CK(cuGraphAddHostNode(&host, graph, &move, 1, &function));
+  CK(cuGraphNodeGetType(move, &type));
+  CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY, "the copy has type %d", (int)type);
+  CK(cuGraphMemcpyNodeGetParams(move, &box));
+  CHECK(box.WidthInBytes == 64 && box.Height == 1, "the copy's box");
+  CK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CK(cuGraphLaunch(exec, s));
+  CK(cuStreamSynchronize(s));
+  CHECK(!strcmp(between, "first") && here == 10, "'%s' was copied, %d", between, here);
+  copy.dstHost = to;
+  CK(cuGraphExecMemcpyNodeSetParams(exec, move, &copy, context));
+  strcpy(from, "second");
+  CK(cuGraphLaunch(exec, s));
+  CK(cuStreamSynchronize(s));
+  CHECK(!strcmp(to, "second") && !strcmp(between, "first"), "'%s' and '%s' after the change", to, between);
+  CK(cuGraphExecDestroy(exec));
+  CK(cuGraphDestroy(graph));
+
+  CK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  CK(cuLaunchHostFunc(s, add_to, &there));
+  CK(cuStreamEndCapture(s, &caught));
+  CK(cuGraphClone(&clone, caught));
+  for (int i = 0; i < 2; i++) {
+    n = 8;
+    CK(cuGraphGetNodes(i ? clone : caught, nodes, &n));
+    CHECK(n == 1, "%zu nodes", n);
+    CK(cuGraphHostNodeGetParams(nodes[0], &got));
+    CHECK(got.fn == add_to && got.userData == &there, "parameters of a captured host function, or of its clone");
+  }
+  CK(cuGraphInstantiateWithFlags(&exec, clone, 0));
+  CK(cuGraphLaunch(exec, s));
+  CK(cuGraphExecHostNodeSetParams(exec, nodes[0], &function)); // what is under way stays as it was
+  CK(cuGraphLaunch(exec, s));
+  CK(cuStreamSynchronize(s));
+  CHECK(there == 10 && here == 30, "%d and %d after captured host functions", there, here);
+  CK(cuGraphHostNodeSetParams(nodes[0], &function));
+  CK(cuGraphHostNodeGetParams(nodes[0], &got));
+  CHECK(got.userData == &here, "parameters of a captured host function that was changed");
+  CK(cuGraphExecDestroy(exec));
+  CK(cuGraphDestroy(clone));
+  CK(cuGraphDestroy(caught));
+
+  CK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CK(cuMemcpyAsync((CUdeviceptr)(uintptr_t)captured, (CUdeviceptr)(uintptr_t)from, 64, s));
+  CK(cuStreamEndCapture(s, &caught));
+  CK(cuGraphInstantiateWithFlags(&exec, caught, 0));
+  strcpy(from, "third");
+  CHECK(!captured[0], "'%s' before the launch", captured);
+  CK(cuGraphLaunch(exec, s));
+  CK(cuStreamSynchronize(s));
+  CHECK(!strcmp(captured, "third"), "'%s' was copied by a captured copy", captured);
+  CK(cuGraphExecDestroy(exec));
+  CK(cuGraphDestroy(caught));
+  printf("host ends ok\n");
+}
+
 static void refused(void) {
   CUgraph graph;
   CUgraphNode node;
@@ -338,6 +409,7 @@ int main(int argc, char **argv) {
   by_hand();
   rectangles();
   general();
+  host_ends();
   refused();
   printf("graph nodes ok\n");
   return 0;

@@ -132,12 +132,7 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 	case cuda.CU_GRAPH_NODE_TYPE_MEMSET:
 		return swap(s, cuda.KindContext, &member[cuda.CUDA_MEMSET_NODE_PARAMS_v2](n.params).Ctx)
 	case cuda.CU_GRAPH_NODE_TYPE_HOST:
-		registration := n.p.Host
-		*member[cuda.CUDA_HOST_NODE_PARAMS](n.params) = s.gpu.HostNode(func() {
-			if err := s.side.run(registration, false, 0); err != nil {
-				s.sideFailed("run a host function", err)
-			}
-		})
+		*member[cuda.CUDA_HOST_NODE_PARAMS](n.params) = s.hostNode(n.p.Host)
 	case cuda.CU_GRAPH_NODE_TYPE_GRAPH:
 		return swap(s, cuda.KindGraph, &member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph)
 	case cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -171,6 +166,17 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return cuda.CUDA_SUCCESS
+}
+
+// hostNode keeps a function of the client's for graphs; getters of its nodes find it again.
+func (s *Session) hostNode(registration uint64) cuda.CUDA_HOST_NODE_PARAMS {
+	p := s.gpu.HostNode(func() {
+		if err := s.side.run(registration, false, 0); err != nil {
+			s.sideFailed("run a host function", err)
+		}
+	})
+	s.hostNodes[p.UserData] = registration
+	return p
 }
 
 // boxParams translates the arrays of a copy. Host memory is the client's, which the driver must not be given.
@@ -327,6 +333,15 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 		tail, r = s.getKernelParams(self, member[cuda.CUDA_KERNEL_NODE_PARAMS](params))
 	case cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
 		r = s.getBox(self, &member[cuda.CUDA_MEMCPY_NODE_PARAMS](params).CopyParams)
+	case cuda.CU_GRAPH_NODE_TYPE_HOST:
+		h := member[cuda.CUDA_HOST_NODE_PARAMS](params)
+		if r = s.gpu.CuGraphHostNodeGetParams(self, h); r == cuda.CUDA_SUCCESS {
+			registration, ours := s.hostNodes[h.UserData]
+			if !ours { // what stands for a copy with the client's memory
+				return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+			}
+			params.U = [29]uint64{registration}
+		}
 	case cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		a := member[cuda.CUDA_MEM_ALLOC_NODE_PARAMS](params)
 		r = s.gpu.CuGraphMemAllocNodeGetParams(self, a)

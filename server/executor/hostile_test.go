@@ -289,6 +289,9 @@ type nothing struct{ cuda.Unimplemented }
 func (nothing) CuInit(uint32) cuda.CUresult                  { return 0 }
 func (nothing) CuCtxSetCurrent(cuda.CUcontext) cuda.CUresult { return 0 }
 func (nothing) HostFunc(cuda.CUstream, func()) cuda.CUresult { return cuda.CUDA_ERROR_NOT_SUPPORTED }
+func (nothing) LaunchNode(cuda.CUstream, cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+	return cuda.CUDA_ERROR_NOT_SUPPORTED
+}
 func (nothing) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS   { return cuda.CUDA_HOST_NODE_PARAMS{} }
 func (nothing) PrimaryContext(cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
 	return 0, cuda.CUDA_ERROR_NOT_SUPPORTED

@@ -317,6 +317,9 @@ func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	registration, callback := p.Registration, p.Kind == 1
+	if s.isCapturing(st) && !callback {
+		return s.gpu.LaunchNode(st.real, s.hostNode(registration)), nil
+	}
 	return s.gpu.HostFunc(st.real, func() {
 		if err := s.side.run(registration, callback, 0); err != nil {
 			s.sideFailed("run a host function", err)

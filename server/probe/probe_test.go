@@ -51,6 +51,9 @@ type broken struct {
 func (b *broken) CuInit(uint32) cuda.CUresult                { return b.init }
 func (b *broken) CuDriverGetVersion(v *int32) cuda.CUresult  { *v = 13000; return 0 }
 func (b *broken) CuDeviceGetCount(n *int32) cuda.CUresult    { *n = 0; return b.count }
+func (b *broken) LaunchNode(cuda.CUstream, cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+	return cuda.CUDA_ERROR_NOT_SUPPORTED
+}
 func (b *broken) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS { return cuda.CUDA_HOST_NODE_PARAMS{} }
 
 func (b *broken) HostFunc(cuda.CUstream, func()) cuda.CUresult {

@@ -130,15 +130,28 @@ static void copy_rows(uint8_t *packed, const struct scuda_box_side *s, const str
     for (uint64_t y = 0; y < b->height; y++, packed += b->width) memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
 }
 
-static int32_t within_host(struct scuda_box *b, uint64_t stream, uint32_t how) {
-  if (!scuda_box_straighten(&b->src, b) || !scuda_box_straighten(&b->dst, b)) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = scuda_wire_cuStreamSynchronize(stream, how);
-  if (r) return r;
+void scuda_box_move(void *box) {
+  const struct scuda_box *b = box;
   for (uint64_t z = 0; z < b->depth; z++)
     for (uint64_t y = 0; y < b->height; y++)
       memmove((void *)(uintptr_t)(b->dst.host + (z * b->dst.height + y) * b->dst.pitch),
               (const void *)(uintptr_t)(b->src.host + (z * b->src.height + y) * b->src.pitch), b->width);
-  return CUDA_SUCCESS;
+}
+
+/* Captured, the copy becomes a function whose box lives as long as graphs may call it: until the program ends. */
+static int32_t within_host(struct scuda_box *b, uint64_t stream, uint32_t how, int sync) {
+  if (!scuda_box_straighten(&b->src, b) || !scuda_box_straighten(&b->dst, b)) return CUDA_ERROR_INVALID_VALUE;
+  if (!sync && scuda_stream_capturing(stream, how)) {
+    struct scuda_box *captured = malloc(sizeof *captured);
+    if (!captured) return CUDA_ERROR_OUT_OF_MEMORY;
+    *captured = *b;
+    int32_t r = scuda_host_function(stream, (void *)scuda_box_move, captured, 0, 0, how);
+    if (r) free(captured);
+    return r;
+  }
+  int32_t r = scuda_wire_cuStreamSynchronize(stream, how);
+  if (!r) scuda_box_move(b);
+  return r;
 }
 
 static void put_box(struct scuda_cmd *c, const struct scuda_box *b, const struct wire_copy_box *rest) {
@@ -214,7 +227,7 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   int from_host = scuda_box_in_host(&b.src), to_host = scuda_box_in_host(&b.dst);
   int32_t r = scuda_usable(stream);
   if (r || !b.width || !b.height || !b.depth) return r;
-  if (from_host && to_host) return within_host(&b, stream, how);
+  if (from_host && to_host) return within_host(&b, stream, how, sync);
   struct scuda_box_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
   if (device->type == CU_MEMORYTYPE_UNIFIED) device->type = CU_MEMORYTYPE_DEVICE;
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;

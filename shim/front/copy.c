@@ -132,10 +132,8 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
     r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
   }
-  r = scuda_usable(stream);
-  if (!r) r = scuda_wire_cuStreamSynchronize(stream, ptds);
-  if (!r) memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
-  return r;
+  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};
+  return scuda_box_copy(&b, stream, ptds, sync, 0);
 }
 int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds) { return scuda_copy(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1); }
 int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) { return scuda_copy(dst, src, bytes, stream, ptds, 0); }

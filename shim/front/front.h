@@ -265,7 +265,11 @@ void scuda_occupancy_changed(void);
 /* CUDART_INTERFACE; the variables of the program that the code refers to */
 int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count);
 
+/* ---- host functions (stream.c): kind 0, or 1 for callbacks ---- */
+int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds);
+
 /* ---- graphs (graph.c) ---- */
+uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function that graphs may call until the program ends */
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
@@ -280,6 +284,7 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
 struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
 struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
 int scuda_box_in_host(const struct scuda_box_side *s);
+void scuda_box_move(void *box);  /* between two straightened sides in host memory; a host function of graphs */
 /* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
 uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);
 int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */

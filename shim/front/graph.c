@@ -328,9 +328,39 @@ int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t node, int32_t attr, const v
   return foreign(attr, I_cuGraphKernelNodeSetAttribute, r);
 }
 
-/* ---- host functions ---- */
+/* ---- host functions; a copy within host memory is one of ours ---- */
 
 struct host { void *fn, *user; };  /* CUDA_HOST_NODE_PARAMS */
+
+/* Functions that graphs may call until the program ends, by registration: nodes that were captured or cloned know no more than that. */
+static struct { struct host *list; uint64_t *ids; uint32_t count, cap; } functions;
+
+uint64_t scuda_graph_function(void *fn, void *user) {
+  uint64_t id = scuda_core.hostfn(fn, user, 0, 0, 1);
+  scuda_lock(&lock);
+  if (functions.count == functions.cap) {
+    uint32_t cap = functions.cap ? 2 * functions.cap : 64;
+    struct host *list = realloc(functions.list, cap * sizeof *list);
+    if (list) functions.list = list;
+    uint64_t *ids = list ? realloc(functions.ids, cap * sizeof *ids) : NULL;
+    if (ids) functions.ids = ids, functions.cap = cap;
+  }
+  if (functions.count < functions.cap) {
+    functions.list[functions.count] = (struct host){fn, user};
+    functions.ids[functions.count++] = id;
+  }
+  scuda_unlock(&lock);
+  return id;
+}
+
+static int function_of(uint64_t id, struct host *h) {
+  scuda_lock(&lock);
+  uint32_t i = functions.count;
+  while (i && functions.ids[i - 1] != id) i--;
+  if (i) *h = functions.list[i - 1];
+  scuda_unlock(&lock);
+  return i != 0;
+}
 
 static int32_t host_node(struct target t, const struct host *h) {
   int32_t r = check(&t);
@@ -338,7 +368,7 @@ static int32_t host_node(struct target t, const struct host *h) {
   if (!h || !h->fn) return CUDA_ERROR_INVALID_VALUE;
   struct params p = {.type = CU_GRAPH_NODE_TYPE_HOST};
   struct wire_graph_node_made made;
-  r = send(&t, &p, 0, scuda_core.hostfn(h->fn, h->user, 0, 0, 1), NULL, 0, &made, sizeof made);
+  r = send(&t, &p, 0, scuda_graph_function(h->fn, h->user), NULL, 0, &made, sizeof made);
   if (!r && t.verb != SET_EXEC) keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->user});
   return r;
 }
@@ -358,7 +388,13 @@ int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
   }
   if ((r = scuda_wire_cuGraphNodeGetType(node, &type, 0))) return r;
   if (type != CU_GRAPH_NODE_TYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
-  return scuda_unsupported(I_cuGraphHostNodeGetParams, "parameters of captured or cloned host functions");
+  struct got reply;
+  if ((r = get(node, type, &reply, I_cuGraphHostNodeGetParams))) return r;
+  struct host h;
+  if (!function_of(scuda_word(union_of(&reply)), &h)) return scuda_bad_reply("cuGraphHostNodeGetParams");
+  if (h.fn == (void *)scuda_box_move) return scuda_unsupported(I_cuGraphHostNodeGetParams, "a copy within host memory, which is no host function for the program");
+  *(struct host *)out = h;
+  return CUDA_SUCCESS;
 }
 
 /* ---- copies: with host memory at one end, the bytes come and go when the graph runs ---- */
@@ -370,7 +406,7 @@ static int32_t host_copy(const struct target *t, const struct copy *copy) {
   struct copy c = *copy;
   int up = scuda_box_in_host(&c.box.src);
   struct node old = kept(t->node);
-  if (t->verb != ADD && (old.keeps != KEEPS_COPY || scuda_box_in_host(&old.box.src) != up))
+  if (t->verb != ADD && (old.keeps != KEEPS_COPY || scuda_box_in_host(&old.box.src) != up || scuda_box_in_host(&old.box.dst) == up))
     return scuda_unsupported(t->i, "copies that change between host and device memory");
   struct scuda_box_side *host = up ? &c.box.src : &c.box.dst;
   uint64_t bytes = scuda_box_straighten(host, &c.box);
@@ -384,11 +420,29 @@ static int32_t host_copy(const struct target *t, const struct copy *copy) {
   return r;
 }
 
+/* A copy within host memory: the function's box lives as long as graphs may call it, which is until the program ends. */
+static int32_t copy_within_host(const struct target *t, const struct copy *c) {
+  struct node old = kept(t->node);
+  if (t->verb != ADD && (old.keeps != KEEPS_COPY || !scuda_box_in_host(&old.box.src) || !scuda_box_in_host(&old.box.dst)))
+    return scuda_unsupported(t->i, "copies that change between host and device memory");
+  struct scuda_box *b = malloc(sizeof *b);
+  if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
+  *b = c->box;
+  if (!scuda_box_straighten(&b->src, b) || !scuda_box_straighten(&b->dst, b)) {
+    free(b);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  int32_t r = host_node(*t, &(struct host){(void *)scuda_box_move, b});
+  if (r) free(b);
+  else if (t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .box = c->box});
+  return r;
+}
+
 /* 1: *r is the answer; 0: the driver can do it alone. */
 static int copy_node(const struct target *t, const struct copy *c, int32_t *r) {
   int src = scuda_box_in_host(&c->box.src), dst = scuda_box_in_host(&c->box.dst);
   if (!(*r = check(t))) {
-    if (src && dst) *r = scuda_unsupported(t->i, "copies within host memory");
+    if (src && dst) *r = copy_within_host(t, c);
     else if (src || dst) *r = host_copy(t, c);
     else if (t->verb != ADD && kept(t->node).keeps == KEEPS_COPY) *r = scuda_unsupported(t->i, "copies that change between host and device memory");
     else return 0;

@@ -23,21 +23,21 @@ void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_down
 
 /* ---- functions of the program in stream order ---- */
 
-static int32_t host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds) {
+int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds) {
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
   if (!fn) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
-  uint32_t keep = kind == 0 && scuda_stream_capturing(stream, ptds);
-  struct wire_host_func m = {stream, scuda_core.hostfn(fn, user, stream, kind, keep), kind, flags};
+  int keep = kind == 0 && scuda_stream_capturing(stream, ptds);
+  struct wire_host_func m = {stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags};
   return scuda_simple(OP_HOST_FUNC, ptds, &m, sizeof m);
 }
 
-int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return host_function(stream, fn, user, 0, 0, ptds); }
+int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return scuda_host_function(stream, fn, user, 0, 0, ptds); }
 
 int32_t scuda_hand_cuStreamAddCallback(uint64_t stream, void *callback, void *user, uint32_t flags, uint32_t ptds) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
-  return host_function(stream, callback, user, 1, flags, ptds);
+  return scuda_host_function(stream, callback, user, 1, flags, ptds);
 }
 
 /* ---- what a capture has collected: the lists belong to the thread until its next call ---- */

@@ -84,6 +84,10 @@ func (d driver) CuLaunchHostFunc(stream cuda.CUstream, f, data unsafe.Pointer) c
 	if f == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
+	var status cuda.CUstreamCaptureStatus
+	if d.CuStreamIsCapturing(stream, &status) == cuda.CUDA_SUCCESS && status == cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
+		return d.LaunchNode(stream, *d.hostNode(&cuda.CUDA_HOST_NODE_PARAMS{Fn: uintptr(f), UserData: uintptr(data)}))
+	}
 	return d.HostFunc(stream, hostFunction(uintptr(f), uintptr(data)))
 }
 
