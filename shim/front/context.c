@@ -294,7 +294,15 @@ int32_t scuda_hand_cuDevicePrimaryCtxReset_v2(int32_t dev) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
   return primary_slot(dev)->flags & SCUDA_CTX_ACTIVE ? primary_ends(dev, PRIMARY_RESET) : CUDA_SUCCESS;
 }
-int32_t scuda_hand_cuDevicePrimaryCtxReset(int32_t dev) { return scuda_hand_cuDevicePrimaryCtxReset_v2(dev); }
+/* The older form, which CUDA's runtime uses, drops the references too. */
+int32_t scuda_hand_cuDevicePrimaryCtxReset(int32_t dev) {
+  int32_t r = scuda_hand_cuDevicePrimaryCtxReset_v2(dev);
+  if (r) return r;
+  scuda_lock(&primary_lock);
+  *scuda_retained(primary_slot(dev)) = 0;
+  scuda_unlock(&primary_lock);
+  return r;
+}
 
 int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;

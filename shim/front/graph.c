@@ -308,24 +308,18 @@ int32_t scuda_hand_cuGraphKernelNodeGetParams_v2(uint64_t node, void *p) {
   return kernel_params(node, p, sizeof(struct kernel), I_cuGraphKernelNodeGetParams_v2);
 }
 
-/* These attributes hold handles of the driver. */
-static int foreign(int32_t attr, uint32_t i, int32_t *r) {
-  switch (attr) {
-  case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-  case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-  case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-    *r = scuda_unsupported(i, "attributes of kernel nodes with events or device handles");
-    return 1;
-  }
-  return 0;
+/* Attributes with events are those of launches; the driver refuses them to nodes. */
+static int of_launches(int32_t attr, int32_t *r) {
+  *r = CUDA_ERROR_INVALID_VALUE;
+  return attr == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || attr == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
 }
 int scuda_pre_cuGraphKernelNodeGetAttribute(uint64_t node, int32_t attr, void *value, int32_t *r) {
   (void)node, (void)value;
-  return foreign(attr, I_cuGraphKernelNodeGetAttribute, r);
+  return of_launches(attr, r);
 }
 int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t node, int32_t attr, const void *value, int32_t *r) {
   (void)node, (void)value;
-  return foreign(attr, I_cuGraphKernelNodeSetAttribute, r);
+  return of_launches(attr, r);
 }
 
 /* ---- host functions; a copy within host memory is one of ours ---- */
