@@ -292,7 +292,7 @@ func (nothing) HostFunc(cuda.CUstream, func()) cuda.CUresult { return cuda.CUDA_
 func (nothing) LaunchNode(cuda.CUstream, cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
 	return cuda.CUDA_ERROR_NOT_SUPPORTED
 }
-func (nothing) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS   { return cuda.CUDA_HOST_NODE_PARAMS{} }
+func (nothing) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS { return cuda.CUDA_HOST_NODE_PARAMS{} }
 func (nothing) PrimaryContext(cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
 	return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
 }

@@ -119,7 +119,7 @@ type Session struct {
 	mappings     []*mapping
 	spare        []*mapping                   // those of mappings without users, the largest first
 	deviceGraphs map[uint64]uint64            // executable graphs that kernels may launch: the driver's handles
-	hostNodes    map[uintptr]uint64            // user data of a host function in graphs: the client's registration
+	hostNodes    map[uintptr]uint64           // user data of a host function in graphs: the client's registration
 	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
 	hostRanges   map[uint64]hostRange
 	hostCopies   map[uint64]cuda.CUdeviceptr // ranges whose device memory lies at another address

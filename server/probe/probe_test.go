@@ -48,9 +48,9 @@ type broken struct {
 	init, count cuda.CUresult
 }
 
-func (b *broken) CuInit(uint32) cuda.CUresult                { return b.init }
-func (b *broken) CuDriverGetVersion(v *int32) cuda.CUresult  { *v = 13000; return 0 }
-func (b *broken) CuDeviceGetCount(n *int32) cuda.CUresult    { *n = 0; return b.count }
+func (b *broken) CuInit(uint32) cuda.CUresult               { return b.init }
+func (b *broken) CuDriverGetVersion(v *int32) cuda.CUresult { *v = 13000; return 0 }
+func (b *broken) CuDeviceGetCount(n *int32) cuda.CUresult   { *n = 0; return b.count }
 func (b *broken) LaunchNode(cuda.CUstream, cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
 	return cuda.CUDA_ERROR_NOT_SUPPORTED
 }
