@@ -252,7 +252,6 @@ func hBulk(i *ins) error {
 	}
 	// The modifiers are the destination, the source, and how it ends.
 	to, from := msShared, msShared
-	args := i.s.args
 	if len(i.mods) < 2 {
 		return i.unsupported("")
 	}
@@ -272,7 +271,7 @@ func hBulk(i *ins) error {
 	}
 	multicast := i.take(".multicast::cluster")
 	i.dropHints()
-	args = i.s.args
+	args := i.s.args
 	n := 3
 	if signals {
 		n++

@@ -37,13 +37,12 @@ func (w *warp) at(sp memSpace, i int, addr uint64, n int, write bool) []byte {
 	case msGlobal:
 		return w.global(i, addr, n, write)
 	case msShared:
-		mem = w.blk.shared
-		if rank := addr >> clusterShift; rank < uint64(len(w.blk.group.blocks)) {
-			mem, addr = w.blk.group.blocks[rank].shared, addr&(1<<clusterShift-1)
-		} else {
+		rank := addr >> clusterShift
+		if rank >= uint64(len(w.blk.group.blocks)) {
 			w.setFault(i, &Fault{Kind: IllegalInstruction, Addr: addr, Size: n, Write: write, Message: "shared memory of a block that is not there"})
 			return nil
 		}
+		mem, addr = w.blk.group.blocks[rank].shared, addr&(1<<clusterShift-1)
 	case msLocal:
 		mem = w.local[uint64(i)*w.stride : uint64(i+1)*w.stride]
 	case msKernelParam:
