@@ -21,7 +21,7 @@ func hCvt(i *ins) error {
 	satfinite := i.take(".satfinite")
 	to, from := i.typ(), i.typ()
 	if to == tF16x2 || to == tBF16x2 || to == tE4M3x2 || to == tE5M2x2 {
-		return cvtPacked(i, round, r, to, from)
+		return cvtPacked(i, round, r, satfinite, to, from)
 	}
 	d, s, err := i.dstAnd(from, 1)
 	if err != nil {
@@ -232,7 +232,7 @@ func (i *ins) floatToFloat(round string, to, from typ, r refine, satfinite bool)
 }
 
 // cvtPacked makes a pair: the first source becomes the upper half.
-func cvtPacked(i *ins, round string, r refine, to, from typ) error {
+func cvtPacked(i *ins, round string, r refine, satfinite bool, to, from typ) error {
 	mode, ok := roundingOf(round)
 	fp8 := to == tE4M3x2 || to == tE5M2x2
 	if from == tE4M3x2 || from == tE5M2x2 {
@@ -266,9 +266,13 @@ func cvtPacked(i *ins, round string, r refine, to, from typ) error {
 		case tE5M2x2:
 			return toFP8(v, fmtE5M2)
 		}
-		u := roundTo(v, fmtNames[to], mode)
+		fm := fmtNames[to]
+		u := roundTo(v, fm, mode)
 		if r.relu && u == 0x8000 {
 			u = 0
+		}
+		if satfinite && u&0x7fff == fm.inf {
+			u--
 		}
 		return u
 	}
