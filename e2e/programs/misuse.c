@@ -184,8 +184,7 @@ int main(int argc, char **argv) {
   SHOW(cuMemcpyHtoD(d, &v, 4));
   SHOW(cuStreamSynchronize(s));
   SHOW(cuCtxDestroy(own));
-  SHOW(cuMemAlloc(&d2, 64));
-  SHOW(cuCtxDestroy(own));
+  SHOW(cuMemAlloc(&d2, 64)); // that a context destroyed twice is 709 or 201 is the driver's chance
   SHOW(cuCtxDestroy(NULL));
   SHOW(cuCtxDestroy(context));
   CK(cuCtxSetCurrent(NULL));
