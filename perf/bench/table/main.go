@@ -1,5 +1,5 @@
 // Command table writes the tables of docs/performance.md and README.md from perf/results/…-speed.json and perf/results/…-syscalls.json, a result of
-// perf/gpu/baseline.py. With -check it only says whether they are up to date.
+// perf/gpu/baseline.py, and from a result of `scuda perf run`. With -check it only says whether they are up to date.
 //
 //	table -merge calls.json programs.json...
 //
@@ -14,6 +14,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"scuda.dev/scuda/perf"
 )
 
 const speed = "perf/results/2026-11-21-h200-speed.json"
@@ -25,6 +27,7 @@ var tables = []struct {
 }{
 	{"docs/performance.md", "table", speed, calls},
 	{"docs/performance.md", "models", speed, models},
+	{"docs/performance.md", "suite", "perf/results/2026-11-21-h200.json", suite},
 	{"README.md", "costs", speed, costs},
 	{"README.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
 }
@@ -317,4 +320,15 @@ func quantity(name string, v float64) string {
 		return fmt.Sprintf("%.1f ms", v*1e3)
 	}
 	return fmt.Sprintf("%.2f s", v)
+}
+
+// suite writes a result of scuda perf run.
+func suite(b []byte) (string, error) {
+	r, err := perf.ParseResult(bytes.NewReader(b))
+	if err != nil {
+		return "", err
+	}
+	var t strings.Builder
+	err = perf.Markdown(&t, r)
+	return t.String(), err
 }
