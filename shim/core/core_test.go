@@ -133,8 +133,6 @@ func commands(c *net.TCPConn, side chan *net.TCPConn) {
 				if _, err := io.ReadFull(s, make([]byte, transport.MessageHeaderSize)); err != nil {
 					return
 				}
-			case 3:
-				<-side
 			case 4:
 				return
 			}

@@ -111,8 +111,9 @@ int main(int argc, char **argv) {
     call(2, 0, registration, &answer); // the server answers when the function has run
     printf("ran %d overlaps %d\n", ran, core_overlaps(&value, 4));
   } else if (!strcmp(argv[2], "fork")) {
+    int value = 0;
     uint64_t answer;
-    call(3, 0, 0, &answer); // the server answers when the side connection is there
+    call(2, 0, core_hostfn((void *)host_function, &value, 0, 0, 0), &answer); // opens the side connection
     fflush(stdout);
     if (fork() == 0) {
       printf("child has %d sockets\n", sockets());
