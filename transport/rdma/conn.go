@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	ackTimeout   = 16                     // 0.27 s, doubled by some devices; lost packets are mostly noticed by those that follow. Less makes a busy soft device repeat itself for ever
+	ackTimeout   = 14                     // 67 ms, doubled by some devices: several attempts within stallTimeout
 	ackRetries   = 6                      // 7 is "without end" to some implementations
 	stallTimeout = 700 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
 	drainTimeout = 250 * time.Millisecond // for what a failed queue pair gives back
