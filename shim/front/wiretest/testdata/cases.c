@@ -196,6 +196,7 @@ static void launch_attributes(void) {
   CUfunction f = kernel();
   CUlaunchAttribute attrs[2] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION}, {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY}};
   attrs[0].value.clusterDim.x = 2;
+  attrs[0].value.clusterDim.y = attrs[0].value.clusterDim.z = 1;
   CUlaunchConfig config = {.gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .sharedMemBytes = 8, .attrs = attrs, .numAttrs = 2};
   CK(cuLaunchKernelEx(&config, f, args, NULL));
   const struct command *c = last(OP_LAUNCH);
@@ -204,9 +205,14 @@ static void launch_attributes(void) {
   WANT(l->attr_count, 2);
   if (memcmp(l + 1, attrs, sizeof attrs)) FAIL("attributes differ");
   check_params((const uint8_t *)(l + 1) + sizeof attrs);
-  config.gridDimX = 9;
-  CK(cuLaunchKernelEx(&config, f, args, NULL));
-  WANT(last(OP_LAUNCH)->flags, 0);               /* known to be possible */
+  for (int i = 0; i < 2; i++) {
+    config.gridDimX = 9;
+    CK(cuLaunchKernelEx(&config, f, args, NULL));
+    WANT(last(OP_LAUNCH)->flags, ANSWER);        /* no multiple of its clusters, whatever was possible before */
+    config.gridDimX = 8;
+    CK(cuLaunchKernelEx(&config, f, args, NULL));
+    WANT(last(OP_LAUNCH)->flags, 0);             /* known to be possible */
+  }
   attrs[0].value.clusterDim.x = 4;
   CK(cuLaunchKernelEx(&config, f, args, NULL));
   WANT(last(OP_LAUNCH)->flags, ANSWER);
