@@ -89,29 +89,32 @@ static int impossible(const struct launch *l, int32_t dev) {
          l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] || threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
 }
 
+/* What a kernel requires of its clusters in one direction: 0 nothing, or a driver that knows no clusters; below 0: it was set, and is not known. */
+static int32_t required_cluster(const struct scuda_func *f, int direction) {
+  int32_t n = f->attr[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + direction];
+  return n != INT32_MIN ? n : f->around[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + direction] == INT32_MIN ? 0 : -1;
+}
+
 /* Perhaps an error: for the driver to say, once. */
 static int uncertain(const struct launch *l, const struct scuda_func *f) {
   const int32_t *a = f->attr;
   int32_t threads = a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], shared = a[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-  return l->attr_count || l->flags & COOPERATIVE || a[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] > 0 || a[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0 ||
+  return l->attr_count || l->flags & COOPERATIVE || required_cluster(f, 0) || a[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0 ||
          (threads > 0 && l->block[0] * l->block[1] * l->block[2] > (uint32_t)threads) ||
          (shared >= 0 ? l->shared > (uint32_t)shared : l->shared > 0);
 }
 
-/* Whether the grid is no multiple of its clusters, or has none where it must. A driver without clusters does not know the attributes (negative). */
+/* Whether the grid is no multiple of its clusters, or may be none because what the kernel requires is not known, or has none where it must. */
 static int odd_clusters(const struct launch *l, const struct scuda_func *f) {
   uint32_t d[3];
-  for (int i = 0; i < 3; i++) {
-    int32_t n = f->attr[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i];
-    d[i] = n > 0 ? (uint32_t)n : 0;
-  }
+  for (int i = 0; i < 3; i++) d[i] = (uint32_t)required_cluster(f, i);
   for (uint32_t i = 0; i < l->attr_count; i++) {
     const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
     if (scuda_field(a) == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) memcpy(d, a + 8, sizeof d);
   }
   if (!(d[0] | d[1] | d[2])) return f->attr[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0;
   for (int i = 0; i < 3; i++)
-    if (!d[i] || l->grid[i] % d[i]) return 1;
+    if ((int32_t)d[i] <= 0 || l->grid[i] % d[i]) return 1;
   return 0;
 }
 
