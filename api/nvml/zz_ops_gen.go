@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a461616fb3306152d88965f9564dfb8d3e1e56a22671d8e0914f0808411832b6"
+const Digest = "bb25d72393c90952c7d5544425a123b7c36c6712a306c8738793c8d79a6875a6"
 
 // Kind is the type of a handle.
 type Kind uint8

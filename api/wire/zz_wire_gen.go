@@ -22,25 +22,26 @@ const (
 	OpBye               uint16 = 0xf00f
 	OpHostMap           uint16 = 0xf010
 	OpHostUnmap         uint16 = 0xf011
-	OpOccupancyClusters uint16 = 0xf012
-	OpCaptureInfo       uint16 = 0xf013
-	OpFunctionNames     uint16 = 0xf014
-	OpLinkCreate        uint16 = 0xf015
-	OpLinkData          uint16 = 0xf016
-	OpLinkAdd           uint16 = 0xf017
-	OpLinkComplete      uint16 = 0xf018
-	OpLinkRead          uint16 = 0xf019
-	OpLinkDestroy       uint16 = 0xf01a
-	OpErrorText         uint16 = 0xf01b
-	OpUserObject        uint16 = 0xf01c
-	OpGraphNode         uint16 = 0xf01d
-	OpGraphNodeGet      uint16 = 0xf01e
-	OpGraphDot          uint16 = 0xf01f
-	OpCopyBox           uint16 = 0xf020
-	OpShareExport       uint16 = 0xf021
-	OpShareImport       uint16 = 0xf022
-	OpShareEnd          uint16 = 0xf023
-	OpLaunchSeveral     uint16 = 0xf024
+	OpHostChanges       uint16 = 0xf012
+	OpOccupancyClusters uint16 = 0xf013
+	OpCaptureInfo       uint16 = 0xf014
+	OpFunctionNames     uint16 = 0xf015
+	OpLinkCreate        uint16 = 0xf016
+	OpLinkData          uint16 = 0xf017
+	OpLinkAdd           uint16 = 0xf018
+	OpLinkComplete      uint16 = 0xf019
+	OpLinkRead          uint16 = 0xf01a
+	OpLinkDestroy       uint16 = 0xf01b
+	OpErrorText         uint16 = 0xf01c
+	OpUserObject        uint16 = 0xf01d
+	OpGraphNode         uint16 = 0xf01e
+	OpGraphNodeGet      uint16 = 0xf01f
+	OpGraphDot          uint16 = 0xf020
+	OpCopyBox           uint16 = 0xf021
+	OpShareExport       uint16 = 0xf022
+	OpShareImport       uint16 = 0xf023
+	OpShareEnd          uint16 = 0xf024
+	OpLaunchSeveral     uint16 = 0xf025
 )
 
 var opNames = map[uint16]string{
@@ -62,6 +63,7 @@ var opNames = map[uint16]string{
 	OpBye:               "bye",
 	OpHostMap:           "host_map",
 	OpHostUnmap:         "host_unmap",
+	OpHostChanges:       "host_changes",
 	OpOccupancyClusters: "occupancy_clusters",
 	OpCaptureInfo:       "capture_info",
 	OpFunctionNames:     "function_names",
@@ -350,6 +352,28 @@ type HostUnmap struct {
 
 // SizeHostUnmap is the size of HostUnmap in bytes.
 const SizeHostUnmap = 16
+
+// HostChanges is the payload of OpHostChanges.
+// answered
+// It is answered by Changes.
+type HostChanges struct {
+	Address  uint64
+	Transfer uint32
+	Reserved uint32
+}
+
+// SizeHostChanges is the size of HostChanges in bytes.
+const SizeHostChanges = 16
+
+// Changes is the payload.
+// what was sent lies between these offsets
+type Changes struct {
+	Low  uint64
+	High uint64
+}
+
+// SizeChanges is the size of Changes in bytes.
+const SizeChanges = 16
 
 // OccupancyClusters is the payload of OpOccupancyClusters.
 // kind 0: cuOccupancyMaxActiveClusters, 1: cuOccupancyMaxPotentialClusterSize

@@ -1,5 +1,6 @@
 // Pinned memory that kernels read and write through the pointer that cuMemHostGetDevicePointer gives.
 #include "check.h"
+#include <stdlib.h>
 
 static CUfunction add;
 
@@ -81,6 +82,41 @@ int main(int argc, char **argv) {
   CK(cuMemsetD2D32(again, 16, 0, 1, 3));
   CHECK(c[0] == 0 && c[1] == 9 && c[4] == 0 && c[8] == 0 && c[12] == 9, "columns: %g %g %g %g %g", c[0], c[1], c[4], c[8], c[12]);
   CK(cuMemFree(e));
+  // Memory that becomes known to kernels after a launch, and before the wait for it, keeps what the program wrote.
+  float *late;
+  CUdeviceptr dlate;
+  CK(cuMemHostAlloc((void **)&late, N * sizeof *late, CU_MEMHOSTALLOC_DEVICEMAP));
+  run(da, db, dc, N, s);
+  for (int i = 0; i < N; i++) late[i] = (float)(i + 3);
+  CK(cuMemHostGetDevicePointer(&dlate, late, 0));
+  CK(cuStreamSynchronize(s));
+  for (int i = 0; i < N; i++) CHECK(late[i] == (float)(i + 3), "mapped after the launch: [%d] = %g", i, late[i]);
+  CK(cuMemFreeHost(late));
+  // A large range, of which kernels change pieces: forth, back, and beside pieces that the program changes. Its size is no multiple of anything.
+  enum { L = 1000003 };
+  float *large, *model = malloc(L * sizeof *model);
+  CUdeviceptr dl;
+  CK(cuMemHostAlloc((void **)&large, L * sizeof *large, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostGetDevicePointer(&dl, large, 0));
+  for (int i = 0; i < L; i++) large[i] = model[i] = (float)i;
+  uint32_t seed = 1;
+  for (int round = 0; round < 40; round++) {
+    int whole = round % 13 == 12;
+    for (int piece = 0; piece < 3; piece++) {
+      seed = seed * 1664525 + 1013904223;
+      int at = whole ? 0 : (int)(seed % (L - N)), n = whole ? L : 1 + (int)(seed >> 8) % N;
+      float value = (float)(round % 2);
+      uint32_t bits;
+      memcpy(&bits, &value, 4);
+      CK(cuMemsetD32Async(dl + (uint64_t)at * 4, bits, (size_t)n, s)); // goes to and fro between two values
+      for (int i = 0; i < n; i++) model[at + i] = value;
+    }
+    CK(cuStreamSynchronize(s));
+    for (int i = 0; i < L; i++) CHECK(large[i] == model[i], "large, round %d: [%d] = %g, not %g", round, i, large[i], model[i]);
+    for (int i = round; i < L; i += 70001) large[i] = model[i] = (float)-i;
+  }
+  free(model);
+  CK(cuMemFreeHost(large));
   CK(cuMemFreeHost(a));
   CK(cuMemFreeHost(b));
   CK(cuMemFreeHost(c));

@@ -40,6 +40,7 @@ var wireOps = [...]handler{
 	wire.OpBye - firstWire:               (*Session).sayBye,
 	wire.OpHostMap - firstWire:           (*Session).hostMap,
 	wire.OpHostUnmap - firstWire:         (*Session).hostUnmap,
+	wire.OpHostChanges - firstWire:       (*Session).hostChanges,
 	wire.OpOccupancyClusters - firstWire: (*Session).occupancyClusters,
 	wire.OpCaptureInfo - firstWire:       (*Session).captureInfo,
 	wire.OpFunctionNames - firstWire:     (*Session).functionNames,

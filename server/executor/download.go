@@ -10,18 +10,20 @@ import (
 
 // transfer is a download under way.
 type transfer struct {
-	id     uint32
-	thread uint32
-	seq    uint64
-	began  int64  // the command's
-	reply  bool   // a REPLY ends it
-	done   bool   // a DONE ends it
-	stripe bool   // its data go over the bulk connections
-	link   bool   // a window was asked for; they may go by RDMA
-	posted uint64 // bytes that did
-	left   int    // chunks that have not been sent
-	result cuda.CUresult
-	rows   *rows // of a box: where its rows lie; nil: without gaps
+	id           uint32
+	thread       uint32
+	seq          uint64
+	began        int64  // the command's
+	reply        bool   // a REPLY ends it
+	done         bool   // a DONE ends it
+	stripe       bool   // its data go over the bulk connections
+	link         bool   // a window was asked for; they may go by RDMA
+	posted       uint64 // bytes that did
+	left         int    // chunks that have not been sent
+	result       cuda.CUresult
+	rows         *rows      // of a box: where its rows lie; nil: without gaps
+	of           *hostRange // of its changes only; nil: everything
+	wire.Changes            // of those, what was sent
 }
 
 // chunk is a piece of a download in a staging slot.
@@ -186,6 +188,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	}
 	if r == cuda.CUDA_SUCCESS && t.rows != nil {
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
+	} else if r == cuda.CUDA_SUCCESS && t.of != nil && s.sendChanges(t, c) {
 	} else if r == cuda.CUDA_SUCCESS && t.stripe {
 		t.posted += uint64(c.bytes)
 		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes) {
@@ -218,6 +221,11 @@ func (s *Session) tellEnd(t *transfer) {
 		s.metrics.Observe(metrics.Histogram(metrics.ClassCopy), metrics.Now()-t.began)
 	}
 	s.countError(t.result)
+	var payload []byte
+	if t.of != nil {
+		t.of.sent.known = t.result == cuda.CUDA_SUCCESS
+		payload = wire.Bytes(&t.Changes)
+	}
 	if t.done {
 		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted}, nil, nil)
 	}
@@ -225,7 +233,7 @@ func (s *Session) tellEnd(t *transfer) {
 	case t.reply:
 		r := s.withAsyncError(t.result)
 		s.sendText(r)
-		s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: t.thread, Result: int32(r), Seq: t.seq, Aux: t.posted}, nil, nil)
+		s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: t.thread, Result: int32(r), Seq: t.seq, Aux: t.posted}, payload, nil)
 	case t.result != cuda.CUDA_SUCCESS:
 		s.keepAsyncError(t.result)
 	}

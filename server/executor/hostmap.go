@@ -21,8 +21,13 @@ type mapping struct {
 // unmap a unit for each, which takes the driver about a millisecond.
 const maxSpare = 32 << 20
 
-// hostRange is a range of the client's pinned memory that kernels may use, with the mappings under it.
-type hostRange []*mapping
+// hostRange is a range of the client's pinned memory that kernels may use.
+type hostRange struct {
+	bytes  uint64
+	device cuda.CUdeviceptr // where kernels find it
+	under  []*mapping       // the mappings that it lies in; nil where the client's address was taken, and it has memory of its own
+	sent   sent
+}
 
 const (
 	maxHostRange = 1 << 46
@@ -50,13 +55,11 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 	if r := s.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	_, twice := s.hostRanges[p.Address]
-	_, copied := s.hostCopies[p.Address]
-	if twice || copied || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
+	if _, twice := s.hostRanges[p.Address]; twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	start, end := p.Address / *unit * *unit, (p.Address+p.Bytes+*unit-1) / *unit * *unit
-	var under hostRange
+	var under []*mapping
 	for at := start; at < end; {
 		m, next := s.mappingAt(at, end)
 		if m == nil {
@@ -66,7 +69,7 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 				m, r = s.mapUnits(at, next-at, prop)
 			}
 			if r != cuda.CUDA_SUCCESS {
-				s.dropRange(under)
+				s.dropMappings(under)
 				return s.hostElsewhere(c, p.Address, p.Bytes), nil
 			}
 		}
@@ -81,7 +84,7 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 		under = append(under, m)
 		at = m.start + m.bytes
 	}
-	s.hostRanges[p.Address] = under
+	s.hostRanges[p.Address] = &hostRange{bytes: p.Bytes, device: cuda.CUdeviceptr(p.Address), under: under}
 	answerWith(s, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
@@ -92,7 +95,7 @@ func (s *Session) hostElsewhere(c *command, address, bytes uint64) cuda.CUresult
 	if r := s.gpu.CuMemAlloc_v2(at, bytes); r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	s.hostCopies[address] = *at
+	s.hostRanges[address] = &hostRange{bytes: bytes, device: *at}
 	answerWith(s, c, wire.GlobalInfo{Address: uint64(*at), Bytes: bytes}, 0)
 	return cuda.CUDA_SUCCESS
 }
@@ -158,20 +161,20 @@ func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if at, ok := s.hostCopies[p.Address]; ok {
-		delete(s.hostCopies, p.Address)
-		return s.gpu.CuMemFree_v2(at), nil
-	}
-	under, ok := s.hostRanges[p.Address]
+	h, ok := s.hostRanges[p.Address]
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	delete(s.hostRanges, p.Address)
-	return s.dropRange(under), nil
+	s.sentBytes -= uint64(len(h.sent.mem))
+	if h.under == nil {
+		return s.gpu.CuMemFree_v2(h.device), nil
+	}
+	return s.dropMappings(h.under), nil
 }
 
-// dropRange takes a range's hold from its mappings and gives the first failure of those that went.
-func (s *Session) dropRange(under hostRange) cuda.CUresult {
+// dropMappings takes a range's hold from its mappings and gives the first failure of those that went.
+func (s *Session) dropMappings(under []*mapping) cuda.CUresult {
 	for _, m := range under {
 		if m.users--; m.users == 0 {
 			s.spare = append(s.spare, m)

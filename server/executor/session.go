@@ -121,9 +121,10 @@ type Session struct {
 	deviceGraphs map[uint64]uint64            // executable graphs that kernels may launch: the driver's handles
 	hostNodes    map[uintptr]uint64           // user data of a host function in graphs: the client's registration
 	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
-	hostRanges   map[uint64]hostRange
-	hostCopies   map[uint64]cuda.CUdeviceptr // ranges whose device memory lies at another address
-	hostWindows  map[uint64]bool             // windows of addresses that are reserved
+	hostRanges   map[uint64]*hostRange        // by the client's address
+	sentBytes    uint64                       // of their sent.mem
+	stretches    []stretch                    // of sendChanges
+	hostWindows  map[uint64]bool              // windows of addresses that are reserved
 
 	clientBase, clientBytes uint64 // the client's region of handles
 
@@ -173,7 +174,7 @@ func New(cfg Config) (*Session, error) {
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]hostRange), hostWindows: make(map[uint64]bool), hostCopies: make(map[uint64]cuda.CUdeviceptr),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
 		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice,
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}

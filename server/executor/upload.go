@@ -11,6 +11,7 @@ import (
 const (
 	flagSync  = 1 // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
 	flagDone  = 2 // wire.CopyD2H.Flags: a DONE message ends the transfer
+	flagTwin  = 4 // wire.CopyH2D.Flags: the target is pinned memory's twin
 	maxInline = 64 << 10
 	maxImage  = 2 << 30
 )
@@ -59,6 +60,9 @@ func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
 	}
 	// The driver has copied a pageable source of this size when the call returns.
 	r = s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(data), p.Bytes, st.real)
+	if r == cuda.CUDA_SUCCESS && p.Flags&flagTwin != 0 {
+		s.noteSent(p.Dst, data[:p.Bytes])
+	}
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
 		s.raiseBarrier(st)
 	}

@@ -433,25 +433,26 @@ var ofWire = [...]Class{
 	15: ClassOther,   // bye
 	16: ClassMemory,  // host_map
 	17: ClassMemory,  // host_unmap
-	18: ClassModule,  // occupancy_clusters
-	19: ClassStream,  // capture_info
-	20: ClassModule,  // function_names
-	21: ClassModule,  // link_create
-	22: ClassModule,  // link_data
-	23: ClassModule,  // link_add
-	24: ClassModule,  // link_complete
-	25: ClassModule,  // link_read
-	26: ClassModule,  // link_destroy
-	27: ClassOther,   // error_text
-	28: ClassGraph,   // user_object
-	29: ClassGraph,   // graph_node
-	30: ClassGraph,   // graph_node_get
-	31: ClassGraph,   // graph_dot
-	32: ClassCopy,    // copy_box
-	33: ClassMemory,  // share_export
-	34: ClassMemory,  // share_import
-	35: ClassMemory,  // share_end
-	36: ClassLaunch,  // launch_several
+	18: ClassOther,   // host_changes
+	19: ClassModule,  // occupancy_clusters
+	20: ClassStream,  // capture_info
+	21: ClassModule,  // function_names
+	22: ClassModule,  // link_create
+	23: ClassModule,  // link_data
+	24: ClassModule,  // link_add
+	25: ClassModule,  // link_complete
+	26: ClassModule,  // link_read
+	27: ClassModule,  // link_destroy
+	28: ClassOther,   // error_text
+	29: ClassGraph,   // user_object
+	30: ClassGraph,   // graph_node
+	31: ClassGraph,   // graph_node_get
+	32: ClassGraph,   // graph_dot
+	33: ClassCopy,    // copy_box
+	34: ClassMemory,  // share_export
+	35: ClassMemory,  // share_import
+	36: ClassMemory,  // share_end
+	37: ClassLaunch,  // launch_several
 }
 
 const firstWire = 0xf000

@@ -273,7 +273,7 @@ uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function th
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
-enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_LEGACY_STREAM = 0 };
+enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_LEGACY_STREAM = 0 };
 int scuda_is_pinned(const void *p, uint64_t bytes);
 int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);

@@ -1,14 +1,15 @@
 /* Pinned memory that kernels use: the server has device memory for it, at the same address where that can be had (registered memory may lie where
  * the worker has something else). Blocks that the program changed (against a shadow copy) go up
- * before a launch, and what kernels changed comes back with the next call that waits for the GPU. Only ranges that a program asked for, or
- * whose addresses it passed to a kernel, cost anything. */
+ * before a launch, and what kernels changed comes back with the next call that waits for the GPU (of large ranges the server sends the blocks that
+ * differ from what it sent before). Only ranges that a program asked for, or whose addresses it passed to a kernel, cost anything. Comparing finds
+ * what network cards and disks wrote into the memory too, which page tables do not tell. */
 #include "range.h"
 
 #include <stdlib.h>
 
 enum { BLOCK = 4096, RUN_MAX = 65536 };
 
-struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; };
+struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; int sent; };  /* sent: once, so that the server's is ours */
 static struct mapped *list;
 static scuda_lock_t lock;
 /* The streams on which kernels may have written since what they wrote was last fetched; under the lock. */
@@ -39,7 +40,7 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
   }
   /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it all. */
   for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
-  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes};
+  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes, 0};
   scuda_lock(&lock);
   m->next = list;
   list = m;
@@ -74,15 +75,19 @@ void scuda_unmap_host(uint64_t start) {
   free(m);
 }
 
+/* Small ranges are fetched whole: that is not slower, and can be the wait for the stream itself. */
+static int by_changes(const struct mapped *m) { return m->bytes > AHEAD_MAX; }
+
 static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds) {
   /* Kernels on all streams are to see it. During a capture the form that makes them may be forbidden. */
-  struct wire_copy_h2d head = {m->device + from, bytes, stream, atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC, 0};
+  struct wire_copy_h2d head = {m->device + from, bytes, stream, (atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC) | (by_changes(m) ? SCUDA_COPY_TWIN : 0), 0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds, sizeof head + bytes);
   if (r) return r;
   memcpy(c.payload, &head, sizeof head);
   moves++;
   memcpy(m->shadow + from, (const void *)(uintptr_t)(m->start + from), bytes);
+  if (by_changes(m)) memcpy(m->incoming + from, m->shadow + from, bytes);
   scuda_put_struct(c.payload + sizeof head, m->shadow + from, bytes);
   return scuda_send(&c);
 }
@@ -125,6 +130,7 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
         run_bytes = 0;
       }
     }
+    if (!r) m->sent = 1;
   }
   mark(scuda_stream_key(stream, ptds));
   scuda_unlock(&lock);
@@ -132,20 +138,33 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
 }
 
 /* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed meanwhile stays. */
-static void merge(struct mapped *m) {
+static void merge(struct mapped *m, uint64_t low, uint64_t high) {
   uint8_t *now = (uint8_t *)(uintptr_t)m->start;
-  for (uint64_t at = 0; at < m->bytes; at += BLOCK) {
-    uint64_t n = m->bytes - at < BLOCK ? m->bytes - at : BLOCK;
+  for (uint64_t at = low; at < high; at += BLOCK) {
+    uint64_t n = high - at < BLOCK ? high - at : BLOCK;
     if (!memcmp(m->incoming + at, m->shadow + at, n)) continue;
     for (uint64_t i = at; i < at + n; i++)
       if (m->incoming[i] != m->shadow[i]) now[i] = m->shadow[i] = m->incoming[i];
   }
 }
 
-static int32_t fetch(struct mapped *m) {
+static int32_t fetch_whole(struct mapped *m) {
   struct wire_copy_d2h head = {m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
   int32_t r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head);
-  if (!r) merge(m);
+  if (!r) merge(m, 0, m->bytes);
+  return r;
+}
+
+static int32_t fetch(struct mapped *m) {
+  if (!m->sent) return CUDA_SUCCESS; /* no launch since it was mapped: nobody can have written it */
+  if (!by_changes(m)) return fetch_whole(m);
+  struct wire_host_changes request = {m->start, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
+  struct wire_changes reply = {0};
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof request);
+  if (r) return r;
+  memcpy(c.payload, &request, sizeof request);
+  if (!(r = scuda_call(&c, &reply, sizeof reply, NULL)) && reply.high <= m->bytes) merge(m, reply.low, reply.high);
   return r;
 }
 
@@ -168,7 +187,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   uint8_t *copy = NULL;
   scuda_lock(&lock);
   struct mapped *m = list;
-  if (m && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
+  if (m && m->sent && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
     unmark(key);
     start = m->start;
     head.bytes = bytes = m->bytes;
@@ -186,7 +205,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   for (m = late ? NULL : list; m; m = m->next)
     if (m->start == start) {
       memcpy(m->incoming, copy, bytes);
-      merge(m);
+      merge(m, 0, bytes);
     } else if (fetch(m)) {
       break;
     }

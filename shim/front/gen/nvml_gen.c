@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "a461616fb3306152d88965f9564dfb8d3e1e56a22671d8e0914f0808411832b6";
+const char nvml_digest[] = "bb25d72393c90952c7d5544425a123b7c36c6712a306c8738793c8d79a6875a6";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -22,25 +22,26 @@ enum {
   OP_BYE = 0xf00f,
   OP_HOST_MAP = 0xf010,
   OP_HOST_UNMAP = 0xf011,
-  OP_OCCUPANCY_CLUSTERS = 0xf012,
-  OP_CAPTURE_INFO = 0xf013,
-  OP_FUNCTION_NAMES = 0xf014,
-  OP_LINK_CREATE = 0xf015,
-  OP_LINK_DATA = 0xf016,
-  OP_LINK_ADD = 0xf017,
-  OP_LINK_COMPLETE = 0xf018,
-  OP_LINK_READ = 0xf019,
-  OP_LINK_DESTROY = 0xf01a,
-  OP_ERROR_TEXT = 0xf01b,
-  OP_USER_OBJECT = 0xf01c,
-  OP_GRAPH_NODE = 0xf01d,
-  OP_GRAPH_NODE_GET = 0xf01e,
-  OP_GRAPH_DOT = 0xf01f,
-  OP_COPY_BOX = 0xf020,
-  OP_SHARE_EXPORT = 0xf021,
-  OP_SHARE_IMPORT = 0xf022,
-  OP_SHARE_END = 0xf023,
-  OP_LAUNCH_SEVERAL = 0xf024,
+  OP_HOST_CHANGES = 0xf012,
+  OP_OCCUPANCY_CLUSTERS = 0xf013,
+  OP_CAPTURE_INFO = 0xf014,
+  OP_FUNCTION_NAMES = 0xf015,
+  OP_LINK_CREATE = 0xf016,
+  OP_LINK_DATA = 0xf017,
+  OP_LINK_ADD = 0xf018,
+  OP_LINK_COMPLETE = 0xf019,
+  OP_LINK_READ = 0xf01a,
+  OP_LINK_DESTROY = 0xf01b,
+  OP_ERROR_TEXT = 0xf01c,
+  OP_USER_OBJECT = 0xf01d,
+  OP_GRAPH_NODE = 0xf01e,
+  OP_GRAPH_NODE_GET = 0xf01f,
+  OP_GRAPH_DOT = 0xf020,
+  OP_COPY_BOX = 0xf021,
+  OP_SHARE_EXPORT = 0xf022,
+  OP_SHARE_IMPORT = 0xf023,
+  OP_SHARE_END = 0xf024,
+  OP_LAUNCH_SEVERAL = 0xf025,
 };
 
 struct wire_launch {
@@ -211,6 +212,19 @@ struct wire_host_unmap {
   uint64_t bytes;
 };
 _Static_assert(sizeof(struct wire_host_unmap) == 16, "layout of wire_host_unmap");
+
+struct wire_host_changes {
+  uint64_t address;
+  uint32_t transfer;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_host_changes) == 16, "layout of wire_host_changes");
+
+struct wire_changes {
+  uint64_t low;
+  uint64_t high;
+};
+_Static_assert(sizeof(struct wire_changes) == 16, "layout of wire_changes");
 
 struct wire_occupancy_clusters {
   uint64_t func;
