@@ -117,6 +117,15 @@ int main(int argc, char **argv) {
   }
   free(model);
   CK(cuMemFreeHost(large));
+  // Freeing waits for what still uses the memory.
+  enum { HUGE = 48 << 20 };
+  void *huge;
+  CUdeviceptr dh;
+  CK(cuMemHostAlloc(&huge, HUGE, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostGetDevicePointer(&dh, huge, 0));
+  for (int i = 0; i < 20; i++) CK(cuMemsetD8Async(dh, (unsigned char)i, HUGE, s));
+  CK(cuMemFreeHost(huge));
+  CK(cuCtxSynchronize());
   CK(cuMemFreeHost(a));
   CK(cuMemFreeHost(b));
   CK(cuMemFreeHost(c));

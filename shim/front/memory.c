@@ -219,11 +219,12 @@ int32_t scuda_hand_cuMemAllocHost_v2(void **p, uint64_t bytes) { return host_all
 
 /* An operation of the GPU may still use the memory. Natively freeing it waits, so it does here. */
 static int32_t quiesce(struct scuda_range *r) {
-  if (r->flags & SCUDA_RANGE_MAPPED) scuda_unmap_host(r->start);
-  int busy = atomic_load(&scuda_captures) || __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) ||
-             scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1;
-  if (!busy || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
-  return scuda_wire_cuCtxSynchronize(0);
+  int mapped = r->flags & SCUDA_RANGE_MAPPED, capturing = atomic_load(&scuda_captures) != 0;
+  int busy = __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) || scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1 ||
+             (mapped && atomic_load(&scuda_mapped_launched));
+  int32_t result = busy && !capturing ? scuda_wire_cuCtxSynchronize(0) : CUDA_SUCCESS;
+  if (mapped) scuda_unmap_host(r->start);
+  return result;
 }
 
 int32_t scuda_hand_cuMemFreeHost(void *p) {
