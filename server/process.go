@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,7 @@ import (
 
 // Messages between supervisor and worker.
 const (
-	msgConfig  = "config"           // workerConfig, first message to a worker
+	msgConfig  = "config"           // workerConfig, with the board of the simulated machine
 	msgReady   = "ready"            // readyInfo, the worker's answer
 	msgFailed  = "failed"           // failedInfo, the worker's other answer
 	msgSession = "session"          // sessionInfo with the main connection
@@ -51,6 +52,8 @@ type workerConfig struct {
 	RDMADevice string
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
+
+	board *os.File // of the simulated machine; it travels beside the rest
 }
 
 type readyInfo struct {
@@ -155,7 +158,7 @@ func (p *process) handshake(wc workerConfig, page int) error {
 	if err := p.line.Send(msgPage, struct{}{}, page); err != nil {
 		return fmt.Errorf("configure a worker: %w", err)
 	}
-	if err := p.line.Send(msgConfig, wc, -1); err != nil {
+	if err := p.line.Send(msgConfig, wc, int(wc.board.Fd())); err != nil {
 		return fmt.Errorf("configure a worker: %w", err)
 	}
 	m, err := p.line.Receive()

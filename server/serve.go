@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
 )
 
@@ -31,6 +33,7 @@ type supervisor struct {
 	handlers sync.WaitGroup
 	shares   *shelf
 	metrics  *metrics.Server
+	board    *os.File       // of the simulated machine
 	workers  sync.WaitGroup // those who follow a worker to its end
 	slots    chan struct{}  // bounds handshakes under way
 }
@@ -57,6 +60,11 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer kill()
 	s := &supervisor{cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(), slots: make(chan struct{}, maxHandshakes)}
 	s.sessions.init(cfg.MaxSessions)
+	var err error
+	if _, s.board, err = board.New(); err != nil {
+		return err
+	}
+	defer s.board.Close()
 	side, err := s.openMetrics(ctx)
 	if err != nil {
 		return err
@@ -124,7 +132,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		}
 	}
 	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, Settings: s.cfg.NVMLSettings, LogLevel: int(level)}
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, Settings: s.cfg.NVMLSettings, LogLevel: int(level), board: s.board}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {

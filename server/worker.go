@@ -28,6 +28,7 @@ import (
 	"scuda.dev/scuda/server/probe"
 	"scuda.dev/scuda/server/stdio"
 	"scuda.dev/scuda/sim"
+	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
 )
 
@@ -89,6 +90,9 @@ func (w *worker) run() error {
 	}
 	if err == nil {
 		err = m.Decode(&w.cfg)
+	}
+	if err == nil {
+		w.cfg.board = os.NewFile(uintptr(m.FD), "board")
 	}
 	if err != nil {
 		return err
@@ -179,7 +183,11 @@ func (w *worker) openGPU(kind string) (err error) {
 }
 
 func (w *worker) simConfig() (sim.Config, error) {
-	cfg, err := sim.FromEnvironment(sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log}, os.Getenv)
+	shared, err := board.Open(w.cfg.board)
+	if err != nil {
+		return sim.Config{}, err
+	}
+	cfg, err := sim.FromEnvironment(sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log, Board: shared}, os.Getenv)
 	if err != nil || w.cfg.Sim == "" {
 		return cfg, err
 	}

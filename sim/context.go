@@ -101,6 +101,7 @@ func (g *GPU) start(c *cudaContext) {
 	c.legacy = g.newStream(c, 0, 0)
 	delete(c.streams, c.legacy)
 	g.contexts[c] = struct{}{}
+	g.countContexts(c.dev)
 }
 
 // stop makes every further call and all pending work of c fail with r.
@@ -150,6 +151,7 @@ func (g *GPU) freeContext(c *cudaContext) {
 		}
 	}
 	delete(g.contexts, c)
+	g.countContexts(c.dev)
 }
 
 // destroy stops c's work and frees it. g.mu is held, and given up while work ends.

@@ -3,10 +3,10 @@ package sim
 import (
 	"crypto/sha256"
 	"fmt"
-	"sync"
-	"time"
+	"slices"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/board"
 )
 
 // device is one simulated GPU.
@@ -21,7 +21,6 @@ type device struct {
 	primary              *cudaContext
 	retained             int
 	pools                devicePools
-	busy                 meter
 	graphUsed, graphHigh uint64 // memory of graphs: now, and at most
 }
 
@@ -62,27 +61,41 @@ func (d *device) pciBusID() string {
 	return fmt.Sprintf("%04X:%02X:%02X.0", domain, bus, dev)
 }
 
-// meter measures for how much of the time a device was busy.
-type meter struct {
-	mu      sync.Mutex
-	running int
-	since   time.Time     // when running became 1
-	sum     time.Duration // busy time before that
+// take notes that memory of a device is in use, give that it no longer is. g.mu is held.
+func (g *GPU) take(d *device, bytes uint64) {
+	d.used += bytes
+	g.seat.Use(d.ordinal, d.used)
 }
 
-func (m *meter) begin() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.running++; m.running == 1 {
-		m.since = time.Now()
+func (g *GPU) give(d *device, bytes uint64) {
+	d.used -= bytes
+	g.seat.Use(d.ordinal, d.used)
+}
+
+// countContexts tells the board how many contexts a device has. g.mu is held.
+func (g *GPU) countContexts(d *device) {
+	n := 0
+	for c := range g.contexts {
+		if c.dev == d {
+			n++
+		}
 	}
+	g.seat.Contexts(d.ordinal, n)
 }
 
-func (m *meter) end() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.running--; m.running == 0 {
-		m.sum += time.Since(m.since)
+// moving says that the devices that own the memory at these addresses are busy with a copy or a fill until the result is called.
+func (g *GPU) moving(addrs ...uint64) (done func()) {
+	var devices []int
+	for _, a := range addrs {
+		if r := g.mem.find(a); r != nil && !r.kind.host() && r.dev != nil && !slices.Contains(devices, r.dev.ordinal) {
+			devices = append(devices, r.dev.ordinal)
+			g.seat.Begin(r.dev.ordinal, board.Copies)
+		}
+	}
+	return func() {
+		for _, d := range devices {
+			g.seat.End(d, board.Copies)
+		}
 	}
 }
 

@@ -81,6 +81,7 @@ func (g *GPU) pace(ctx context.Context, bytes uint64) {
 
 // copyBox copies, as slowly as it has to be.
 func (g *GPU) copyBox(ctx context.Context, b *box) error {
+	defer g.moving(b.dst.addr, b.src.addr)()
 	g.pace(ctx, b.width*b.height*b.depth)
 	return g.run(b)
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/board"
 )
 
 const ok = cuda.CUDA_SUCCESS
@@ -36,6 +37,7 @@ type Config struct {
 	Log         *slog.Logger // default slog.Default()
 	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
 	Stderr      io.Writer    // where kernels' assert goes, default os.Stderr
+	Board       *board.Board // where load and memory in use are told to NVML; default one that nobody else knows
 
 	// KernelTime and KernelInstructions (of warps) end kernels that go on for longer; 0 is no limit.
 	KernelTime         time.Duration
@@ -46,7 +48,7 @@ type Config struct {
 // ErrConfig is wrapped by errors about a Config that no machine can have.
 var ErrConfig = errors.New("sim: bad configuration")
 
-const maxDevices = 16
+const maxDevices = board.Devices
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Devices == 0 {
@@ -98,7 +100,8 @@ type GPU struct {
 	textures sync.Map // handle → *texture
 	strings  stringArena
 	vmm      vmm
-	kernels  atomic.Uint64  // that began
+	kernels  atomic.Uint64 // that began
+	seat     *board.Seat
 	tasks    sync.WaitGroup // running stream goroutines
 
 	mu           sync.Mutex
@@ -129,6 +132,15 @@ func Open(cfg Config) (*GPU, error) {
 		captures: map[*capture]struct{}{},
 	}
 	g.objects.init()
+	if cfg.Board == nil {
+		cfg.Board = board.Private()
+	}
+	if g.seat, err = cfg.Board.Join(); err != nil {
+		cfg.Log.Warn("sim: NVML will not see what this process does", "error", err)
+		if g.seat, err = board.Private().Join(); err != nil {
+			return nil, err
+		}
+	}
 	for i := range cfg.Devices {
 		d, err := newDevice(g, i)
 		if err != nil {
@@ -166,6 +178,7 @@ func (g *GPU) Close() error {
 	for _, d := range g.devices {
 		errs = append(errs, d.arena.close())
 	}
+	g.seat.Leave()
 	return errors.Join(errs...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/sim/ptx"
 )
 
@@ -141,8 +142,8 @@ func (g *GPU) launchOp(l *launch) op {
 		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
-		dev.busy.begin()
-		defer dev.busy.end()
+		g.seat.Begin(dev.ordinal, board.Kernels)
+		defer g.seat.End(dev.ordinal, board.Kernels)
 		return g.execute(ctx, dev, grid.Run)
 	}}
 }

@@ -40,7 +40,7 @@ func (g *GPU) allocateManaged(c *cudaContext, kind regionKind, n uint64) (*regio
 		g.log.Error("sim: device memory table", "error", err)
 		return nil, cuda.CUDA_ERROR_UNKNOWN
 	}
-	c.dev.used += size
+	g.take(c.dev, size)
 	clear(bytesAt(base, size))
 	return r, ok
 }

@@ -196,7 +196,7 @@ func (g *GPU) allocate(c *cudaContext, kind regionKind, n uint64) (*region, cuda
 		g.log.Error("sim: device memory table", "error", err)
 		return nil, cuda.CUDA_ERROR_UNKNOWN
 	}
-	d.used += size
+	g.take(d, size)
 	return r, ok
 }
 
@@ -207,7 +207,7 @@ func (g *GPU) freeRegion(r *region) error {
 	}
 	switch r.kind {
 	case regionDevice, regionManaged, regionPool, regionGlobal, regionArray:
-		r.dev.used -= r.size
+		g.give(r.dev, r.size)
 		if r.pool != nil {
 			r.pool.used -= r.size
 		}

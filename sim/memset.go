@@ -43,6 +43,7 @@ func (g *GPU) runFill(f *fill) error {
 	if !g.mem.covers(f.dst, f.extent()) {
 		return &deviceError{cuda.CUDA_ERROR_ILLEGAL_ADDRESS, "memset of memory that was freed"}
 	}
+	defer g.moving(f.dst)()
 	n := f.width * uint64(f.elem)
 	for y := range f.height {
 		row := bytesAt(f.dst+y*f.pitch, n)

@@ -1,19 +1,25 @@
 package sim
 
-import "scuda.dev/scuda/sim/smi"
+import (
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/smi"
+)
 
-// OpenNVML makes the management library of the machine that cfg describes. Its devices are those of [Open] with the same cfg.
+// OpenNVML makes the management library of the machine that cfg describes. Its devices are those of [Open] with the same cfg,
+// and it sees what the processes do that have cfg.Board too.
 func OpenNVML(cfg Config) (*smi.Driver, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	c := smi.Config{DriverVersion: "580.00", CUDAVersion: driverVersion}
+	kind := presets[cfg.Preset]
+	c := smi.Config{DriverVersion: "580.00", CUDAVersion: driverVersion, Board: cfg.Board}
 	for i := range cfg.Devices {
 		d := &device{ordinal: i}
 		_, bus, slot := d.pciAddress()
 		c.Devices = append(c.Devices, smi.Device{Name: cfg.Name, UUID: deviceUUID(cfg.Name, i), Bus: uint32(bus), Slot: uint32(slot),
-			Memory: cfg.MemoryBytes, Major: computeCapability / 10, Minor: computeCapability % 10})
+			Memory: cfg.MemoryBytes, Major: computeCapability / 10, Minor: computeCapability % 10,
+			IdlePower: kind.idlePower, PowerLimit: kind.powerLimit, Clock: clockKHz / 1000, MemoryClock: uint32(kind.attribute(cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000)})
 	}
 	return smi.Open(c)
 }

@@ -26,20 +26,30 @@ type preset struct {
 	name   string
 	memory uint64 // 0: as much as the machine has to give
 	sms    int32
+
+	idlePower, powerLimit uint32 // mW
 	// attributes that differ from an H200's
 	attributes map[cuda.CUdevice_attribute]int32
 }
 
 var presets = map[string]preset{
-	"":     {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors},
-	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors},
-	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, attributes: map[cuda.CUdevice_attribute]int32{
+	"":     {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors, idlePower: 75_000, powerLimit: 700_000},
+	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors, idlePower: 75_000, powerLimit: 700_000},
+	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, idlePower: 10_000, powerLimit: 75_000, attributes: map[cuda.CUdevice_attribute]int32{
 		cuda.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                1 << 20,
 		cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:            1000000,
 		cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:      128,
 		cuda.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:           1,
 		cuda.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: 0,
 	}},
+}
+
+// attribute is what a GPU of this kind answers, 0 where there is no such attribute.
+func (p preset) attribute(a cuda.CUdevice_attribute) int32 {
+	if v, special := p.attributes[a]; special {
+		return v
+	}
+	return attributes[a]
 }
 
 // ParseSpec reads the text behind "sim:" in scuda's --gpu option into cfg: an optional number of GPUs and settings, with commas between

@@ -207,7 +207,7 @@ func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, pr
 	}
 	p := &physical{dev: d, size: size, fd: fd, prop: *prop, handles: 1}
 	p.handle = cuda.CUmemGenericAllocationHandle(g.objects.add(p))
-	d.used += size
+	g.take(d, size)
 	*ph = p.handle
 	return ok
 }
@@ -218,7 +218,7 @@ func (g *GPU) releasePhysical(p *physical) error {
 		return nil
 	}
 	if !p.imported {
-		p.dev.used -= p.size
+		g.give(p.dev, p.size)
 	}
 	fd := p.fd
 	p.fd = -1

@@ -24,12 +24,12 @@ func clientToken(file string) ([]byte, error) {
 	return config.Token()
 }
 
-// ask opens an information session.
-func ask(ctx context.Context, addr string, token []byte) (*net.TCPConn, *transport.Welcome, error) {
+// ask opens a session that the command line itself uses.
+func ask(ctx context.Context, addr string, token []byte, kind string) (*net.TCPConn, *transport.Welcome, error) {
 	program, _ := os.Executable()
 	host, _ := os.Hostname()
 	c, w, err := transport.DialNet(ctx, addr, token, &transport.Hello{
-		Kind: transport.KindInfo, Version: server.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
+		Kind: kind, Version: server.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
 	})
 	switch {
 	case err == nil:

@@ -33,6 +33,7 @@ type infoFacts struct {
 	RoundTripUS float64      `json:"round_trip_us"`
 	BigCopies   string       `json:"big_copies"` // how they travel
 	Devices     []infoDevice `json:"devices"`
+	NoLoad      string       `json:"no_load,omitempty"` // why the devices have no load
 }
 
 type infoDevice struct {
@@ -41,6 +42,7 @@ type infoDevice struct {
 	PCI        string `json:"pci_bus_id"`
 	Memory     uint64 `json:"memory_bytes"`
 	Capability string `json:"compute_capability"`
+	Load       *load  `json:"load"` // null: NVML does not know it
 }
 
 func newInfo() *cobra.Command {
@@ -68,7 +70,7 @@ func newInfo() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c, w, err := ask(cmd.Context(), address, token)
+			c, w, err := ask(cmd.Context(), address, token, transport.KindInfo)
 			if err != nil {
 				return err
 			}
@@ -82,6 +84,7 @@ func newInfo() *cobra.Command {
 			slices.Sort(trips)
 			facts := gather(w, trips[len(trips)/2])
 			facts.Server, facts.Source = address, source
+			facts.addLoad(cmd.Context(), address, token)
 			facts.BigCopies = bigCopies(cmd.Context(), address, w)
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())
@@ -115,6 +118,21 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 	return f
 }
 
+// addLoad asks how busy the GPUs are. A server without NVML cannot say it, which is no reason to fail.
+func (f *infoFacts) addLoad(ctx context.Context, address string, token []byte) {
+	var uuids []string
+	for _, d := range f.Devices {
+		uuids = append(uuids, d.UUID)
+	}
+	loads, err := askLoad(ctx, address, token, uuids)
+	if err != nil {
+		f.NoLoad = err.Error()
+	}
+	for i, l := range loads {
+		f.Devices[i].Load = l
+	}
+}
+
 func (f *infoFacts) print(out io.Writer) {
 	driver := "NVIDIA driver " + f.Driver
 	if f.Kind == "sim" {
@@ -130,6 +148,12 @@ func (f *infoFacts) print(out io.Writer) {
 	fmt.Fprintf(out, "big copies  %s\n", f.BigCopies)
 	for i, d := range f.Devices {
 		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, byteSize(d.Memory), d.Capability, d.PCI, d.UUID)
+		if d.Load != nil {
+			fmt.Fprintf(out, "            %s\n", d.Load)
+		}
+	}
+	if f.NoLoad != "" {
+		fmt.Fprintf(out, "load        unknown, as the server's NVML does not answer: %s\n", f.NoLoad)
 	}
 }
 

@@ -19,7 +19,7 @@ func remember(ctx context.Context, out io.Writer, addr, tokenFile string) error 
 	if err != nil {
 		return err
 	}
-	c, w, err := ask(ctx, addr, token)
+	c, w, err := ask(ctx, addr, token, transport.KindInfo)
 	if err != nil {
 		return err
 	}

@@ -1,14 +1,17 @@
-// Package smi is the NVML of the simulated GPU: what nvidia-smi, PyTorch and the bindings of other languages ask about a device. What a
-// simulation has no truth for (temperature, power, fans, clocks) answers NVML_ERROR_NOT_SUPPORTED, as many real GPUs do.
+// Package smi is the NVML of the simulated GPU: what nvidia-smi, PyTorch and the bindings of other languages ask about a device. How busy
+// it is and how much of its memory is in use, it reads from the board on which the processes of the simulated machine say it (package board);
+// temperature and power follow from that (load.go). What a simulation has no truth for answers NVML_ERROR_NOT_SUPPORTED, as many real GPUs do.
 package smi
 
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/sim/board"
 )
 
 // Device is one simulated GPU as NVML shows it.
@@ -18,20 +21,26 @@ type Device struct {
 	Bus, Slot    uint32 // PCI bus and device; domain and function are 0
 	Memory       uint64 // bytes
 	Major, Minor int32  // compute capability
+
+	IdlePower, PowerLimit uint32 // mW
+	Clock, MemoryClock    uint32 // MHz
+
+	index int
 }
 
 // Config says what the driver shows.
 type Config struct {
 	Devices       []Device
-	DriverVersion string // text, such as "580.00"
-	CUDAVersion   int32  // 13000 for 13.0
+	DriverVersion string       // text, such as "580.00"
+	CUDAVersion   int32        // 13000 for 13.0
+	Board         *board.Board // nil: nothing ever happens
 }
 
 // ErrConfig is wrapped by errors about a Config that no machine can have.
 var ErrConfig = errors.New("smi: bad configuration")
 
 const (
-	maxDevices = 64
+	maxDevices = board.Devices
 	firstSet   = 0x1000 // event sets' handles; devices are index+1
 )
 
@@ -51,10 +60,12 @@ func Open(cfg Config) (*Driver, error) {
 	if len(cfg.Devices) > maxDevices {
 		return nil, fmt.Errorf("%w: %d devices; choose up to %d", ErrConfig, len(cfg.Devices), maxDevices)
 	}
+	cfg.Devices = slices.Clone(cfg.Devices)
 	for i, d := range cfg.Devices {
 		if d.Name == "" || len(d.Name) > 95 {
 			return nil, fmt.Errorf("%w: device %d has a name of %d characters; choose 1 to 95", ErrConfig, i, len(d.Name))
 		}
+		cfg.Devices[i].index = i
 	}
 	return &Driver{cfg: cfg, sets: map[nvml.NvmlEventSet]bool{}, next: firstSet}, nil
 }
@@ -168,27 +179,6 @@ func (d *Driver) NvmlDeviceGetMinorNumber(dev nvml.NvmlDevice, to *uint32) nvml.
 	return d.NvmlDeviceGetIndex(dev, to)
 }
 
-func (d *Driver) NvmlDeviceGetMemoryInfo(dev nvml.NvmlDevice, to *nvml.NvmlMemory) nvml.NvmlReturn {
-	return store(d, dev, to, func(g *Device) nvml.NvmlMemory { return nvml.NvmlMemory{Total: g.Memory, Free: g.Memory} })
-}
-
-func (d *Driver) NvmlDeviceGetMemoryInfo_v2(dev nvml.NvmlDevice, to *nvml.NvmlMemory_v2) nvml.NvmlReturn {
-	g, r := d.find(dev, to != nil)
-	if r != nvml.NVML_SUCCESS {
-		return r
-	}
-	if to.Version != 2<<24|40 {
-		return nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-	}
-	to.Total, to.Free = g.Memory, g.Memory
-	to.Reserved, to.Used = 0, 0
-	return r
-}
-
-func (d *Driver) NvmlDeviceGetUtilizationRates(dev nvml.NvmlDevice, to *nvml.NvmlUtilization) nvml.NvmlReturn {
-	return store(d, dev, to, func(*Device) nvml.NvmlUtilization { return nvml.NvmlUtilization{} })
-}
-
 func (d *Driver) NvmlDeviceGetComputeMode(dev nvml.NvmlDevice, to *nvml.NvmlComputeMode) nvml.NvmlReturn {
 	return store(d, dev, to, func(*Device) nvml.NvmlComputeMode { return nvml.NVML_COMPUTEMODE_DEFAULT })
 }
@@ -219,19 +209,6 @@ func (d *Driver) NvmlDeviceGetCudaComputeCapability(dev nvml.NvmlDevice, major, 
 		*major, *minor = g.Major, g.Minor
 	}
 	return r
-}
-
-// noProcesses answers the lists of processes: none.
-func (d *Driver) noProcesses(dev nvml.NvmlDevice, count *uint32) nvml.NvmlReturn {
-	return store(d, dev, count, func(*Device) uint32 { return 0 })
-}
-
-func (d *Driver) NvmlDeviceGetComputeRunningProcesses_v3(dev nvml.NvmlDevice, count *uint32, _ *nvml.NvmlProcessInfo) nvml.NvmlReturn {
-	return d.noProcesses(dev, count)
-}
-
-func (d *Driver) NvmlDeviceGetGraphicsRunningProcesses_v3(dev nvml.NvmlDevice, count *uint32, _ *nvml.NvmlProcessInfo) nvml.NvmlReturn {
-	return d.noProcesses(dev, count)
 }
 
 func (d *Driver) NvmlSystemGetCudaDriverVersion(to *int32) nvml.NvmlReturn {

@@ -20,6 +20,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim"
+	"scuda.dev/scuda/sim/board"
 )
 
 const unsupported = cuda.CUDA_ERROR_NOT_SUPPORTED
@@ -27,7 +28,11 @@ const unsupported = cuda.CUDA_ERROR_NOT_SUPPORTED
 // gpu is the machine that all calls of the process are about, or nil if its settings are wrong.
 var gpu = sync.OnceValue(func() cuda.Driver {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Stdout: stdio{}, Stderr: stdio{errors: true}}, os.Getenv)
+	shared, err := board.OfUser()
+	if err != nil {
+		log.Warn("NVML and the programs do not see each other", "error", err)
+	}
+	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Board: shared, Stdout: stdio{}, Stderr: stdio{errors: true}}, os.Getenv)
 	if err != nil {
 		log.Error(err.Error())
 		return nil

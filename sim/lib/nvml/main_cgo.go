@@ -16,13 +16,18 @@ import (
 
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/sim"
+	"scuda.dev/scuda/sim/board"
 )
 
 const unsupported = nvml.NVML_ERROR_NOT_SUPPORTED
 
 var library = sync.OnceValue(func() nvml.Driver {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	cfg, err := sim.FromEnvironment(sim.Config{Log: log}, os.Getenv)
+	shared, err := board.OfUser()
+	if err != nil {
+		log.Warn("NVML and the programs do not see each other", "error", err)
+	}
+	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Board: shared}, os.Getenv)
 	if err != nil {
 		log.Error(err.Error())
 		return nil

@@ -1,0 +1,81 @@
+package board
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const size = int(unsafe.Sizeof(layout{}))
+
+// New makes a board and gives a descriptor with which other processes can open it.
+func New() (*Board, *os.File, error) {
+	fd, err := unix.MemfdCreate("scuda-sim-board", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the board of the simulated machine: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "board")
+	b, err := Open(f)
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return b, f, nil
+}
+
+// Open opens the board in a file, which may be closed afterwards. A file that is too short is made longer.
+func Open(f *os.File) (*Board, error) {
+	info, err := f.Stat()
+	if err == nil && info.Size() < int64(size) {
+		err = f.Truncate(int64(size))
+	}
+	var mem []byte
+	if err == nil {
+		mem, err = unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the board of the simulated machine: %w", err)
+	}
+	return &Board{seats: (*layout)(unsafe.Pointer(&mem[0])), now: monotonic}, nil
+}
+
+// OfUser opens the board of all of the calling user's processes on this machine that have no server: a file in memory, which is made
+// when it is not there.
+func OfUser() (*Board, error) {
+	name := fmt.Sprintf("/dev/shm/scuda-sim-%d-%d", os.Geteuid(), size)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the board of the simulated machine: %w", err)
+	}
+	defer f.Close()
+	var info unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &info); err != nil {
+		return nil, fmt.Errorf("the board of the simulated machine: %s: %w", name, err)
+	}
+	if info.Uid != uint32(os.Geteuid()) || info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("the board of the simulated machine: %s is somebody else's; remove it", name)
+	}
+	return Open(f)
+}
+
+// Private makes a board that only the calling process knows.
+func Private() *Board { return &Board{seats: new(layout), now: monotonic} }
+
+var (
+	start      = time.Now()
+	startClock = clock()
+)
+
+func clock() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err) // there has been one in every kernel for twenty years
+	}
+	return t.Nano()
+}
+
+// monotonic is CLOCK_MONOTONIC, the same in all processes of the machine, without a system call.
+func monotonic() int64 { return startClock + int64(time.Since(start)) }

@@ -1,0 +1,144 @@
+package smi
+
+import (
+	"math"
+
+	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/sim/board"
+)
+
+// What a simulated GPU cannot measure follows from its load by this model, with an H200's figures: the power goes with the load of the last
+// moments from Device.IdlePower to Device.PowerLimit, and the temperature with that of the last minute from coolest to hottest. Clocks stay at
+// their maximum, as they do on an H200 that is free to choose.
+const (
+	coolest, hottest = 30.0, 75.0 // °C
+	shutdownAt       = 95         // °C, which the model does not reach
+)
+
+// read asks the board about a device.
+func (d *Driver) read(g *Device) board.Reading {
+	if d.cfg.Board == nil {
+		return board.Reading{}
+	}
+	return d.cfg.Board.Read(g.index)
+}
+
+func percent(part float64) uint32 { return uint32(math.Round(100 * part)) }
+
+// used is the memory that all processes have together. The simulation gives each of them the whole of it, so there may be more.
+func (d *Driver) used(g *Device) uint64 { return min(d.read(g).Used, g.Memory) }
+
+func (d *Driver) temperature(g *Device) uint32 {
+	return uint32(math.Round(coolest + (hottest-coolest)*d.read(g).Heat))
+}
+
+func (d *Driver) NvmlDeviceGetMemoryInfo(dev nvml.NvmlDevice, to *nvml.NvmlMemory) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) nvml.NvmlMemory {
+		used := d.used(g)
+		return nvml.NvmlMemory{Total: g.Memory, Free: g.Memory - used, Used: used}
+	})
+}
+
+func (d *Driver) NvmlDeviceGetMemoryInfo_v2(dev nvml.NvmlDevice, to *nvml.NvmlMemory_v2) nvml.NvmlReturn {
+	g, r := d.find(dev, to != nil)
+	if r != nvml.NVML_SUCCESS {
+		return r
+	}
+	if to.Version != 2<<24|40 {
+		return nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	}
+	to.Total, to.Reserved, to.Used = g.Memory, 0, d.used(g)
+	to.Free = g.Memory - to.Used
+	return r
+}
+
+func (d *Driver) NvmlDeviceGetUtilizationRates(dev nvml.NvmlDevice, to *nvml.NvmlUtilization) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) nvml.NvmlUtilization {
+		r := d.read(g)
+		return nvml.NvmlUtilization{Gpu: percent(r.Kernels), Memory: percent(r.Copies)}
+	})
+}
+
+func (d *Driver) NvmlDeviceGetTemperature(dev nvml.NvmlDevice, sensor nvml.NvmlTemperatureSensors, to *uint32) nvml.NvmlReturn {
+	if _, r := d.find(dev, to != nil); r == nvml.NVML_SUCCESS && sensor != nvml.NVML_TEMPERATURE_GPU {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	return store(d, dev, to, d.temperature)
+}
+
+func (d *Driver) NvmlDeviceGetTemperatureV(dev nvml.NvmlDevice, to *nvml.NvmlTemperature) nvml.NvmlReturn {
+	g, r := d.find(dev, to != nil)
+	switch {
+	case r != nvml.NVML_SUCCESS:
+		return r
+	case to.Version != 1<<24|12:
+		return nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	case to.SensorType != nvml.NVML_TEMPERATURE_GPU:
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	to.Temperature = int32(d.temperature(g))
+	return r
+}
+
+func (d *Driver) NvmlDeviceGetTemperatureThreshold(dev nvml.NvmlDevice, kind nvml.NvmlTemperatureThresholds, to *uint32) nvml.NvmlReturn {
+	switch _, r := d.find(dev, to != nil); {
+	case r != nvml.NVML_SUCCESS:
+		return r
+	case kind >= nvml.NVML_TEMPERATURE_THRESHOLD_COUNT:
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	case kind != nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN:
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	}
+	return store(d, dev, to, func(*Device) uint32 { return shutdownAt })
+}
+
+func (d *Driver) NvmlDeviceGetPowerUsage(dev nvml.NvmlDevice, to *uint32) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) uint32 {
+		return g.IdlePower + uint32(math.Round(float64(g.PowerLimit-g.IdlePower)*d.read(g).Kernels))
+	})
+}
+
+func (d *Driver) NvmlDeviceGetPowerManagementMode(dev nvml.NvmlDevice, to *nvml.NvmlEnableState) nvml.NvmlReturn {
+	return store(d, dev, to, func(*Device) nvml.NvmlEnableState { return nvml.NVML_FEATURE_ENABLED })
+}
+
+func (d *Driver) NvmlDeviceGetPowerManagementLimit(dev nvml.NvmlDevice, to *uint32) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) uint32 { return g.PowerLimit })
+}
+
+func (d *Driver) NvmlDeviceGetPowerManagementDefaultLimit(dev nvml.NvmlDevice, to *uint32) nvml.NvmlReturn {
+	return d.NvmlDeviceGetPowerManagementLimit(dev, to)
+}
+
+func (d *Driver) NvmlDeviceGetEnforcedPowerLimit(dev nvml.NvmlDevice, to *uint32) nvml.NvmlReturn {
+	return d.NvmlDeviceGetPowerManagementLimit(dev, to)
+}
+
+func (d *Driver) NvmlDeviceGetPerformanceState(dev nvml.NvmlDevice, to *nvml.NvmlPstates) nvml.NvmlReturn {
+	return store(d, dev, to, func(*Device) nvml.NvmlPstates { return nvml.NVML_PSTATE_0 })
+}
+
+func (d *Driver) NvmlDeviceGetPowerState(dev nvml.NvmlDevice, to *nvml.NvmlPstates) nvml.NvmlReturn {
+	return d.NvmlDeviceGetPerformanceState(dev, to)
+}
+
+func (d *Driver) NvmlDeviceGetClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
+	switch _, r := d.find(dev, to != nil); {
+	case r != nvml.NVML_SUCCESS:
+		return r
+	case kind >= nvml.NVML_CLOCK_COUNT:
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	case kind == nvml.NVML_CLOCK_VIDEO:
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	}
+	return store(d, dev, to, func(g *Device) uint32 {
+		if kind == nvml.NVML_CLOCK_MEM {
+			return g.MemoryClock
+		}
+		return g.Clock
+	})
+}
+
+func (d *Driver) NvmlDeviceGetMaxClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
+	return d.NvmlDeviceGetClockInfo(dev, kind, to)
+}
