@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/board"
 )
 
 func TestSpec(t *testing.T) {
@@ -131,13 +132,24 @@ func TestLostGPU(t *testing.T) {
 }
 
 func TestSlowCopies(t *testing.T) {
-	m := open(t, Config{Faults: Faults{CopyBytes: 1 << 20}})
+	b := board.Private()
+	m := open(t, Config{Faults: Faults{CopyBytes: 1 << 20}, Board: b})
 	p := m.alloc(32 << 10)
+	if r := b.Read(0); r.Used != 32<<10 || len(r.Users) != 1 || r.Copies != 0 {
+		t.Errorf("before the copy the board says %+v", r)
+	}
 	begin := time.Now()
 	m.must(m.CuMemcpyDtoD_v2(p, p+16<<10, 16<<10))
 	m.must(m.CuCtxSynchronize())
 	if took := time.Since(begin); took < 15*time.Millisecond {
 		t.Errorf("16 KiB at 1 MiB/s took %v", took)
+	}
+	if r := b.Read(0); r.Copies == 0 || r.Kernels != 0 {
+		t.Errorf("after the copy the board says %+v", r)
+	}
+	m.must(m.CuDevicePrimaryCtxRelease_v2(0))
+	if r := b.Read(0); r.Used != 0 || r.Users != nil {
+		t.Errorf("without a context the board says %+v", r)
 	}
 }
 

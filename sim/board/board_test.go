@@ -72,7 +72,7 @@ func TestShares(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		work := rapid.Int64Range(1e4, 1e6).Draw(t, "work")
+		work := rapid.Int64Range(1e5, 1e6).Draw(t, "work")
 		rest := rapid.Int64Range(0, 1e6).Draw(t, "rest")
 		reads := rapid.Bool().Draw(t, "reads")
 		for *now < int64(3*time.Second) {
