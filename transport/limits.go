@@ -80,6 +80,8 @@ const (
 	MsgText   MessageType = 5
 	// MsgProgress says that everything up to position seq is complete for the event or stream aux, or (result) that nothing will be said.
 	MsgProgress MessageType = 6
+	// MsgFlushed answers MsgFlush seq: every download that the GPU had finished by then has been sent.
+	MsgFlushed MessageType = 7
 
 	MsgRun    MessageType = 16
 	MsgRan    MessageType = 17
@@ -89,6 +91,7 @@ const (
 	MsgPong   MessageType = 21
 	MsgPush   MessageType = 22
 	MsgPushed MessageType = 23
+	MsgFlush  MessageType = 24
 
 	MsgChunk MessageType = 32 // of the bulk connections
 

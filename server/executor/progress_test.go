@@ -6,9 +6,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -118,6 +120,7 @@ func TestProgressRefused(t *testing.T) {
 	c.hostFunc(s, 1, func() { <-hold })
 	at = c.record(e, s)
 	c.send(cuda.OpCuMemsetD8Async, words(8, 0, 1<<20, s)) // fails, unanswered
+	c.must(wire.OpPing, words(0))                         // it has failed
 	close(hold)
 	until(t, "the event's end", func() bool { return len(c.told(e)) == 2 })
 	if h := c.told(e)[1]; h.Result == 0 || h.Seq < at {
@@ -369,4 +372,41 @@ func TestStripesIncomplete(t *testing.T) {
 	same(t, c.download(dst, len(data), 0), data)
 	conn.Close()
 	same(t, c.download(dst, len(data), 0), data)
+}
+
+// The answer to FLUSH comes behind the ends of the downloads that the GPU had finished, and does not wait for the others.
+func TestFlush(t *testing.T) {
+	c := connect(t)
+	c.openSide()
+	c.keepLog = true
+	mem, a, b, e := c.alloc(4<<20), c.stream(1), c.stream(1), c.event()
+	const before, behind = transport.FirstTransfer, transport.FirstTransfer + 1
+	c.asyncDownload(before, make([]byte, 4<<20), mem, a, flagDone)
+	at := func(m transport.MessageType, id uint32) int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.IndexFunc(c.log, func(h transport.MessageHeader) bool { return h.Type == m && h.ID == id })
+	}
+	asked := make(chan struct{})
+	c.hostFunc(a, 1, func() {
+		defer close(asked)
+		if _, err := c.side.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: 1}.Append(nil)); err != nil {
+			t.Error(err)
+		}
+		for end := time.Now().Add(deadline); at(transport.MsgFlushed, 0) < 0; runtime.Gosched() {
+			if time.Now().After(end) {
+				t.Error("FLUSH is not answered")
+				return
+			}
+		}
+	})
+	c.send(cuda.OpCuEventRecord, words(e, a))
+	c.send(cuda.OpCuStreamWaitEvent, words(b, e, 0))
+	c.asyncDownload(behind, make([]byte, 8), mem, b, flagDone)
+	<-asked
+	c.sync(b)
+	flushed, first, last := at(transport.MsgFlushed, 0), at(transport.MsgDone, before), at(transport.MsgDone, behind)
+	if first < 0 || first > flushed || last < flushed {
+		t.Errorf("the download before it ended at %d, the answer came at %d, the download behind it ended at %d", first, flushed, last)
+	}
 }

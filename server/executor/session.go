@@ -123,6 +123,7 @@ type Session struct {
 	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
 	hostRanges   map[uint64]*hostRange        // by the client's address
 	sentBytes    uint64                       // of their sent.mem
+	flushed      uint64                       // the last FLUSH that was answered
 	stretches    []stretch                    // of sendChanges
 	hostWindows  map[uint64]bool              // windows of addresses that are reserved
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scuda.dev/scuda/transport"
@@ -33,6 +34,8 @@ type side struct {
 	readers sync.WaitGroup
 
 	write sync.Mutex
+
+	flush atomic.Uint64 // the latest FLUSH
 }
 
 type request struct {
@@ -164,6 +167,11 @@ func (s *side) read(c net.Conn) error {
 			if err := s.send(h, payload[:h.Len]); err != nil {
 				return err
 			}
+		case transport.MsgFlush:
+			if h.Len != 0 || h.Seq <= s.flush.Load() {
+				return fmt.Errorf("%w: FLUSH %d with %d bytes after FLUSH %d", ErrProtocol, h.Seq, h.Len, s.flush.Load())
+			}
+			s.flush.Store(h.Seq)
 		case transport.MsgPong:
 			if _, err := r.Discard(transport.Pad(int(h.Len))); err != nil {
 				return fmt.Errorf("%w: %w", errSideClosed, err)

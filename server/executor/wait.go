@@ -3,6 +3,7 @@ package executor
 import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/transport"
 )
 
 // wait is a synchronising call that waits for events.
@@ -24,7 +25,7 @@ type pendingEvent struct {
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0
+	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0 || s.side.flush.Load() != s.flushed
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -33,6 +34,7 @@ func (s *Session) poll() bool {
 	s.enterAny()
 	progress := false
 	ready := 0
+	asked := s.side.flush.Load() // before the look at the downloads
 	for i := range s.waits {
 		w := s.waits[i]
 		if s.over(w) {
@@ -45,6 +47,10 @@ func (s *Session) poll() bool {
 	}
 	if s.pollPath() {
 		progress = true
+	}
+	if asked != s.flushed {
+		s.out.message(transport.MessageHeader{Type: transport.MsgFlushed, Seq: asked}, nil, nil)
+		s.flushed, progress = asked, true
 	}
 	if ready == 0 {
 		return progress

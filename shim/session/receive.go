@@ -141,9 +141,9 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 		if h.ID >= transport.FirstTransfer {
 			s.news()
 		}
-	case transport.MsgDone:
+	case transport.MsgDone, transport.MsgFlushed:
 		if h.Len != 0 {
-			return protocol("a payload of %d bytes in DONE", h.Len)
+			return protocol("a payload of %d bytes in %v", h.Len, h.Type)
 		}
 	case transport.MsgProgress:
 		if h.Len != 0 || s.shared.track(h.Aux) == nil {
@@ -196,6 +196,11 @@ func (s *Session) finish(rx *receiver) {
 		if h.Result != 0 {
 			s.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
 		}
+	case transport.MsgFlushed:
+		s.mu.Lock()
+		s.mu.flushed = max(s.mu.flushed, h.Seq)
+		s.landed.Broadcast()
+		s.mu.Unlock()
 	case transport.MsgText:
 		if s.cfg.Print != nil {
 			s.cfg.Print(h.ID, rx.text)

@@ -22,6 +22,7 @@ type peer struct {
 	welcome  transport.Welcome
 	command  func(p *peer, h transport.CommandHeader, payload, bulk []byte) // called in order
 	opened   func(p *peer)                                                  // called when the main connection is open
+	flush    func(transport.MessageHeader)                                  // called by ask for a FLUSH
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -195,15 +196,28 @@ func (p *peer) sideConn() net.Conn {
 	}
 }
 
-// ask sends a message on the side connection and waits for the answer.
+// ask sends a message on the side connection and waits for the answer. What comes before it is handed to flush, or ignored.
 func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHeader, []byte) {
+	sayOn(p.sideConn(), h, with)
+	for {
+		h, payload := p.hear()
+		if h.Type != transport.MsgFlush {
+			return h, payload
+		}
+		if p.flush != nil {
+			p.flush(h)
+		}
+	}
+}
+
+// hear receives a message on the side connection.
+func (p *peer) hear() (transport.MessageHeader, []byte) {
 	c := p.sideConn()
-	sayOn(c, h, with)
 	b := make([]byte, transport.MessageHeaderSize)
 	_ = c.SetReadDeadline(time.Now().Add(deadline))
 	if _, err := io.ReadFull(c, b); err != nil {
 		p.t.Error(err)
-		return h, nil
+		return transport.MessageHeader{}, nil
 	}
 	h, _, err := transport.ParseMessage(b)
 	if err != nil {

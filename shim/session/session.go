@@ -112,6 +112,7 @@ type Session struct {
 		hosts     map[uint64]registered
 		nextHost  uint64
 		order     uint64 // counts what was registered: downloads, sources, host functions
+		flushed   uint64 // the last FLUSH that was answered
 		notice    string
 		striped   map[uint32]uint64 // bytes of downloads that have come over the bulk connections
 	}

@@ -35,6 +35,9 @@ type side struct {
 
 	writing sync.Mutex // held while a message is written
 
+	flushing sync.Mutex // guards flushes, and is held while FLUSH is sent, so that they go in their order
+	flushes  uint64     // sent so far
+
 	mu    sync.Mutex // guards what follows
 	conn  *net.TCPConn
 	queue []transport.MessageHeader // host functions that are due

@@ -118,16 +118,21 @@ func (s *Session) late(order uint64, p []byte) bool {
 	return false
 }
 
-// quiet is how long nothing has to arrive before a host function no longer waits for downloads. What the GPU had copied by then was sent within a
-// millisecond; the others are behind something else, perhaps behind this very function, on streams that have nothing to do with it.
+// quiet is how long nothing has to arrive before a host function no longer waits for an answer to FLUSH. The server cannot answer while its driver holds
+// it up (cuMemFree), perhaps for the very stream that waits for this function.
 const quiet = 50 * time.Millisecond
 
-// awaitEarlier waits until the downloads before order, into p if that is not nil, have arrived. The GPU's stream, which asks for something
-// behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection.
+// awaitEarlier waits until those of the downloads before order, into p if that is not nil, have arrived that the GPU had finished. The GPU's stream, which
+// asks for something behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection. Other
+// downloads may wait for something else, perhaps for what the caller is about to do.
 func (s *Session) awaitEarlier(order uint64, p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.late(order, p) {
+		return
+	}
+	flush, err := s.flushDownloads()
+	if err != nil {
 		return
 	}
 	var tick *time.Timer
@@ -139,14 +144,28 @@ func (s *Session) awaitEarlier(order uint64, p []byte) {
 	})
 	defer tick.Stop()
 	seen, since := s.received.Load(), time.Now()
-	for s.lost() == 0 && s.late(order, p) {
+	for s.lost() == 0 && s.mu.flushed < flush && s.late(order, p) {
 		s.landed.Wait()
 		if n := s.received.Load(); n != seen {
 			seen, since = n, time.Now()
 		} else if p == nil && time.Since(since) >= quiet {
+			s.log.Debug("a host function runs though the server has not said which downloads come before it")
 			return
 		}
 	}
+}
+
+// flushDownloads asks the server to send what downloads the GPU has finished, and gives the number that the answer has at least. mu is held, and let
+// go in between.
+func (s *Session) flushDownloads() (uint64, error) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	s.side.flushing.Lock()
+	defer s.side.flushing.Unlock()
+	s.side.flushes++
+	n := s.side.flushes
+	s.kickBackground()
+	return n, s.side.answer(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}, nil)
 }
 
 // Source registers the source of a deferred upload.
