@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-enum { THREADS = 4, COMMANDS = 40000, N = 1 << 20, LIMIT = 48 << 10 }; // LIMIT in KiB
+enum { THREADS = 4, COMMANDS = 15000, N = 1 << 20, LIMIT = 48 << 10 }; // LIMIT in KiB
 static atomic_int sent;
 static atomic_int released;
 

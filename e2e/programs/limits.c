@@ -36,6 +36,9 @@ int main(int argc, char **argv) {
   GO(most, 1, 1, 1, 128, 1, 1, 0);
   GO(most, 1, 1, 1, 129, 1, 1, 0);
   GO(exactly, 1, 1, 1, 32, 2, 1, 0);
+  WANT(cuLaunchKernel(exactly, 1, 1, 1, 64, 1, 1, 0, 0, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuLaunchKernel(exactly, 1, 1, 1, 32, 1, 1, 0, 0, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+  CK(cuLaunchKernel(exactly, 2, 1, 1, 32, 2, 1, 0, 0, NULL, NULL));
   GO(nothing, 1, 1, 1, 1, 1, 1, 49152);
   GO(nothing, 1, 1, 1, 1, 1, 1, 49153);
   GO(shared40, 1, 1, 1, 1, 1, 1, 8192);

@@ -288,7 +288,11 @@ int32_t scuda_hand_cuDevicePrimaryCtxRelease_v2(int32_t dev) {
   if (!before) return CUDA_ERROR_INVALID_CONTEXT;
   return ends ? primary_ends(dev, PRIMARY_RELEASE) : CUDA_SUCCESS;
 }
-int32_t scuda_hand_cuDevicePrimaryCtxRelease(int32_t dev) { return scuda_hand_cuDevicePrimaryCtxRelease_v2(dev); }
+/* The older form does not mind that there is nothing to release. */
+int32_t scuda_hand_cuDevicePrimaryCtxRelease(int32_t dev) {
+  int32_t r = scuda_hand_cuDevicePrimaryCtxRelease_v2(dev);
+  return r == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : r;
+}
 
 int32_t scuda_hand_cuDevicePrimaryCtxReset_v2(int32_t dev) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;

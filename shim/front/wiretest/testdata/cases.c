@@ -130,9 +130,24 @@ static void check_params(const uint8_t *p) {
   if (memcmp(p, &a, 8) || memcmp(p + 8, &b, 4) || memcmp(p + 16, &x, 8)) FAIL("parameters are packed wrongly");
 }
 
+/* A bounded kernel, which may be made for one shape of blocks: launches are asked about until two shapes were taken. */
+static CUfunction launched_kernel(void) {
+  CUfunction f = kernel();
+  rec->result = 1;
+  WANT(cuLaunchKernel(f, 1, 1, 1, 3, 1, 1, 0, 0, args, NULL), 1);
+  rec->result = 0;
+  CK(cuLaunchKernel(f, 1, 1, 1, 2, 1, 1, 0, 0, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);
+  CK(cuLaunchKernel(f, 1, 1, 1, 2, 1, 1, 0, 0, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, 0);
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 2, 1, 0, 0, args, NULL));
+  WANT(last(OP_LAUNCH)->flags, ANSWER);
+  return f;
+}
+
 static void launch(void) {
   start();
-  CUfunction f = kernel();
+  CUfunction f = launched_kernel();
   CUstream s;
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
   uint32_t calls = rec->calls;
@@ -568,7 +583,7 @@ static void occupancy(void) {
 
 static void sticky(void) {
   start();
-  CUfunction f = kernel();
+  CUfunction f = launched_kernel();
   rec->result = 700;
   WANT(cuCtxSynchronize(), 700);
   uint32_t n = sent();

@@ -212,6 +212,10 @@ void primary(void) {
   CK(cuDevicePrimaryCtxGetState(0, &flags, &active));
   WANT(active, 0);
   WANT(cuDevicePrimaryCtxRelease(0), 201);
+#undef cuDevicePrimaryCtxRelease
+  extern CUresult cuDevicePrimaryCtxRelease(CUdevice);
+  CK(cuDevicePrimaryCtxRelease(0));              /* the older form does not mind */
+#define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
   CK(cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_YIELD));
   WANT(rec->count, 0);                           /* nothing is there yet to tell */
   CK(cuDevicePrimaryCtxRetain(&c, 0));
