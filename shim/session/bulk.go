@@ -303,7 +303,7 @@ func (s *Session) receiveChunk(c *bulkConn, h *transport.MessageHeader) error {
 func (s *Session) awaitChunks(id uint32, n uint64) error {
 	s.watchChunks(id, n)
 	s.mu.Lock()
-	for s.lost() == 0 && s.mu.striped[id] < n && s.bulk.state.Load() == bulkReady {
+	for s.lost() == 0 && s.mu.striped[id] < n && s.bulk.state.Load() != bulkGone {
 		s.landed.Wait()
 	}
 	short := s.mu.striped[id] < n
@@ -325,7 +325,7 @@ func (s *Session) watchChunks(id uint32, n uint64) {
 		return
 	}
 	began := time.Now()
-	for s.lost() == 0 && s.bulk.state.Load() == bulkReady && time.Since(began) < spinCopy {
+	for s.lost() == 0 && s.bulk.state.Load() != bulkGone && time.Since(began) < spinCopy {
 		seen := s.bulk.chunks.Load()
 		s.mu.Lock()
 		all := s.mu.striped[id] >= n
