@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,7 +43,7 @@ func TestManagedFaults(t *testing.T) {
 		t.Run(pager, func(t *testing.T) {
 			s := serve(t)
 			env := s.env("SCUDA_PAGER=" + pager)
-			for _, what := range []string{"handlers", "child", "calls", "unwaited", "cycles"} {
+			for _, what := range []string{"handlers", "child", "calls", "unwaited", "cycles", "runs", "batches"} {
 				p := start(t, env, program("managed_faults"), kernels, what)
 				if code := p.wait(patience); code != 0 {
 					t.Errorf("%s: exit status %d\n%s%s", what, code, p.out, p.err)
@@ -58,5 +59,43 @@ func TestManagedFaults(t *testing.T) {
 				t.Errorf("what is said when the server was killed: %q", said)
 			}
 		})
+	}
+}
+
+// What travels: nothing that only the GPU uses, every byte once for a program that goes through a range, and with few faults; nothing that was discarded;
+// and what was read before comes without being asked for, as the preferred location has it.
+func TestManagedTraffic(t *testing.T) {
+	const large, block = 48 << 20, 64 << 10
+	for _, c := range []struct {
+		name          string
+		faults        int // at most
+		fetched, most int // bytes
+	}{
+		{name: "untouched"},
+		{name: "in order", faults: 40, fetched: large, most: large},
+		{name: "discarded", faults: 40, fetched: block, most: block},
+		{name: "at the GPU", faults: 3, fetched: 3 * block, most: 3 * block},
+		{name: "at the CPU", faults: 1, fetched: 2 * block, most: 2 * block},
+	} {
+		for _, pager := range pagers {
+			t.Run(c.name+"/"+pager, func(t *testing.T) {
+				s := serve(t)
+				p := start(t, s.env("SCUDA_PAGER="+pager, "SCUDA_LOG=info"), program("managed_faults"), kernels, c.name)
+				if code := p.wait(patience); code != 0 {
+					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+				}
+				said := regexp.MustCompile(`unified memory: (\d+) faults, (\d+) bytes fetched, (\d+) bytes sent`).FindStringSubmatch(p.err.String())
+				if said == nil {
+					t.Fatalf("nothing is said of what was moved:\n%s", p.err)
+				}
+				var faults, fetched, sent int
+				if _, err := fmt.Sscan(strings.Join(said[1:], " "), &faults, &fetched, &sent); err != nil {
+					t.Fatal(err)
+				}
+				if faults > c.faults || fetched < c.fetched || fetched > c.most || sent != 0 {
+					t.Errorf("%d faults, at most %d wanted; %d bytes fetched, %d to %d wanted; %d bytes sent, none wanted", faults, c.faults, fetched, c.fetched, c.most, sent)
+				}
+			})
+		}
 	}
 }

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "bb25d72393c90952c7d5544425a123b7c36c6712a306c8738793c8d79a6875a6"
+const Digest = "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -254,6 +254,8 @@ const (
 	OpCuMemAllocPitch_v2                                   uint16 = 323
 	OpCuMemAlloc_v2                                        uint16 = 324
 	OpCuMemCreate                                          uint16 = 326
+	OpCuMemDiscardAndPrefetchBatchAsync                    uint16 = 327
+	OpCuMemDiscardBatchAsync                               uint16 = 328
 	OpCuMemExportToShareableHandle                         uint16 = 329
 	OpCuMemFreeAsync                                       uint16 = 331
 	OpCuMemFreeHost                                        uint16 = 332
@@ -287,6 +289,7 @@ const (
 	OpCuMemPoolTrimTo                                      uint16 = 366
 	OpCuMemPrefetchAsync                                   uint16 = 367
 	OpCuMemPrefetchAsync_v2                                uint16 = 368
+	OpCuMemPrefetchBatchAsync                              uint16 = 369
 	OpCuMemRangeGetAttribute                               uint16 = 370
 	OpCuMemRangeGetAttributes                              uint16 = 371
 	OpCuMemRelease                                         uint16 = 372
@@ -645,6 +648,8 @@ var opNames = [...]string{
 	OpCuMemAllocPitch_v2:                          "cuMemAllocPitch_v2",
 	OpCuMemAlloc_v2:                               "cuMemAlloc_v2",
 	OpCuMemCreate:                                 "cuMemCreate",
+	OpCuMemDiscardAndPrefetchBatchAsync:           "cuMemDiscardAndPrefetchBatchAsync",
+	OpCuMemDiscardBatchAsync:                      "cuMemDiscardBatchAsync",
 	OpCuMemExportToShareableHandle:                "cuMemExportToShareableHandle",
 	OpCuMemFreeAsync:                              "cuMemFreeAsync",
 	OpCuMemFreeHost:                               "cuMemFreeHost",
@@ -678,6 +683,7 @@ var opNames = [...]string{
 	OpCuMemPoolTrimTo:                             "cuMemPoolTrimTo",
 	OpCuMemPrefetchAsync:                          "cuMemPrefetchAsync",
 	OpCuMemPrefetchAsync_v2:                       "cuMemPrefetchAsync_v2",
+	OpCuMemPrefetchBatchAsync:                     "cuMemPrefetchBatchAsync",
 	OpCuMemRangeGetAttribute:                      "cuMemRangeGetAttribute",
 	OpCuMemRangeGetAttributes:                     "cuMemRangeGetAttributes",
 	OpCuMemRelease:                                "cuMemRelease",

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "bb25d72393c90952c7d5544425a123b7c36c6712a306c8738793c8d79a6875a6"
+const Digest = "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7"
 
 // Kind is the type of a handle.
 type Kind uint8

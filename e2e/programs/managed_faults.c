@@ -1,5 +1,6 @@
-// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do: "handlers", "child", "calls", "unwaited", "cycles" or "lost".
+// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do, a name in main's list.
 #include "check.h"
+#include "hints.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -144,6 +145,112 @@ static void unwaited(void) {
   release(other);
 }
 
+// Programs that go through a range: what is fetched ahead is what the GPU has, also where they stop on the way, write meanwhile, give the GPU
+// work while blocks are under way, or free the memory.
+enum { LARGE = 48 << 20 };
+struct walk { unsigned char *from, *to; unsigned word; };
+static void *walker(void *p) {
+  struct walk *w = p;
+  for (unsigned char *at = w->from; at < w->to; at += 4096) {
+    CHECK(*(volatile unsigned *)at == w->word, "%zu KiB into a walk: %#x, want %#x", (size_t)(at - w->from) >> 10, *(unsigned *)at, w->word);
+    if (w->word & 1) *(volatile unsigned *)(at + 8) = 5;
+  }
+  return NULL;
+}
+static void runs(void) {
+  unsigned long long seed = 1;
+  for (int round = 0; round < 18; round++) {
+    unsigned char *m = managed(LARGE);
+    if (round % 3 == 1) memset(m, 1, LARGE); // pages of ours are there already
+    for (unsigned turn = 0; turn < 4; turn++) {
+      struct walk w[3];
+      pthread_t t[3];
+      unsigned word = (unsigned)round * 1000 + turn;
+      CK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)m, word, LARGE / 4, 0));
+      CK(cuCtxSynchronize());
+      int threads = 1 + (int)(turn % 3);
+      for (int i = 0; i < threads; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        size_t from = (seed >> 33) % 16 * (LARGE / 32), most = LARGE - from;
+        w[i] = (struct walk){m + from, m + from + (round % 2 ? most : (seed >> 40) % most), word};
+        CHECK(!pthread_create(&t[i], NULL, walker, &w[i]), "no thread");
+      }
+      for (int i = 0; i < threads; i++) pthread_join(t[i], NULL);
+    }
+    release(m);
+  }
+}
+
+// What travels; scuda says it at the end.
+enum { BLOCK = 65536 };
+static void untouched(void) { // the GPU alone uses it
+  unsigned char *m = managed(LARGE);
+  CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)m, 1, LARGE, 0));
+  mix(m, 1000, 2, 1);
+  release(m);
+}
+static void in_order(void) {
+  unsigned char *m = managed(LARGE);
+  CK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)m, 8, LARGE / 4, 0));
+  CK(cuCtxSynchronize());
+  walker(&(struct walk){m, m + LARGE, 8});
+  release(m);
+}
+static void discarded(void) { // does not go up, and what kernels write afterwards comes down
+  unsigned char *m = managed(LARGE);
+  CUstream stream;
+  CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  memset(m, 1, LARGE);
+  CUdeviceptr p = (CUdeviceptr)(uintptr_t)m;
+  size_t n = LARGE;
+  CK(cuMemDiscardBatchAsync(&p, &n, 1, 0, stream));
+  CK(cuStreamSynchronize(stream));
+  mix(m, 1000, 0, 7);
+  CHECK(m[0] == 7 && m[999] == 7, "after a discard: %d %d", m[0], m[999]);
+  release(m);
+}
+static void preferred(CUdevice where, int rounds) { // the CPU reads a block in all rounds but the last
+  unsigned char *m = managed(LARGE);
+  CK(advise((CUdeviceptr)(uintptr_t)m, LARGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, where));
+  for (int i = 0; i < rounds; i++) {
+    CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)m, (unsigned char)i, LARGE, 0));
+    CK(cuCtxSynchronize());
+    if (i < rounds - 1) CHECK(m[N] == i, "round %d: %d", i, m[N]);
+  }
+  release(m);
+}
+static void at_gpu(void) { preferred(0, 4); }
+static void at_cpu(void) { preferred(CU_DEVICE_CPU, 2); }
+static void batches(void) {
+  unsigned char *m[3];
+  CUdeviceptr p[3];
+  size_t n[3] = {N, N, N}, index[2] = {0, 2}, wrong[2] = {0, 3};
+  CUmemLocation where[2] = {{CU_MEM_LOCATION_TYPE_HOST, 0}, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+  CUstream stream;
+  CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (int i = 0; i < 3; i++) p[i] = (CUdeviceptr)(uintptr_t)(m[i] = managed(N));
+  for (int i = 0; i < 3; i++) CK(cuMemsetD8Async(p[i], 3, N, stream));
+  CK(cuMemPrefetchBatchAsync(p, n, 3, where, index, 2, 0, stream));
+  CK(cuStreamSynchronize(stream));
+  int at[3];
+  for (int i = 0; i < 3; i++) CK(cuMemRangeGetAttribute(&at[i], 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p[i], N));
+  CHECK(at[0] == -1 && at[1] == -1 && at[2] == 0, "prefetched to %d %d %d", at[0], at[1], at[2]);
+  CHECK(m[0][5] == 3 && m[1][N - 1] == 3, "%d %d", m[0][5], m[1][N - 1]);
+  CK(cuMemDiscardAndPrefetchBatchAsync(p, n, 3, where, index, 2, 0, stream));
+  CK(cuMemsetD8Async(p[0], 4, N, stream));
+  CK(cuStreamSynchronize(stream));
+  CHECK(m[0][5] == 4, "%d", m[0][5]);
+  WANT(cuMemPrefetchBatchAsync(p, n, 0, where, index, 2, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemPrefetchBatchAsync(p, n, 3, where, wrong, 2, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemPrefetchBatchAsync(p, n, 3, where, index, 4, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemPrefetchBatchAsync(p, n, 3, where, index, 2, 1, stream), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemDiscardBatchAsync(p, n, 3, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+  n[2] = N + 1;
+  WANT(cuMemDiscardBatchAsync(p, n, 3, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  CHECK(m[0][6] == 4, "a batch that was refused did something: %d", m[0][6]);
+  for (int i = 0; i < 3; i++) release(m[i]);
+}
+
 static size_t mappings(void) {
   size_t lines = 0;
   FILE *f = fopen("/proc/self/maps", "r");
@@ -173,13 +280,15 @@ static void on_bus(int number) {
 }
 
 static void lost(void) {
-  unsigned char *m = managed(N);
+  unsigned char *m = managed(N), *large = managed(LARGE);
   memset(m, 1, N);
   mix(m, 1000, 2, 1);
   signal(SIGBUS, on_bus);
   printf("ready\n");
   fflush(stdout);
-  for (;;) { // touches a block that the GPU has, again and again
+  for (;;) { // touches blocks that the GPU has, again and again, some of which are under way to it
+    if (!cuMemsetD8Async((CUdeviceptr)(uintptr_t)large, 1, LARGE, 0)) cuCtxSynchronize();
+    for (int i = 0; i < LARGE; i += 4096) (void)*(volatile unsigned char *)(large + i);
     CUdeviceptr p;
     if (!cuMemAlloc(&p, 1000)) cuMemFree(p);
     for (int i = 0; i < N; i += 65536) ((volatile unsigned char *)m)[i]++;
@@ -203,7 +312,7 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"unwaited", unwaited}, {"cycles", cycles}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"batches", batches}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);

@@ -149,6 +149,41 @@ static void copies(CUstream s) {
   free(pageable);
 }
 
+static CUdeviceptr shared(size_t n) {
+  CUdeviceptr p = 0;
+  CK(cuMemAllocManaged(&p, n, CU_MEM_ATTACH_GLOBAL));
+  return p;
+}
+static CUresult fill(CUdeviceptr p, unsigned char value, size_t n) { return cuMemsetD8Async(p, value, n, 0) || cuCtxSynchronize(); }
+// The CPU reads bytes that lie `step` apart.
+static CUresult read_all(CUdeviceptr p, size_t n, size_t step) {
+  for (size_t i = 0; i < n; i += step) (void)*(volatile char *)(p + i);
+  return CUDA_SUCCESS;
+}
+
+static void unified(CUstream s) {
+  enum { BIG = 256 << 20, FAR = 8 << 20 };
+  int has = 0;
+  CUdevice dev;
+  CK(cuCtxGetDevice(&dev));
+  CK(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
+  if (!has) return;
+  CUdeviceptr p = shared(BIG), large = 0;
+  /* Each time at other blocks: those that are read each time come without being asked for. */
+  TIME("unified memory: a fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG), read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
+  TIME("256 MiB of unified memory read after a kernel", 7, 1, fill(p, 1, BIG), read_all(p, BIG, 4096), CUDA_SUCCESS);
+  TIME("256 MiB of unified memory sent with a launch", 7, 1, (memset((void *)p, 1, BIG), 0), (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+  CK(cuMemFree(p));
+  p = shared(BIG);
+  TIME("256 MiB of unified memory read for the first time, after a kernel", 5, 1, (cuMemFree(p) || (p = shared(BIG), 0) || fill(p, 1, BIG)), read_all(p, BIG, 4096), CUDA_SUCCESS);
+  CK(cuMemFree(p));
+  if (cuMemAllocManaged(&large, 1 << 30, CU_MEM_ATTACH_GLOBAL)) return; // a small GPU
+  TIME("launch and synchronise with 1 GiB of unified memory that nobody touched", 301, 10, CUDA_SUCCESS, (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+  CK(read_all(large, 1 << 30, 1 << 20));
+  TIME("launch and synchronise with 1 GiB of unified memory that the CPU has read", 301, 10, CUDA_SUCCESS, (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+  CK(cuMemFree(large));
+}
+
 static long resident(void) { // KiB
   char line[256];
   long kib = 0;
@@ -213,6 +248,7 @@ static int driver(void) {
   CUdeviceptr d;
   TIME("allocate and free 1 MiB", 51, 10, CUDA_SUCCESS, (cuMemAlloc(&d, 1 << 20) || cuMemFree(d)), CUDA_SUCCESS);
   copies(s);
+  unified(s);
   printf("}\n");
   return 0;
 }

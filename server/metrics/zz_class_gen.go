@@ -221,6 +221,8 @@ var ofFunction = [...]Class{
 	323: ClassMemory,      // cuMemAllocPitch_v2
 	324: ClassMemory,      // cuMemAlloc_v2
 	326: ClassMemory,      // cuMemCreate
+	327: ClassMemory,      // cuMemDiscardAndPrefetchBatchAsync
+	328: ClassMemory,      // cuMemDiscardBatchAsync
 	329: ClassMemory,      // cuMemExportToShareableHandle
 	331: ClassMemory,      // cuMemFreeAsync
 	332: ClassMemory,      // cuMemFreeHost
@@ -254,6 +256,7 @@ var ofFunction = [...]Class{
 	366: ClassMemory,      // cuMemPoolTrimTo
 	367: ClassMemory,      // cuMemPrefetchAsync
 	368: ClassMemory,      // cuMemPrefetchAsync_v2
+	369: ClassMemory,      // cuMemPrefetchBatchAsync
 	370: ClassMemory,      // cuMemRangeGetAttribute
 	371: ClassMemory,      // cuMemRangeGetAttributes
 	372: ClassMemory,      // cuMemRelease

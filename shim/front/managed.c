@@ -1,25 +1,23 @@
 /* Unified memory. A range has one address on both sides: here its pages are allowed and denied by the pager, on the server device memory lies at the
  * same address (or, for a __managed__ variable, the range lies here where the server's driver put the variable). Blocks of 64 KiB are in one of the
  * states below. Before the GPU works on managed memory, what the program wrote goes up and everything it could touch here is denied, since then
- * the GPU owns it; the program's next access of a block fetches it, and more of its neighbours the more of them were wanted. */
+ * the GPU owns it; the program's next access of a block fetches it, and more of its neighbours the more of them were wanted (residency.c). What a program
+ * that goes through a range will want next is fetched by threads of ours meanwhile. */
 #define _GNU_SOURCE
 #include "managed.h"
 #include "pager.h"
 #include "range.h"
+#include "residency.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { BLOCK = 65536, NODE = 32, WINDOW_MAX = 64 }; /* NODE: blocks of 2 MiB; WINDOW_MAX: blocks of one fetch */
-enum state {
-  FRESH,   /* zero on both sides, nobody has touched it */
-  AWAY,    /* the GPU's: what lies here is old */
-  READY,   /* here, and not yet allowed: it was pushed because the program is used to reading it */
-  CLEAN,   /* here, may be read */
-  DIRTY    /* here, may be written: the GPU's is old */
-};
-struct block { uint8_t state, wanted; };  /* wanted: in how many rounds in a row the program read it */
-
-struct advice { int32_t preferred, prefetched; uint32_t read_mostly; uint64_t accessed_by; };
+enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY, CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
+enum { OFTEN = 2, ASKED = 255 };  /* wanted: of a block that comes without being asked for; of one that was asked for */
+enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in the open view's tables */
+enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 3, FLIGHTS_MAX = 16 };
 
 struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
 
@@ -30,14 +28,17 @@ struct area {
   uint32_t attachment, blocks, twin, open;  /* twin: the server has memory of ours for it; open: it is in the list */
   struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
-  uint32_t fetched, window, wanted;         /* block behind the last fetch, its size; blocks with wanted > 1 */
-  struct advice advice;
-  struct block block[];
+  uint32_t often, flights;                  /* whether blocks are to come with the next wait; windows that are asked for */
+  struct scuda_runs fetches, unlocks;
+  struct scuda_advice advice;
+  uint8_t *wanted, *file;                   /* of a block: in how many rounds in a row the program read it; what is known of its pages */
+  uint8_t state[];
 };
 
 _Atomic uint32_t scuda_managed_count;
-_Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
-static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel */
+enum { FAULTS, DOWN, UP, FIGURES }; /* bytes fetched, bytes sent */
+static _Atomic uint64_t figures[FIGURES];
+static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel that a fetcher does not bring */
 static struct area *areas, *opened; /* opened: those in which some block may not be AWAY */
 static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
 static struct carrier { struct carrier *next; uint64_t life, stream; } *carriers;
@@ -61,10 +62,16 @@ static uint64_t bytes_of(const struct area *a, uint32_t first, uint32_t count) {
   return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
 }
 
-static void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_figures[figure], n, memory_order_relaxed); }
+static void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&figures[figure], n, memory_order_relaxed); }
 
-static void mark(struct area *a, uint32_t first, uint32_t blocks, enum state s) {
-  for (uint32_t i = first; i < first + blocks; i++) a->block[i].state = (uint8_t)s;
+void scuda_managed_end(void) {
+  if (scuda_pager_started())
+    scuda_log(SCUDA_INFO, "unified memory: %llu faults, %llu bytes fetched, %llu bytes sent", (unsigned long long)atomic_load(&figures[FAULTS]),
+              (unsigned long long)atomic_load(&figures[DOWN]), (unsigned long long)atomic_load(&figures[UP]));
+}
+
+static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
+  memset(a->state + first, s, blocks);
   if (s == AWAY) return;
   if (first < a->low) a->low = first;
   if (first + blocks > a->high) a->high = first + blocks;
@@ -78,14 +85,19 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, enum state s) 
 /* ---- carrying blocks ---- */
 
 /* Blocks travel in a stream of their own, which waits for no other: whoever touches managed memory has waited already. */
-static int32_t carrier(uint64_t life, uint64_t *stream) {
+static int32_t carrier(uint64_t context, uint64_t *stream) {
+  uint64_t life = scuda_context_life(context);
   for (struct carrier *c = carriers; c; c = c->next)
     if (c->life == life) {
       *stream = c->stream;
       return CUDA_SUCCESS;
     }
   struct carrier *c = malloc(sizeof *c);
+  struct scuda_thread *t = scuda_thread();
+  uint64_t current = t->current;
+  t->current = context;
   int32_t r = c ? cuStreamCreate(stream, CU_STREAM_NON_BLOCKING) : CUDA_ERROR_OUT_OF_MEMORY;
+  t->current = current;
   if (r) {
     free(c);
     return r;
@@ -95,11 +107,10 @@ static int32_t carrier(uint64_t life, uint64_t *stream) {
   return CUDA_SUCCESS;
 }
 
-static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, int down) {
+static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, int down) {
   uint64_t at = a->pages.start + from, bytes = to - from;
-  uint8_t *here = a->pages.open + from;
   int32_t r;
-  count(down ? SCUDA_MANAGED_DOWN : SCUDA_MANAGED_UP, bytes);
+  count(down ? DOWN : UP, bytes);
   if (down) {
     struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC};
     r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
@@ -115,10 +126,13 @@ static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) 
   struct scuda_thread *t = scuda_thread();
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), current = t->current, named = t->named, stream;
   t->current = a->context;
-  int32_t r = carrier(scuda_context_life(a->context), &stream);
-  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, down);
-  for (struct extent *e = a->extents; e && !r; e = e->next)
-    if (e->from < to && from < e->to) r = carry_bytes(a, e->from > from ? e->from : from, e->to < to ? e->to : to, stream, down);
+  int32_t r = carrier(a->context, &stream);
+  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, down);
+  for (struct extent *e = a->extents; e && !r; e = e->next) {
+    uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
+    if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, down);
+  }
+  memset(a->file + first, OPENED, blocks);
   t->current = current;
   t->named = named;
   return r;
@@ -129,44 +143,156 @@ static int32_t arrive(const struct area *a) {
   struct scuda_thread *t = scuda_thread();
   uint64_t current = t->current, named = t->named, stream;
   t->current = a->context;
-  int32_t r = carrier(scuda_context_life(a->context), &stream);
+  int32_t r = carrier(a->context, &stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
   t->current = current;
   t->named = named;
   return r;
 }
 
+static uint32_t flights;          /* windows that are asked for, of all areas */
+static _Atomic uint32_t landed;     /* counts those that came or were called off */
+static void cut_off(void) {
+  for (struct area *a = areas; a; a = a->next) scuda_pages_lose(&a->pages);
+}
+
 static void lose(int32_t result) {
   if (lost) return;
   lost = 1;
   scuda_log(SCUDA_ERROR, "unified memory cannot be fetched any more (CUresult %d: the connection to the server, or the context, is lost); the program gets SIGBUS where it touches it", result);
-  for (struct area *a = areas; a; a = a->next) scuda_pages_lose(&a->pages);
+  if (!flights) cut_off(); /* else the last one does: they write to the pages */
+}
+
+/* ---- fetchers: threads that bring what a run of faults will want next ---- */
+
+static struct flight { struct area *area; uint32_t first, blocks; uint64_t context, stream; } queue[FLIGHTS_MAX];
+static uint32_t queued;             /* those that no fetcher has taken yet, the oldest first */
+static _Atomic uint32_t asked;      /* counts what was queued */
+
+static void settle_flight(const struct flight *f, uint8_t state) {
+  mark(f->area, f->first, f->blocks, state);
+  f->area->flights--;
+  if (!--flights && lost) cut_off();
+  atomic_fetch_add(&landed, 1);
+  scuda_futex_wake(&landed, INT32_MAX);
+}
+
+/* Brings a window and allows it but for the first bytes: pages that the file does not have are made of what arrived elsewhere, which is the cheapest
+ * way; the others are written where they are. *how: what is known of the blocks' pages then. */
+static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, int write, uint8_t *how) {
+  struct area *a = f->area;
+  const uint8_t *file = a->file + f->first;
+  uint64_t from = (uint64_t)f->first * BLOCK, bytes = bytes_of(a, f->first, f->blocks);
+  int some = 0, all = 1, seen = 1;
+  for (uint32_t i = 0; i < f->blocks; i++) some |= file[i], all &= file[i] != 0, seen &= file[i] == OPENED;
+  if (denied > bytes) denied = bytes;
+  *how = some ? OPENED : HELD;
+  scuda_thread()->current = f->context;
+  int32_t r = some && !all ? scuda_pages_hold(&a->pages, from, bytes) : CUDA_SUCCESS;
+  if (!r && some && !seen) scuda_pages_open(&a->pages, from, bytes);
+  if (!r) r = carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, 1);
+  scuda_thread()->current = 0;
+  if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
+  if (r || bytes == denied) return r;
+  return some ? scuda_pages_allow(&a->pages, from + denied, bytes - denied, write) : scuda_pages_fill(&a->pages, from + denied, bytes - denied, staging + denied, write);
+}
+
+/* Where a window arrives whose pages the file does not have yet; NULL: no memory. */
+static uint8_t *new_staging(void) {
+  void *p = mmap(NULL, WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+  madvise(p, WINDOW_BYTES, MADV_HUGEPAGE);
+  scuda_core.pin(p, WINDOW_BYTES);
+  return p;
+}
+
+static void *fetch(void *staging) {
+  scuda_lock(&lock);
+  for (;;) {
+    uint32_t seen = atomic_load(&asked);
+    if (!queued) {
+      scuda_unlock(&lock);
+      scuda_futex_wait(&asked, seen, 0);
+      scuda_lock(&lock);
+      continue;
+    }
+    struct flight f = queue[0];
+    memmove(queue, queue + 1, --queued * sizeof *queue);
+    scuda_unlock(&lock);
+    uint8_t how;
+    int32_t r = bring(&f, staging, BLOCK, 0, &how); /* the first block stays denied: the fault there says how far the program is */
+    scuda_lock(&lock);
+    memset(f.area->file + f.first, how, f.blocks);
+    if (!r) {
+      if (f.blocks > 1) mark(f.area, f.first + 1, f.blocks - 1, CLEAN);
+      f.blocks = 1;
+    } else {
+      lose(r);
+    }
+    settle_flight(&f, r ? AWAY : READY);
+  }
+  return NULL;
+}
+
+static int fetchers(void) { /* how many there are */
+  static int running = -1;
+  if (running >= 0) return running;
+  pthread_attr_t attributes;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  for (running = 0; running < FETCHERS; running++) {
+    uint8_t *staging = new_staging();
+    if (!staging || pthread_create(&thread, &attributes, fetch, staging)) break; /* one mapping is lost; fewer threads do as well */
+  }
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  return running;
+}
+
+static void fetch_ahead(struct area *a, struct scuda_run *run) {
+  struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
+  struct flight f = {.area = a, .context = a->context};
+  if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || carrier(a->context, &f.stream)) return;
+  uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FLIGHTS_MAX - flights);
+  for (uint32_t i = 0; i < n; i++) {
+    f.first = ahead[i].first;
+    f.blocks = ahead[i].count;
+    mark(a, f.first, f.blocks, BUSY);
+    a->flights++;
+    flights++;
+    queue[queued++] = f;
+  }
+  if (!n) return;
+  atomic_fetch_add(&asked, 1);
+  scuda_futex_wake(&asked, (int)n);
+}
+
+/* Waits, without the lock, until something has come. */
+static void await_landing(void) {
+  uint32_t seen = atomic_load(&landed);
+  scuda_unlock(&lock);
+  scuda_futex_wait(&landed, seen, 0);
+  scuda_lock(&lock);
+}
+
+/* Calls off what no fetcher has begun; 1: there is more, and something of it has come by now. */
+static int ground(struct area *a) {
+  for (uint32_t i = queued; i-- > 0;) {
+    if (queue[i].area != a) continue;
+    struct flight f = queue[i];
+    memmove(queue + i, queue + i + 1, (--queued - i) * sizeof *queue);
+    settle_flight(&f, AWAY);
+  }
+  if (!a->flights) return 0;
+  await_landing();
+  return 1;
 }
 
 /* ---- the program's side: faults ---- */
-
-/* How many blocks from one on to bring, all in the same state: a stretch that doubles while the program goes through the range, and the rest of the
- * largest node of the tree (128 KiB to 2 MiB) of which more than half is here already. */
-static uint32_t stretch(struct area *a, uint32_t b, enum state s, uint32_t *first) {
-  uint32_t n = b == a->fetched && a->window ? 2 * a->window : 1, low = b;
-  if (n > WINDOW_MAX) n = WINDOW_MAX;
-  for (uint32_t node = 2; node <= NODE; node *= 2) {
-    uint32_t from = b / node * node, to = from + node < a->blocks ? from + node : a->blocks, here = 1;
-    for (uint32_t i = from; i < to; i++) here += i != b && a->block[i].state >= READY;
-    if (2 * here <= node) continue;
-    if (to - b > n) n = to - b;
-    low = from;
-  }
-  while (low < b && a->block[b - 1].state != s) low = b;
-  uint32_t start = b;
-  while (start > low && a->block[start - 1].state == s) start--;
-  uint32_t end = b;
-  while (end < a->blocks && end < b + n && a->block[end].state == s) end++;
-  a->fetched = end;
-  a->window = end - b;
-  *first = start;
-  return end - start;
-}
 
 /* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
  * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. */
@@ -181,41 +307,93 @@ static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
   return r;
 }
 
-static int fault(uint64_t address, int write) {
+/* Brings blocks that the GPU has, and allows them: without the lock, so that the fetchers go on meanwhile. */
+static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) {
+  static uint8_t *staging;
+  struct flight f = {a, first, n, a->context, 0};
+  if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
+  int32_t r = carrier(a->context, &f.stream);
+  if (r) return r;
+  mark(a, first, n, BUSY);
+  a->flights++;
+  flights++;
+  scuda_unlock(&lock);
+  uint8_t how;
+  r = bring(&f, staging, 0, write, &how);
   scuda_lock(&lock);
-  struct area *a = area_at(address);
-  if (a && atomic_load(&given) && !lost && a->block[(address - a->pages.start) / BLOCK].state == AWAY) {
-    uint64_t context = a->context, attached = a->attached;
-    uint32_t attachment = a->attachment;
-    scuda_unlock(&lock); /* other threads may have to give the work that this work waits for */
-    int32_t r = quiet(context, attachment, attached);
-    scuda_lock(&lock);
-    if (r) lose(r);
-    a = area_at(address);
+  memset(a->file + first, how, n);
+  settle_flight(&f, r ? AWAY : write ? DIRTY : CLEAN);
+  return r;
+}
+
+/* A page with variables: only they come. */
+static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write) {
+  uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
+  int32_t r = scuda_pages_hold(&a->pages, from, bytes);
+  if (!r) r = carry(a, first, n, 1);
+  return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);
+}
+
+static int fault(uint64_t address, int write) {
+  struct area *a;
+  uint8_t was;
+  scuda_lock(&lock);
+  for (int waited = 0;;) {
+    if (!(a = area_at(address))) break;
+    was = a->state[(address - a->pages.start) / BLOCK];
+    if (was == BUSY || (lost && flights)) {
+      await_landing();
+    } else if (was == AWAY && !waited && atomic_load(&given) && !lost) {
+      uint64_t context = a->context, attached = a->attached;
+      uint32_t attachment = a->attachment;
+      scuda_unlock(&lock); /* other threads may have to give the work that this work waits for */
+      int32_t r = quiet(context, attachment, attached);
+      scuda_lock(&lock);
+      if (r) lose(r);
+      waited = 1;
+    } else {
+      break;
+    }
   }
   if (!a) {
     scuda_unlock(&lock);
     return 0;
   }
-  uint32_t b = (uint32_t)((address - a->pages.start) / BLOCK), first, n;
-  struct block *at = &a->block[b];
-  count(SCUDA_MANAGED_FAULTS, 1);
-  if (lost || at->state == DIRTY || (at->state == CLEAN && !write)) { /* somebody else's fault brought it */
+  uint32_t b = (uint32_t)((address - a->pages.start) / BLOCK);
+  count(FAULTS, 1);
+  if (lost || was == DIRTY || (was == CLEAN && !write)) { /* somebody else's fault brought it */
     scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
     scuda_unlock(&lock);
     return 1;
   }
-  enum state was = (enum state)at->state;
-  n = stretch(a, b, was, &first);
-  uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
-  int32_t r = was == AWAY ? carry(a, first, n, 1) : CUDA_SUCCESS;
-  if ((was == AWAY || was == READY) && at->wanted < 255) at->wanted++;
-  if (r) {
-    lose(r);
+  struct scuda_run *run;
+  struct scuda_stretch s = scuda_residency_fault(a->state, a->blocks, b, was == AWAY || was == READY ? &a->fetches : &a->unlocks, &run);
+  uint64_t from = (uint64_t)s.first * BLOCK, bytes = bytes_of(a, s.first, s.count);
+  if (was == AWAY || was == READY) {
+    if (a->wanted[b] < ASKED - 1) a->wanted[b]++;
+    if (!atomic_load(&given)) fetch_ahead(a, run); /* else kernels may still change it */
+  }
+  int32_t r = CUDA_SUCCESS;
+  if (was == AWAY && !a->extents) {
+    if ((r = fetch_now(a, s.first, s.count, write))) lose(r);
+    scuda_unlock(&lock);
+    return 1;
+  }
+  mark(a, s.first, s.count, write ? DIRTY : CLEAN); /* before the program can go on: its next launch looks at the list without the lock */
+  if (was == AWAY) {
+    r = fetch_parts(a, s.first, s.count, write);
+  } else if (was == CLEAN) {
+    r = scuda_pages_unlock(&a->pages, from, bytes);
   } else {
-    mark(a, first, n, write ? DIRTY : CLEAN); /* before the program can go on: its next launch looks at the list without the lock */
-    if (was == CLEAN) scuda_pages_unlock(&a->pages, from, bytes);
-    else scuda_pages_allow(&a->pages, from, bytes, write);
+    if (was == FRESH) {
+      r = scuda_pages_hold(&a->pages, from, bytes);
+      memset(a->file + s.first, HELD, s.count);
+    }
+    if (!r) r = scuda_pages_allow(&a->pages, from, bytes, write);
+  }
+  if (r) {
+    mark(a, s.first, s.count, AWAY);
+    lose(r);
   }
   scuda_unlock(&lock);
   return 1;
@@ -228,24 +406,30 @@ static int concerned(const struct area *a, uint64_t stream, int all) {
   return all || a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == stream);
 }
 
+/* Whether a block comes with the wait for the GPU: since it was asked for, or was read in the rounds before, of which one is enough where the memory's
+ * preferred location is the CPU, and none where it is a GPU. */
+static int pushed(const struct area *a, uint32_t b) {
+  int32_t at = a->advice.preferred;
+  return a->wanted[b] >= (at == CU_DEVICE_CPU ? 1 : at == CU_DEVICE_INVALID ? OFTEN : ASKED);
+}
+
 static int32_t hand_over(struct area *a) {
   int32_t r = CUDA_SUCCESS;
   int sent = 0;
   uint64_t from = (uint64_t)a->low * BLOCK;
   scuda_pages_deny(&a->pages, from, bytes_of(a, a->low, a->high - a->low));
-  a->wanted = 0;
+  a->often = 0;
   for (uint32_t b = a->low, end; b < a->high && !r; b = end) {
-    for (end = b + 1; end < a->high && a->block[b].state == DIRTY && a->block[end].state == DIRTY; end++) {}
-    if (a->block[b].state == DIRTY) {
+    for (end = b + 1; end < a->high && a->state[b] == DIRTY && a->state[end] == DIRTY; end++) {}
+    if (a->state[b] == DIRTY) {
       r = carry(a, b, end - b, 0);
       sent = 1;
     }
   }
   for (uint32_t b = a->low; b < a->high; b++) {
-    struct block *k = &a->block[b];
-    if (k->state == READY || k->state == FRESH) k->wanted = 0; /* pushed, and not wanted */
-    a->wanted += k->wanted > 1;
-    k->state = AWAY;
+    if (a->state[b] == READY || a->state[b] == FRESH) a->wanted[b] = 0; /* pushed, and not wanted */
+    a->often += pushed(a, b);
+    a->state[b] = AWAY;
   }
   a->low = a->blocks;
   a->high = 0;
@@ -259,6 +443,10 @@ static int32_t acquire(uint64_t stream, int all) {
   for (struct area **at = &opened, *a; (a = *at) && !r;) {
     if (!concerned(a, stream, all)) {
       at = &a->next_open;
+      continue;
+    }
+    if (ground(a)) {
+      at = &opened; /* the list may be another by now */
       continue;
     }
     *at = a->next_open;
@@ -307,11 +495,13 @@ void scuda_managed_settled(uint64_t key) {
     atomic_store(&given, 0);
   }
   for (struct area *a = areas; over && a && !lost; a = a->next) {
-    if (!a->wanted) continue;
-    a->wanted = 0;
+    if (!a->often) continue;
+    a->often = 0;
     for (uint32_t b = 0, end; b < a->blocks; b = end) {
-      for (end = b; end < a->blocks && a->block[end].wanted > 1 && a->block[end].state == AWAY; end++) {}
+      for (end = b; end < a->blocks && pushed(a, end) && a->state[end] == AWAY; end++) {}
       if (end > b && !carry(a, b, end - b, 1)) mark(a, b, end - b, READY);
+      for (uint32_t i = b; i < end; i++)
+        if (a->wanted[i] == ASKED) a->wanted[i] = 1; /* once */
       end += end == b;
     }
   }
@@ -330,8 +520,10 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   if (r) return r;
   uint64_t blocks = (bytes + BLOCK - 1) / BLOCK;
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct area *a = calloc(1, sizeof *a + blocks * sizeof *a->block);
+  struct area *a = calloc(1, sizeof *a + 3 * blocks);
   if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+  a->wanted = a->state + blocks;
+  a->file = a->wanted + blocks;
   if ((r = scuda_pages_make(&a->pages, address, bytes))) {
     free(a);
     return r;
@@ -342,7 +534,7 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   a->blocks = (uint32_t)blocks;
   a->low = a->blocks;
   a->twin = !address;
-  a->advice = (struct advice){.preferred = CU_DEVICE_INVALID, .prefetched = CU_DEVICE_INVALID};
+  a->advice = (struct scuda_advice){.preferred = CU_DEVICE_INVALID, .prefetched = CU_DEVICE_INVALID};
   if (a->twin) {
     struct wire_host_map request = {a->pages.start, a->pages.bytes};
     struct wire_global_info reply = {0};
@@ -413,7 +605,9 @@ int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   if (!scuda_is_managed(p)) return 0;
   *r = scuda_wire_cuCtxSynchronize(0);
   scuda_lock(&lock);
-  struct area *a = area_at(p);
+  struct area *a;
+  do a = area_at(p);
+  while (a && a->pages.start == p && a->twin && ground(a));
   if (!a || a->pages.start != p || !a->twin) a = NULL;
   else unlink_area(a);
   scuda_unlock(&lock);
@@ -434,6 +628,10 @@ void scuda_managed_forget_context(uint64_t context) {
   for (struct area *a = areas, *next; a; a = next) {
     next = a->next;
     if (a->context != context) continue;
+    if (ground(a)) {
+      next = areas;
+      continue;
+    }
     unlink_area(a);
     forget(a);
   }
@@ -466,129 +664,48 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   return r;
 }
 
-/* ---- hints ---- */
+/* ---- hints (hints.c) ---- */
 
 static struct area *whole(uint64_t p, uint64_t bytes) { /* under the lock; the area that holds all of it */
   struct area *a = area_at(p);
   return a && bytes && bytes <= a->pages.start + a->asked - p ? a : NULL;
 }
 
-static int32_t prefetch(uint64_t p, uint64_t bytes, int32_t device, uint64_t stream, uint32_t ptds) {
-  int32_t r = scuda_usable(stream);
-  if (r) return r;
-  if (device != CU_DEVICE_CPU && !scuda_device_ok(device)) return CUDA_ERROR_INVALID_DEVICE;
+struct scuda_advice *scuda_managed_advice(uint64_t p, uint64_t bytes) {
   scuda_lock(&lock);
   struct area *a = whole(p, bytes);
+  if (!a) scuda_unlock(&lock);
+  return a ? &a->advice : NULL;
+}
+
+void scuda_managed_advised(void) { scuda_unlock(&lock); }
+
+/* With the next wait for the GPU, as what it still does may change it. */
+void scuda_managed_want(uint64_t p, uint64_t bytes) {
+  struct area *a = area_at(p);
+  uint64_t from = p - a->pages.start;
+  for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
+    a->wanted[b] = ASKED;
+    a->often++;
+  }
+}
+
+/* Blocks that lie in the stretch as a whole need not travel any more until somebody writes to them. */
+int32_t scuda_managed_discard(uint64_t p, uint64_t bytes) {
+  struct area *a;
+  scuda_lock(&lock);
+  do a = whole(p, bytes);
+  while (a && ground(a));
   if (a) {
-    a->advice.prefetched = device;
-    /* To the host: with the next wait, as what the stream still does may change it. */
-    for (uint64_t at = p; device == CU_DEVICE_CPU && at < p + bytes; at += BLOCK) {
-      struct block *b = &a->block[(at - a->pages.start) / BLOCK];
-      if (b->wanted < 2) b->wanted = 2;
-      a->wanted++;
+    uint64_t from = p - a->pages.start, end = from + bytes == a->asked ? (uint64_t)a->blocks * BLOCK : from + bytes;
+    uint32_t first = (uint32_t)((from + BLOCK - 1) / BLOCK), last = (uint32_t)(end / BLOCK);
+    if (first < last && !a->extents) {
+      scuda_pages_deny(&a->pages, (uint64_t)first * BLOCK, bytes_of(a, first, last - first));
+      mark(a, first, last - first, FRESH);
     }
   }
   scuda_unlock(&lock);
-  if (!a) return CUDA_ERROR_INVALID_VALUE;
-  return device == CU_DEVICE_CPU ? CUDA_SUCCESS : scuda_managed_acquire(stream, ptds);
-}
-
-struct location { int32_t type, id; }; /* CUmemLocation */
-
-static int32_t located(struct scuda_bytes8 where, int32_t *device) {
-  struct location l;
-  memcpy(&l, &where, sizeof l);
-  switch (l.type) {
-  case CU_MEM_LOCATION_TYPE_DEVICE:
-    *device = l.id;
-    return scuda_device_ok(l.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-  case CU_MEM_LOCATION_TYPE_HOST:
-  case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-  case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-    *device = CU_DEVICE_CPU;
-    return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
-int32_t scuda_hand_cuMemPrefetchAsync(uint64_t p, uint64_t bytes, int32_t device, uint64_t stream, uint32_t ptds) { return prefetch(p, bytes, device, stream, ptds); }
-int32_t scuda_hand_cuMemPrefetchAsync_v2(uint64_t p, uint64_t bytes, struct scuda_bytes8 where, uint32_t flags, uint64_t stream, uint32_t ptds) {
-  int32_t device, r = located(where, &device);
-  if (flags) r = CUDA_ERROR_INVALID_VALUE;
-  return r ? r : prefetch(p, bytes, device, stream, ptds);
-}
-
-static int32_t advise(uint64_t p, uint64_t bytes, int32_t advice, int32_t device) {
-  struct scuda_slot *context;
-  int32_t r = scuda_context_of(0, &context);
-  if (r) return r;
-  int names = advice >= CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
-  if (names && device != CU_DEVICE_CPU && !scuda_device_ok(device)) return CUDA_ERROR_INVALID_DEVICE;
-  scuda_lock(&lock);
-  struct area *a = whole(p, bytes);
-  uint64_t bit = device == CU_DEVICE_CPU ? 1ull << 63 : 1ull << (device & 63);
-  r = a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  if (a) switch (advice) {
-  case CU_MEM_ADVISE_SET_READ_MOSTLY: a->advice.read_mostly = 1; break;
-  case CU_MEM_ADVISE_UNSET_READ_MOSTLY: a->advice.read_mostly = 0; break;
-  case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: a->advice.preferred = device; break;
-  case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: a->advice.preferred = CU_DEVICE_INVALID; break;
-  case CU_MEM_ADVISE_SET_ACCESSED_BY: a->advice.accessed_by |= bit; break;
-  case CU_MEM_ADVISE_UNSET_ACCESSED_BY: a->advice.accessed_by &= ~bit; break;
-  default: r = CUDA_ERROR_INVALID_VALUE;
-  }
-  scuda_unlock(&lock);
-  return r;
-}
-
-int32_t scuda_hand_cuMemAdvise(uint64_t p, uint64_t bytes, int32_t advice, int32_t device) { return advise(p, bytes, advice, device); }
-int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_bytes8 where) {
-  int32_t device = 0, kind, r = CUDA_SUCCESS;
-  memcpy(&kind, &where, sizeof kind);
-  if (kind < CU_MEM_LOCATION_TYPE_INVALID || kind > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-  if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) r = located(where, &device);
-  return r ? r : advise(p, bytes, advice, device);
-}
-
-int32_t scuda_hand_cuMemRangeGetAttribute(void *data, uint64_t size, int32_t attribute, uint64_t p, uint64_t bytes) {
-  if (!data || !size || size % 4) return CUDA_ERROR_INVALID_VALUE;
-  scuda_lock(&lock);
-  struct area *a = whole(p, bytes);
-  struct advice advice = a ? a->advice : (struct advice){0};
-  scuda_unlock(&lock);
-  if (!a) return CUDA_ERROR_INVALID_VALUE;
-  int32_t *out = data, device;
-  switch (attribute) {
-  case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-    *out = (int32_t)advice.read_mostly;
-    return size == 4 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-    *out = attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION ? advice.preferred : advice.prefetched;
-    return size == 4 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
-    for (uint64_t i = 0; i < size / 4; i++) out[i] = CU_DEVICE_INVALID;
-    for (uint64_t i = 0, bit = 0; bit < 64 && i < size / 4; bit++)
-      if (advice.accessed_by >> bit & 1) out[i++] = bit == 63 ? CU_DEVICE_CPU : (int32_t)bit;
-    return CUDA_SUCCESS;
-  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
-  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-    if (size != 4) return CUDA_ERROR_INVALID_VALUE;
-    device = attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE || attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID ? advice.preferred : advice.prefetched;
-    if (attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID || attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID) *out = device < 0 ? 0 : device;
-    else *out = device == CU_DEVICE_INVALID ? CU_MEM_LOCATION_TYPE_INVALID : device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
-    return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
-int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *sizes, int32_t *attributes, uint64_t n, uint64_t p, uint64_t bytes) {
-  if (!data || !sizes || !attributes || !n) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = CUDA_SUCCESS;
-  for (uint64_t i = 0; i < n && !r; i++) r = scuda_hand_cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], p, bytes);
-  return r;
+  return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- attachment ---- */

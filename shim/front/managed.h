@@ -4,8 +4,6 @@
 #include "front.h"
 
 enum { CU_DEVICE_CPU = -1, CU_DEVICE_INVALID = -2 };
-enum { SCUDA_MANAGED_FAULTS, SCUDA_MANAGED_DOWN, SCUDA_MANAGED_UP, SCUDA_MANAGED_FIGURES }; /* faults, bytes fetched, bytes sent */
-extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 extern _Atomic uint32_t scuda_managed_count;  /* ranges */
 
 int scuda_is_managed(uint64_t p);
@@ -13,5 +11,11 @@ int scuda_is_managed(uint64_t p);
 int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds);
 void scuda_managed_settled(uint64_t key);     /* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __managed__ variable of a module */
+struct scuda_advice { int32_t preferred, prefetched; uint32_t read_mostly; uint64_t accessed_by; };
+struct scuda_advice *scuda_managed_advice(uint64_t p, uint64_t bytes); /* of the range that holds all of it, or NULL; locked until ... */
+void scuda_managed_advised(void);                                      /* ... this */
+void scuda_managed_want(uint64_t p, uint64_t bytes);                   /* between the two: the CPU will read it */
+int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody will read what is there */
+void scuda_managed_end(void);  /* says what was moved; the process ends */
 void scuda_managed_forget_context(uint64_t context);
 #endif

@@ -1,6 +1,6 @@
 /* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what holds after fork. */
 #define _GNU_SOURCE
-#include "front.h"
+#include "managed.h"
 #include "net.h"
 
 #include <dlfcn.h>
@@ -226,5 +226,6 @@ __attribute__((destructor)) static void at_exit(void) {
   if (mode != SCUDA_REMOTE && mode != SCUDA_CONFIGURED) return;
   set_mode(SCUDA_ENDED);
   scuda_trace_end();
+  scuda_managed_end();
   if (core_started == getpid() && connect_result == CUDA_SUCCESS) scuda_core.close();
 }

@@ -26,6 +26,9 @@
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 
 enum { PAGE = 4096 };
 #define FIRST 0x680000000000u  /* the window of managed memory, behind that of pinned memory */
@@ -42,7 +45,7 @@ static scuda_lock_t lock;
 static uint64_t next_address = FIRST, next_offset;
 static struct gap { struct gap *next; uint64_t offset, bytes; } *gaps; /* of the memory file */
 
-const char *scuda_pager_kind(void) { return kind; }
+int scuda_pager_started(void) { return memory >= 0; }
 
 /* ---- signals ---- */
 
@@ -287,26 +290,62 @@ void scuda_pages_drop(struct scuda_pages *p) {
   scuda_unlock(&lock);
 }
 
-void scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable) {
-  uint64_t start = p->start + from;
-  if (uffd < 0) {
-    mprotect((void *)(uintptr_t)start, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ);
-    return;
-  }
-  /* The kernel maps pages that the file has. */
-  for (uint64_t at = from; at < from + bytes; at += PAGE) (void)*(volatile uint8_t *)(p->open + at);
-  if (proceed(start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP)) scuda_log(SCUDA_ERROR, "unified memory: pages at %#llx cannot be mapped (%s)", (unsigned long long)start, strerror(errno));
-  if (writable) scuda_pages_unlock(p, from, bytes); /* a page that was protected once stays so until told */
-  else scuda_pages_wake(p, from, bytes);
+/* Pages of the file that nobody has touched are made in one call instead of by a fault each. */
+int32_t scuda_pages_hold(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  int failed;
+  while ((failed = fallocate(memory, 0, (off_t)(p->offset + from), (off_t)bytes)) && errno == EINTR) {}
+  if (failed) scuda_log(SCUDA_ERROR, "unified memory: no memory for %llu bytes (%s)", (unsigned long long)bytes, strerror(errno));
+  return failed ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-void scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
-  if (uffd < 0) {
-    scuda_pages_allow(p, from, bytes, 1);
-    return;
+int32_t scuda_pages_put(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data) {
+  while (bytes) {
+    ssize_t n = pwrite(memory, data, bytes, (off_t)(p->offset + from));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return scuda_pages_hold(p, from, bytes) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+    data += n;
+    from += (uint64_t)n;
+    bytes -= (uint64_t)n;
   }
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data, int writable) {
+  while (uffd >= 0 && bytes) {
+    struct uffdio_copy c = {.dst = p->start + from, .src = (uint64_t)(uintptr_t)data, .len = bytes, .mode = writable ? 0 : UFFDIO_COPY_MODE_WP};
+    uint64_t done = bytes;
+    if (ioctl(uffd, UFFDIO_COPY, &c)) {
+      if (c.copy <= 0 && errno != EAGAIN) break; /* the file has the page after all */
+      done = c.copy > 0 ? (uint64_t)c.copy : 0;
+    }
+    data += done;
+    from += done;
+    bytes -= done;
+  }
+  int32_t r = bytes ? scuda_pages_put(p, from, bytes, data) : CUDA_SUCCESS;
+  return r || !bytes ? r : scuda_pages_allow(p, from, bytes, writable);
+}
+
+void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes) { madvise(p->open + from, bytes, MADV_POPULATE_READ); }
+
+int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable) {
+  uint64_t start = p->start + from;
+  if (uffd < 0) return mprotect((void *)(uintptr_t)start, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+  if (proceed(start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP)) {
+    scuda_log(SCUDA_ERROR, "unified memory: pages at %#llx cannot be mapped (%s)", (unsigned long long)start, strerror(errno));
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  if (writable) return scuda_pages_unlock(p, from, bytes); /* a page that was protected once stays so until told */
+  scuda_pages_wake(p, from, bytes);
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  if (uffd < 0) return scuda_pages_allow(p, from, bytes, 1);
   struct uffdio_writeprotect w = {.range = {p->start + from, bytes}, .mode = 0};
-  while (ioctl(uffd, UFFDIO_WRITEPROTECT, &w) && errno == EAGAIN) {}
+  while (ioctl(uffd, UFFDIO_WRITEPROTECT, &w))
+    if (errno != EAGAIN) return CUDA_ERROR_OPERATING_SYSTEM;
+  return CUDA_SUCCESS;
 }
 
 void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {

@@ -9,12 +9,17 @@ struct scuda_pages { uint64_t start, bytes, offset; uint8_t *open; };  /* start 
 typedef int (*scuda_fault_fn)(uint64_t address, int write);
 
 int32_t scuda_pager_start(scuda_fault_fn fault);   /* once; CUresult */
-const char *scuda_pager_kind(void);                /* "userfaultfd", "userfaultfd, user mode" or "SIGSEGV" */
+int scuda_pager_started(void);
 /* Makes a range, denied; address 0: anywhere in the window of managed memory, else exactly there. CUresult. */
 int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes);
 void scuda_pages_drop(struct scuda_pages *p);
-void scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable);  /* of a denied stretch; offsets are whole pages */
-void scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes);               /* lets a stretch that may be read be written */
+/* Offsets are whole pages; results are CUresult. The file has a page once something was put there or it was held. */
+int32_t scuda_pages_hold(const struct scuda_pages *p, uint64_t from, uint64_t bytes);
+int32_t scuda_pages_put(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data);                /* leaves it denied */
+int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data, int writable); /* of a denied stretch that the file does not have: puts and allows */
+int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable);                     /* of a denied stretch that the file has */
+int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                                  /* lets a stretch that may be read be written */
+void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* what the file has will not fault in the open view */
 void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes);
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                 /* lets the waiting try again */
 void scuda_pages_lose(const struct scuda_pages *p);  /* every access of it is a SIGBUS from now on */

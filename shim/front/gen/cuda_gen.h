@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "bb25d72393c90952c7d5544425a123b7c36c6712a306c8738793c8d79a6875a6"
+#define SCUDA_DIGEST "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -945,6 +945,8 @@ enum {
   OP_cuMemAllocPitch_v2 = 323,
   OP_cuMemAlloc_v2 = 324,
   OP_cuMemCreate = 326,
+  OP_cuMemDiscardAndPrefetchBatchAsync = 327,
+  OP_cuMemDiscardBatchAsync = 328,
   OP_cuMemExportToShareableHandle = 329,
   OP_cuMemFreeAsync = 331,
   OP_cuMemFreeHost = 332,
@@ -978,6 +980,7 @@ enum {
   OP_cuMemPoolTrimTo = 366,
   OP_cuMemPrefetchAsync = 367,
   OP_cuMemPrefetchAsync_v2 = 368,
+  OP_cuMemPrefetchBatchAsync = 369,
   OP_cuMemRangeGetAttribute = 370,
   OP_cuMemRangeGetAttributes = 371,
   OP_cuMemRelease = 372,
@@ -2189,6 +2192,8 @@ int32_t scuda_hand_cuMemAllocManaged(uint64_t *dptr, uint64_t bytesize, uint32_t
 void scuda_post_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes);
 void scuda_post_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize);
 void scuda_post_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags);
+int32_t scuda_hand_cuMemDiscardAndPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemDiscardBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags);
 int scuda_pre_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t ptds, int32_t *r);
 void scuda_post_cuMemFreeAsync(uint64_t dptr, uint64_t hStream);
@@ -2214,6 +2219,7 @@ void scuda_post_cuMemPoolImportPointer(uint64_t *ptr_out, uint64_t pool, void *s
 int32_t scuda_hand_cuMemPoolSetAttribute(uint64_t pool, int32_t attr, void *value);
 int32_t scuda_hand_cuMemPrefetchAsync(uint64_t devPtr, uint64_t count, int32_t dstDevice, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemPrefetchAsync_v2(uint64_t devPtr, uint64_t count, struct scuda_bytes8 location, uint32_t flags, uint64_t hStream, uint32_t ptds);
+int32_t scuda_hand_cuMemPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemRangeGetAttribute(void *data, uint64_t dataSize, int32_t attribute, uint64_t devPtr, uint64_t count);
 int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, int32_t *attributes, uint64_t numAttributes, uint64_t devPtr, uint64_t count);
 int scuda_pre_cuMemRelease(uint64_t handle, int32_t *r);

@@ -2397,48 +2397,22 @@ SCUDA_EXPORT int32_t cuMemCreate(uint64_t *handle, uint64_t size, const void *pr
 
 SCUDA_EXPORT int32_t cuMemDiscardAndPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemDiscardAndPrefetchBatchAsync))(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
-  (void)dptrs;
-  (void)sizes;
-  (void)count;
-  (void)prefetchLocs;
-  (void)prefetchLocIdxs;
-  (void)numPrefetchLocs;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemDiscardAndPrefetchBatchAsync, scuda_missing(I_cuMemDiscardAndPrefetchBatchAsync));
+  return scuda_answer(I_cuMemDiscardAndPrefetchBatchAsync, scuda_hand_cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardAndPrefetchBatchAsync_ptsz(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemDiscardAndPrefetchBatchAsync_ptsz))(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
-  (void)dptrs;
-  (void)sizes;
-  (void)count;
-  (void)prefetchLocs;
-  (void)prefetchLocIdxs;
-  (void)numPrefetchLocs;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemDiscardAndPrefetchBatchAsync_ptsz, scuda_missing(I_cuMemDiscardAndPrefetchBatchAsync_ptsz));
+  return scuda_answer(I_cuMemDiscardAndPrefetchBatchAsync_ptsz, scuda_hand_cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemDiscardBatchAsync))(dptrs, sizes, count, flags, hStream);
-  (void)dptrs;
-  (void)sizes;
-  (void)count;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemDiscardBatchAsync, scuda_missing(I_cuMemDiscardBatchAsync));
+  return scuda_answer(I_cuMemDiscardBatchAsync, scuda_hand_cuMemDiscardBatchAsync(dptrs, sizes, count, flags, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemDiscardBatchAsync_ptsz(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemDiscardBatchAsync_ptsz))(dptrs, sizes, count, flags, hStream);
-  (void)dptrs;
-  (void)sizes;
-  (void)count;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemDiscardBatchAsync_ptsz, scuda_missing(I_cuMemDiscardBatchAsync_ptsz));
+  return scuda_answer(I_cuMemDiscardBatchAsync_ptsz, scuda_hand_cuMemDiscardBatchAsync(dptrs, sizes, count, flags, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int32_t handleType, uint64_t flags) {
@@ -2747,28 +2721,12 @@ SCUDA_EXPORT int32_t cuMemPrefetchAsync_v2_ptsz(uint64_t devPtr, uint64_t count,
 
 SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemPrefetchBatchAsync))(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
-  (void)dptrs;
-  (void)sizes;
-  (void)count;
-  (void)prefetchLocs;
-  (void)prefetchLocIdxs;
-  (void)numPrefetchLocs;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemPrefetchBatchAsync, scuda_missing(I_cuMemPrefetchBatchAsync));
+  return scuda_answer(I_cuMemPrefetchBatchAsync, scuda_hand_cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, 0));
 }
 
 SCUDA_EXPORT int32_t cuMemPrefetchBatchAsync_ptsz(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream))scuda_divert(I_cuMemPrefetchBatchAsync_ptsz))(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
-  (void)dptrs;
-  (void)sizes;
-  (void)count;
-  (void)prefetchLocs;
-  (void)prefetchLocIdxs;
-  (void)numPrefetchLocs;
-  (void)flags;
-  (void)hStream;
-  return scuda_answer(I_cuMemPrefetchBatchAsync_ptsz, scuda_missing(I_cuMemPrefetchBatchAsync_ptsz));
+  return scuda_answer(I_cuMemPrefetchBatchAsync_ptsz, scuda_hand_cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, SCUDA_PTDS));
 }
 
 SCUDA_EXPORT int32_t cuMemRangeGetAttribute(void *data, uint64_t dataSize, int32_t attribute, uint64_t devPtr, uint64_t count) {
@@ -5500,9 +5458,9 @@ const struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {
   {"cuMemBatchDecompressAsync", (void *)cuMemBatchDecompressAsync, 0, 0},
   {"cuMemBatchDecompressAsync_ptsz", (void *)cuMemBatchDecompressAsync_ptsz, 0, 0},
   {"cuMemCreate", (void *)cuMemCreate, 0, 0},
-  {"cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 0, 0},
+  {"cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 0, 1},
   {"cuMemDiscardAndPrefetchBatchAsync_ptsz", (void *)cuMemDiscardAndPrefetchBatchAsync_ptsz, 0, 0},
-  {"cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 0, 0},
+  {"cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 0, 1},
   {"cuMemDiscardBatchAsync_ptsz", (void *)cuMemDiscardBatchAsync_ptsz, 0, 0},
   {"cuMemExportToShareableHandle", (void *)cuMemExportToShareableHandle, 0, 0},
   {"cuMemFree", (void *)cuMemFree, 0, 0},
@@ -5548,7 +5506,7 @@ const struct scuda_export scuda_exports[SCUDA_EXPORT_COUNT] = {
   {"cuMemPrefetchAsync_ptsz", (void *)cuMemPrefetchAsync_ptsz, 0, 0},
   {"cuMemPrefetchAsync_v2", (void *)cuMemPrefetchAsync_v2, 0, 0},
   {"cuMemPrefetchAsync_v2_ptsz", (void *)cuMemPrefetchAsync_v2_ptsz, 0, 0},
-  {"cuMemPrefetchBatchAsync", (void *)cuMemPrefetchBatchAsync, 0, 0},
+  {"cuMemPrefetchBatchAsync", (void *)cuMemPrefetchBatchAsync, 0, 1},
   {"cuMemPrefetchBatchAsync_ptsz", (void *)cuMemPrefetchBatchAsync_ptsz, 0, 0},
   {"cuMemRangeGetAttribute", (void *)cuMemRangeGetAttribute, 0, 0},
   {"cuMemRangeGetAttributes", (void *)cuMemRangeGetAttributes, 0, 0},

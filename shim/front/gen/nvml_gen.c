@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "bb25d72393c90952c7d5544425a123b7c36c6712a306c8738793c8d79a6875a6";
+const char nvml_digest[] = "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
