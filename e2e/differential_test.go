@@ -41,6 +41,38 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
+// TestDifferentialMore does the same with programs that want arguments or several GPUs.
+func TestDifferentialMore(t *testing.T) {
+	if gpu != "sim" {
+		t.Skip("it compares with the simulation")
+	}
+	folder := standAlone(t)
+	for _, c := range []struct {
+		name, settings string
+		args           []string
+	}{
+		{"crowd", "", nil},
+		{"fault", "", nil},
+		{"host", "", []string{"signals"}},
+		{"host", "", []string{"atexit"}},
+		{"managed_random", "", []string{"1", "2"}},
+		{"devices", "3", nil},
+		{"peers", "2", nil},
+	} {
+		t.Run(strings.Join(append([]string{c.name}, c.args...), " "), func(t *testing.T) {
+			p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=" + strings.TrimPrefix(c.settings+",memory=1GiB", ",")}, program(c.name), append([]string{kernels}, c.args...)...)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("native: exit status %d\nstdout:\n%s\nstderr:\n%s", code, p.out, p.err)
+			}
+			s := serve(t, "--gpu", strings.TrimSuffix("sim:"+c.settings, ":"))
+			if diff := cmp.Diff(lines(p.out.String()), lines(s.run(t, c.name, c.args...))); diff != "" {
+				t.Errorf("native (-), over scuda (+):\n%s", diff)
+			}
+		})
+	}
+}
+
 // lines leaves out what scuda changes on purpose: device attribute 91, because kernels cannot use the client's pointers.
 func lines(text string) []string {
 	return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.HasPrefix(line, "attribute 91 ") })
@@ -59,19 +91,25 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestFaultCodes: after each kind of fault every call answers on the simulation what it answered on an H200. Over scuda, calls that need no
-// GPU (cuMemHostAlloc, cuModuleGetFunction and the like) still answer without asking, so that only the direct run is compared.
+// TestFaultCodes: after each kind of fault every call answers what it answered on an H200, on the simulation itself and over scuda.
 func TestFaultCodes(t *testing.T) {
 	want, err := os.ReadFile("testdata/faults.golden")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, []string{"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB"}, program("faults"), kernels)
-	p.stdin.Close()
-	if code := p.wait(patience); code != 0 {
-		t.Fatalf("exit status %d\nstderr:\n%s", code, p.err)
-	}
-	if diff := cmp.Diff(lines(string(want)), lines(p.out.String())); diff != "" {
-		t.Errorf("an H200 (-), simulated (+):\n%s", diff)
+	for name, env := range map[string][]string{
+		"native": {"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB"},
+		"scuda":  serve(t).env(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, env, program("faults"), kernels)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("exit status %d\nstderr:\n%s", code, p.err)
+			}
+			if diff := cmp.Diff(lines(string(want)), lines(p.out.String())); diff != "" {
+				t.Errorf("an H200 (-), here (+):\n%s", diff)
+			}
+		})
 	}
 }

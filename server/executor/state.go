@@ -17,6 +17,7 @@ type context struct {
 	perThread map[uint32]*stream
 
 	events []cuda.CUevent // free ones, without timing
+	left   []cuda.CUevent // behind the work of streams that were destroyed meanwhile
 	small  slotPool
 	large  slotPool
 	pulls  []*pullBuffer
@@ -146,6 +147,38 @@ func (s *Session) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream
 	return st, nil
 }
 
+// leaveWork goes before the end of a stream. What is enqueued is still carried out, and whoever waits for the context waits for it as well.
+func (s *Session) leaveWork(st *stream) {
+	if !st.used || len(s.captures) > 0 {
+		return
+	}
+	s.within(st.ctx, func() cuda.CUresult {
+		s.settleLeft(st.ctx)
+		if r := s.gpu.CuStreamQuery(st.real); r != cuda.CUDA_ERROR_NOT_READY {
+			return r
+		}
+		e, r := s.recordEvent(st)
+		if r == cuda.CUDA_SUCCESS {
+			st.ctx.left = append(st.ctx.left, e)
+		}
+		return r
+	})
+}
+
+// settleLeft forgets the work of destroyed streams that is over. While anybody waits, he may do so for one of these events.
+func (s *Session) settleLeft(ctx *context) {
+	if len(s.waits) > 0 {
+		return
+	}
+	ctx.left = slices.DeleteFunc(ctx.left, func(e cuda.CUevent) bool {
+		over := s.gpu.CuEventQuery(e) == cuda.CUDA_SUCCESS
+		if over {
+			ctx.events = append(ctx.events, e)
+		}
+		return over
+	})
+}
+
 func (s *Session) dropStream(st *stream) {
 	ctx := st.ctx
 	if i := slices.Index(ctx.streams, st); i >= 0 {
@@ -219,6 +252,7 @@ func (s *Session) threadExit(ordinal uint32) {
 		}
 		delete(ctx.perThread, ordinal)
 		s.finishDownloads(st)
+		s.leaveWork(st)
 		s.dropStream(st)
 		s.within(ctx, func() cuda.CUresult { return s.gpu.CuStreamDestroy_v2(st.real) })
 	}

@@ -237,11 +237,17 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 			}
 			events = append(events, pendingEvent{e, ctx})
 		}
+		s.settleLeft(ctx)
+		for _, e := range ctx.left {
+			events = append(events, pendingEvent{event: e})
+		}
 		return cuda.CUDA_SUCCESS
 	})
 	if r != cuda.CUDA_SUCCESS || len(events) == 0 {
 		for _, e := range events {
-			ctx.events = append(ctx.events, e.event)
+			if e.ctx != nil {
+				ctx.events = append(ctx.events, e.event)
+			}
 		}
 		if r == cuda.CUDA_SUCCESS {
 			s.settleIdle(ctx)

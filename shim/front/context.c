@@ -23,6 +23,12 @@ int32_t scuda_no_context(void) {
   return s && s->data && !scuda_context_usable(scuda_thread()->current) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+int32_t scuda_context_sound(void) {
+  struct scuda_slot *s;
+  int32_t r = scuda_context_of(0, &s);
+  return r ? r : s->sticky;
+}
+
 int32_t scuda_current_device(void) {
   struct scuda_slot *s;
   return scuda_context_of(0, &s) ? 0 : s->device;
@@ -113,6 +119,7 @@ int32_t scuda_hand_cuCtxGetFlags(uint32_t *flags) {
 int32_t scuda_hand_cuCtxGetStreamPriorityRange(int32_t *least, int32_t *greatest) {
   struct scuda_slot *s;
   int32_t r = scuda_context_of(0, &s);
+  if (!r) r = s->sticky;
   if (r) return r;
   if (least) *least = scuda_gpus[s->device].d.priority_least;
   if (greatest) *greatest = scuda_gpus[s->device].d.priority_greatest;
@@ -134,7 +141,7 @@ int32_t scuda_hand_cuCtxGetId(uint64_t ctx, uint64_t *id) {
 
 int scuda_pre_cuCtxGetLimit(uint64_t *value, int32_t limit, int32_t *r) {
   struct scuda_slot *s;
-  if (!value || limit < 0 || limit >= 16 || scuda_context_of(0, &s) || !scuda_context_usable(scuda_thread()->current)) return 0;
+  if (!value || limit < 0 || limit >= 16 || scuda_context_of(0, &s) || s->sticky || !scuda_context_usable(scuda_thread()->current)) return 0;
   const struct scuda_device *d = &scuda_gpus[s->device].d;
   if (*scuda_limits_changed(s) >> limit & 1 || d->limit_result[limit]) return 0;
   *value = d->limits[limit];
@@ -242,6 +249,7 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
   if (!ctx) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
   int32_t r = CUDA_SUCCESS;
+  *ctx = scuda_gpus[dev].primary; /* also of one that cannot be had */
   scuda_lock(&primary_lock);
   struct scuda_slot *s = primary_slot(dev);
   if (!(s->flags & SCUDA_CTX_ACTIVE)) {
@@ -253,10 +261,7 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
       s->flags |= SCUDA_CTX_ACTIVE;
     }
   }
-  if (!r) {
-    ++*scuda_retained(s);
-    *ctx = scuda_gpus[dev].primary;
-  }
+  if (!r) ++*scuda_retained(s);
   scuda_unlock(&primary_lock);
   return r;
 }

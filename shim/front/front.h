@@ -109,6 +109,7 @@ struct scuda_slot {            /* 64 bytes; its address is the handle */
 };
 _Static_assert(sizeof(struct scuda_slot) == 64, "a slot has 64 bytes");
 int32_t scuda_handles_setup(void);
+void scuda_contexts_fail(int32_t device, int32_t result);  /* after a kernel's fault nothing works in any of the process's contexts on that GPU */
 uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
 void scuda_slot_free(uint64_t handle);
 void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
@@ -184,6 +185,7 @@ static inline uint64_t *scuda_retained(struct scuda_slot *s) { return &s->word[0
 static inline uint64_t *scuda_attached(struct scuda_slot *s) { return &s->word[0]; }   /* of another one: cuCtxAttach without cuCtxDetach */
 static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; } /* bit n: CUlimit n was set */
 int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
+int32_t scuda_context_sound(void);  /* 0, or why calls that need a context cannot work: there is none, or a kernel's fault has ended it */
 int32_t scuda_current_device(void);  /* of the current context, else 0 */
 static inline int scuda_context_usable(uint64_t ctx) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);

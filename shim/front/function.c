@@ -65,7 +65,7 @@ int32_t scuda_hand_cuFuncGetAttribute(int32_t *value, int32_t attribute, uint64_
   struct scuda_func *f = scuda_func(function);
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (!f) return CUDA_ERROR_INVALID_HANDLE;
-  if (cached(f, attribute, scuda_current_device(), value)) return CUDA_SUCCESS;
+  if (!scuda_context_sound() && cached(f, attribute, scuda_current_device(), value)) return CUDA_SUCCESS;
   int32_t r = scuda_wire_cuFuncGetAttribute(value, attribute, function, 0);
   if (!r && (uint32_t)attribute < 16 && f->device == scuda_current_device()) __atomic_store_n(&f->attr[attribute], *value, __ATOMIC_RELAXED);
   return r;

@@ -69,6 +69,14 @@ void scuda_slot_free(uint64_t handle) {
   scuda_unlock(&lock);
 }
 
+void scuda_contexts_fail(int32_t device, int32_t result) {
+  struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base;
+  scuda_lock(&lock);
+  for (uint32_t i = 1; i < next_fresh; i++)
+    if (slots[i].kind == KIND_CUcontext && slots[i].device == device) slots[i].sticky = result;
+  scuda_unlock(&lock);
+}
+
 void scuda_adopt(uint64_t handle, uint32_t kind) {
   struct scuda_slot *s = scuda_slot(handle);
   if (!s || handle < scuda_shared.server_base || s->kind == kind) return;

@@ -191,6 +191,7 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
   int32_t result = scuda_context_of(0, &s);
+  if (!result) result = s->sticky;
   if (result) return result;
   if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
   *p = NULL;
@@ -232,6 +233,8 @@ int32_t scuda_hand_cuMemFreeHost(void *p) {
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (!p) return CUDA_SUCCESS;
   if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
+  const struct scuda_slot *context = scuda_slot(r.context);
+  if (context && context->sticky) return context->sticky; /* as natively, it stays until the process ends */
   quiesce(&r);
   if (!scuda_ranges_remove(&scuda_host_ranges, start, &r)) return CUDA_ERROR_INVALID_VALUE;
   scuda_core.pin(p, 0);
@@ -256,6 +259,7 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   if (!p || !bytes || flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
   int32_t result = scuda_context_of(0, &s);
+  if (!result) result = s->sticky;
   if (result) return result;
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;

@@ -352,6 +352,8 @@ int32_t scuda_hand_cuModuleGetFunction(uint64_t *function, uint64_t module, cons
   struct scuda_slot *s = scuda_slot_of(module, KIND_CUmodule);
   if (!function || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   if (!s || !s->data) return CUDA_ERROR_INVALID_HANDLE;
+  const struct scuda_slot *context = scuda_slot(s->context);
+  if (context && context->sticky) return context->sticky;
   return get(&((struct module *)s->data)->functions, module, OF_MODULE, name, 0, function);
 }
 

@@ -92,9 +92,12 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
   if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
-  if (!(flags & SCUDA_ANSWER)) { /* answered calls get the error from the server itself */
+  if (!(flags & SCUDA_ANSWER)) { /* after a fault the driver itself says which calls still work */
     const struct scuda_slot *s = scuda_slot(context);
-    if (SCUDA_UNLIKELY(s && s->sticky)) return s->sticky;
+    if (SCUDA_UNLIKELY(s && s->sticky)) {
+      if (flags & SCUDA_BULK) return s->sticky;
+      flags |= SCUDA_ANSWER;
+    }
   }
   uint32_t size = HEADER + (uint32_t)payload;
 
@@ -146,7 +149,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(since)) scuda_trace_note(bytes > TRACE_AS_DATA ? SCUDA_TRACE_DATA : SCUDA_TRACE_ANSWER, op, since, bytes + call.reply_len);
-  if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_slot(c->context)->sticky = call.result;
+  if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
   c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
   if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context(); /* of which the server was not told */

@@ -9,7 +9,7 @@ cd "$here/../.."
 gen=$PWD/shim/front/gen
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
-echo '{ global: sim_call; local: *; };' >"$temporary/sim.map"
+echo '{ global: sim_call; sim_ready; local: *; };' >"$temporary/sim.map"
 # Only these symbols are visible, so that the libraries' Go parts do not meet.
 for lib in "cuda libscuda-sim.so $temporary/sim.map" "nvml libnvidia-ml.so.1 $gen/libnvidia-ml.map"; do
   set -- $lib

@@ -45,6 +45,11 @@ var gpu = sync.OnceValue(func() cuda.Driver {
 	return driver{g, &sync.Map{}}
 })
 
+// sim_ready returns once Go runs, which is when it has taken the process's signals.
+//
+//export sim_ready
+func sim_ready() {}
+
 //export sim_call
 func sim_call(function C.int32_t, w *C.uint64_t) C.uint64_t {
 	d := gpu()

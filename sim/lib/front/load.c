@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,9 @@ static void in_child(void) {
   if (atomic_load(&simulation)) atomic_store(&simulation, refused);
 }
 
+static const int taken[] = {SIGURG, SIGSEGV, SIGBUS, SIGFPE};
+enum { TAKEN = sizeof taken / sizeof *taken };
+
 static sim_function *load(void) {
   pthread_mutex_lock(&loading);
   sim_function *f = atomic_load(&simulation);
@@ -33,10 +37,24 @@ static sim_function *load(void) {
     char path[PATH_MAX];
     const char *slash = strrchr(self.dli_fname, '/');
     snprintf(path, sizeof path, "%.*slibscuda-sim.so", slash ? (int)(slash - self.dli_fname + 1) : 0, self.dli_fname);
+    /* Go takes signals that are the program's: it gets them back. Go's own threads are to leave all others alone. */
+    struct sigaction program[TAKEN];
+    sigset_t everything, mask;
+    for (int i = 0; i < TAKEN; i++) sigaction(taken[i], NULL, &program[i]);
+    sigfillset(&everything);
+    pthread_sigmask(SIG_SETMASK, &everything, &mask);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    void *found = library ? dlsym(library, "sim_call") : NULL;
-    if (found) {
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    void *found = library ? dlsym(library, "sim_call") : NULL, *ready = library ? dlsym(library, "sim_ready") : NULL;
+    if (found && ready) {
       memcpy(&f, &found, sizeof f);
+      void (*wait)(void);
+      memcpy(&wait, &ready, sizeof wait);
+      wait();
+      for (int i = 0; i < TAKEN; i++) { /* a handler may be called on a goroutine's small stack */
+        if ((program[i].sa_flags & SA_SIGINFO) || (program[i].sa_handler != SIG_DFL && program[i].sa_handler != SIG_IGN)) program[i].sa_flags |= SA_ONSTACK;
+        sigaction(taken[i], &program[i], NULL);
+      }
       pthread_atfork(NULL, NULL, in_child);
       atomic_store(&simulation, f);
     } else {
