@@ -234,7 +234,8 @@ by pci: index 0
 memory v2 SUCCESS 4294967296
 utilization SUCCESS 0
 processes SUCCESS 2
-power ERROR_NOT_SUPPORTED
+power SUCCESS 75000
+fan ERROR_NOT_SUPPORTED
 texts: a text of the server's, a text of the server's, Not Supported
 fields SUCCESS ERROR_NOT_SUPPORTED
 wait ERROR_TIMEOUT
@@ -473,8 +474,10 @@ func ask(lib gonvml.Interface, r gonvml.Return) {
 	fmt.Println("utilization", name(r), use.Gpu)
 	procs, r := second.GetComputeRunningProcesses()
 	fmt.Println("processes", name(r), len(procs))
-	_, r = second.GetPowerUsage()
-	fmt.Println("power", name(r))
+	milliwatts, r := second.GetPowerUsage()
+	fmt.Println("power", name(r), milliwatts)
+	_, r = second.GetFanSpeed()
+	fmt.Println("fan", name(r))
 	fmt.Printf("texts: %s, %s, %s\n", lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_NOT_SUPPORTED))
 	fields := []gonvml.FieldValue{{FieldId: 1}, {FieldId: 2}}
 	r = second.GetFieldValues(fields)

@@ -588,8 +588,15 @@ static void sticky(void) {
   WANT(cuCtxSynchronize(), 700);
   uint32_t n = sent();
   WANT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL), 700);
+  WANT(sent(), n + 1);                           /* the driver itself says what still works */
+  WANT(last(OP_LAUNCH)->flags & ANSWER, ANSWER);
   WANT(cuEventRecord((CUevent)f, 0), 400);
-  WANT(sent(), n);
+  void *p;
+  size_t limit;
+  int32_t least, greatest;
+  WANT(cuMemHostAlloc(&p, 64, 0), 700);
+  WANT(cuCtxGetStreamPriorityRange(&least, &greatest), 700);
+  WANT(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE), 700);
   rec->result = 0;
   CK(cuDevicePrimaryCtxReset(0));
   CK(cuDevicePrimaryCtxRetain(&ctx, 0));
