@@ -122,23 +122,31 @@ func (d *Driver) NvmlDeviceGetPowerState(dev nvml.NvmlDevice, to *nvml.NvmlPstat
 	return d.NvmlDeviceGetPerformanceState(dev, to)
 }
 
-func (d *Driver) NvmlDeviceGetClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
-	switch _, r := d.find(dev, to != nil); {
-	case r != nvml.NVML_SUCCESS:
+// clock answers for one of the clocks, and with wrong for what is none.
+func (d *Driver) clock(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32, wrong nvml.NvmlReturn) nvml.NvmlReturn {
+	g, r := d.find(dev, to != nil)
+	if r != nvml.NVML_SUCCESS {
 		return r
-	case kind >= nvml.NVML_CLOCK_COUNT:
-		return nvml.NVML_ERROR_INVALID_ARGUMENT
-	case kind == nvml.NVML_CLOCK_VIDEO:
-		return nvml.NVML_ERROR_NOT_SUPPORTED
 	}
-	return store(d, dev, to, func(g *Device) uint32 {
-		if kind == nvml.NVML_CLOCK_MEM {
-			return g.MemoryClock
-		}
-		return g.Clock
-	})
+	switch kind {
+	case nvml.NVML_CLOCK_GRAPHICS, nvml.NVML_CLOCK_SM:
+		*to = g.Clock
+	case nvml.NVML_CLOCK_MEM:
+		*to = g.MemoryClock
+	case nvml.NVML_CLOCK_VIDEO:
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	default:
+		return wrong
+	}
+	return nvml.NVML_SUCCESS
+}
+
+// The driver calls a clock that there is not by two names.
+
+func (d *Driver) NvmlDeviceGetClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
+	return d.clock(dev, kind, to, nvml.NVML_ERROR_NOT_SUPPORTED)
 }
 
 func (d *Driver) NvmlDeviceGetMaxClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
-	return d.NvmlDeviceGetClockInfo(dev, kind, to)
+	return d.clock(dev, kind, to, nvml.NVML_ERROR_INVALID_ARGUMENT)
 }
