@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
 )
@@ -51,9 +52,10 @@ type Config struct {
 	CacheBytes int64  // its bound, 0: its default
 	Staging    int    // pinned staging slots of 1 MiB for each session, 0: default
 
-	NoRDMA     bool   // big copies travel by TCP only
-	RDMADevice string // DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected
-	RDMAMemory uint64 // pinned bytes for each session that uses RDMA, at most 256 MiB; 0: 96 MiB
+	NoRDMA     bool               // big copies travel by TCP only
+	RDMADevice string             // DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected
+	GPUDirect  executor.GPUDirect // whether RDMA reads and writes the GPU's memory
+	RDMAMemory uint64             // pinned bytes for each session that uses RDMA, at most 256 MiB; 0: 96 MiB
 
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
@@ -50,6 +51,7 @@ type workerConfig struct {
 	Staging    int
 	RDMASlots  int
 	RDMADevice string
+	GPUDirect  executor.GPUDirect
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
 

@@ -132,7 +132,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		}
 	}
 	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, Settings: s.cfg.NVMLSettings, LogLevel: int(level), board: s.board}
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level), board: s.board}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {

@@ -17,12 +17,13 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport/rdma"
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
-var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport", "rdma-device", "rdma-memory", "drain", "log", "metrics", "pprof"}
+var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport", "rdma-device", "rdma-memory", "gpudirect", "drain", "log", "metrics", "pprof"}
 
 type serveOptions struct {
 	listen    string
@@ -37,6 +38,7 @@ type serveOptions struct {
 	transport string
 	rdma      string
 	rdmaBytes byteSize
+	direct    string
 	drain     time.Duration
 	log       string
 	metrics   string
@@ -58,6 +60,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.transport, "transport", "auto", "how big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
 	f.StringVar(&o.rdma, "rdma-device", "", "`DEVICE`[:PORT[:GIDINDEX]] for RDMA instead of the one with the address that clients connect to")
 	f.Var(&o.rdmaBytes, "rdma-memory", "`SIZE` of the pinned memory of a session that uses RDMA, 12MiB to 256MiB (0: 96MiB)")
+	f.StringVar(&o.direct, "gpudirect", "auto", "whether RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always (wherever it works) or never")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
 	f.StringVar(&o.metrics, "metrics", "", "offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz, /readyz; without a token")
@@ -78,6 +81,10 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	if err := o.checkRDMA(); err != nil {
 		return usage(err)
+	}
+	direct, err := executor.ParseGPUDirect(o.direct)
+	if err != nil {
+		return usage(fmt.Errorf("--gpudirect: %w", err))
 	}
 	var token []byte
 	if o.tokenFile != "" {
@@ -115,6 +122,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		NoRDMA:       o.transport == "tcp",
 		RDMADevice:   o.rdma,
 		RDMAMemory:   uint64(o.rdmaBytes),
+		GPUDirect:    direct,
 		Drain:        drain,
 		Metrics:      o.metrics,
 		Profiles:     o.profiles,

@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +32,7 @@ var root = func() string { // the tests start in the repository's root or in thi
 }()
 
 const (
+	workers  = ".workers" // the log of a server's workers lies beside its own
 	pathUp   = "big copies go over RDMA"
 	pathLost = "the RDMA path is lost"
 )
@@ -40,7 +43,12 @@ func serve(t *testing.T, args ...string) (addr, log string, p *os.Process) {
 	log = filepath.Join(t.TempDir(), "server.log")
 	cmd := exec.Command(filepath.Join(root, "build/scuda"), append([]string{"-l", os.Getenv("RXE_IP0") + ":0", "--insecure", "--gpu", "sim", "--sim-memory", "256MiB", "--cache-dir", "none",
 		"--rdma-device", os.Getenv("RXE_DEV0"), "--log", "debug,file=" + log}, args...)...)
-	cmd.Stderr = os.Stderr
+	stderr, err := os.Create(log + workers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +61,8 @@ func serve(t *testing.T, args ...string) (addr, log string, p *os.Process) {
 		_ = cmd.Wait()
 		if t.Failed() {
 			b, _ := os.ReadFile(log)
-			t.Logf("server's log:\n%s", tail(b))
+			w, _ := os.ReadFile(log + workers)
+			t.Logf("server's log:\n%s\nits workers':\n%s", tail(b), tail(w))
 		}
 	})
 	lines := bufio.NewScanner(out)
@@ -112,13 +121,134 @@ func up(t *testing.T, dev string) {
 
 // Copies of random sizes both ways, without disturbance: all big ones go over RDMA.
 func TestRandomCopies(t *testing.T) {
-	addr, _, _ := serve(t)
-	cmd, log := client(t, addr, "random", "150", "1")
+	addr, _, _ := serve(t, "--metrics", metricsAt)
+	cmd, log := client(t, addr, "random", "100", "1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	for _, direction := range []string{"received", "sent"} {
+		by := func(transport string) float64 {
+			return metric(t, fmt.Sprintf(`scuda_transport_bytes_total{direction=%q,transport=%q}`, direction, transport))
+		}
+		if rdma, tcp := by("rdma"), by("tcp"); rdma < 20<<20 || rdma < 2*tcp {
+			t.Errorf("%.0f bytes %s by RDMA, %.0f by TCP", rdma, direction, tcp)
+		}
+	}
 	if up, lost := count(t, log, pathUp), count(t, log, pathLost); up != 1 || lost != 0 {
 		t.Errorf("%d paths came up, %d were lost", up, lost)
+	}
+}
+
+const metricsAt = "127.0.0.1:9471"
+
+// metric reads a series of the server's metrics.
+func metric(t *testing.T, series string) float64 {
+	t.Helper()
+	r, err := http.Get("http://" + metricsAt + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range strings.Split(string(b), "\n") {
+		if v, ok := strings.CutPrefix(l, series+" "); ok {
+			f, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+	}
+	t.Fatalf("the server has no series %s", series)
+	return 0
+}
+
+// pinned is the kernel's account of memory that is pinned for devices on behalf of a process, in bytes.
+func pinned(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 1 << 10 * pinnedIn(t, `VmPin:\s+(\d+) kB`, b)
+}
+
+func pinnedIn(t *testing.T, pattern string, b []byte) int {
+	t.Helper()
+	m := regexp.MustCompile(pattern).FindSubmatch(b)
+	if m == nil {
+		t.Fatalf("no %s in %q", pattern, b)
+	}
+	n, _ := strconv.Atoi(string(m[1]))
+	return n
+}
+
+// Pages of unified memory that CPU and GPU write in turns go by RDMA, both ways.
+func TestUnifiedMemory(t *testing.T) {
+	addr, _, _ := serve(t, "--metrics", metricsAt)
+	cmd, _ := client(t, addr, "managed")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for direction, least := range map[string]float64{"received": 3 * 32 << 20, "sent": 32 << 20} {
+		if n := metric(t, fmt.Sprintf(`scuda_transport_bytes_total{direction=%q,transport="rdma"}`, direction)); n < least {
+			t.Errorf("%.0f bytes %s by RDMA, expected %.0f", n, direction, least)
+		}
+	}
+	if n := pinnedIn(t, `pinned (\d+) KiB`, out); n > 1<<10 {
+		t.Errorf("%d KiB are pinned when the memory is freed", n)
+	}
+}
+
+// RDMA reads and writes the GPU's memory, where that is the way (here as with nvidia-peermem, by its address), and goes over TCP where a path is lost meanwhile.
+func TestGPUDirect(t *testing.T) {
+	addr, server, _ := serve(t, "--gpudirect", "always", "--metrics", metricsAt)
+	cmd, log := client(t, addr, "random", "20", "3")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	goOn, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "big copies", func() bool {
+		return metric(t, `scuda_transport_bytes_total{direction="sent",transport="rdma"}`) > 16<<20
+	})
+	ip(t, "link", "set", "rxenet0", "down")
+	eventually(t, "the loss of the path", func() bool { return count(t, log, pathLost) > 0 })
+	up(t, "rxenet0")
+	eventually(t, "another path", func() bool { return count(t, log, pathUp) > count(t, log, pathLost) })
+	goOn.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	if n := count(t, server+workers, "method=nvidia-peermem"); n != 1 {
+		t.Errorf("%d sessions use the GPU's memory", n)
+	}
+	for _, to := range [][2]string{{"rdma", "tcp"}, {"tcp", "rdma"}} {
+		if n := metric(t, fmt.Sprintf(`scuda_transport_changes_total{from=%q,to=%q}`, to[0], to[1])); n < 1 {
+			t.Errorf("%.0f changes from %s to %s", n, to[0], to[1])
+		}
+	}
+}
+
+// Memory that may not be locked goes over TCP, and a line says why and what to do.
+func TestMemlockLimit(t *testing.T) {
+	addr, _, _ := serve(t)
+	cmd, log := client(t, addr)
+	cmd.Path, cmd.Args = "/usr/bin/setpriv", []string{"setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "sh", "-c", `ulimit -l 64; exec "$0" random 20 5`, cmd.Path}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if count(t, log, "memory of the program cannot be registered for RDMA; its copies go over TCP") != 1 || count(t, log, "the memlock limit is 64 KiB: raise it with") == 0 {
+		b, _ := os.ReadFile(log)
+		t.Errorf("the log does not tell of the limit:\n%s", b)
 	}
 }
 
@@ -221,7 +351,7 @@ func TestDeviceRemoved(t *testing.T) {
 
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !f(); {
+	for deadline := time.Now().Add(2 * time.Minute); !f(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: %s", what)
 		}
@@ -231,7 +361,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 
 // A worker that is killed ends its client's session, and no other; a client that is killed ends its worker.
 func TestPeersKilled(t *testing.T) {
-	addr, log, server := serve(t, "--warm", "2")
+	addr, log, server := serve(t, "--warm", "2", "--rdma-memory", "24MiB")
 	var clients [2]*exec.Cmd
 	for i := range clients {
 		cmd, _ := client(t, addr, "hold")
@@ -257,6 +387,11 @@ func TestPeersKilled(t *testing.T) {
 	}
 	first, _ := strconv.Atoi(string(workers[0][1]))
 	second, _ := strconv.Atoi(string(workers[1][1]))
+	for _, pid := range []int{first, second} { // slots and headers
+		if n := pinned(t, pid); n < 24<<20 || n > 25<<20 {
+			t.Errorf("%d bytes are pinned for a session with 24 MiB of slots", n)
+		}
+	}
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -302,6 +437,9 @@ func TestSpeed(t *testing.T) {
 	}
 	for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
 		t.Logf("FIGURE end to end %s", l)
+	}
+	if n := pinnedIn(t, `pinned (\d+) KiB`, out); n > 1<<10 {
+		t.Errorf("%d KiB are pinned when the memory is freed", n)
 	}
 	if n := count(t, log, pathUp); n != 1 {
 		t.Errorf("%d paths came up", n)

@@ -301,7 +301,7 @@ func (s *Session) downloadBox(c *command, p *wire.CopyBox, b *boxCopy, st *strea
 	t := &transfer{id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0, rows: &b.host}
 	if r == cuda.CUDA_SUCCESS {
 		var err error
-		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, mem []byte) cuda.CUresult { return s.move(b, off, mem, st) })
+		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult { return s.move(b, off, sl.mem[:n], st) })
 		if err != nil {
 			return 0, err
 		}

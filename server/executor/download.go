@@ -89,13 +89,16 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 
 // download enqueues the chunks of a download. On a failure some may have been enqueued.
 func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
-	return s.downloadBy(st, t, bytes, func(off uint64, mem []byte) cuda.CUresult {
-		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), src+cuda.CUdeviceptr(off), uint64(len(mem)), st.real)
+	return s.downloadBy(st, t, bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult {
+		if sl.gpu != 0 {
+			return s.gpu.CuMemcpyDtoDAsync_v2(sl.gpu, src+cuda.CUdeviceptr(off), n, st.real)
+		}
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), src+cuda.CUdeviceptr(off), n, st.real)
 	})
 }
 
 // downloadBy does it with a function that enqueues the copy of a chunk.
-func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func(off uint64, mem []byte) cuda.CUresult) (cuda.CUresult, error) {
+func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func(off uint64, sl *slot, n uint64) cuda.CUresult) (cuda.CUresult, error) {
 	pool := s.poolFor(st.ctx, bytes)
 	t.left++ // for this function, so that the transfer does not end while chunks are added
 	var result cuda.CUresult
@@ -116,7 +119,7 @@ func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func
 			return 0, err
 		}
 		if r == cuda.CUDA_SUCCESS {
-			r = enqueue(off, sl.mem[:n])
+			r = enqueue(off, sl, n)
 			var e cuda.CUevent
 			if r == cuda.CUDA_SUCCESS {
 				e, r = s.recordEvent(st)
@@ -192,7 +195,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	} else if r == cuda.CUDA_SUCCESS && t.stripe {
 		t.posted += uint64(c.bytes)
 		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes) {
-			s.stripes.post(h, c.slot.mem[:c.bytes], &c.slot.free)
+			s.postFrom(h, c.slot, c.bytes)
 		}
 	} else if r == cuda.CUDA_SUCCESS {
 		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}

@@ -55,6 +55,7 @@ func (s *Session) retainPrimary(k *primary, dev cuda.CUdevice, h uint64) (cuda.C
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
+	s.lastDevice.Store(int32(dev))
 	k.retained++
 	s.primaries[dev] = k
 	if old := s.contexts[h]; old != nil && old.real == *ctx {
@@ -81,7 +82,7 @@ func (s *Session) ctxCreate(c *command) (cuda.CUresult, error) {
 	if err := a.end(); err != nil {
 		return 0, err
 	}
-	return s.makeContext(h, func(out *cuda.CUcontext) cuda.CUresult { return s.gpu.CuCtxCreate_v2(out, flags, dev) })
+	return s.makeContext(h, dev, func(out *cuda.CUcontext) cuda.CUresult { return s.gpu.CuCtxCreate_v2(out, flags, dev) })
 }
 
 // ctxCreateV3: cuCtxCreate_v3(*ctx, affinity[n], n, flags, device).
@@ -96,16 +97,17 @@ func (s *Session) ctxCreateV3(c *command) (cuda.CUresult, error) {
 	if err := a.end(); err != nil {
 		return 0, err
 	}
-	return s.makeContext(h, func(out *cuda.CUcontext) cuda.CUresult {
+	return s.makeContext(h, dev, func(out *cuda.CUcontext) cuda.CUresult {
 		return s.gpu.CuCtxCreate_v3(out, (*cuda.CUexecAffinityParam)(params), count, flags, dev)
 	})
 }
 
 // makeContext creates a context. The driver makes it current; which one is current is for the next command to say.
-func (s *Session) makeContext(h uint64, create func(*cuda.CUcontext) cuda.CUresult) (cuda.CUresult, error) {
+func (s *Session) makeContext(h uint64, dev cuda.CUdevice, create func(*cuda.CUcontext) cuda.CUresult) (cuda.CUresult, error) {
 	if h == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
+	s.lastDevice.Store(int32(dev))
 	out := alloc[cuda.CUcontext](&s.arena)
 	r := s.native(func() cuda.CUresult { return create(out) })
 	if r != cuda.CUDA_SUCCESS {

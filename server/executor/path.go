@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +29,7 @@ type pathLink interface {
 	Mode() rdma.Mode
 	Chunk() int
 	Want(id uint32, seq, bytes uint64) bool
-	Place(c rdma.Chunk, data []byte, o outgoing) bool
+	Place(c rdma.Chunk, addr uint64, o outgoing) bool
 	Forget(id uint32, seq uint64)
 	Release(slots ...uint32)
 	Close()
@@ -36,17 +37,22 @@ type pathLink interface {
 
 // path is a session's RDMA. All but the link is the executor's.
 type path struct {
+	asked atomic.Bool // the client has opened a control connection
 	there atomic.Bool // link, slots and memory are there
 	l     pathLink
 	slots []*slot // uploads arrive in them
 	down  []*slot // downloads leave from them
 	mem   []byte
+	gpu   *directSlots // the slots lie in the GPU's memory, and mem is nil
 	busy  []*slot      // upload slots from which the GPU copies
 	out   atomic.Int32 // download slots that the link has
 	last  time.Time    // a download slot was last taken, or with the link
 	owner *context     // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
+
+	returnedMu sync.Mutex
+	returned   []outgoing // chunks in the GPU's memory that have to go over TCP
 }
 
 // RDMAStats counts what the session's RDMA did.
@@ -55,31 +61,49 @@ func (s *Session) RDMAStats() *rdma.Stats { return &s.path.stats }
 // AttachRDMA gives the session the control connection of its RDMA.
 func (s *Session) AttachRDMA(c net.Conn) error {
 	t := s.stripes
+	if !s.path.asked.CompareAndSwap(false, true) || s.rdmaSlots < leastRDMASlots {
+		c.Close()
+		return errors.New("an RDMA connection that the session does not expect")
+	}
+	bytes := s.rdmaSlots * largeBytes
+	direct, why := s.chooseDirect(c, bytes)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.err != nil || s.path.mem != nil || s.rdmaSlots < leastRDMASlots {
+	if t.err != nil {
 		c.Close()
-		return errors.Join(errors.New("an RDMA connection that the session does not expect"), t.err)
+		return fmt.Errorf("an RDMA connection: %w", t.err)
 	}
-	mem, err := mapMemory(s.rdmaSlots * largeBytes)
-	if err != nil {
-		c.Close()
-		return fmt.Errorf("%d MiB for RDMA: %w", s.rdmaSlots, err)
+	p := &s.path
+	p.gpu = direct
+	memory := func(from, n int) rdma.Memory { return direct.memory(from, n) }
+	if direct == nil {
+		s.log.Debug("RDMA goes through page-locked memory", "why", why)
+		mem, err := mapMemory(bytes)
+		if err != nil {
+			c.Close()
+			return fmt.Errorf("%d MiB for RDMA: %w", s.rdmaSlots, err)
+		}
+		p.mem = mem
+		memory = func(from, n int) rdma.Memory { return rdma.Mapped(mem[from : from+n]) }
 	}
-	p, ups := &s.path, s.layPath(mem)
-	p.l = rdma.New(rdma.Config[outgoing]{Control: c, Device: s.rdmaDevice, Depth: ups, Slots: mem[:ups*largeBytes], SlotBytes: largeBytes, Source: mem[ups*largeBytes:],
+	ups := s.layPath()
+	p.l = rdma.New(rdma.Config[outgoing]{Control: c, Device: s.rdmaDevice, Depth: ups, Slots: memory(0, ups*largeBytes), SlotBytes: largeBytes, Source: memory(ups*largeBytes, bytes-ups*largeBytes),
 		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log})
 	p.there.Store(true)
 	return nil
 }
 
 // layPath divides the memory into slots and says how many are for uploads.
-func (s *Session) layPath(mem []byte) (ups int) {
+func (s *Session) layPath() (ups int) {
 	p := &s.path
-	p.mem = mem
 	ups = s.rdmaSlots - s.rdmaSlots/uploadShare
 	for i := range s.rdmaSlots {
-		sl := &slot{mem: mem[i*largeBytes : (i+1)*largeBytes : (i+1)*largeBytes], path: true, index: uint32(i)}
+		sl := &slot{path: true, index: uint32(i)}
+		if p.gpu != nil {
+			sl.gpu = cuda.CUdeviceptr(p.gpu.Addr) + cuda.CUdeviceptr(i*largeBytes)
+		} else {
+			sl.mem = p.mem[i*largeBytes : (i+1)*largeBytes : (i+1)*largeBytes]
+		}
 		if i < ups {
 			p.slots = append(p.slots, sl)
 		} else {
@@ -116,7 +140,7 @@ func (p *path) close() {
 // lock page-locks the memory for the driver. It lasts as long as the context; without it copies are only slower.
 func (s *Session) lockPath(ctx *context) {
 	p := &s.path
-	if p.owner != nil && s.contexts[p.owner.handle] == p.owner {
+	if p.gpu != nil || p.owner != nil && s.contexts[p.owner.handle] == p.owner {
 		return
 	}
 	p.owner = ctx
@@ -145,6 +169,9 @@ func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresul
 // pollPath gives slots back that the GPU has read.
 func (s *Session) pollPath() bool {
 	p := &s.path
+	if p.there.Load() && p.gpu != nil {
+		s.fetchReturned()
+	}
 	if len(p.busy) == 0 {
 		return false
 	}
@@ -189,6 +216,9 @@ func (s *Session) abandonPath(ctx *context) {
 func (s *Session) downloadSlot(ctx *context) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {
+		if p.gpu != nil && p.mode() != rdma.ModeRDMA { // a chunk there would have to be fetched
+			return nil, nil
+		}
 		for _, sl := range p.down {
 			if sl.free.Load() {
 				sl.free.Store(false)
@@ -219,7 +249,11 @@ func (s *Session) place(h transport.MessageHeader, sl *slot, n int) bool {
 	}
 	h.Type, h.Len = transport.MsgChunk, uint32(n)
 	s.path.out.Add(1)
-	if l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}, sl.mem[:n], outgoing{h, sl.mem[:n], &sl.free}) {
+	o, addr := outgoing{h: h, sent: &sl.free, gpu: sl.gpu}, uint64(sl.gpu)
+	if sl.gpu == 0 {
+		o.data, addr = sl.mem[:n], addressOf(sl.mem)
+	}
+	if l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}, addr, o) {
 		return true
 	}
 	s.path.out.Add(-1)
@@ -245,13 +279,70 @@ func (h *pathHandler) Arrived(c rdma.Chunk, index int) {
 func (h *pathHandler) Placed(rdma.Chunk) {}
 
 func (h *pathHandler) Sent(o outgoing, arrived bool) {
-	defer h.session().path.out.Add(-1)
+	p := &h.session().path
+	if !arrived && o.gpu != 0 { // only the executor can fetch it
+		p.returnedMu.Lock()
+		defer p.returnedMu.Unlock()
+		p.returned = append(p.returned, o)
+		return
+	}
+	defer p.out.Add(-1)
 	if arrived {
-		h.session().metrics.Add(metrics.SentRDMA, len(o.data))
+		h.session().metrics.Add(metrics.SentRDMA, int(o.h.Len))
 		o.sent.Store(true)
 		return
 	}
 	h.session().stripes.post(o.h, o.data, o.sent)
+}
+
+// postFrom sends a chunk that lies in a slot over the bulk connections.
+func (s *Session) postFrom(h transport.MessageHeader, sl *slot, n int) {
+	if sl.gpu != 0 {
+		s.fetch(outgoing{h: h, sent: &sl.free, gpu: sl.gpu}, n)
+		return
+	}
+	s.stripes.post(h, sl.mem[:n], &sl.free)
+}
+
+// fetchReturned sends chunks over TCP that a lost path has given back.
+func (s *Session) fetchReturned() {
+	p := &s.path
+	p.returnedMu.Lock()
+	list := p.returned
+	p.returned = nil
+	p.returnedMu.Unlock()
+	for _, o := range list {
+		s.fetch(o, int(o.h.Len))
+		p.out.Add(-1)
+	}
+}
+
+// fetch sends a chunk of the GPU's memory over the bulk connections, by way of memory of its own: there are no more of them than a path had under way.
+func (s *Session) fetch(o outgoing, n int) {
+	mem := make([]byte, n)
+	s.enterAny()
+	if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), o.gpu, uint64(n), st)
+	}); r != cuda.CUDA_SUCCESS {
+		s.stripeFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
+	}
+	o.sent.Store(true)
+	s.stripes.post(o.h, mem, new(atomic.Bool))
+}
+
+// copyAside enqueues a copy on a stream that waits for no other, in the present context, and waits for its end.
+func (s *Session) copyAside(enqueue func(cuda.CUstream) cuda.CUresult) cuda.CUresult {
+	if s.entered == nil {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	st, r := s.helperOf(s.entered)
+	if r == cuda.CUDA_SUCCESS {
+		r = enqueue(st)
+	}
+	if r == cuda.CUDA_SUCCESS {
+		r = s.gpu.CuStreamSynchronize(st)
+	}
+	return r
 }
 
 // Memory gives nothing: a server grants no windows.

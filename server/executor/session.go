@@ -57,6 +57,7 @@ type Config struct {
 	// RDMASlots are the slots of 1 MiB for RDMA, which a client gets that asks for it; default [DefaultRDMASlots], negative: none.
 	RDMASlots  int
 	RDMADevice string // see [rdma.Choose]
+	GPUDirect  GPUDirect
 	Log        *slog.Logger
 	Metrics    *metrics.Page // where the session counts; nil: for itself
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
@@ -86,6 +87,8 @@ type Session struct {
 	path       path
 	rdmaSlots  int
 	rdmaDevice string
+	direct     GPUDirect
+	lastDevice atomic.Int32 // of the context that was made last
 	arena      arena
 
 	table   *handle.Table
@@ -176,7 +179,7 @@ func New(cfg Config) (*Session, error) {
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
-		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice,
+		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice, direct: cfg.GPUDirect,
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}
 	for _, d := range cfg.Primary {

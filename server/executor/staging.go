@@ -29,9 +29,10 @@ type slot struct {
 	pooled bool
 	event  cuda.CUevent // of the copy under way; 0 when its end is told otherwise
 
-	path  bool     // it is one of RDMA's
-	index uint32   // among those
-	ctx   *context // of the event, where it is not the pool's
+	path  bool             // it is one of RDMA's
+	gpu   cuda.CUdeviceptr // where it lies in the GPU's memory, and mem is nil; 0: it does not
+	index uint32           // among those
+	ctx   *context         // of the event, where it is not the pool's
 }
 
 // slotPool is a context's slots of one size.

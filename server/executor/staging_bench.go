@@ -79,7 +79,8 @@ func MeasureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*StagingRe
 	for i := 0; i < len(other); i += 4096 {
 		other[i] = byte(i >> 12)
 	}
-	ups := s.layPath(mem)
+	s.path.mem = mem
+	ups := s.layPath()
 	card := newMemoryCard(s, ups, other, feeders)
 	defer card.Close()
 	s.path.l = card
@@ -191,7 +192,7 @@ func (c *memoryCard) Chunk() int                       { return largeBytes }
 func (c *memoryCard) Want(uint32, uint64, uint64) bool { return true }
 func (c *memoryCard) Forget(uint32, uint64)            {}
 func (c *memoryCard) Close()                           { close(c.uploads); c.done.Wait() }
-func (c *memoryCard) Place(ch rdma.Chunk, _ []byte, o outgoing) bool {
+func (c *memoryCard) Place(ch rdma.Chunk, _ uint64, o outgoing) bool {
 	c.orders <- order{chunk: ch, out: &o}
 	return true
 }

@@ -63,6 +63,7 @@ type outgoing struct {
 	h    transport.MessageHeader
 	data []byte
 	sent *atomic.Bool
+	gpu  cuda.CUdeviceptr // where the bytes lie if not in data
 }
 
 func newStripes(m *metrics.Page) *stripes {
@@ -225,7 +226,7 @@ func (t *stripes) send(c *transport.Line) error {
 func (t *stripes) post(h transport.MessageHeader, data []byte, sent *atomic.Bool) {
 	h.Type, h.Len = transport.MsgChunk, uint32(len(data))
 	t.mu.Lock()
-	t.queue = append(t.queue, outgoing{h, data, sent})
+	t.queue = append(t.queue, outgoing{h: h, data: data, sent: sent})
 	t.posted.Ring()
 	t.mu.Unlock()
 }
@@ -362,9 +363,16 @@ func (s *Session) pathLanded(b *bulk, l landing) {
 			return
 		}
 	}
-	if r == cuda.CUDA_SUCCESS {
+	if dst := b.dst + cuda.CUdeviceptr(l.off); r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 {
+		if s.path.gpu.flush {
+			r = s.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+		}
+		if r == cuda.CUDA_SUCCESS {
+			r = s.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
+		}
+	} else if r == cuda.CUDA_SUCCESS {
 		s.lockPath(b.ctx)
-		r = s.gpu.CuMemcpyHtoDAsync_v2(b.dst+cuda.CUdeviceptr(l.off), pointerTo(l.slot.mem), uint64(l.n), b.st.real)
+		r = s.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(l.slot.mem), uint64(l.n), b.st.real)
 	}
 	if r = s.occupyPath(l.slot, b.st, r); b.result == cuda.CUDA_SUCCESS && b.st != nil {
 		b.result = r
@@ -378,7 +386,14 @@ func (s *Session) moveOut(b *bulk, l *landing) *landing {
 	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {
 		return nil
 	}
-	copy(sl.mem, l.slot.mem[:l.n])
+	if l.slot.gpu == 0 {
+		copy(sl.mem, l.slot.mem[:l.n])
+	} else if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), l.slot.gpu, uint64(l.n), st)
+	}); r != cuda.CUDA_SUCCESS {
+		sl.free.Store(true)
+		return nil
+	}
 	return &landing{slot: sl, seq: l.seq, off: l.off, n: l.n}
 }
 

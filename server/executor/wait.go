@@ -25,7 +25,7 @@ type pendingEvent struct {
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0 || s.side.flush.Load() != s.flushed
+	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0 || s.path.out.Load() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.flushed
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -296,22 +296,28 @@ func (s *Session) releaseEvent(h uint64) {
 	}
 }
 
+// helperOf is a context's own stream, which waits for no other; the context is the present one.
+func (s *Session) helperOf(ctx *context) (cuda.CUstream, cuda.CUresult) {
+	if ctx.helper == 0 {
+		p := alloc[cuda.CUstream](&s.arena)
+		if r := s.gpu.CuStreamCreate(p, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
+			return 0, r
+		}
+		ctx.helper = *p
+	}
+	return ctx.helper, cuda.CUDA_SUCCESS
+}
+
 func (s *Session) substitute(w *wait, e *pendingEvent) {
 	ctx := s.entered
 	if ctx == nil {
 		return
 	}
-	if ctx.helper == 0 {
-		p := alloc[cuda.CUstream](&s.arena)
-		if r := s.gpu.CuStreamCreate(p, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
-			return
-		}
-		ctx.helper = *p
-	}
-	if s.gpu.CuStreamWaitEvent(ctx.helper, e.event, 0) != cuda.CUDA_SUCCESS {
+	helper, r := s.helperOf(ctx)
+	if r != cuda.CUDA_SUCCESS || s.gpu.CuStreamWaitEvent(helper, e.event, 0) != cuda.CUDA_SUCCESS {
 		return
 	}
-	own, r := s.recordEvent(&stream{real: ctx.helper, ctx: ctx})
+	own, r := s.recordEvent(&stream{real: helper, ctx: ctx})
 	if r == cuda.CUDA_SUCCESS {
 		e.event, e.ctx = own, ctx
 	}

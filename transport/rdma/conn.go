@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	ackTimeout   = 14                     // 67 ms, doubled by some devices: several attempts within stallTimeout
+	ackTimeout   = 14 // 67 ms, doubled by some devices: several attempts within stallTimeout
+	ackTime      = 4096 * time.Nanosecond << ackTimeout
 	ackRetries   = 6                      // 7 is "without end" to some implementations
 	stallTimeout = 700 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
 	drainTimeout = 250 * time.Millisecond // for what a failed queue pair gives back
@@ -70,7 +71,7 @@ type conn struct {
 }
 
 // openConn opens the device and prepares this side's end of a path.
-func openConn(parent context.Context, place *Place, epoch uint64, depth int, slots, source []byte) (c *conn, err error) {
+func openConn(parent context.Context, place *Place, epoch uint64, depth int, slots, source Memory) (c *conn, err error) {
 	c = &conn{epoch: epoch, place: place}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
 	defer func() {
@@ -100,15 +101,11 @@ func openConn(parent context.Context, place *Place, epoch uint64, depth int, slo
 	if c.outMR, err = c.pd.Register(c.outHeaders, 0); err != nil {
 		return
 	}
-	if len(slots) > 0 {
-		if c.slotsMR, err = c.pd.Register(slots, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
-			return
-		}
+	if c.slotsMR, err = slots.on(c.pd, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+		return
 	}
-	if len(source) > 0 {
-		if c.sourceMR, err = c.pd.Register(source, 0); err != nil {
-			return
-		}
+	if c.sourceMR, err = source.on(c.pd, 0); err != nil {
+		return
 	}
 	want := verbs.QPConfig{SendCQ: c.cq, SendDepth: 2*depth + extraSends, RecvDepth: depth + 1, InlineBytes: headerSize}
 	if c.qp, err = c.pd.CreateQP(want); err != nil {

@@ -74,11 +74,7 @@ func (l *Link[M]) account(peer *setup) error {
 	if l.peer == nil {
 		l.depth = min(l.cfg.Depth, peer.Depth)
 		l.limit = l.depth
-		slots := 0
-		if l.cfg.SlotBytes > 0 {
-			slots = len(l.cfg.Slots) / l.cfg.SlotBytes
-		}
-		l.peer = ring.NewPeer[M](l.depth, peer.SlotCount, slots)
+		l.peer = ring.NewPeer[M](l.depth, peer.SlotCount, l.slotCount())
 		l.peerSlots = peer.SlotCount
 		return nil
 	}
@@ -92,7 +88,7 @@ func (l *Link[M]) slotCount() int {
 	if l.cfg.SlotBytes == 0 {
 		return 0
 	}
-	return len(l.cfg.Slots) / l.cfg.SlotBytes
+	return int(l.cfg.Slots.Bytes) / l.cfg.SlotBytes
 }
 
 // prepare opens this side's end of a path.

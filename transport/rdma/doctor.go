@@ -59,19 +59,60 @@ func Examine(wish string, local, peer netip.Addr) *Report {
 	}
 	r.pass("choice", fmt.Sprintf("%s port %d, GID %d (%s %s, %s), because %s", p.Device, p.Port, p.GID.Index, p.GID.Type, p.GID.Addr, p.GID.NetDev, p.Why))
 	if err := r.try(p); err != nil {
-		var e *verbs.Error
-		remedy := ""
-		if errors.As(err, &e) {
-			remedy = e.Remedy
-		}
-		r.fail("trial", err.Error(), remedy)
+		r.fail("trial", err.Error(), remedyOf(err))
 		return r
+	}
+	// Where the device has the address of the connection to the peer, the peer's has most likely the other one.
+	if peer = peer.Unmap(); peer.IsValid() && p.GID.Addr == local.Unmap() {
+		if err := reach(p, peer); err != nil {
+			r.fail("way to the peer", err.Error(), remedyOf(err))
+			return r
+		}
+		r.pass("way to the peer", fmt.Sprintf("%s has a route to %s", p.Device, peer))
 	}
 	if r.Why == "" {
 		r.Place = p
 		r.Path = fmt.Sprintf("%s port %d, GID %d (%s %s, %s)", p.Device, p.Port, p.GID.Index, p.GID.Type, p.GID.Addr, p.GID.NetDev)
 	}
 	return r
+}
+
+func remedyOf(err error) string {
+	if e := (*verbs.Error)(nil); errors.As(err, &e) {
+		return e.Remedy
+	}
+	return ""
+}
+
+// reach lets the kernel find the way from a place to an address, by a queue pair that is never used.
+func reach(p *Place, peer netip.Addr) (err error) {
+	d, err := verbs.Open(p.Device)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	pd, err := d.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer pd.Close()
+	cq, err := d.CreateCQ(1)
+	if err != nil {
+		return err
+	}
+	defer cq.Close()
+	q, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, SendDepth: 1, RecvDepth: 1})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	from := verbs.Local{Port: p.Port, GIDIndex: p.GID.Index}
+	e, err := q.Endpoint(from)
+	if err != nil {
+		return err
+	}
+	e.GID = peer
+	return q.Connect(from, e, verbs.ConnectOptions{})
 }
 
 func (r *Report) pass(what, found string) {
@@ -108,13 +149,17 @@ func (r *Report) memlock() {
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
 		return
 	}
+	r.judgeMemlock(l.Cur, os.Geteuid() == 0)
+}
+
+func (r *Report) judgeMemlock(limit uint64, root bool) {
 	switch {
-	case l.Cur == unix.RLIM_INFINITY:
+	case limit == unix.RLIM_INFINITY:
 		r.pass("memlock limit", "unlimited")
-	case l.Cur < memlockLeast && os.Geteuid() != 0:
-		r.warn("memlock limit", fmt.Sprintf("%d KiB: copies larger than that go over TCP", l.Cur>>10), "'ulimit -l unlimited', /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit")
+	case limit < memlockLeast && !root:
+		r.warn("memlock limit", fmt.Sprintf("%d KiB: copies larger than that go over TCP", limit>>10), "'ulimit -l unlimited', /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit")
 	default:
-		r.pass("memlock limit", fmt.Sprintf("%d KiB", l.Cur>>10))
+		r.pass("memlock limit", fmt.Sprintf("%d KiB", limit>>10))
 	}
 }
 

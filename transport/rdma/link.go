@@ -51,9 +51,9 @@ type Config[M any] struct {
 	Device  string   // the wish of [Choose]
 	Depth   int      // unfinished messages at most; 0: 64
 
-	Slots     []byte // memory for arriving chunks, mapped memory of whole slots; may be empty
+	Slots     Memory // for arriving chunks, whole slots; may be empty
 	SlotBytes int    // at most transport.MaxChunk
-	Source    []byte // where messages of this side always lie; empty: anywhere
+	Source    Memory // where chunks for windows lie; may be empty
 	Pins      *Pins  // ranges whose registrations are kept; may be nil
 
 	Handler Handler[M]
@@ -114,7 +114,7 @@ type answer struct {
 // placement is a chunk that waits for its window or for room.
 type placement[M any] struct {
 	chunk  Chunk
-	data   []byte
+	addr   uint64 // of the bytes
 	m      M
 	remote uint64
 	key    uint32
@@ -150,7 +150,7 @@ func New[M any](cfg Config[M]) *Link[M] {
 	if cfg.Stats == nil {
 		cfg.Stats = &Stats{}
 	}
-	l := &Link[M]{cfg: cfg, log: cfg.Log, first: make(chan struct{}), targets: make(map[uint32]*target[M]), local: addrOf(cfg.Control.LocalAddr()), remote: addrOf(cfg.Control.RemoteAddr())}
+	l := &Link[M]{cfg: cfg, log: cfg.Log, first: make(chan struct{}), targets: make(map[uint32]*target[M]), local: AddressOf(cfg.Control.LocalAddr()), remote: AddressOf(cfg.Control.RemoteAddr())}
 	l.moved = sync.NewCond(&l.mu)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.chunk.Store(transport.MaxChunk)
@@ -166,7 +166,8 @@ func New[M any](cfg Config[M]) *Link[M] {
 	return l
 }
 
-func addrOf(a net.Addr) netip.Addr {
+// AddressOf is the IP address of an end of a TCP connection, and not valid for others.
+func AddressOf(a net.Addr) netip.Addr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap()
 	}
@@ -306,16 +307,16 @@ func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 	return true
 }
 
-// Place sends a chunk, which lies in the link's Source, to the window of its transfer. It does not wait. False says that the chunk was not taken: there is no
+// Place sends a chunk, which lies at an address of the link's Source, to the window of its transfer. It does not wait. False says that the chunk was not taken: there is no
 // window.
-func (l *Link[M]) Place(ch Chunk, data []byte, m M) bool {
+func (l *Link[M]) Place(ch Chunk, addr uint64, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.targets[ch.ID]
 	if l.Mode() != ModeRDMA || t == nil || t.refused || t.seq != ch.Seq {
 		return false
 	}
-	p := placement[M]{chunk: ch, data: data, m: m}
+	p := placement[M]{chunk: ch, addr: addr, m: m}
 	if !t.granted {
 		t.waiting = append(t.waiting, p)
 		return true
@@ -347,7 +348,7 @@ func (l *Link[M]) pump() {
 		p := &l.queue[n]
 		position, _, _ := l.peer.Send(p.m, false)
 		h := header{position: position, slot: ring.NoSlot, chunk: p.chunk}
-		l.posted(c, c.post(l.depth, &h, address(p.data), c.sourceMR.LKey, p.remote, p.key), len(p.data))
+		l.posted(c, c.post(l.depth, &h, p.addr, c.sourceMR.LKey, p.remote, p.key), int(p.chunk.Bytes))
 	}
 	if n > 0 {
 		left := copy(l.queue, l.queue[n:])

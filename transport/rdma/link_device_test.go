@@ -197,7 +197,7 @@ func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	client.other, server.other = server, client
 	server.slots = mapped(t, testSlots*testSlotBytes)
 	server.mu.Lock() // a call must not come before the link is known
-	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: server.slots, SlotBytes: testSlotBytes, Source: source, Handler: server, Stats: &server.stats, Log: log.With("side", "server")})
+	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes, Source: Mapped(source), Handler: server, Stats: &server.stats, Log: log.With("side", "server")})
 	server.mu.Unlock()
 	client.mu.Lock()
 	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Handler: client, Stats: &client.stats, Log: log.With("side", "client")})
@@ -250,7 +250,7 @@ func (e *end) download(id uint32, seq uint64, data []byte) (detour int) {
 	for off := 0; off < len(data); {
 		n := min(e.link.Chunk(), len(data)-off)
 		p := piece{Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n)}, data[off : off+n]}
-		if e.link.Place(p.chunk, p.data, p) {
+		if e.link.Place(p.chunk, address(p.data), p) {
 			taken++
 		} else {
 			e.other.carried(p)

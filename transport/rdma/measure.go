@@ -10,6 +10,8 @@ import (
 
 const (
 	probeLeast  = 128 << 10
+	probeFirst  = 32 << 10               // the first size, and the chunk of a path that is very slow
+	probePace   = ackTime / 4            // a chunk takes no longer: the device expects a sign of the peer, which comes with a chunk's end, within ackTime
 	probeTime   = 8 * time.Millisecond   // for each size
 	probeTotal  = 150 * time.Millisecond // for all: on a slow path the larger sizes are left out
 	probeMost   = 64                     // writes of each size
@@ -38,9 +40,12 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit int, err e
 		return chunk, limit, nil // uploads will find out as well
 	}
 	defer r.release()
-	best := 0.0
+	best, err := l.probe(ctx, c, mem[:probeFirst], r, slots)
+	if err != nil {
+		return chunk, limit, err
+	}
 	rates := map[int]float64{}
-	for size, began := probeLeast, time.Now(); size <= chunk && time.Since(began) < probeTotal; size *= 2 {
+	for size, began := probeLeast, time.Now(); size <= chunk && paced(size, best) && time.Since(began) < probeTotal; size *= 2 {
 		rate, err := l.probe(ctx, c, mem[:size], r, slots)
 		if err != nil {
 			return chunk, limit, err
@@ -48,14 +53,27 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit int, err e
 		rates[size] = rate
 		best = max(best, rate)
 	}
-	for size := probeLeast; size <= chunk; size *= 2 {
+	chunk = pickChunk(rates, best)
+	enough := int(best*ahead.Seconds())/chunk + 1
+	return chunk, min(max(enough, leastAhead), l.depth), nil
+}
+
+// paced says whether chunks of a size are through in time at a rate.
+func paced(size int, rate float64) bool { return float64(size) <= rate*probePace.Seconds() }
+
+// pickChunk chooses the smallest size among those that were measured whose rate is near the best, and on slow paths one that is through in time.
+func pickChunk(rates map[int]float64, best float64) int {
+	chunk := probeLeast
+	for size := probeLeast; size <= transport.MaxChunk; size *= 2 {
 		if rates[size] >= goodEnough*best {
 			chunk = size
 			break
 		}
 	}
-	enough := int(best*ahead.Seconds())/chunk + 1
-	return chunk, min(max(enough, leastAhead), l.depth), nil
+	for chunk > probeFirst && !paced(chunk, best) {
+		chunk /= 2
+	}
+	return chunk
 }
 
 // awaitCredits waits for the first credits.

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/ring"
 	"scuda.dev/scuda/verbs"
 )
@@ -92,6 +95,51 @@ func TestChoose(t *testing.T) {
 			}
 		case err != nil || p.Device != c.device || p.GID.Index != c.index || p.Why == "":
 			t.Errorf("%q from %s to %s: %+v, %v; expected %s, index %d", c.wish, c.local, c.peer, p, err, c.device, c.index)
+		}
+	}
+}
+
+func TestMemlockIsJudged(t *testing.T) {
+	for _, c := range []struct {
+		limit uint64
+		root  bool
+		ok    bool
+		text  string
+	}{
+		{unix.RLIM_INFINITY, false, true, "unlimited"}, {8 << 20, false, false, "8192 KiB: copies larger"}, {8 << 20, true, true, "8192 KiB"}, {1 << 30, false, true, "1048576 KiB"},
+	} {
+		r := &Report{}
+		r.judgeMemlock(c.limit, c.root)
+		if k := r.Checks[0]; k.OK != c.ok || !strings.Contains(k.Found, c.text) || !k.OK && !strings.Contains(k.Remedy, "LimitMEMLOCK=infinity") || r.Why != "" {
+			t.Errorf("%+v: %+v", c, k)
+		}
+	}
+}
+
+// On a fast path the smallest chunk that is about as good as any; on a slow one a chunk that is through before the device expects a sign of the peer.
+func TestPickChunk(t *testing.T) {
+	flat := func(rate float64) map[int]float64 {
+		m := map[int]float64{}
+		for size := probeLeast; size <= transport.MaxChunk && paced(size, rate); size *= 2 {
+			m[size] = rate
+		}
+		return m
+	}
+	for _, c := range []struct {
+		name  string
+		rates map[int]float64
+		best  float64
+		chunk int
+	}{
+		{"all the same", flat(10e9), 10e9, 128 << 10},
+		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 512 << 10},
+		{"slow", flat(25e6), 25e6, 128 << 10},
+		{"slow, the largest is best", map[int]float64{128 << 10: 10e6, 256 << 10: 20e6}, 20e6, 256 << 10},
+		{"very slow", flat(5e6), 5e6, 64 << 10},
+		{"hardly moving", flat(1e5), 1e5, 32 << 10},
+	} {
+		if n := pickChunk(c.rates, c.best); n != c.chunk {
+			t.Errorf("%s: chunks of %d bytes, expected %d", c.name, n, c.chunk)
 		}
 	}
 }

@@ -84,6 +84,32 @@ func (p *Pins) tell(gone func(pin)) {
 	p.gone = gone
 }
 
+// Memory is memory of a side that every path registers: the process's, or a GPU's.
+type Memory struct {
+	Addr, Bytes uint64 // as requests address it
+	// Register registers it on a path's protection domain; nil: as memory of this process.
+	Register func(*verbs.PD, verbs.Access) (*verbs.MR, error)
+}
+
+// Mapped is memory of this process that is not Go's and stays mapped as long as the link.
+func Mapped(b []byte) Memory {
+	if len(b) == 0 {
+		return Memory{}
+	}
+	return Memory{Addr: address(b), Bytes: uint64(len(b))}
+}
+
+// on registers the memory; nil where there is none.
+func (m *Memory) on(pd *verbs.PD, access verbs.Access) (*verbs.MR, error) {
+	switch {
+	case m.Bytes == 0:
+		return nil, nil
+	case m.Register != nil:
+		return m.Register(pd, access)
+	}
+	return pd.RegisterRange(m.Addr, m.Bytes, access)
+}
+
 // errClosed is a path that is over.
 var errClosed = errors.New("the path is over")
 

@@ -3,7 +3,10 @@
  *   transfers random COUNT SEED   copies of random sizes (1 byte to 64 MiB) both ways, from all kinds of memory; every byte is compared. There are
  *                                 COUNT of them, and more for as long as the standard input stays open
  *   transfers speed ROUNDS        64 MiB each way from page-locked memory; prints MiB/s
- *   transfers hold                copies without end */
+ *   transfers hold                copies without end
+ *   transfers managed             unified memory that CPU and GPU write in turns
+ *
+ * speed and managed end with the memory that is pinned for the program when it has freed its own, in KiB. */
 #include <cuda.h>
 #include <math.h>
 #include <poll.h>
@@ -105,6 +108,18 @@ static void random_copies(int count) {
   printf("%d copies\n", i);
 }
 
+/* The kernel's account of memory that is pinned for devices. */
+static void print_pinned(void) {
+  char line[256];
+  long kib = -1;
+  FILE *f = fopen("/proc/self/status", "r");
+  if (!f) exit(5);
+  while (fgets(line, sizeof line, f))
+    if (!strncmp(line, "VmPin:", 6)) kib = atol(line + 6);
+  fclose(f);
+  printf("pinned %ld KiB\n", kib);
+}
+
 static void speed(int rounds) {
   CUdeviceptr device;
   uint8_t *locked;
@@ -121,6 +136,39 @@ static void speed(int rounds) {
       if (i && t > best[down]) best[down] = t;
     }
   printf("upload %.1f MiB/s\ndownload %.1f MiB/s\n", best[0], best[1]);
+  CK(cuMemFree(device));
+  CK(cuMemFreeHost(locked));
+  print_pinned();
+}
+
+static void managed(void) {
+  CUdeviceptr p, other;
+  enum { BYTES = 32 << 20 };
+  uint8_t *expected = malloc(BYTES);
+  CK(cuMemAllocManaged(&p, BYTES, CU_MEM_ATTACH_GLOBAL));
+  CK(cuMemAlloc(&other, BYTES));
+  uint8_t *mem = (uint8_t *)(uintptr_t)p;
+  for (int round = 0; round < 3; round++) {
+    change(expected, BYTES);
+    memcpy(mem, expected, BYTES);                   /* pages that the CPU wrote */
+    CK(cuMemcpyDtoD(other, p, BYTES));              /* go to the GPU */
+    CK(cuMemsetD8(p, (unsigned char)round, BYTES)); /* and those that the GPU wrote */
+    CK(cuCtxSynchronize());
+    for (int i = 0; i < BYTES; i++) /* come back when the CPU reads them */
+      if (mem[i] != (uint8_t)round) {
+        fprintf(stderr, "round %d: byte %d of unified memory is %d\n", round, i, mem[i]);
+        exit(4);
+      }
+    CK(cuMemcpyDtoD(p, other, BYTES));
+    CK(cuCtxSynchronize());
+    if (memcmp(mem, expected, BYTES)) {
+      fprintf(stderr, "round %d: unified memory is not what was written\n", round);
+      exit(4);
+    }
+  }
+  CK(cuMemFree(other));
+  CK(cuMemFree(p));
+  print_pinned();
 }
 
 static void hold(void) {
@@ -151,6 +199,8 @@ int main(int argc, char **argv) {
     speed(atoi(argv[2]));
   } else if (!strcmp(what, "hold")) {
     hold();
+  } else if (!strcmp(what, "managed")) {
+    managed();
   } else {
     return 2;
   }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"scuda.dev/scuda/verbs"
 )
 
 // Method is a way between a GPU and a card.
@@ -65,20 +67,7 @@ var ErrNoWay = errors.New("no way between GPU and network card works")
 // Choose tries the ways that card and GPU offer and chooses. The more direct way wins unless staging is clearly better, as it is across the sockets of some machines. A
 // way that fails its trial is left out, whatever the probes said.
 func Choose(card Card, gpu GPU) (Choice, error) {
-	var reasons []string
-	direct := Choice{}
-	for _, way := range []struct {
-		m   Method
-		try func(Card, GPU) (float64, error)
-	}{{DMABuf, tryDMABuf}, {PeerMem, tryPeerMem}} {
-		rate, err := way.try(card, gpu)
-		if err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", way.m, err))
-			continue
-		}
-		direct = Choice{Method: way.m, Rate: rate}
-		break
-	}
+	direct, reasons := tryDirect(card, gpu)
 	staged, err := card.Trial(nil)
 	switch {
 	case err != nil && direct.Method == "":
@@ -93,6 +82,31 @@ func Choose(card Card, gpu GPU) (Choice, error) {
 	}
 	direct.Why = strings.Join(reasons, "; ")
 	return direct, nil
+}
+
+// Direct is [Choose] without staging: the first direct way that works.
+func Direct(card Card, gpu GPU) (Choice, error) {
+	c, reasons := tryDirect(card, gpu)
+	c.Why = strings.Join(reasons, "; ")
+	if c.Method == "" {
+		return c, fmt.Errorf("%w: %s", ErrNoWay, c.Why)
+	}
+	return c, nil
+}
+
+// tryDirect gives the first direct way that works, and what those before it lack.
+func tryDirect(card Card, gpu GPU) (c Choice, reasons []string) {
+	for _, way := range []struct {
+		m   Method
+		try func(Card, GPU) (float64, error)
+	}{{DMABuf, tryDMABuf}, {PeerMem, tryPeerMem}} {
+		rate, err := way.try(card, gpu)
+		if err == nil {
+			return Choice{Method: way.m, Rate: rate}, reasons
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %v", way.m, err))
+	}
+	return Choice{}, reasons
 }
 
 func tryDMABuf(card Card, gpu GPU) (float64, error) {
@@ -129,4 +143,24 @@ func trial(card Card, gpu GPU, register func(addr uint64) (Key, error)) (float64
 	}
 	rate, err := card.Trial(k)
 	return rate, errors.Join(err, k.Close())
+}
+
+// Range is a GPU's memory that a session registers directly: by the descriptor of a dma-buf, or by its address where FD is negative.
+type Range struct {
+	Addr, Bytes uint64
+	FD          int
+	Offset      uint64 // of Addr in the dma-buf
+}
+
+// Part is a part of the range.
+func (r Range) Part(from, bytes uint64) Range {
+	return Range{Addr: r.Addr + from, Bytes: bytes, FD: r.FD, Offset: r.Offset + from}
+}
+
+// Register registers the range on a path's protection domain.
+func (r Range) Register(pd *verbs.PD, access verbs.Access) (*verbs.MR, error) {
+	if r.FD >= 0 {
+		return pd.RegisterDMABuf(r.FD, r.Offset, r.Bytes, r.Addr, access)
+	}
+	return pd.RegisterRange(r.Addr, r.Bytes, access)
 }

@@ -1,0 +1,270 @@
+package executor
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
+	"scuda.dev/scuda/transport/rdma/gpudirect"
+)
+
+// exporter is a simulated GPU that exports dma-bufs and does not order a card's writes by itself.
+type exporter struct {
+	cuda.GPU
+	fd      int
+	flushed atomic.Int32
+}
+
+func (e *exporter) CuDeviceGetAttribute(v *int32, a cuda.CUdevice_attribute, dev cuda.CUdevice) cuda.CUresult {
+	switch a {
+	case cuda.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
+		*v = 1
+		return cuda.CUDA_SUCCESS
+	}
+	return e.GPU.CuDeviceGetAttribute(v, a, dev)
+}
+
+func (e *exporter) CuMemGetHandleForAddressRange(p unsafe.Pointer, _ cuda.CUdeviceptr, _ uint64, _ cuda.CUmemRangeHandleType, _ uint64) cuda.CUresult {
+	fd, err := unix.FcntlInt(uintptr(e.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return cuda.CUDA_ERROR_UNKNOWN
+	}
+	*(*int32)(p) = int32(fd)
+	return cuda.CUDA_SUCCESS
+}
+
+func (e *exporter) CuFlushGPUDirectRDMAWrites(cuda.CUflushGPUDirectRDMAWritesTarget, cuda.CUflushGPUDirectRDMAWritesScope) cuda.CUresult {
+	e.flushed.Add(1)
+	return cuda.CUDA_SUCCESS
+}
+
+// fakeCard takes dma-bufs, or nothing; its trials find direct ways twice as fast.
+type fakeCard struct {
+	refuses bool
+	open    atomic.Int32
+}
+
+type fakeKey struct{ c *fakeCard }
+
+func (k fakeKey) Close() error { k.c.open.Add(-1); return nil }
+
+func (c *fakeCard) SupportsDMABuf() bool { return !c.refuses }
+func (c *fakeCard) RegisterDMABuf(fd int, _, _ uint64) (gpudirect.Key, error) {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+		return nil, err
+	}
+	c.open.Add(1)
+	return fakeKey{c}, nil
+}
+func (c *fakeCard) RegisterAddress(uint64, uint64) (gpudirect.Key, error) { return nil, unix.EFAULT }
+func (c *fakeCard) Trial(k gpudirect.Key) (float64, error) {
+	if k == nil {
+		return 20e9, nil
+	}
+	return 40e9, nil
+}
+
+// straight is a link whose card reads and writes a simulated GPU's memory. It gives every third chunk of downloads back, and refuses every fifth.
+type straight struct {
+	s      *Session
+	placed int
+	mu     sync.Mutex
+	got    []byte // of downloads
+	freed  chan uint32
+}
+
+func (l *straight) Mode() rdma.Mode                  { return rdma.ModeRDMA }
+func (l *straight) Chunk() int                       { return largeBytes }
+func (l *straight) Want(uint32, uint64, uint64) bool { return true }
+func (l *straight) Forget(uint32, uint64)            {}
+func (l *straight) Close()                           {}
+func (l *straight) Release(slots ...uint32) {
+	for _, s := range slots {
+		l.freed <- s
+	}
+}
+
+func (l *straight) Place(c rdma.Chunk, addr uint64, o outgoing) bool {
+	l.placed++
+	if l.placed%5 == 0 {
+		return false
+	}
+	if l.placed%3 == 0 {
+		go (*pathHandler)(l.s).Sent(o, false)
+		return true
+	}
+	l.mu.Lock()
+	copy(l.got[c.Offset:], gpuBytes(addr, int(c.Bytes)))
+	l.mu.Unlock()
+	(*pathHandler)(l.s).Sent(o, true)
+	return true
+}
+
+// gpuBytes is memory of the simulated GPU, which lies in this process.
+func gpuBytes(addr uint64, n int) []byte {
+	return hostMemory(*(*unsafe.Pointer)(unsafe.Pointer(&addr)), n)
+}
+
+// directSession is a session whose GPU and card are invented, and a context in it.
+func directSession(t *testing.T, card *fakeCard, wish GPUDirect) (*Session, *exporter, *context) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("dma-buf", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu := &exporter{GPU: openSim(t), fd: fd}
+	before := openCard
+	openCard = func(string, netip.Addr, netip.Addr, gpudirect.Copier) (gpudirect.Card, func(), error) {
+		return card, func() {}, nil
+	}
+	t.Cleanup(func() { openCard = before; _ = unix.Close(fd) })
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	conn, err := transport.NewConn(fds[0], "nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	const base, count = 0x10_0000_0000, 1 << 10
+	s, err := New(Config{Conn: conn, GPU: gpu, RDMASlots: leastRDMASlots, GPUDirect: wish,
+		Hello: transport.Hello{ClientBase: base, ClientSlots: count, ServerBase: base + count*handle.SlotBytes, ServerSlots: count}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Free)
+	gpu.ThreadInit()
+	real := alloc[cuda.CUcontext](&s.arena)
+	if r := errors.Join(nonzero(gpu.CuInit(0)), nonzero(gpu.CuDevicePrimaryCtxRetain(real, 0)), s.addContext(base, *real), nonzero(s.enter(base))); r != nil {
+		t.Fatal(r)
+	}
+	return s, gpu, s.contexts[base]
+}
+
+// Chunks go between card and GPU without a copy in the host's memory; those that the card cannot carry are fetched and go over TCP.
+func TestDirectSlots(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	card := &fakeCard{}
+	s, gpu, ctx := directSession(t, card, DirectAuto)
+	pipe, other := net.Pipe()
+	defer pipe.Close()
+	defer other.Close()
+	d, err := s.chooseDirect(pipe, leastRDMASlots*largeBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// chooseDirect left no context current on this thread.
+	s.entered, s.enteredOK = nil, false
+	if r := s.enter(ctx.handle); r != cuda.CUDA_SUCCESS {
+		t.Fatal(r)
+	}
+	if d.method != gpudirect.DMABuf || d.FD < 0 || !d.flush || card.open.Load() != 0 {
+		t.Errorf("%+v, %d registrations of trials are left", d, card.open.Load())
+	}
+	if p := d.Part(3<<20, 1<<20); p.Addr != d.Addr+3<<20 || p.Offset != 3<<20 || p.Bytes != 1<<20 || p.FD != d.FD {
+		t.Errorf("a part: %+v", p)
+	}
+	s.path.gpu = d
+	ups := s.layPath()
+	const n = 9<<20 + 77
+	link := &straight{s: s, got: make([]byte, n), freed: make(chan uint32, 64)}
+	for i := range ups {
+		link.freed <- uint32(i)
+	}
+	s.path.l = link
+	s.path.there.Store(true)
+	s.stripes.ready.Store(true)
+
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i*7 ^ i>>11)
+	}
+	p := alloc[cuda.CUdeviceptr](&s.arena)
+	if r := gpu.CuMemAlloc_v2(p, n); r != cuda.CUDA_SUCCESS {
+		t.Fatal(r)
+	}
+	dst := *p
+	go func() {
+		for off := 0; off < n; off += largeBytes {
+			slot, k := <-link.freed, min(largeBytes, n-off)
+			copy(gpuBytes(uint64(s.path.slots[slot].gpu), k), data[off:])
+			(*pathHandler)(s).Arrived(rdma.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
+		}
+	}()
+	b := &bulk{cmd: command{CommandHeader: transport.CommandHeader{Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst}
+	if err := errors.Join(s.stripedUpload(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(gpuBytes(uint64(dst), n), data) {
+		t.Error("an upload arrived changed")
+	}
+	if f := gpu.flushed.Load(); f < n/largeBytes {
+		t.Errorf("the GPU was told of %d writes", f)
+	}
+
+	tr := &transfer{id: transport.FirstTransfer, seq: 9, stripe: true, link: true}
+	if r, err := s.download(&ctx.legacy, tr, dst, n); errors.Join(err, nonzero(r)) != nil {
+		t.Fatal(r, err)
+	}
+	for s.pending() {
+		s.poll()
+		s.endings = nil
+	}
+	s.stripes.mu.Lock()
+	defer s.stripes.mu.Unlock()
+	if len(s.stripes.queue) < 3 {
+		t.Errorf("%d chunks went over TCP", len(s.stripes.queue))
+	}
+	for _, o := range s.stripes.queue {
+		copy(link.got[o.h.Aux:], o.data)
+	}
+	if !bytes.Equal(link.got, data) {
+		t.Error("a download arrived changed")
+	}
+	if i := slices.IndexFunc(s.path.down, func(sl *slot) bool { return !sl.free.Load() }); i >= 0 {
+		t.Errorf("slot %d was not given back", i)
+	}
+}
+
+// Where no direct way is better, or none is wanted, slots lie in the host's memory, and the reason is known.
+func TestDirectRefused(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, c := range []struct {
+		name string
+		card fakeCard
+		wish GPUDirect
+		why  string
+	}{
+		{"switched off", fakeCard{}, DirectNever, "switched off"},
+		{"the card takes none", fakeCard{refuses: true}, DirectAuto, "the card's driver takes none"},
+		{"demanded in vain", fakeCard{refuses: true}, DirectAlways, "the card's driver takes none"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _, _ := directSession(t, &c.card, c.wish)
+			pipe, other := net.Pipe()
+			defer pipe.Close()
+			defer other.Close()
+			if d, err := s.chooseDirect(pipe, 1<<20); d != nil || err == nil || !strings.Contains(err.Error(), c.why) {
+				t.Errorf("%+v, %v", d, err)
+			}
+		})
+	}
+}
