@@ -87,6 +87,9 @@ func Open(name string) (*Device, error) {
 		found = true
 		var ctx unsafe.Pointer
 		if r := C.sv_open(p, &ctx); r != 0 {
+			if syscall.Errno(r) == syscall.ENOENT && unix.Access(deviceFile(name), unix.R_OK|unix.W_OK) == syscall.EACCES {
+				r = C.int(syscall.EACCES) // libibverbs looks elsewhere then, and speaks of that
+			}
 			oerr = failed("ibv_open_device", name, int(r))
 			return false
 		}
@@ -354,8 +357,17 @@ func (p *PD) AllocMW() (*MW, error) {
 	return w, failed("ibv_alloc_mw", p.dev.name, int(r))
 }
 
-// Close frees the window.
-func (w *MW) Close() error { return failed("ibv_dealloc_mw", "", int(C.sv_dealloc_mw(w.p))) }
+// Close frees the window, bound or not. It comes before the end of the queue pair that the window is bound on: some drivers (rxe) wait for each other otherwise.
+func (w *MW) Close() error {
+	if w.p == nil {
+		return nil
+	}
+	r := C.sv_dealloc_mw(w.p)
+	if r == 0 {
+		w.p = nil
+	}
+	return failed("ibv_dealloc_mw", "", int(r))
+}
 
 // names that C gives: never nil.
 func text(s *C.char) string { return strings.TrimSpace(C.GoString(s)) }

@@ -51,6 +51,17 @@ type DeviceInfo struct {
 
 const sysClass = "sys/class/infiniband"
 
+// deviceFile is the file through which a device is driven; empty where the system does not say.
+func deviceFile(device string) string {
+	list, _ := filepath.Glob("/sys/class/infiniband_verbs/*/ibdev")
+	for _, f := range list {
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == device {
+			return "/dev/infiniband/" + filepath.Base(filepath.Dir(f))
+		}
+	}
+	return ""
+}
+
 // ReadDevice reads a device's ports and addresses from sysfs. It needs no permission and no library.
 func ReadDevice(name string) (*DeviceInfo, error) {
 	d, err := readDevice(os.DirFS("/"), name)

@@ -356,6 +356,9 @@ func (s *Session) pathLanded(b *bulk, l landing) {
 	if r == cuda.CUDA_SUCCESS {
 		r = s.enter(b.cmd.Context)
 	}
+	if r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 && s.path.gpu.flush { // before anything reads what the card wrote
+		r = s.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+	}
 	if r == cuda.CUDA_SUCCESS && len(s.path.busy) > len(s.path.slots)-len(s.path.slots)/scarce {
 		if moved := s.moveOut(b, &l); moved != nil {
 			s.path.link().Release(l.slot.index)
@@ -364,12 +367,7 @@ func (s *Session) pathLanded(b *bulk, l landing) {
 		}
 	}
 	if dst := b.dst + cuda.CUdeviceptr(l.off); r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 {
-		if s.path.gpu.flush {
-			r = s.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
-		}
-		if r == cuda.CUDA_SUCCESS {
-			r = s.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
-		}
+		r = s.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
 	} else if r == cuda.CUDA_SUCCESS {
 		s.lockPath(b.ctx)
 		r = s.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(l.slot.mem), uint64(l.n), b.st.real)

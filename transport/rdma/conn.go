@@ -250,16 +250,21 @@ func (c *conn) quiesce(handle func([]verbs.Completion), gone func()) {
 	}
 }
 
+// abandon ends what can be posted, and the windows, because the queue pair is about to be freed. The link's lock is held.
+func (c *conn) abandon() {
+	c.gone = true
+	_ = c.windows.close() // again in close, where something is wrong
+}
+
 // close frees everything. Nobody uses the path any more.
 func (c *conn) close() error {
 	c.cancel(context.Canceled)
 	c.watches.Wait()
-	var err error
+	err := c.windows.close() // before the queue pair that they are bound on
 	keep := func(e error) { err = errors.Join(err, e) }
 	if c.qp != nil {
 		keep(c.qp.Close())
 	}
-	keep(c.windows.close())
 	keep(c.registry.close())
 	for _, m := range []*verbs.MR{c.headersMR, c.outMR, c.slotsMR, c.sourceMR} {
 		if m != nil {

@@ -5,12 +5,13 @@ package rdma
 import (
 	"net/netip"
 	"os"
-	"runtime"
+	"os/exec"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
+
+// withoutRights is set in the process that may not open the devices.
+const withoutRights = "RDMA_TEST_WITHOUT_RIGHTS"
 
 // The doctor names what keeps RDMA from working, and what to do.
 func TestExamine(t *testing.T) {
@@ -33,16 +34,29 @@ func TestExamine(t *testing.T) {
 			return func() { command(t, "ip", "link", "set", "rxenet0", "mtu", "4200") }
 		}},
 		{name: "no permission", peer: peer, what: "trial", remedy: "/dev/infiniband", before: func(t *testing.T) func() {
-			runtime.LockOSThread()
-			_, _ = unix.SetfsuidRetUid(65534)
-			return func() { _, _ = unix.SetfsuidRetUid(0); runtime.UnlockOSThread() }
+			// Another process, as threads that are made meanwhile would inherit what this one gave up.
+			if os.Getenv(withoutRights) != "" {
+				return func() {}
+			}
+			command(t, "sh", "-c", "chown 65534 /dev/infiniband/uverbs* && chmod 600 /dev/infiniband/uverbs*")
+			defer command(t, "sh", "-c", "chown 0 /dev/infiniband/uverbs*")
+			cmd := exec.Command("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all", os.Args[0], "-test.run", "^TestExamine$/^no_permission$")
+			cmd.Env = append(os.Environ(), withoutRights+"=1")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+			return nil
 		}},
 		{name: "unreachable", peer: netip.MustParseAddr("10.99.0.1"), what: "way to the peer", remedy: "check addresses and routes"},
 		{name: "no such device", device: "nothing0", peer: peer, what: "choice", remedy: "bring an interface"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.before != nil {
-				defer c.before(t)()
+				after := c.before(t)
+				if after == nil {
+					return // another process has looked
+				}
+				defer after()
 			}
 			r := Examine(c.device, here, c.peer)
 			var bad []Check

@@ -303,7 +303,7 @@ func (c *conn) unbound(request uint64) {
 	}
 }
 
-// close frees the windows; the queue pair is gone.
+// close frees the windows.
 func (w *windows) close() (err error) {
 	all := map[*verbs.MW]struct{}{}
 	for _, m := range w.free {
@@ -319,6 +319,5 @@ func (w *windows) close() (err error) {
 	for m := range all {
 		err = errors.Join(err, m.Close())
 	}
-	*w = windows{}
 	return err
 }

@@ -184,7 +184,7 @@ func (l *Link[M]) finish(c *conn, why error) {
 	gone := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		c.gone = true
+		c.abandon()
 	}
 	c.quiesce(func(list []verbs.Completion) { _ = l.completions(c, list) }, gone)
 	l.mu.Lock()

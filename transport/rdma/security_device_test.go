@@ -174,7 +174,7 @@ func TestWindowEndsAfterItsQueuePair(t *testing.T) {
 	l.eventually(t, "a window", func() bool { o := l.conn.windows.open[id]; return o != nil && o.bound })
 	l.mu.Lock()
 	c := l.conn
-	c.gone = true
+	c.abandon()
 	if err := c.qp.Close(); err != nil {
 		t.Error(err)
 	}

@@ -174,11 +174,12 @@ static void managed(void) {
 static void hold(void) {
   CUdeviceptr device;
   uint8_t *locked;
-  CK(cuMemHostAlloc((void **)&locked, MOST, 0));
-  CK(cuMemAlloc(&device, MOST));
+  enum { BYTES = MOST / 8 };
+  CK(cuMemHostAlloc((void **)&locked, BYTES, 0));
+  CK(cuMemAlloc(&device, BYTES));
   for (int i = 0;; i++) {
-    CK(cuMemcpyHtoD(device, locked, MOST));
-    CK(cuMemcpyDtoH(locked, device, MOST));
+    CK(cuMemcpyHtoD(device, locked, BYTES));
+    CK(cuMemcpyDtoH(locked, device, BYTES));
     if (!i) printf("copying\n"), fflush(stdout);
   }
 }
