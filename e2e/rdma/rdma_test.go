@@ -5,6 +5,7 @@ package rdma_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,9 +33,10 @@ var root = func() string { // the tests start in the repository's root or in thi
 }()
 
 const (
-	workers  = ".workers" // the log of a server's workers lies beside its own
-	pathUp   = "big copies go over RDMA"
-	pathLost = "the RDMA path is lost"
+	clientTimeout = 4 * time.Minute
+	workers       = ".workers" // the log of a server's workers lies beside its own
+	pathUp        = "big copies go over RDMA"
+	pathLost      = "the RDMA path is lost"
 )
 
 // serve starts a server with a simulated GPU and gives its address and log.
@@ -85,7 +87,11 @@ func tail(b []byte) []byte { return b[max(0, len(b)-6000):] }
 func client(t *testing.T, addr string, args ...string) (cmd *exec.Cmd, log string) {
 	t.Helper()
 	log = filepath.Join(t.TempDir(), "client.log")
-	cmd = exec.Command(filepath.Join(root, "build/rdma/transfers"), args...)
+	ctx, cancel := context.WithTimeout(t.Context(), clientTimeout)
+	t.Cleanup(cancel)
+	cmd = exec.CommandContext(ctx, filepath.Join(root, "build/rdma/transfers"), args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where it stands
+	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(root, "build/lib"), "SCUDA_SERVER="+addr, "SCUDA_LOG=debug,file="+log,
 		"SCUDA_TRANSPORT=rdma", "SCUDA_RDMA_DEVICE="+os.Getenv("RXE_DEV1"))
 	t.Cleanup(func() {
