@@ -249,16 +249,16 @@ func TestDirectRefused(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	for _, c := range []struct {
 		name string
-		card fakeCard
+		card *fakeCard
 		wish GPUDirect
 		why  string
 	}{
-		{"switched off", fakeCard{}, DirectNever, "switched off"},
-		{"the card takes none", fakeCard{refuses: true}, DirectAuto, "the card's driver takes none"},
-		{"demanded in vain", fakeCard{refuses: true}, DirectAlways, "the card's driver takes none"},
+		{"switched off", &fakeCard{}, DirectNever, "switched off"},
+		{"the card takes none", &fakeCard{refuses: true}, DirectAuto, "the card's driver takes none"},
+		{"demanded in vain", &fakeCard{refuses: true}, DirectAlways, "the card's driver takes none"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _, _ := directSession(t, &c.card, c.wish)
+			s, _, _ := directSession(t, c.card, c.wish)
 			pipe, other := net.Pipe()
 			defer pipe.Close()
 			defer other.Close()
