@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -98,4 +100,50 @@ func TestManagedTraffic(t *testing.T) {
 			})
 		}
 	}
+}
+
+// AddressSanitizer, which takes over malloc, much address space and SIGSEGV.
+func TestManagedSanitized(t *testing.T) {
+	target := filepath.Join(programs, "managed-asan")
+	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target, filepath.Join(root, "e2e/programs/managed_faults.c"),
+		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lpthread")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := serve(t)
+	for _, pager := range pagers {
+		for _, what := range []string{"handlers", "child", "calls", "unwaited"} {
+			p := start(t, s.env("SCUDA_PAGER="+pager, "ASAN_OPTIONS=detect_leaks=0:allow_user_segv_handler=1"), target, kernels, what)
+			if code := p.wait(patience); code != 0 {
+				t.Errorf("%s, %s: exit status %d\n%s%s", pager, what, code, p.out, p.err)
+			}
+		}
+	}
+}
+
+// Python's faulthandler reports the program's own faults, and no others.
+func TestManagedPython(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Fatal("python3 is missing: apt-get install python3")
+	}
+	s := serve(t)
+	for _, pager := range pagers {
+		t.Run(pager, func(t *testing.T) {
+			p := start(t, s.env("SCUDA_PAGER="+pager), python, filepath.Join(root, "e2e/programs/managed_python.py"))
+			code := p.wait(patience)
+			if code == 0 || p.out.String() != "first True\nsecond True True\n" || strings.Count(p.err.String(), "Fatal Python error: Segmentation fault") != 1 {
+				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+		})
+	}
+}
+
+// More unified memory than the GPU has is refused, and everything goes on.
+func TestManagedTooMuch(t *testing.T) {
+	s := serve(t)
+	if got := s.run(t, "managed_faults", "too much"); got != "" {
+		t.Errorf("it said %q", got)
+	}
+	s.run(t, "managed_faults", "untouched")
 }

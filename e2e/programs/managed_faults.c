@@ -251,6 +251,25 @@ static void batches(void) {
   for (int i = 0; i < 3; i++) release(m[i]);
 }
 
+static void too_much(void) {
+  size_t left, total;
+  CK(cuMemGetInfo(&left, &total));
+  unsigned char *m = managed(N);
+  memset(m, 1, N);
+  CUdeviceptr p;
+  WANT(cuMemAllocManaged(&p, total + 1, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
+  CUdeviceptr rest[64];
+  int n = 0, r = 0;
+  while (n < 64 && !(r = (int)cuMemAllocManaged(&rest[n], total / 16, CU_MEM_ATTACH_GLOBAL))) *(unsigned char *)(uintptr_t)rest[n++] = 1;
+  CHECK(r == CUDA_ERROR_OUT_OF_MEMORY && n > 8 && n < 16, "%d sixteenths of the GPU's memory, then %d", n, r);
+  mix(m, N, 2, 1); // with the GPU full
+  CHECK(m[N - 1] == 3, "%d", m[N - 1]);
+  while (n) CK(cuMemFree(rest[--n]));
+  CK(cuMemAllocManaged(&p, total / 2, CU_MEM_ATTACH_GLOBAL));
+  CK(cuMemFree(p));
+  release(m);
+}
+
 static size_t mappings(void) {
   size_t lines = 0;
   FILE *f = fopen("/proc/self/maps", "r");
@@ -312,7 +331,7 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"batches", batches}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);
