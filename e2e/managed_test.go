@@ -147,3 +147,26 @@ func TestManagedTooMuch(t *testing.T) {
 	}
 	s.run(t, "managed_faults", "untouched")
 }
+
+// `scuda info` names the way that the library takes.
+func TestManagedInfo(t *testing.T) {
+	s := serve(t)
+	for _, pager := range []string{"", "uffd", "uffd-user", "sigsegv"} {
+		info := start(t, s.env("SCUDA_PAGER="+pager), scuda, "info")
+		p := start(t, s.env("SCUDA_PAGER="+pager, "SCUDA_LOG=info"), program("managed_faults"), kernels, "untouched")
+		if info.wait(patience) != 0 || p.wait(patience) != 0 {
+			t.Fatalf("%s%s", info.err, p.err)
+		}
+		seen := regexp.MustCompile(`faults +of unified memory are seen by userfaultfd \(uffd\)|seen by userfaultfd \(uffd-user|seen by SIGSEGV`).FindString(info.out.String())
+		want := "faults come by SIGSEGV"
+		switch {
+		case strings.HasSuffix(seen, "(uffd)"):
+			want = "faults come by userfaultfd\n"
+		case strings.HasSuffix(seen, "(uffd-user"):
+			want = "faults come by userfaultfd, user mode"
+		}
+		if seen == "" || !strings.Contains(p.err.String(), want) {
+			t.Errorf("SCUDA_PAGER=%s: info says %q, the library\n%s", pager, seen, p.err)
+		}
+	}
+}

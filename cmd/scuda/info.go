@@ -32,6 +32,7 @@ type infoFacts struct {
 	SameAPI     bool         `json:"same_api"`
 	RoundTripUS float64      `json:"round_trip_us"`
 	BigCopies   string       `json:"big_copies"` // how they travel
+	Faults      string       `json:"faults"`     // how those of unified memory are seen here
 	Devices     []infoDevice `json:"devices"`
 	NoLoad      string       `json:"no_load,omitempty"` // why the devices have no load
 }
@@ -86,6 +87,7 @@ func newInfo() *cobra.Command {
 			facts.Server, facts.Source = address, source
 			facts.addLoad(cmd.Context(), address, token)
 			facts.BigCopies = bigCopies(cmd.Context(), address, w)
+			facts.Faults = pager()
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
@@ -146,6 +148,7 @@ func (f *infoFacts) print(out io.Writer) {
 	fmt.Fprintf(out, "\ndriver      %s, CUDA %s\n", driver, f.CUDA)
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
 	fmt.Fprintf(out, "big copies  %s\n", f.BigCopies)
+	fmt.Fprintf(out, "faults      of unified memory are %s\n", f.Faults)
 	for i, d := range f.Devices {
 		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, byteSize(d.Memory), d.Capability, d.PCI, d.UUID)
 		if d.Load != nil {
