@@ -228,27 +228,37 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestSystemCalls: what a session of two connections costs a program that hardly uses the GPU, by either counter: a hello, a reply in up to three
-// reads and a look at what follows for each connection, two commands and one answer.
+// TestSystemCalls: what scuda itself reads and writes on the network for a program that only looks whether there is a GPU, and for one that does what
+// PyTorch does for tensor.to('cuda:0'), by either counter. A greeting and its answer for each connection, a question and its answer for what has
+// to be known, and the goodbye.
 func TestSystemCalls(t *testing.T) {
 	s := serve(t)
 	for _, counter := range []string{"strace", "ebpf"} {
 		if counter == "ebpf" {
 			needProbes(t)
 		}
-		p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--", program("init"))
-		if code := p.wait(patience); code != 0 {
-			t.Fatalf("%s: exit status %d\n%s%s", counter, code, p.out, p.err)
-		}
-		var counted struct{ Run *baseline.Run }
-		lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
-		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &counted); err != nil {
-			t.Fatal(err)
-		}
-		for _, row := range baseline.Rows {
-			most := map[string]uint64{"everything that reads": 10, "everything that writes": 5}[row.Name]
-			if n := counted.Run.Sum(row.Calls, "network"); most > 0 && (n < 2 || n > most) {
-				t.Errorf("%s: %s on the network: %d calls, want 2 to %d\n%s", counter, row.Name, n, most, lines[len(lines)-1])
+		for _, tt := range []struct {
+			program             string
+			reads, writes, both uint64
+		}{{"init", 5, 5, 10}, {"first_tensor", 12, 12, 12}} {
+			p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--", program(tt.program))
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("%s: exit status %d\n%s%s", counter, code, p.out, p.err)
+			}
+			var counted struct{ Run *baseline.Run }
+			lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
+			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &counted); err != nil {
+				t.Fatal(err)
+			}
+			n := map[string]uint64{}
+			for _, row := range baseline.Rows {
+				n[row.Name] = counted.Run.Sum(row.Calls, "network")
+			}
+			reads, writes := n["everything that reads"], n["everything that writes"]
+			t.Logf("%s, %s: %d reads and %d writes on the network", tt.program, counter, reads, writes)
+			if reads < 2 || writes < 2 || reads > tt.reads || writes > tt.writes || reads+writes > tt.both {
+				t.Errorf("%s, %s: %d reads and %d writes on the network, want at most %d and %d, %d together\n%s",
+					tt.program, counter, reads, writes, tt.reads, tt.writes, tt.both, lines[len(lines)-1])
 			}
 		}
 	}

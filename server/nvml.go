@@ -12,11 +12,12 @@ import (
 
 const nvmlReplyBytes = 1 << 20
 
-// serveNVML answers one NVML call after the other.
-func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher) error {
+// serveNVML answers one NVML call after the other. The welcome goes out with the answers to what the client sent with its greeting: what is there is
+// answered in one write.
+func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) error {
 	defer conn.Close()
 	defer d.Close()
-	c := &blocking{conn}
+	c := &blocking{conn, welcome}
 	reply := make([]byte, nvmlReplyBytes)
 	frame := make([]byte, transport.FrameHeaderSize)
 	command := make([]byte, transport.MaxCommand)
@@ -45,17 +46,22 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher) error {
 				return c.refuse(fmt.Errorf("%w: %w", executor.ErrProtocol, err))
 			}
 			m := transport.MessageHeader{Type: transport.MsgReply, Len: uint32(n), ID: h.Thread, Result: result, Seq: h.Seq}
-			out := append(m.Append(nil), reply[:n]...)
-			out = append(out, make([]byte, transport.Pad(n)-n)...)
-			if err := c.write(out); err != nil {
-				return fmt.Errorf("%w: %w", executor.ErrGone, err)
+			c.out = append(m.Append(c.out), reply[:n]...)
+			c.out = append(c.out, make([]byte, transport.Pad(n)-n)...)
+			if len(c.out) > nvmlReplyBytes {
+				if err := c.flush(); err != nil {
+					return fmt.Errorf("%w: %w", executor.ErrGone, err)
+				}
 			}
 		}
 	}
 }
 
-// blocking makes a connection wait.
-type blocking struct{ conn transport.Conn }
+// blocking makes a connection wait. What there is to send goes out before.
+type blocking struct {
+	conn transport.Conn
+	out  []byte
+}
 
 func (b *blocking) Read(p []byte) (int, error) {
 	for {
@@ -63,14 +69,17 @@ func (b *blocking) Read(p []byte) (int, error) {
 		if !errors.Is(err, transport.ErrAgain) {
 			return n, err
 		}
+		if err := b.flush(); err != nil {
+			return 0, err
+		}
 		if _, err := b.conn.Wait(transport.Readable, -1); err != nil {
 			return 0, err
 		}
 	}
 }
 
-func (b *blocking) write(p []byte) error {
-	for len(p) > 0 {
+func (b *blocking) flush() error {
+	for p := b.out; len(p) > 0; {
 		n, err := b.conn.Send([][]byte{p})
 		p = p[n:]
 		if errors.Is(err, transport.ErrAgain) {
@@ -80,6 +89,7 @@ func (b *blocking) write(p []byte) error {
 			return err
 		}
 	}
+	b.out = b.out[:0]
 	return nil
 }
 
@@ -87,6 +97,7 @@ func (b *blocking) write(p []byte) error {
 func (b *blocking) refuse(err error) error {
 	text := err.Error()
 	m := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(text))}
-	_ = b.write(append(append(m.Append(nil), text...), make([]byte, transport.Pad(len(text))-len(text))...))
+	b.out = append(append(m.Append(b.out), text...), make([]byte, transport.Pad(len(text))-len(text))...)
+	_ = b.flush()
 	return err
 }

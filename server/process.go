@@ -68,9 +68,10 @@ type readyInfo struct {
 type failedInfo struct{ Error string }
 
 type sessionInfo struct {
-	ID     string
-	Remote string
-	Hello  transport.Hello
+	ID      string
+	Remote  string
+	Hello   transport.Hello
+	Welcome []byte // of an NVML session, whose worker sends it with its first answers
 }
 
 type joinInfo struct{ Count int } // bulk connections that there will be

@@ -169,17 +169,24 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 		p.who.Store(&who)
 	}
 	log = log.With("session", x.id, "worker", p.pid())
-	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there. It
-	// sends nothing until a command comes, and the client sends none before the welcome.
-	err = passOn(c, p, msgSession, sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *hello})
-	if err != nil {
+	w := s.welcome(&p.ready)
+	w.Session, w.Secret = x.id, x.secret
+	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *hello}
+	if nvml { // its client sends commands with the greeting
+		w.DriverVersion = s.facts.Load().DriverVersion
+		if info.Welcome, err = transport.AppendWelcome(nil, w); err != nil {
+			p.kill()
+			return refusef(transport.StatusFailed, "%w", err)
+		}
+	}
+	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there. A
+	// CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
+	if err := passOn(c, p, msgSession, info); err != nil {
 		p.kill()
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
 	}
 	s.sessions.add(x)
 	defer s.sessions.remove(x)
-	w := s.welcome(&p.ready)
-	w.Session, w.Secret = x.id, x.secret
 	s.metrics.Opening.Observe(time.Since(began).Seconds())
 	kind := metrics.KindCUDA
 	if nvml {
@@ -190,8 +197,10 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 	defer s.metrics.Sessions.WithLabelValues(kind).Dec()
 	began = time.Now()
 	log.Info("session opened")
-	if err := sendWelcome(c, w); err != nil {
-		log.Info("the client went away during the handshake", "error", err)
+	if !nvml {
+		if err := sendWelcome(c, w); err != nil {
+			log.Info("the client went away during the handshake", "error", err)
+		}
 	}
 	c.Close() // the worker holds the connection now
 	select {

@@ -312,7 +312,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 	var work func() error
 	if w.cfg.Mode == modeNVML {
 		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
-		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options)) }
+		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})

@@ -66,7 +66,7 @@ func nvmlHeader(lib *api.Library) []byte {
 			fmt.Fprintf(&b, "  NVML_INDEX_%s = %d,\n", f.Name, i)
 		}
 	}
-	for _, name := range []string{"nvmlInitWithFlags", "nvmlErrorString", "nvmlGpmMetricsGet", "nvmlInternalGetExportTable", "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2"} {
+	for _, name := range []string{"nvmlInitWithFlags", "nvmlErrorString", "nvmlGpmMetricsGet", "nvmlInternalGetExportTable", "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2", "nvmlSystemGetCudaDriverVersion_v2"} {
 		fmt.Fprintf(&b, "  NVML_OP_%s = %d,\n", name, lib.ByName[name].Op)
 	}
 	for i, handle := range lib.Handles {

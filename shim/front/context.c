@@ -243,6 +243,15 @@ static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
   return scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
 }
 
+/* The program has called exit: what ends with the session needs no command any more. The handler goes before those of CUDA's runtime, which was there before
+ * the first context. */
+static _Atomic int exiting;
+static void note_exit(void) { atomic_store(&exiting, 1); }
+static void watch_exit(void) {
+  static atomic_flag watched = ATOMIC_FLAG_INIT;
+  if (!atomic_flag_test_and_set(&watched)) atexit(note_exit);
+}
+
 static struct scuda_slot *primary_slot(int32_t dev) { return scuda_slot(scuda_gpus[dev].primary); }
 
 int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
@@ -259,6 +268,7 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
     if (!r) {
       begin_life(s);
       s->flags |= SCUDA_CTX_ACTIVE;
+      watch_exit();
     }
   }
   if (!r) ++*scuda_retained(s);
@@ -274,7 +284,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   s->flags &= ~(uint32_t)SCUDA_CTX_ACTIVE;
   *scuda_limits_changed(s) = 0;
   s->id = 0;
-  int32_t r = primary(dev, verb, 0);
+  int32_t r = verb == PRIMARY_RELEASE && atomic_load(&exiting) && scuda_context_done(scuda_gpus[dev].primary) ? CUDA_SUCCESS : primary(dev, verb, 0);
   s->sticky = CUDA_SUCCESS;
   scuda_unlock(&primary_lock);
   scuda_managed_forget_context(scuda_gpus[dev].primary);

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -196,6 +197,19 @@ int32_t scuda_hand_cuInit(uint32_t flags) {
   return CUDA_SUCCESS;
 }
 
+/* What our NVML library knows already, where the program has a session with it (PyTorch counts its GPUs so); 0 if not. */
+static int32_t version_of_nvml(void) {
+  void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) return 0;
+  int32_t (*ask)(int32_t *) = (int32_t (*)(int32_t *))dlsym(library, "nvmlSystemGetCudaDriverVersion_v2");
+  char own[PATH_MAX], its[PATH_MAX];
+  int32_t version = 0;
+  int ours = ask && scuda_folder_of(&scuda_live, own, sizeof own) && scuda_folder_of((const void *)ask, its, sizeof its) && !strcmp(own, its);
+  if (!ours || ask(&version)) version = 0;
+  dlclose(library);
+  return version;
+}
+
 /* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for in C. */
 static int32_t version_without_core(int32_t *version) {
   static _Atomic int32_t known;
@@ -204,7 +218,7 @@ static int32_t version_without_core(int32_t *version) {
     scuda_lock(&connect_lock);
     int32_t answer = 0;
     if (atomic_load(&connect_result) == CUDA_SUCCESS) answer = scuda_boot.driver_version;
-    else if (scuda_net_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
+    else if (!(answer = version_of_nvml()) && scuda_net_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
     atomic_store(&known, answer);
     scuda_unlock(&connect_lock);
   }

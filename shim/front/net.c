@@ -202,7 +202,7 @@ static int take_welcome(int fd, struct scuda_inbox *in, uint32_t len, char **wel
   return -1;
 }
 
-int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const char *kind, const char *digest, char **welcome) {
+int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const char *kind, const char *digest, struct scuda_bytes first, char **welcome) {
   char token[513], name[256] = "", host[256], program[256], json[1024];
   int64_t until = now_ms() + HANDSHAKE_MS;
   size_t tokens = scuda_token(token, sizeof token) ? strlen(token) : 0;
@@ -222,7 +222,7 @@ int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const ch
   n += 4 + (size_t)jlen;
 
   uint8_t head[20];
-  if (scuda_net_send(fd, out, n, NULL, 0, until) != 0 || scuda_net_recv(fd, in, head, sizeof head, until) != 0) {
+  if (scuda_net_send(fd, out, n, first.data, first.n, until) != 0 || scuda_net_recv(fd, in, head, sizeof head, until) != 0) {
     char why[128];
     scuda_log(SCUDA_ERROR, "the server %s did not answer the greeting: %s; check that a scuda server listens on that port", server,
               strerror_r(errno, why, sizeof why));
@@ -245,17 +245,21 @@ int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const ch
   return -1;
 }
 
-int scuda_net_driver_version(int32_t *version) {
+int32_t scuda_net_version_in(const char *welcome) {
   static const char key[] = "\"DriverVersion\":";
+  const char *at = strstr(welcome, key);
+  return at ? (int32_t)strtol(at + sizeof key - 1, NULL, 10) : 0;
+}
+
+int scuda_net_driver_version(int32_t *version) {
   char server[320], *welcome = NULL;
   if (!scuda_server(server, sizeof server)) return -1;
   int fd = scuda_net_dial(server);
   if (fd < 0) return -1;
   struct scuda_inbox in = {0};
   *version = 0;
-  if (scuda_net_hello(fd, &in, server, "info", "", &welcome) == 0) {
-    const char *at = strstr(welcome, key);
-    if (at) *version = (int32_t)strtol(at + sizeof key - 1, NULL, 10);
+  if (scuda_net_hello(fd, &in, server, "info", "", (struct scuda_bytes){0}, &welcome) == 0) {
+    *version = scuda_net_version_in(welcome);
     if (*version <= 0) scuda_log(SCUDA_ERROR, "the server %s does not say which driver it has; look at its log", server);
     free(welcome);
   }

@@ -12,8 +12,13 @@ int scuda_net_dial(const char *server);
 /* What a connection has brought and nobody has taken yet: a system call takes all that is there. Zeroed at first. */
 struct scuda_inbox { size_t r, w; unsigned char bytes[8 << 10]; };
 
-/* Shakes hands as a client of that kind; 0 or -1. The welcome's JSON is returned in new memory where it is asked for. */
-int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const char *kind, const char *digest, char **welcome);
+/* Shakes hands as a client of that kind; 0 or -1. What is to be said `first` goes with the greeting. The welcome's JSON is returned in new memory where it is
+ * asked for. */
+struct scuda_bytes { const void *data; size_t n; };
+int scuda_net_hello(int fd, struct scuda_inbox *in, const char *server, const char *kind, const char *digest, struct scuda_bytes first, char **welcome);
+
+/* The version of the server's driver in a welcome; 0 where it is not said. */
+int32_t scuda_net_version_in(const char *welcome);
 
 /* All of the bytes, until a time of the monotonic clock in ms (0: for ever); 0 or -1 with errno. What is sent is in two parts. */
 int scuda_net_send(int fd, const void *data, size_t n, const void *more, size_t m, int64_t until);

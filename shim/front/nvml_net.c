@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "gen/nvml_gen.h"
@@ -18,13 +19,15 @@
 #define MSG_REPLY 1
 #define MSG_TEXT 4
 
+enum { KNOWN = 3 };
+
 static struct {
   scuda_lock_t lock;
   int fd;                   /* -1: not connected */
   int lost;                 /* the connection broke; stays until the program initialises NVML anew */
   uint64_t seq;
   struct scuda_inbox in;
-  struct { uint32_t len; uint8_t reply[16]; } counts[2];   /* what nvmlDeviceGetCount and _v2 have answered: the GPUs that nvmlInit found */
+  struct known { uint32_t len; uint8_t reply[16]; } known[KNOWN];   /* answers that stay as they are while the session lasts, by known_index */
   char server[320];         /* host:port, for messages */
 } session = {.fd = -1};
 static atomic_int users;    /* nvmlInit minus nvmlShutdown */
@@ -33,7 +36,7 @@ static void drop(void) {
   if (session.fd >= 0) close(session.fd);
   session.fd = -1;
   session.in.r = session.in.w = 0;
-  session.counts[0].len = session.counts[1].len = 0;
+  memset(session.known, 0, sizeof session.known);
 }
 
 /* The lock and the connection are the parent's. */
@@ -88,44 +91,94 @@ static int receive_reply(void *reply, uint32_t cap, uint32_t *got, int32_t *resu
   }
 }
 
+/* A command's header and the frame's around it; what follows has `size` bytes. */
+enum { COMMAND_HEADER = 32, FRAME_HEADER = 8 };
+
+static void frame_header(uint8_t *p, uint32_t bytes) {
+  le32(p, FRAME_MAGIC);
+  le32(p + 4, bytes);
+}
+
+static void command_header(uint8_t *p, uint16_t op, uint32_t req_len) {
+  uint32_t size = COMMAND_HEADER + req_len;
+  uint16_t flags = FLAG_ANSWER;
+  memset(p, 0, COMMAND_HEADER);
+  le32(p, size);
+  memcpy(p + 4, &op, 2);
+  memcpy(p + 6, &flags, 2);
+  memcpy(p + 8, &session.seq, 8);
+  session.seq += size;
+}
+
 /* Makes one call; the lock is held and the connection open. */
 static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
-  uint8_t head[40] = {0};
-  uint32_t size = 32 + req_len;
-  uint16_t flags = FLAG_ANSWER;
+  uint8_t head[FRAME_HEADER + COMMAND_HEADER];
   int32_t result = 0;
-  le32(head, FRAME_MAGIC);
-  le32(head + 4, size);
-  le32(head + 8, size);
-  memcpy(head + 12, &op, 2);
-  memcpy(head + 14, &flags, 2);
-  memcpy(head + 16, &session.seq, 8);
-  session.seq += size;
+  frame_header(head, COMMAND_HEADER + req_len);
+  command_header(head + FRAME_HEADER, op, req_len);
   *reply_len = 0;
   if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 || receive_reply(reply, reply_cap, reply_len, &result) != 0)
     return lose();
   return result;
 }
 
-static int connect_session(void) {
+static int known_index(uint16_t op) {
+  switch (op) {
+  case NVML_OP_nvmlDeviceGetCount: return 0; /* the GPUs that nvmlInit found */
+  case NVML_OP_nvmlDeviceGetCount_v2: return 1;
+  case NVML_OP_nvmlSystemGetCudaDriverVersion_v2: return 2;
+  }
+  return -1;
+}
+
+static void know(uint16_t op, const void *reply, uint32_t len) {
+  struct known *k = &session.known[known_index(op)];
+  if (len > sizeof k->reply) return;
+  memcpy(k->reply, reply, len);
+  k->len = len;
+}
+
+static int connect_session(struct scuda_bytes first) {
+  char *welcome = NULL;
   if (!scuda_server(session.server, sizeof session.server)) return NVML_DRIVER_NOT_LOADED;
   int fd = scuda_net_dial(session.server);
   if (fd < 0) return NVML_DRIVER_NOT_LOADED;
   session.in.r = session.in.w = 0;
-  if (scuda_net_hello(fd, &session.in, session.server, "nvml", nvml_digest, NULL) != 0) {
+  if (scuda_net_hello(fd, &session.in, session.server, "nvml", nvml_digest, first, &welcome) != 0) {
     close(fd);
     return NVML_DRIVER_NOT_LOADED;
   }
+  uint64_t version[2] = {1, (uint64_t)scuda_net_version_in(welcome)};
+  free(welcome);
+  if (version[1] != 0) know(NVML_OP_nvmlSystemGetCudaDriverVersion_v2, version, sizeof version);
   session.fd = fd;
-  session.seq = 0;
   return NVML_OK;
+}
+
+/* What programs do first costs one write and one read: nvmlInit, and the question for the number of GPUs that comes next. */
+static int connect_and_init(uint64_t flags) {
+  uint64_t places = 1, reply[2];
+  enum { COMMAND = COMMAND_HEADER + sizeof flags };
+  uint8_t first[FRAME_HEADER + 2 * COMMAND];
+  uint32_t got;
+  int32_t result, counted;
+  session.seq = 0;
+  frame_header(first, 2 * COMMAND);
+  command_header(first + FRAME_HEADER, NVML_OP_nvmlInitWithFlags, sizeof flags);
+  memcpy(first + FRAME_HEADER + COMMAND_HEADER, &flags, sizeof flags);
+  command_header(first + FRAME_HEADER + COMMAND, NVML_OP_nvmlDeviceGetCount_v2, sizeof places);
+  memcpy(first + FRAME_HEADER + COMMAND + COMMAND_HEADER, &places, sizeof places);
+  int r = connect_session((struct scuda_bytes){first, sizeof first});
+  if (r != NVML_OK) return r;
+  if (receive_reply(NULL, 0, &got, &result) != 0 || receive_reply(reply, sizeof reply, &got, &counted) != 0) return lose();
+  if (counted == NVML_OK) know(NVML_OP_nvmlDeviceGetCount_v2, reply, got);
+  return result;
 }
 
 static int open_session(uint32_t flags) {
   uint64_t arg = flags;
   uint32_t got;
-  int r = session.fd >= 0 ? NVML_OK : connect_session();
-  if (r == NVML_OK) r = exchange(NVML_OP_nvmlInitWithFlags, &arg, 8, NULL, 0, &got);
+  int r = session.fd < 0 ? connect_and_init(arg) : exchange(NVML_OP_nvmlInitWithFlags, &arg, sizeof arg, NULL, 0, &got);
   if (r != NVML_OK) drop();
   return r;
 }
@@ -163,24 +216,21 @@ static int quiet(void) {
   return session.in.r == session.in.w && poll(&p, 1, 0) == 0;
 }
 
-/* As exchange; the number of GPUs is asked for once. */
-static int counted(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
-  int which = op == NVML_OP_nvmlDeviceGetCount ? 0 : op == NVML_OP_nvmlDeviceGetCount_v2 ? 1 : -1;
+/* As exchange; what stays as it is is asked for once. */
+static int ask(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+  int which = known_index(op);
   uint64_t places;
   if (which < 0 || req_len != sizeof places) return exchange(op, req, req_len, reply, reply_cap, reply_len);
   memcpy(&places, req, sizeof places);
   if (places != 1) return exchange(op, req, req_len, reply, reply_cap, reply_len);   /* NULL: the driver says what it thinks of that */
-  uint32_t known = session.counts[which].len;
-  if (known != 0 && known <= reply_cap && quiet()) {
-    memcpy(reply, session.counts[which].reply, known);
-    *reply_len = known;
+  struct known *k = &session.known[which];
+  if (k->len != 0 && k->len <= reply_cap && quiet()) {
+    memcpy(reply, k->reply, k->len);
+    *reply_len = k->len;
     return NVML_OK;
   }
   int r = exchange(op, req, req_len, reply, reply_cap, reply_len);
-  if (r == NVML_OK && *reply_len <= sizeof session.counts[which].reply) {
-    memcpy(session.counts[which].reply, reply, *reply_len);
-    session.counts[which].len = *reply_len;
-  }
+  if (r == NVML_OK) know(op, reply, *reply_len);
   return r;
 }
 
@@ -189,7 +239,7 @@ int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, u
   int r;
   if (session.lost) r = NVML_GPU_IS_LOST;
   else if (session.fd < 0) r = NVML_UNINITIALIZED;   /* another thread has shut it down */
-  else r = counted(op, req, req_len, reply, reply_cap, reply_len);
+  else r = ask(op, req, req_len, reply, reply_cap, reply_len);
   session_unlock();
   return r;
 }
@@ -202,7 +252,10 @@ int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes) {
   session_lock();
   int r = NVML_OK;
   if (session.lost) r = NVML_GPU_IS_LOST;
-  else if (session.fd < 0) r = connect_session();
+  else if (session.fd < 0) {
+    session.seq = 0;
+    r = connect_session((struct scuda_bytes){0});
+  }
   if (r == NVML_OK) r = exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, bytes, 8, &got);
   session_unlock();
   return r == NVML_OK && got != 8 ? NVML_NOT_FOUND : r;

@@ -220,6 +220,12 @@ int scuda_pre_cuStreamSynchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   return 1;
 }
 
+int scuda_context_done(uint64_t context) {
+  const struct scuda_track *k = scuda_track(context);
+  uint64_t end = published();
+  return !scuda_slot(context)->sticky && !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) && nothing_mapped() && (get(&k->done) == end || get(&k->asked) == end);
+}
+
 int scuda_pre_cuCtxSynchronize(int32_t *r) {
   *r = CUDA_ERROR_INVALID_CONTEXT;
   if (!scuda_thread()->current) return 1;

@@ -17,6 +17,7 @@ enum {
   NVML_OP_nvmlInternalGetExportTable = 330,
   NVML_OP_nvmlDeviceGetCount = 47,
   NVML_OP_nvmlDeviceGetCount_v2 = 48,
+  NVML_OP_nvmlSystemGetCudaDriverVersion_v2 = 342,
   NVML_KIND_nvmlComputeInstance_t = 1,
   NVML_KIND_nvmlDevice_t = 2,
   NVML_KIND_nvmlEventSet_t = 3,

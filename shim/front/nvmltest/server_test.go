@@ -128,19 +128,23 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		if _, err := io.ReadFull(c, body); err != nil {
 			return
 		}
-		cmd, payload, err := transport.ParseCommand(body)
-		if err != nil || cmd.Flags != transport.FlagAnswer {
-			t.Errorf("command %+v, %v", cmd, err)
-			return
+		var out []byte
+		for len(body) > 0 {
+			cmd, payload, err := transport.ParseCommand(body)
+			if err != nil || cmd.Flags != transport.FlagAnswer {
+				t.Errorf("command %+v, %v", cmd, err)
+				return
+			}
+			body = body[cmd.Size:]
+			result, n, err := d.Call(cmd.Op, payload, reply)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out = transport.MessageHeader{Len: uint32(n), Type: transport.MsgReply, Result: result, Seq: cmd.Seq}.Append(out)
+			out = append(out, reply[:n]...)
+			out = append(out, make([]byte, transport.Pad(n)-n)...)
 		}
-		result, n, err := d.Call(cmd.Op, payload, reply)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		out := transport.MessageHeader{Len: uint32(n), Type: transport.MsgReply, Result: result, Seq: cmd.Seq}.Append(nil)
-		out = append(out, reply[:n]...)
-		out = append(out, make([]byte, transport.Pad(n)-n)...)
 		if _, err := c.Write(out); err != nil {
 			return
 		}
