@@ -211,12 +211,19 @@ func TestPrometheus(t *testing.T) {
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("the load: %v\n%.500s", err, out)
 	}
+	managed := exec.CommandContext(t.Context(), scuda, "run", "--server", said[0], "--", filepath.Join(filepath.Dir(scuda), "scuda-load"), "managed", "65536", "20")
+	if out, err := managed.CombinedOutput(); err != nil {
+		t.Fatalf("the load in unified memory: %v\n%.500s", err, out)
+	}
 	for _, query := range []string{
 		`up{job="scuda"} == 1`,
+		`scuda_managed_faults_total >= 20`,
+		`scuda_managed_migrated_bytes_total{direction="to_host"} >= 20 * 65536`,
+		`scuda_managed_migrated_bytes_total{direction="to_device"} >= 20 * 65536`,
 		`scuda_calls_total{class="copy"} > 2000`,
 		`scuda_copied_bytes_total{direction="to_device"} > 2000 * 65536`,
 		`scuda_transport_bytes_total{direction="received", transport="tcp"} > 2000 * 65536`,
-		`scuda_sessions_ended_total{kind="cuda", how="closed"} == 1`,
+		`scuda_sessions_ended_total{kind="cuda", how="closed"} == 2`,
 		`scuda_workers{state="warm"} == 1`,
 		`scuda_gpu_memory_size_bytes > 1e9`,
 		`histogram_quantile(0.5, scuda_call_duration_seconds{class="synchronize"}) > 1e-7`,

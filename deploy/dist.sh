@@ -1,14 +1,62 @@
 #!/usr/bin/env bash
-# Makes build/dist/scuda-VERSION-linux-ARCH.tar.gz from what make build made: bin/, lib/scuda/, the files of deploy/ and the documents.
+# Makes of what make build made, in a folder (build/dist if none is named):
+#   scuda-VERSION-linux-ARCH.tar.gz  bin/, lib/scuda/, the files of deploy/ and the documents, for any prefix
+#   scuda_VERSION_ARCH.deb           the same below /usr, with the units where systemd finds them
+# The same build gives the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=scuda-${SCUDA_VERSION:-unknown}-linux-$(uname -m)
-top=build/dist/$name
-rm -rf build/dist
-mkdir -p "$top/bin" "$top/lib/scuda" "$top/deploy"
-cp build/scuda build/scuda-bench build/scuda-load "$top/bin/"
-cp build/lib/*.so* "$top/lib/scuda/"
-cp -r deploy/grafana/scuda.json deploy/prometheus deploy/systemd "$top/deploy/"
+version=${SCUDA_VERSION:-unknown}
+out=${1:-build/dist}
+rm -rf "$out"
+mkdir -p "$out"
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+
+programs() { # PREFIX
+  install -D -t "$1/bin" build/scuda build/scuda-bench build/scuda-load
+  install -D -m 644 -t "$1/lib/scuda" build/lib/*.so*
+}
+
+name=scuda-$version-linux-$(uname -m)
+top=$out/$name
+programs "$top"
+mkdir -p "$top/deploy"
+install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/scuda.json
+cp -r deploy/prometheus deploy/systemd "$top/deploy/"
 cp -r LICENSE README.md docs "$top/"
-tar -C build/dist --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}" -c "$name" | gzip -n >"build/dist/$name.tar.gz"
-echo "build/dist/$name.tar.gz"
+tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" | gzip -n >"$out/$name.tar.gz"
+echo "$out/$name.tar.gz"
+
+command -v dpkg-deb >/dev/null || { echo "no dpkg-deb here: no Debian package" >&2; exit 0; }
+root=$out/root
+programs "$root/usr"
+install -D -m 644 -t "$root/usr/lib/systemd/system" deploy/systemd/*.service
+install -D -m 644 -t "$root/usr/share/scuda/prometheus" deploy/prometheus/*
+install -D -m 644 -t "$root/usr/share/scuda/grafana" deploy/grafana/scuda.json
+install -D -m 644 -t "$root/usr/share/doc/scuda" README.md docs/*
+install -D -m 644 LICENSE "$root/usr/share/doc/scuda/copyright"
+libc=$(objdump -T build/scuda build/scuda-bench build/scuda-load build/lib/*.so* | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -uV | tail -1)
+arch=$(dpkg --print-architecture)
+debian=$(printf '%s' "$version" | tr -c 'A-Za-z0-9.+~' .)
+case $debian in [0-9]*) ;; *) debian=0+$debian ;; esac
+install -d -m 755 "$root/DEBIAN"
+cat >"$root/DEBIAN/control" <<END
+Package: scuda
+Version: $debian
+Architecture: $arch
+Maintainer: scuda maintainers <maintainers@scuda.dev>
+Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f1)
+Depends: libc6 (>= $libc)
+Suggests: prometheus, libibverbs1, librdmacm1
+Section: utils
+Priority: optional
+Homepage: https://scuda.dev
+Description: GPUs of other machines for programs that use NVIDIA's CUDA
+ scuda replaces the CUDA driver library on a machine without a GPU; the calls
+ are carried out by a GPU of another machine, where scuda is the server.
+ The client's libraries lie in /usr/lib/scuda, where only "scuda run" and those
+ who set LD_LIBRARY_PATH find them. Neither service is started by itself.
+END
+chmod -R u=rwX,go=rX "$root"
+dpkg-deb --root-owner-group -Zgzip -b "$root" "$out/scuda_${debian}_$arch.deb" >/dev/null
+rm -rf "$root"
+echo "$out/scuda_${debian}_$arch.deb"

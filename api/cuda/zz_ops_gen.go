@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7"
+const Digest = "e3ec95572820e6b944b602f375099730caa96a7f6611a9ba435e9019a75d0378"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -53,6 +53,8 @@ var sections = []section{
 	{"Transport", []panel{
 		{"Throughput", "timeseries", "Bps", [][2]string{{rate("scuda_transport_bytes_total", "direction, transport"), "{{direction}} {{transport}}"}}},
 		{"Copies", "timeseries", "Bps", [][2]string{{rate("scuda_copied_bytes_total", "direction"), "{{direction}}"}}},
+		{"Unified memory", "timeseries", "Bps", [][2]string{{rate("scuda_managed_migrated_bytes_total", "direction"), "{{direction}}"}}},
+		{"Page faults", "timeseries", "ops", [][2]string{{rate("scuda_managed_faults_total", "instance"), "{{instance}}"}}},
 		{"Changes of transport", "timeseries", "ops", [][2]string{{rate("scuda_transport_changes_total", "from, to"), "{{from}} to {{to}}"}}},
 		{"Module cache", "timeseries", "ops", [][2]string{{rate("scuda_module_cache_requests_total", "result"), "{{result}}"}}},
 	}},

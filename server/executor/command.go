@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -127,8 +128,8 @@ func (s *Session) step() (bool, error) {
 
 // count carries a command out, counts it and, where somebody waits for it or its turn has come, notes how long it took.
 func (s *Session) count(c *command) error {
-	class := metrics.ClassOf(c.Op)
-	n := s.metrics.Call(class)
+	kind := class.Of(c.Op)
+	n := s.metrics.Call(kind)
 	if c.Flags&transport.FlagAnswer == 0 && n%metrics.SampleEvery != 0 {
 		return s.execute(c)
 	}
@@ -136,7 +137,7 @@ func (s *Session) count(c *command) error {
 	s.metrics.Observe(metrics.QueueWait, c.began-s.came)
 	err := s.execute(c)
 	if !c.later {
-		s.metrics.Observe(metrics.Histogram(class), metrics.Now()-c.began)
+		s.metrics.Observe(metrics.Histogram(kind), metrics.Now()-c.began)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/metrics"
@@ -45,7 +46,10 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	if len(rest) != 0 || p.Bytes > 1<<50 {
 		return 0, protocolError("download of %d bytes", p.Bytes)
 	}
-	s.metrics.Add(metrics.CopiedToHost, int(p.Bytes))
+	if s.metrics.Add(metrics.CopiedToHost, int(p.Bytes)); p.Flags&flagManaged != 0 {
+		s.metrics.Add(metrics.MigratedToHost, int(p.Bytes))
+		s.metrics.Add(metrics.Faults, 1)
+	}
 	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
 	st, r := s.stream(p.Stream)
 	if r == cuda.CUDA_SUCCESS && len(s.captures) > 0 {
@@ -221,7 +225,7 @@ func (s *Session) endTransfer(t *transfer) {
 
 func (s *Session) tellEnd(t *transfer) {
 	if t.began != 0 {
-		s.metrics.Observe(metrics.Histogram(metrics.ClassCopy), metrics.Now()-t.began)
+		s.metrics.Observe(metrics.Histogram(class.Copy), metrics.Now()-t.began)
 	}
 	s.countError(t.result)
 	var payload []byte

@@ -3,6 +3,7 @@ package executor
 import (
 	"unsafe"
 
+	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/metrics"
@@ -74,7 +75,7 @@ func (s *Session) launchAll() {
 			l.Result = s.gpu.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
 		}
 	}
-	s.metrics.Observe(metrics.Histogram(metrics.ClassLaunch), (metrics.Now()-began)/int64(len(list)))
+	s.metrics.Observe(metrics.Histogram(class.Launch), (metrics.Now()-began)/int64(len(list)))
 	for i := range list {
 		if r := list[i].Result; r != cuda.CUDA_SUCCESS {
 			s.unanswered(wire.OpLaunch, r)

@@ -9,11 +9,12 @@ import (
 )
 
 const (
-	flagSync  = 1 // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
-	flagDone  = 2 // wire.CopyD2H.Flags: a DONE message ends the transfer
-	flagTwin  = 4 // wire.CopyH2D.Flags: the target is pinned memory's twin
-	maxInline = 64 << 10
-	maxImage  = 2 << 30
+	flagSync    = 1 // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
+	flagDone    = 2 // wire.CopyD2H.Flags: a DONE message ends the transfer
+	flagTwin    = 4 // wire.CopyH2D.Flags: the target is pinned memory's twin
+	flagManaged = 8 // of both: blocks of unified memory
+	maxInline   = 64 << 10
+	maxImage    = 2 << 30
 )
 
 // bulk is the bulk data that the stream carries now.
@@ -47,7 +48,9 @@ func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
+	if s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes)); p.Flags&flagManaged != 0 {
+		s.metrics.Add(metrics.MigratedToDevice, int(p.Bytes))
+	}
 	if c.Flags&transport.FlagBulk != 0 {
 		return s.startUpload(c, p)
 	}

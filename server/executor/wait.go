@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
@@ -14,7 +15,7 @@ type wait struct {
 	result cuda.CUresult // first failure seen
 	first  [1]pendingEvent
 	ctx    *context // the one that the call was made in
-	class  metrics.Class
+	class  class.Class
 	began  int64 // by metrics.Now
 }
 
@@ -139,7 +140,7 @@ func (s *Session) abandon(ctx *context) {
 }
 
 func (s *Session) newWait(c *command) *wait {
-	w := &wait{thread: c.Thread, seq: c.Seq, ctx: s.entered, class: metrics.ClassOf(c.Op), began: c.began}
+	w := &wait{thread: c.Thread, seq: c.Seq, ctx: s.entered, class: class.Of(c.Op), began: c.began}
 	w.events = w.first[:0]
 	c.later = true
 	s.waits = append(s.waits, w)

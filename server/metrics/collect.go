@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 )
 
@@ -102,7 +103,7 @@ func (p *Pages) Describe(ch chan<- *prometheus.Desc) {
 func (p *Pages) Collect(ch chan<- prometheus.Metric) {
 	total := p.sum()
 	for c := range total.calls {
-		ch <- prometheus.MustNewConstMetric(callsDesc, prometheus.CounterValue, float64(total.calls[c].Load()), Class(c).String())
+		ch <- prometheus.MustNewConstMetric(callsDesc, prometheus.CounterValue, float64(total.calls[c].Load()), class.Class(c).String())
 	}
 	for i := range total.series {
 		kind := prometheus.CounterValue

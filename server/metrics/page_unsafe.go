@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/class"
 )
 
 const errorCodes = 1000 // CUresults are below; the last is CUDA_ERROR_UNKNOWN, 999
@@ -13,14 +15,14 @@ const errorCodes = 1000 // CUresults are below; the last is CUDA_ERROR_UNKNOWN, 
 // Page is what one worker counts. Its zero value can be used; one that a supervisor reads lies in shared memory ([NewPage], [OpenPage]).
 // All methods may be called by several goroutines at once.
 type Page struct {
-	calls      [classes]atomic.Uint64
+	calls      [class.Count]atomic.Uint64
 	series     [series]atomic.Uint64
 	errors     [errorCodes]atomic.Uint64
 	histograms [histograms]histogram
 }
 
 // Call counts a call and gives how many of its class there have been.
-func (p *Page) Call(c Class) uint64 { return p.calls[c].Add(1) }
+func (p *Page) Call(c class.Class) uint64 { return p.calls[c].Add(1) }
 
 // Calls is the number of calls of all classes.
 func (p *Page) Calls() (n uint64) {

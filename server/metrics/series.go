@@ -1,23 +1,10 @@
 package metrics
 
-import "time"
+import (
+	"time"
 
-// Class is a kind of call; the classes are generated from api/cuda.semantics.
-type Class uint8
-
-func (c Class) String() string { return classNames[c] }
-
-// ClassOf is the class of an operation of the protocol.
-func ClassOf(op uint16) Class {
-	if op >= firstWire {
-		if i := int(op - firstWire); i < len(ofWire) {
-			return ofWire[i]
-		}
-	} else if int(op) < len(ofFunction) {
-		return ofFunction[op]
-	}
-	return ClassOther
-}
+	"scuda.dev/scuda/api/class"
+)
 
 // SampleEvery says which of the calls that nobody waits for are timed: one in so many of a class. All are counted.
 const SampleEvery = 16
@@ -33,6 +20,9 @@ const (
 	SentRDMA
 	CopiedToDevice
 	CopiedToHost
+	MigratedToDevice
+	MigratedToHost
+	Faults
 	ToRDMA
 	ToTCP
 	ModuleHit
@@ -76,11 +66,13 @@ type described struct {
 const (
 	helpBytes     = "Bytes of scuda's protocol that workers received from and sent to clients, by transport."
 	helpCopied    = "Bytes that clients copied between their memory and the GPUs'."
+	helpMigrated  = "Bytes of unified memory that moved between clients and GPUs; they are among the copied ones."
 	helpChanged   = "Times that a session's bulk data moved to another transport."
 	helpModules   = "Module images that clients asked for, by whether the module cache had them."
 	helpPending   = "Calls that wait for work of a GPU to complete."
 	nameBytes     = "scuda_transport_bytes_total"
 	nameCopied    = "scuda_copied_bytes_total"
+	nameMigrated  = "scuda_managed_migrated_bytes_total"
 	nameChanged   = "scuda_transport_changes_total"
 	nameModules   = "scuda_module_cache_requests_total"
 	namePending   = "scuda_pending"
@@ -97,6 +89,9 @@ var table = [series]described{
 	SentRDMA:         {nameBytes, helpBytes, []string{"direction", "sent", "transport", "rdma"}},
 	CopiedToDevice:   {nameCopied, helpCopied, []string{"direction", "to_device"}},
 	CopiedToHost:     {nameCopied, helpCopied, []string{"direction", "to_host"}},
+	MigratedToDevice: {nameMigrated, helpMigrated, []string{"direction", "to_device"}},
+	MigratedToHost:   {nameMigrated, helpMigrated, []string{"direction", "to_host"}},
+	Faults:           {"scuda_managed_faults_total", "Times that a client fetched unified memory from a GPU, mostly because its program touched a page that lay there.", nil},
 	ToRDMA:           {nameChanged, helpChanged, []string{"from", "tcp", "to", "rdma"}},
 	ToTCP:            {nameChanged, helpChanged, []string{"from", "rdma", "to", "tcp"}},
 	ModuleHit:        {nameModules, helpModules, []string{"result", "hit"}},
@@ -107,20 +102,20 @@ var table = [series]described{
 	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},
 }
 
-// Histogram is a distribution of times in a [Page]. The first ones are those of [Class]es of calls, by the same numbers.
+// Histogram is a distribution of times in a [Page]. The first ones are those of classes of calls, by the same numbers.
 type Histogram int
 
 // Histograms beside those of classes.
 const (
-	QueueWait Histogram = Histogram(classes) + iota
+	QueueWait Histogram = Histogram(class.Count) + iota
 
-	histograms int = classes + iota
+	histograms int = class.Count + iota
 )
 
 func describeHistogram(h Histogram) described {
-	if int(h) < classes {
+	if int(h) < class.Count {
 		return described{nameDuration, "Time from when a worker turns to a call until it is answered or, where nobody waits for it, handed to the driver (one in 16 of those is timed), by class.",
-			[]string{"class", Class(h).String()}}
+			[]string{"class", class.Class(h).String()}}
 	}
 	return described{nameQueueWait, "Time that commands had been in a worker's memory when it turned to them.", nil}
 }

@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/shim/metrics"
 	"scuda.dev/scuda/shim/session"
 	"scuda.dev/scuda/transport"
 )
@@ -83,7 +85,24 @@ func open(shared *session.Shared) int32 {
 		return notConnected(log, err.Error())
 	}
 	current.Store(s)
+	if address := os.Getenv("SCUDA_METRICS"); address != "" {
+		offer(log, s, address)
+	}
 	return session.Success
+}
+
+// offer answers Prometheus at an address for as long as the process lives. Where that cannot be the program runs all the same.
+func offer(log *slog.Logger, s *session.Session, address string) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		log.Warn("this process has no metrics: SCUDA_METRICS is to be HOST:PORT of this machine, with port 0 where several processes have the same", "error", err)
+		return
+	}
+	if raw, err := l.(*net.TCPListener).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { rememberSocket(int(fd)) })
+	}
+	metrics.Serve(l, func(t *metrics.Text) { metrics.Session(t, s, version) })
+	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics", "pid", os.Getpid())
 }
 
 // bulkConnections is how many connections big copies may use beside the main one.

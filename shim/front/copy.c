@@ -53,7 +53,8 @@ static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stre
   return scuda_wire_cuStreamSynchronize(stream, ptds); /* the source may change after the call */
 }
 
-int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+  int sync = flags & SCUDA_COPY_SYNC;
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
@@ -61,7 +62,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   int pinned = scuda_is_pinned(src, bytes);
   if ((pinned && scuda_core.overlaps(src, bytes) == 1) || (!sync && scuda_stream_capturing(stream, ptds))) return pull(dst, src, bytes, stream, ptds, sync);
 
-  struct wire_copy_h2d m = {dst, bytes, stream, sync ? SCUDA_COPY_SYNC : 0, 0};
+  struct wire_copy_h2d m = {dst, bytes, stream, flags, 0};
   int known = scuda_on_device(dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return CUDA_ERROR_INVALID_VALUE;
   int bulk = bytes > SCUDA_INLINE_MAX;

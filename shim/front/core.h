@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 3
+#define SCUDA_CORE_ABI 4
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
  * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
@@ -28,6 +28,16 @@ struct scuda_track {
   uint64_t reserved;
 };
 
+/* What the front counts when it is asked to (SCUDA_TRACE, SCUDA_METRICS). All numbers only grow and are added to atomically. */
+enum { SCUDA_COUNT_SENT, SCUDA_COUNT_ANSWER, SCUDA_COUNT_DATA, SCUDA_COUNT_QUEUE, SCUDA_COUNT_MODULE, SCUDA_COUNT_KINDS };
+enum { SCUDA_COUNT_CUDA = 1024, SCUDA_COUNT_WIRE = 256, SCUDA_COUNT_ERRORS = 1000 };
+struct scuda_count { uint64_t n, ns, most, bytes; };
+struct scuda_counts {
+  struct scuda_count of[SCUDA_COUNT_KINDS][SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE]; /* by operation: those of the description, then those of wire.spec */
+  uint64_t errors[SCUDA_COUNT_ERRORS];   /* by CUresult */
+  const uint64_t *managed;      /* unified memory: faults, bytes fetched, bytes sent */
+};
+
 struct scuda_shared {
   uint32_t abi;                 /* SCUDA_CORE_ABI */
   uint32_t hosting;             /* atomic, core: host functions that run now */
@@ -43,6 +53,7 @@ struct scuda_shared {
   _Alignas(64) uint32_t lost;   /* atomic: 0, or the CUresult of every further call once the session has failed */
   uint32_t transfers_pending;   /* atomic: asynchronous downloads that have not completed */
   uint64_t news;                /* atomic: counts what tells the program of progress, so that "not ready" may be outdated: host functions run, data stored, PROGRESS */
+  const struct scuda_counts *counts; /* NULL: nothing is counted */
 };
 
 struct scuda_device {           /* one of the server's GPUs as the hello saw it */

@@ -158,11 +158,11 @@ uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
 
 /* ---- where the time goes (trace.c) ---- */
-enum { SCUDA_TRACE_SENT, SCUDA_TRACE_ANSWER, SCUDA_TRACE_DATA, SCUDA_TRACE_QUEUE, SCUDA_TRACE_MODULE, SCUDA_TRACE_KINDS };
 extern int scuda_tracing;
 void scuda_trace_setup(void);
 uint64_t scuda_trace_now(void);
-void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes); /* since 0: it took no time */
+void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes); /* kind: SCUDA_COUNT_...; since 0: it took no time */
+void scuda_trace_error(int32_t result);            /* the program was given it */
 void scuda_trace_end(void);
 
 /* ---- what is known of the GPU's progress (progress.c) ---- */
@@ -277,10 +277,10 @@ uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function th
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
-enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_LEGACY_STREAM = 0 };
+enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_COPY_MANAGED = 8, SCUDA_LEGACY_STREAM = 0 };
 int scuda_is_pinned(const void *p, uint64_t bytes);
 int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
-int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags); /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
 int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);  /* finds out what each address is */
 

@@ -112,10 +112,10 @@ static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t 
   int32_t r;
   count(down ? DOWN : UP, bytes);
   if (down) {
-    struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC};
+    struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC | SCUDA_COPY_MANAGED};
     r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
   } else {
-    r = scuda_upload(at, here, bytes, stream, 0, 0);
+    r = scuda_upload(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED);
   }
   if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, down ? "fetched" : "sent", r);
   return r;

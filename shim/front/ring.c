@@ -108,9 +108,9 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
       scuda_unlock(&lock);
       return lost();
     }
-    if (since) scuda_trace_note(SCUDA_TRACE_QUEUE, op, since, 0);
+    if (since) scuda_trace_note(SCUDA_COUNT_QUEUE, op, since, 0);
   }
-  if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_TRACE_SENT, op, 0, size);
+  if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_COUNT_SENT, op, 0, size);
   uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
   uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
   uint32_t last[2] = {t->ordinal, 0};
@@ -148,7 +148,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   publish(c);
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
-  if (SCUDA_UNLIKELY(since)) scuda_trace_note(bytes > TRACE_AS_DATA ? SCUDA_TRACE_DATA : SCUDA_TRACE_ANSWER, op, since, bytes + call.reply_len);
+  if (SCUDA_UNLIKELY(since)) scuda_trace_note(bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, op, since, bytes + call.reply_len);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
   c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
@@ -168,7 +168,7 @@ int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes) {
   uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
   publish(c);
   int32_t r = scuda_core.bulk(c->end, data, bytes);
-  if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_TRACE_DATA, OP_COPY_H2D, since, bytes);
+  if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_COUNT_DATA, OP_COPY_H2D, since, bytes);
   return r;
 }
 

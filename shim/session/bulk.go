@@ -241,6 +241,7 @@ func (s *Session) sendChunks(c *bulkConn) error {
 		h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(n), Seq: u.seq, Aux: uint64(off)}
 		bufs = [3][]byte{h.Append(head), u.data[off : off+n], padding[:transport.Pad(n)-n]}
 		err := c.line.Write(bufs[:])
+		s.sent.Add(uint64(n))
 		b.mu.Lock()
 		b.sent(u, n)
 		b.mu.Unlock()

@@ -157,6 +157,7 @@ func (s *Session) write(bufs [][]byte) error {
 		if err != nil {
 			return err
 		}
+		s.sent.Add(uint64(n))
 		for i := range bufs {
 			k := min(n, len(bufs[i]))
 			bufs[i] = bufs[i][k:]
@@ -182,6 +183,7 @@ func (s *Session) writeBulk(data []byte) error {
 		if err != nil {
 			return err
 		}
+		s.sent.Add(uint64(n))
 		data = data[n:]
 	}
 	s.send.bufs[0] = padding[:pad]

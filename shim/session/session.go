@@ -119,6 +119,7 @@ type Session struct {
 	landed   *sync.Cond // of mu: a download has arrived, or the session has ended
 	waiters  [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
 	received atomic.Uint64 // bytes of answers and downloads so far
+	sent     atomic.Uint64 // bytes of commands and uploads so far
 	hosts    atomic.Int64  // registered host functions that may still run
 	kept     atomic.Bool   // there are captured downloads
 	side     side

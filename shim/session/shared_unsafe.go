@@ -2,13 +2,14 @@ package session
 
 import (
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"scuda.dev/scuda/transport"
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/core.h.
-const ABI = 3
+const ABI = 4
 
 // Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
 type Shared struct {
@@ -35,8 +36,86 @@ type Shared struct {
 	Lost             uint32
 	TransfersPending uint32
 	News             uint64
-	_                [48]byte
+	Counts           *Counts // nil: nothing is counted
+	_                [40]byte
 }
+
+// Kinds of what [Counts] count.
+const (
+	CountSent   = iota // commands
+	CountAnswer        // waits for answers
+	CountData          // waits for the bytes of copies
+	CountQueue         // waits for room in the command ring
+	CountModule        // uploads of module images
+	countKinds
+
+	countCUDA   = 1024
+	countWire   = 256
+	firstWire   = 0xF000
+	countErrors = 1000
+)
+
+// Counts is struct scuda_counts: what the front counts, in memory that grows under the reader's eyes.
+type Counts struct {
+	of      [countKinds][countCUDA + countWire]countOf
+	errors  [countErrors]uint64
+	managed *[3]uint64
+}
+
+type countOf struct{ n, ns, most, bytes uint64 }
+
+// Each calls f with every operation that has something to count of a kind: how often, for how many nanoseconds, how many bytes.
+func (c *Counts) Each(kind int, f func(op uint16, n, ns, bytes uint64)) {
+	for i := range c.of[kind] {
+		x := &c.of[kind][i]
+		n := atomic.LoadUint64(&x.n)
+		if n == 0 {
+			continue
+		}
+		op := i
+		if i >= countCUDA {
+			op = i - countCUDA + firstWire
+		}
+		f(uint16(op), n, atomic.LoadUint64(&x.ns), atomic.LoadUint64(&x.bytes))
+	}
+}
+
+// Errors calls f with every CUresult that the program was given and that tells of a failure.
+func (c *Counts) Errors(f func(result int32, n uint64)) {
+	for r := range c.errors {
+		if n := atomic.LoadUint64(&c.errors[r]); n > 0 {
+			f(int32(r), n)
+		}
+	}
+}
+
+// Managed gives the faults in unified memory, and the bytes that moved to the program and to the GPUs.
+func (c *Counts) Managed() (faults, toHost, toDevice uint64) {
+	if c.managed == nil {
+		return 0, 0, 0
+	}
+	return atomic.LoadUint64(&c.managed[0]), atomic.LoadUint64(&c.managed[1]), atomic.LoadUint64(&c.managed[2])
+}
+
+// Figures are what a session has counted itself.
+type Figures struct {
+	Lost            bool
+	Received, Sent  uint64 // bytes of the protocol over TCP
+	PendingDownload uint32
+	Ring            uint64 // bytes of commands that wait to be sent
+}
+
+// Figures gives them as they are now.
+func (s *Session) Figures() Figures {
+	f := Figures{Lost: s.lost() != 0, Received: s.received.Load(), Sent: s.sent.Load(), PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending)}
+	if head, tail := atomic.LoadUint64(&s.shared.Head), atomic.LoadUint64(&s.shared.Tail); tail > head {
+		f.Ring = tail - head
+	}
+	return f
+}
+
+// Counts is what the front counts, nil where it does not.
+func (s *Session) Counts() *Counts { return s.shared.Counts }
 
 // Track is struct scuda_track.
 type Track struct {

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7"
+#define SCUDA_DIGEST "e3ec95572820e6b944b602f375099730caa96a7f6611a9ba435e9019a75d0378"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

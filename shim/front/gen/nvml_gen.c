@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "1ab9acba57ff528a3c33ab3cf14bfc0454fa5ecfbf591244b52c5a9b8bb545a7";
+const char nvml_digest[] = "e3ec95572820e6b944b602f375099730caa96a7f6611a9ba435e9019a75d0378";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

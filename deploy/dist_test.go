@@ -1,0 +1,73 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDist installs what make dist makes, the tarball below a prefix and the Debian package by dpkg, and runs programs with each.
+func TestDist(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.CommandContext(t.Context(), "./dist.sh", out)
+	cmd.Env = append(os.Environ(), "SCUDA_VERSION=v1.2-3-gabc")
+	made, err := cmd.Output()
+	files := strings.Fields(string(made))
+	if err != nil || len(files) != 2 || filepath.Base(files[0]) != "scuda-v1.2-3-gabc-linux-x86_64.tar.gz" || filepath.Base(files[1]) != "scuda_0+v1.2.3.gabc_amd64.deb" {
+		t.Fatalf("%v: %q", err, made)
+	}
+
+	prefix := t.TempDir()
+	command(t, "", "tar", "-C", prefix, "--strip-components=1", "-xzf", files[0])
+	works(t, prefix)
+	for _, name := range []string{"LICENSE", "README.md", "docs/operations.md", "deploy/systemd/scuda.service", "deploy/grafana/scuda.json"} {
+		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
+			t.Error(err)
+		}
+	}
+
+	root := t.TempDir()
+	for _, d := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{"var/lib/dpkg/status", "var/lib/dpkg/available"} {
+		if err := os.WriteFile(filepath.Join(root, f), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dpkg := func(args ...string) string {
+		return command(t, "", "dpkg", append([]string{"--root=" + root, "--force-depends", "--force-not-root", "--log=" + filepath.Join(root, "log")}, args...)...)
+	}
+	dpkg("-i", files[1])
+	works(t, filepath.Join(root, "usr"))
+	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
+		b, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", unit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, start, _ := strings.Cut(string(b), "ExecStart=")
+		program, _, _ := strings.Cut(start, " ")
+		if st, err := os.Stat(filepath.Join(root, program)); err != nil || st.Mode()&0o111 == 0 {
+			t.Errorf("%s starts %s: %v", unit, program, err)
+		}
+	}
+	dpkg("-r", "scuda")
+	if left, err := filepath.Glob(filepath.Join(root, "usr/*/*")); err != nil || len(left) > 0 {
+		t.Errorf("after the package is removed there is %q", left)
+	}
+}
+
+// works runs the installed server, and with the installed client a program on it.
+func works(t *testing.T, prefix string) {
+	t.Helper()
+	scuda := filepath.Join(prefix, "bin/scuda")
+	address := start(t, nil, []string{"listening on "}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir", "none")[0]
+	out := command(t, "", scuda, "run", "--server", address, "--", filepath.Join(prefix, "bin/scuda-load"), "up", "4096", "3")
+	if lines := strings.Fields(out); len(lines) != 3 {
+		t.Errorf("the load says %q", out)
+	}
+}

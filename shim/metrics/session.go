@@ -1,0 +1,84 @@
+package metrics
+
+import (
+	"runtime"
+
+	"scuda.dev/scuda/api/class"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/shim/session"
+)
+
+// Session writes what a session and the front above it have counted.
+func Session(t *Text, s *session.Session, version string) {
+	f := s.Figures()
+	t.Family("scuda_client_build_info", "The release of scuda and its API description.", Gauge)
+	t.Sample("scuda_client_build_info", 1, "version", version, "goversion", runtime.Version(), "api", cuda.Digest)
+	t.Family("scuda_client_connected", "Whether the session with the server stands (1) or was lost (0).", Gauge)
+	connected := 1.0
+	if f.Lost {
+		connected = 0
+	}
+	t.Sample("scuda_client_connected", connected, "server", s.Server())
+
+	t.Family("scuda_client_transport_bytes_total", "Bytes of scuda's protocol by direction and transport.", Counter)
+	for _, x := range []struct {
+		direction, transport string
+		n                    uint64
+	}{
+		{"received", "tcp", f.Received}, {"received", "rdma", s.RDMA.ReceivedBytes.Load()},
+		{"sent", "tcp", f.Sent}, {"sent", "rdma", s.RDMA.SentBytes.Load()},
+	} {
+		t.Sample("scuda_client_transport_bytes_total", float64(x.n), "direction", x.direction, "transport", x.transport)
+	}
+	t.Family("scuda_client_transport_changes_total", "Times that the bulk data moved to another transport.", Counter)
+	t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Established.Load()), "from", "tcp", "to", "rdma")
+	t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Lost.Load()), "from", "rdma", "to", "tcp")
+	t.Family("scuda_client_pending_downloads", "Asynchronous downloads under way.", Gauge)
+	t.Sample("scuda_client_pending_downloads", float64(f.PendingDownload))
+	t.Family("scuda_client_queue_bytes", "Bytes of commands that have not been sent yet.", Gauge)
+	t.Sample("scuda_client_queue_bytes", float64(f.Ring))
+	if c := s.Counts(); c != nil {
+		front(t, c)
+	}
+}
+
+func front(t *Text, c *session.Counts) {
+	var calls, waits [class.Count]uint64
+	var seconds [class.Count]float64
+	c.Each(session.CountSent, func(op uint16, n, _, _ uint64) { calls[class.Of(op)] += n })
+	for _, kind := range []int{session.CountAnswer, session.CountData} {
+		c.Each(kind, func(op uint16, n, ns, _ uint64) {
+			waits[class.Of(op)] += n
+			seconds[class.Of(op)] += float64(ns) * 1e-9
+		})
+	}
+	t.Family("scuda_client_calls_total", "Calls that were sent to the server, by class.", Counter)
+	for i, n := range calls {
+		t.Sample("scuda_client_calls_total", float64(n), "class", class.Class(i).String())
+	}
+	t.Family("scuda_client_wait_seconds", "Time that the program's threads stood still for answers and for the bytes of copies, by class of the call.", Summary)
+	for i, n := range waits {
+		t.Sample("scuda_client_wait_seconds_sum", seconds[i], "class", class.Class(i).String())
+		t.Sample("scuda_client_wait_seconds_count", float64(n), "class", class.Class(i).String())
+	}
+	var stalls, stalled, images, uploaded uint64
+	c.Each(session.CountQueue, func(_ uint16, n, ns, _ uint64) { stalls, stalled = stalls+n, stalled+ns })
+	c.Each(session.CountModule, func(_ uint16, n, _, bytes uint64) { images, uploaded = images+n, uploaded+bytes })
+	t.Family("scuda_client_queue_wait_seconds", "Time that the program's threads stood still because the command ring was full.", Summary)
+	t.Sample("scuda_client_queue_wait_seconds_sum", float64(stalled)*1e-9)
+	t.Sample("scuda_client_queue_wait_seconds_count", float64(stalls))
+	t.Family("scuda_client_module_images_total", "Images of modules that were looked at for the server.", Counter)
+	t.Sample("scuda_client_module_images_total", float64(images))
+	t.Family("scuda_client_module_uploaded_bytes_total", "Bytes of module images that were sent because the server did not have them.", Counter)
+	t.Sample("scuda_client_module_uploaded_bytes_total", float64(uploaded))
+	t.Family("scuda_client_errors_total", "Calls that failed, by CUresult.", Counter)
+	c.Errors(func(r int32, n uint64) {
+		t.Sample("scuda_client_errors_total", float64(n), "result", cuda.ResultName(cuda.CUresult(r)))
+	})
+	faults, toHost, toDevice := c.Managed()
+	t.Family("scuda_client_managed_faults_total", "Page faults of the program in unified memory.", Counter)
+	t.Sample("scuda_client_managed_faults_total", float64(faults))
+	t.Family("scuda_client_managed_migrated_bytes_total", "Bytes of unified memory that moved between the program and the GPUs.", Counter)
+	t.Sample("scuda_client_managed_migrated_bytes_total", float64(toHost), "direction", "to_host")
+	t.Sample("scuda_client_managed_migrated_bytes_total", float64(toDevice), "direction", "to_device")
+}
