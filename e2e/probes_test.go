@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,6 +103,38 @@ func TestMillionCalls(t *testing.T) {
 			}
 			t.Logf("probes' own cost: %v a call, an empty function is seen as %v (%s)", snap.Floor.Cost, snap.Floor.Seen, snap.Floor.Kind)
 		})
+	}
+}
+
+// TestFolded: where a program stood still, as lines for flame graphs, and its system calls by name.
+func TestFolded(t *testing.T) {
+	needProbes(t)
+	s := serve(t)
+	file := filepath.Join(t.TempDir(), "stalls.txt")
+	p := start(t, s.env(), scuda, "trace", "--ebpf", "--json", "--stall", "1ms", "--folded", file, "--", program("first_tensor"))
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	folded, err := os.ReadFile(file)
+	if err != nil || !regexp.MustCompile(`(?m)^first_tensor;(.+;)*cuInit(;\[off-CPU\])? [0-9]{6,}$`).Match(folded) {
+		t.Errorf("%v\n%s", err, folded)
+	}
+	for line := range strings.Lines(string(folded)) {
+		if !regexp.MustCompile(`^[^ ]+ [0-9]+\n$`).MatchString(line) {
+			t.Errorf("no line of a flame graph: %q", line)
+		}
+	}
+	calls := map[string]uint64{}
+	for _, c := range snapshot(t, p.err.String()).SystemCalls {
+		calls[c.Name+" "+c.Class] += c.Calls
+		if c.Sum < c.Max || c.Max <= 0 && c.Calls > 0 && c.Name != "exit_group" {
+			t.Errorf("%+v", c)
+		}
+	}
+	for name, least := range map[string]uint64{"sendmsg network": 5, "recvfrom network": 5, "openat ": 5, "mmap ": 10, "exit_group ": 1} {
+		if calls[name] < least {
+			t.Errorf("%d calls of %s, want at least %d of %v", calls[name], name, least, calls)
+		}
 	}
 }
 
