@@ -36,8 +36,8 @@ struct area {
 };
 
 _Atomic uint32_t scuda_managed_count;
-enum { FAULTS, DOWN, UP, FIGURES }; /* bytes fetched, bytes sent */
-static _Atomic uint64_t figures[FIGURES];
+enum { FAULTS, DOWN, UP };
+_Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel that a fetcher does not bring */
 static struct area *areas, *opened; /* opened: those in which some block may not be AWAY */
 static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
@@ -62,12 +62,12 @@ static uint64_t bytes_of(const struct area *a, uint32_t first, uint32_t count) {
   return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
 }
 
-static void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&figures[figure], n, memory_order_relaxed); }
+static void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_figures[figure], n, memory_order_relaxed); }
 
 void scuda_managed_end(void) {
   if (scuda_pager_started())
-    scuda_log(SCUDA_INFO, "unified memory: %llu faults, %llu bytes fetched, %llu bytes sent", (unsigned long long)atomic_load(&figures[FAULTS]),
-              (unsigned long long)atomic_load(&figures[DOWN]), (unsigned long long)atomic_load(&figures[UP]));
+    scuda_log(SCUDA_INFO, "unified memory: %llu faults, %llu bytes fetched, %llu bytes sent", (unsigned long long)atomic_load(&scuda_managed_figures[FAULTS]),
+              (unsigned long long)atomic_load(&scuda_managed_figures[DOWN]), (unsigned long long)atomic_load(&scuda_managed_figures[UP]));
 }
 
 static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {

@@ -5,6 +5,8 @@
 
 enum { CU_DEVICE_CPU = -1, CU_DEVICE_INVALID = -2 };
 extern _Atomic uint32_t scuda_managed_count;  /* ranges */
+enum { SCUDA_MANAGED_FIGURES = 3 };
+extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];  /* faults, bytes fetched, bytes sent */
 
 int scuda_is_managed(uint64_t p);
 /* Before work of a stream that may use managed memory: what the program wrote goes up, and the GPU owns it all. */
