@@ -98,14 +98,21 @@ graph: right, host function 10 times
 too much: cudaErrorMemoryAllocation, then cudaErrorMemoryAllocation and cudaSuccess
 too many threads: cudaErrorInvalidConfiguration
 `
-	for library, version := range map[string]string{"libcudart.so.11.0": "11.8", "libcudart.so.12": "12.4"} {
-		path := filepath.Join(root, "build/cudart", library)
+	for library, version := range map[string]string{"libcudart.so.11.0": "11.8", "libcudart.so.12": "12.4", "libcudart_static.11.0.a": "11.8", "libcudart_static.12.a": "12.4"} {
+		path, name := filepath.Join(root, "build/cudart", library), program("cudart")
 		if _, err := os.Stat(path); err != nil {
 			t.Fatalf("%v: run make runtimes first", err)
 		}
+		if strings.HasSuffix(library, ".a") {
+			name = filepath.Join(programs, library+".cudart")
+			if err := compile(filepath.Join(root, "e2e/programs/cudart.c"), name, "-DSTATIC", path, "-lrt"); err != nil {
+				t.Fatal(err)
+			}
+			path = "static"
+		}
 		want := "runtime " + version + ", devices 1, capability 9\n" + half + half + "a fault: cudaErrorIllegalAddress, sticky: cudaErrorIllegalAddress\n"
 		for _, loading := range []string{"LAZY", "EAGER"} {
-			p := start(t, s.env("CUDA_MODULE_LOADING="+loading), program("cudart"), kernels, path)
+			p := start(t, s.env("CUDA_MODULE_LOADING="+loading), name, kernels, path)
 			if code := p.wait(patience); code != 0 || p.out.String() != want {
 				t.Errorf("%s, %s: exit status %d\n%s%s", library, loading, code, p.out, p.err)
 			}

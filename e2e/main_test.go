@@ -62,7 +62,7 @@ func setUp(m *testing.M) (int, error) {
 		return 1, fmt.Errorf("no programs: %w", err)
 	}
 	for _, source := range sources {
-		if err := compile(source); err != nil {
+		if err := compile(source, program(strings.TrimSuffix(filepath.Base(source), ".c"))); err != nil {
 			return 1, err
 		}
 	}
@@ -81,10 +81,10 @@ func setUp(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-func compile(source string) error {
-	target := filepath.Join(programs, strings.TrimSuffix(filepath.Base(source), ".c"))
-	out, err := exec.Command("gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wno-unused", "-o", target, source,
-		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lm", "-lpthread", "-ldl").CombinedOutput()
+func compile(source, target string, more ...string) error {
+	args := append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wno-unused", "-o", target, source}, more...)
+	out, err := exec.Command("gcc", append(args, "-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1",
+		"-Wl,--allow-shlib-undefined", "-lm", "-lpthread", "-ldl")...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("compiling %s: %w\n%s", source, err, out)
 	}

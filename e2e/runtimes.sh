@@ -1,22 +1,42 @@
 #!/usr/bin/env bash
-# Puts libcudart.so.11.0 and libcudart.so.12 into a folder, out of Debian's packages (section non-free); nothing is installed.
+# Puts libcudart.so.11.0, libcudart.so.12 and their static forms (libcudart_static.11.0.a, libcudart_static.12.a) into a folder, out of Debian's packages
+# (section non-free); nothing is installed.
 #
 #   runtimes.sh FOLDER
 set -euo pipefail
 
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-fetch() { # RELEASE PACKAGE LIBRARY
-  [ -e "$folder/$3" ] && return
-  mkdir -p "$work/$1/lists/partial" "$work/$1/cache/archives/partial"
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 non-free" >"$work/$1/sources.list"
-  local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/$1/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$work/$1/lists" -o "Dir::Cache=$work/$1/cache" -o APT::Sandbox::User=)
+list() { # RELEASE: apt is the command for its packages
+  local at=$work/$1
+  apt=(apt-get -qq -o "Dir::Etc::sourcelist=$at/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$at/lists" -o "Dir::Cache=$at/cache" -o APT::Sandbox::User=)
+  [ -e "$at" ] && return
+  mkdir -p "$at/lists/partial" "$at/cache/archives/partial"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 non-free" >"$at/sources.list"
   "${apt[@]}" update
+}
+shared() { # RELEASE PACKAGE LIBRARY
+  [ -e "$folder/$3" ] && return
+  list "$1"
   (cd "$work/$1" && "${apt[@]}" download "$2" && dpkg -x "$2"_*.deb .)
   cp -L "$work/$1/usr/lib/x86_64-linux-gnu/$3" "$folder/$3.part"
   mv "$folder/$3.part" "$folder/$3"
 }
-fetch bookworm libcudart11.0 libcudart.so.11.0
-fetch trixie libcudart12 libcudart.so.12
+static() { # RELEASE ARCHIVE: of a package of nearly 1 GB, so only the parts of it that are needed
+  [ -e "$folder/$2" ] && return
+  list "$1"
+  local url
+  url=$("${apt[@]}" download --print-uris nvidia-cuda-dev | cut -d "'" -f 2)
+  python3 "$here/runtimes.py" "$url" libcudart_static.a "$folder/$2.part"
+  mv "$folder/$2.part" "$folder/$2"
+}
+release() { # RELEASE PACKAGE VERSION
+  shared "$1" "$2" "libcudart.so.$3"
+  static "$1" "libcudart_static.$3.a"
+}
+release bookworm libcudart11.0 11.0 &
+release trixie libcudart12 12
+wait $!
