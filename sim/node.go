@@ -74,10 +74,16 @@ func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgr
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	o, r := build()
-	if r == ok {
-		s.op = o
+	if r != ok {
+		return r
 	}
-	return r
+	if before, copies := s.op.params.(*box); copies { // what is copied may change, but not between which kinds of memory
+		if now := o.params.(*box); now.src.device != before.src.device || now.dst.device != before.dst.device {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	s.op = o
+	return ok
 }
 
 func (x *exec) step(h cuda.CUgraphNode) *step {

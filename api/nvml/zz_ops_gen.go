@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "e3ec95572820e6b944b602f375099730caa96a7f6611a9ba435e9019a75d0378"
+const Digest = "40306444d28cd80dba839f8fe14a265bba9528901568df53c3f0446e693d81c1"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -20,6 +20,7 @@ const (
 	nodeGeneral  = 1 // wire.GraphNode.Flags
 	nodeEdges    = 2
 	nodeHostCopy = 4
+	nodeReplace  = 8
 
 	maxDot = 32 << 20
 )
@@ -57,6 +58,11 @@ func (s *Session) graphNode(c *command) (cuda.CUresult, error) {
 	n.tail = rest[8*n.count+edgeBytes:][:p.TailBytes]
 	if r := s.findNode(n, rest, edgeBytes > 0); r != cuda.CUDA_SUCCESS {
 		return r, nil
+	}
+	if p.Flags&nodeReplace != 0 && p.Verb == nodeSet {
+		if r := s.replaces(n); r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
 	}
 	if p.Flags&nodeHostCopy != 0 {
 		return s.hostCopy(c, n)
@@ -231,7 +237,9 @@ func (s *Session) applyNode(c *command, n *node) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if err := s.table.New(cuda.KindGraphNode, n.p.Node, uint64(*out), n.p.Graph); err != nil {
+	if n.self != 0 {
+		r = s.takePlace(n, out)
+	} else if err := s.table.New(cuda.KindGraphNode, n.p.Node, uint64(*out), n.p.Graph); err != nil {
 		return 0, err
 	}
 	graphs := uint32(0)

@@ -93,6 +93,57 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 	return s.applyNode(c, n)
 }
 
+// replaces makes n, whose parameters the driver cannot give to the node that is there, a node to add in its place.
+func (s *Session) replaces(n *node) cuda.CUresult {
+	graph, ok := s.table.Real(cuda.KindGraph, s.table.Parent(n.p.Node))
+	if !ok {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	count := alloc[uint64](&s.arena)
+	if r := s.gpu.CuGraphNodeGetDependencies(n.self, nil, count); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	n.p.Verb, n.graph, n.count = nodeAdd, cuda.CUgraph(graph), *count
+	if n.params.Type == cuda.CU_GRAPH_NODE_TYPE_MEMCPY && n.p.Flags&nodeHostCopy == 0 && s.entered != nil {
+		member[cuda.CUDA_MEMCPY_NODE_PARAMS](n.params).CopyCtx = cuda.CUcontext(s.entered.handle)
+	}
+	if *count == 0 {
+		return cuda.CUDA_SUCCESS
+	}
+	if 8**count > uint64(s.arena.room())/4 {
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	n.deps = &allocN[cuda.CUgraphNode](&s.arena, int(*count))[0]
+	return s.gpu.CuGraphNodeGetDependencies(n.self, n.deps, count)
+}
+
+// takePlace lets a new node stand where n.self stood.
+func (s *Session) takePlace(n *node, added *cuda.CUgraphNode) cuda.CUresult {
+	count := alloc[uint64](&s.arena)
+	r := s.gpu.CuGraphNodeGetDependentNodes(n.self, nil, count)
+	if r == cuda.CUDA_SUCCESS && 8**count > uint64(s.arena.room())/4 {
+		r = cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	if r == cuda.CUDA_SUCCESS && *count > 0 {
+		from, to := allocN[cuda.CUgraphNode](&s.arena, int(*count)), allocN[cuda.CUgraphNode](&s.arena, int(*count))
+		for i := range from {
+			from[i] = *added
+		}
+		if r = s.gpu.CuGraphNodeGetDependentNodes(n.self, &to[0], count); r == cuda.CUDA_SUCCESS {
+			r = s.gpu.CuGraphAddDependencies(n.graph, &from[0], &to[0], *count)
+		}
+	}
+	if r == cuda.CUDA_SUCCESS {
+		r = s.gpu.CuGraphDestroyNode(n.self)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		s.gpu.CuGraphDestroyNode(*added)
+		return r
+	}
+	s.table.Rebind(n.p.Node, uint64(*added))
+	return r
+}
+
 // nodeBuffer gives the memory of a copy node. Launches of one executable graph do not overlap, so its changed nodes keep theirs.
 func (s *Session) nodeBuffer(n *node, bytes int) ([]byte, cuda.CUresult) {
 	if n.p.Verb == nodeSetExec {

@@ -251,6 +251,19 @@ func (t *Table) Find(kind cuda.Kind, real uint64) (uint64, bool) {
 	return c, ok
 }
 
+// Rebind lets a handle stand for another object of its kind.
+func (t *Table) Rebind(client, real uint64) {
+	e := t.slot(client, false)
+	if e == nil || e.kind == cuda.KindNone {
+		return
+	}
+	if t.byReal[reality{e.kind, e.real}] == client {
+		delete(t.byReal, reality{e.kind, e.real})
+	}
+	e.real = real
+	t.byReal[reality{e.kind, real}] = client
+}
+
 // Delete forgets a handle and everything that ends with it. It is no error that there is none.
 func (t *Table) Delete(kind cuda.Kind, client uint64) {
 	e := t.slot(client, false)

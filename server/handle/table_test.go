@@ -66,6 +66,27 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
+func TestRebind(t *testing.T) {
+	tab := table(t, 8, 8)
+	tab.Rebind(clientBase, 5) // nothing is there
+	if tab.Len() != 0 {
+		t.Error("rebinding made a handle")
+	}
+	if err := tab.New(cuda.KindEvent, clientBase, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	tab.Rebind(clientBase, 2)
+	if real, ok := tab.Real(cuda.KindEvent, clientBase); !ok || real != 2 {
+		t.Errorf("stands for %d, %v", real, ok)
+	}
+	if c, ok := tab.Find(cuda.KindEvent, 2); !ok || c != clientBase {
+		t.Errorf("the new object is %#x, %v", c, ok)
+	}
+	if c, ok := tab.Find(cuda.KindEvent, 1); ok {
+		t.Errorf("the old object is still %#x", c)
+	}
+}
+
 func TestRegions(t *testing.T) {
 	for _, c := range []struct{ client, server Region }{
 		{Region{1, 8}, Region{serverBase, 8}},

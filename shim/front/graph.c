@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum { ADD, SET, SET_EXEC };                           /* wire_graph_node.verb */
-enum { GENERAL = 1, EDGES = 2, HOST_COPY = 4 };        /* wire_graph_node.flags */
+enum { GENERAL = 1, EDGES = 2, HOST_COPY = 4, REPLACE = 8 }; /* wire_graph_node.flags */
 enum { DEPENDENCIES_MAX = 1 << 15, ACCESS_MAX = 256, ACCESS_BYTES = 12, GRAPHS_MAX = 1 << 14 };
 
 /* ---- what belongs to graphs and nodes ---- */
@@ -356,16 +356,17 @@ static int function_of(uint64_t id, struct host *h) {
   return i != 0;
 }
 
-static int32_t host_node(struct target t, const struct host *h) {
+static int32_t host_node_with(struct target t, const struct host *h, uint32_t flags) {
   int32_t r = check(&t);
   if (r) return r;
   if (!h || !h->fn) return CUDA_ERROR_INVALID_VALUE;
   struct params p = {.type = CU_GRAPH_NODE_TYPE_HOST};
   struct wire_graph_node_made made;
-  r = send(&t, &p, 0, scuda_graph_function(h->fn, h->user), NULL, 0, &made, sizeof made);
+  r = send(&t, &p, flags, scuda_graph_function(h->fn, h->user), NULL, 0, &made, sizeof made);
   if (!r && t.verb != SET_EXEC) keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->user});
   return r;
 }
+static int32_t host_node(struct target t, const struct host *h) { return host_node_with(t, h, 0); }
 int32_t scuda_hand_cuGraphAddHostNode(ADD_PARAMS, const void *p) { return host_node(ADDING(cuGraphAddHostNode), p); }
 int32_t scuda_hand_cuGraphHostNodeSetParams(uint64_t node, const void *p) { return host_node(SETTING(cuGraphHostNodeSetParams), p); }
 int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
@@ -395,13 +396,10 @@ int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
 
 struct copy { int32_t flags, reserved; uint64_t ctx; struct scuda_box box; };  /* CUDA_MEMCPY_NODE_PARAMS */
 
-static int32_t host_copy(const struct target *t, const struct copy *copy) {
+static int32_t host_copy(const struct target *t, const struct copy *copy, uint32_t flags) {
   struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
   struct copy c = *copy;
   int up = scuda_box_in_host(&c.box.src);
-  struct node old = kept(t->node);
-  if (t->verb != ADD && (old.keeps != KEEPS_COPY || scuda_box_in_host(&old.box.src) != up || scuda_box_in_host(&old.box.dst) == up))
-    return scuda_unsupported(t->i, "copies that change between host and device memory");
   struct scuda_box_side *host = up ? &c.box.src : &c.box.dst;
   uint64_t bytes = scuda_box_straighten(host, &c.box);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -409,16 +407,13 @@ static int32_t host_copy(const struct target *t, const struct copy *copy) {
   uint64_t id = up ? scuda_core.source(at, bytes) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
   memcpy(p.u, &c, sizeof c);
   struct wire_graph_node_made made;
-  int32_t r = send(t, &p, HOST_COPY, id, NULL, 0, &made, sizeof made);
+  int32_t r = send(t, &p, flags | HOST_COPY, id, NULL, 0, &made, sizeof made);
   if (!r && t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .box = copy->box});
   return r;
 }
 
 /* A copy within host memory: the function's box lives as long as graphs may call it, which is until the program ends. */
-static int32_t copy_within_host(const struct target *t, const struct copy *c) {
-  struct node old = kept(t->node);
-  if (t->verb != ADD && (old.keeps != KEEPS_COPY || !scuda_box_in_host(&old.box.src) || !scuda_box_in_host(&old.box.dst)))
-    return scuda_unsupported(t->i, "copies that change between host and device memory");
+static int32_t copy_within_host(const struct target *t, const struct copy *c, uint32_t flags) {
   struct scuda_box *b = malloc(sizeof *b);
   if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
   *b = c->box;
@@ -426,21 +421,56 @@ static int32_t copy_within_host(const struct target *t, const struct copy *c) {
     free(b);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  int32_t r = host_node(*t, &(struct host){(void *)scuda_box_move, b});
+  int32_t r = host_node_with(*t, &(struct host){(void *)scuda_box_move, b}, flags);
   if (r) free(b);
   else if (t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .box = c->box});
   return r;
 }
 
-/* 1: *r is the answer; 0: the driver can do it alone. */
+/* Which ends of a copy lie in host memory. */
+static int host_ends(const struct scuda_box *b) { return (scuda_box_in_host(&b->src) ? 1 : 0) | (scuda_box_in_host(&b->dst) ? 2 : 0); }
+
+/* Which ends of the node's copy do, -1 for those that were captured or cloned: those have more than one node, or of another kind, with the driver. */
+static int old_ends(const struct target *t, int32_t *r) {
+  struct node old = kept(t->node);
+  if (old.keeps == KEEPS_COPY) return host_ends(&old.box);
+  struct got reply;
+  struct copy c;
+  int32_t type = 0;
+  if ((*r = scuda_wire_cuGraphNodeGetType(t->node, &type, 0))) return -1;
+  if (type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = type == CU_GRAPH_NODE_TYPE_GRAPH ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_GRAPH_NODE_TYPE_MEMCPY || (*r = get(t->node, type, &reply, t->i))) return -1;
+  memcpy(&c, union_of(&reply), sizeof c);
+  return c.box.src.type == CU_MEMORYTYPE_HOST || c.box.dst.type == CU_MEMORYTYPE_HOST ? -1 : 0;
+}
+
+/* 1: *r is the answer; 0: the driver can do it alone. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
+ * graph what is copied may change, but not that. */
 static int copy_node(const struct target *t, const struct copy *c, int32_t *r) {
-  int src = scuda_box_in_host(&c->box.src), dst = scuda_box_in_host(&c->box.dst);
-  if (!(*r = check(t))) {
-    if (src && dst) *r = copy_within_host(t, c);
-    else if (src || dst) *r = host_copy(t, c);
-    else if (t->verb != ADD && kept(t->node).keeps == KEEPS_COPY) *r = scuda_unsupported(t->i, "copies that change between host and device memory");
-    else return 0;
+  int ends = host_ends(&c->box), old = ends;
+  uint32_t flags = 0;
+  if ((*r = check(t))) return 1;
+  if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY)) {
+    old = old_ends(t, r);
+    if (*r) return 1;
   }
+  if (old < 0) {
+    *r = scuda_unsupported(t->i, "changing captured or cloned copies with host memory");
+    return 1;
+  }
+  if (old != ends && t->verb == SET_EXEC) {
+    *r = CUDA_ERROR_INVALID_VALUE;
+    return 1;
+  }
+  if (old != ends) flags = REPLACE;
+  if (ends == 3) *r = copy_within_host(t, c, flags);
+  else if (ends) *r = host_copy(t, c, flags);
+  else if (flags) {
+    struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+    struct wire_graph_node_made made;
+    memcpy(p.u, c, sizeof *c);
+    if (!(*r = send(t, &p, flags, 0, NULL, 0, &made, sizeof made))) keep(t->node, &(struct node){.keeps = KEEPS_NOTHING});
+  } else return 0;
   return 1;
 }
 

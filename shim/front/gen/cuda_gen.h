@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "e3ec95572820e6b944b602f375099730caa96a7f6611a9ba435e9019a75d0378"
+#define SCUDA_DIGEST "40306444d28cd80dba839f8fe14a265bba9528901568df53c3f0446e693d81c1"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

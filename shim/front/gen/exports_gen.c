@@ -2374,7 +2374,7 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync(void *paramsArray, uint64_t count
   (void)flags;
   (void)errorIndex;
   (void)stream;
-  return scuda_answer(I_cuMemBatchDecompressAsync, scuda_unsupported(I_cuMemBatchDecompressAsync, "decompression engines of GPUs after the H200"));
+  return scuda_answer(I_cuMemBatchDecompressAsync, scuda_unsupported(I_cuMemBatchDecompressAsync, "decompression engines of GPUs after the H200, whose driver answers this too"));
 }
 
 SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t count, uint32_t flags, uint64_t *errorIndex, uint64_t stream) {
@@ -2384,7 +2384,7 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t 
   (void)flags;
   (void)errorIndex;
   (void)stream;
-  return scuda_answer(I_cuMemBatchDecompressAsync_ptsz, scuda_unsupported(I_cuMemBatchDecompressAsync_ptsz, "decompression engines of GPUs after the H200"));
+  return scuda_answer(I_cuMemBatchDecompressAsync_ptsz, scuda_unsupported(I_cuMemBatchDecompressAsync_ptsz, "decompression engines of GPUs after the H200, whose driver answers this too"));
 }
 
 SCUDA_EXPORT int32_t cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags) {
@@ -2509,7 +2509,7 @@ SCUDA_EXPORT int32_t cuMemGetAttribute(uint64_t a, uint64_t b, uint64_t c, uint6
   (void)d;
   (void)e;
   (void)f;
-  return scuda_answer(I_cuMemGetAttribute, scuda_unsupported(I_cuMemGetAttribute, "exported without a published prototype"));
+  return scuda_answer(I_cuMemGetAttribute, scuda_unsupported(I_cuMemGetAttribute, "exported without a published prototype; the driver of an H200 answers this too"));
 }
 
 SCUDA_EXPORT int32_t cuMemGetAttribute_v2(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
@@ -2520,7 +2520,7 @@ SCUDA_EXPORT int32_t cuMemGetAttribute_v2(uint64_t a, uint64_t b, uint64_t c, ui
   (void)d;
   (void)e;
   (void)f;
-  return scuda_answer(I_cuMemGetAttribute_v2, scuda_unsupported(I_cuMemGetAttribute_v2, "exported without a published prototype"));
+  return scuda_answer(I_cuMemGetAttribute_v2, scuda_unsupported(I_cuMemGetAttribute_v2, "exported without a published prototype; the driver of an H200 answers this too"));
 }
 
 SCUDA_EXPORT int32_t cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type) {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "e3ec95572820e6b944b602f375099730caa96a7f6611a9ba435e9019a75d0378";
+const char nvml_digest[] = "40306444d28cd80dba839f8fe14a265bba9528901568df53c3f0446e693d81c1";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
