@@ -62,7 +62,7 @@ type Counts struct {
 	managed *[3]uint64
 }
 
-type countOf struct{ n, ns, most, bytes uint64 }
+type countOf struct{ n, ns, _, bytes uint64 } // the third is the longest, which only the report of a trace tells
 
 // Each calls f with every operation that has something to count of a kind: how often, for how many nanoseconds, how many bytes.
 func (c *Counts) Each(kind int, f func(op uint16, n, ns, bytes uint64)) {
