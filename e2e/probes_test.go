@@ -127,7 +127,7 @@ func TestFolded(t *testing.T) {
 	calls := map[string]uint64{}
 	for _, c := range snapshot(t, p.err.String()).SystemCalls {
 		calls[c.Name+" "+c.Class] += c.Calls
-		if c.Sum < c.Max || c.Max <= 0 && c.Calls > 0 && c.Name != "exit_group" {
+		if c.Sum < c.Max || c.Name == "sendmsg" && c.Max <= 0 { // some never return
 			t.Errorf("%+v", c)
 		}
 	}
