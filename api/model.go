@@ -106,7 +106,15 @@ type Library struct {
 	enumTags map[string]string // typedef to key of Enums
 	Groups   []string          // of functions: OtherGroup, then those of the semantics
 	sem      *semantics
+	Absent   []Absent // device attributes that say 0 to clients
 	Handles  []string // handle types, sorted; the kind of a handle is its index + 1
+}
+
+// Absent is a device attribute that promises something which clients do not have.
+type Absent struct {
+	Name   string // with its CU_DEVICE_ATTRIBUTE_
+	Value  int
+	Reason string
 }
 
 // Type is a typedef resolved to what it is.

@@ -42,6 +42,7 @@ type semantics struct {
 	rows      map[string]row
 	plainUsed map[string]bool
 	groups    []group
+	absent    []Absent
 }
 
 // group is a "group" line.
@@ -119,6 +120,14 @@ func (s *semantics) parseLine(line int, f []string) error {
 			return fmt.Errorf("want: group NAME PREFIX…, each name once")
 		}
 		s.groups = append(s.groups, group{f[1], f[2:]})
+		return nil
+	case "absent":
+		if len(f) < 3 || s.reasons[f[1]] == "" {
+			return fmt.Errorf("want: absent KEY ATTRIBUTE…, with the key of a reason above")
+		}
+		for _, name := range f[2:] {
+			s.absent = append(s.absent, Absent{Name: "CU_DEVICE_ATTRIBUTE_" + name, Reason: s.reasons[f[1]]})
+		}
 		return nil
 	case "plain":
 		if len(f) != 2 {
@@ -221,6 +230,14 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		if fn := lib.ByName[name]; fn == nil || fn.PTSZ {
 			return &InputError{s.file, name, "has a row but is no base function"}
 		}
+	}
+	for _, a := range s.absent {
+		v, ok := lib.Enums["CUdevice_attribute_enum"][a.Name]
+		if !ok {
+			return &InputError{s.file, a.Name, "is no attribute of devices"}
+		}
+		a.Value = int(v)
+		lib.Absent = append(lib.Absent, a)
 	}
 	for name := range s.plain {
 		if !s.plainUsed[name] {

@@ -229,7 +229,14 @@ func (c *cfront) header(out *Output) error {
 			}
 		}
 	}
-	b.f("\n/* structures passed by value */\n")
+	b.f("\n/* device attributes that say 0: they promise what programs do not have through a network */\n#define SCUDA_ABSENT_ATTRIBUTES ")
+	for i, a := range c.lib.Absent {
+		if i > 0 {
+			b.f(", ")
+		}
+		b.f("%d", a.Value)
+	}
+	b.f("\n\n/* structures passed by value */\n")
 	for _, n := range slices.Sorted(maps.Keys(sizes)) {
 		b.f("struct scuda_bytes%d { uint8_t bytes[%d]; };\n", n, n)
 	}

@@ -59,6 +59,7 @@ func emitCompat(spec *api.Spec, out *Output) error {
 	for _, lib := range libs {
 		compatLibrary(b, lib)
 	}
+	compatAttributes(b, spec.CUDA)
 	seen, name, err := loadSeen(out.root)
 	if err != nil {
 		return err
@@ -112,5 +113,22 @@ func compatLibrary(b *buffer, lib *api.Library) {
 		for _, r := range reasons {
 			b.f("| %s | %s |\n", r, strings.Join(byReason[r], " "))
 		}
+	}
+}
+
+// compatAttributes lists the device attributes that do not say what the server's driver says.
+func compatAttributes(b *buffer, lib *api.Library) {
+	b.f("\n## Device attributes\n\n`cuDeviceGetAttribute` answers what the server's driver answers, but 0 for what programs cannot have through a network.\n\n")
+	b.f("| why | say 0 (`CU_DEVICE_ATTRIBUTE_`…) |\n|---|---|\n")
+	var reasons []string
+	byReason := map[string][]string{}
+	for _, a := range lib.Absent {
+		if byReason[a.Reason] == nil {
+			reasons = append(reasons, a.Reason)
+		}
+		byReason[a.Reason] = append(byReason[a.Reason], "`"+strings.TrimPrefix(a.Name, "CU_DEVICE_ATTRIBUTE_")+"`")
+	}
+	for _, r := range reasons {
+		b.f("| %s | %s |\n", r, strings.Join(byReason[r], " "))
 	}
 }

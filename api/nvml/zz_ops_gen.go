@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "40306444d28cd80dba839f8fe14a265bba9528901568df53c3f0446e693d81c1"
+const Digest = "4a3abcaa7991c80f185e07bf37a5d44817c4029a3e8322d50dec85681205e40b"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -27,7 +27,7 @@ RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
 PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "print", "clusters", "linker", "userobject", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely"]
-REMOTE_PROGRAMS = ["handles", "upload_seen"]  # natively undefined
+REMOTE_PROGRAMS = ["handles", "upload_seen", "elsewhere"]  # natively undefined, or there
 SMI = {
     "smi:plain": [],
     "smi:list": ["-L"],
@@ -43,9 +43,14 @@ SMI = {
     "smi:wrong": ["--no-such-option"],
     "smi:no_device": ["-i", "99"],
 }
-# Attributes that scuda may answer with 0 until it offers the feature: unified memory and functions, handles and interrupts of the local machine,
-# stream memory operations, NUMA, multicast.
-DIFFERENT_ATTRIBUTES = {83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 103, 104, 105, 110, 114, 116, 117, 118, 119, 122, 123, 124, 125, 128, 129} | set(range(130, 148))
+def absent_attributes():
+    """The attributes that say 0 to clients (lines "absent" of the API description)."""
+    api = ROOT / "api"
+    numbers = json.loads((api / "facts" / "cuda-driver-api.json").read_text())["enums"]["CUdevice_attribute_enum"]
+    lines = (line.split() for line in (api / "cuda.semantics").read_text().splitlines() if line.startswith("absent "))
+    return {numbers["CU_DEVICE_ATTRIBUTE_" + name] for line in lines for name in line[2:]}
+
+
 
 
 class Case:
@@ -72,12 +77,12 @@ def parse_keys(stdout):
 
 
 def parse_query(stdout):
-    out = {}
+    out, absent = {}, absent_attributes()
     for line in stdout.splitlines():
         m = re.match(r"attribute (\d+)", line)
         if not m:
             out[line.split(":")[0]] = line
-        elif int(m[1]) not in DIFFERENT_ATTRIBUTES:
+        elif int(m[1]) not in absent:
             out[m[0]] = line
     return out, {}
 

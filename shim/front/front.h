@@ -210,6 +210,8 @@ enum {                         /* flags of a range */
 };
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
 int scuda_is_host(uint64_t p);
+struct scuda_location { int32_t type, id; }; /* CUmemLocation */
+int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l); /* CUresult: NOT_SUPPORTED for memory of the server's host */
 int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
 void scuda_allocation_came(uint64_t handle);
 void scuda_shared_object_gone(void); /* share.c */

@@ -530,18 +530,17 @@ int scuda_pre_cuGraphNodeGetType(uint64_t node, int32_t *type, int32_t *r) {
 
 /* ---- memory of graphs ---- */
 
-struct location { int32_t type, id; };
-struct access { struct location location; int32_t flags; };
+struct access { struct scuda_location location; int32_t flags; };
 struct alloc {             /* CUDA_MEM_ALLOC_NODE_PARAMS */
   int32_t alloc_type, handle_types;
-  struct location location;
+  struct scuda_location location;
   uint64_t pool_rest[9];
   struct access *access;
   uint64_t access_count, bytes, address;
 };
 _Static_assert(sizeof(struct alloc) == 120 && sizeof(struct access) == ACCESS_BYTES, "layout of CUDA_MEM_ALLOC_NODE_PARAMS");
 
-static void locate(struct location *l, int32_t (*translate)(int32_t)) {
+static void locate(struct scuda_location *l, int32_t (*translate)(int32_t)) {
   if (l->type == CU_MEM_LOCATION_TYPE_DEVICE) l->id = translate(l->id);
 }
 static int32_t to_server(int32_t device) { return scuda_to_server(device); }
@@ -550,6 +549,7 @@ static int32_t alloc_node(struct target t, struct alloc *a) {
   int32_t r = check(&t);
   if (r) return r;
   if (!a || a->access_count > ACCESS_MAX || (a->access_count && !a->access)) return CUDA_ERROR_INVALID_VALUE;
+  if ((r = scuda_elsewhere(t.i, a->alloc_type, &a->location))) return r;
   struct alloc w = *a;
   struct access list[ACCESS_MAX];
   for (uint64_t n = 0; n < a->access_count; n++) {

@@ -13,10 +13,9 @@ static int32_t prefetch(uint64_t p, uint64_t bytes, int32_t device, uint64_t str
   return device == CU_DEVICE_CPU ? CUDA_SUCCESS : scuda_managed_acquire(stream, ptds);
 }
 
-struct location { int32_t type, id; }; /* CUmemLocation */
 
 static int32_t located(struct scuda_bytes8 where, int32_t *device) {
-  struct location l;
+  struct scuda_location l;
   memcpy(&l, &where, sizeof l);
   switch (l.type) {
   case CU_MEM_LOCATION_TYPE_DEVICE:

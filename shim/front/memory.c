@@ -39,6 +39,40 @@ void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {
   scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER, 0);
 }
 
+/* ---- memory that the driver would keep elsewhere than on a GPU ---- */
+
+/* The head of CUmemAllocationProp (its type, the types of its handles, its place) and of CUmemPoolProps. */
+struct placed { int32_t type, handle_types; struct scuda_location location; };
+
+int32_t scuda_elsewhere(uint32_t i, int32_t type, const struct scuda_location *l) {
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return scuda_unsupported(i, "managed memory of pools (the CPU could not reach it; cuMemAllocManaged's can be)");
+  if (l && l->type >= CU_MEM_LOCATION_TYPE_HOST && l->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+    return scuda_unsupported(i, "memory on the server's host (the program could not reach it; cuMemHostAlloc's can be reached)");
+  return CUDA_SUCCESS;
+}
+static int placed_elsewhere(uint32_t i, const struct placed *p, int32_t *r) { return p && (*r = scuda_elsewhere(i, p->type, &p->location)) != CUDA_SUCCESS; }
+
+int scuda_pre_cuMemCreate(uint64_t *handle, uint64_t bytes, const void *prop, uint64_t flags, int32_t *r) {
+  (void)handle, (void)bytes, (void)flags;
+  return placed_elsewhere(I_cuMemCreate, prop, r);
+}
+int scuda_pre_cuMemPoolCreate(uint64_t *pool, const void *props, int32_t *r) {
+  (void)pool;
+  return placed_elsewhere(I_cuMemPoolCreate, props, r);
+}
+int scuda_pre_cuMemGetDefaultMemPool(uint64_t *pool, void *location, int32_t type, int32_t *r) {
+  (void)pool;
+  return (*r = scuda_elsewhere(I_cuMemGetDefaultMemPool, type, location)) != CUDA_SUCCESS;
+}
+int scuda_pre_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, int32_t *r) {
+  (void)pool;
+  return (*r = scuda_elsewhere(I_cuMemGetMemPool, type, location)) != CUDA_SUCCESS;
+}
+int scuda_pre_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, int32_t *r) {
+  (void)pool;
+  return (*r = scuda_elsewhere(I_cuMemSetMemPool, type, location)) != CUDA_SUCCESS;
+}
+
 void scuda_post_cuMemAllocFromPoolAsync(uint64_t *p, uint64_t bytes, uint64_t pool, uint64_t stream) {
   (void)pool;
   (void)stream;

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "40306444d28cd80dba839f8fe14a265bba9528901568df53c3f0446e693d81c1"
+#define SCUDA_DIGEST "4a3abcaa7991c80f185e07bf37a5d44817c4029a3e8322d50dec85681205e40b"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {
@@ -2021,6 +2021,9 @@ enum {
 #define NVCL_EVENT_SCHED_SPIN (1)
 #define NVCL_EVENT_SCHED_YIELD (2)
 
+/* device attributes that say 0: they promise what programs do not have through a network */
+#define SCUDA_ABSENT_ATTRIBUTES 89, 88, 100, 101, 86, 147, 91, 141, 142, 143, 144, 145, 132, 116, 110, 117, 118, 124, 146, 136, 137, 114, 135, 138, 129
+
 /* structures passed by value */
 struct scuda_bytes8 { uint8_t bytes[8]; };
 struct scuda_bytes64 { uint8_t bytes[64]; };
@@ -2191,6 +2194,7 @@ int32_t scuda_hand_cuMemAllocHost_v2(void **pp, uint64_t bytesize);
 int32_t scuda_hand_cuMemAllocManaged(uint64_t *dptr, uint64_t bytesize, uint32_t flags);
 void scuda_post_cuMemAllocPitch_v2(uint64_t *dptr, uint64_t *pPitch, uint64_t WidthInBytes, uint64_t Height, uint32_t ElementSizeBytes);
 void scuda_post_cuMemAlloc_v2(uint64_t *dptr, uint64_t bytesize);
+int scuda_pre_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags, int32_t *r);
 void scuda_post_cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags);
 int32_t scuda_hand_cuMemDiscardAndPrefetchBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, void *prefetchLocs, uint64_t *prefetchLocIdxs, uint64_t numPrefetchLocs, uint64_t flags, uint64_t hStream, uint32_t ptds);
 int32_t scuda_hand_cuMemDiscardBatchAsync(uint64_t *dptrs, uint64_t *sizes, uint64_t count, uint64_t flags, uint64_t hStream, uint32_t ptds);
@@ -2202,6 +2206,8 @@ int scuda_pre_cuMemFree_v2(uint64_t dptr, int32_t *r);
 void scuda_post_cuMemFree_v2(uint64_t dptr);
 int scuda_pre_cuMemGetAddressRange_v2(uint64_t *pbase, uint64_t *psize, uint64_t dptr, int32_t *r);
 int scuda_pre_cuMemGetAllocationPropertiesFromHandle(void *prop, uint64_t handle, int32_t *r);
+int scuda_pre_cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type, int32_t *r);
+int scuda_pre_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, int32_t *r);
 int32_t scuda_hand_cuMemHostAlloc(void **pp, uint64_t bytesize, uint32_t Flags);
 int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *pdptr, void *p, uint32_t Flags);
 int32_t scuda_hand_cuMemHostGetFlags(uint32_t *pFlags, void *p);
@@ -2211,6 +2217,7 @@ int32_t scuda_hand_cuMemHostUnregister(void *p);
 int32_t scuda_hand_cuMemImportFromShareableHandle(uint64_t *handle, void *osHandle, int32_t shHandleType);
 int scuda_pre_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags, int32_t *r);
 void scuda_post_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags);
+int scuda_pre_cuMemPoolCreate(uint64_t *pool, const void *poolProps, int32_t *r);
 void scuda_post_cuMemPoolDestroy(uint64_t pool);
 int32_t scuda_hand_cuMemPoolExportToShareableHandle(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags);
 int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value);
@@ -2225,6 +2232,7 @@ int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *dataSizes, int
 int scuda_pre_cuMemRelease(uint64_t handle, int32_t *r);
 void scuda_post_cuMemRelease(uint64_t handle);
 void scuda_post_cuMemRetainAllocationHandle(uint64_t *handle, void *addr);
+int scuda_pre_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, int32_t *r);
 void scuda_post_cuMemUnmap(uint64_t ptr, uint64_t size);
 int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t ByteCount, uint32_t ptds);
 int32_t scuda_hand_cuMemcpy2DAsync_v2(const void *pCopy, uint64_t hStream, uint32_t ptds);

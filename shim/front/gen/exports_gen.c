@@ -2390,7 +2390,9 @@ SCUDA_EXPORT int32_t cuMemBatchDecompressAsync_ptsz(void *paramsArray, uint64_t 
 SCUDA_EXPORT int32_t cuMemCreate(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *handle, uint64_t size, const void *prop, uint64_t flags))scuda_divert(I_cuMemCreate))(handle, size, prop, flags);
   int32_t r;
-  r = scuda_wire_cuMemCreate(handle, size, prop, flags, 0);
+  int pre = scuda_pre_cuMemCreate(handle, size, prop, flags, &r);
+  if (pre == 1) return scuda_answer(I_cuMemCreate, r);
+  r = scuda_wire_cuMemCreate(handle, size, prop, flags, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   if (!r) scuda_post_cuMemCreate(handle, size, prop, flags);
   return scuda_answer(I_cuMemCreate, r);
 }
@@ -2526,7 +2528,9 @@ SCUDA_EXPORT int32_t cuMemGetAttribute_v2(uint64_t a, uint64_t b, uint64_t c, ui
 SCUDA_EXPORT int32_t cuMemGetDefaultMemPool(uint64_t *pool_out, void *location, int32_t type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool_out, void *location, int32_t type))scuda_divert(I_cuMemGetDefaultMemPool))(pool_out, location, type);
   int32_t r;
-  r = scuda_wire_cuMemGetDefaultMemPool(pool_out, location, type, 0);
+  int pre = scuda_pre_cuMemGetDefaultMemPool(pool_out, location, type, &r);
+  if (pre == 1) return scuda_answer(I_cuMemGetDefaultMemPool, r);
+  r = scuda_wire_cuMemGetDefaultMemPool(pool_out, location, type, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuMemGetDefaultMemPool, r);
 }
 
@@ -2557,7 +2561,9 @@ SCUDA_EXPORT int32_t cuMemGetInfo_v2(uint64_t *free, uint64_t *total) {
 SCUDA_EXPORT int32_t cuMemGetMemPool(uint64_t *pool, void *location, int32_t type) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool, void *location, int32_t type))scuda_divert(I_cuMemGetMemPool))(pool, location, type);
   int32_t r;
-  r = scuda_wire_cuMemGetMemPool(pool, location, type, 0);
+  int pre = scuda_pre_cuMemGetMemPool(pool, location, type, &r);
+  if (pre == 1) return scuda_answer(I_cuMemGetMemPool, r);
+  r = scuda_wire_cuMemGetMemPool(pool, location, type, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuMemGetMemPool, r);
 }
 
@@ -2631,7 +2637,9 @@ SCUDA_EXPORT int32_t cuMemMapArrayAsync_ptsz(void *mapInfoList, uint32_t count, 
 SCUDA_EXPORT int32_t cuMemPoolCreate(uint64_t *pool, const void *poolProps) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *pool, const void *poolProps))scuda_divert(I_cuMemPoolCreate))(pool, poolProps);
   int32_t r;
-  r = scuda_wire_cuMemPoolCreate(pool, poolProps, 0);
+  int pre = scuda_pre_cuMemPoolCreate(pool, poolProps, &r);
+  if (pre == 1) return scuda_answer(I_cuMemPoolCreate, r);
+  r = scuda_wire_cuMemPoolCreate(pool, poolProps, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuMemPoolCreate, r);
 }
 
@@ -2767,7 +2775,9 @@ SCUDA_EXPORT int32_t cuMemSetAccess(uint64_t ptr, uint64_t size, const void *des
 SCUDA_EXPORT int32_t cuMemSetMemPool(void *location, int32_t type, uint64_t pool) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(void *location, int32_t type, uint64_t pool))scuda_divert(I_cuMemSetMemPool))(location, type, pool);
   int32_t r;
-  r = scuda_wire_cuMemSetMemPool(location, type, pool, 0);
+  int pre = scuda_pre_cuMemSetMemPool(location, type, pool, &r);
+  if (pre == 1) return scuda_answer(I_cuMemSetMemPool, r);
+  r = scuda_wire_cuMemSetMemPool(location, type, pool, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuMemSetMemPool, r);
 }
 

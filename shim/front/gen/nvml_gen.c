@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "40306444d28cd80dba839f8fe14a265bba9528901568df53c3f0446e693d81c1";
+const char nvml_digest[] = "4a3abcaa7991c80f185e07bf37a5d44817c4029a3e8322d50dec85681205e40b";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},
