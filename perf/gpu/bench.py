@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Figures: runs each workload natively and through scuda by turns, prints native, remote and ratio (medians over the rounds) and what is asked for.
+"""Figures: each workload runs in a native and in a remote process, which measure by turns; prints native, remote and ratio (medians over the rounds) and
+what is asked for.
 
     bench.py [--rounds N] [--list] [WORKLOAD...]
 
@@ -13,10 +14,12 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -41,6 +44,7 @@ BEYOND = {"CPU of the program while training (cores)": 0.3, "resident memory of 
 WAITS = 2 * 64  # of the program itself while it generates: a bool() of something on the GPU, twice a token (natively counted as copies to the host)
 TRIPS = 1.2  # times a round trip is what an answer may take
 EXTRAS = ["loading", "trips", "again", "links"]
+FRESH = {"first"}  # workloads that measure a process from its start
 
 
 def show(value, name):
@@ -55,9 +59,49 @@ def show(value, name):
     return f"{value / 1e-9:.1f} ns"
 
 
+class Turn:
+    """A workload's process that measures when it is told to."""
+
+    def __init__(self, side, name, env, timeout):
+        self.timeout, self.errors = timeout, tempfile.TemporaryFile("w+", errors="replace")
+        self.process = subprocess.Popen([RUN, side, sys.executable, str(HERE / "workloads.py"), name, "--by-turns"], env=env, text=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.errors, start_new_session=True)
+
+    def measure(self):
+        late = threading.Timer(self.timeout, self.kill)
+        late.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.write("measure\n")
+                self.process.stdin.flush()
+            for line in self.process.stdout:
+                if line.startswith("{"):
+                    return json.loads(line)
+        finally:
+            late.cancel()
+        self.process.wait()
+        self.errors.seek(0)
+        raise RuntimeError(f"exit {self.process.returncode}: {self.errors.read().strip()[-1500:]}")
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self):
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
 class Bench:
-    def __init__(self, env, timeout):
-        self.env, self.timeout = env, timeout
+    def __init__(self, env, timeout, rounds):
+        self.env, self.timeout, self.n = env, timeout, rounds
         self.values = {}  # name -> side -> values
         self.failed = 0
 
@@ -83,11 +127,38 @@ class Bench:
             print(f"{name}, {side}: {e}", flush=True)
             return None
 
-    def rounds(self, n, names, sides):
-        for _ in range(n):
-            for name in names:
-                for side in sides:
-                    self.note(side, self.run(side, name) or {})
+    def rounds(self, names, sides):
+        for name in names:
+            self.turns(self.n, name, {side: (side, {}) for side in sides})
+
+    def turns(self, n, name, places, note=True):
+        """n rounds in which a process at each place (name -> side and environment) measures once; what they gave, by place."""
+        got = {place: [] for place in places}
+        running = {}
+        try:
+            for _ in range(n):
+                for place, (side, env) in places.items():
+                    if place not in running or name in FRESH:
+                        self.end(running.pop(place, None))
+                        running[place] = Turn(side, name, dict(self.env, **env), self.timeout)
+                    try:
+                        result = running[place].measure()
+                    except (RuntimeError, subprocess.TimeoutExpired, ValueError) as e:
+                        self.failed += 1
+                        print(f"{name}, {place}: {e}", flush=True)
+                        return got
+                    got[place].append(result)
+                    if note:
+                        self.note(place, result)
+        finally:
+            for turn in running.values():
+                self.end(turn)
+        return got
+
+    @staticmethod
+    def end(turn):
+        if turn:
+            turn.end()
 
     def traced(self, name, **env):
         """Counts of a run by kind: "answer" are round trips, "module" uploads of modules; None after a failure."""
@@ -125,13 +196,12 @@ class Bench:
         self.note("remote", {"bytes of modules that a second run uploads (count)": second.get("module", {"bytes": 0})["bytes"]})
 
     def links(self):
-        for more in (1, 10):
-            with proxy(self.env, more) as address:
-                for name, work in ((TRAINING, "resnet_link"), (GENERATING, "generate")):
-                    further = f"{name}, {more} ms further"
-                    if (result := self.run("remote", work, SCUDA_SERVER=address)) is not None:
-                        self.note("remote", {further: result[name]})
-                    self.values.setdefault(further, {})["native"] = self.values.get(name, {}).get("native") or [self.run("native", work)[name]]
+        with proxy(self.env, 1) as one, proxy(self.env, 10) as ten:
+            places = {"native": ("native", {}), ", 1 ms further": ("remote", {"SCUDA_SERVER": one}), ", 10 ms further": ("remote", {"SCUDA_SERVER": ten})}
+            for name, work in ((TRAINING, "resnet_link"), (GENERATING, "generate")):
+                got = self.turns(self.n, work, places, note=False)
+                for further in list(places)[1:]:
+                    self.values[name + further] = {side: [r[name] for r in got[place]] for side, place in (("native", "native"), ("remote", further))}
 
     def loading(self):
         """What the shim costs a program that never uses CUDA: time, threads."""
@@ -218,9 +288,9 @@ def main():
         if "SCUDA_SERVER" not in env:
             server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
             env["BENCH_SERVER"] = str(server.pid)
-    bench = Bench(env, a.timeout)
+    bench = Bench(env, a.timeout, a.rounds)
     try:
-        bench.rounds(a.rounds, [n for n in chosen if n in WORK], sides)
+        bench.rounds([n for n in chosen if n in WORK], sides)
         for extra in EXTRAS:
             if extra in chosen and "remote" in sides:
                 getattr(bench, extra)()

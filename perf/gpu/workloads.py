@@ -1,4 +1,7 @@
-"""What bench.py measures: each function runs in a process of its own and gives one dictionary, name -> seconds.
+"""What bench.py measures: each workload runs in a process of its own and gives dictionaries, name -> seconds.
+
+    workloads.py NAME             prepares, measures once and prints the dictionary
+    workloads.py NAME --by-turns  does it for each line that it reads; so a native and a remote process take turns
 
 Names that end in "(MiB)", "(cores)" or "(count)" are that instead. With STEPS set a workload only warms up and takes so many steps: for counting.
 """
@@ -13,11 +16,12 @@ WORK = {}
 
 
 def workload(function):
+    """Of a generator: what is before the first yield prepares, and each dictionary that it yields is measured anew."""
     WORK[function.__name__] = function
     return function
 
 
-def timed(torch, body, repeats, warm=2):
+def timed(torch, body, repeats, warm=1):
     for _ in range(warm):
         body()
     torch.cuda.synchronize()
@@ -38,7 +42,6 @@ def counted(torch, step):
     for _ in range(int(os.environ["STEPS"])):
         step()
     torch.cuda.synchronize()
-    return {}
 
 
 def descendants(pid):
@@ -103,26 +106,30 @@ def resnet_parts():
 def resnet():
     torch, model, step = resnet_parts()
     if "STEPS" in os.environ:
-        return counted(torch, step)
+        counted(torch, step)
+        yield {}
+        return
+    one = torch.randn(1, 3, 224, 224, device="cuda")
 
     def steps():
         for _ in range(10):
             step()
-
-    result = {"ResNet-50 training b64, 10 steps": timed(torch, steps, 5)}
-    with Processor() as p:
-        timed(torch, steps, 3, warm=0)
-    model.eval()
-    one = torch.randn(1, 3, 224, 224, device="cuda")
 
     def infer():
         with torch.no_grad():
             for _ in range(50):
                 model(one)
 
-    result["ResNet-50 inference b1, 50 times"] = timed(torch, infer, 7)
-    result["resident memory of the program (MiB)"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return result | p.result
+    for _ in range(3):
+        step()
+    while True:
+        with Processor() as p:
+            result = {"ResNet-50 training b64, 10 steps": timed(torch, steps, 3)}
+        model.eval()
+        result["ResNet-50 inference b1, 50 times"] = timed(torch, infer, 3)
+        model.train()
+        result["resident memory of the program (MiB)"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        yield result | p.result
 
 
 @workload
@@ -133,7 +140,8 @@ def resnet_link():
         for _ in range(10):
             step()
 
-    return {"ResNet-50 training b64, 10 steps": timed(torch, steps, 3)}
+    while True:
+        yield {"ResNet-50 training b64, 10 steps": timed(torch, steps, 3)}
 
 
 def gpt2_parts():
@@ -166,19 +174,24 @@ def gpt2():
             loss.backward()
             optimizer.step()
 
-    return {"GPT-2 training bf16, 10 steps": timed(torch, steps, 5), "GPT-2 generating 64 tokens": timed(torch, generate, 5)}
+    while True:
+        model.train()
+        trained = timed(torch, steps, 3)
+        yield {"GPT-2 training bf16, 10 steps": trained, "GPT-2 generating 64 tokens": timed(torch, generate, 3)}
 
 
 @workload
 def generate():
     torch, _, make = gpt2_parts()
     if "STEPS" in os.environ:
-        make(8)
+        make(40)  # from then on PyTorch has the memory
         torch.cuda.synchronize()
         make(int(os.environ["STEPS"]))
         torch.cuda.synchronize()
-        return {}
-    return {"GPT-2 generating 64 tokens": timed(torch, make, 3)}
+        yield {}
+        return
+    while True:
+        yield {"GPT-2 generating 64 tokens": timed(torch, make, 3)}
 
 
 @workload
@@ -189,7 +202,7 @@ def first():
     imported = time.perf_counter()
     assert torch.cuda.is_available()
     torch.ones(4).to("cuda")
-    return {"import torch": imported - begin, "first tensor, from torch.cuda.is_available() on": time.perf_counter() - imported}
+    yield {"import torch": imported - begin, "first tensor, from torch.cuda.is_available() on": time.perf_counter() - imported}
 
 
 @workload
@@ -219,8 +232,9 @@ def small():
         for _ in range(100):
             graph.replay()
 
-    return {"1000 small operations": timed(torch, thousand, 21), "1000 item() of a number": timed(torch, items, 11),
-            "CUDA graph (60 kernels) replayed 100 times": timed(torch, replay, 11)}
+    while True:
+        yield {"1000 small operations": timed(torch, thousand, 11), "1000 item() of a number": timed(torch, items, 7),
+               "CUDA graph (60 kernels) replayed 100 times": timed(torch, replay, 7)}
 
 
 @workload
@@ -235,7 +249,8 @@ def triton():
         for _ in range(100):
             softmax_kernel[(256,)](x, y, 781, BLOCK=1024)
 
-    return {"Triton kernel, 100 times": timed(torch, hundred, 21)}
+    while True:
+        yield {"Triton kernel, 100 times": timed(torch, hundred, 11, warm=3)}
 
 
 @workload
@@ -251,7 +266,8 @@ def compiled():
             for _ in range(100):
                 fast(x)
 
-    return {"compiled module, 100 times": timed(torch, hundred, 21)}
+    while True:
+        yield {"compiled module, 100 times": timed(torch, hundred, 11, warm=3)}
 
 
 @workload
@@ -268,18 +284,21 @@ def jax():
             y = f(x)
         y.block_until_ready()
 
-    for _ in range(3):
-        hundred()
-    values = []
-    for _ in range(21):
-        t = time.perf_counter()
-        hundred()
-        values.append(time.perf_counter() - t)
-    return {"JAX jit, 100 times": statistics.median(values)}
+    while True:
+        for _ in range(3):
+            hundred()
+        values = []
+        for _ in range(11):
+            t = time.perf_counter()
+            hundred()
+            values.append(time.perf_counter() - t)
+        yield {"JAX jit, 100 times": statistics.median(values)}
 
 
 if __name__ == "__main__":
     import json
     import sys
 
-    print(json.dumps(WORK[sys.argv[1]]()), flush=True)
+    work = WORK[sys.argv[1]]()
+    for _ in sys.stdin if sys.argv[2:] == ["--by-turns"] else [None]:
+        print(json.dumps(next(work)), flush=True)
