@@ -15,6 +15,7 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/rdma"
 )
 
 // watching is a client that notes every message.
@@ -277,6 +278,43 @@ func TestStripedUploads(t *testing.T) {
 		wg.Wait()
 		same(t, got[:len(second)], second)
 		same(t, got[len(second):], first[len(second):])
+	}
+}
+
+// pathWithoutTraffic is a path that is up and on which nothing comes.
+type pathWithoutTraffic struct{}
+
+func (pathWithoutTraffic) Mode() rdma.Mode                         { return rdma.ModeRDMA }
+func (pathWithoutTraffic) Chunk() int                              { return largeBytes }
+func (pathWithoutTraffic) Want(uint32, uint64, uint64) bool        { return false }
+func (pathWithoutTraffic) Place(rdma.Chunk, uint64, outgoing) bool { return false }
+func (pathWithoutTraffic) Forget(uint32, uint64)                   {}
+func (pathWithoutTraffic) Release(...uint32)                       {}
+func (pathWithoutTraffic) Close()                                  {}
+
+// Uploads come over the bulk connections though there is a path by RDMA, as where the program's memory cannot be registered; here before their commands.
+func TestStripedUploadsBesidePath(t *testing.T) {
+	c := connect(t)
+	lines := c.bulkLines(2)
+	k := collect(t, lines)
+	c.session.path.l = pathWithoutTraffic{}
+	c.session.path.there.Store(true)
+	const n = 2 << 20
+	dst := c.alloc(n)
+	for round := range 20 {
+		data := pattern(n, byte(round))
+		var wg sync.WaitGroup
+		seq := c.seq + transport.CommandHeaderSize + 8 // behind the next command
+		for i, line := range lines {
+			off := i * n / 2
+			wg.Go(func() { _, _ = line.Write(chunkOf(seq, uint64(off), data[off:off+n/2])) })
+		}
+		c.sync(0)
+		if got := c.striped(dst, n); got != seq {
+			t.Fatalf("the command has number %d, expected %d", got, seq)
+		}
+		same(t, c.downloadStriped(dst, n, k), data)
+		wg.Wait()
 	}
 }
 

@@ -246,6 +246,7 @@ func (s *Session) stripedUpload(b *bulk) error {
 	}
 	t.busy, t.seq, t.bytes = true, b.cmd.Seq, b.left
 	depth := 2*len(t.conns) + 2
+	t.news.Broadcast() // chunks that came before their command are waited for now
 	t.mu.Unlock()
 	defer t.endUpload()
 	var scratch []*slot
