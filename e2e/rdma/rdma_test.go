@@ -425,33 +425,40 @@ func sent(t *testing.T, device int) int {
 	return n
 }
 
-// What copies of a program reach, for comparison with ib_write_bw.
+// What copies of a program reach, for comparison with ib_write_bw. They go by RDMA to the last byte; only a machine that stands still for so long that a path is
+// given up gets another try.
 func TestSpeed(t *testing.T) {
 	addr, _, _ := serve(t)
 	rounds := 2
 	if s := os.Getenv("RDMA_PERF_ROUNDS"); s != "" { // the best of some more
 		rounds = 3
 	}
-	cmd, log := client(t, addr, "speed", strconv.Itoa(rounds-1))
-	before := [2]int{sent(t, 0), sent(t, 1)}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for i := range before {
-		if n := sent(t, i) - before[i]; n < rounds*(64<<20)/4096 { // a machine that stood still for so long that the path was given up
-			t.Logf("rxe%d has sent %d packets only: copies went another way, there are no figures", i, n)
-			return
+	for try := 1; ; try++ {
+		cmd, log := client(t, addr, "speed", strconv.Itoa(rounds-1))
+		before := [2]int{sent(t, 0), sent(t, 1)}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
 		}
-	}
-	for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
-		t.Logf("FIGURE end to end %s", l)
-	}
-	if n := pinnedIn(t, `pinned (\d+) KiB`, out); n > 1<<10 {
-		t.Errorf("%d KiB are pinned when the memory is freed", n)
-	}
-	if n := count(t, log, pathUp); n != 1 {
-		t.Errorf("%d paths came up", n)
+		if n := count(t, log, pathLost); n > 0 && try < 3 {
+			t.Logf("try %d: the path was lost", try)
+			continue
+		}
+		for i := range before {
+			if n := sent(t, i) - before[i]; n < rounds*(64<<20)/4096 {
+				t.Errorf("rxe%d has sent %d packets only: copies went another way", i, n)
+			}
+		}
+		for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+			t.Logf("FIGURE end to end %s", l)
+		}
+		if n := pinnedIn(t, `pinned (\d+) KiB`, out); n > 1<<10 {
+			t.Errorf("%d KiB are pinned when the memory is freed", n)
+		}
+		if up, lost := count(t, log, pathUp), count(t, log, pathLost); up != 1 || lost != 0 {
+			t.Errorf("%d paths came up, %d were lost", up, lost)
+		}
+		return
 	}
 }
 

@@ -19,6 +19,7 @@ type transfer struct {
 	done         bool   // a DONE ends it
 	stripe       bool   // its data go over the bulk connections
 	link         bool   // a window was asked for; they may go by RDMA
+	refused      bool   // there is none
 	posted       uint64 // bytes that did
 	left         int    // chunks that have not been sent
 	result       cuda.CUresult
@@ -112,7 +113,7 @@ func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func
 		var err error
 		n := min(uint64(pool.size), bytes-off)
 		if t.link {
-			if sl, err = s.downloadSlot(st.ctx); sl != nil {
+			if sl, err = s.downloadSlot(st, t); sl != nil {
 				n = min(n, uint64(s.path.link().Chunk()))
 			}
 		}
@@ -165,7 +166,7 @@ func (s *Session) pollDownloads() bool {
 		sent := 0
 		for _, c := range st.downloads {
 			r := s.gpu.CuEventQuery(c.event)
-			if r == cuda.CUDA_ERROR_NOT_READY {
+			if r == cuda.CUDA_ERROR_NOT_READY || r == cuda.CUDA_SUCCESS && s.moveIn(c) {
 				break
 			}
 			s.arrived(st, c, r)
@@ -199,6 +200,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	} else if r == cuda.CUDA_SUCCESS && t.stripe {
 		t.posted += uint64(c.bytes)
 		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes) {
+			t.refused = true
 			s.postFrom(h, c.slot, c.bytes)
 		}
 	} else if r == cuda.CUDA_SUCCESS {

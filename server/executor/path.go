@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,26 +212,34 @@ func (s *Session) abandonPath(ctx *context) {
 	p.busy = kept
 }
 
-// downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done with its chunks or gives them up soon, but not
-// for the GPU: where all slots wait for that, it gives nil, as the chunks behind must not wait as well.
-func (s *Session) downloadSlot(ctx *context) (*slot, error) {
+// takeDown gives a free download slot, or nil.
+func (p *path) takeDown() *slot {
+	for _, sl := range p.down {
+		if sl.free.Load() {
+			sl.free.Store(false)
+			p.last = time.Now()
+			return sl
+		}
+	}
+	return nil
+}
+
+// downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done with its chunks or gives them up soon, and for
+// the GPU where that is at this download already. Where all slots wait for work before it, it gives nil, as the commands behind must not wait as well.
+func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {
 		if p.gpu != nil && p.mode() != rdma.ModeRDMA { // a chunk there would have to be fetched
 			return nil, nil
 		}
-		for _, sl := range p.down {
-			if sl.free.Load() {
-				sl.free.Store(false)
-				p.last = time.Now()
-				s.lockPath(ctx)
-				return sl, nil
-			}
+		if sl := p.takeDown(); sl != nil {
+			s.lockPath(st.ctx)
+			return sl, nil
 		}
 		switch {
 		case p.mode() != rdma.ModeRDMA:
 			return nil, nil
-		case p.out.Load() > 0:
+		case p.out.Load() > 0, t.posted > 0 && st.holdsPathSlot(t):
 			p.last = time.Now()
 		case time.Since(p.last) > stalled:
 			return nil, nil
@@ -239,6 +248,34 @@ func (s *Session) downloadSlot(ctx *context) (*slot, error) {
 			return nil, err
 		}
 	}
+}
+
+// holdsPathSlot says whether a chunk of a download is on its way from the GPU into a slot of the path.
+func (st *stream) holdsPathSlot(t *transfer) bool {
+	return slices.ContainsFunc(st.downloads, func(c *chunk) bool { return c.t == t && c.slot.path })
+}
+
+// moveIn copies a chunk that had to go into an ordinary slot into one of the path, so that it leaves by RDMA as well. later says that there will be one soon.
+func (s *Session) moveIn(c *chunk) (later bool) {
+	p := &s.path
+	if c.slot.path || !c.t.link || c.t.refused || p.mode() != rdma.ModeRDMA {
+		return false
+	}
+	sl := p.takeDown()
+	if sl == nil {
+		return p.out.Load() > 0
+	}
+	if sl.gpu == 0 {
+		copy(sl.mem, c.slot.mem[:c.bytes])
+	} else if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return s.gpu.CuMemcpyHtoDAsync_v2(sl.gpu, pointerTo(c.slot.mem), uint64(c.bytes), st)
+	}); r != cuda.CUDA_SUCCESS {
+		sl.free.Store(true)
+		return false
+	}
+	c.slot.free.Store(true)
+	c.slot = sl
+	return false
 }
 
 // place sends a chunk of a download by RDMA. It says no where that is not possible.

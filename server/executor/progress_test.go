@@ -318,6 +318,59 @@ func TestStripedUploadsBesidePath(t *testing.T) {
 	}
 }
 
+// recordingPath is a path that is up; it keeps what it is told to carry.
+type recordingPath struct {
+	pathWithoutTraffic
+	s    *Session
+	mu   sync.Mutex
+	got  []byte
+	have int
+}
+
+func (*recordingPath) Want(uint32, uint64, uint64) bool { return true }
+func (p *recordingPath) Place(c rdma.Chunk, _ uint64, o outgoing) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.have += copy(p.got[c.Offset:], o.data)
+	go (*pathHandler)(p.s).Sent(o, true)
+	return true
+}
+
+// Downloads leave by RDMA to their last byte, though all of its slots wait for a stream that is busy with something else when they begin; commands behind are not
+// held up by them.
+func TestDownloadsOfBusyStreams(t *testing.T) {
+	c := connect(t)
+	c.openSide()
+	c.bulkLines(2)
+	s := c.session
+	s.rdmaSlots = leastRDMASlots
+	var err error
+	if s.path.mem, err = mapMemory(s.rdmaSlots * largeBytes); err != nil {
+		t.Fatal(err)
+	}
+	s.layPath()
+	const n = 12 << 20
+	p := &recordingPath{s: s, got: make([]byte, n)}
+	s.path.l = p
+	s.path.there.Store(true)
+	data, mem, st := pattern(n, 1), c.alloc(n), c.stream(1)
+	for off := 0; off < n; off += 1 << 20 {
+		c.upload(mem+uint64(off), data[off:off+1<<20], st, 0)
+	}
+	goOn := make(chan struct{})
+	c.hostFunc(st, 1, func() { <-goOn })
+	c.asyncDownload(transport.FirstTransfer, make([]byte, n), mem, st, flagDone)
+	c.sync(c.stream(1)) // behind the download, and answered
+	close(goOn)
+	c.sync(st)
+	until(t, "the whole download", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.have == n
+	})
+	same(t, p.got, data)
+}
+
 // collector stores the chunks of downloads.
 type collector struct {
 	mu   sync.Mutex

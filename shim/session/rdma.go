@@ -32,8 +32,8 @@ func ParseTransport(s string) (Transport, error) {
 	return "", fmt.Errorf("%q is no transport: SCUDA_TRANSPORT is auto, rdma or tcp", s)
 }
 
-// pathTimeout is how long opening a session waits for RDMA where it is demanded.
-const pathTimeout = 15 * time.Second
+// pathTimeout is how long opening a session waits for RDMA where it is demanded: an attempt or two on a machine that is short of processors.
+const pathTimeout = 90 * time.Second
 
 // piece is a part of an upload that was handed to the link, or came back from it.
 type piece struct {

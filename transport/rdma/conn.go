@@ -15,6 +15,7 @@ const (
 	ackTime      = 4096 * time.Nanosecond << ackTimeout
 	ackRetries   = 6                      // 7 is "without end" to some implementations
 	stallTimeout = 700 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
+	stallStep    = stallTimeout / 7
 	drainTimeout = 250 * time.Millisecond // for what a failed queue pair gives back
 	lookEvery    = 200 * time.Millisecond // whether the device is still there
 	pollBatch    = 64

@@ -15,12 +15,11 @@ import (
 )
 
 const (
-	answerTimeout = 10 * time.Second // of the peer to an offer, and of the whole opening
+	answerTimeout = time.Minute // of the whole opening, on a machine that is short of processors; what does not work at all fails within a second
+	firstAttempts = 4           // before a path that is demanded is given up
 	firstPause    = 100 * time.Millisecond
 	longestPause  = time.Second
 )
-
-func now() time.Time { return time.Now() }
 
 // readControl reads the control connection until it ends.
 func (l *Link[M]) readControl() error {
@@ -230,7 +229,7 @@ func (l *Link[M]) credited(h transport.MessageHeader, slots []uint32) error {
 	}
 	err := errors.Join(l.peer.Ack(h.Aux), l.peer.Grant(slots))
 	if err == nil {
-		l.progress = now()
+		l.idle = 0
 		l.advance()
 	}
 	l.mu.Unlock()
@@ -298,9 +297,12 @@ func (l *Link[M]) dial() {
 	for {
 		began := time.Now()
 		err := l.open()
-		l.firstOver(err)
+		if err == nil || errors.Is(err, ErrNoPlace) || l.attempt >= firstAttempts {
+			l.firstOver(err)
+		}
 		var refused *RefusedError
 		if errors.Is(err, verbs.ErrUnavailable) || errors.As(err, &refused) && refused.ForGood {
+			l.firstOver(err)
 			l.log.Info("RDMA is not used; big copies go over TCP", "reason", err)
 			return
 		}

@@ -74,9 +74,9 @@ type Link[M any] struct {
 	mode    atomic.Int32
 	chunk   atomic.Int64
 	workers sync.WaitGroup
-	first   chan struct{} // closed when the first attempt at a path is over
+	first   chan struct{} // closed when there is a path, or none to be expected soon
 	once    sync.Once
-	why     error // of the first attempt's failure
+	why     error // there is none
 
 	write struct { // the control connection's sending side
 		sync.Mutex
@@ -94,7 +94,7 @@ type Link[M any] struct {
 	opening  *conn // of the attempt under way
 	targets  map[uint32]*target[M]
 	queue    []placement[M]
-	progress time.Time
+	idle     int // steps of the watchdog since anything moved
 	watchdog *time.Timer
 	broken   error
 	results  results[M]
@@ -180,7 +180,7 @@ func (l *Link[M]) Mode() Mode { return Mode(l.mode.Load()) }
 // Chunk is the size of chunks that suits the path.
 func (l *Link[M]) Chunk() int { return int(l.chunk.Load()) }
 
-// AwaitFirst waits until the first attempt at a path is over and gives its error.
+// AwaitFirst waits for the first path. It gives the reason why there is none where that will not change by itself, or after some attempts.
 func (l *Link[M]) AwaitFirst(ctx context.Context) error {
 	select {
 	case <-l.first:
@@ -267,12 +267,12 @@ func (l *Link[M]) posted(c *conn, err error, bytes int) {
 	l.cfg.Stats.SentChunks.Add(1)
 	l.cfg.Stats.SentBytes.Add(uint64(bytes))
 	if l.peer.Unfinished() == 1 {
-		l.progress = time.Now()
-		l.watchdog.Reset(stallTimeout)
+		l.idle = 0
+		l.watchdog.Reset(stallStep)
 	}
 }
 
-// checkStall fails a path on which nothing has moved for long.
+// checkStall fails a path on which nothing has moved for long. It counts short steps, because a process that does not run sees nothing move.
 func (l *Link[M]) checkStall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,13 +280,13 @@ func (l *Link[M]) checkStall() {
 	if c == nil || !c.began || l.peer.Unfinished() == 0 {
 		return
 	}
-	if since := time.Since(l.progress); since < stallTimeout {
-		l.watchdog.Reset(stallTimeout - since)
+	if l.idle++; time.Duration(l.idle)*stallStep < stallTimeout {
+		l.watchdog.Reset(stallStep)
 		return
 	}
 	unacknowledged, pending := l.peer.Open()
 	if pending == 0 { // everything is there; the peer is only slow to say so
-		l.watchdog.Reset(stallTimeout)
+		l.watchdog.Reset(stallStep)
 		return
 	}
 	c.cancel(fmt.Errorf("%w for %v: %d messages are unacknowledged, the device is not through with %d", errStalled, stallTimeout, unacknowledged, pending))

@@ -60,7 +60,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 		case err != nil:
 		case kindOf(d.ID) == workData:
 			err = l.peer.Completed(numberOf(d.ID))
-			l.progress = now()
+			l.idle = 0
 		case kindOf(d.ID) == workBind:
 			var o *opening
 			if o, err = c.bound(numberOf(d.ID)); o != nil {

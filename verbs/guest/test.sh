@@ -25,6 +25,7 @@ began=$SECONDS rc=0
 verbs/guest/rdma-guest -e RDMA_TEST_COPIES -t "${RDMA_TEST_LIMIT:-840}" "$PWD/verbs/guest/test.sh" inside || rc=$?
 case $rc in
   0) echo "RDMA tests passed in $((SECONDS - began)) s" ;;
+  123) echo "RDMA tests did not end: the virtual machine was killed after $((SECONDS - began)) s (see above; is there too little memory?)" ;;
   124) echo "RDMA tests: out of time after $((SECONDS - began)) s" ;;
   125) echo "RDMA tests did not run: this machine cannot start the virtual machine (see above)" ;;
   126) echo "RDMA tests failed: the virtual machine has no RDMA devices" ;;
