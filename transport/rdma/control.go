@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,9 +26,10 @@ const (
 func (l *Link[M]) readControl() error {
 	head := make([]byte, transport.MessageHeaderSize)
 	payload := make([]byte, maxSetup)
+	control := bufio.NewReader(l.cfg.Control)
 	var slots []uint32
 	for {
-		if _, err := io.ReadFull(l.cfg.Control, head); err != nil {
+		if _, err := io.ReadFull(control, head); err != nil {
 			return err
 		}
 		h, _, err := transport.ParseMessage(head)
@@ -38,7 +40,7 @@ func (l *Link[M]) readControl() error {
 			return fmt.Errorf("%w: %v of %d bytes", ring.ErrProtocol, h.Type, h.Len)
 		}
 		b := payload[:transport.Pad(int(h.Len))]
-		if _, err := io.ReadFull(l.cfg.Control, b); err != nil {
+		if _, err := io.ReadFull(control, b); err != nil {
 			return err
 		}
 		b = b[:h.Len]
