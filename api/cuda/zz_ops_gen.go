@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "4a3abcaa7991c80f185e07bf37a5d44817c4029a3e8322d50dec85681205e40b"
+const Digest = "a3c21ed3309c82a3ba715b124afa4685839e504ba93a6f658f6e7e76016d5ee9"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -234,10 +234,12 @@ type FuncInfo struct {
 	ParamCount uint32
 	ParamBytes uint32
 	Attributes [16]int32
+	Block      [3]uint32
+	Reserved   uint32
 }
 
 // SizeFuncInfo is the size of FuncInfo in bytes.
-const SizeFuncInfo = 72
+const SizeFuncInfo = 88
 
 // GetGlobal is the payload of OpGetGlobal.
 // cuModuleGetGlobal, cuLibraryGetGlobal; answered

@@ -323,7 +323,7 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	}
 	l.scan = s.scanOf(p.Parent)
 	s.layouts[p.Handle] = l
-	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes}
+	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes, Block: l.scan.block(symbol)}
 	s.attributes(real, kernel, &info.Attributes)
 	out := answerWith(s, c, info, len(l.offsets)*8)
 	for i := range l.offsets {

@@ -2,8 +2,6 @@ package executor
 
 import (
 	"scuda.dev/scuda/api/cuda"
-	"scuda.dev/scuda/fatbin"
-	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/stdio"
 	"scuda.dev/scuda/transport"
 )
@@ -18,79 +16,9 @@ type Text interface {
 	Take(stream, limit int) []byte
 }
 
-// scanLimit is up to which size an image is searched at once; the search of a larger or compressed one goes on beside.
-const scanLimit = 4 << 20
-
-// scan is the search for printf in an image. Until it is done, the image may use it.
-type scan struct {
-	done   chan struct{}
-	prints bool
-	noted  bool // a kernel was launched
-}
-
-func (p *scan) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// scanImage starts the search, once an image.
-func (s *Session) scanImage(h modcache.Hash) *scan {
-	if s.text == nil {
-		return nil
-	}
-	if p := s.scans[h]; p != nil {
-		return p
-	}
-	p := &scan{done: make(chan struct{})}
-	s.scans[h] = p
-	data := s.images[h].Data
-	search := func() {
-		defer close(p.done)
-		img, err := fatbin.Parse(data)
-		if err == nil {
-			p.prints, err = fatbin.Uses(img, "vprintf")
-		}
-		p.prints = p.prints || err != nil // what is not understood may print
-	}
-	if len(data) <= scanLimit && isPlain(data) {
-		search()
-	} else {
-		go search()
-	}
-	return p
-}
-
-func isPlain(image []byte) bool {
-	img, err := fatbin.Parse(image)
-	if err != nil {
-		return true
-	}
-	for i := range img.Members {
-		if img.Members[i].Compressed() {
-			return false
-		}
-	}
-	return true
-}
-
-// scanOf finds the search for what a module, library, kernel or function came from.
-func (s *Session) scanOf(h uint64) *scan {
-	for range 4 {
-		if p := s.scanned[h]; p != nil || h == 0 {
-			return p
-		}
-		h = s.table.Parent(h)
-	}
-	return nil
-}
-
 // launched notes that a kernel of p's image may run from now on.
 func (s *Session) launched(p *scan) {
-	if p != nil && !p.noted {
+	if p != nil && !p.noted && s.text != nil {
 		p.noted = true
 		s.suspects = append(s.suspects, p)
 	}
@@ -100,7 +28,7 @@ func (s *Session) launched(p *scan) {
 func (s *Session) mayPrint() bool {
 	for len(s.suspects) > 0 {
 		p := s.suspects[len(s.suspects)-1]
-		if !p.ended() || p.prints {
+		if !p.ended() || p.Uses {
 			return true
 		}
 		s.suspects = s.suspects[:len(s.suspects)-1]

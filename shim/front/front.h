@@ -255,7 +255,7 @@ struct scuda_func {            /* data of a function's or kernel's slot */
   struct scuda_param *params;
   uint64_t good[4];            /* hashes of launches that the driver accepted though it might not have */
   uint32_t good_next;
-  uint64_t shape;              /* of a block that the driver accepted; 0: none yet, UINT64_MAX: it takes several (launch.c) */
+  uint32_t block[3];           /* the only shape of blocks that it takes (.reqntid); 0: it takes others, or that is not known */
   char *name;
 };
 static inline struct scuda_func *scuda_func(uint64_t handle) {

@@ -104,21 +104,8 @@ static int uncertain(const struct launch *l, const struct scuda_func *f) {
          (shared >= 0 ? l->shared > (uint32_t)shared : l->shared > 0);
 }
 
-/* A kernel may be made for blocks of one shape only (.reqntid), which no attribute tells apart from a bound on their size. So a bounded kernel's first
- * launch is asked about, and so is the first with another shape: once the driver has taken two, it takes all. */
-static uint64_t shape(const struct launch *l) { return (uint64_t)l->block[0] | (uint64_t)l->block[1] << 20 | (uint64_t)l->block[2] << 40; }
-
-static int new_shape(const struct launch *l, const struct scuda_func *f, int32_t dev) {
-  uint64_t known = __atomic_load_n(&f->shape, __ATOMIC_RELAXED);
-  return known != UINT64_MAX && known != shape(l) &&
-         f->attr[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] < scuda_gpus[dev].d.attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
-}
-
-static void note_shape(const struct launch *l, struct scuda_func *f) {
-  uint64_t none = 0;
-  if (!__atomic_compare_exchange_n(&f->shape, &none, shape(l), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) && none != shape(l))
-    __atomic_store_n(&f->shape, UINT64_MAX, __ATOMIC_RELAXED);
-}
+/* A kernel may be made for blocks of one shape only (.reqntid), which no attribute tells. */
+static int other_shape(const struct launch *l, const struct scuda_func *f) { return f->block[0] && memcmp(f->block, l->block, sizeof f->block); }
 
 /* Whether the grid is no multiple of its clusters, or may be none because what the kernel requires is not known, or has none where it must. */
 static int odd_clusters(const struct launch *l, const struct scuda_func *f) {
@@ -204,10 +191,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
 
   uint32_t how = ptds;
   uint64_t config = 0;
-  if (SCUDA_UNLIKELY(impossible(l, ctx->device) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(impossible(l, ctx->device) || other_shape(l, f) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
   else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f)))) how |= SCUDA_ANSWER;
-  int asked = SCUDA_UNLIKELY(new_shape(l, f, ctx->device));
-  if (asked) how |= SCUDA_ANSWER;
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) use_pinned(buffer, bytes);
@@ -243,7 +228,6 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   }
   if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds)) r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && how & SCUDA_ANSWER && !r) note_good(f, config);
-  if (SCUDA_UNLIKELY(asked) && !r) note_shape(l, f);
   return r;
 }
 

@@ -294,6 +294,7 @@ static int32_t fetch(uint64_t parent, uint32_t kind, const char *name, struct sc
   f->param_count = info.param_count;
   f->param_bytes = info.param_bytes;
   memcpy(f->attr, info.attributes, sizeof f->attr);
+  memcpy(f->block, info.block, sizeof f->block);
   for (int i = 0; i < 16; i++) f->set[i] = f->around[i] = INT32_MIN;
   free(reply);
   struct scuda_slot *s = scuda_slot(handle);

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "4a3abcaa7991c80f185e07bf37a5d44817c4029a3e8322d50dec85681205e40b"
+#define SCUDA_DIGEST "a3c21ed3309c82a3ba715b124afa4685839e504ba93a6f658f6e7e76016d5ee9"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "4a3abcaa7991c80f185e07bf37a5d44817c4029a3e8322d50dec85681205e40b";
+const char nvml_digest[] = "a3c21ed3309c82a3ba715b124afa4685839e504ba93a6f658f6e7e76016d5ee9";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}},

@@ -142,8 +142,10 @@ struct wire_func_info {
   uint32_t param_count;
   uint32_t param_bytes;
   int32_t attributes[16];
+  uint32_t block[3];
+  uint32_t reserved;
 };
-_Static_assert(sizeof(struct wire_func_info) == 72, "layout of wire_func_info");
+_Static_assert(sizeof(struct wire_func_info) == 88, "layout of wire_func_info");
 
 struct wire_get_global {
   uint64_t parent;

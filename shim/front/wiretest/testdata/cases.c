@@ -31,12 +31,13 @@ int32_t server(const struct command *c, void *reply, uint32_t cap, uint32_t *len
   if (c->op == OP_GET_FUNCTION) {
     const struct wire_get_function *q = (const void *)c->payload;
     const char *name = (const char *)(q + 1);
-    if (q->kind != 2 && strcmp(name, "kernel") && strcmp(name, "other")) return 500;
+    if (q->kind != 2 && strcmp(name, "kernel") && strcmp(name, "other") && strcmp(name, "shaped")) return 500;
     struct { struct wire_func_info info; uint32_t params[6]; } r = {{.param_count = 3, .param_bytes = 24}, {0, 8, 8, 4, 16, 8}};
     for (int i = 0; i < 16; i++) r.info.attributes[i] = INT32_MIN;
     r.info.attributes[0] = 512;
     r.info.attributes[1] = 1024;
     r.info.attributes[8] = 49152;
+    if (!strcmp(name, "shaped")) r.info.block[0] = 2, r.info.block[1] = r.info.block[2] = 1;
     memcpy(reply, &r, *len = sizeof r);
     return 0;
   }
@@ -130,24 +131,24 @@ static void check_params(const uint8_t *p) {
   if (memcmp(p, &a, 8) || memcmp(p + 8, &b, 4) || memcmp(p + 16, &x, 8)) FAIL("parameters are packed wrongly");
 }
 
-/* A bounded kernel, which may be made for one shape of blocks: launches are asked about until two shapes were taken. */
-static CUfunction launched_kernel(void) {
-  CUfunction f = kernel();
-  rec->result = 1;
-  WANT(cuLaunchKernel(f, 1, 1, 1, 3, 1, 1, 0, 0, args, NULL), 1);
-  rec->result = 0;
-  CK(cuLaunchKernel(f, 1, 1, 1, 2, 1, 1, 0, 0, args, NULL));
-  WANT(last(OP_LAUNCH)->flags, ANSWER);
+/* A kernel that was made for one shape of blocks: launches with another are asked about. */
+static void launch_shaped(void) {
+  CUmodule m;
+  CUfunction f;
+  CK(cuModuleLoadData(&m, "good"));
+  CK(cuModuleGetFunction(&f, m, "shaped"));
   CK(cuLaunchKernel(f, 1, 1, 1, 2, 1, 1, 0, 0, args, NULL));
   WANT(last(OP_LAUNCH)->flags, 0);
-  CK(cuLaunchKernel(f, 1, 1, 1, 1, 2, 1, 0, 0, args, NULL));
+  rec->result = 1;
+  WANT(cuLaunchKernel(f, 1, 1, 1, 1, 2, 1, 0, 0, args, NULL), 1);
   WANT(last(OP_LAUNCH)->flags, ANSWER);
-  return f;
+  rec->result = 0;
 }
 
 static void launch(void) {
   start();
-  CUfunction f = launched_kernel();
+  CUfunction f = kernel();
+  launch_shaped();
   CUstream s;
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
   uint32_t calls = rec->calls;
@@ -583,7 +584,8 @@ static void occupancy(void) {
 
 static void sticky(void) {
   start();
-  CUfunction f = launched_kernel();
+  CUfunction f = kernel();
+  launch_shaped();
   rec->result = 700;
   WANT(cuCtxSynchronize(), 700);
   uint32_t n = sent();
