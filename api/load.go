@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -33,6 +34,7 @@ func (e *InputError) Unwrap() error { return ErrInput }
 // libraryFiles says which files describe a library.
 type libraryFiles struct {
 	soname, facts, exports, semantics, records string
+	later                                      string // facts about functions that are younger than the header
 	result                                     string // C type of the status every function returns
 	device                                     string // C type of a device
 }
@@ -40,7 +42,7 @@ type libraryFiles struct {
 var (
 	cudaFiles = libraryFiles{soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json", exports: "facts/libcuda-exports.txt",
 		semantics: "cuda.semantics", result: "CUresult", device: "CUdevice"}
-	nvmlFiles = libraryFiles{soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", exports: "facts/libnvidia-ml-exports.txt",
+	nvmlFiles = libraryFiles{soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", later: "facts/nvml-later.json", exports: "facts/libnvidia-ml-exports.txt",
 		semantics: "nvml.semantics", records: "nvml.records", result: "nvmlReturn_t", device: "nvmlDevice_t"}
 )
 
@@ -75,7 +77,7 @@ func Load() (*Spec, error) {
 func digest() (sum [32]byte, err error) {
 	h := sha256.New()
 	for _, name := range []string{cudaFiles.facts, cudaFiles.exports, cudaFiles.semantics,
-		nvmlFiles.facts, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
+		nvmlFiles.facts, nvmlFiles.later, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
 		b, err := files.ReadFile(name)
 		if err != nil {
 			return sum, err
@@ -123,6 +125,29 @@ type FactField struct {
 	Offset int    `json:"offset"`
 }
 
+// add takes in facts about functions that are younger than the header: another file of the same form.
+func (f *Facts) add(file string) error {
+	raw, err := files.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var more Facts
+	if err := json.Unmarshal(raw, &more); err != nil {
+		return err
+	}
+	for name := range more.Functions {
+		if _, ok := f.Functions[name]; ok {
+			return &InputError{file, name, "is a function of the header too: take it out here"}
+		}
+	}
+	maps.Copy(f.Functions, more.Functions)
+	maps.Copy(f.Enums, more.Enums)
+	maps.Copy(f.Typedefs, more.Typedefs)
+	maps.Copy(f.Sizes, more.Sizes)
+	f.Layouts = append(f.Layouts, more.Layouts...)
+	return nil
+}
+
 func loadLibrary(lf libraryFiles) (*Library, error) {
 	raw, err := files.ReadFile(lf.facts)
 	if err != nil {
@@ -131,6 +156,11 @@ func loadLibrary(lf libraryFiles) (*Library, error) {
 	var f Facts
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return nil, fmt.Errorf("api/%s: %w", lf.facts, err)
+	}
+	if lf.later != "" {
+		if err := f.add(lf.later); err != nil {
+			return nil, fmt.Errorf("api/%s: %w", lf.later, err)
+		}
 	}
 	lib := &Library{Soname: lf.soname, ByName: map[string]*Func{}, Enums: f.Enums, Types: map[string]Type{}}
 	r := &resolver{lib: lib, facts: &f, file: lf.facts}

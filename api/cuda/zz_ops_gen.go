@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a3c21ed3309c82a3ba715b124afa4685839e504ba93a6f658f6e7e76016d5ee9"
+const Digest = "61ef004c43688956715e415f2f741693a9a73acd653186646f6d670e64c7eaff"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -259,9 +259,9 @@ func callDefault(lib *api.Library, p *api.Param, kind string, params []api.Param
 		return "m" + map[string]string{"CUdeviceptr": "mem", "CUtexObject": "texobject", "CUsurfObject": "surfobject", "CUmemGenericAllocationHandle": "allocation"}[p.CType], nil
 	case p.Float:
 		return "f0", nil
-	case p.Struct && p.Size > 16:
+	case p.Struct && p.Dir == api.Value && p.Size > 16:
 		return "w" + strconv.Itoa((p.Size+7)/8), nil
-	case p.Struct && p.Size > 8 && kind != "-":
+	case p.Struct && p.Dir == api.Value && p.Size > 8 && kind != "-":
 		return "", fmt.Errorf("a structure of %d bytes by value", p.Size)
 	case kind == "S" || p.CType == "unsigned int" && strings.HasPrefix(p.Name, "byte"):
 		return "i64", nil

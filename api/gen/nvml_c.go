@@ -15,10 +15,10 @@ import (
 
 // nvmlOwn are the functions that shim/front/nvml_api.c defines itself.
 var nvmlOwn = map[string]bool{"nvmlInit": true, "nvmlInit_v2": true, "nvmlInitWithFlags": true, "nvmlShutdown": true, "nvmlErrorString": true,
-	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlGpmMetricsGet": true, "nvmlInternalGetExportTable": true}
+	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true, "nvmlGpmMetricsGet": true, "nvmlInternalGetExportTable": true}
 
 // nvmlCallable are the hand-written functions that the server carries out.
-var nvmlCallable = map[string]bool{"nvmlInitWithFlags": true, "nvmlEventSetWait": true, "nvmlEventSetWait_v2": true}
+var nvmlCallable = map[string]bool{"nvmlInitWithFlags": true, "nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true}
 
 func emitNVML(spec *api.Spec, out *Output) error {
 	lib := spec.NVML
@@ -210,9 +210,10 @@ type nvmlParam struct {
 	handle                 string
 	kind                   int
 	versioned, count, text bool
-	fills                  bool
+	fills, fresh           bool
 	deletes                bool
 	array                  *nvmlArray
+	tail                   int // offset of the count of the bytes at the structure's end, 0: none
 	countArg               int
 	size, elements         int
 	patches                []api.Patch
@@ -247,10 +248,26 @@ func nvmlArrayOf(lib *api.Library, f *api.Func, p api.Param) (*nvmlArray, error)
 			a.count = field.Offset
 		}
 	}
-	if a.pointer < 0 || a.count < 0 || !f.Flag("versioned") {
+	if a.pointer < 0 || a.count < 0 {
 		return nil, fmt.Errorf("%s: %s does not name a pointer and a count of %s", f.Name, f.Flags[i], p.Elem)
 	}
 	return a, nil
+}
+
+// nvmlTailOf reads the flag tail=COUNT: the structure's last four bytes are the first of so many.
+func nvmlTailOf(lib *api.Library, f *api.Func, p api.Param) int {
+	for _, flag := range f.Flags {
+		name, ok := strings.CutPrefix(flag, "tail=")
+		if !ok || !p.Struct {
+			continue
+		}
+		for _, field := range lib.Struct(p.Elem).Fields {
+			if field.Name == name {
+				return field.Offset
+			}
+		}
+	}
+	return 0
 }
 
 func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
@@ -264,9 +281,11 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 	if len(p.Patch) > 2 || slices.Contains(q.patchKinds, 0) {
 		return nil, fmt.Errorf("%s: parameter %s has handles that the tables cannot describe", f.Name, p.Name)
 	}
+	ends := strings.HasSuffix(f.Name, "Free") || strings.HasSuffix(f.Name, "Destroy")
 	switch p.Dir {
 	case api.In:
 		q.dir = "IN"
+		q.deletes = ends && len(p.Patch) > 0
 	case api.Out, api.Ret, api.New:
 		q.dir = "OUT"
 	case api.InOut:
@@ -275,11 +294,12 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		q.dir = "STR"
 	default:
 		q.dir = "VALUE"
-		q.deletes = p.Handle != "" && (strings.HasSuffix(f.Name, "Free") || strings.HasSuffix(f.Name, "Destroy"))
+		q.deletes = p.Handle != "" && ends
 		return q, nil
 	}
 	q.text = p.Elem == "char" && p.Dir == api.Out
 	q.versioned = f.Flag("versioned") && p.Struct
+	q.fresh, q.tail = f.Flag("fresh") && p.Struct, nvmlTailOf(lib, f, p)
 	var err error
 	if q.array, err = nvmlArrayOf(lib, f, p); err != nil {
 		return nil, err
@@ -314,6 +334,9 @@ func (q *nvmlParam) c() string {
 	if q.fills {
 		flags = append(flags, "NVML_FILLS")
 	}
+	if q.fresh {
+		flags = append(flags, "NVML_FRESH")
+	}
 	if flags == nil {
 		flags = []string{"0"}
 	}
@@ -329,7 +352,7 @@ func (q *nvmlParam) c() string {
 	if q.array != nil {
 		array = fmt.Sprintf("{%d, %d, %d}", q.array.pointer, q.array.count, q.array.size)
 	}
-	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches, array)
+	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s, %d}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches, array, q.tail)
 }
 
 var nvmlGoDirs = map[string]string{"VALUE": "dirValue", "IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr"}
@@ -368,6 +391,9 @@ func (q *nvmlParam) golang() string {
 	}
 	if q.array != nil {
 		add("array: &array{%d, %d, %d}", q.array.pointer, q.array.count, q.array.size)
+	}
+	if q.tail != 0 {
+		add("tail: %d", q.tail)
 	}
 	return "{" + strings.Join(parts, ", ") + "}"
 }

@@ -193,7 +193,7 @@ type Driver interface {
 	NvmlDeviceGetProcessUtilization(device NvmlDevice, utilization *NvmlProcessUtilizationSample, processSamplesCount *uint32, lastSeenTimeStamp uint64) NvmlReturn
 	NvmlDeviceGetProcessesUtilizationInfo(device NvmlDevice, procesesUtilInfo *NvmlProcessesUtilizationInfo) NvmlReturn
 	NvmlDeviceGetRemappedRows(device NvmlDevice, corrRows *uint32, uncRows *uint32, isPending *uint32, failureOccurred *uint32) NvmlReturn
-	NvmlDeviceGetRemappedRows_v2(device NvmlDevice, bar1Memory *NvmlBAR1Memory) NvmlReturn
+	NvmlDeviceGetRemappedRows_v2(device NvmlDevice, info *NvmlRemappedRowsInfo_v2) NvmlReturn
 	NvmlDeviceGetRepairStatus(device NvmlDevice, repairStatus *NvmlRepairStatus) NvmlReturn
 	NvmlDeviceGetRetiredPages(device NvmlDevice, cause NvmlPageRetirementCause, pageCount *uint32, addresses *uint64) NvmlReturn
 	NvmlDeviceGetRetiredPagesPendingStatus(device NvmlDevice, isPending *NvmlEnableState) NvmlReturn
@@ -221,7 +221,7 @@ type Driver interface {
 	NvmlDeviceGetTotalEccErrors(device NvmlDevice, errorType NvmlMemoryErrorType, counterType NvmlEccCounterType, eccCounts *uint64) NvmlReturn
 	NvmlDeviceGetTotalEnergyConsumption(device NvmlDevice, energy *uint64) NvmlReturn
 	NvmlDeviceGetUUID(device NvmlDevice, uuid unsafe.Pointer, length uint32) NvmlReturn
-	NvmlDeviceGetUnrepairableMemoryFlag_v1(device NvmlDevice, minorNumber *uint32) NvmlReturn
+	NvmlDeviceGetUnrepairableMemoryFlag_v1(device NvmlDevice, unrepairableMemoryStatus *NvmlUnrepairableMemoryStatus_v1) NvmlReturn
 	NvmlDeviceGetUtilizationRates(device NvmlDevice, utilization *NvmlUtilization) NvmlReturn
 	NvmlDeviceGetVbiosVersion(device NvmlDevice, version unsafe.Pointer, length uint32) NvmlReturn
 	NvmlDeviceGetVgpuCapabilities(device NvmlDevice, capability NvmlDeviceVgpuCapability, capResult *uint32) NvmlReturn
@@ -245,6 +245,7 @@ type Driver interface {
 	NvmlDevicePowerSmoothingSetState(device NvmlDevice, state *NvmlPowerSmoothingState) NvmlReturn
 	NvmlDevicePowerSmoothingUpdatePresetProfileParam(device NvmlDevice, profile *NvmlPowerSmoothingProfile) NvmlReturn
 	NvmlDeviceQueryDrainState(pciInfo *NvmlPciInfo, currentState *NvmlEnableState) NvmlReturn
+	NvmlDeviceReadPRMCounters_v1(device NvmlDevice, counterList *NvmlPRMCounterList_v1) NvmlReturn
 	NvmlDeviceReadWritePRM_v1(device NvmlDevice, buffer *NvmlPRMTLV_v1) NvmlReturn
 	NvmlDeviceRegisterEvents(device NvmlDevice, eventTypes uint64, set NvmlEventSet) NvmlReturn
 	NvmlDeviceRemoveGpu(pciInfo *NvmlPciInfo) NvmlReturn
@@ -1345,7 +1346,7 @@ func (Unimplemented) NvmlDeviceGetRemappedRows(_ NvmlDevice, _ *uint32, _ *uint3
 }
 
 // NvmlDeviceGetRemappedRows_v2 is not implemented.
-func (Unimplemented) NvmlDeviceGetRemappedRows_v2(_ NvmlDevice, _ *NvmlBAR1Memory) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetRemappedRows_v2(_ NvmlDevice, _ *NvmlRemappedRowsInfo_v2) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -1485,7 +1486,7 @@ func (Unimplemented) NvmlDeviceGetUUID(_ NvmlDevice, _ unsafe.Pointer, _ uint32)
 }
 
 // NvmlDeviceGetUnrepairableMemoryFlag_v1 is not implemented.
-func (Unimplemented) NvmlDeviceGetUnrepairableMemoryFlag_v1(_ NvmlDevice, _ *uint32) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetUnrepairableMemoryFlag_v1(_ NvmlDevice, _ *NvmlUnrepairableMemoryStatus_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -1601,6 +1602,11 @@ func (Unimplemented) NvmlDevicePowerSmoothingUpdatePresetProfileParam(_ NvmlDevi
 
 // NvmlDeviceQueryDrainState is not implemented.
 func (Unimplemented) NvmlDeviceQueryDrainState(_ *NvmlPciInfo, _ *NvmlEnableState) NvmlReturn {
+	return NVML_ERROR_NOT_SUPPORTED
+}
+
+// NvmlDeviceReadPRMCounters_v1 is not implemented.
+func (Unimplemented) NvmlDeviceReadPRMCounters_v1(_ NvmlDevice, _ *NvmlPRMCounterList_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 

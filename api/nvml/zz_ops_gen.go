@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a3c21ed3309c82a3ba715b124afa4685839e504ba93a6f658f6e7e76016d5ee9"
+const Digest = "61ef004c43688956715e415f2f741693a9a73acd653186646f6d670e64c7eaff"
 
 // Kind is the type of a handle.
 type Kind uint8
@@ -258,6 +258,7 @@ const (
 	OpNvmlDeviceGetVgpuCapabilities                        uint16 = 219
 	OpNvmlDeviceGetVgpuHeterogeneousMode                   uint16 = 220
 	OpNvmlDeviceGetVgpuInstancesUtilizationInfo            uint16 = 221
+	OpNvmlDeviceGetVgpuMetadata                            uint16 = 222
 	OpNvmlDeviceGetVgpuProcessUtilization                  uint16 = 223
 	OpNvmlDeviceGetVgpuProcessesUtilizationInfo            uint16 = 224
 	OpNvmlDeviceGetVgpuSchedulerCapabilities               uint16 = 225
@@ -275,6 +276,8 @@ const (
 	OpNvmlDevicePowerSmoothingSetState                     uint16 = 237
 	OpNvmlDevicePowerSmoothingUpdatePresetProfileParam     uint16 = 238
 	OpNvmlDeviceQueryDrainState                            uint16 = 239
+	OpNvmlDeviceReadPRMCounters_v1                         uint16 = 240
+	OpNvmlDeviceReadWritePRM_v1                            uint16 = 241
 	OpNvmlDeviceRegisterEvents                             uint16 = 242
 	OpNvmlDeviceRemoveGpu                                  uint16 = 243
 	OpNvmlDeviceRemoveGpu_v2                               uint16 = 244
@@ -330,6 +333,7 @@ const (
 	OpNvmlGetBlacklistDeviceInfoByIndex                    uint16 = 295
 	OpNvmlGetExcludedDeviceCount                           uint16 = 296
 	OpNvmlGetExcludedDeviceInfoByIndex                     uint16 = 297
+	OpNvmlGetVgpuCompatibility                             uint16 = 298
 	OpNvmlGetVgpuDriverCapabilities                        uint16 = 299
 	OpNvmlGetVgpuVersion                                   uint16 = 300
 	OpNvmlGpmMetricsGet                                    uint16 = 301
@@ -364,6 +368,9 @@ const (
 	OpNvmlInternalGetExportTable                           uint16 = 330
 	OpNvmlSetVgpuVersion                                   uint16 = 331
 	OpNvmlShutdown                                         uint16 = 332
+	OpNvmlSystemEventSetCreate                             uint16 = 333
+	OpNvmlSystemEventSetFree                               uint16 = 334
+	OpNvmlSystemEventSetWait                               uint16 = 335
 	OpNvmlSystemGetConfComputeCapabilities                 uint16 = 336
 	OpNvmlSystemGetConfComputeGpusReadyState               uint16 = 337
 	OpNvmlSystemGetConfComputeKeyRotationThresholdInfo     uint16 = 338
@@ -378,6 +385,7 @@ const (
 	OpNvmlSystemGetNvlinkBwMode                            uint16 = 347
 	OpNvmlSystemGetProcessName                             uint16 = 348
 	OpNvmlSystemGetTopologyGpuSet                          uint16 = 349
+	OpNvmlSystemRegisterEvents                             uint16 = 350
 	OpNvmlSystemSetConfComputeGpusReadyState               uint16 = 351
 	OpNvmlSystemSetConfComputeKeyRotationThresholdInfo     uint16 = 352
 	OpNvmlSystemSetNvlinkBwMode                            uint16 = 353
@@ -408,6 +416,7 @@ const (
 	OpNvmlVgpuInstanceGetLicenseInfo_v2                    uint16 = 378
 	OpNvmlVgpuInstanceGetLicenseStatus                     uint16 = 379
 	OpNvmlVgpuInstanceGetMdevUUID                          uint16 = 380
+	OpNvmlVgpuInstanceGetMetadata                          uint16 = 381
 	OpNvmlVgpuInstanceGetPlacementId                       uint16 = 382
 	OpNvmlVgpuInstanceGetRuntimeStateSize                  uint16 = 383
 	OpNvmlVgpuInstanceGetType                              uint16 = 384
@@ -654,6 +663,7 @@ var opNames = [...]string{
 	OpNvmlDeviceGetVgpuCapabilities:                        "nvmlDeviceGetVgpuCapabilities",
 	OpNvmlDeviceGetVgpuHeterogeneousMode:                   "nvmlDeviceGetVgpuHeterogeneousMode",
 	OpNvmlDeviceGetVgpuInstancesUtilizationInfo:            "nvmlDeviceGetVgpuInstancesUtilizationInfo",
+	OpNvmlDeviceGetVgpuMetadata:                            "nvmlDeviceGetVgpuMetadata",
 	OpNvmlDeviceGetVgpuProcessUtilization:                  "nvmlDeviceGetVgpuProcessUtilization",
 	OpNvmlDeviceGetVgpuProcessesUtilizationInfo:            "nvmlDeviceGetVgpuProcessesUtilizationInfo",
 	OpNvmlDeviceGetVgpuSchedulerCapabilities:               "nvmlDeviceGetVgpuSchedulerCapabilities",
@@ -671,6 +681,8 @@ var opNames = [...]string{
 	OpNvmlDevicePowerSmoothingSetState:                     "nvmlDevicePowerSmoothingSetState",
 	OpNvmlDevicePowerSmoothingUpdatePresetProfileParam:     "nvmlDevicePowerSmoothingUpdatePresetProfileParam",
 	OpNvmlDeviceQueryDrainState:                            "nvmlDeviceQueryDrainState",
+	OpNvmlDeviceReadPRMCounters_v1:                         "nvmlDeviceReadPRMCounters_v1",
+	OpNvmlDeviceReadWritePRM_v1:                            "nvmlDeviceReadWritePRM_v1",
 	OpNvmlDeviceRegisterEvents:                             "nvmlDeviceRegisterEvents",
 	OpNvmlDeviceRemoveGpu:                                  "nvmlDeviceRemoveGpu",
 	OpNvmlDeviceRemoveGpu_v2:                               "nvmlDeviceRemoveGpu_v2",
@@ -726,6 +738,7 @@ var opNames = [...]string{
 	OpNvmlGetBlacklistDeviceInfoByIndex:                    "nvmlGetBlacklistDeviceInfoByIndex",
 	OpNvmlGetExcludedDeviceCount:                           "nvmlGetExcludedDeviceCount",
 	OpNvmlGetExcludedDeviceInfoByIndex:                     "nvmlGetExcludedDeviceInfoByIndex",
+	OpNvmlGetVgpuCompatibility:                             "nvmlGetVgpuCompatibility",
 	OpNvmlGetVgpuDriverCapabilities:                        "nvmlGetVgpuDriverCapabilities",
 	OpNvmlGetVgpuVersion:                                   "nvmlGetVgpuVersion",
 	OpNvmlGpmMetricsGet:                                    "nvmlGpmMetricsGet",
@@ -760,6 +773,9 @@ var opNames = [...]string{
 	OpNvmlInternalGetExportTable:                           "nvmlInternalGetExportTable",
 	OpNvmlSetVgpuVersion:                                   "nvmlSetVgpuVersion",
 	OpNvmlShutdown:                                         "nvmlShutdown",
+	OpNvmlSystemEventSetCreate:                             "nvmlSystemEventSetCreate",
+	OpNvmlSystemEventSetFree:                               "nvmlSystemEventSetFree",
+	OpNvmlSystemEventSetWait:                               "nvmlSystemEventSetWait",
 	OpNvmlSystemGetConfComputeCapabilities:                 "nvmlSystemGetConfComputeCapabilities",
 	OpNvmlSystemGetConfComputeGpusReadyState:               "nvmlSystemGetConfComputeGpusReadyState",
 	OpNvmlSystemGetConfComputeKeyRotationThresholdInfo:     "nvmlSystemGetConfComputeKeyRotationThresholdInfo",
@@ -774,6 +790,7 @@ var opNames = [...]string{
 	OpNvmlSystemGetNvlinkBwMode:                            "nvmlSystemGetNvlinkBwMode",
 	OpNvmlSystemGetProcessName:                             "nvmlSystemGetProcessName",
 	OpNvmlSystemGetTopologyGpuSet:                          "nvmlSystemGetTopologyGpuSet",
+	OpNvmlSystemRegisterEvents:                             "nvmlSystemRegisterEvents",
 	OpNvmlSystemSetConfComputeGpusReadyState:               "nvmlSystemSetConfComputeGpusReadyState",
 	OpNvmlSystemSetConfComputeKeyRotationThresholdInfo:     "nvmlSystemSetConfComputeKeyRotationThresholdInfo",
 	OpNvmlSystemSetNvlinkBwMode:                            "nvmlSystemSetNvlinkBwMode",
@@ -804,6 +821,7 @@ var opNames = [...]string{
 	OpNvmlVgpuInstanceGetLicenseInfo_v2:                    "nvmlVgpuInstanceGetLicenseInfo_v2",
 	OpNvmlVgpuInstanceGetLicenseStatus:                     "nvmlVgpuInstanceGetLicenseStatus",
 	OpNvmlVgpuInstanceGetMdevUUID:                          "nvmlVgpuInstanceGetMdevUUID",
+	OpNvmlVgpuInstanceGetMetadata:                          "nvmlVgpuInstanceGetMetadata",
 	OpNvmlVgpuInstanceGetPlacementId:                       "nvmlVgpuInstanceGetPlacementId",
 	OpNvmlVgpuInstanceGetRuntimeStateSize:                  "nvmlVgpuInstanceGetRuntimeStateSize",
 	OpNvmlVgpuInstanceGetType:                              "nvmlVgpuInstanceGetType",

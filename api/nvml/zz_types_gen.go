@@ -770,6 +770,22 @@ type NvmlNvlinkSupportedBwModes_v1 struct {
 
 type NvmlNvlinkVersion int32
 
+// NvmlPRMCounterList_v1 has 16 bytes, aligned to 8.
+type NvmlPRMCounterList_v1 struct {
+	NumCounters uint32
+	_           [4]byte
+	Counters    uintptr
+}
+
+// NvmlPRMCounter_v1 has 24 bytes, aligned to 8.
+type NvmlPRMCounter_v1 struct {
+	CounterId   uint32
+	LocalPort   uint32
+	Status      NvmlReturn
+	OutputType  NvmlValueType
+	OutputValue NvmlValue
+}
+
 // NvmlPRMTLV_v1 has 504 bytes, aligned to 4.
 type NvmlPRMTLV_v1 struct {
 	DataSize uint32
@@ -971,6 +987,16 @@ type NvmlProcessesUtilizationInfo_v1 struct {
 
 type NvmlPstates int32
 
+// NvmlRemappedRowsInfo_v2 has 24 bytes, aligned to 4.
+type NvmlRemappedRowsInfo_v2 struct {
+	CorrActiveRemaps   uint32
+	CorrInactiveRemaps uint32
+	UncActiveRemaps    uint32
+	UncInactiveRemaps  uint32
+	BPending           uint32
+	BFailureOccurred   uint32
+}
+
 type NvmlRepairStatus = NvmlRepairStatus_v1
 
 // NvmlRepairStatus_v1 has 12 bytes, aligned to 4.
@@ -1124,6 +1150,11 @@ type NvmlUnitInfo struct {
 
 // NvmlUnit is an opaque handle.
 type NvmlUnit uint64
+
+// NvmlUnrepairableMemoryStatus_v1 has 4 bytes, aligned to 4.
+type NvmlUnrepairableMemoryStatus_v1 struct {
+	BUnrepairableMemory uint32
+}
 
 // NvmlUtilization has 8 bytes, aligned to 4.
 type NvmlUtilization struct {

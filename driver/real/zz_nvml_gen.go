@@ -249,167 +249,168 @@ const (
 	symNvmlDevicePowerSmoothingSetState                     = 236
 	symNvmlDevicePowerSmoothingUpdatePresetProfileParam     = 237
 	symNvmlDeviceQueryDrainState                            = 238
-	symNvmlDeviceReadWritePRM_v1                            = 239
-	symNvmlDeviceRegisterEvents                             = 240
-	symNvmlDeviceRemoveGpu                                  = 241
-	symNvmlDeviceRemoveGpu_v2                               = 242
-	symNvmlDeviceResetApplicationsClocks                    = 243
-	symNvmlDeviceResetGpuLockedClocks                       = 244
-	symNvmlDeviceResetMemoryLockedClocks                    = 245
-	symNvmlDeviceResetNvLinkErrorCounters                   = 246
-	symNvmlDeviceResetNvLinkUtilizationCounter              = 247
-	symNvmlDeviceSetAPIRestriction                          = 248
-	symNvmlDeviceSetAccountingMode                          = 249
-	symNvmlDeviceSetApplicationsClocks                      = 250
-	symNvmlDeviceSetAutoBoostedClocksEnabled                = 251
-	symNvmlDeviceSetClockOffsets                            = 252
-	symNvmlDeviceSetComputeMode                             = 253
-	symNvmlDeviceSetConfComputeUnprotectedMemSize           = 254
-	symNvmlDeviceSetCpuAffinity                             = 255
-	symNvmlDeviceSetDefaultAutoBoostedClocksEnabled         = 256
-	symNvmlDeviceSetDefaultFanSpeed_v2                      = 257
-	symNvmlDeviceSetDramEncryptionMode                      = 258
-	symNvmlDeviceSetDriverModel                             = 259
-	symNvmlDeviceSetEccMode                                 = 260
-	symNvmlDeviceSetFanControlPolicy                        = 261
-	symNvmlDeviceSetFanSpeed_v2                             = 262
-	symNvmlDeviceSetGpcClkVfOffset                          = 263
-	symNvmlDeviceSetGpuLockedClocks                         = 264
-	symNvmlDeviceSetGpuOperationMode                        = 265
-	symNvmlDeviceSetHostname_v1                             = 266
-	symNvmlDeviceSetMemClkVfOffset                          = 267
-	symNvmlDeviceSetMemoryLockedClocks                      = 268
-	symNvmlDeviceSetMigMode                                 = 269
-	symNvmlDeviceSetNvLinkDeviceLowPowerThreshold           = 270
-	symNvmlDeviceSetNvLinkUtilizationControl                = 271
-	symNvmlDeviceSetNvlinkBwMode                            = 272
-	symNvmlDeviceSetPersistenceMode                         = 273
-	symNvmlDeviceSetPowerManagementLimit                    = 274
-	symNvmlDeviceSetPowerManagementLimit_v2                 = 275
-	symNvmlDeviceSetPowerMizerMode_v1                       = 276
-	symNvmlDeviceSetTemperatureThreshold                    = 277
-	symNvmlDeviceSetVgpuCapabilities                        = 278
-	symNvmlDeviceSetVgpuHeterogeneousMode                   = 279
-	symNvmlDeviceSetVgpuSchedulerState                      = 280
-	symNvmlDeviceSetVirtualizationMode                      = 281
-	symNvmlDeviceValidateInforom                            = 282
-	symNvmlDeviceWorkloadPowerProfileClearRequestedProfiles = 283
-	symNvmlDeviceWorkloadPowerProfileGetCurrentProfiles     = 284
-	symNvmlDeviceWorkloadPowerProfileGetProfilesInfo        = 285
-	symNvmlDeviceWorkloadPowerProfileSetRequestedProfiles   = 286
-	symNvmlErrorString                                      = 287
-	symNvmlEventSetCreate                                   = 288
-	symNvmlEventSetFree                                     = 289
-	symNvmlEventSetWait                                     = 290
-	symNvmlEventSetWait_v2                                  = 291
-	symNvmlGetExcludedDeviceCount                           = 292
-	symNvmlGetExcludedDeviceInfoByIndex                     = 293
-	symNvmlGetVgpuCompatibility                             = 294
-	symNvmlGetVgpuDriverCapabilities                        = 295
-	symNvmlGetVgpuVersion                                   = 296
-	symNvmlGpmMetricsGet                                    = 297
-	symNvmlGpmMigSampleGet                                  = 298
-	symNvmlGpmQueryDeviceSupport                            = 299
-	symNvmlGpmQueryIfStreamingEnabled                       = 300
-	symNvmlGpmSampleAlloc                                   = 301
-	symNvmlGpmSampleFree                                    = 302
-	symNvmlGpmSampleGet                                     = 303
-	symNvmlGpmSetStreamingEnabled                           = 304
-	symNvmlGpuInstanceCreateComputeInstance                 = 305
-	symNvmlGpuInstanceCreateComputeInstanceWithPlacement    = 306
-	symNvmlGpuInstanceDestroy                               = 307
-	symNvmlGpuInstanceGetActiveVgpus                        = 308
-	symNvmlGpuInstanceGetComputeInstanceById                = 309
-	symNvmlGpuInstanceGetComputeInstancePossiblePlacements  = 310
-	symNvmlGpuInstanceGetComputeInstanceProfileInfo         = 311
-	symNvmlGpuInstanceGetComputeInstanceProfileInfoV        = 312
-	symNvmlGpuInstanceGetComputeInstanceRemainingCapacity   = 313
-	symNvmlGpuInstanceGetComputeInstances                   = 314
-	symNvmlGpuInstanceGetCreatableVgpus                     = 315
-	symNvmlGpuInstanceGetInfo                               = 316
-	symNvmlGpuInstanceGetVgpuHeterogeneousMode              = 317
-	symNvmlGpuInstanceGetVgpuSchedulerLog                   = 318
-	symNvmlGpuInstanceGetVgpuSchedulerState                 = 319
-	symNvmlGpuInstanceGetVgpuTypeCreatablePlacements        = 320
-	symNvmlGpuInstanceSetVgpuHeterogeneousMode              = 321
-	symNvmlGpuInstanceSetVgpuSchedulerState                 = 322
-	symNvmlInit                                             = 323
-	symNvmlInitWithFlags                                    = 324
-	symNvmlInit_v2                                          = 325
-	symNvmlSetVgpuVersion                                   = 326
-	symNvmlShutdown                                         = 327
-	symNvmlSystemEventSetCreate                             = 328
-	symNvmlSystemEventSetFree                               = 329
-	symNvmlSystemEventSetWait                               = 330
-	symNvmlSystemGetConfComputeCapabilities                 = 331
-	symNvmlSystemGetConfComputeGpusReadyState               = 332
-	symNvmlSystemGetConfComputeKeyRotationThresholdInfo     = 333
-	symNvmlSystemGetConfComputeSettings                     = 334
-	symNvmlSystemGetConfComputeState                        = 335
-	symNvmlSystemGetCudaDriverVersion                       = 336
-	symNvmlSystemGetCudaDriverVersion_v2                    = 337
-	symNvmlSystemGetDriverBranch                            = 338
-	symNvmlSystemGetDriverVersion                           = 339
-	symNvmlSystemGetHicVersion                              = 340
-	symNvmlSystemGetNVMLVersion                             = 341
-	symNvmlSystemGetNvlinkBwMode                            = 342
-	symNvmlSystemGetProcessName                             = 343
-	symNvmlSystemGetTopologyGpuSet                          = 344
-	symNvmlSystemRegisterEvents                             = 345
-	symNvmlSystemSetConfComputeGpusReadyState               = 346
-	symNvmlSystemSetConfComputeKeyRotationThresholdInfo     = 347
-	symNvmlSystemSetNvlinkBwMode                            = 348
-	symNvmlUnitGetCount                                     = 349
-	symNvmlUnitGetDevices                                   = 350
-	symNvmlUnitGetFanSpeedInfo                              = 351
-	symNvmlUnitGetHandleByIndex                             = 352
-	symNvmlUnitGetLedState                                  = 353
-	symNvmlUnitGetPsuInfo                                   = 354
-	symNvmlUnitGetTemperature                               = 355
-	symNvmlUnitGetUnitInfo                                  = 356
-	symNvmlUnitSetLedState                                  = 357
-	symNvmlVgpuInstanceClearAccountingPids                  = 358
-	symNvmlVgpuInstanceGetAccountingMode                    = 359
-	symNvmlVgpuInstanceGetAccountingPids                    = 360
-	symNvmlVgpuInstanceGetAccountingStats                   = 361
-	symNvmlVgpuInstanceGetEccMode                           = 362
-	symNvmlVgpuInstanceGetEncoderCapacity                   = 363
-	symNvmlVgpuInstanceGetEncoderSessions                   = 364
-	symNvmlVgpuInstanceGetEncoderStats                      = 365
-	symNvmlVgpuInstanceGetFBCSessions                       = 366
-	symNvmlVgpuInstanceGetFBCStats                          = 367
-	symNvmlVgpuInstanceGetFbUsage                           = 368
-	symNvmlVgpuInstanceGetFrameRateLimit                    = 369
-	symNvmlVgpuInstanceGetGpuInstanceId                     = 370
-	symNvmlVgpuInstanceGetGpuPciId                          = 371
-	symNvmlVgpuInstanceGetLicenseInfo                       = 372
-	symNvmlVgpuInstanceGetLicenseInfo_v2                    = 373
-	symNvmlVgpuInstanceGetLicenseStatus                     = 374
-	symNvmlVgpuInstanceGetMdevUUID                          = 375
-	symNvmlVgpuInstanceGetMetadata                          = 376
-	symNvmlVgpuInstanceGetPlacementId                       = 377
-	symNvmlVgpuInstanceGetRuntimeStateSize                  = 378
-	symNvmlVgpuInstanceGetType                              = 379
-	symNvmlVgpuInstanceGetUUID                              = 380
-	symNvmlVgpuInstanceGetVmDriverVersion                   = 381
-	symNvmlVgpuInstanceGetVmID                              = 382
-	symNvmlVgpuInstanceSetEncoderCapacity                   = 383
-	symNvmlVgpuTypeGetBAR1Info                              = 384
-	symNvmlVgpuTypeGetCapabilities                          = 385
-	symNvmlVgpuTypeGetClass                                 = 386
-	symNvmlVgpuTypeGetDeviceID                              = 387
-	symNvmlVgpuTypeGetFbReservation                         = 388
-	symNvmlVgpuTypeGetFrameRateLimit                        = 389
-	symNvmlVgpuTypeGetFramebufferSize                       = 390
-	symNvmlVgpuTypeGetGpuInstanceProfileId                  = 391
-	symNvmlVgpuTypeGetGspHeapSize                           = 392
-	symNvmlVgpuTypeGetLicense                               = 393
-	symNvmlVgpuTypeGetMaxInstances                          = 394
-	symNvmlVgpuTypeGetMaxInstancesPerGpuInstance            = 395
-	symNvmlVgpuTypeGetMaxInstancesPerVm                     = 396
-	symNvmlVgpuTypeGetName                                  = 397
-	symNvmlVgpuTypeGetNumDisplayHeads                       = 398
-	symNvmlVgpuTypeGetResolution                            = 399
+	symNvmlDeviceReadPRMCounters_v1                         = 239
+	symNvmlDeviceReadWritePRM_v1                            = 240
+	symNvmlDeviceRegisterEvents                             = 241
+	symNvmlDeviceRemoveGpu                                  = 242
+	symNvmlDeviceRemoveGpu_v2                               = 243
+	symNvmlDeviceResetApplicationsClocks                    = 244
+	symNvmlDeviceResetGpuLockedClocks                       = 245
+	symNvmlDeviceResetMemoryLockedClocks                    = 246
+	symNvmlDeviceResetNvLinkErrorCounters                   = 247
+	symNvmlDeviceResetNvLinkUtilizationCounter              = 248
+	symNvmlDeviceSetAPIRestriction                          = 249
+	symNvmlDeviceSetAccountingMode                          = 250
+	symNvmlDeviceSetApplicationsClocks                      = 251
+	symNvmlDeviceSetAutoBoostedClocksEnabled                = 252
+	symNvmlDeviceSetClockOffsets                            = 253
+	symNvmlDeviceSetComputeMode                             = 254
+	symNvmlDeviceSetConfComputeUnprotectedMemSize           = 255
+	symNvmlDeviceSetCpuAffinity                             = 256
+	symNvmlDeviceSetDefaultAutoBoostedClocksEnabled         = 257
+	symNvmlDeviceSetDefaultFanSpeed_v2                      = 258
+	symNvmlDeviceSetDramEncryptionMode                      = 259
+	symNvmlDeviceSetDriverModel                             = 260
+	symNvmlDeviceSetEccMode                                 = 261
+	symNvmlDeviceSetFanControlPolicy                        = 262
+	symNvmlDeviceSetFanSpeed_v2                             = 263
+	symNvmlDeviceSetGpcClkVfOffset                          = 264
+	symNvmlDeviceSetGpuLockedClocks                         = 265
+	symNvmlDeviceSetGpuOperationMode                        = 266
+	symNvmlDeviceSetHostname_v1                             = 267
+	symNvmlDeviceSetMemClkVfOffset                          = 268
+	symNvmlDeviceSetMemoryLockedClocks                      = 269
+	symNvmlDeviceSetMigMode                                 = 270
+	symNvmlDeviceSetNvLinkDeviceLowPowerThreshold           = 271
+	symNvmlDeviceSetNvLinkUtilizationControl                = 272
+	symNvmlDeviceSetNvlinkBwMode                            = 273
+	symNvmlDeviceSetPersistenceMode                         = 274
+	symNvmlDeviceSetPowerManagementLimit                    = 275
+	symNvmlDeviceSetPowerManagementLimit_v2                 = 276
+	symNvmlDeviceSetPowerMizerMode_v1                       = 277
+	symNvmlDeviceSetTemperatureThreshold                    = 278
+	symNvmlDeviceSetVgpuCapabilities                        = 279
+	symNvmlDeviceSetVgpuHeterogeneousMode                   = 280
+	symNvmlDeviceSetVgpuSchedulerState                      = 281
+	symNvmlDeviceSetVirtualizationMode                      = 282
+	symNvmlDeviceValidateInforom                            = 283
+	symNvmlDeviceWorkloadPowerProfileClearRequestedProfiles = 284
+	symNvmlDeviceWorkloadPowerProfileGetCurrentProfiles     = 285
+	symNvmlDeviceWorkloadPowerProfileGetProfilesInfo        = 286
+	symNvmlDeviceWorkloadPowerProfileSetRequestedProfiles   = 287
+	symNvmlErrorString                                      = 288
+	symNvmlEventSetCreate                                   = 289
+	symNvmlEventSetFree                                     = 290
+	symNvmlEventSetWait                                     = 291
+	symNvmlEventSetWait_v2                                  = 292
+	symNvmlGetExcludedDeviceCount                           = 293
+	symNvmlGetExcludedDeviceInfoByIndex                     = 294
+	symNvmlGetVgpuCompatibility                             = 295
+	symNvmlGetVgpuDriverCapabilities                        = 296
+	symNvmlGetVgpuVersion                                   = 297
+	symNvmlGpmMetricsGet                                    = 298
+	symNvmlGpmMigSampleGet                                  = 299
+	symNvmlGpmQueryDeviceSupport                            = 300
+	symNvmlGpmQueryIfStreamingEnabled                       = 301
+	symNvmlGpmSampleAlloc                                   = 302
+	symNvmlGpmSampleFree                                    = 303
+	symNvmlGpmSampleGet                                     = 304
+	symNvmlGpmSetStreamingEnabled                           = 305
+	symNvmlGpuInstanceCreateComputeInstance                 = 306
+	symNvmlGpuInstanceCreateComputeInstanceWithPlacement    = 307
+	symNvmlGpuInstanceDestroy                               = 308
+	symNvmlGpuInstanceGetActiveVgpus                        = 309
+	symNvmlGpuInstanceGetComputeInstanceById                = 310
+	symNvmlGpuInstanceGetComputeInstancePossiblePlacements  = 311
+	symNvmlGpuInstanceGetComputeInstanceProfileInfo         = 312
+	symNvmlGpuInstanceGetComputeInstanceProfileInfoV        = 313
+	symNvmlGpuInstanceGetComputeInstanceRemainingCapacity   = 314
+	symNvmlGpuInstanceGetComputeInstances                   = 315
+	symNvmlGpuInstanceGetCreatableVgpus                     = 316
+	symNvmlGpuInstanceGetInfo                               = 317
+	symNvmlGpuInstanceGetVgpuHeterogeneousMode              = 318
+	symNvmlGpuInstanceGetVgpuSchedulerLog                   = 319
+	symNvmlGpuInstanceGetVgpuSchedulerState                 = 320
+	symNvmlGpuInstanceGetVgpuTypeCreatablePlacements        = 321
+	symNvmlGpuInstanceSetVgpuHeterogeneousMode              = 322
+	symNvmlGpuInstanceSetVgpuSchedulerState                 = 323
+	symNvmlInit                                             = 324
+	symNvmlInitWithFlags                                    = 325
+	symNvmlInit_v2                                          = 326
+	symNvmlSetVgpuVersion                                   = 327
+	symNvmlShutdown                                         = 328
+	symNvmlSystemEventSetCreate                             = 329
+	symNvmlSystemEventSetFree                               = 330
+	symNvmlSystemEventSetWait                               = 331
+	symNvmlSystemGetConfComputeCapabilities                 = 332
+	symNvmlSystemGetConfComputeGpusReadyState               = 333
+	symNvmlSystemGetConfComputeKeyRotationThresholdInfo     = 334
+	symNvmlSystemGetConfComputeSettings                     = 335
+	symNvmlSystemGetConfComputeState                        = 336
+	symNvmlSystemGetCudaDriverVersion                       = 337
+	symNvmlSystemGetCudaDriverVersion_v2                    = 338
+	symNvmlSystemGetDriverBranch                            = 339
+	symNvmlSystemGetDriverVersion                           = 340
+	symNvmlSystemGetHicVersion                              = 341
+	symNvmlSystemGetNVMLVersion                             = 342
+	symNvmlSystemGetNvlinkBwMode                            = 343
+	symNvmlSystemGetProcessName                             = 344
+	symNvmlSystemGetTopologyGpuSet                          = 345
+	symNvmlSystemRegisterEvents                             = 346
+	symNvmlSystemSetConfComputeGpusReadyState               = 347
+	symNvmlSystemSetConfComputeKeyRotationThresholdInfo     = 348
+	symNvmlSystemSetNvlinkBwMode                            = 349
+	symNvmlUnitGetCount                                     = 350
+	symNvmlUnitGetDevices                                   = 351
+	symNvmlUnitGetFanSpeedInfo                              = 352
+	symNvmlUnitGetHandleByIndex                             = 353
+	symNvmlUnitGetLedState                                  = 354
+	symNvmlUnitGetPsuInfo                                   = 355
+	symNvmlUnitGetTemperature                               = 356
+	symNvmlUnitGetUnitInfo                                  = 357
+	symNvmlUnitSetLedState                                  = 358
+	symNvmlVgpuInstanceClearAccountingPids                  = 359
+	symNvmlVgpuInstanceGetAccountingMode                    = 360
+	symNvmlVgpuInstanceGetAccountingPids                    = 361
+	symNvmlVgpuInstanceGetAccountingStats                   = 362
+	symNvmlVgpuInstanceGetEccMode                           = 363
+	symNvmlVgpuInstanceGetEncoderCapacity                   = 364
+	symNvmlVgpuInstanceGetEncoderSessions                   = 365
+	symNvmlVgpuInstanceGetEncoderStats                      = 366
+	symNvmlVgpuInstanceGetFBCSessions                       = 367
+	symNvmlVgpuInstanceGetFBCStats                          = 368
+	symNvmlVgpuInstanceGetFbUsage                           = 369
+	symNvmlVgpuInstanceGetFrameRateLimit                    = 370
+	symNvmlVgpuInstanceGetGpuInstanceId                     = 371
+	symNvmlVgpuInstanceGetGpuPciId                          = 372
+	symNvmlVgpuInstanceGetLicenseInfo                       = 373
+	symNvmlVgpuInstanceGetLicenseInfo_v2                    = 374
+	symNvmlVgpuInstanceGetLicenseStatus                     = 375
+	symNvmlVgpuInstanceGetMdevUUID                          = 376
+	symNvmlVgpuInstanceGetMetadata                          = 377
+	symNvmlVgpuInstanceGetPlacementId                       = 378
+	symNvmlVgpuInstanceGetRuntimeStateSize                  = 379
+	symNvmlVgpuInstanceGetType                              = 380
+	symNvmlVgpuInstanceGetUUID                              = 381
+	symNvmlVgpuInstanceGetVmDriverVersion                   = 382
+	symNvmlVgpuInstanceGetVmID                              = 383
+	symNvmlVgpuInstanceSetEncoderCapacity                   = 384
+	symNvmlVgpuTypeGetBAR1Info                              = 385
+	symNvmlVgpuTypeGetCapabilities                          = 386
+	symNvmlVgpuTypeGetClass                                 = 387
+	symNvmlVgpuTypeGetDeviceID                              = 388
+	symNvmlVgpuTypeGetFbReservation                         = 389
+	symNvmlVgpuTypeGetFrameRateLimit                        = 390
+	symNvmlVgpuTypeGetFramebufferSize                       = 391
+	symNvmlVgpuTypeGetGpuInstanceProfileId                  = 392
+	symNvmlVgpuTypeGetGspHeapSize                           = 393
+	symNvmlVgpuTypeGetLicense                               = 394
+	symNvmlVgpuTypeGetMaxInstances                          = 395
+	symNvmlVgpuTypeGetMaxInstancesPerGpuInstance            = 396
+	symNvmlVgpuTypeGetMaxInstancesPerVm                     = 397
+	symNvmlVgpuTypeGetName                                  = 398
+	symNvmlVgpuTypeGetNumDisplayHeads                       = 399
+	symNvmlVgpuTypeGetResolution                            = 400
 )
 
 var nvmlSymbols = [...]string{
@@ -652,6 +653,7 @@ var nvmlSymbols = [...]string{
 	"nvmlDevicePowerSmoothingSetState",
 	"nvmlDevicePowerSmoothingUpdatePresetProfileParam",
 	"nvmlDeviceQueryDrainState",
+	"nvmlDeviceReadPRMCounters_v1",
 	"nvmlDeviceReadWritePRM_v1",
 	"nvmlDeviceRegisterEvents",
 	"nvmlDeviceRemoveGpu",
@@ -2165,7 +2167,7 @@ func (d *nvmlDriver) NvmlDeviceGetRemappedRows(a0 nvml.NvmlDevice, a1 *uint32, a
 }
 
 // NvmlDeviceGetRemappedRows_v2 calls nvmlDeviceGetRemappedRows_v2.
-func (d *nvmlDriver) NvmlDeviceGetRemappedRows_v2(a0 nvml.NvmlDevice, a1 *nvml.NvmlBAR1Memory) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetRemappedRows_v2(a0 nvml.NvmlDevice, a1 *nvml.NvmlRemappedRowsInfo_v2) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetRemappedRows_v2, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -2370,7 +2372,7 @@ func (d *nvmlDriver) NvmlDeviceGetUUID(a0 nvml.NvmlDevice, a1 unsafe.Pointer, a2
 }
 
 // NvmlDeviceGetUnrepairableMemoryFlag_v1 calls nvmlDeviceGetUnrepairableMemoryFlag_v1.
-func (d *nvmlDriver) NvmlDeviceGetUnrepairableMemoryFlag_v1(a0 nvml.NvmlDevice, a1 *uint32) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetUnrepairableMemoryFlag_v1(a0 nvml.NvmlDevice, a1 *nvml.NvmlUnrepairableMemoryStatus_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetUnrepairableMemoryFlag_v1, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -2538,6 +2540,13 @@ func (d *nvmlDriver) NvmlDevicePowerSmoothingUpdatePresetProfileParam(a0 nvml.Nv
 func (d *nvmlDriver) NvmlDeviceQueryDrainState(a0 *nvml.NvmlPciInfo, a1 *nvml.NvmlEnableState) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceQueryDrainState, &words{address(a0), address(a1)})
 	runtime.KeepAlive(a0)
+	runtime.KeepAlive(a1)
+	return r
+}
+
+// NvmlDeviceReadPRMCounters_v1 calls nvmlDeviceReadPRMCounters_v1.
+func (d *nvmlDriver) NvmlDeviceReadPRMCounters_v1(a0 nvml.NvmlDevice, a1 *nvml.NvmlPRMCounterList_v1) nvml.NvmlReturn {
+	r := d.invoke(symNvmlDeviceReadPRMCounters_v1, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
 }

@@ -20,6 +20,8 @@ MOVING = re.compile(r"Power|Temperature|Utilization|Clock|Throughput|Energy|Samp
 
 def describe():
     facts = json.loads((API / "facts/nvml-api.json").read_text())
+    for part, more in json.loads((API / "facts/nvml-later.json").read_text()).items():
+        facts[part] = facts[part] + more if isinstance(more, list) else facts[part] | more
     versioned = set()
     for line in (API / "nvml.semantics").read_text().splitlines():
         words = line.split("#")[0].split()
@@ -163,6 +165,35 @@ def nvml_events():
     out["wait"] = repr(lib.nvmlEventSetWait_v2(events, data, 120))
     out["wait v1"] = repr(lib.nvmlEventSetWait(events, data, 10))
     out["free"] = repr(lib.nvmlEventSetFree(events))
+    return out
+
+
+@case
+def nvml_system_events():
+    """Events of the system: GPUs that come and go; none does."""
+    lib, _ = library()
+
+    class Request(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_uint), ("set", ctypes.c_void_p)]
+
+    class Register(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_uint), ("types", ctypes.c_ulonglong), ("set", ctypes.c_void_p)]
+
+    class Wait(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_uint), ("timeout", ctypes.c_uint), ("set", ctypes.c_void_p), ("data", ctypes.c_void_p), ("size", ctypes.c_uint), ("events", ctypes.c_uint)]
+
+    def versioned(structure, *values):
+        return structure(1 << 24 | ctypes.sizeof(structure), *values)
+
+    events = versioned(Request, None)
+    out = {"create": repr((lib.nvmlSystemEventSetCreate(ctypes.byref(events)), bool(events.set)))}
+    for types in (1, 2, 3):
+        out[f"register {types}"] = repr(lib.nvmlSystemRegisterEvents(ctypes.byref(versioned(Register, types, events.set))))
+    data = (ctypes.c_uint64 * 8)()
+    for timeout in (0, 120):
+        wait = versioned(Wait, timeout, events.set, ctypes.addressof(data), 4, 0)
+        out[f"wait {timeout}"] = repr((lib.nvmlSystemEventSetWait(ctypes.byref(wait)), wait.events))
+    out["free"] = repr(lib.nvmlSystemEventSetFree(ctypes.byref(events)))
     return out
 
 

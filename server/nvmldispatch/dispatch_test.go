@@ -81,6 +81,12 @@ func TestCall(t *testing.T) {
 		{"handle in a structure", nvml.OpNvmlEventSetWait_v2, request(1, 1, 0), 0, request(1, event)},
 		{"free", nvml.OpNvmlEventSetFree, request(1), 0, nil},
 		{"freed", nvml.OpNvmlEventSetFree, request(1), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		{"system's event set", nvml.OpNvmlSystemEventSetCreate, request(16, u32(1<<24|16, 0, 0, 0)), 0, request(16, u32(1<<24|16, 0, 1, 0))},
+		{"free within a structure", nvml.OpNvmlSystemEventSetFree, request(16, u32(1<<24|16, 0, 1, 0)), 0, nil},
+		{"freed within a structure", nvml.OpNvmlSystemEventSetFree, request(16, u32(1<<24|16, 0, 1, 0)), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		{"array behind a structure goes there and back", nvml.OpNvmlDeviceReadPRMCounters_v1, request(1, 16, u32(1, 0, 0, 0), 1, u32(7, 2, 0, 0, 0, 0)), 0,
+			request(16, u32(1, 0, 0, 0), 1, u32(7, 2, 0, 0, 207, 0))},
+		{"no array", nvml.OpNvmlDeviceReadPRMCounters_v1, request(1, 16, u32(1, 0, 0, 0), 0), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
 		{"table size", nvml.OpNvmlInternalGetExportTable, request(16, append([]byte{1}, make([]byte, 15)...)), 0, request(2400)},
 		{"unknown table", nvml.OpNvmlInternalGetExportTable, request(16, make([]byte, 16)), nvml.NVML_ERROR_NOT_FOUND, nil},
 	}
@@ -119,6 +125,10 @@ func TestMalformed(t *testing.T) {
 		{"structure shorter than its version", nvml.OpNvmlDeviceGetMemoryInfo_v2, request(1, 8, u32(2<<24|40, 0))},
 		{"string without end", nvml.OpNvmlDeviceGetHandleByPciBusId_v2, request(3, "abc", 1)},
 		{"data missing", nvml.OpNvmlDeviceGetHandleByPciBusId_v2, request(300, "abc")},
+		{"array behind a structure missing", nvml.OpNvmlDeviceReadPRMCounters_v1, request(1, 16, u32(2, 0, 0, 0), 2, u32(7, 2, 0, 0, 0, 0))},
+		{"array behind a structure of another length", nvml.OpNvmlDeviceReadPRMCounters_v1, request(1, 16, u32(2, 0, 0, 0), 1, u32(7, 2, 0, 0, 0, 0))},
+		{"array behind half a structure", nvml.OpNvmlDeviceReadPRMCounters_v1, request(1, 8, u32(1, 0), 1, u32(7, 2, 0, 0, 0, 0))},
+		{"shorter than its data", nvml.OpNvmlGetVgpuCompatibility, request(212, slices.Concat(make([]byte, 204), u32(64, 0)), 128, make([]byte, 128), 1)},
 		{"half a UUID", nvml.OpNvmlInternalGetExportTable, request(8, "12345678")},
 	}
 	d := open(t)

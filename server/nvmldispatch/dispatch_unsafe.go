@@ -155,8 +155,8 @@ func (c *call) decode(req []byte) error {
 			v, c.empty[i] = 0, true
 		}
 		c.n[i], c.size[i] = v, p.size
-		if p.flags&versioned != 0 {
-			c.size[i] = 1
+		if p.flags&versioned != 0 || p.array != nil || p.tail != 0 {
+			c.size[i] = 1 // structures with something at their end or behind them are counted in bytes
 		}
 		if v > maxBytes/uint64(c.size[i]) {
 			return malformed(name, "parameter %d has %d elements", i, v)
@@ -174,7 +174,13 @@ func (c *call) decode(req []byte) error {
 			if c.within[i], req, ok = word(req); !ok || c.within[i] > maxBytes/uint64(p.array.size) {
 				return malformed(name, "the array behind parameter %d has %d elements", i, c.within[i])
 			}
-			words += (int(c.within[i])*int(p.array.size) + 7) / 8
+			size := int(c.within[i]) * int(p.array.size)
+			padded := (size + 7) &^ 7
+			if padded > len(req) {
+				return malformed(name, "it ends within the array behind parameter %d", i)
+			}
+			c.array[i], req = req[:size], req[padded:]
+			words += padded / 8
 		}
 	}
 	if len(req) != 0 {
@@ -229,7 +235,9 @@ func (c *call) placeArray(i int, arena []uint64) []uint64 {
 	}
 	at := uint64(0)
 	if n := int(c.within[i]) * int(a.size); n > 0 {
+		sent := c.array[i]
 		c.array[i] = unsafe.Slice((*byte)(unsafe.Pointer(&arena[0])), n)
+		copy(c.array[i], sent)
 		at = uint64(uintptr(unsafe.Pointer(&arena[0]))) // the arena keeps it
 		arena = arena[(n+7)/8:]
 	}
@@ -266,6 +274,20 @@ func (c *call) check() error {
 			if err := c.checkArray(i); err != nil {
 				return err
 			}
+		case p.array != nil:
+			want = uint64(p.size)
+			if n != want {
+				break
+			}
+			if err := c.checkArray(i); err != nil {
+				return err
+			}
+		case p.tail != 0:
+			want = uint64(p.size)
+			if n < want {
+				break
+			}
+			want += max(uint64(binary.LittleEndian.Uint32(c.buf[i][p.tail:])), tailRoom) - tailRoom
 		case p.flags&fills != 0:
 		case p.countArg != 0:
 			want = c.counted(p)
@@ -379,10 +401,18 @@ func (c *call) account(op uint16) {
 		c.d.inits++
 	}
 	for i := range c.f.params {
-		if p := &c.f.params[i]; p.flags&deletes != 0 {
-			h := c.d.handles[p.kind]
-			h.remove(h.id[c.args.word[i]])
+		p := &c.f.params[i]
+		if p.flags&deletes == 0 {
+			continue
 		}
+		if p.dir == dirValue {
+			c.d.forget(p.kind, c.args.word[i])
+			continue
+		}
+		_ = c.eachHandle(i, c.n[i], func(k nvml.Kind, b []byte) error {
+			c.d.forget(k, binary.LittleEndian.Uint64(b))
+			return nil
+		})
 	}
 }
 

@@ -49,6 +49,12 @@ func (h *handles) mint(real, first uint64) (uint64, error) {
 	return 0, errTableFull
 }
 
+// forget takes the driver's handle out of the table.
+func (d *Dispatcher) forget(k nvml.Kind, real uint64) {
+	h := d.handles[k]
+	h.remove(h.id[real])
+}
+
 // toReal gives the driver's handle; false when the client has none of that number.
 func (d *Dispatcher) toReal(k nvml.Kind, id uint64) (uint64, bool) {
 	if id == 0 {

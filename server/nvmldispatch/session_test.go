@@ -74,7 +74,7 @@ func TestProcesses(t *testing.T) {
 		reply  []byte
 	}{
 		{"list", nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, request(1, 1, u32(2), 2), 0, request(1, u32(2), 2, process(4242), process(200))},
-		{"array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 2), 0, request(24, info, 2, utilization)},
+		{"array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 2, make([]byte, len(utilization))), 0, request(24, info, 2, utilization)},
 		{"no array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(24, info, 0)},
 		{"own name", nvml.OpNvmlSystemGetProcessName, request(4242, 20, 20), 0, request(8, "python3\x00")},
 		{"own name in a small buffer", nvml.OpNvmlSystemGetProcessName, request(4242, 7, 7), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},

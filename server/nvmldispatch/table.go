@@ -45,7 +45,10 @@ type param struct {
 	count    uint32
 	patches  []patch
 	array    *array
+	tail     uint16 // where the structure says how many bytes it ends in, for which it has tailRoom; 0: it does not
 }
+
+const tailRoom = 4
 
 type function struct {
 	name     string

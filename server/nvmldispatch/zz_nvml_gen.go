@@ -1229,7 +1229,7 @@ var functions = [...]function{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirOut, size: 24, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRemappedRows_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlBAR1Memory)(a.at[1]))
+		return d.NvmlDeviceGetRemappedRows_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlRemappedRowsInfo_v2)(a.at[1]))
 	}},
 	189: {name: "nvmlDeviceGetRepairStatus", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1422,7 +1422,7 @@ var functions = [...]function{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetUnrepairableMemoryFlag_v1(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
+		return d.NvmlDeviceGetUnrepairableMemoryFlag_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlUnrepairableMemoryStatus_v1)(a.at[1]))
 	}},
 	217: {name: "nvmlDeviceGetUtilizationRates", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1455,6 +1455,13 @@ var functions = [...]function{
 		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{24, 8, 64}},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetVgpuInstancesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuInstancesUtilizationInfo)(a.at[1]))
+	}},
+	222: {name: "nvmlDeviceGetVgpuMetadata", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirOut, flags: countPointer, countArg: 3, size: 1},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceGetVgpuMetadata(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuPgpuMetadata)(a.at[1]), (*uint32)(a.at[2]))
 	}},
 	223: {name: "nvmlDeviceGetVgpuProcessUtilization", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1566,6 +1573,18 @@ var functions = [...]function{
 		{dir: dirOut, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceQueryDrainState((*nvml.NvmlPciInfo)(a.at[0]), (*nvml.NvmlEnableState)(a.at[1]))
+	}},
+	240: {name: "nvmlDeviceReadPRMCounters_v1", params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, size: 16, count: 1, array: &array{8, 0, 24}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceReadPRMCounters_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPRMCounterList_v1)(a.at[1]))
+	}},
+	241: {name: "nvmlDeviceReadWritePRM_v1", denied: true, params: []param{
+		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
+		{dir: dirInOut, size: 504, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlDeviceReadWritePRM_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPRMTLV_v1)(a.at[1]))
 	}},
 	242: {name: "nvmlDeviceRegisterEvents", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1890,6 +1909,13 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlGetExcludedDeviceInfoByIndex(uint32(a.word[0]), (*nvml.NvmlExcludedDeviceInfo)(a.at[1]))
 	}},
+	298: {name: "nvmlGetVgpuCompatibility", params: []param{
+		{dir: dirIn, size: 212, count: 1, tail: 204},
+		{dir: dirIn, size: 128, count: 1, tail: 120},
+		{dir: dirOut, size: 8, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlGetVgpuCompatibility((*nvml.NvmlVgpuMetadata)(a.at[0]), (*nvml.NvmlVgpuPgpuMetadata)(a.at[1]), (*nvml.NvmlVgpuPgpuCompatibility)(a.at[2]))
+	}},
 	299: {name: "nvmlGetVgpuDriverCapabilities", params: []param{
 		{dir: dirValue, size: 4, count: 1},
 		{dir: dirOut, size: 4, count: 1},
@@ -2073,6 +2099,21 @@ var functions = [...]function{
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlSetVgpuVersion((*nvml.NvmlVgpuVersion)(a.at[0]))
 	}},
+	333: {name: "nvmlSystemEventSetCreate", params: []param{
+		{dir: dirInOut, flags: versioned, size: 16, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemEventSetCreate((*nvml.NvmlSystemEventSetCreateRequest)(a.at[0]))
+	}},
+	334: {name: "nvmlSystemEventSetFree", params: []param{
+		{dir: dirIn, flags: versioned | deletes, size: 16, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemEventSetFree((*nvml.NvmlSystemEventSetFreeRequest)(a.at[0]))
+	}},
+	335: {name: "nvmlSystemEventSetWait", params: []param{
+		{dir: dirInOut, flags: versioned, size: 32, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}, array: &array{16, 24, 16}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemEventSetWait((*nvml.NvmlSystemEventSetWaitRequest)(a.at[0]))
+	}},
 	336: {name: "nvmlSystemGetConfComputeCapabilities", params: []param{
 		{dir: dirOut, size: 8, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
@@ -2150,6 +2191,11 @@ var functions = [...]function{
 		{dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 2, size: 8},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlSystemGetTopologyGpuSet(uint32(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlDevice)(a.at[2]))
+	}},
+	350: {name: "nvmlSystemRegisterEvents", params: []param{
+		{dir: dirIn, flags: versioned, size: 24, count: 1, patches: []patch{{16, nvml.KindSystemEventSet}}},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlSystemRegisterEvents((*nvml.NvmlSystemRegisterEventRequest)(a.at[0]))
 	}},
 	351: {name: "nvmlSystemSetConfComputeGpusReadyState", denied: true, params: []param{
 		{dir: dirValue, size: 4, count: 1},
@@ -2335,6 +2381,13 @@ var functions = [...]function{
 		{dir: dirValue, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlVgpuInstanceGetMdevUUID(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], uint32(a.word[2]))
+	}},
+	381: {name: "nvmlVgpuInstanceGetMetadata", params: []param{
+		{dir: dirValue, size: 4, count: 1},
+		{dir: dirOut, flags: countPointer, countArg: 3, size: 1},
+		{dir: dirInOut, size: 4, count: 1},
+	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
+		return d.NvmlVgpuInstanceGetMetadata(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuMetadata)(a.at[1]), (*uint32)(a.at[2]))
 	}},
 	382: {name: "nvmlVgpuInstanceGetPlacementId", params: []param{
 		{dir: dirValue, size: 4, count: 1},

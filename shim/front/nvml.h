@@ -29,6 +29,7 @@ enum {                        /* nvml_param.flags */
   NVML_VERSIONED = 1,         /* the first word of the structure says its size (low 24 bits) and version (high 8 bits) */
   NVML_COUNT_POINTER = 2,     /* the counting argument is a pointer to the count */
   NVML_FILLS = 4,             /* the array has room for what the GPU has, whatever the count says: `count` elements are asked for */
+  NVML_FRESH = 8,             /* the handles in the structure come from the call; before it there may be anything in their place */
 };
 
 struct nvml_patch { uint16_t offset; uint8_t kind; };
@@ -45,6 +46,7 @@ struct nvml_param {
   uint32_t count;
   struct nvml_patch patch[2]; /* handles inside the element */
   struct nvml_array array;
+  uint16_t tail;              /* where the structure says how many bytes it ends in, for which it has TAIL_ROOM; 0: it does not */
 };
 
 struct nvml_func {

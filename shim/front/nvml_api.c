@@ -56,8 +56,9 @@ EXPORT int nvmlShutdown(void) {
 }
 
 /* The server serves one call at a time, so a long wait is made of short ones between which other threads get their turn. */
+enum { SLICE_MS = 50 };
+
 static int wait_event(uint32_t index, uint64_t set, void *data, uint32_t timeout) {
-  enum { SLICE_MS = 50 };
   uint64_t args[3] = {set, (uint64_t)(uintptr_t)data, timeout};
   if (nvml_mode() != NVML_REMOTE || !nvml_session_ready()) return nvml_call(index, args);
   for (uint32_t left = timeout;;) {
@@ -74,6 +75,24 @@ EXPORT int nvmlEventSetWait(void *set, void *data, unsigned int timeout) {
 
 EXPORT int nvmlEventSetWait_v2(void *set, void *data, unsigned int timeout) {
   return wait_event(NVML_INDEX_nvmlEventSetWait_v2, (uint64_t)(uintptr_t)set, data, timeout);
+}
+
+struct system_wait { uint32_t version, timeout; void *set, *data; uint32_t room, events; }; /* nvmlSystemEventSetWaitRequest_v1_t */
+
+EXPORT int nvmlSystemEventSetWait(void *request) {
+  uint64_t args[1] = {(uint64_t)(uintptr_t)request};
+  struct system_wait *w = request;
+  if (nvml_mode() != NVML_REMOTE || !nvml_session_ready() || !w || w->version != (1u << 24 | sizeof *w)) return nvml_call(NVML_INDEX_nvmlSystemEventSetWait, args);
+  struct system_wait once = *w;
+  args[0] = (uint64_t)(uintptr_t)&once;
+  for (uint32_t left = w->timeout;;) {
+    once.timeout = left < SLICE_MS ? left : SLICE_MS;
+    int r = nvml_call(NVML_INDEX_nvmlSystemEventSetWait, args);
+    left -= once.timeout;
+    if (r == NVML_TIMEOUT && left != 0) continue;
+    w->events = once.events;
+    return r;
+  }
 }
 
 /* nvmlGpmMetricsGet: its structure has room for as many metrics as the program's header says, so only those that are asked for travel, and it

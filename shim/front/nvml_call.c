@@ -6,6 +6,7 @@
 
 #define MAX_BYTES (1u << 20)          /* of a request or of a reply */
 #define MAX_VERSIONED 65536u
+#define TAIL_ROOM 4u
 
 /* Handles in the program's hands are addresses in this array, which is never touched: kind in the high bits, the server's number in the low. */
 #define KIND_SHIFT 12
@@ -31,6 +32,7 @@ struct cursor { uint8_t *p; size_t used, size; };
 
 static void put(struct cursor *c, const void *data, size_t bytes) {
   size_t padded = (bytes + 7) & ~(size_t)7;
+  if (bytes == 0) return;
   memcpy(c->p + c->used, data, bytes);
   memset(c->p + c->used + bytes, 0, padded - bytes);
   c->used += padded;
@@ -42,6 +44,13 @@ static void put_word(struct cursor *c, uint64_t v) { put(c, &v, sizeof v); }
 
 /* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL and for a place without room. `array` counts the elements of the array that it points at. */
 struct extent { uint64_t elements; uint32_t size; uint32_t array; };
+
+static int array_of(const struct nvml_param *p, const uint8_t *at, struct extent *e) {
+  uint64_t to;
+  memcpy(&to, at + p->array.pointer, 8);
+  if (to != 0) memcpy(&e->array, at + p->array.count, 4);
+  return e->array > MAX_BYTES / p->array.size ? NVML_MEMORY : NVML_OK;
+}
 
 static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args, struct extent *e) {
   const struct nvml_param *p = &f->params[i];
@@ -59,12 +68,19 @@ static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args
     e->size = 1;
     e->elements = bytes;
     if (p->array.size != 0 && bytes > 4) {
-      uint64_t to;
       if (bytes != p->size) return NVML_VERSION_MISMATCH;   /* where its pointer lies is known for this version only */
-      memcpy(&to, (const uint8_t *)at + p->array.pointer, 8);
-      if (to != 0) memcpy(&e->array, (const uint8_t *)at + p->array.count, 4);
-      if (e->array > MAX_BYTES / p->array.size) return NVML_MEMORY;
+      return array_of(p, at, e);
     }
+  } else if (p->array.size != 0) {
+    e->size = 1;
+    e->elements = p->size;
+    return array_of(p, at, e);
+  } else if (p->tail != 0) {
+    uint32_t tail;
+    memcpy(&tail, (const uint8_t *)at + p->tail, sizeof tail);
+    if (tail > MAX_VERSIONED) return NVML_INVALID_ARGUMENT;
+    e->size = 1;
+    e->elements = p->size + (tail > TAIL_ROOM ? tail - TAIL_ROOM : 0);
   } else if (p->flags & NVML_FILLS) {
     e->elements = p->count;
   } else if (p->count_arg == 0) {
@@ -93,6 +109,7 @@ static int patches_to_wire(const struct nvml_param *p, const struct extent *e, u
     uint64_t v, at = p->patch[n].offset;
     if (at + 8 > e->elements * e->size) continue;
     memcpy(&v, data + at, 8);
+    if (p->flags & NVML_FRESH) v = 0;
     int r = nvml_handle_to_wire(v, p->patch[n].kind, &v);
     if (r) return r;
     memcpy(data + at, &v, 8);
@@ -137,8 +154,13 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
     int r = patches_to_wire(p, &ext[i], at);
     if (r) return r;
     if (p->array.size != 0) {
-      if (ext[i].elements > p->array.pointer) memset(at + p->array.pointer, 0, 8);
+      uint64_t from = 0;
+      if (ext[i].elements > p->array.pointer) {
+        memcpy(&from, at + p->array.pointer, 8);
+        memset(at + p->array.pointer, 0, 8);
+      }
       put_word(c, ext[i].array);
+      put(c, (const void *)(uintptr_t)from, (size_t)ext[i].array * p->array.size);
     }
   }
   return NVML_OK;
@@ -192,8 +214,9 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
     req += dir == NVML_OUT || dir == NVML_VALUE ? 8 : bytes;
     if (dir == NVML_OUT || dir == NVML_INOUT) rep += bytes;
     if (f->params[i].array.size != 0 && ext[i].elements != 0) {
-      req += 8;
-      rep += 8 + (((uint64_t)ext[i].array * f->params[i].array.size + 7) & ~(uint64_t)7);
+      uint64_t array = 8 + (((uint64_t)ext[i].array * f->params[i].array.size + 7) & ~(uint64_t)7);
+      req += array;
+      rep += array;
     }
   }
   if (req > MAX_BYTES - 64 || rep > MAX_BYTES) return NVML_MEMORY;

@@ -54,3 +54,69 @@ func (d *Driver) NvmlEventSetWait(set nvml.NvmlEventSet, data *nvml.NvmlEventDat
 func (d *Driver) NvmlEventSetWait_v2(set nvml.NvmlEventSet, data *nvml.NvmlEventData, ms uint32) nvml.NvmlReturn {
 	return d.wait(set, data, ms)
 }
+
+// version of a request of the first form that has so many bytes.
+func version(bytes uint32) uint32 { return 1<<24 | bytes }
+
+// system judges a request about events of the system, such as GPUs that are plugged in: its version, and whether its set is one.
+func (d *Driver) system(got, bytes uint32, set *nvml.NvmlSystemEventSet) nvml.NvmlReturn {
+	if r := d.ready(); r != nvml.NVML_SUCCESS {
+		return r
+	}
+	if got != version(bytes) {
+		return nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if set != nil && !d.systemSets[*set] {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	return nvml.NVML_SUCCESS
+}
+
+func (d *Driver) NvmlSystemEventSetCreate(q *nvml.NvmlSystemEventSetCreateRequest) nvml.NvmlReturn {
+	if q == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	if r := d.system(q.Version, 16, nil); r != nvml.NVML_SUCCESS {
+		return r
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next++
+	q.Set = nvml.NvmlSystemEventSet(d.next)
+	d.systemSets[q.Set] = true
+	return nvml.NVML_SUCCESS
+}
+
+func (d *Driver) NvmlSystemEventSetFree(q *nvml.NvmlSystemEventSetFreeRequest) nvml.NvmlReturn {
+	if q == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	r := d.system(q.Version, 16, &q.Set)
+	if r == nvml.NVML_SUCCESS {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.systemSets, q.Set)
+	}
+	return r
+}
+
+func (d *Driver) NvmlSystemRegisterEvents(q *nvml.NvmlSystemRegisterEventRequest) nvml.NvmlReturn {
+	if q == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	return d.system(q.Version, 24, &q.Set)
+}
+
+func (d *Driver) NvmlSystemEventSetWait(q *nvml.NvmlSystemEventSetWaitRequest) nvml.NvmlReturn {
+	if q == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	r := d.system(q.Version, 32, &q.Set)
+	if r != nvml.NVML_SUCCESS {
+		return r
+	}
+	time.Sleep(time.Duration(q.Timeoutms) * time.Millisecond)
+	return nvml.NVML_ERROR_TIMEOUT
+}

@@ -49,10 +49,11 @@ type Driver struct {
 	nvml.Unimplemented
 	cfg Config
 
-	mu    sync.Mutex
-	users int
-	sets  map[nvml.NvmlEventSet]bool
-	next  nvml.NvmlEventSet
+	mu         sync.Mutex
+	users      int
+	sets       map[nvml.NvmlEventSet]bool
+	systemSets map[nvml.NvmlSystemEventSet]bool
+	next       nvml.NvmlEventSet
 }
 
 // Open makes a driver; the client's nvmlInit initialises it.
@@ -67,7 +68,7 @@ func Open(cfg Config) (*Driver, error) {
 		}
 		cfg.Devices[i].index = i
 	}
-	return &Driver{cfg: cfg, sets: map[nvml.NvmlEventSet]bool{}, next: firstSet}, nil
+	return &Driver{cfg: cfg, sets: map[nvml.NvmlEventSet]bool{}, systemSets: map[nvml.NvmlSystemEventSet]bool{}, next: firstSet}, nil
 }
 
 // UUIDText is a device's UUID as NVML writes it.

@@ -185,3 +185,43 @@ func (f *Driver) NvmlGpmMetricsGet(get *nvml.NvmlGpmMetricsGet) nvml.NvmlReturn 
 	}
 	return nvml.NVML_SUCCESS
 }
+
+// NvmlDeviceReadPRMCounters_v1 counts a hundred on each port.
+func (f *Driver) NvmlDeviceReadPRMCounters_v1(_ nvml.NvmlDevice, list *nvml.NvmlPRMCounterList_v1) nvml.NvmlReturn {
+	if list == nil || list.Counters == 0 {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	counters := unsafe.Slice((*nvml.NvmlPRMCounter_v1)(*(*unsafe.Pointer)(unsafe.Pointer(&list.Counters))), list.NumCounters)
+	for i := range counters {
+		c := &counters[i]
+		*(*uint64)(unsafe.Pointer(&c.OutputValue)) = uint64(c.CounterId + 100*c.LocalPort)
+	}
+	return nvml.NVML_SUCCESS
+}
+
+const metadataBytes = 140 // of a GPU's metadata: 16 of data
+
+func (f *Driver) NvmlDeviceGetVgpuMetadata(_ nvml.NvmlDevice, to *nvml.NvmlVgpuPgpuMetadata, room *uint32) nvml.NvmlReturn {
+	if room == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	have := *room
+	*room = metadataBytes
+	if have < metadataBytes || to == nil {
+		return nvml.NVML_ERROR_INSUFFICIENT_SIZE
+	}
+	to.OpaqueDataSize = 16
+	data := unsafe.Slice((*byte)(unsafe.Pointer(to)), metadataBytes)
+	data[metadataBytes-1] = 77
+	return nvml.NVML_SUCCESS
+}
+
+// NvmlGetVgpuCompatibility tells the last byte of the GPU's data.
+func (f *Driver) NvmlGetVgpuCompatibility(_ *nvml.NvmlVgpuMetadata, gpu *nvml.NvmlVgpuPgpuMetadata, to *nvml.NvmlVgpuPgpuCompatibility) nvml.NvmlReturn {
+	if gpu == nil || to == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	data := unsafe.Slice((*byte)(unsafe.Pointer(gpu)), int(unsafe.Sizeof(*gpu))-4+int(gpu.OpaqueDataSize))
+	to.VgpuVmCompatibility = nvml.NvmlVgpuVmCompatibility(data[len(data)-1])
+	return nvml.NVML_SUCCESS
+}

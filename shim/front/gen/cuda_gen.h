@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "a3c21ed3309c82a3ba715b124afa4685839e504ba93a6f658f6e7e76016d5ee9"
+#define SCUDA_DIGEST "61ef004c43688956715e415f2f741693a9a73acd653186646f6d670e64c7eaff"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -11,6 +11,7 @@ enum {
   NVML_INDEX_nvmlInit_v2 = 328,
   NVML_INDEX_nvmlInternalGetExportTable = 329,
   NVML_INDEX_nvmlShutdown = 331,
+  NVML_INDEX_nvmlSystemEventSetWait = 334,
   NVML_OP_nvmlInitWithFlags = 328,
   NVML_OP_nvmlErrorString = 289,
   NVML_OP_nvmlGpmMetricsGet = 301,

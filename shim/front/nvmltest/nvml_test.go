@@ -181,6 +181,9 @@ again 0, the same string
 table of 2160 bytes, value 0 7, text 0 part
 processes 0, 2: 4242 python3, 200 x
 too many 7, 2; no such slot 3
+counters 0, 2: 101 202 0
+metadata 7, 140 bytes, 0: 77, compatibility 0: 77
+system's events 0, 0, wait 10 kept 0, free 0, again 2, wrong version 25
 `
 	srv := startServer(t, "")
 	cmd := exec.CommandContext(t.Context(), shapes, library)

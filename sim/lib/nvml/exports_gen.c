@@ -1412,10 +1412,10 @@ SCUDA_EXPORT int32_t nvmlDeviceGetRemappedRows(uint64_t device, uint32_t *corrRo
   return (int32_t)sim_call(186, words);
 }
 
-SCUDA_EXPORT int32_t nvmlDeviceGetRemappedRows_v2(uint64_t device, void *bar1Memory) {
+SCUDA_EXPORT int32_t nvmlDeviceGetRemappedRows_v2(uint64_t device, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  words[1] = (uint64_t)(uintptr_t)bar1Memory;
+  words[1] = (uint64_t)(uintptr_t)info;
   return (int32_t)sim_call(187, words);
 }
 
@@ -1633,10 +1633,10 @@ SCUDA_EXPORT int32_t nvmlDeviceGetUUID(uint64_t device, char *uuid, uint32_t len
   return (int32_t)sim_call(214, words);
 }
 
-SCUDA_EXPORT int32_t nvmlDeviceGetUnrepairableMemoryFlag_v1(uint64_t device, uint32_t *minorNumber) {
+SCUDA_EXPORT int32_t nvmlDeviceGetUnrepairableMemoryFlag_v1(uint64_t device, void *unrepairableMemoryStatus) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  words[1] = (uint64_t)(uintptr_t)minorNumber;
+  words[1] = (uint64_t)(uintptr_t)unrepairableMemoryStatus;
   return (int32_t)sim_call(215, words);
 }
 
@@ -1813,13 +1813,18 @@ SCUDA_EXPORT int32_t nvmlDeviceQueryDrainState(void *pciInfo, int32_t *currentSt
   return (int32_t)sim_call(238, words);
 }
 
-SCUDA_EXPORT int32_t nvmlDeviceReadPRMCounters_v1(void) { return 3; }
+SCUDA_EXPORT int32_t nvmlDeviceReadPRMCounters_v1(uint64_t device, void *counterList) {
+  uint64_t words[16] = {0};
+  words[0] = (uint64_t)device;
+  words[1] = (uint64_t)(uintptr_t)counterList;
+  return (int32_t)sim_call(239, words);
+}
 
 SCUDA_EXPORT int32_t nvmlDeviceReadWritePRM_v1(uint64_t device, void *buffer) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)buffer;
-  return (int32_t)sim_call(239, words);
+  return (int32_t)sim_call(240, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceRegisterEvents(uint64_t device, uint64_t eventTypes, uint64_t set) {
@@ -1827,13 +1832,13 @@ SCUDA_EXPORT int32_t nvmlDeviceRegisterEvents(uint64_t device, uint64_t eventTyp
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)eventTypes;
   words[2] = (uint64_t)set;
-  return (int32_t)sim_call(240, words);
+  return (int32_t)sim_call(241, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceRemoveGpu(void *pciInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pciInfo;
-  return (int32_t)sim_call(241, words);
+  return (int32_t)sim_call(242, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceRemoveGpu_v2(void *pciInfo, int32_t gpuState, int32_t linkState) {
@@ -1841,32 +1846,32 @@ SCUDA_EXPORT int32_t nvmlDeviceRemoveGpu_v2(void *pciInfo, int32_t gpuState, int
   words[0] = (uint64_t)(uintptr_t)pciInfo;
   words[1] = (uint64_t)gpuState;
   words[2] = (uint64_t)linkState;
-  return (int32_t)sim_call(242, words);
+  return (int32_t)sim_call(243, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceResetApplicationsClocks(uint64_t device) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  return (int32_t)sim_call(243, words);
+  return (int32_t)sim_call(244, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceResetGpuLockedClocks(uint64_t device) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  return (int32_t)sim_call(244, words);
+  return (int32_t)sim_call(245, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceResetMemoryLockedClocks(uint64_t device) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  return (int32_t)sim_call(245, words);
+  return (int32_t)sim_call(246, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceResetNvLinkErrorCounters(uint64_t device, uint32_t link) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)link;
-  return (int32_t)sim_call(246, words);
+  return (int32_t)sim_call(247, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceResetNvLinkUtilizationCounter(uint64_t device, uint32_t link, uint32_t counter) {
@@ -1874,7 +1879,7 @@ SCUDA_EXPORT int32_t nvmlDeviceResetNvLinkUtilizationCounter(uint64_t device, ui
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)link;
   words[2] = (uint64_t)counter;
-  return (int32_t)sim_call(247, words);
+  return (int32_t)sim_call(248, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetAPIRestriction(uint64_t device, int32_t apiType, int32_t isRestricted) {
@@ -1882,14 +1887,14 @@ SCUDA_EXPORT int32_t nvmlDeviceSetAPIRestriction(uint64_t device, int32_t apiTyp
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)apiType;
   words[2] = (uint64_t)isRestricted;
-  return (int32_t)sim_call(248, words);
+  return (int32_t)sim_call(249, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetAccountingMode(uint64_t device, int32_t mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)mode;
-  return (int32_t)sim_call(249, words);
+  return (int32_t)sim_call(250, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetApplicationsClocks(uint64_t device, uint32_t memClockMHz, uint32_t graphicsClockMHz) {
@@ -1897,41 +1902,41 @@ SCUDA_EXPORT int32_t nvmlDeviceSetApplicationsClocks(uint64_t device, uint32_t m
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)memClockMHz;
   words[2] = (uint64_t)graphicsClockMHz;
-  return (int32_t)sim_call(250, words);
+  return (int32_t)sim_call(251, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetAutoBoostedClocksEnabled(uint64_t device, int32_t enabled) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)enabled;
-  return (int32_t)sim_call(251, words);
+  return (int32_t)sim_call(252, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetClockOffsets(uint64_t device, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(252, words);
+  return (int32_t)sim_call(253, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetComputeMode(uint64_t device, int32_t mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)mode;
-  return (int32_t)sim_call(253, words);
+  return (int32_t)sim_call(254, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetConfComputeUnprotectedMemSize(uint64_t device, uint64_t sizeKiB) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)sizeKiB;
-  return (int32_t)sim_call(254, words);
+  return (int32_t)sim_call(255, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetCpuAffinity(uint64_t device) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  return (int32_t)sim_call(255, words);
+  return (int32_t)sim_call(256, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetDefaultAutoBoostedClocksEnabled(uint64_t device, int32_t enabled, uint32_t flags) {
@@ -1939,21 +1944,21 @@ SCUDA_EXPORT int32_t nvmlDeviceSetDefaultAutoBoostedClocksEnabled(uint64_t devic
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)enabled;
   words[2] = (uint64_t)flags;
-  return (int32_t)sim_call(256, words);
+  return (int32_t)sim_call(257, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetDefaultFanSpeed_v2(uint64_t device, uint32_t fan) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)fan;
-  return (int32_t)sim_call(257, words);
+  return (int32_t)sim_call(258, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetDramEncryptionMode(uint64_t device, const void *dramEncryption) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)dramEncryption;
-  return (int32_t)sim_call(258, words);
+  return (int32_t)sim_call(259, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetDriverModel(uint64_t device, int32_t driverModel, uint32_t flags) {
@@ -1961,14 +1966,14 @@ SCUDA_EXPORT int32_t nvmlDeviceSetDriverModel(uint64_t device, int32_t driverMod
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)driverModel;
   words[2] = (uint64_t)flags;
-  return (int32_t)sim_call(259, words);
+  return (int32_t)sim_call(260, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetEccMode(uint64_t device, int32_t ecc) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)ecc;
-  return (int32_t)sim_call(260, words);
+  return (int32_t)sim_call(261, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetFanControlPolicy(uint64_t device, uint32_t fan, uint32_t policy) {
@@ -1976,7 +1981,7 @@ SCUDA_EXPORT int32_t nvmlDeviceSetFanControlPolicy(uint64_t device, uint32_t fan
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)fan;
   words[2] = (uint64_t)policy;
-  return (int32_t)sim_call(261, words);
+  return (int32_t)sim_call(262, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetFanSpeed_v2(uint64_t device, uint32_t fan, uint32_t speed) {
@@ -1984,14 +1989,14 @@ SCUDA_EXPORT int32_t nvmlDeviceSetFanSpeed_v2(uint64_t device, uint32_t fan, uin
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)fan;
   words[2] = (uint64_t)speed;
-  return (int32_t)sim_call(262, words);
+  return (int32_t)sim_call(263, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetGpcClkVfOffset(uint64_t device, int32_t offset) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)offset;
-  return (int32_t)sim_call(263, words);
+  return (int32_t)sim_call(264, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetGpuLockedClocks(uint64_t device, uint32_t minGpuClockMHz, uint32_t maxGpuClockMHz) {
@@ -1999,28 +2004,28 @@ SCUDA_EXPORT int32_t nvmlDeviceSetGpuLockedClocks(uint64_t device, uint32_t minG
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)minGpuClockMHz;
   words[2] = (uint64_t)maxGpuClockMHz;
-  return (int32_t)sim_call(264, words);
+  return (int32_t)sim_call(265, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetGpuOperationMode(uint64_t device, int32_t mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)mode;
-  return (int32_t)sim_call(265, words);
+  return (int32_t)sim_call(266, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetHostname_v1(uint64_t device, void *hostname) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)hostname;
-  return (int32_t)sim_call(266, words);
+  return (int32_t)sim_call(267, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetMemClkVfOffset(uint64_t device, int32_t offset) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)offset;
-  return (int32_t)sim_call(267, words);
+  return (int32_t)sim_call(268, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetMemoryLockedClocks(uint64_t device, uint32_t minMemClockMHz, uint32_t maxMemClockMHz) {
@@ -2028,7 +2033,7 @@ SCUDA_EXPORT int32_t nvmlDeviceSetMemoryLockedClocks(uint64_t device, uint32_t m
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)minMemClockMHz;
   words[2] = (uint64_t)maxMemClockMHz;
-  return (int32_t)sim_call(268, words);
+  return (int32_t)sim_call(269, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetMigMode(uint64_t device, uint32_t mode, int32_t *activationStatus) {
@@ -2036,14 +2041,14 @@ SCUDA_EXPORT int32_t nvmlDeviceSetMigMode(uint64_t device, uint32_t mode, int32_
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)mode;
   words[2] = (uint64_t)(uintptr_t)activationStatus;
-  return (int32_t)sim_call(269, words);
+  return (int32_t)sim_call(270, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetNvLinkDeviceLowPowerThreshold(uint64_t device, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(270, words);
+  return (int32_t)sim_call(271, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetNvLinkUtilizationControl(uint64_t device, uint32_t link, uint32_t counter, void *control, uint32_t reset) {
@@ -2053,42 +2058,42 @@ SCUDA_EXPORT int32_t nvmlDeviceSetNvLinkUtilizationControl(uint64_t device, uint
   words[2] = (uint64_t)counter;
   words[3] = (uint64_t)(uintptr_t)control;
   words[4] = (uint64_t)reset;
-  return (int32_t)sim_call(271, words);
+  return (int32_t)sim_call(272, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetNvlinkBwMode(uint64_t device, void *setBwMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)setBwMode;
-  return (int32_t)sim_call(272, words);
+  return (int32_t)sim_call(273, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetPersistenceMode(uint64_t device, int32_t mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)mode;
-  return (int32_t)sim_call(273, words);
+  return (int32_t)sim_call(274, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetPowerManagementLimit(uint64_t device, uint32_t limit) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)limit;
-  return (int32_t)sim_call(274, words);
+  return (int32_t)sim_call(275, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetPowerManagementLimit_v2(uint64_t device, void *powerValue) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)powerValue;
-  return (int32_t)sim_call(275, words);
+  return (int32_t)sim_call(276, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetPowerMizerMode_v1(uint64_t device, void *powerMizerMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)powerMizerMode;
-  return (int32_t)sim_call(276, words);
+  return (int32_t)sim_call(277, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetTemperatureThreshold(uint64_t device, int32_t thresholdType, int32_t *temp) {
@@ -2096,7 +2101,7 @@ SCUDA_EXPORT int32_t nvmlDeviceSetTemperatureThreshold(uint64_t device, int32_t 
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)thresholdType;
   words[2] = (uint64_t)(uintptr_t)temp;
-  return (int32_t)sim_call(277, words);
+  return (int32_t)sim_call(278, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetVgpuCapabilities(uint64_t device, int32_t capability, int32_t state) {
@@ -2104,74 +2109,74 @@ SCUDA_EXPORT int32_t nvmlDeviceSetVgpuCapabilities(uint64_t device, int32_t capa
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)capability;
   words[2] = (uint64_t)state;
-  return (int32_t)sim_call(278, words);
+  return (int32_t)sim_call(279, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetVgpuHeterogeneousMode(uint64_t device, const void *pHeterogeneousMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)pHeterogeneousMode;
-  return (int32_t)sim_call(279, words);
+  return (int32_t)sim_call(280, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetVgpuSchedulerState(uint64_t device, void *pSchedulerState) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)pSchedulerState;
-  return (int32_t)sim_call(280, words);
+  return (int32_t)sim_call(281, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceSetVirtualizationMode(uint64_t device, int32_t virtualMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)virtualMode;
-  return (int32_t)sim_call(281, words);
+  return (int32_t)sim_call(282, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceValidateInforom(uint64_t device) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
-  return (int32_t)sim_call(282, words);
+  return (int32_t)sim_call(283, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(uint64_t device, void *requestedProfiles) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)requestedProfiles;
-  return (int32_t)sim_call(283, words);
+  return (int32_t)sim_call(284, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(uint64_t device, void *currentProfiles) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)currentProfiles;
-  return (int32_t)sim_call(284, words);
+  return (int32_t)sim_call(285, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceWorkloadPowerProfileGetProfilesInfo(uint64_t device, void *profilesInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)profilesInfo;
-  return (int32_t)sim_call(285, words);
+  return (int32_t)sim_call(286, words);
 }
 
 SCUDA_EXPORT int32_t nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(uint64_t device, void *requestedProfiles) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)requestedProfiles;
-  return (int32_t)sim_call(286, words);
+  return (int32_t)sim_call(287, words);
 }
 
 SCUDA_EXPORT int32_t nvmlEventSetCreate(uint64_t *set) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)set;
-  return (int32_t)sim_call(288, words);
+  return (int32_t)sim_call(289, words);
 }
 
 SCUDA_EXPORT int32_t nvmlEventSetFree(uint64_t set) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)set;
-  return (int32_t)sim_call(289, words);
+  return (int32_t)sim_call(290, words);
 }
 
 SCUDA_EXPORT int32_t nvmlEventSetWait(uint64_t set, void *data, uint32_t timeoutms) {
@@ -2179,7 +2184,7 @@ SCUDA_EXPORT int32_t nvmlEventSetWait(uint64_t set, void *data, uint32_t timeout
   words[0] = (uint64_t)set;
   words[1] = (uint64_t)(uintptr_t)data;
   words[2] = (uint64_t)timeoutms;
-  return (int32_t)sim_call(290, words);
+  return (int32_t)sim_call(291, words);
 }
 
 SCUDA_EXPORT int32_t nvmlEventSetWait_v2(uint64_t set, void *data, uint32_t timeoutms) {
@@ -2187,33 +2192,33 @@ SCUDA_EXPORT int32_t nvmlEventSetWait_v2(uint64_t set, void *data, uint32_t time
   words[0] = (uint64_t)set;
   words[1] = (uint64_t)(uintptr_t)data;
   words[2] = (uint64_t)timeoutms;
-  return (int32_t)sim_call(291, words);
+  return (int32_t)sim_call(292, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetBlacklistDeviceCount(uint32_t *deviceCount) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)deviceCount;
-  return (int32_t)sim_call(292, words);
+  return (int32_t)sim_call(293, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetBlacklistDeviceInfoByIndex(uint32_t index, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)index;
   words[1] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(293, words);
+  return (int32_t)sim_call(294, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetExcludedDeviceCount(uint32_t *deviceCount) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)deviceCount;
-  return (int32_t)sim_call(292, words);
+  return (int32_t)sim_call(293, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetExcludedDeviceInfoByIndex(uint32_t index, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)index;
   words[1] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(293, words);
+  return (int32_t)sim_call(294, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetVgpuCompatibility(void *vgpuMetadata, void *pgpuMetadata, void *compatibilityInfo) {
@@ -2221,27 +2226,27 @@ SCUDA_EXPORT int32_t nvmlGetVgpuCompatibility(void *vgpuMetadata, void *pgpuMeta
   words[0] = (uint64_t)(uintptr_t)vgpuMetadata;
   words[1] = (uint64_t)(uintptr_t)pgpuMetadata;
   words[2] = (uint64_t)(uintptr_t)compatibilityInfo;
-  return (int32_t)sim_call(294, words);
+  return (int32_t)sim_call(295, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetVgpuDriverCapabilities(int32_t capability, uint32_t *capResult) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)capability;
   words[1] = (uint64_t)(uintptr_t)capResult;
-  return (int32_t)sim_call(295, words);
+  return (int32_t)sim_call(296, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGetVgpuVersion(void *supported, void *current) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)supported;
   words[1] = (uint64_t)(uintptr_t)current;
-  return (int32_t)sim_call(296, words);
+  return (int32_t)sim_call(297, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmMetricsGet(void *metricsGet) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)metricsGet;
-  return (int32_t)sim_call(297, words);
+  return (int32_t)sim_call(298, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmMigSampleGet(uint64_t device, uint32_t gpuInstanceId, uint64_t gpmSample) {
@@ -2249,47 +2254,47 @@ SCUDA_EXPORT int32_t nvmlGpmMigSampleGet(uint64_t device, uint32_t gpuInstanceId
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)gpuInstanceId;
   words[2] = (uint64_t)gpmSample;
-  return (int32_t)sim_call(298, words);
+  return (int32_t)sim_call(299, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmQueryDeviceSupport(uint64_t device, void *gpmSupport) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)gpmSupport;
-  return (int32_t)sim_call(299, words);
+  return (int32_t)sim_call(300, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmQueryIfStreamingEnabled(uint64_t device, uint32_t *state) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)(uintptr_t)state;
-  return (int32_t)sim_call(300, words);
+  return (int32_t)sim_call(301, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmSampleAlloc(uint64_t *gpmSample) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)gpmSample;
-  return (int32_t)sim_call(301, words);
+  return (int32_t)sim_call(302, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmSampleFree(uint64_t gpmSample) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpmSample;
-  return (int32_t)sim_call(302, words);
+  return (int32_t)sim_call(303, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmSampleGet(uint64_t device, uint64_t gpmSample) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)gpmSample;
-  return (int32_t)sim_call(303, words);
+  return (int32_t)sim_call(304, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpmSetStreamingEnabled(uint64_t device, uint32_t state) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)state;
-  return (int32_t)sim_call(304, words);
+  return (int32_t)sim_call(305, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceCreateComputeInstance(uint64_t gpuInstance, uint32_t profileId, uint64_t *computeInstance) {
@@ -2297,7 +2302,7 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceCreateComputeInstance(uint64_t gpuInstance, 
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)profileId;
   words[2] = (uint64_t)(uintptr_t)computeInstance;
-  return (int32_t)sim_call(305, words);
+  return (int32_t)sim_call(306, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(uint64_t gpuInstance, uint32_t profileId, const void *placement, uint64_t *computeInstance) {
@@ -2306,20 +2311,20 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(uint64_t 
   words[1] = (uint64_t)profileId;
   words[2] = (uint64_t)(uintptr_t)placement;
   words[3] = (uint64_t)(uintptr_t)computeInstance;
-  return (int32_t)sim_call(306, words);
+  return (int32_t)sim_call(307, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceDestroy(uint64_t gpuInstance) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
-  return (int32_t)sim_call(307, words);
+  return (int32_t)sim_call(308, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetActiveVgpus(uint64_t gpuInstance, void *pVgpuInstanceInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pVgpuInstanceInfo;
-  return (int32_t)sim_call(308, words);
+  return (int32_t)sim_call(309, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceById(uint64_t gpuInstance, uint32_t id, uint64_t *computeInstance) {
@@ -2327,7 +2332,7 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceById(uint64_t gpuInstance,
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)id;
   words[2] = (uint64_t)(uintptr_t)computeInstance;
-  return (int32_t)sim_call(309, words);
+  return (int32_t)sim_call(310, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(uint64_t gpuInstance, uint32_t profileId, void *placements, uint32_t *count) {
@@ -2336,7 +2341,7 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(uint64_
   words[1] = (uint64_t)profileId;
   words[2] = (uint64_t)(uintptr_t)placements;
   words[3] = (uint64_t)(uintptr_t)count;
-  return (int32_t)sim_call(310, words);
+  return (int32_t)sim_call(311, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceProfileInfo(uint64_t gpuInstance, uint32_t profile, uint32_t engProfile, void *info) {
@@ -2345,7 +2350,7 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceProfileInfo(uint64_t gpuIn
   words[1] = (uint64_t)profile;
   words[2] = (uint64_t)engProfile;
   words[3] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(311, words);
+  return (int32_t)sim_call(312, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(uint64_t gpuInstance, uint32_t profile, uint32_t engProfile, void *info) {
@@ -2354,7 +2359,7 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(uint64_t gpuI
   words[1] = (uint64_t)profile;
   words[2] = (uint64_t)engProfile;
   words[3] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(312, words);
+  return (int32_t)sim_call(313, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(uint64_t gpuInstance, uint32_t profileId, uint32_t *count) {
@@ -2362,7 +2367,7 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(uint64_t
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)profileId;
   words[2] = (uint64_t)(uintptr_t)count;
-  return (int32_t)sim_call(313, words);
+  return (int32_t)sim_call(314, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstances(uint64_t gpuInstance, uint32_t profileId, uint64_t *computeInstances, uint32_t *count) {
@@ -2371,184 +2376,184 @@ SCUDA_EXPORT int32_t nvmlGpuInstanceGetComputeInstances(uint64_t gpuInstance, ui
   words[1] = (uint64_t)profileId;
   words[2] = (uint64_t)(uintptr_t)computeInstances;
   words[3] = (uint64_t)(uintptr_t)count;
-  return (int32_t)sim_call(314, words);
+  return (int32_t)sim_call(315, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetCreatableVgpus(uint64_t gpuInstance, void *pVgpus) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pVgpus;
-  return (int32_t)sim_call(315, words);
+  return (int32_t)sim_call(316, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetInfo(uint64_t gpuInstance, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(316, words);
+  return (int32_t)sim_call(317, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetVgpuHeterogeneousMode(uint64_t gpuInstance, void *pHeterogeneousMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pHeterogeneousMode;
-  return (int32_t)sim_call(317, words);
+  return (int32_t)sim_call(318, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetVgpuSchedulerLog(uint64_t gpuInstance, void *pSchedulerLogInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pSchedulerLogInfo;
-  return (int32_t)sim_call(318, words);
+  return (int32_t)sim_call(319, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetVgpuSchedulerState(uint64_t gpuInstance, void *pSchedulerStateInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pSchedulerStateInfo;
-  return (int32_t)sim_call(319, words);
+  return (int32_t)sim_call(320, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceGetVgpuTypeCreatablePlacements(uint64_t gpuInstance, void *pCreatablePlacementInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pCreatablePlacementInfo;
-  return (int32_t)sim_call(320, words);
+  return (int32_t)sim_call(321, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceSetVgpuHeterogeneousMode(uint64_t gpuInstance, const void *pHeterogeneousMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pHeterogeneousMode;
-  return (int32_t)sim_call(321, words);
+  return (int32_t)sim_call(322, words);
 }
 
 SCUDA_EXPORT int32_t nvmlGpuInstanceSetVgpuSchedulerState(uint64_t gpuInstance, void *pScheduler) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)gpuInstance;
   words[1] = (uint64_t)(uintptr_t)pScheduler;
-  return (int32_t)sim_call(322, words);
+  return (int32_t)sim_call(323, words);
 }
 
 SCUDA_EXPORT int32_t nvmlInit(void) {
   uint64_t words[16] = {0};
-  return (int32_t)sim_call(323, words);
+  return (int32_t)sim_call(324, words);
 }
 
 SCUDA_EXPORT int32_t nvmlInitWithFlags(uint32_t flags) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)flags;
-  return (int32_t)sim_call(324, words);
+  return (int32_t)sim_call(325, words);
 }
 
 SCUDA_EXPORT int32_t nvmlInit_v2(void) {
   uint64_t words[16] = {0};
-  return (int32_t)sim_call(325, words);
+  return (int32_t)sim_call(326, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSetVgpuVersion(void *vgpuVersion) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)vgpuVersion;
-  return (int32_t)sim_call(326, words);
+  return (int32_t)sim_call(327, words);
 }
 
 SCUDA_EXPORT int32_t nvmlShutdown(void) {
   uint64_t words[16] = {0};
-  return (int32_t)sim_call(327, words);
+  return (int32_t)sim_call(328, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemEventSetCreate(void *request) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)request;
-  return (int32_t)sim_call(328, words);
+  return (int32_t)sim_call(329, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemEventSetFree(void *request) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)request;
-  return (int32_t)sim_call(329, words);
+  return (int32_t)sim_call(330, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemEventSetWait(void *request) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)request;
-  return (int32_t)sim_call(330, words);
+  return (int32_t)sim_call(331, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetConfComputeCapabilities(void *capabilities) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)capabilities;
-  return (int32_t)sim_call(331, words);
+  return (int32_t)sim_call(332, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetConfComputeGpusReadyState(uint32_t *isAcceptingWork) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)isAcceptingWork;
-  return (int32_t)sim_call(332, words);
+  return (int32_t)sim_call(333, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetConfComputeKeyRotationThresholdInfo(void *pKeyRotationThrInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pKeyRotationThrInfo;
-  return (int32_t)sim_call(333, words);
+  return (int32_t)sim_call(334, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetConfComputeSettings(void *settings) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)settings;
-  return (int32_t)sim_call(334, words);
+  return (int32_t)sim_call(335, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetConfComputeState(void *state) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)state;
-  return (int32_t)sim_call(335, words);
+  return (int32_t)sim_call(336, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetCudaDriverVersion(int32_t *cudaDriverVersion) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)cudaDriverVersion;
-  return (int32_t)sim_call(336, words);
+  return (int32_t)sim_call(337, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetCudaDriverVersion_v2(int32_t *cudaDriverVersion) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)cudaDriverVersion;
-  return (int32_t)sim_call(337, words);
+  return (int32_t)sim_call(338, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetDriverBranch(void *branchInfo, uint32_t length) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)branchInfo;
   words[1] = (uint64_t)length;
-  return (int32_t)sim_call(338, words);
+  return (int32_t)sim_call(339, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetDriverVersion(char *version, uint32_t length) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)version;
   words[1] = (uint64_t)length;
-  return (int32_t)sim_call(339, words);
+  return (int32_t)sim_call(340, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetHicVersion(uint32_t *hwbcCount, void *hwbcEntries) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)hwbcCount;
   words[1] = (uint64_t)(uintptr_t)hwbcEntries;
-  return (int32_t)sim_call(340, words);
+  return (int32_t)sim_call(341, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetNVMLVersion(char *version, uint32_t length) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)version;
   words[1] = (uint64_t)length;
-  return (int32_t)sim_call(341, words);
+  return (int32_t)sim_call(342, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetNvlinkBwMode(uint32_t *nvlinkBwMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)nvlinkBwMode;
-  return (int32_t)sim_call(342, words);
+  return (int32_t)sim_call(343, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetProcessName(uint32_t pid, char *name, uint32_t length) {
@@ -2556,7 +2561,7 @@ SCUDA_EXPORT int32_t nvmlSystemGetProcessName(uint32_t pid, char *name, uint32_t
   words[0] = (uint64_t)pid;
   words[1] = (uint64_t)(uintptr_t)name;
   words[2] = (uint64_t)length;
-  return (int32_t)sim_call(343, words);
+  return (int32_t)sim_call(344, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemGetTopologyGpuSet(uint32_t cpuNumber, uint32_t *count, uint64_t *deviceArray) {
@@ -2564,37 +2569,37 @@ SCUDA_EXPORT int32_t nvmlSystemGetTopologyGpuSet(uint32_t cpuNumber, uint32_t *c
   words[0] = (uint64_t)cpuNumber;
   words[1] = (uint64_t)(uintptr_t)count;
   words[2] = (uint64_t)(uintptr_t)deviceArray;
-  return (int32_t)sim_call(344, words);
+  return (int32_t)sim_call(345, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemRegisterEvents(void *request) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)request;
-  return (int32_t)sim_call(345, words);
+  return (int32_t)sim_call(346, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemSetConfComputeGpusReadyState(uint32_t isAcceptingWork) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)isAcceptingWork;
-  return (int32_t)sim_call(346, words);
+  return (int32_t)sim_call(347, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemSetConfComputeKeyRotationThresholdInfo(void *pKeyRotationThrInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pKeyRotationThrInfo;
-  return (int32_t)sim_call(347, words);
+  return (int32_t)sim_call(348, words);
 }
 
 SCUDA_EXPORT int32_t nvmlSystemSetNvlinkBwMode(uint32_t nvlinkBwMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)nvlinkBwMode;
-  return (int32_t)sim_call(348, words);
+  return (int32_t)sim_call(349, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetCount(uint32_t *unitCount) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)unitCount;
-  return (int32_t)sim_call(349, words);
+  return (int32_t)sim_call(350, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetDevices(uint64_t unit, uint32_t *deviceCount, uint64_t *devices) {
@@ -2602,35 +2607,35 @@ SCUDA_EXPORT int32_t nvmlUnitGetDevices(uint64_t unit, uint32_t *deviceCount, ui
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)(uintptr_t)deviceCount;
   words[2] = (uint64_t)(uintptr_t)devices;
-  return (int32_t)sim_call(350, words);
+  return (int32_t)sim_call(351, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetFanSpeedInfo(uint64_t unit, void *fanSpeeds) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)(uintptr_t)fanSpeeds;
-  return (int32_t)sim_call(351, words);
+  return (int32_t)sim_call(352, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetHandleByIndex(uint32_t index, uint64_t *unit) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)index;
   words[1] = (uint64_t)(uintptr_t)unit;
-  return (int32_t)sim_call(352, words);
+  return (int32_t)sim_call(353, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetLedState(uint64_t unit, void *state) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)(uintptr_t)state;
-  return (int32_t)sim_call(353, words);
+  return (int32_t)sim_call(354, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetPsuInfo(uint64_t unit, void *psu) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)(uintptr_t)psu;
-  return (int32_t)sim_call(354, words);
+  return (int32_t)sim_call(355, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetTemperature(uint64_t unit, uint32_t type, uint32_t *temp) {
@@ -2638,34 +2643,34 @@ SCUDA_EXPORT int32_t nvmlUnitGetTemperature(uint64_t unit, uint32_t type, uint32
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)type;
   words[2] = (uint64_t)(uintptr_t)temp;
-  return (int32_t)sim_call(355, words);
+  return (int32_t)sim_call(356, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitGetUnitInfo(uint64_t unit, void *info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)(uintptr_t)info;
-  return (int32_t)sim_call(356, words);
+  return (int32_t)sim_call(357, words);
 }
 
 SCUDA_EXPORT int32_t nvmlUnitSetLedState(uint64_t unit, int32_t color) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)unit;
   words[1] = (uint64_t)color;
-  return (int32_t)sim_call(357, words);
+  return (int32_t)sim_call(358, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceClearAccountingPids(uint32_t vgpuInstance) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
-  return (int32_t)sim_call(358, words);
+  return (int32_t)sim_call(359, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetAccountingMode(uint32_t vgpuInstance, int32_t *mode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)mode;
-  return (int32_t)sim_call(359, words);
+  return (int32_t)sim_call(360, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetAccountingPids(uint32_t vgpuInstance, uint32_t *count, uint32_t *pids) {
@@ -2673,7 +2678,7 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetAccountingPids(uint32_t vgpuInstance, ui
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)count;
   words[2] = (uint64_t)(uintptr_t)pids;
-  return (int32_t)sim_call(360, words);
+  return (int32_t)sim_call(361, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetAccountingStats(uint32_t vgpuInstance, uint32_t pid, void *stats) {
@@ -2681,21 +2686,21 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetAccountingStats(uint32_t vgpuInstance, u
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)pid;
   words[2] = (uint64_t)(uintptr_t)stats;
-  return (int32_t)sim_call(361, words);
+  return (int32_t)sim_call(362, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetEccMode(uint32_t vgpuInstance, int32_t *eccMode) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)eccMode;
-  return (int32_t)sim_call(362, words);
+  return (int32_t)sim_call(363, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetEncoderCapacity(uint32_t vgpuInstance, uint32_t *encoderCapacity) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)encoderCapacity;
-  return (int32_t)sim_call(363, words);
+  return (int32_t)sim_call(364, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetEncoderSessions(uint32_t vgpuInstance, uint32_t *sessionCount, void *sessionInfo) {
@@ -2703,7 +2708,7 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetEncoderSessions(uint32_t vgpuInstance, u
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)sessionCount;
   words[2] = (uint64_t)(uintptr_t)sessionInfo;
-  return (int32_t)sim_call(364, words);
+  return (int32_t)sim_call(365, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetEncoderStats(uint32_t vgpuInstance, uint32_t *sessionCount, uint32_t *averageFps, uint32_t *averageLatency) {
@@ -2712,7 +2717,7 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetEncoderStats(uint32_t vgpuInstance, uint
   words[1] = (uint64_t)(uintptr_t)sessionCount;
   words[2] = (uint64_t)(uintptr_t)averageFps;
   words[3] = (uint64_t)(uintptr_t)averageLatency;
-  return (int32_t)sim_call(365, words);
+  return (int32_t)sim_call(366, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetFBCSessions(uint32_t vgpuInstance, uint32_t *sessionCount, void *sessionInfo) {
@@ -2720,35 +2725,35 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetFBCSessions(uint32_t vgpuInstance, uint3
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)sessionCount;
   words[2] = (uint64_t)(uintptr_t)sessionInfo;
-  return (int32_t)sim_call(366, words);
+  return (int32_t)sim_call(367, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetFBCStats(uint32_t vgpuInstance, void *fbcStats) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)fbcStats;
-  return (int32_t)sim_call(367, words);
+  return (int32_t)sim_call(368, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetFbUsage(uint32_t vgpuInstance, uint64_t *fbUsage) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)fbUsage;
-  return (int32_t)sim_call(368, words);
+  return (int32_t)sim_call(369, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetFrameRateLimit(uint32_t vgpuInstance, uint32_t *frameRateLimit) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)frameRateLimit;
-  return (int32_t)sim_call(369, words);
+  return (int32_t)sim_call(370, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetGpuInstanceId(uint32_t vgpuInstance, uint32_t *gpuInstanceId) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)gpuInstanceId;
-  return (int32_t)sim_call(370, words);
+  return (int32_t)sim_call(371, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetGpuPciId(uint32_t vgpuInstance, char *vgpuPciId, uint32_t *length) {
@@ -2756,28 +2761,28 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetGpuPciId(uint32_t vgpuInstance, char *vg
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)vgpuPciId;
   words[2] = (uint64_t)(uintptr_t)length;
-  return (int32_t)sim_call(371, words);
+  return (int32_t)sim_call(372, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetLicenseInfo(uint32_t vgpuInstance, void *licenseInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)licenseInfo;
-  return (int32_t)sim_call(372, words);
+  return (int32_t)sim_call(373, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetLicenseInfo_v2(uint32_t vgpuInstance, void *licenseInfo) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)licenseInfo;
-  return (int32_t)sim_call(373, words);
+  return (int32_t)sim_call(374, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetLicenseStatus(uint32_t vgpuInstance, uint32_t *licensed) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)licensed;
-  return (int32_t)sim_call(374, words);
+  return (int32_t)sim_call(375, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetMdevUUID(uint32_t vgpuInstance, char *mdevUuid, uint32_t size) {
@@ -2785,7 +2790,7 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetMdevUUID(uint32_t vgpuInstance, char *md
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)mdevUuid;
   words[2] = (uint64_t)size;
-  return (int32_t)sim_call(375, words);
+  return (int32_t)sim_call(376, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetMetadata(uint32_t vgpuInstance, void *vgpuMetadata, uint32_t *bufferSize) {
@@ -2793,28 +2798,28 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetMetadata(uint32_t vgpuInstance, void *vg
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)vgpuMetadata;
   words[2] = (uint64_t)(uintptr_t)bufferSize;
-  return (int32_t)sim_call(376, words);
+  return (int32_t)sim_call(377, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetPlacementId(uint32_t vgpuInstance, void *pPlacement) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)pPlacement;
-  return (int32_t)sim_call(377, words);
+  return (int32_t)sim_call(378, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetRuntimeStateSize(uint32_t vgpuInstance, void *pState) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)pState;
-  return (int32_t)sim_call(378, words);
+  return (int32_t)sim_call(379, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetType(uint32_t vgpuInstance, uint32_t *vgpuTypeId) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)vgpuTypeId;
-  return (int32_t)sim_call(379, words);
+  return (int32_t)sim_call(380, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetUUID(uint32_t vgpuInstance, char *uuid, uint32_t size) {
@@ -2822,7 +2827,7 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetUUID(uint32_t vgpuInstance, char *uuid, 
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)uuid;
   words[2] = (uint64_t)size;
-  return (int32_t)sim_call(380, words);
+  return (int32_t)sim_call(381, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetVmDriverVersion(uint32_t vgpuInstance, char *version, uint32_t length) {
@@ -2830,7 +2835,7 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetVmDriverVersion(uint32_t vgpuInstance, c
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)(uintptr_t)version;
   words[2] = (uint64_t)length;
-  return (int32_t)sim_call(381, words);
+  return (int32_t)sim_call(382, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceGetVmID(uint32_t vgpuInstance, char *vmId, uint32_t size, int32_t *vmIdType) {
@@ -2839,21 +2844,21 @@ SCUDA_EXPORT int32_t nvmlVgpuInstanceGetVmID(uint32_t vgpuInstance, char *vmId, 
   words[1] = (uint64_t)(uintptr_t)vmId;
   words[2] = (uint64_t)size;
   words[3] = (uint64_t)(uintptr_t)vmIdType;
-  return (int32_t)sim_call(382, words);
+  return (int32_t)sim_call(383, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuInstanceSetEncoderCapacity(uint32_t vgpuInstance, uint32_t encoderCapacity) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuInstance;
   words[1] = (uint64_t)encoderCapacity;
-  return (int32_t)sim_call(383, words);
+  return (int32_t)sim_call(384, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetBAR1Info(uint32_t vgpuTypeId, void *bar1Info) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)bar1Info;
-  return (int32_t)sim_call(384, words);
+  return (int32_t)sim_call(385, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetCapabilities(uint32_t vgpuTypeId, int32_t capability, uint32_t *capResult) {
@@ -2861,7 +2866,7 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetCapabilities(uint32_t vgpuTypeId, int32_t ca
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)capability;
   words[2] = (uint64_t)(uintptr_t)capResult;
-  return (int32_t)sim_call(385, words);
+  return (int32_t)sim_call(386, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetClass(uint32_t vgpuTypeId, char *vgpuTypeClass, uint32_t *size) {
@@ -2869,7 +2874,7 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetClass(uint32_t vgpuTypeId, char *vgpuTypeCla
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)vgpuTypeClass;
   words[2] = (uint64_t)(uintptr_t)size;
-  return (int32_t)sim_call(386, words);
+  return (int32_t)sim_call(387, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetDeviceID(uint32_t vgpuTypeId, uint64_t *deviceID, uint64_t *subsystemID) {
@@ -2877,42 +2882,42 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetDeviceID(uint32_t vgpuTypeId, uint64_t *devi
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)deviceID;
   words[2] = (uint64_t)(uintptr_t)subsystemID;
-  return (int32_t)sim_call(387, words);
+  return (int32_t)sim_call(388, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetFbReservation(uint32_t vgpuTypeId, uint64_t *fbReservation) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)fbReservation;
-  return (int32_t)sim_call(388, words);
+  return (int32_t)sim_call(389, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetFrameRateLimit(uint32_t vgpuTypeId, uint32_t *frameRateLimit) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)frameRateLimit;
-  return (int32_t)sim_call(389, words);
+  return (int32_t)sim_call(390, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetFramebufferSize(uint32_t vgpuTypeId, uint64_t *fbSize) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)fbSize;
-  return (int32_t)sim_call(390, words);
+  return (int32_t)sim_call(391, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetGpuInstanceProfileId(uint32_t vgpuTypeId, uint32_t *gpuInstanceProfileId) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)gpuInstanceProfileId;
-  return (int32_t)sim_call(391, words);
+  return (int32_t)sim_call(392, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetGspHeapSize(uint32_t vgpuTypeId, uint64_t *gspHeapSize) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)gspHeapSize;
-  return (int32_t)sim_call(392, words);
+  return (int32_t)sim_call(393, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetLicense(uint32_t vgpuTypeId, char *vgpuTypeLicenseString, uint32_t size) {
@@ -2920,7 +2925,7 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetLicense(uint32_t vgpuTypeId, char *vgpuTypeL
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)vgpuTypeLicenseString;
   words[2] = (uint64_t)size;
-  return (int32_t)sim_call(393, words);
+  return (int32_t)sim_call(394, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetMaxInstances(uint64_t device, uint32_t vgpuTypeId, uint32_t *vgpuInstanceCount) {
@@ -2928,20 +2933,20 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetMaxInstances(uint64_t device, uint32_t vgpuT
   words[0] = (uint64_t)device;
   words[1] = (uint64_t)vgpuTypeId;
   words[2] = (uint64_t)(uintptr_t)vgpuInstanceCount;
-  return (int32_t)sim_call(394, words);
+  return (int32_t)sim_call(395, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetMaxInstancesPerGpuInstance(void *pMaxInstance) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)(uintptr_t)pMaxInstance;
-  return (int32_t)sim_call(395, words);
+  return (int32_t)sim_call(396, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetMaxInstancesPerVm(uint32_t vgpuTypeId, uint32_t *vgpuInstanceCountPerVm) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)vgpuInstanceCountPerVm;
-  return (int32_t)sim_call(396, words);
+  return (int32_t)sim_call(397, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetName(uint32_t vgpuTypeId, char *vgpuTypeName, uint32_t *size) {
@@ -2949,14 +2954,14 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetName(uint32_t vgpuTypeId, char *vgpuTypeName
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)vgpuTypeName;
   words[2] = (uint64_t)(uintptr_t)size;
-  return (int32_t)sim_call(397, words);
+  return (int32_t)sim_call(398, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetNumDisplayHeads(uint32_t vgpuTypeId, uint32_t *numDisplayHeads) {
   uint64_t words[16] = {0};
   words[0] = (uint64_t)vgpuTypeId;
   words[1] = (uint64_t)(uintptr_t)numDisplayHeads;
-  return (int32_t)sim_call(398, words);
+  return (int32_t)sim_call(399, words);
 }
 
 SCUDA_EXPORT int32_t nvmlVgpuTypeGetResolution(uint32_t vgpuTypeId, uint32_t displayIndex, uint32_t *xdim, uint32_t *ydim) {
@@ -2965,5 +2970,5 @@ SCUDA_EXPORT int32_t nvmlVgpuTypeGetResolution(uint32_t vgpuTypeId, uint32_t dis
   words[1] = (uint64_t)displayIndex;
   words[2] = (uint64_t)(uintptr_t)xdim;
   words[3] = (uint64_t)(uintptr_t)ydim;
-  return (int32_t)sim_call(399, words);
+  return (int32_t)sim_call(400, words);
 }

@@ -386,7 +386,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 186:
 		return uint64(uint32(d.NvmlDeviceGetRemappedRows(nvml.NvmlDevice(w[0]), (*uint32)(pointer(w[1])), (*uint32)(pointer(w[2])), (*uint32)(pointer(w[3])), (*uint32)(pointer(w[4])))))
 	case 187:
-		return uint64(uint32(d.NvmlDeviceGetRemappedRows_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlBAR1Memory)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetRemappedRows_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlRemappedRowsInfo_v2)(pointer(w[1])))))
 	case 188:
 		return uint64(uint32(d.NvmlDeviceGetRepairStatus(nvml.NvmlDevice(w[0]), (*nvml.NvmlRepairStatus)(pointer(w[1])))))
 	case 189:
@@ -442,7 +442,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 214:
 		return uint64(uint32(d.NvmlDeviceGetUUID(nvml.NvmlDevice(w[0]), pointer(w[1]), uint32(w[2]))))
 	case 215:
-		return uint64(uint32(d.NvmlDeviceGetUnrepairableMemoryFlag_v1(nvml.NvmlDevice(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetUnrepairableMemoryFlag_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlUnrepairableMemoryStatus_v1)(pointer(w[1])))))
 	case 216:
 		return uint64(uint32(d.NvmlDeviceGetUtilizationRates(nvml.NvmlDevice(w[0]), (*nvml.NvmlUtilization)(pointer(w[1])))))
 	case 217:
@@ -490,324 +490,326 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 238:
 		return uint64(uint32(d.NvmlDeviceQueryDrainState((*nvml.NvmlPciInfo)(pointer(w[0])), (*nvml.NvmlEnableState)(pointer(w[1])))))
 	case 239:
-		return uint64(uint32(d.NvmlDeviceReadWritePRM_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlPRMTLV_v1)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceReadPRMCounters_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlPRMCounterList_v1)(pointer(w[1])))))
 	case 240:
-		return uint64(uint32(d.NvmlDeviceRegisterEvents(nvml.NvmlDevice(w[0]), uint64(w[1]), nvml.NvmlEventSet(w[2]))))
+		return uint64(uint32(d.NvmlDeviceReadWritePRM_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlPRMTLV_v1)(pointer(w[1])))))
 	case 241:
-		return uint64(uint32(d.NvmlDeviceRemoveGpu((*nvml.NvmlPciInfo)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlDeviceRegisterEvents(nvml.NvmlDevice(w[0]), uint64(w[1]), nvml.NvmlEventSet(w[2]))))
 	case 242:
-		return uint64(uint32(d.NvmlDeviceRemoveGpu_v2((*nvml.NvmlPciInfo)(pointer(w[0])), nvml.NvmlDetachGpuState(w[1]), nvml.NvmlPcieLinkState(w[2]))))
+		return uint64(uint32(d.NvmlDeviceRemoveGpu((*nvml.NvmlPciInfo)(pointer(w[0])))))
 	case 243:
-		return uint64(uint32(d.NvmlDeviceResetApplicationsClocks(nvml.NvmlDevice(w[0]))))
+		return uint64(uint32(d.NvmlDeviceRemoveGpu_v2((*nvml.NvmlPciInfo)(pointer(w[0])), nvml.NvmlDetachGpuState(w[1]), nvml.NvmlPcieLinkState(w[2]))))
 	case 244:
-		return uint64(uint32(d.NvmlDeviceResetGpuLockedClocks(nvml.NvmlDevice(w[0]))))
+		return uint64(uint32(d.NvmlDeviceResetApplicationsClocks(nvml.NvmlDevice(w[0]))))
 	case 245:
-		return uint64(uint32(d.NvmlDeviceResetMemoryLockedClocks(nvml.NvmlDevice(w[0]))))
+		return uint64(uint32(d.NvmlDeviceResetGpuLockedClocks(nvml.NvmlDevice(w[0]))))
 	case 246:
-		return uint64(uint32(d.NvmlDeviceResetNvLinkErrorCounters(nvml.NvmlDevice(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlDeviceResetMemoryLockedClocks(nvml.NvmlDevice(w[0]))))
 	case 247:
-		return uint64(uint32(d.NvmlDeviceResetNvLinkUtilizationCounter(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceResetNvLinkErrorCounters(nvml.NvmlDevice(w[0]), uint32(w[1]))))
 	case 248:
-		return uint64(uint32(d.NvmlDeviceSetAPIRestriction(nvml.NvmlDevice(w[0]), nvml.NvmlRestrictedAPI(w[1]), nvml.NvmlEnableState(w[2]))))
+		return uint64(uint32(d.NvmlDeviceResetNvLinkUtilizationCounter(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
 	case 249:
-		return uint64(uint32(d.NvmlDeviceSetAccountingMode(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetAPIRestriction(nvml.NvmlDevice(w[0]), nvml.NvmlRestrictedAPI(w[1]), nvml.NvmlEnableState(w[2]))))
 	case 250:
-		return uint64(uint32(d.NvmlDeviceSetApplicationsClocks(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetAccountingMode(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
 	case 251:
-		return uint64(uint32(d.NvmlDeviceSetAutoBoostedClocksEnabled(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetApplicationsClocks(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
 	case 252:
-		return uint64(uint32(d.NvmlDeviceSetClockOffsets(nvml.NvmlDevice(w[0]), (*nvml.NvmlClockOffset)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetAutoBoostedClocksEnabled(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
 	case 253:
-		return uint64(uint32(d.NvmlDeviceSetComputeMode(nvml.NvmlDevice(w[0]), nvml.NvmlComputeMode(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetClockOffsets(nvml.NvmlDevice(w[0]), (*nvml.NvmlClockOffset)(pointer(w[1])))))
 	case 254:
-		return uint64(uint32(d.NvmlDeviceSetConfComputeUnprotectedMemSize(nvml.NvmlDevice(w[0]), uint64(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetComputeMode(nvml.NvmlDevice(w[0]), nvml.NvmlComputeMode(w[1]))))
 	case 255:
-		return uint64(uint32(d.NvmlDeviceSetCpuAffinity(nvml.NvmlDevice(w[0]))))
+		return uint64(uint32(d.NvmlDeviceSetConfComputeUnprotectedMemSize(nvml.NvmlDevice(w[0]), uint64(w[1]))))
 	case 256:
-		return uint64(uint32(d.NvmlDeviceSetDefaultAutoBoostedClocksEnabled(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetCpuAffinity(nvml.NvmlDevice(w[0]))))
 	case 257:
-		return uint64(uint32(d.NvmlDeviceSetDefaultFanSpeed_v2(nvml.NvmlDevice(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetDefaultAutoBoostedClocksEnabled(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]), uint32(w[2]))))
 	case 258:
-		return uint64(uint32(d.NvmlDeviceSetDramEncryptionMode(nvml.NvmlDevice(w[0]), (*nvml.NvmlDramEncryptionInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetDefaultFanSpeed_v2(nvml.NvmlDevice(w[0]), uint32(w[1]))))
 	case 259:
-		return uint64(uint32(d.NvmlDeviceSetDriverModel(nvml.NvmlDevice(w[0]), nvml.NvmlDriverModel(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetDramEncryptionMode(nvml.NvmlDevice(w[0]), (*nvml.NvmlDramEncryptionInfo)(pointer(w[1])))))
 	case 260:
-		return uint64(uint32(d.NvmlDeviceSetEccMode(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetDriverModel(nvml.NvmlDevice(w[0]), nvml.NvmlDriverModel(w[1]), uint32(w[2]))))
 	case 261:
-		return uint64(uint32(d.NvmlDeviceSetFanControlPolicy(nvml.NvmlDevice(w[0]), uint32(w[1]), nvml.NvmlFanControlPolicy(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetEccMode(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
 	case 262:
-		return uint64(uint32(d.NvmlDeviceSetFanSpeed_v2(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetFanControlPolicy(nvml.NvmlDevice(w[0]), uint32(w[1]), nvml.NvmlFanControlPolicy(w[2]))))
 	case 263:
-		return uint64(uint32(d.NvmlDeviceSetGpcClkVfOffset(nvml.NvmlDevice(w[0]), int32(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetFanSpeed_v2(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
 	case 264:
-		return uint64(uint32(d.NvmlDeviceSetGpuLockedClocks(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetGpcClkVfOffset(nvml.NvmlDevice(w[0]), int32(w[1]))))
 	case 265:
-		return uint64(uint32(d.NvmlDeviceSetGpuOperationMode(nvml.NvmlDevice(w[0]), nvml.NvmlGpuOperationMode(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetGpuLockedClocks(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
 	case 266:
-		return uint64(uint32(d.NvmlDeviceSetHostname_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlHostname_v1)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetGpuOperationMode(nvml.NvmlDevice(w[0]), nvml.NvmlGpuOperationMode(w[1]))))
 	case 267:
-		return uint64(uint32(d.NvmlDeviceSetMemClkVfOffset(nvml.NvmlDevice(w[0]), int32(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetHostname_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlHostname_v1)(pointer(w[1])))))
 	case 268:
-		return uint64(uint32(d.NvmlDeviceSetMemoryLockedClocks(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetMemClkVfOffset(nvml.NvmlDevice(w[0]), int32(w[1]))))
 	case 269:
-		return uint64(uint32(d.NvmlDeviceSetMigMode(nvml.NvmlDevice(w[0]), uint32(w[1]), (*nvml.NvmlReturn)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlDeviceSetMemoryLockedClocks(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]))))
 	case 270:
-		return uint64(uint32(d.NvmlDeviceSetNvLinkDeviceLowPowerThreshold(nvml.NvmlDevice(w[0]), (*nvml.NvmlNvLinkPowerThres)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetMigMode(nvml.NvmlDevice(w[0]), uint32(w[1]), (*nvml.NvmlReturn)(pointer(w[2])))))
 	case 271:
-		return uint64(uint32(d.NvmlDeviceSetNvLinkUtilizationControl(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]), (*nvml.NvmlNvLinkUtilizationControl)(pointer(w[3])), uint32(w[4]))))
+		return uint64(uint32(d.NvmlDeviceSetNvLinkDeviceLowPowerThreshold(nvml.NvmlDevice(w[0]), (*nvml.NvmlNvLinkPowerThres)(pointer(w[1])))))
 	case 272:
-		return uint64(uint32(d.NvmlDeviceSetNvlinkBwMode(nvml.NvmlDevice(w[0]), (*nvml.NvmlNvlinkSetBwMode)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetNvLinkUtilizationControl(nvml.NvmlDevice(w[0]), uint32(w[1]), uint32(w[2]), (*nvml.NvmlNvLinkUtilizationControl)(pointer(w[3])), uint32(w[4]))))
 	case 273:
-		return uint64(uint32(d.NvmlDeviceSetPersistenceMode(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetNvlinkBwMode(nvml.NvmlDevice(w[0]), (*nvml.NvmlNvlinkSetBwMode)(pointer(w[1])))))
 	case 274:
-		return uint64(uint32(d.NvmlDeviceSetPowerManagementLimit(nvml.NvmlDevice(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetPersistenceMode(nvml.NvmlDevice(w[0]), nvml.NvmlEnableState(w[1]))))
 	case 275:
-		return uint64(uint32(d.NvmlDeviceSetPowerManagementLimit_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlPowerValue_v2)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetPowerManagementLimit(nvml.NvmlDevice(w[0]), uint32(w[1]))))
 	case 276:
-		return uint64(uint32(d.NvmlDeviceSetPowerMizerMode_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlDevicePowerMizerModes_v1)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetPowerManagementLimit_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlPowerValue_v2)(pointer(w[1])))))
 	case 277:
-		return uint64(uint32(d.NvmlDeviceSetTemperatureThreshold(nvml.NvmlDevice(w[0]), nvml.NvmlTemperatureThresholds(w[1]), (*int32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlDeviceSetPowerMizerMode_v1(nvml.NvmlDevice(w[0]), (*nvml.NvmlDevicePowerMizerModes_v1)(pointer(w[1])))))
 	case 278:
-		return uint64(uint32(d.NvmlDeviceSetVgpuCapabilities(nvml.NvmlDevice(w[0]), nvml.NvmlDeviceVgpuCapability(w[1]), nvml.NvmlEnableState(w[2]))))
+		return uint64(uint32(d.NvmlDeviceSetTemperatureThreshold(nvml.NvmlDevice(w[0]), nvml.NvmlTemperatureThresholds(w[1]), (*int32)(pointer(w[2])))))
 	case 279:
-		return uint64(uint32(d.NvmlDeviceSetVgpuHeterogeneousMode(nvml.NvmlDevice(w[0]), (*nvml.NvmlVgpuHeterogeneousMode)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetVgpuCapabilities(nvml.NvmlDevice(w[0]), nvml.NvmlDeviceVgpuCapability(w[1]), nvml.NvmlEnableState(w[2]))))
 	case 280:
-		return uint64(uint32(d.NvmlDeviceSetVgpuSchedulerState(nvml.NvmlDevice(w[0]), (*nvml.NvmlVgpuSchedulerSetState)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceSetVgpuHeterogeneousMode(nvml.NvmlDevice(w[0]), (*nvml.NvmlVgpuHeterogeneousMode)(pointer(w[1])))))
 	case 281:
-		return uint64(uint32(d.NvmlDeviceSetVirtualizationMode(nvml.NvmlDevice(w[0]), nvml.NvmlGpuVirtualizationMode(w[1]))))
+		return uint64(uint32(d.NvmlDeviceSetVgpuSchedulerState(nvml.NvmlDevice(w[0]), (*nvml.NvmlVgpuSchedulerSetState)(pointer(w[1])))))
 	case 282:
-		return uint64(uint32(d.NvmlDeviceValidateInforom(nvml.NvmlDevice(w[0]))))
+		return uint64(uint32(d.NvmlDeviceSetVirtualizationMode(nvml.NvmlDevice(w[0]), nvml.NvmlGpuVirtualizationMode(w[1]))))
 	case 283:
-		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileClearRequestedProfiles(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceValidateInforom(nvml.NvmlDevice(w[0]))))
 	case 284:
-		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileGetCurrentProfiles(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileCurrentProfiles)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileClearRequestedProfiles(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(pointer(w[1])))))
 	case 285:
-		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileGetProfilesInfo(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileProfilesInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileGetCurrentProfiles(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileCurrentProfiles)(pointer(w[1])))))
 	case 286:
+		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileGetProfilesInfo(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileProfilesInfo)(pointer(w[1])))))
+	case 287:
 		return uint64(uint32(d.NvmlDeviceWorkloadPowerProfileSetRequestedProfiles(nvml.NvmlDevice(w[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(pointer(w[1])))))
-	case 288:
-		return uint64(uint32(d.NvmlEventSetCreate((*nvml.NvmlEventSet)(pointer(w[0])))))
 	case 289:
-		return uint64(uint32(d.NvmlEventSetFree(nvml.NvmlEventSet(w[0]))))
+		return uint64(uint32(d.NvmlEventSetCreate((*nvml.NvmlEventSet)(pointer(w[0])))))
 	case 290:
-		return uint64(uint32(d.NvmlEventSetWait(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData)(pointer(w[1])), uint32(w[2]))))
+		return uint64(uint32(d.NvmlEventSetFree(nvml.NvmlEventSet(w[0]))))
 	case 291:
-		return uint64(uint32(d.NvmlEventSetWait_v2(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData)(pointer(w[1])), uint32(w[2]))))
+		return uint64(uint32(d.NvmlEventSetWait(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData)(pointer(w[1])), uint32(w[2]))))
 	case 292:
-		return uint64(uint32(d.NvmlGetExcludedDeviceCount((*uint32)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlEventSetWait_v2(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData)(pointer(w[1])), uint32(w[2]))))
 	case 293:
-		return uint64(uint32(d.NvmlGetExcludedDeviceInfoByIndex(uint32(w[0]), (*nvml.NvmlExcludedDeviceInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGetExcludedDeviceCount((*uint32)(pointer(w[0])))))
 	case 294:
-		return uint64(uint32(d.NvmlGetVgpuCompatibility((*nvml.NvmlVgpuMetadata)(pointer(w[0])), (*nvml.NvmlVgpuPgpuMetadata)(pointer(w[1])), (*nvml.NvmlVgpuPgpuCompatibility)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlGetExcludedDeviceInfoByIndex(uint32(w[0]), (*nvml.NvmlExcludedDeviceInfo)(pointer(w[1])))))
 	case 295:
-		return uint64(uint32(d.NvmlGetVgpuDriverCapabilities(nvml.NvmlVgpuDriverCapability(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGetVgpuCompatibility((*nvml.NvmlVgpuMetadata)(pointer(w[0])), (*nvml.NvmlVgpuPgpuMetadata)(pointer(w[1])), (*nvml.NvmlVgpuPgpuCompatibility)(pointer(w[2])))))
 	case 296:
-		return uint64(uint32(d.NvmlGetVgpuVersion((*nvml.NvmlVgpuVersion)(pointer(w[0])), (*nvml.NvmlVgpuVersion)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGetVgpuDriverCapabilities(nvml.NvmlVgpuDriverCapability(w[0]), (*uint32)(pointer(w[1])))))
 	case 297:
-		return uint64(uint32(d.NvmlGpmMetricsGet((*nvml.NvmlGpmMetricsGet)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlGetVgpuVersion((*nvml.NvmlVgpuVersion)(pointer(w[0])), (*nvml.NvmlVgpuVersion)(pointer(w[1])))))
 	case 298:
-		return uint64(uint32(d.NvmlGpmMigSampleGet(nvml.NvmlDevice(w[0]), uint32(w[1]), nvml.NvmlGpmSample(w[2]))))
+		return uint64(uint32(d.NvmlGpmMetricsGet((*nvml.NvmlGpmMetricsGet)(pointer(w[0])))))
 	case 299:
-		return uint64(uint32(d.NvmlGpmQueryDeviceSupport(nvml.NvmlDevice(w[0]), (*nvml.NvmlGpmSupport)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpmMigSampleGet(nvml.NvmlDevice(w[0]), uint32(w[1]), nvml.NvmlGpmSample(w[2]))))
 	case 300:
-		return uint64(uint32(d.NvmlGpmQueryIfStreamingEnabled(nvml.NvmlDevice(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpmQueryDeviceSupport(nvml.NvmlDevice(w[0]), (*nvml.NvmlGpmSupport)(pointer(w[1])))))
 	case 301:
-		return uint64(uint32(d.NvmlGpmSampleAlloc((*nvml.NvmlGpmSample)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlGpmQueryIfStreamingEnabled(nvml.NvmlDevice(w[0]), (*uint32)(pointer(w[1])))))
 	case 302:
-		return uint64(uint32(d.NvmlGpmSampleFree(nvml.NvmlGpmSample(w[0]))))
+		return uint64(uint32(d.NvmlGpmSampleAlloc((*nvml.NvmlGpmSample)(pointer(w[0])))))
 	case 303:
-		return uint64(uint32(d.NvmlGpmSampleGet(nvml.NvmlDevice(w[0]), nvml.NvmlGpmSample(w[1]))))
+		return uint64(uint32(d.NvmlGpmSampleFree(nvml.NvmlGpmSample(w[0]))))
 	case 304:
-		return uint64(uint32(d.NvmlGpmSetStreamingEnabled(nvml.NvmlDevice(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlGpmSampleGet(nvml.NvmlDevice(w[0]), nvml.NvmlGpmSample(w[1]))))
 	case 305:
-		return uint64(uint32(d.NvmlGpuInstanceCreateComputeInstance(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstance)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlGpmSetStreamingEnabled(nvml.NvmlDevice(w[0]), uint32(w[1]))))
 	case 306:
-		return uint64(uint32(d.NvmlGpuInstanceCreateComputeInstanceWithPlacement(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstancePlacement)(pointer(w[2])), (*nvml.NvmlComputeInstance)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlGpuInstanceCreateComputeInstance(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstance)(pointer(w[2])))))
 	case 307:
-		return uint64(uint32(d.NvmlGpuInstanceDestroy(nvml.NvmlGpuInstance(w[0]))))
+		return uint64(uint32(d.NvmlGpuInstanceCreateComputeInstanceWithPlacement(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstancePlacement)(pointer(w[2])), (*nvml.NvmlComputeInstance)(pointer(w[3])))))
 	case 308:
-		return uint64(uint32(d.NvmlGpuInstanceGetActiveVgpus(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlActiveVgpuInstanceInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceDestroy(nvml.NvmlGpuInstance(w[0]))))
 	case 309:
-		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceById(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstance)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetActiveVgpus(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlActiveVgpuInstanceInfo)(pointer(w[1])))))
 	case 310:
-		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstancePossiblePlacements(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstancePlacement)(pointer(w[2])), (*uint32)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceById(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstance)(pointer(w[2])))))
 	case 311:
-		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceProfileInfo(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), uint32(w[2]), (*nvml.NvmlComputeInstanceProfileInfo)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstancePossiblePlacements(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstancePlacement)(pointer(w[2])), (*uint32)(pointer(w[3])))))
 	case 312:
-		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceProfileInfoV(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), uint32(w[2]), (*nvml.NvmlComputeInstanceProfileInfo_v2)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceProfileInfo(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), uint32(w[2]), (*nvml.NvmlComputeInstanceProfileInfo)(pointer(w[3])))))
 	case 313:
-		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceProfileInfoV(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), uint32(w[2]), (*nvml.NvmlComputeInstanceProfileInfo_v2)(pointer(w[3])))))
 	case 314:
-		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstances(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstance)(pointer(w[2])), (*uint32)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*uint32)(pointer(w[2])))))
 	case 315:
-		return uint64(uint32(d.NvmlGpuInstanceGetCreatableVgpus(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuTypeIdInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetComputeInstances(nvml.NvmlGpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlComputeInstance)(pointer(w[2])), (*uint32)(pointer(w[3])))))
 	case 316:
-		return uint64(uint32(d.NvmlGpuInstanceGetInfo(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlGpuInstanceInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetCreatableVgpus(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuTypeIdInfo)(pointer(w[1])))))
 	case 317:
-		return uint64(uint32(d.NvmlGpuInstanceGetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuHeterogeneousMode)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetInfo(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlGpuInstanceInfo)(pointer(w[1])))))
 	case 318:
-		return uint64(uint32(d.NvmlGpuInstanceGetVgpuSchedulerLog(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuSchedulerLogInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuHeterogeneousMode)(pointer(w[1])))))
 	case 319:
-		return uint64(uint32(d.NvmlGpuInstanceGetVgpuSchedulerState(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuSchedulerStateInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetVgpuSchedulerLog(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuSchedulerLogInfo)(pointer(w[1])))))
 	case 320:
-		return uint64(uint32(d.NvmlGpuInstanceGetVgpuTypeCreatablePlacements(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuCreatablePlacementInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetVgpuSchedulerState(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuSchedulerStateInfo)(pointer(w[1])))))
 	case 321:
-		return uint64(uint32(d.NvmlGpuInstanceSetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuHeterogeneousMode)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceGetVgpuTypeCreatablePlacements(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuCreatablePlacementInfo)(pointer(w[1])))))
 	case 322:
-		return uint64(uint32(d.NvmlGpuInstanceSetVgpuSchedulerState(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuSchedulerState)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlGpuInstanceSetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuHeterogeneousMode)(pointer(w[1])))))
 	case 323:
-		return uint64(uint32(d.NvmlInit()))
+		return uint64(uint32(d.NvmlGpuInstanceSetVgpuSchedulerState(nvml.NvmlGpuInstance(w[0]), (*nvml.NvmlVgpuSchedulerState)(pointer(w[1])))))
 	case 324:
-		return uint64(uint32(d.NvmlInitWithFlags(uint32(w[0]))))
+		return uint64(uint32(d.NvmlInit()))
 	case 325:
-		return uint64(uint32(d.NvmlInit_v2()))
+		return uint64(uint32(d.NvmlInitWithFlags(uint32(w[0]))))
 	case 326:
-		return uint64(uint32(d.NvmlSetVgpuVersion((*nvml.NvmlVgpuVersion)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlInit_v2()))
 	case 327:
-		return uint64(uint32(d.NvmlShutdown()))
+		return uint64(uint32(d.NvmlSetVgpuVersion((*nvml.NvmlVgpuVersion)(pointer(w[0])))))
 	case 328:
-		return uint64(uint32(d.NvmlSystemEventSetCreate((*nvml.NvmlSystemEventSetCreateRequest)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlShutdown()))
 	case 329:
-		return uint64(uint32(d.NvmlSystemEventSetFree((*nvml.NvmlSystemEventSetFreeRequest)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemEventSetCreate((*nvml.NvmlSystemEventSetCreateRequest)(pointer(w[0])))))
 	case 330:
-		return uint64(uint32(d.NvmlSystemEventSetWait((*nvml.NvmlSystemEventSetWaitRequest)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemEventSetFree((*nvml.NvmlSystemEventSetFreeRequest)(pointer(w[0])))))
 	case 331:
-		return uint64(uint32(d.NvmlSystemGetConfComputeCapabilities((*nvml.NvmlConfComputeSystemCaps)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemEventSetWait((*nvml.NvmlSystemEventSetWaitRequest)(pointer(w[0])))))
 	case 332:
-		return uint64(uint32(d.NvmlSystemGetConfComputeGpusReadyState((*uint32)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetConfComputeCapabilities((*nvml.NvmlConfComputeSystemCaps)(pointer(w[0])))))
 	case 333:
-		return uint64(uint32(d.NvmlSystemGetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeGetKeyRotationThresholdInfo)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetConfComputeGpusReadyState((*uint32)(pointer(w[0])))))
 	case 334:
-		return uint64(uint32(d.NvmlSystemGetConfComputeSettings((*nvml.NvmlSystemConfComputeSettings)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeGetKeyRotationThresholdInfo)(pointer(w[0])))))
 	case 335:
-		return uint64(uint32(d.NvmlSystemGetConfComputeState((*nvml.NvmlConfComputeSystemState)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetConfComputeSettings((*nvml.NvmlSystemConfComputeSettings)(pointer(w[0])))))
 	case 336:
-		return uint64(uint32(d.NvmlSystemGetCudaDriverVersion((*int32)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetConfComputeState((*nvml.NvmlConfComputeSystemState)(pointer(w[0])))))
 	case 337:
-		return uint64(uint32(d.NvmlSystemGetCudaDriverVersion_v2((*int32)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetCudaDriverVersion((*int32)(pointer(w[0])))))
 	case 338:
-		return uint64(uint32(d.NvmlSystemGetDriverBranch((*nvml.NvmlSystemDriverBranchInfo)(pointer(w[0])), uint32(w[1]))))
+		return uint64(uint32(d.NvmlSystemGetCudaDriverVersion_v2((*int32)(pointer(w[0])))))
 	case 339:
-		return uint64(uint32(d.NvmlSystemGetDriverVersion(pointer(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlSystemGetDriverBranch((*nvml.NvmlSystemDriverBranchInfo)(pointer(w[0])), uint32(w[1]))))
 	case 340:
-		return uint64(uint32(d.NvmlSystemGetHicVersion((*uint32)(pointer(w[0])), (*nvml.NvmlHwbcEntry)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlSystemGetDriverVersion(pointer(w[0]), uint32(w[1]))))
 	case 341:
-		return uint64(uint32(d.NvmlSystemGetNVMLVersion(pointer(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlSystemGetHicVersion((*uint32)(pointer(w[0])), (*nvml.NvmlHwbcEntry)(pointer(w[1])))))
 	case 342:
-		return uint64(uint32(d.NvmlSystemGetNvlinkBwMode((*uint32)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetNVMLVersion(pointer(w[0]), uint32(w[1]))))
 	case 343:
-		return uint64(uint32(d.NvmlSystemGetProcessName(uint32(w[0]), pointer(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlSystemGetNvlinkBwMode((*uint32)(pointer(w[0])))))
 	case 344:
-		return uint64(uint32(d.NvmlSystemGetTopologyGpuSet(uint32(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlDevice)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlSystemGetProcessName(uint32(w[0]), pointer(w[1]), uint32(w[2]))))
 	case 345:
-		return uint64(uint32(d.NvmlSystemRegisterEvents((*nvml.NvmlSystemRegisterEventRequest)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemGetTopologyGpuSet(uint32(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlDevice)(pointer(w[2])))))
 	case 346:
-		return uint64(uint32(d.NvmlSystemSetConfComputeGpusReadyState(uint32(w[0]))))
+		return uint64(uint32(d.NvmlSystemRegisterEvents((*nvml.NvmlSystemRegisterEventRequest)(pointer(w[0])))))
 	case 347:
-		return uint64(uint32(d.NvmlSystemSetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeSetKeyRotationThresholdInfo)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemSetConfComputeGpusReadyState(uint32(w[0]))))
 	case 348:
-		return uint64(uint32(d.NvmlSystemSetNvlinkBwMode(uint32(w[0]))))
+		return uint64(uint32(d.NvmlSystemSetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeSetKeyRotationThresholdInfo)(pointer(w[0])))))
 	case 349:
-		return uint64(uint32(d.NvmlUnitGetCount((*uint32)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlSystemSetNvlinkBwMode(uint32(w[0]))))
 	case 350:
-		return uint64(uint32(d.NvmlUnitGetDevices(nvml.NvmlUnit(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlDevice)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlUnitGetCount((*uint32)(pointer(w[0])))))
 	case 351:
-		return uint64(uint32(d.NvmlUnitGetFanSpeedInfo(nvml.NvmlUnit(w[0]), (*nvml.NvmlUnitFanSpeeds)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlUnitGetDevices(nvml.NvmlUnit(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlDevice)(pointer(w[2])))))
 	case 352:
-		return uint64(uint32(d.NvmlUnitGetHandleByIndex(uint32(w[0]), (*nvml.NvmlUnit)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlUnitGetFanSpeedInfo(nvml.NvmlUnit(w[0]), (*nvml.NvmlUnitFanSpeeds)(pointer(w[1])))))
 	case 353:
-		return uint64(uint32(d.NvmlUnitGetLedState(nvml.NvmlUnit(w[0]), (*nvml.NvmlLedState)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlUnitGetHandleByIndex(uint32(w[0]), (*nvml.NvmlUnit)(pointer(w[1])))))
 	case 354:
-		return uint64(uint32(d.NvmlUnitGetPsuInfo(nvml.NvmlUnit(w[0]), (*nvml.NvmlPSUInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlUnitGetLedState(nvml.NvmlUnit(w[0]), (*nvml.NvmlLedState)(pointer(w[1])))))
 	case 355:
-		return uint64(uint32(d.NvmlUnitGetTemperature(nvml.NvmlUnit(w[0]), uint32(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlUnitGetPsuInfo(nvml.NvmlUnit(w[0]), (*nvml.NvmlPSUInfo)(pointer(w[1])))))
 	case 356:
-		return uint64(uint32(d.NvmlUnitGetUnitInfo(nvml.NvmlUnit(w[0]), (*nvml.NvmlUnitInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlUnitGetTemperature(nvml.NvmlUnit(w[0]), uint32(w[1]), (*uint32)(pointer(w[2])))))
 	case 357:
-		return uint64(uint32(d.NvmlUnitSetLedState(nvml.NvmlUnit(w[0]), nvml.NvmlLedColor(w[1]))))
+		return uint64(uint32(d.NvmlUnitGetUnitInfo(nvml.NvmlUnit(w[0]), (*nvml.NvmlUnitInfo)(pointer(w[1])))))
 	case 358:
-		return uint64(uint32(d.NvmlVgpuInstanceClearAccountingPids(nvml.NvmlVgpuInstance(w[0]))))
+		return uint64(uint32(d.NvmlUnitSetLedState(nvml.NvmlUnit(w[0]), nvml.NvmlLedColor(w[1]))))
 	case 359:
-		return uint64(uint32(d.NvmlVgpuInstanceGetAccountingMode(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlEnableState)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceClearAccountingPids(nvml.NvmlVgpuInstance(w[0]))))
 	case 360:
-		return uint64(uint32(d.NvmlVgpuInstanceGetAccountingPids(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetAccountingMode(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlEnableState)(pointer(w[1])))))
 	case 361:
-		return uint64(uint32(d.NvmlVgpuInstanceGetAccountingStats(nvml.NvmlVgpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlAccountingStats)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetAccountingPids(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*uint32)(pointer(w[2])))))
 	case 362:
-		return uint64(uint32(d.NvmlVgpuInstanceGetEccMode(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlEnableState)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetAccountingStats(nvml.NvmlVgpuInstance(w[0]), uint32(w[1]), (*nvml.NvmlAccountingStats)(pointer(w[2])))))
 	case 363:
-		return uint64(uint32(d.NvmlVgpuInstanceGetEncoderCapacity(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetEccMode(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlEnableState)(pointer(w[1])))))
 	case 364:
-		return uint64(uint32(d.NvmlVgpuInstanceGetEncoderSessions(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlEncoderSessionInfo)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetEncoderCapacity(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
 	case 365:
-		return uint64(uint32(d.NvmlVgpuInstanceGetEncoderStats(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*uint32)(pointer(w[2])), (*uint32)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetEncoderSessions(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlEncoderSessionInfo)(pointer(w[2])))))
 	case 366:
-		return uint64(uint32(d.NvmlVgpuInstanceGetFBCSessions(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlFBCSessionInfo)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetEncoderStats(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*uint32)(pointer(w[2])), (*uint32)(pointer(w[3])))))
 	case 367:
-		return uint64(uint32(d.NvmlVgpuInstanceGetFBCStats(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlFBCStats)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetFBCSessions(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlFBCSessionInfo)(pointer(w[2])))))
 	case 368:
-		return uint64(uint32(d.NvmlVgpuInstanceGetFbUsage(nvml.NvmlVgpuInstance(w[0]), (*uint64)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetFBCStats(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlFBCStats)(pointer(w[1])))))
 	case 369:
-		return uint64(uint32(d.NvmlVgpuInstanceGetFrameRateLimit(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetFbUsage(nvml.NvmlVgpuInstance(w[0]), (*uint64)(pointer(w[1])))))
 	case 370:
-		return uint64(uint32(d.NvmlVgpuInstanceGetGpuInstanceId(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetFrameRateLimit(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
 	case 371:
-		return uint64(uint32(d.NvmlVgpuInstanceGetGpuPciId(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetGpuInstanceId(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
 	case 372:
-		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetGpuPciId(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
 	case 373:
-		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo_v2(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo)(pointer(w[1])))))
 	case 374:
-		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseStatus(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo_v2(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo)(pointer(w[1])))))
 	case 375:
-		return uint64(uint32(d.NvmlVgpuInstanceGetMdevUUID(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseStatus(nvml.NvmlVgpuInstance(w[0]), (*uint32)(pointer(w[1])))))
 	case 376:
-		return uint64(uint32(d.NvmlVgpuInstanceGetMetadata(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuMetadata)(pointer(w[1])), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetMdevUUID(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]))))
 	case 377:
-		return uint64(uint32(d.NvmlVgpuInstanceGetPlacementId(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuPlacementId)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetMetadata(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuMetadata)(pointer(w[1])), (*uint32)(pointer(w[2])))))
 	case 378:
-		return uint64(uint32(d.NvmlVgpuInstanceGetRuntimeStateSize(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuRuntimeState)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetPlacementId(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuPlacementId)(pointer(w[1])))))
 	case 379:
-		return uint64(uint32(d.NvmlVgpuInstanceGetType(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuTypeId)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetRuntimeStateSize(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuRuntimeState)(pointer(w[1])))))
 	case 380:
-		return uint64(uint32(d.NvmlVgpuInstanceGetUUID(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetType(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuTypeId)(pointer(w[1])))))
 	case 381:
-		return uint64(uint32(d.NvmlVgpuInstanceGetVmDriverVersion(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetUUID(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]))))
 	case 382:
-		return uint64(uint32(d.NvmlVgpuInstanceGetVmID(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]), (*nvml.NvmlVgpuVmIdType)(pointer(w[3])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetVmDriverVersion(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]))))
 	case 383:
-		return uint64(uint32(d.NvmlVgpuInstanceSetEncoderCapacity(nvml.NvmlVgpuInstance(w[0]), uint32(w[1]))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetVmID(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), uint32(w[2]), (*nvml.NvmlVgpuVmIdType)(pointer(w[3])))))
 	case 384:
-		return uint64(uint32(d.NvmlVgpuTypeGetBAR1Info(nvml.NvmlVgpuTypeId(w[0]), (*nvml.NvmlVgpuTypeBar1Info)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceSetEncoderCapacity(nvml.NvmlVgpuInstance(w[0]), uint32(w[1]))))
 	case 385:
-		return uint64(uint32(d.NvmlVgpuTypeGetCapabilities(nvml.NvmlVgpuTypeId(w[0]), nvml.NvmlVgpuCapability(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetBAR1Info(nvml.NvmlVgpuTypeId(w[0]), (*nvml.NvmlVgpuTypeBar1Info)(pointer(w[1])))))
 	case 386:
-		return uint64(uint32(d.NvmlVgpuTypeGetClass(nvml.NvmlVgpuTypeId(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetCapabilities(nvml.NvmlVgpuTypeId(w[0]), nvml.NvmlVgpuCapability(w[1]), (*uint32)(pointer(w[2])))))
 	case 387:
-		return uint64(uint32(d.NvmlVgpuTypeGetDeviceID(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])), (*uint64)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetClass(nvml.NvmlVgpuTypeId(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
 	case 388:
-		return uint64(uint32(d.NvmlVgpuTypeGetFbReservation(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetDeviceID(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])), (*uint64)(pointer(w[2])))))
 	case 389:
-		return uint64(uint32(d.NvmlVgpuTypeGetFrameRateLimit(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetFbReservation(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])))))
 	case 390:
-		return uint64(uint32(d.NvmlVgpuTypeGetFramebufferSize(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetFrameRateLimit(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
 	case 391:
-		return uint64(uint32(d.NvmlVgpuTypeGetGpuInstanceProfileId(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetFramebufferSize(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])))))
 	case 392:
-		return uint64(uint32(d.NvmlVgpuTypeGetGspHeapSize(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetGpuInstanceProfileId(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
 	case 393:
-		return uint64(uint32(d.NvmlVgpuTypeGetLicense(nvml.NvmlVgpuTypeId(w[0]), pointer(w[1]), uint32(w[2]))))
+		return uint64(uint32(d.NvmlVgpuTypeGetGspHeapSize(nvml.NvmlVgpuTypeId(w[0]), (*uint64)(pointer(w[1])))))
 	case 394:
-		return uint64(uint32(d.NvmlVgpuTypeGetMaxInstances(nvml.NvmlDevice(w[0]), nvml.NvmlVgpuTypeId(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetLicense(nvml.NvmlVgpuTypeId(w[0]), pointer(w[1]), uint32(w[2]))))
 	case 395:
-		return uint64(uint32(d.NvmlVgpuTypeGetMaxInstancesPerGpuInstance((*nvml.NvmlVgpuTypeMaxInstance)(pointer(w[0])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetMaxInstances(nvml.NvmlDevice(w[0]), nvml.NvmlVgpuTypeId(w[1]), (*uint32)(pointer(w[2])))))
 	case 396:
-		return uint64(uint32(d.NvmlVgpuTypeGetMaxInstancesPerVm(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetMaxInstancesPerGpuInstance((*nvml.NvmlVgpuTypeMaxInstance)(pointer(w[0])))))
 	case 397:
-		return uint64(uint32(d.NvmlVgpuTypeGetName(nvml.NvmlVgpuTypeId(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetMaxInstancesPerVm(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
 	case 398:
-		return uint64(uint32(d.NvmlVgpuTypeGetNumDisplayHeads(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuTypeGetName(nvml.NvmlVgpuTypeId(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
 	case 399:
+		return uint64(uint32(d.NvmlVgpuTypeGetNumDisplayHeads(nvml.NvmlVgpuTypeId(w[0]), (*uint32)(pointer(w[1])))))
+	case 400:
 		return uint64(uint32(d.NvmlVgpuTypeGetResolution(nvml.NvmlVgpuTypeId(w[0]), uint32(w[1]), (*uint32)(pointer(w[2])), (*uint32)(pointer(w[3])))))
 	}
 	return uint64(unsupported)

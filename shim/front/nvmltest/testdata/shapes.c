@@ -8,6 +8,11 @@ struct utilization { uint64_t time; uint32_t pid, sm, mem, enc, dec, jpg, ofa; }
 struct utilizations { uint32_t version, count; uint64_t last; struct utilization *array; };
 struct metric { uint32_t id; int32_t result; double value; const char *name, *title, *unit; };
 struct metrics { uint32_t version, count; void *first, *second; struct metric metrics[98]; };   /* the room of an older header */
+struct counter { uint32_t id, port, status, type; uint64_t value; };
+struct counters { uint32_t count; struct counter *list; };
+struct set_request { uint32_t version; void *set; };
+struct register_request { uint32_t version; uint64_t types; void *set; };
+struct wait_request { uint32_t version, timeout; void *set, *data; uint32_t room, events; };
 struct process { uint32_t pid, pad; uint64_t memory; uint32_t rest[4]; char command[4096]; };
 
 #define FN(type, name) __typeof__(type) name = (__typeof__(type))dlsym(lib, #name)
@@ -71,5 +76,37 @@ int main(int argc, char **argv) {
   count = 1;
   r = ((int (*)(void *, uint32_t *, struct process *))slots[213])(device, &count, processes);
   printf("too many %d, %u; no such slot %d\n", r, count, ((int (*)(void *))slots[100])(device));
+
+  FN(call2, nvmlDeviceReadPRMCounters_v1);
+  struct counter counter[3] = {{.id = 1, .port = 1}, {.id = 2, .port = 2}, {.id = 3, .port = 3}};
+  struct counters counters = {2, counter};
+  r = nvmlDeviceReadPRMCounters_v1(device, &counters);
+  printf("counters %d, %u: %llu %llu %llu\n", r, counters.count, (unsigned long long)counter[0].value, (unsigned long long)counter[1].value, (unsigned long long)counter[2].value);
+
+  FN(int (*)(const void *, void *, uint32_t *), nvmlDeviceGetVgpuMetadata);
+  FN(int (*)(void *, void *, int *), nvmlGetVgpuCompatibility);
+  uint8_t gpu[256] = {0}, vgpu[256] = {0};
+  uint32_t room = 100;
+  int compatible[2] = {0};
+  r = nvmlDeviceGetVgpuMetadata(device, gpu, &room);
+  printf("metadata %d, %u bytes", r, room);
+  r = nvmlDeviceGetVgpuMetadata(device, gpu, &room);
+  printf(", %d: %u", r, gpu[139]);
+  r = nvmlGetVgpuCompatibility(vgpu, gpu, compatible);
+  printf(", compatibility %d: %d\n", r, compatible[0]);
+
+  FN(call1, nvmlSystemEventSetCreate);
+  FN(call1, nvmlSystemRegisterEvents);
+  FN(call1, nvmlSystemEventSetWait);
+  FN(call1, nvmlSystemEventSetFree);
+  struct set_request set = {1u << 24 | sizeof set, &set}; /* there is something in the handle's place */
+  r = nvmlSystemEventSetCreate(&set);
+  struct register_request types = {1u << 24 | sizeof types, 3, set.set};
+  uint64_t events[4];
+  struct wait_request wait = {1u << 24 | sizeof wait, 120, set.set, events, 2, 0};
+  printf("system's events %d, %d, wait %d", r, nvmlSystemRegisterEvents(&types), nvmlSystemEventSetWait(&wait));
+  printf(" %s %u", wait.data == events && wait.timeout == 120 ? "kept" : "lost", wait.events);
+  r = nvmlSystemEventSetFree(&set);
+  printf(", free %d, again %d, wrong version %d\n", r, nvmlSystemEventSetFree(&set), (set.version = 0, nvmlSystemEventSetCreate(&set)));
   return 0;
 }
