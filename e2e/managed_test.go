@@ -45,7 +45,7 @@ func TestManagedFaults(t *testing.T) {
 		t.Run(pager, func(t *testing.T) {
 			s := serve(t)
 			env := s.env("SCUDA_PAGER=" + pager)
-			for _, what := range []string{"handlers", "child", "calls", "unwaited", "cycles", "runs", "batches"} {
+			for _, what := range []string{"handlers", "child", "calls", "reclaimed", "unwaited", "cycles", "runs", "batches"} {
 				p := start(t, env, program("managed_faults"), kernels, what)
 				if code := p.wait(patience); code != 0 {
 					t.Errorf("%s: exit status %d\n%s%s", what, code, p.out, p.err)

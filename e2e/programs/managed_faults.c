@@ -109,6 +109,39 @@ static void calls(void) {
   release(m);
 }
 
+// The kernel takes pages out of the page tables when it pleases (memory pressure, DAMON), also those of blocks that are here.
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
+static size_t present(unsigned char *p, size_t n) {
+  int f = open("/proc/self/pagemap", O_RDONLY);
+  size_t pages = 0;
+  uint64_t entry;
+  for (size_t i = 0; i < n; i += 4096)
+    if (pread(f, &entry, sizeof entry, (off_t)((uintptr_t)(p + i) / 4096 * sizeof entry)) == sizeof entry) pages += entry >> 63;
+  close(f);
+  return pages;
+}
+static void reclaimed(void) {
+  unsigned char *m = managed(N);
+  for (int round = 0; round < 3; round++) {
+    memset(m, round, N);
+    CHECK(!madvise(m, N, MADV_PAGEOUT), "MADV_PAGEOUT: %s", strerror(errno));
+    if (!round) CHECK(present(m, N) < N / 4096, "all pages stayed"); /* later our own view holds them too */
+    for (int i = 0; i < N; i += 4096) CHECK(m[i] == round, "byte %d of round %d: %d", i, round, m[i]);
+    CHECK(!madvise(m, N, MADV_PAGEOUT), "MADV_PAGEOUT: %s", strerror(errno));
+    for (int i = 0; i < N; i += 4096) m[i]++;
+    CHECK(!madvise(m, N, MADV_PAGEOUT), "MADV_PAGEOUT: %s", strerror(errno));
+    mix(m, N, 2, 1);
+    CHECK(m[0] == 2 * round + 3 && m[1] == 2 * round + 1, "after a kernel in round %d: %d %d", round, m[0], m[1]);
+    CHECK(!madvise(m, N, MADV_PAGEOUT), "MADV_PAGEOUT: %s", strerror(errno));
+    for (int i = 0; i < N; i += 4096) CHECK(m[i] == 2 * round + 3, "byte %d after round %d: %d", i, round, m[i]);
+    CHECK(!madvise(m, N, MADV_PAGEOUT), "MADV_PAGEOUT: %s", strerror(errno));
+    for (int i = 0; i < N; i += 4096) m[i]++;
+  }
+  release(m);
+}
+
 static void CUDA_CB in_stream(void *p) {
   volatile unsigned char *m = p;
   m[N / 2] += 1;
@@ -331,7 +364,7 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);

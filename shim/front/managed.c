@@ -361,7 +361,7 @@ static int fault(uint64_t address, int write) {
   }
   uint32_t b = (uint32_t)((address - a->pages.start) / BLOCK);
   count(FAULTS, 1);
-  if (lost || was == DIRTY || (was == CLEAN && !write)) { /* somebody else's fault brought it; a page that the kernel passed over then is mapped now */
+  if (lost || was == DIRTY || (was == CLEAN && !write)) { /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
     if (lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1), was == DIRTY)) scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
     scuda_unlock(&lock);
     return 1;
