@@ -9,6 +9,44 @@ static void run(CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, int n, CUstream s) 
   CK(cuLaunchKernel(add, (n + 127) / 128, 1, 1, 128, 1, 1, 0, s, args, NULL));
 }
 
+// A kernel that waits for the program to write to the memory, which may then be asked about or waited for; and one that writes beside the flag.
+static void latch(CUstream s) {
+  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
+    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; @%q bra again;\n"
+    "st.volatile.global.u32 [%a+4], %v; ret;\n}\n";
+  CUmodule m;
+  CUfunction await;
+  CUevent e;
+  volatile uint32_t *flag;
+  CK(cuModuleLoadData(&m, ptx));
+  CK(cuModuleGetFunction(&await, m, "await"));
+  CK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+  CK(cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  for (uint32_t round = 1; round <= 12; round++) {
+    CUdeviceptr p = (CUdeviceptr)(uintptr_t)flag;
+    void *args[] = {&p, &round};
+    flag[0] = 0;
+    CK(cuLaunchKernel(await, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+    CK(cuEventRecord(e, s));
+    CHECK(cuStreamQuery(s) == CUDA_ERROR_NOT_READY, "round %u: it did not wait", round);
+    flag[0] = round;
+    flag[2] = round + 1;
+    switch (round % 4) {
+    case 0: CK(cuStreamSynchronize(s)); break;
+    case 1: CK(cuCtxSynchronize()); break;
+    case 2: CK(cuEventSynchronize(e)); break;
+    case 3:
+      while (cuEventQuery(e) == CUDA_ERROR_NOT_READY) {}
+      CK(cuStreamSynchronize(s));
+    }
+    CHECK(flag[0] == round && flag[1] == round && flag[2] == round + 1, "round %u: %u %u %u", round, flag[0], flag[1], flag[2]);
+  }
+  CK(cuEventDestroy(e));
+  CK(cuMemFreeHost((void *)flag));
+  CK(cuModuleUnload(m));
+}
+
 int main(int argc, char **argv) {
   start(argc, argv);
   add = function(load("kernels.ptx"), "vector_add");
@@ -117,6 +155,7 @@ int main(int argc, char **argv) {
   }
   free(model);
   CK(cuMemFreeHost(large));
+  latch(s);
   // Freeing waits for what still uses the memory.
   enum { HUGE = 48 << 20 };
   void *huge;

@@ -42,6 +42,9 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
+	if s.barrier.src == st {
+		s.fixBarrier(st)
+	}
 	packed := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
 	if uint32(len(packed)) < f.bytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil

@@ -295,7 +295,7 @@ func (s *Session) recordEvent(st *stream) (cuda.CUevent, cuda.CUresult) {
 
 // barrier orders streams behind a synchronous upload. Natively such a call returns when the data have arrived, so every later command on any
 // stream sees them; here it returns earlier. Streams that are not ordered behind the upload's stream anyway wait for it before their next
-// command. Nothing is recorded until there is such a stream.
+// command. Nothing is recorded until there is such a stream, or a kernel that it should not wait for.
 type barrier struct {
 	src      *stream
 	gen      uint64
@@ -354,6 +354,14 @@ func (s *Session) passBarrier(st *stream) {
 		}
 	}
 	st.seen = b.gen
+}
+
+// fixBarrier is called before a kernel follows the last synchronous upload on its stream: others must not wait for the kernel, which may wait for them.
+func (s *Session) fixBarrier(st *stream) {
+	if s.barrier.recorded != s.barrier.gen && len(s.streams) > 0 && !s.isCapturing(st) {
+		s.launchAll()
+		s.markBarrier()
+	}
 }
 
 // settleBarrier is called before the barrier's source ends: from then on its recorded event stands for it.

@@ -90,6 +90,7 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
   struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
+  if (!later) scuda_mapped_publish();
   r = scuda_simple(OP_COPY_D2H, ptds | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
   if (!later && !r) scuda_stream_idle(stream, ptds);
   if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, ptds));

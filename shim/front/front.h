@@ -222,6 +222,22 @@ void scuda_ranges_forget_owner(uint64_t owner);
 extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
 
+/* ---- what the library does on its own behalf (carrier.c) ---- */
+int32_t scuda_carrier(uint64_t context, uint64_t *stream); /* the context's stream of ours */
+/* Between the two the calling thread's context is another; then that, and the stream that its last call named, are the program's again. */
+struct scuda_self { uint64_t current, named; };
+static inline struct scuda_self scuda_self_begin(uint64_t context) {
+  struct scuda_thread *t = scuda_thread();
+  struct scuda_self s = {t->current, t->named};
+  t->current = context;
+  return s;
+}
+static inline void scuda_self_end(struct scuda_self s) {
+  struct scuda_thread *t = scuda_thread();
+  t->current = s.current;
+  t->named = s.named;
+}
+
 /* ---- pinned memory that kernels use (mapped.c) ---- */
 extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 /* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
@@ -233,6 +249,7 @@ uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped r
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
+void scuda_mapped_publish(void);                              /* before a wait, or a question, for work that may wait for the program */
 void scuda_mapped_download(uint64_t finished);                /* after a call that has waited for the stream of that key */
 enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };          /* other values of finished; NO_STREAM: for something on a stream that is not known */
 uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds);    /* the stream as the calling thread means it */

@@ -41,12 +41,9 @@ _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel that a fetcher does not bring */
 static struct area *areas, *opened; /* opened: those in which some block may not be AWAY */
 static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
-static struct carrier { struct carrier *next; uint64_t life, stream; } *carriers;
 static struct scuda_ranges ranges;  /* owner: the area */
 static int lost;
 static _Atomic uint32_t given;      /* the GPU may have work */
-
-extern int32_t cuStreamCreate(uint64_t *stream, uint32_t flags);
 
 int scuda_is_managed(uint64_t p) {
   return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) && scuda_ranges_find(&ranges, p, NULL);
@@ -84,29 +81,6 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
 
 /* ---- carrying blocks ---- */
 
-/* Blocks travel in a stream of their own, which waits for no other: whoever touches managed memory has waited already. */
-static int32_t carrier(uint64_t context, uint64_t *stream) {
-  uint64_t life = scuda_context_life(context);
-  for (struct carrier *c = carriers; c; c = c->next)
-    if (c->life == life) {
-      *stream = c->stream;
-      return CUDA_SUCCESS;
-    }
-  struct carrier *c = malloc(sizeof *c);
-  struct scuda_thread *t = scuda_thread();
-  uint64_t current = t->current;
-  t->current = context;
-  int32_t r = c ? cuStreamCreate(stream, CU_STREAM_NON_BLOCKING) : CUDA_ERROR_OUT_OF_MEMORY;
-  t->current = current;
-  if (r) {
-    free(c);
-    return r;
-  }
-  *c = (struct carrier){carriers, life, *stream};
-  carriers = c;
-  return CUDA_SUCCESS;
-}
-
 static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, int down) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   int32_t r;
@@ -121,32 +95,28 @@ static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t 
   return r;
 }
 
-/* What the calling thread does on its own behalf (its context, the stream that its next command is work for) is left as it was. */
+/* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
 static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) {
-  struct scuda_thread *t = scuda_thread();
-  uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), current = t->current, named = t->named, stream;
-  t->current = a->context;
-  int32_t r = carrier(a->context, &stream);
+  uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
+  struct scuda_self self = scuda_self_begin(a->context);
+  int32_t r = scuda_carrier(a->context, &stream);
   if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, down);
   for (struct extent *e = a->extents; e && !r; e = e->next) {
     uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
     if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, down);
   }
   memset(a->file + first, OPENED, blocks);
-  t->current = current;
-  t->named = named;
+  scuda_self_end(self);
   return r;
 }
 
 /* The end of what was sent: streams of the program may use it from now on. */
 static int32_t arrive(const struct area *a) {
-  struct scuda_thread *t = scuda_thread();
-  uint64_t current = t->current, named = t->named, stream;
-  t->current = a->context;
-  int32_t r = carrier(a->context, &stream);
+  uint64_t stream;
+  struct scuda_self self = scuda_self_begin(a->context);
+  int32_t r = scuda_carrier(a->context, &stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
-  t->current = current;
-  t->named = named;
+  scuda_self_end(self);
   return r;
 }
 
@@ -256,7 +226,7 @@ static int fetchers(void) { /* how many there are */
 static void fetch_ahead(struct area *a, struct scuda_run *run) {
   struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
   struct flight f = {.area = a, .context = a->context};
-  if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || carrier(a->context, &f.stream)) return;
+  if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || scuda_carrier(a->context, &f.stream)) return;
   uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FLIGHTS_MAX - flights);
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;
@@ -312,7 +282,7 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
   static uint8_t *staging;
   struct flight f = {a, first, n, a->context, 0};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
-  int32_t r = carrier(a->context, &f.stream);
+  int32_t r = scuda_carrier(a->context, &f.stream);
   if (r) return r;
   mark(a, first, n, BUSY);
   a->flights++;

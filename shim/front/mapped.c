@@ -18,9 +18,22 @@ static uint64_t on[ON_MAX];
 static uint32_t on_count;
 static int on_others;              /* there are more than fit */
 _Atomic uint32_t scuda_mapped_launched; /* whether there is any */
+static uint64_t past;              /* a context whose stream of ours has brought something up since its end was waited for; under the lock */
 static uint64_t moves;             /* counts what went up, came down or was mapped; under the lock */
 enum { AHEAD_MAX = 65536 };
 _Atomic uint32_t scuda_mapped_count;
+
+/* What went up past other work is there before the next kernel starts, or before anything is fetched. */
+static int32_t arrived(void) {
+  uint64_t stream;
+  if (!past) return CUDA_SUCCESS;
+  struct scuda_self self = scuda_self_begin(past);
+  int32_t r = scuda_carrier(past, &stream);
+  if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
+  past = 0;
+  scuda_self_end(self);
+  return r;
+}
 
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address) {
   struct mapped *m = malloc(sizeof *m);
@@ -78,9 +91,8 @@ void scuda_unmap_host(uint64_t start) {
 /* Small ranges are fetched whole: that is not slower, and can be the wait for the stream itself. */
 static int by_changes(const struct mapped *m) { return m->bytes > AHEAD_MAX; }
 
-static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  /* Kernels on all streams are to see it. During a capture the form that makes them may be forbidden. */
-  struct wire_copy_h2d head = {m->device + from, bytes, stream, (atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC) | (by_changes(m) ? SCUDA_COPY_TWIN : 0), 0};
+static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+  struct wire_copy_h2d head = {m->device + from, bytes, stream, flags | (by_changes(m) ? SCUDA_COPY_TWIN : 0), 0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds, sizeof head + bytes);
   if (r) return r;
@@ -116,7 +128,9 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed))) return CUDA_SUCCESS;
   if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will send what is there by then */
   int32_t r = CUDA_SUCCESS;
+  uint32_t flags = atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC; /* kernels on all streams are to see it; during a capture the form that makes them may be forbidden */
   scuda_lock(&lock);
+  r = arrived();
   for (struct mapped *m = list; m && !r; m = m->next) {
     const uint8_t *now = (const uint8_t *)(uintptr_t)m->start;
     uint64_t run = 0, run_bytes = 0;
@@ -126,7 +140,7 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
       if (differs && !run_bytes) run = at;
       if (differs) run_bytes += n;
       if (run_bytes && (!differs || run_bytes >= RUN_MAX || at + n == m->bytes)) {
-        r = upload_run(m, run, run_bytes, stream, ptds);
+        r = upload_run(m, run, run_bytes, stream, ptds, flags);
         run_bytes = 0;
       }
     }
@@ -135,6 +149,37 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   mark(scuda_stream_key(stream, ptds));
   scuda_unlock(&lock);
   return r;
+}
+
+/* The next stretch of bytes, from at on, that the program changed; 0: there is none. */
+static uint64_t next_change(const struct mapped *m, uint64_t *at) {
+  const uint8_t *now = (const uint8_t *)(uintptr_t)m->start;
+  while (*at < m->bytes && now[*at] == m->shadow[*at]) ++*at;
+  uint64_t end = *at;
+  while (end < m->bytes && now[end] != m->shadow[end]) end++;
+  return end - *at;
+}
+
+/* A kernel may wait for the program to write to such memory, as it can natively. What the program wrote since goes up past it, exactly the bytes that
+ * changed, as the kernel may write others beside them. Only flags do: large ranges, and more changes than those of flags, wait for the next launch. */
+void scuda_mapped_publish(void) {
+  enum { MOST = 16 };
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
+  uint64_t context = scuda_thread()->current, stream;
+  if (!context) return;
+  struct scuda_self self = scuda_self_begin(context);
+  int32_t r = CUDA_SUCCESS;
+  scuda_lock(&lock);
+  for (struct mapped *m = list; m && !r; m = m->next) {
+    uint64_t at, n, changes = 0;
+    if (by_changes(m) || !m->sent || !memcmp((const void *)(uintptr_t)m->start, m->shadow, m->bytes)) continue;
+    for (at = 0; changes <= MOST && (n = next_change(m, &at)); at += n) changes++;
+    if (changes > MOST || (r = scuda_carrier(context, &stream))) continue;
+    for (at = 0; !r && (n = next_change(m, &at)); at += n) r = upload_run(m, at, n, stream, 0, 0);
+    past = context;
+  }
+  scuda_unlock(&lock);
+  scuda_self_end(self);
 }
 
 /* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed meanwhile stays. */
@@ -171,6 +216,7 @@ static int32_t fetch(struct mapped *m) {
 void scuda_mapped_download(uint64_t finished) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_load(&scuda_mapped_launched)) return;
   scuda_lock(&lock);
+  arrived();
   unmark(finished);
   moves++;
   for (struct mapped *m = list; m && !fetch(m); m = m->next) {
@@ -187,7 +233,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   uint8_t *copy = NULL;
   scuda_lock(&lock);
   struct mapped *m = list;
-  if (m && m->sent && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
+  if (m && m->sent && !past && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
     unmark(key);
     start = m->start;
     head.bytes = bytes = m->bytes;

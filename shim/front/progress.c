@@ -132,6 +132,7 @@ int scuda_pre_cuEventQuery(uint64_t event, int32_t *r) {
     *r = CUDA_SUCCESS;
     if (SCUDA_LIKELY(known_done(k))) return 1;
     *r = CUDA_ERROR_NOT_READY;
+    scuda_mapped_publish();
     if (SCUDA_LIKELY(known_busy(k))) {
       if (known_done(k)) *r = CUDA_SUCCESS;
       return 1;
@@ -148,6 +149,7 @@ int scuda_pre_cuEventSynchronize(uint64_t event, int32_t *r) {
   struct scuda_track *k = event_track(event);
   *r = CUDA_SUCCESS;
   if (SCUDA_LIKELY(k && known_done(k) && nothing_mapped())) return 1;
+  scuda_mapped_publish();
   *r = scuda_wire_cuEventSynchronize(event, 0);
   if (k) learn(k, *r, 0);
   if (!*r) scuda_mapped_download(SCUDA_NO_STREAM), scuda_managed_settled(SCUDA_NO_STREAM);
@@ -197,6 +199,7 @@ int scuda_pre_cuStreamQuery(uint64_t stream, uint32_t ptds, int32_t *r) {
     *r = CUDA_SUCCESS;
     if (SCUDA_LIKELY(stream_done(k, legacy))) return 1;
     *r = CUDA_ERROR_NOT_READY;
+    scuda_mapped_publish();
     if (!legacy && known_busy(k)) {
       if (stream_done(k, legacy)) *r = CUDA_SUCCESS;
       return 1;
@@ -213,6 +216,7 @@ int scuda_pre_cuStreamSynchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   struct scuda_track *k = stream_track(stream, ptds, &legacy);
   *r = CUDA_SUCCESS;
   if (SCUDA_LIKELY(k && stream_done(k, legacy) && nothing_mapped())) return 1;
+  scuda_mapped_publish();
   if (SCUDA_UNLIKELY(scuda_mapped_synchronize(stream, ptds, r))) return 1;
   *r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
   if (k) learn(k, *r, 0);
@@ -233,6 +237,7 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
   struct scuda_track *k = ctx ? scuda_track((uint64_t)(uintptr_t)ctx) : NULL;
   *r = CUDA_SUCCESS;
   if (k && published() && get(&k->asked) == published() && !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) && nothing_mapped()) return 1;
+  scuda_mapped_publish();
   *r = scuda_wire_cuCtxSynchronize(0);
   if (*r) return 1;
   if (k) {
