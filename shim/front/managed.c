@@ -5,6 +5,7 @@
  * that goes through a range will want next is fetched by threads of ours meanwhile. */
 #define _GNU_SOURCE
 #include "managed.h"
+#include "denial.h"
 #include "pager.h"
 #include "range.h"
 #include "residency.h"
@@ -17,7 +18,8 @@
 enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY, CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
 enum { OFTEN = 2, ASKED = 255 };  /* wanted: of a block that comes without being asked for; of one that was asked for */
 enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in the open view's tables */
-enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 3, FLIGHTS_MAX = 16 };
+enum { FIRST_PIECE = 256 }; /* blocks of the first piece that is sent before a launch */
+enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 4, FLIGHTS_MAX = 32 };
 
 struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
 
@@ -387,15 +389,21 @@ static int32_t hand_over(struct area *a) {
   int32_t r = CUDA_SUCCESS;
   int sent = 0;
   uint64_t from = (uint64_t)a->low * BLOCK;
-  scuda_pages_deny(&a->pages, from, bytes_of(a, a->low, a->high - a->low));
+  struct scuda_denial denial;
+  scuda_denial_begin(&denial, &a->pages, from, bytes_of(a, a->low, a->high - a->low));
   a->often = 0;
+  /* The pieces that are sent grow, so that denying the rest goes on meanwhile. */
+  uint64_t most = FIRST_PIECE;
   for (uint32_t b = a->low, end; b < a->high && !r; b = end) {
-    for (end = b + 1; end < a->high && a->state[b] == DIRTY && a->state[end] == DIRTY; end++) {}
+    for (end = b + 1; end < a->high && end - b < most && a->state[b] == DIRTY && a->state[end] == DIRTY; end++) {}
     if (a->state[b] == DIRTY) {
+      scuda_denial_await(&denial, (uint64_t)b * BLOCK + bytes_of(a, b, end - b));
       r = carry(a, b, end - b, 0);
       sent = 1;
+      if (most < a->blocks) most *= 4;
     }
   }
+  scuda_denial_await(&denial, UINT64_MAX);
   for (uint32_t b = a->low; b < a->high; b++) {
     if (a->state[b] == READY || a->state[b] == FRESH) a->wanted[b] = 0; /* pushed, and not wanted */
     a->often += pushed(a, b);
@@ -671,6 +679,7 @@ int32_t scuda_managed_discard(uint64_t p, uint64_t bytes) {
     uint32_t first = (uint32_t)((from + BLOCK - 1) / BLOCK), last = (uint32_t)(end / BLOCK);
     if (first < last && !a->extents) {
       scuda_pages_deny(&a->pages, (uint64_t)first * BLOCK, bytes_of(a, first, last - first));
+      scuda_pages_denied();
       mark(a, first, last - first, FRESH);
     }
   }

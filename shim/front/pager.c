@@ -101,21 +101,24 @@ static int enlist(uint64_t start, uint64_t bytes) {
   return ioctl(uffd, UFFDIO_REGISTER, &r);
 }
 
+/* Maps what the file has; 1: some of it was mapped already, as it may stay. */
 static int proceed(uint64_t start, uint64_t bytes, uint64_t mode) {
+  int some = 0;
   while (bytes) {
     struct uffdio_continue c = {.range = {start, bytes}, .mode = mode};
-    if (!ioctl(uffd, UFFDIO_CONTINUE, &c)) return 0;
+    if (!ioctl(uffd, UFFDIO_CONTINUE, &c)) return some;
     if (c.mapped > 0) {
       start += (uint64_t)c.mapped;
       bytes -= (uint64_t)c.mapped;
     } else if (errno == EEXIST) {
+      some = 1;
       start += PAGE;
       bytes -= PAGE;
     } else if (errno != EAGAIN) {
       return -1;
     }
   }
-  return 0;
+  return some;
 }
 
 /* Whether the kernel can do what is needed, found by doing it to a page. */
@@ -123,7 +126,7 @@ static int works(void) {
   struct scuda_pages p;
   if (scuda_pages_make(&p, 0, PAGE)) return 0;
   p.open[0] = 7;
-  int good = !proceed(p.start, PAGE, UFFDIO_CONTINUE_MODE_WP) && *(volatile uint8_t *)(uintptr_t)p.start == 7;
+  int good = proceed(p.start, PAGE, UFFDIO_CONTINUE_MODE_WP) == 0 && *(volatile uint8_t *)(uintptr_t)p.start == 7;
   scuda_pages_drop(&p);
   return good;
 }
@@ -331,27 +334,32 @@ void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes
 int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable) {
   uint64_t start = p->start + from;
   if (uffd < 0) return mprotect((void *)(uintptr_t)start, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-  if (proceed(start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP)) {
+  int r = proceed(start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP);
+  if (r < 0) {
     scuda_log(SCUDA_ERROR, "unified memory: pages at %#llx cannot be mapped (%s)", (unsigned long long)start, strerror(errno));
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  if (writable) return scuda_pages_unlock(p, from, bytes); /* a page that was protected once stays so until told */
+  struct uffdio_writeprotect w = {.range = {start, bytes}, .mode = 0};
+  while (r && writable && ioctl(uffd, UFFDIO_WRITEPROTECT, &w)) /* a page that was protected stays so until told */
+    if (errno != EAGAIN) return CUDA_ERROR_OPERATING_SYSTEM;
   scuda_pages_wake(p, from, bytes);
   return CUDA_SUCCESS;
 }
 
+/* Mapping the pages anew makes them writable at once; lifting the protection leaves a fault for each, which the kernel serves. */
 int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
-  if (uffd < 0) return scuda_pages_allow(p, from, bytes, 1);
-  struct uffdio_writeprotect w = {.range = {p->start + from, bytes}, .mode = 0};
-  while (ioctl(uffd, UFFDIO_WRITEPROTECT, &w))
-    if (errno != EAGAIN) return CUDA_ERROR_OPERATING_SYSTEM;
-  return CUDA_SUCCESS;
+  if (uffd >= 0) madvise((void *)(uintptr_t)(p->start + from), bytes, MADV_DONTNEED);
+  return scuda_pages_allow(p, from, bytes, 1);
 }
 
 void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
   void *start = (void *)(uintptr_t)(p->start + from);
   if (uffd >= 0) madvise(start, bytes, MADV_DONTNEED); /* the file keeps what it has */
-  else mprotect(start, bytes, PROT_NONE), hold_signal();
+  else mprotect(start, bytes, PROT_NONE);
+}
+
+void scuda_pages_denied(void) {
+  if (uffd < 0) hold_signal();
 }
 
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {

@@ -20,7 +20,8 @@ int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t by
 int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable);                     /* of a denied stretch that the file has */
 int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                                  /* lets a stretch that may be read be written */
 void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* what the file has will not fault in the open view */
-void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes);
+void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* by any thread; when all is denied ... */
+void scuda_pages_denied(void);                                                      /* ... this */
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                 /* lets the waiting try again */
 void scuda_pages_lose(const struct scuda_pages *p);  /* every access of it is a SIGBUS from now on */
 #endif

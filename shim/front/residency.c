@@ -1,6 +1,6 @@
 #include "residency.h"
 
-enum { HITS = 2, FIRST_WINDOW = 8 }; /* faults in a row before anything is fetched ahead; the first window of that */
+enum { HITS = 2, FIRST_WINDOW = 16 }; /* faults in a row before anything is fetched ahead; the first window of that */
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
@@ -42,7 +42,8 @@ struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks
 }
 
 uint32_t scuda_residency_ahead(const uint8_t *state, uint32_t blocks, struct scuda_run *run, struct scuda_stretch *ahead, uint32_t room) {
-  uint32_t n = 0, window = run->window < FIRST_WINDOW ? FIRST_WINDOW : run->window, limit = least(blocks, run->due + SCUDA_AHEAD_MAX * window);
+  uint32_t n = 0, window = run->window < FIRST_WINDOW ? FIRST_WINDOW : run->window;
+  uint32_t limit = least(blocks, run->due + (window < SCUDA_WINDOW_MAX ? SCUDA_AHEAD_MAX / 2 : SCUDA_AHEAD_MAX) * window);
   if (run->hits < HITS) return 0;
   if (room > SCUDA_AHEAD_MAX) room = SCUDA_AHEAD_MAX;
   while (n < room && run->next < limit && state[run->next] != SCUDA_FRESH) {

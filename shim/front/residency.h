@@ -7,8 +7,8 @@
 enum {
   SCUDA_BLOCK = 65536,     /* bytes */
   SCUDA_NODE_MAX = 32,     /* blocks of the largest node: 2 MiB */
-  SCUDA_WINDOW_MAX = 64,   /* blocks that one fetch brings: 4 MiB */
-  SCUDA_AHEAD_MAX = 4,     /* windows that are fetched ahead of a run */
+  SCUDA_WINDOW_MAX = 128,  /* blocks that one fetch brings: 8 MiB */
+  SCUDA_AHEAD_MAX = 8,     /* windows that are fetched ahead of a run; half of them until they are that large */
   SCUDA_RUNS = 4           /* that are followed in a range */
 };
 

@@ -309,7 +309,7 @@ void pointers(void) {
   WANT(last(OP_cuMemsetD32Async)->flags, ANSWER);
 }
 
-/* A kernel wrote byte 7; byte 5000 is what the program had sent before it ran. */
+/* A kernel wrote byte 7; byte 5000 is what the program sent last. */
 static int32_t written(const struct command *c, void *reply, uint32_t cap, uint32_t *len) {
   if (c->op != OP_COPY_D2H) return server(c, reply, cap, len);
   const struct wire_copy_d2h *m = (const void *)c->payload;
@@ -317,6 +317,10 @@ static int32_t written(const struct command *c, void *reply, uint32_t cap, uint3
   memset(to, 0, m->bytes);
   to[7] = 42;
   to[5000] = 1;
+  for (uint32_t i = 0; i < rec->count; i++) {
+    const struct wire_copy_h2d *up = (const void *)rec->commands[i]->payload;
+    if (rec->commands[i]->op == OP_COPY_H2D && up->bytes == 1) to[5000] = *(const char *)(up + 1);
+  }
   return 0;
 }
 
@@ -395,9 +399,14 @@ void mapped(void) {
   const struct wire_copy_h2d *m = (const void *)rec->commands[n + 1]->payload;
   WANT(m->dst, d + 4096);
   WANT(m->bytes, 4096);
-  pinned[5000] = 2;                              /* after the launch: the kernel has not seen it */
+  pinned[5000] = 2;                              /* after the launch: the kernel may wait for it */
   rec->answer = written;
   CK(cuCtxSynchronize());
+  WANT(rec->commands[sent() - 4]->op, OP_COPY_H2D);
+  m = (const void *)rec->commands[sent() - 4]->payload;
+  WANT(m->dst, d + 5000);
+  WANT(m->bytes, 1);
+  WANT(m->flags, 0);
   WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->bytes, 3 * 4096);
   WANT(pinned[7], 42);
   WANT(pinned[5000], 2);                         /* what the program wrote meanwhile stays */
