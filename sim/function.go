@@ -66,12 +66,15 @@ func registers(e *ptx.Entry) int {
 
 // maxThreads is the size of the largest block that the kernel allows.
 func maxThreads(e *ptx.Entry) int {
-	for _, d := range [][3]uint32{e.ReqThreads, e.MaxThreads} {
-		if d[0] != 0 {
-			return int(min(uint64(d[0])*uint64(max(d[1], 1))*uint64(max(d[2], 1)), maxThreadsPerBlock))
-		}
+	return min(blockOf(e.ReqThreads), blockOf(e.MaxThreads))
+}
+
+// blockOf is the size of a block of shape d, of the largest where the kernel has none.
+func blockOf(d [3]uint32) int {
+	if d[0] == 0 {
+		return maxThreadsPerBlock
 	}
-	return maxThreadsPerBlock
+	return int(min(uint64(d[0])*uint64(max(d[1], 1))*uint64(max(d[2], 1)), maxThreadsPerBlock))
 }
 
 // target gives 75 for "sm_75".
@@ -88,7 +91,7 @@ func (a *funcAttrs) get(e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cu
 	var v int32
 	switch attr {
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-		v = int32(maxThreads(e))
+		v = int32(blockOf(e.MaxThreads)) // that the kernel takes one shape only is not told
 	case cuda.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
 		v = int32(e.SharedSize)
 	case cuda.CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:

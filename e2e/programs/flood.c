@@ -19,6 +19,11 @@ static long resident(void) { // KiB
   return kib;
 }
 
+// Freeing memory waits for the host function; a driver that holds a lock meanwhile would keep the others from what that waits for.
+static void await_all(void) {
+  while (atomic_load(&sent) < THREADS * COMMANDS) usleep(100);
+}
+
 static void *flood(void *arg) {
   CUstream s;
   CUevent e;
@@ -36,6 +41,7 @@ static void *flood(void *arg) {
   CK(cuMemcpyDtoHAsync(&last, d, 4, s));
   CK(cuStreamSynchronize(s));
   CHECK(last == COMMANDS - 1, "the last memset: %u", last);
+  await_all();
   CK(cuMemFree(d));
   CK(cuEventDestroy(e));
   CK(cuStreamDestroy(s));
@@ -43,7 +49,7 @@ static void *flood(void *arg) {
 }
 
 static void CUDA_CB wait_for_all(void *user) {
-  while (atomic_load(&sent) < THREADS * COMMANDS) usleep(100);
+  await_all();
   atomic_fetch_add((atomic_int *)user, 1);
 }
 
@@ -70,6 +76,7 @@ static void *copy(void *arg) { // both ways, bigger than the ring's commands and
     CK(cuStreamSynchronize(s));
     CHECK(!memcmp(up, down, N), "copies of round %d", round);
   }
+  await_all();
   CK(cuMemFreeHost(up));
   CK(cuMemFreeHost(down));
   CK(cuMemFree(d));
