@@ -11,19 +11,20 @@ type Block [3]uint32
 
 // Findings are what the code of an image tells beyond what a driver does.
 type Findings struct {
-	Uses   bool             // it refers to the symbol that was looked for
+	Uses   []bool           // whether it refers to each of the symbols that were looked for
 	Blocks map[string]Block // kernels that take blocks of one shape only; nil when there are none
 }
 
-// Scan goes through all code of the image: whether it refers to a symbol that the image does not define by itself, such as vprintf, and which kernels
+// Scan goes through all code of the image: whether it refers to symbols that the image does not define by itself, such as vprintf, and which kernels
 // were made for one shape of blocks. A name in a comment of PTX counts as well.
-func Scan(img *Image, symbol string) (found Findings, err error) {
+func Scan(img *Image, symbols ...string) (found Findings, err error) {
+	found.Uses = make([]bool, len(symbols))
 	if img.Format != FormatFatbin {
 		kind := PTX
 		if img.Format == FormatELF {
 			kind = ELF
 		}
-		return found, found.add(img.Bytes, kind, symbol)
+		return found, found.add(img.Bytes, kind, symbols)
 	}
 	for i := range img.Members {
 		m := &img.Members[i]
@@ -31,22 +32,26 @@ func Scan(img *Image, symbol string) (found Findings, err error) {
 		if err != nil {
 			return found, err
 		}
-		if err := found.add(b, m.Kind, symbol); err != nil {
+		if err := found.add(b, m.Kind, symbols); err != nil {
 			return found, err
 		}
 	}
 	return found, nil
 }
 
-func (f *Findings) add(b []byte, kind Kind, symbol string) error {
+func (f *Findings) add(b []byte, kind Kind, symbols []string) error {
+	look := func(text []byte, around string) {
+		for i, symbol := range symbols {
+			f.Uses[i] = f.Uses[i] || bytes.Contains(text, []byte(around+symbol+around))
+		}
+	}
 	if kind != ELF {
-		f.Uses = f.Uses || bytes.Contains(b, []byte(symbol))
+		look(b, "")
 		f.ptxBlocks(b)
 		return nil
 	}
-	name := append(append([]byte{0}, symbol...), 0)
 	err := sections(b, ".strtab", func(_ string, names []byte) error {
-		f.Uses = f.Uses || bytes.Contains(names, name)
+		look(names, "\x00")
 		return nil
 	})
 	if err != nil {

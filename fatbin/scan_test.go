@@ -33,7 +33,7 @@ func TestScanUses(t *testing.T) {
 			t.Fatal(c.name, err)
 		}
 		got, err := Scan(img, c.symbol)
-		if err != nil || got.Uses != c.want || got.Blocks != nil {
+		if err != nil || got.Uses[0] != c.want || got.Blocks != nil {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
 		for i := range img.Members {
@@ -47,7 +47,7 @@ func TestScanUses(t *testing.T) {
 					t.Fatal(err)
 				}
 				for symbol, want := range map[string]bool{"vector_add": true, "vector_ad": false, "vprintf": false} {
-					if got, err := Scan(elf, symbol); err != nil || got.Uses != want {
+					if got, err := Scan(elf, symbol); err != nil || got.Uses[0] != want {
 						t.Errorf("%s, cubin, %s: %v, %v", c.name, symbol, got, err)
 					}
 				}

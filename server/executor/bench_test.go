@@ -26,6 +26,8 @@ func (quick) CuEventCreate(e *cuda.CUevent, _ uint32) cuda.CUresult {
 }
 func (quick) CuEventRecord(cuda.CUevent, cuda.CUstream) cuda.CUresult { return 0 }
 func (quick) CuStreamQuery(cuda.CUstream) cuda.CUresult               { return 0 }
+func (quick) CuStreamSynchronize(cuda.CUstream) cuda.CUresult         { return 0 }
+func (quick) CuEventSynchronize(cuda.CUevent) cuda.CUresult           { return 0 }
 
 func (quick) CuModuleLoadDataEx(m *cuda.CUmodule, _ unsafe.Pointer, _ uint32, _ *cuda.CUjit_option, _ unsafe.Pointer) cuda.CUresult {
 	*m = 3

@@ -192,7 +192,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	s.transfers--
 	st.ctx.events = append(st.ctx.events, c.event)
 	if t.reply && r == cuda.CUDA_SUCCESS {
-		s.settleEvent(c.event)
+		r = s.settleEvent(c.event)
 	}
 	if r == cuda.CUDA_SUCCESS && t.rows != nil {
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)

@@ -155,7 +155,7 @@ func (s *Session) look(st *stream, w *watch) bool {
 		return false
 	}
 	if r == cuda.CUDA_SUCCESS {
-		s.settleEvent(w.event)
+		r = s.settleEvent(w.event)
 	}
 	if w.own {
 		st.ctx.events = append(st.ctx.events, w.event)
@@ -191,10 +191,13 @@ func (s *Session) endWatches(st *stream) {
 func (s *Session) eventQuery(c *command) (cuda.CUresult, error) {
 	h := s.args(c).U64()
 	r, err := s.general(c)
+	real, ok := s.table.Real(cuda.KindEvent, h)
+	if err == nil && ok && r == cuda.CUDA_SUCCESS {
+		r = s.settleEvent(cuda.CUevent(real))
+	}
 	if err != nil || r != cuda.CUDA_ERROR_NOT_READY {
 		return r, err
 	}
-	real, ok := s.table.Real(cuda.KindEvent, h)
 	switch {
 	case !ok, !s.watched(h), s.asyncErr != cuda.CUDA_SUCCESS:
 		s.refuseWatch(h, c.end())
@@ -240,6 +243,9 @@ func (s *Session) streamQuery(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	r = s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
+	if r == cuda.CUDA_SUCCESS {
+		r = s.settleStream(st)
+	}
 	if r != cuda.CUDA_ERROR_NOT_READY || st.handle == 0 {
 		return r, nil
 	}

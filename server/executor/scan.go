@@ -8,11 +8,12 @@ import (
 // scanLimit is up to which size an image is searched at once; the search of a larger or compressed one goes on beside.
 const scanLimit = 4 << 20
 
-// scan is what an image's code tells: whether it prints, and which kernels take blocks of one shape only. Until it is done, the image may print.
+// scan is what an image's code tells: whether it prints or has assertions, and which kernels take blocks of one shape only. Until it is done, it may print.
 type scan struct {
-	done chan struct{}
-	fatbin.Findings
-	noted bool // a kernel was launched
+	done            chan struct{}
+	prints, asserts bool
+	blocks          map[string]fatbin.Block
+	noted           bool // a kernel was launched
 }
 
 func (p *scan) ended() bool {
@@ -27,7 +28,7 @@ func (p *scan) ended() bool {
 // block is the only shape of blocks that the kernel takes, as far as that is known.
 func (p *scan) block(kernel string) (b fatbin.Block) {
 	if p != nil && p.ended() {
-		b = p.Blocks[kernel]
+		b = p.blocks[kernel]
 	}
 	return b
 }
@@ -43,10 +44,15 @@ func (s *Session) scanImage(h modcache.Hash) *scan {
 	search := func() {
 		defer close(p.done)
 		img, err := fatbin.Parse(data)
+		var found fatbin.Findings
 		if err == nil {
-			p.Findings, err = fatbin.Scan(img, "vprintf")
+			found, err = fatbin.Scan(img, "vprintf", "__assertfail")
 		}
-		p.Uses = p.Uses || err != nil // what is not understood may print
+		if err != nil { // what is not understood may print
+			p.prints, p.asserts = true, true
+			return
+		}
+		p.prints, p.asserts, p.blocks = found.Uses[0], found.Uses[1], found.Blocks
 	}
 	if len(data) <= scanLimit && isPlain(data) {
 		search()

@@ -112,7 +112,9 @@ type Session struct {
 	loaded       map[uint64]modcache.Hash                    // images of modules and libraries
 	knownParams  map[modcache.Hash]map[string][]fatbin.Param // read from images, for drivers that do not tell
 	links        map[uint64]*link
-	suspects     []*scan // images of kernels that were launched and may have printed
+	suspects     []*scan // images of kernels that were launched, of which it is not known yet whether they print or assert
+	prints       bool    // kernels were launched that may print
+	asserts      bool    // kernels were launched that assert
 	pooled       bool    // memory pools are in use
 	threads      map[uint32]*thread
 	captures     map[cuda.CUstream]capture

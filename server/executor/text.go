@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"slices"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/stdio"
 	"scuda.dev/scuda/transport"
@@ -9,7 +11,8 @@ import (
 // What kernels print is kept by the driver until a call that waits, which then writes it to the worker's standard output. The executor does
 // not wait in the driver but polls, so after a wait it makes the driver's waiting call, which by then returns at once, and sends what that
 // printed to the client before the answer. It does so only once a kernel of a module that uses printf was launched, or memory pools
-// are in use: the driver gives their free memory back in waiting calls as well.
+// are in use: the driver gives their free memory back in waiting calls as well. Where kernels assert, the waiting call for the very stream or event is
+// made too, and its result counts.
 
 // Text is what the driver printed in the worker: [stdio.Capture].
 type Text interface {
@@ -18,40 +21,49 @@ type Text interface {
 
 // launched notes that a kernel of p's image may run from now on.
 func (s *Session) launched(p *scan) {
-	if p != nil && !p.noted && s.text != nil {
+	if p != nil && !p.noted {
 		p.noted = true
 		s.suspects = append(s.suspects, p)
 	}
 }
 
-// mayPrint says whether a kernel may have printed something.
-func (s *Session) mayPrint() bool {
-	for len(s.suspects) > 0 {
-		p := s.suspects[len(s.suspects)-1]
-		if !p.ended() || p.Uses {
-			return true
+// judge looks at what is known by now of the images of which kernels were launched.
+func (s *Session) judge() {
+	s.suspects = slices.DeleteFunc(s.suspects, func(p *scan) bool {
+		if !p.ended() {
+			return false
 		}
-		s.suspects = s.suspects[:len(s.suspects)-1]
-	}
-	return false
+		s.prints = s.prints || p.prints && s.text != nil
+		s.asserts = s.asserts || p.asserts
+		return true
+	})
 }
 
-// settles says whether the driver has something to do in its waiting calls.
-func (s *Session) settles() bool { return s.pooled || s.mayPrint() }
-
-// settleEvent lets the driver do it for what lies before an event that has fired.
-func (s *Session) settleEvent(e cuda.CUevent) {
-	if s.settles() {
-		s.gpu.CuEventSynchronize(e)
+// mayPrint says whether a kernel may have printed something.
+func (s *Session) mayPrint() bool {
+	if len(s.suspects) > 0 {
+		s.judge()
 	}
+	return s.prints || len(s.suspects) > 0 && s.text != nil
+}
+
+// settles says whether the driver has something to do in its waiting calls when everything is over.
+func (s *Session) settles() bool { return s.mayPrint() || s.pooled }
+
+// settleEvent lets the driver do it for what lies before an event that has fired. It tells of assertions that failed, too.
+func (s *Session) settleEvent(e cuda.CUevent) cuda.CUresult {
+	if s.settles() || s.asserts {
+		return s.gpu.CuEventSynchronize(e)
+	}
+	return cuda.CUDA_SUCCESS
 }
 
 // settleStream does for a stream that is idle.
-func (s *Session) settleStream(st *stream) {
-	if s.pooled && len(s.captures) == 0 {
-		s.gpu.CuStreamSynchronize(st.real)
+func (s *Session) settleStream(st *stream) cuda.CUresult {
+	if (s.settles() || s.asserts) && len(s.captures) == 0 {
+		return s.gpu.CuStreamSynchronize(st.real)
 	}
-	s.settleIdle(st.ctx)
+	return cuda.CUDA_SUCCESS
 }
 
 // settleIdle does for everything where the whole context is idle.

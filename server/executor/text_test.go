@@ -98,3 +98,42 @@ func TestNoTextCostsNothing(t *testing.T) {
 		t.Errorf("looked for text %d times", p.looks)
 	}
 }
+
+// late is a GPU whose queries do not yet know of an assertion that failed, as an H200's now and then.
+type late struct{ cuda.GPU }
+
+func (g late) unaware(r cuda.CUresult) cuda.CUresult {
+	if r == cuda.CUDA_ERROR_ASSERT {
+		return cuda.CUDA_SUCCESS
+	}
+	return r
+}
+func (g late) CuEventQuery(e cuda.CUevent) cuda.CUresult { return g.unaware(g.GPU.CuEventQuery(e)) }
+func (g late) CuStreamQuery(st cuda.CUstream) cuda.CUresult {
+	return g.unaware(g.GPU.CuStreamQuery(st))
+}
+
+func TestAssertionsAreTold(t *testing.T) {
+	image, err := os.ReadFile("../../testdata/kernels/print.ptx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, op := range map[string]uint16{"stream": cuda.OpCuStreamSynchronize, "context": cuda.OpCuCtxSynchronize} {
+		t.Run(name, func(t *testing.T) {
+			g, err := sim.Open(sim.Config{MemoryBytes: 64 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { g.Close() })
+			c := connect(t, func(cfg *Config) { cfg.GPU = late{g} })
+			check, _ := c.function(c.loadModule(append(image, 0)), "check", ofModule)
+			st := c.stream(1)
+			args := []byte(nil)
+			if op == cuda.OpCuStreamSynchronize {
+				args = words(st)
+			}
+			c.launch(check, st, 1, 1, make([]byte, 4))
+			c.expect(cuda.CUDA_ERROR_ASSERT, op, args)
+		})
+	}
+}

@@ -85,10 +85,12 @@ func (s *Session) over(w *wait) bool {
 		if r == cuda.CUDA_ERROR_NOT_READY {
 			return false
 		}
+		if settled := s.settleEvent(e.event); r == cuda.CUDA_SUCCESS {
+			r = settled
+		}
 		if r != cuda.CUDA_SUCCESS && w.result == cuda.CUDA_SUCCESS {
 			w.result = r
 		}
-		s.settleEvent(e.event)
 		if e.ctx != nil {
 			e.ctx.events = append(e.ctx.events, e.event)
 		}
@@ -166,7 +168,8 @@ func (s *Session) waitStream(c *command, st *stream) cuda.CUresult {
 	r := s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS {
 		st.used = st.legacy
-		s.settleStream(st)
+		r = s.settleStream(st)
+		s.settleIdle(st.ctx)
 		return r
 	}
 	if r != cuda.CUDA_ERROR_NOT_READY {
@@ -226,6 +229,9 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 			}
 			r := s.gpu.CuStreamQuery(st.real)
 			if r == cuda.CUDA_SUCCESS {
+				if r = s.settleStream(st); r != cuda.CUDA_SUCCESS {
+					return r
+				}
 				st.used = st.legacy
 				continue
 			}
@@ -277,7 +283,9 @@ func (s *Session) eventSynchronize(c *command) (cuda.CUresult, error) {
 		w.events = append(w.events, pendingEvent{event: e})
 		return cuda.CUDA_SUCCESS, nil
 	}
-	s.settleEvent(e)
+	if settled := s.settleEvent(e); r == cuda.CUDA_SUCCESS {
+		r = settled
+	}
 	return r, nil
 }
 
