@@ -83,6 +83,7 @@ type Func struct {
 	Pre, Post   bool   // the front has hooks scuda_pre_NAME(args, CUresult *r) / scuda_post_NAME(args)
 	ServerHand  bool   // the server carries it out by hand-written code instead of the generated dispatch
 	AsyncErrors bool   // may return errors of earlier asynchronous calls
+	Waits       bool   // the driver holds the caller until the work of the context is over
 	OutsOnError bool
 	Generic     bool     // the generated encoding exists: Async, Sync, and Hand functions marked so
 	Alias       string   // another function that this one is the old name of

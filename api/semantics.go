@@ -294,6 +294,8 @@ func (b *binder) function(fn *Func, r row) error {
 		switch {
 		case flag == "async_errors":
 			fn.AsyncErrors = true
+		case flag == "waits":
+			fn.Waits = true
 		case flag == "server":
 			fn.ServerHand = true
 		case flag == "pre":

@@ -270,6 +270,9 @@ type op struct {
 	params any // of the graph node
 }
 
+// queueMost is how much a stream of an H200's driver takes before it holds the caller.
+const queueMost = 1021
+
 // submit puts o into s. The task is nil when it was captured. g.mu is held.
 func (g *GPU) submit(s *stream, o op) (*task, cuda.CUresult) {
 	if s.capture != nil {
@@ -278,6 +281,9 @@ func (g *GPU) submit(s *stream, o op) (*task, cuda.CUresult) {
 	}
 	if r := g.implicitInCapture(s); r != ok {
 		return nil, r
+	}
+	for len(s.queue) >= queueMost {
+		g.wait(s.queue[:1])
 	}
 	return g.push(s, o.run), ok
 }

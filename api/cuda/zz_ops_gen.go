@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "61ef004c43688956715e415f2f741693a9a73acd653186646f6d670e64c7eaff"
+const Digest = "6f3ffb4a8288e6eb43a8e6bb7e32375806291405fed2375a69c375febfff8175"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -24,13 +24,19 @@ func emitDispatch(spec *api.Spec, out *Output) error {
 			return fmt.Errorf("%s: %w", fn.Name, err)
 		}
 	}
-	table.f("}\n\nvar asyncErrors = [...]bool{\n")
-	for _, fn := range lib.Funcs {
-		if !fn.PTSZ && fn.Op != 0 && fn.AsyncErrors {
-			table.f("cuda.Op%s: true,\n", api.GoName(fn.Name))
-		}
-	}
 	table.f("}\n\n")
+	for _, set := range []struct {
+		name string
+		has  func(*api.Func) bool
+	}{{"asyncErrors", func(fn *api.Func) bool { return fn.AsyncErrors }}, {"waits", func(fn *api.Func) bool { return fn.Waits }}} {
+		table.f("var %s = [...]bool{\n", set.name)
+		for _, fn := range lib.Funcs {
+			if !fn.PTSZ && fn.Op != 0 && set.has(fn) {
+				table.f("cuda.Op%s: true,\n", api.GoName(fn.Name))
+			}
+		}
+		table.f("}\n\n")
+	}
 	table.Write(g.tables.Bytes())
 	if err := out.GoFile("server/dispatch/zz_table_gen.go", table.Bytes()); err != nil {
 		return err

@@ -54,6 +54,9 @@ func Has(op uint16) bool { return int(op) < len(methods) && methods[op] != nil }
 // AsyncErrors says whether an operation may report the failure of an earlier unanswered call.
 func AsyncErrors(op uint16) bool { return int(op) < len(asyncErrors) && asyncErrors[op] }
 
+// Waits says whether the driver holds the caller of an operation until the work of the context is over.
+func Waits(op uint16) bool { return int(op) < len(waits) && waits[op] }
+
 // patch is a handle inside of a structure; when wants a 32-bit field of the same element to have one of the values.
 type patch struct {
 	offset uintptr

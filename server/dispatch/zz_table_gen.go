@@ -297,6 +297,14 @@ var asyncErrors = [...]bool{
 	cuda.OpCuStreamSynchronize:    true,
 }
 
+var waits = [...]bool{
+	cuda.OpCuArrayDestroy:          true,
+	cuda.OpCuCtxSetLimit:           true,
+	cuda.OpCuMemFree_v2:            true,
+	cuda.OpCuMipmappedArrayDestroy: true,
+	cuda.OpCuModuleUnload:          true,
+}
+
 var refuseCUDA_MEMCPY3D_v2 = []when{
 	{32, []int64{1}},
 	{120, []int64{1}},

@@ -259,7 +259,7 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 		}
 	}
 	mem, source := buf.mem[:p.Bytes], p.ID
-	r := s.gpu.HostFunc(st.real, func() {
+	r := s.ask(st, func() {
 		for off := 0; off < len(mem); off += pullMost {
 			end := min(off+pullMost, len(mem))
 			if err := s.side.pull(source, uint64(off), mem[off:end], !captured && end == len(mem)); err != nil {
@@ -293,7 +293,7 @@ func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUres
 		return r
 	}
 	id, host := p.ID, b.host
-	return s.gpu.HostFunc(st.real, func() { s.sendNode(id, mem, host) })
+	return s.ask(st, func() { s.sendNode(id, mem, host) })
 }
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.

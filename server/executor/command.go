@@ -201,6 +201,9 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 	if ctx := s.entered; ctx != nil && ctx.legacy.seen != s.barrier.gen {
 		s.passBarrier(&ctx.legacy) // the dispatch does not ask for the legacy stream
 	}
+	if dispatch.Waits(c.Op) {
+		s.finish(s.entered)
+	}
 	var r cuda.CUresult
 	var err error
 	if len(s.captures) == 0 {

@@ -290,7 +290,7 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 		return r, nil
 	}
 	id := p.Transfer
-	return s.gpu.HostFunc(st.real, func() {
+	return s.ask(st, func() {
 		for off := 0; off < len(mem); off += transport.MaxPush {
 			if err := s.side.push(id, uint64(off), mem[off:min(off+transport.MaxPush, len(mem))]); err != nil {
 				s.sideFailed("send a captured download", err)

@@ -176,7 +176,7 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 
 // hostNode keeps a function of the client's for graphs; getters of its nodes find it again.
 func (s *Session) hostNode(registration uint64) cuda.CUDA_HOST_NODE_PARAMS {
-	p := s.gpu.HostNode(func() {
+	p := s.askNode(func() {
 		if err := s.side.run(registration, false, 0); err != nil {
 			s.sideFailed("run a host function", err)
 		}

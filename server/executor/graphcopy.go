@@ -68,11 +68,11 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 	b.Reserved0, b.Reserved1, b.SrcHost, b.DstHost = 0, 0, 0, 0
 	if up {
 		b.SrcHost = uintptr(addressOf(mem))
-		host = s.gpu.HostNode(func() { s.fetchNode(id, mem) })
+		host = s.askNode(func() { s.fetchNode(id, mem) })
 	} else {
 		b.DstHost = uintptr(addressOf(mem))
 		rows := rows{b.WidthInBytes, b.Height, b.Depth, pitch, slice}
-		host = s.gpu.HostNode(func() { s.sendNode(id, mem, rows) })
+		host = s.askNode(func() { s.sendNode(id, mem, rows) })
 	}
 	if n.p.Verb == nodeSet {
 		s.answerNode(c, n, 0)

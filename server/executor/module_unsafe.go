@@ -230,6 +230,7 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
 	}
 	mod := alloc[cuda.CUmodule](&s.arena)
+	s.finish(s.entered)
 	r = s.native(func() cuda.CUresult {
 		return s.gpu.CuModuleLoadDataEx(mod, code, j.n, &j.options[0], unsafe.Pointer(&j.values[0]))
 	})

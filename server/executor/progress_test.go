@@ -465,6 +465,49 @@ func TestStripesIncomplete(t *testing.T) {
 	same(t, c.download(dst, len(data), 0), data)
 }
 
+// FLUSH is answered while the executor carries out what the driver would hold it up for until a host function has run: memory freed, and more launches
+// than a stream takes.
+func TestFlushBehindHostFunction(t *testing.T) {
+	for name, behind := range map[string]func(c *client, stream, mem uint64){
+		"memory freed": func(c *client, _, mem uint64) { c.send(cuda.OpCuMemFree_v2, words(mem)) },
+		"much work": func(c *client, stream, mem uint64) {
+			for range 1100 { // the rest of them waits in the socket
+				c.send(cuda.OpCuMemsetD8Async, words(mem, 1, 16, stream))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connect(t)
+			c.openSide()
+			c.keepLog = true
+			st, mem, sent := c.stream(1), c.alloc(64), make(chan struct{})
+			c.hostFunc(st, 1, func() {
+				<-sent
+				for n := uint64(1); n <= 200; n++ { // the first ones may come before the executor has seen what was sent
+					if _, err := c.side.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}.Append(nil)); err != nil {
+						t.Error(err)
+						return
+					}
+					answered := func() bool {
+						c.mu.Lock()
+						defer c.mu.Unlock()
+						return slices.ContainsFunc(c.log, func(h transport.MessageHeader) bool { return h.Type == transport.MsgFlushed && h.Seq >= n })
+					}
+					for end := time.Now().Add(deadline); !answered(); runtime.Gosched() {
+						if time.Now().After(end) {
+							t.Errorf("FLUSH %d is not answered", n)
+							return
+						}
+					}
+				}
+			})
+			behind(c, st, mem)
+			close(sent)
+			c.sync(st)
+		})
+	}
+}
+
 // The answer to FLUSH comes behind the ends of the downloads that the GPU had finished, and does not wait for the others.
 func TestFlush(t *testing.T) {
 	c := connect(t)

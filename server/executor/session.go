@@ -129,6 +129,7 @@ type Session struct {
 	hostRanges   map[uint64]*hostRange        // by the client's address
 	sentBytes    uint64                       // of their sent.mem
 	flushed      uint64                       // the last FLUSH that was answered
+	asks         bool                         // some work of the session asks the client for something
 	stretches    []stretch                    // of sendChanges
 	hostWindows  map[uint64]bool              // windows of addresses that are reserved
 

@@ -34,6 +34,8 @@ type stream struct {
 	nonBlocking bool // not ordered against the legacy stream
 	used        bool // since it was last known to be empty
 	seen        uint64
+	asked       cuda.CUevent // behind the last thing that it asks of the client; 0: nothing that is not known to be answered
+	behind      int          // commands since
 	downloads   []*chunk
 	watches     []*watch
 }
@@ -114,6 +116,7 @@ func (s *Session) addContext(h uint64, real cuda.CUcontext) error {
 
 // dropContext forgets a context that is about to end. Answers that depend on it are given now.
 func (s *Session) dropContext(ctx *context) {
+	s.finish(ctx)
 	s.within(ctx, s.gpu.CuCtxSynchronize)
 	s.poll()
 	s.abandon(ctx)
@@ -180,6 +183,7 @@ func (s *Session) settleLeft(ctx *context) {
 }
 
 func (s *Session) dropStream(st *stream) {
+	s.answered(st)
 	ctx := st.ctx
 	if i := slices.Index(ctx.streams, st); i >= 0 {
 		ctx.streams = slices.Delete(ctx.streams, i, i+1)
@@ -215,6 +219,9 @@ func (s *Session) stream(h uint64) (*stream, cuda.CUresult) {
 		}
 	}
 	st.used = true
+	if st.asked != 0 && s.cmd.Flags&transport.FlagAnswer == 0 {
+		s.queue(st)
+	}
 	if st.seen != s.barrier.gen {
 		s.launchAll()
 		s.passBarrier(st)

@@ -276,7 +276,7 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; {
 		piece := buf.mem[:min(uint64(len(buf.mem)), p.Bytes-off)]
 		at, last := off, !captured && off+uint64(len(piece)) == p.Bytes
-		r = s.gpu.HostFunc(st.real, func() {
+		r = s.ask(st, func() {
 			if err := s.side.pull(source, at, piece, last); err != nil {
 				s.sideFailed("fetch the source of a deferred upload", err)
 			}
@@ -327,7 +327,7 @@ func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
 	if s.isCapturing(st) && !callback {
 		return s.gpu.LaunchNode(st.real, s.hostNode(registration)), nil
 	}
-	return s.gpu.HostFunc(st.real, func() {
+	return s.ask(st, func() {
 		if err := s.side.run(registration, callback, 0); err != nil {
 			s.sideFailed("run a host function", err)
 		}

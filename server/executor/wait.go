@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"time"
+
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
@@ -217,6 +219,19 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 		// It is an error if the context is captured. That is for the driver to say, and to wait for where it is none.
 		return s.native(func() cuda.CUresult { return s.within(ctx, s.gpu.CuCtxSynchronize) })
 	}
+	events, r := s.unfinished(ctx)
+	if r != cuda.CUDA_SUCCESS || len(events) == 0 {
+		if r == cuda.CUDA_SUCCESS {
+			s.settleIdle(ctx)
+		}
+		return r
+	}
+	s.newWait(c).events = events
+	return cuda.CUDA_SUCCESS
+}
+
+// unfinished gives events that are complete once a context's work so far is: none where it is.
+func (s *Session) unfinished(ctx *context) ([]pendingEvent, cuda.CUresult) {
 	var events []pendingEvent
 	r := s.within(ctx, func() cuda.CUresult {
 		for i := -1; i < len(ctx.streams); i++ {
@@ -250,19 +265,79 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 		}
 		return cuda.CUDA_SUCCESS
 	})
-	if r != cuda.CUDA_SUCCESS || len(events) == 0 {
-		for _, e := range events {
-			if e.ctx != nil {
-				ctx.events = append(ctx.events, e.event)
-			}
+	if r == cuda.CUDA_SUCCESS {
+		return events, r
+	}
+	for _, e := range events {
+		if e.ctx != nil {
+			ctx.events = append(ctx.events, e.event)
 		}
-		if r == cuda.CUDA_SUCCESS {
-			s.settleIdle(ctx)
+	}
+	return nil, r
+}
+
+// finish goes before a call that the driver holds until the context's work is over. Work that asks the client (s.asks) may wait until downloads have
+// reached it, so they go on meanwhile: the executor waits here, and the driver has nothing left to wait for.
+func (s *Session) finish(ctx *context) {
+	if !s.asks || ctx == nil || len(s.captures) > 0 {
+		return
+	}
+	events, r := s.unfinished(ctx)
+	if r != cuda.CUDA_SUCCESS {
+		return // for the driver to say
+	}
+	w := &wait{events: events}
+	for began := time.Now(); !s.over(w); {
+		if s.napAfter(time.Since(began)) != nil {
+			return // the session is over
 		}
+	}
+}
+
+// queueMost is how much a stream takes behind something unfinished before the driver holds the caller: 1021 launches or copies on an H200, less the
+// launches of a run and the chunks of a copy.
+const queueMost = 900
+
+// ask enqueues a function that asks the client for something.
+func (s *Session) ask(st *stream, f func()) cuda.CUresult {
+	s.asks = true
+	r := s.gpu.HostFunc(st.real, f)
+	if r != cuda.CUDA_SUCCESS || s.isCapturing(st) {
 		return r
 	}
-	s.newWait(c).events = events
-	return cuda.CUDA_SUCCESS
+	s.answered(st)
+	if e, r := s.recordEvent(st); r == cuda.CUDA_SUCCESS {
+		st.asked = e
+	}
+	return r
+}
+
+// askNode makes one of a function that asks the client for something, for a graph.
+func (s *Session) askNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
+	s.asks = true
+	return s.gpu.HostNode(f)
+}
+
+// answered forgets what the stream asked last.
+func (s *Session) answered(st *stream) {
+	if st.asked != 0 {
+		st.ctx.events = append(st.ctx.events, st.asked)
+		st.asked, st.behind = 0, 0
+	}
+}
+
+// queue counts a command behind what the stream asks, and lets so many only go to the driver before that is answered.
+func (s *Session) queue(st *stream) {
+	if st.behind++; st.behind < queueMost {
+		return
+	}
+	s.launchAll()
+	for began := time.Now(); s.gpu.CuEventQuery(st.asked) == cuda.CUDA_ERROR_NOT_READY; {
+		if s.napAfter(time.Since(began)) != nil {
+			return // the session is over
+		}
+	}
+	s.answered(st)
 }
 
 // eventSynchronize: cuEventSynchronize(hEvent).

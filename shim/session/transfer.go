@@ -118,9 +118,9 @@ func (s *Session) late(order uint64, p []byte) bool {
 	return false
 }
 
-// quiet is how long nothing has to arrive before a host function no longer waits for an answer to FLUSH. The server cannot answer while its driver holds
-// it up (cuMemFree), perhaps for the very stream that waits for this function.
-const quiet = 50 * time.Millisecond
+// quiet is how long nothing has to arrive before a host function no longer waits for an answer to FLUSH. The server answers unless its driver holds it up,
+// perhaps for the very stream that waits for this function; it avoids the calls that are known to.
+const quiet = time.Second
 
 // awaitEarlier waits until those of the downloads before order, into p if that is not nil, have arrived that the GPU had finished. The GPU's stream, which
 // asks for something behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection. Other

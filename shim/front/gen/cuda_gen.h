@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "61ef004c43688956715e415f2f741693a9a73acd653186646f6d670e64c7eaff"
+#define SCUDA_DIGEST "6f3ffb4a8288e6eb43a8e6bb7e32375806291405fed2375a69c375febfff8175"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

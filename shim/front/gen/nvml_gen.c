@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "61ef004c43688956715e415f2f741693a9a73acd653186646f6d670e64c7eaff";
+const char nvml_digest[] = "6f3ffb4a8288e6eb43a8e6bb7e32375806291405fed2375a69c375febfff8175";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
