@@ -100,8 +100,9 @@ class Turn:
 
 
 class Bench:
-    def __init__(self, env, timeout, rounds):
-        self.env, self.timeout, self.n = env, timeout, rounds
+    def __init__(self, env, timeout, rounds, trip):
+        self.env, self.timeout, self.n, self.trip = env, timeout, rounds, trip
+        self.reported = set()
         self.values = {}  # name -> side -> values
         self.failed = 0
 
@@ -130,6 +131,7 @@ class Bench:
     def rounds(self, names, sides):
         for name in names:
             self.turns(self.n, name, {side: (side, {}) for side in sides})
+            self.report()
 
     def turns(self, n, name, places, note=True):
         """n rounds in which a process at each place (name -> side and environment) measures once; what they gave, by place."""
@@ -236,7 +238,20 @@ class Bench:
             return TRIPS * (native + WAITS * (more + (trip or 0))), f"≤ {TRIPS} × (native + {WAITS} synchronisations × round trip)"
         return None, ""
 
-    def rows(self, trip):
+    def report(self):
+        """Prints what is new, and writes all that there is."""
+        rows = list(self.rows())
+        for r in rows:
+            if r["name"] not in self.reported:
+                self.reported.add(r["name"])
+                mark = "" if r["met"] is None else "met" if r["met"] else "MISSED"
+                ratio = f"{r['ratio']:.2f}" if r["ratio"] else "-"
+                print(f"{r['name']:<60} {show(r['native'], r['name']):>10} {show(r['remote'], r['name']):>10} {ratio:>6}  {r['asked']} {mark}", flush=True)
+        if os.environ.get("OUT"):
+            Path(os.environ["OUT"], "bench.json").write_text(json.dumps({"rounds": self.n, "round trip": self.trip, "rows": rows}, indent=1))
+
+    def rows(self):
+        trip = self.trip
         for name, sides in self.values.items():
             native, remote = self.median(name, "native"), self.median(name, "remote")
             limit, asked = self.asked(name, native, trip)
@@ -288,28 +303,22 @@ def main():
         if "SCUDA_SERVER" not in env:
             server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
             env["BENCH_SERVER"] = str(server.pid)
-    bench = Bench(env, a.timeout, a.rounds)
+    bench = Bench(env, a.timeout, a.rounds, trip)
+    print(f"{'':<60} {'native':>10} {'remote':>10} {'ratio':>6}  asked", flush=True)
     try:
         bench.rounds([n for n in chosen if n in WORK], sides)
         for extra in EXTRAS:
             if extra in chosen and "remote" in sides:
                 getattr(bench, extra)()
+                bench.report()
     finally:
         if server:
             server.terminate()
             server.wait(10)
         shutil.rmtree(work, ignore_errors=True)
 
-    print(f"{'':<60} {'native':>10} {'remote':>10} {'ratio':>6}  asked")
-    rows = list(bench.rows(trip))
-    for r in rows:
-        mark = "" if r["met"] is None else "met" if r["met"] else "MISSED"
-        ratio = f"{r['ratio']:.2f}" if r["ratio"] else "-"
-        print(f"{r['name']:<60} {show(r['native'], r['name']):>10} {show(r['remote'], r['name']):>10} {ratio:>6}  {r['asked']} {mark}")
     if trip:
         print(f"a round trip over plain TCP: {show(trip, '')}")
-    if os.environ.get("OUT"):
-        Path(os.environ["OUT"], "bench.json").write_text(json.dumps({"rounds": a.rounds, "round trip": trip, "rows": rows}, indent=1))
     return 1 if bench.failed else 0
 
 
