@@ -102,6 +102,24 @@ func TestManagedTraffic(t *testing.T) {
 	}
 }
 
+// System calls on memory that the GPU has: by the kernel's faults, and where those are not to be had by the preloaded library.
+func TestManagedCalls(t *testing.T) {
+	s := serve(t)
+	for _, c := range []struct{ pager, preload, said string }{
+		{"uffd", "", ""},
+		{"uffd", lib + "/libscuda.so", ""},
+		{"uffd-user", lib + "/libscuda.so", ""},
+		{"sigsegv", lib + "/libscuda.so", ""},
+		{"sigsegv", "", "Bad address"},
+	} {
+		p := start(t, s.env("SCUDA_PAGER="+c.pager, "LD_PRELOAD="+c.preload), program("managed_calls"), kernels, t.TempDir())
+		code := p.wait(patience)
+		if fine := code == 0 && p.out.String() == "calls ok\n"; fine != (c.said == "") || !strings.Contains(p.err.String(), c.said) {
+			t.Errorf("%+v: exit status %d\n%s%s", c, code, p.out, p.err)
+		}
+	}
+}
+
 // AddressSanitizer, which takes over malloc, much address space and SIGSEGV.
 func TestManagedSanitized(t *testing.T) {
 	target := filepath.Join(programs, "managed-asan")

@@ -11,10 +11,10 @@ version=${SCUDA_VERSION:-dev}
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
 "$shim/build-nvml.sh" "$out/libnvidia-ml.so.1"
 
-# libscuda.so is the one name to preload: it only depends on the other two, next to it. RPATH, because LD_LIBRARY_PATH goes before RUNPATH and may
-# name a folder with the machine's own driver.
-printf '' | "$cc" -shared -x c - -o "$out/libscuda.so" -Wl,-soname,libscuda.so -Wl,--disable-new-dtags -Wl,-rpath,'$ORIGIN' \
-  -L"$out" -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1
+# libscuda.so is the one name to preload: it depends on the other two, next to it, and stands before the C library where unified memory needs that.
+# RPATH, because LD_LIBRARY_PATH goes before RUNPATH and may name a folder with the machine's own driver.
+"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -include "$shim/front/compat.h" -shared "$shim/front/boundary.c" -o "$out/libscuda.so" -Wl,-soname,libscuda.so \
+  -Wl,--disable-new-dtags -Wl,-rpath,'$ORIGIN' -L"$out" -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1 -l:libdl.so.2
 
 if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   # Go's build cache does not see changes of a force-included file, so its hash stands among the flags.

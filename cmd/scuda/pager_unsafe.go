@@ -35,7 +35,7 @@ func pager() string {
 	case wish != "sigsegv" && wish != "uffd-user" && canUffd(0):
 		return "seen by userfaultfd (uffd)"
 	case wish != "sigsegv" && canUffd(uffdUserMode):
-		return "seen by userfaultfd (uffd-user: system calls on memory that the GPU has fail)"
+		return "seen by userfaultfd (uffd-user: system calls on memory that the GPU has work by the C library's functions)"
 	}
-	return "seen by SIGSEGV (sigsegv: system calls on memory that the GPU has fail)"
+	return "seen by SIGSEGV (sigsegv: system calls on memory that the GPU has work by the C library's functions)"
 }

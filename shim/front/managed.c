@@ -371,6 +371,11 @@ static int fault(uint64_t address, int write) {
   return 1;
 }
 
+static uint64_t end_of(uint64_t address) {
+  struct scuda_range r;
+  return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) && scuda_ranges_find(&ranges, address, &r) ? r.start + r.bytes : 0;
+}
+
 /* ---- the GPU's side ---- */
 
 /* Memory that is attached to the host, or to another stream, is not this work's. */
@@ -494,7 +499,7 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   if (!owner && address) owner = scuda_gpus[0].primary; /* variables of a library are asked for before there is a context */
   struct scuda_slot *context = scuda_slot(owner);
   if (!context) return scuda_no_context();
-  int32_t r = scuda_pager_start(fault);
+  int32_t r = scuda_pager_start(fault, end_of);
   if (r) return r;
   uint64_t blocks = (bytes + BLOCK - 1) / BLOCK;
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -6,6 +6,7 @@
 #include "pager.h"
 #include "front.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -38,6 +39,7 @@ enum { PAGE = 4096 };
 struct request { uint64_t address; int write, ours; _Atomic uint32_t done; };
 
 static scuda_fault_fn serve;
+static scuda_end_fn managed_end;
 static int memory = -1, uffd = -1, queue[2] = {-1, -1};
 static const char *kind = "none";
 static struct sigaction before, first; /* the handler under ours, and the one that was there before we came */
@@ -158,6 +160,24 @@ static void *work(void *unused) {
   return NULL;
 }
 
+/* System calls then fail on memory that is not here, so libscuda.so's forms of them (boundary.c) bring it. */
+static void bring(const void *p, size_t bytes, int write) {
+  uint64_t at = (uint64_t)(uintptr_t)p, end;
+  if (!bytes || !(end = managed_end(at))) return;
+  if (bytes < end - at) end = at + bytes;
+  for (; at < end; at = (at | (PAGE - 1)) + 1) {
+    uint8_t *byte = (uint8_t *)(uintptr_t)at;
+    if (write) __atomic_fetch_or(byte, 0, __ATOMIC_RELAXED);
+    else (void)*(volatile uint8_t *)byte;
+  }
+}
+
+static void stand_before_calls(void) {
+  void (*boundary)(void (*)(const void *, size_t, int)) = (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
+  if (boundary) boundary(bring);
+  else scuda_log(SCUDA_INFO, "unified memory: system calls on memory that the GPU has will fail with EFAULT, as libscuda.so is not preloaded (scuda run does)");
+}
+
 static int32_t start(void) {
   const char *wish = getenv("SCUDA_PAGER");
   int segv = wish && !strcmp(wish, "sigsegv"), user = wish && !strcmp(wish, "uffd-user");
@@ -176,6 +196,7 @@ static int32_t start(void) {
     if (uffd >= 0) kind = form ? "userfaultfd, user mode" : "userfaultfd";
   }
   if (uffd < 0) kind = "SIGSEGV";
+  if (uffd < 0 || !strcmp(kind, "userfaultfd, user mode")) stand_before_calls();
   pthread_attr_t attributes;
   pthread_t thread;
   sigset_t all, old;
@@ -191,12 +212,13 @@ static int32_t start(void) {
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_pager_start(scuda_fault_fn fault) {
+int32_t scuda_pager_start(scuda_fault_fn fault, scuda_end_fn end) {
   static scuda_lock_t once;
   static int32_t result = -1;
   scuda_lock(&once);
   if (result < 0) {
     serve = fault;
+    managed_end = end;
     result = start();
   }
   scuda_unlock(&once);

@@ -8,7 +8,10 @@ struct scuda_pages { uint64_t start, bytes, offset; uint8_t *open; };  /* start 
 /* Called by the pager's thread for an access that is not allowed; 0: the address is none of ours. */
 typedef int (*scuda_fault_fn)(uint64_t address, int write);
 
-int32_t scuda_pager_start(scuda_fault_fn fault);   /* once; CUresult */
+/* The end of the range that an address lies in; 0: none. */
+typedef uint64_t (*scuda_end_fn)(uint64_t address);
+
+int32_t scuda_pager_start(scuda_fault_fn fault, scuda_end_fn end);   /* once; CUresult */
 int scuda_pager_started(void);
 /* Makes a range, denied; address 0: anywhere in the window of managed memory, else exactly there. CUresult. */
 int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes);

@@ -1,0 +1,79 @@
+/* libscuda.so's part of system calls on unified memory. Where the kernel cannot hand its own faults to us (pager.c), a system call on memory that the GPU
+ * has fails with EFAULT. So the C library's calls that read into the program's memory, or write from it, bring it here first. Nothing happens until the
+ * front asks for it. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+static void (*_Atomic bring)(const void *p, size_t bytes, int write);
+EXPORT void scuda_boundary(void (*fn)(const void *p, size_t bytes, int write)) { atomic_store(&bring, fn); }
+
+enum { OUT, IN }; /* of the program's memory; into it */
+
+static void here(const void *p, size_t bytes, int into) {
+  void (*fn)(const void *, size_t, int) = atomic_load_explicit(&bring, memory_order_relaxed);
+  if (__builtin_expect(fn != NULL, 0)) fn(p, bytes, into);
+}
+
+static void all_here(const struct iovec *v, long n, int into) {
+  if (__builtin_expect(atomic_load_explicit(&bring, memory_order_relaxed) == NULL, 1)) return;
+  for (long i = 0; v && i < n; i++) here(v[i].iov_base, v[i].iov_len, into);
+}
+
+static void message_here(const struct msghdr *m, int into) {
+  if (m) all_here(m->msg_iov, (long)m->msg_iovlen, into);
+}
+
+/* The function that ours stands before. */
+#define NEXT(name) \
+  static __typeof__(name) *_Atomic next_; \
+  __typeof__(name) *next = atomic_load_explicit(&next_, memory_order_relaxed); \
+  if (__builtin_expect(!next, 0)) atomic_store(&next_, next = (__typeof__(name) *)dlsym(RTLD_NEXT, #name))
+
+#define CALL(result, name, parameters, bringing, ...) \
+  EXPORT result name parameters { \
+    NEXT(name); \
+    bringing; \
+    return next(__VA_ARGS__); \
+  }
+
+CALL(ssize_t, read, (int f, void *p, size_t n), here(p, n, IN), f, p, n)
+CALL(ssize_t, pread, (int f, void *p, size_t n, off_t at), here(p, n, IN), f, p, n, at)
+CALL(ssize_t, pread64, (int f, void *p, size_t n, off64_t at), here(p, n, IN), f, p, n, at)
+CALL(ssize_t, readv, (int f, const struct iovec *v, int n), all_here(v, n, IN), f, v, n)
+CALL(ssize_t, preadv, (int f, const struct iovec *v, int n, off_t at), all_here(v, n, IN), f, v, n, at)
+CALL(ssize_t, preadv64, (int f, const struct iovec *v, int n, off64_t at), all_here(v, n, IN), f, v, n, at)
+CALL(ssize_t, recv, (int f, void *p, size_t n, int flags), here(p, n, IN), f, p, n, flags)
+CALL(ssize_t, recvfrom, (int f, void *p, size_t n, int flags, struct sockaddr *from, socklen_t *len), here(p, n, IN), f, p, n, flags, from, len)
+CALL(ssize_t, recvmsg, (int f, struct msghdr *m, int flags), message_here(m, IN), f, m, flags)
+CALL(size_t, fread, (void *p, size_t size, size_t n, FILE *f), here(p, size * n, IN), p, size, n, f)
+CALL(ssize_t, write, (int f, const void *p, size_t n), here(p, n, OUT), f, p, n)
+CALL(ssize_t, pwrite, (int f, const void *p, size_t n, off_t at), here(p, n, OUT), f, p, n, at)
+CALL(ssize_t, pwrite64, (int f, const void *p, size_t n, off64_t at), here(p, n, OUT), f, p, n, at)
+CALL(ssize_t, writev, (int f, const struct iovec *v, int n), all_here(v, n, OUT), f, v, n)
+CALL(ssize_t, pwritev, (int f, const struct iovec *v, int n, off_t at), all_here(v, n, OUT), f, v, n, at)
+CALL(ssize_t, pwritev64, (int f, const struct iovec *v, int n, off64_t at), all_here(v, n, OUT), f, v, n, at)
+CALL(ssize_t, send, (int f, const void *p, size_t n, int flags), here(p, n, OUT), f, p, n, flags)
+CALL(ssize_t, sendto, (int f, const void *p, size_t n, int flags, const struct sockaddr *to, socklen_t len), here(p, n, OUT), f, p, n, flags, to, len)
+CALL(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), message_here(m, OUT), f, m, flags)
+CALL(size_t, fwrite, (const void *p, size_t size, size_t n, FILE *f), here(p, size * n, OUT), p, size, n, f)
+
+/* What _FORTIFY_SOURCE makes of some of them. */
+extern ssize_t __read_chk(int f, void *p, size_t n, size_t room);
+extern ssize_t __pread_chk(int f, void *p, size_t n, off_t at, size_t room);
+extern ssize_t __pread64_chk(int f, void *p, size_t n, off64_t at, size_t room);
+extern ssize_t __recv_chk(int f, void *p, size_t n, size_t room, int flags);
+extern ssize_t __recvfrom_chk(int f, void *p, size_t n, size_t room, int flags, struct sockaddr *from, socklen_t *len);
+extern size_t __fread_chk(void *p, size_t room, size_t size, size_t n, FILE *f);
+CALL(ssize_t, __read_chk, (int f, void *p, size_t n, size_t room), here(p, n, IN), f, p, n, room)
+CALL(ssize_t, __pread_chk, (int f, void *p, size_t n, off_t at, size_t room), here(p, n, IN), f, p, n, at, room)
+CALL(ssize_t, __pread64_chk, (int f, void *p, size_t n, off64_t at, size_t room), here(p, n, IN), f, p, n, at, room)
+CALL(ssize_t, __recv_chk, (int f, void *p, size_t n, size_t room, int flags), here(p, n, IN), f, p, n, room, flags)
+CALL(ssize_t, __recvfrom_chk, (int f, void *p, size_t n, size_t room, int flags, struct sockaddr *from, socklen_t *len), here(p, n, IN), f, p, n, room, flags, from, len)
+CALL(size_t, __fread_chk, (void *p, size_t room, size_t size, size_t n, FILE *f), here(p, size * n, IN), p, room, size, n, f)
