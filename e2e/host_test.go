@@ -134,7 +134,14 @@ func TestJavaProgram(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s := serve(t)
-	for name, env := range map[string][]string{"by the library path": s.env(), "preloaded": {"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}} {
+	preloaded := []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}
+	for name, env := range map[string][]string{
+		"by the library path":                   s.env(),
+		"preloaded":                             preloaded,
+		"unified memory, uffd":                  s.env("HOST_MANAGED=1", "SCUDA_PAGER=uffd"),
+		"unified memory, sigsegv":               s.env("HOST_MANAGED=1", "SCUDA_PAGER=sigsegv"),
+		"unified memory, sigsegv and preloaded": append(preloaded, "HOST_MANAGED=1", "SCUDA_PAGER=sigsegv"),
+	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, env, java, "-Xmx256m", "-Xss512k", "-cp", folder, "Host", target)
 			if code := p.wait(patience); code != 0 || p.out.String() != "8 threads right\n" {

@@ -18,17 +18,18 @@ int32_t Java_Host_compute(void *env, void *class, int32_t n) {
   CK(cuModuleLoadData(&m, ptx));
   CUfunction f = function(m, "twice");
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  CK(cuMemAlloc(&p, 4 * n));
-  uint32_t *values = malloc(4 * n);
+  int managed = getenv("HOST_MANAGED") != NULL;
+  CK(managed ? cuMemAllocManaged(&p, 4 * n, CU_MEM_ATTACH_GLOBAL) : cuMemAlloc(&p, 4 * n));
+  uint32_t *values = managed ? (uint32_t *)(uintptr_t)p : malloc(4 * n);
   for (int32_t i = 0; i < n; i++) values[i] = i;
-  CK(cuMemcpyHtoDAsync(p, values, 4 * n, s));
+  if (!managed) CK(cuMemcpyHtoDAsync(p, values, 4 * n, s));
   CK(LAUNCH(f, (n + 127) / 128, 128, 0, s, &p, &n));
-  CK(cuMemcpyDtoHAsync(values, p, 4 * n, s));
+  if (!managed) CK(cuMemcpyDtoHAsync(values, p, 4 * n, s));
   CK(cuStreamSynchronize(s));
   int32_t wrong = 0;
   for (int32_t i = 0; i < n && !wrong; i++)
     if (values[i] != 2u * i) wrong = i + 1;
-  free(values);
+  if (!managed) free(values);
   CK(cuMemFree(p));
   CK(cuStreamDestroy(s));
   CK(cuModuleUnload(m));
