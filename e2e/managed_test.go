@@ -65,17 +65,19 @@ func TestManagedFaults(t *testing.T) {
 }
 
 // What travels: nothing that only the GPU uses, every byte once for a program that goes through a range, and with few faults; nothing that was discarded;
-// and what was read before comes without being asked for, as the preferred location has it.
+// what was read before comes without being asked for, as the preferred location has it; and read-mostly memory that kernels only read does not come again.
 func TestManagedTraffic(t *testing.T) {
 	const large, block = 48 << 20, 64 << 10
 	for _, c := range []struct {
 		name          string
 		faults        int // at most
 		fetched, most int // bytes
+		sent          int // at most
 	}{
 		{name: "untouched"},
 		{name: "in order", faults: 40, fetched: large, most: large},
 		{name: "discarded", faults: 40, fetched: block, most: block},
+		{name: "read mostly", faults: 200, fetched: large, most: large + 48*block, sent: 32 * block},
 		{name: "at the GPU", faults: 3, fetched: 3 * block, most: 3 * block},
 		{name: "at the CPU", faults: 1, fetched: 2 * block, most: 2 * block},
 	} {
@@ -94,8 +96,8 @@ func TestManagedTraffic(t *testing.T) {
 				if _, err := fmt.Sscan(strings.Join(said[1:], " "), &faults, &fetched, &sent); err != nil {
 					t.Fatal(err)
 				}
-				if faults > c.faults || fetched < c.fetched || fetched > c.most || sent != 0 {
-					t.Errorf("%d faults, at most %d wanted; %d bytes fetched, %d to %d wanted; %d bytes sent, none wanted", faults, c.faults, fetched, c.fetched, c.most, sent)
+				if faults > c.faults || fetched < c.fetched || fetched > c.most || sent > c.sent {
+					t.Errorf("%d faults, at most %d wanted; %d bytes fetched, %d to %d wanted; %d bytes sent, at most %d wanted", faults, c.faults, fetched, c.fetched, c.most, sent, c.sent)
 				}
 			})
 		}

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "6f3ffb4a8288e6eb43a8e6bb7e32375806291405fed2375a69c375febfff8175"
+const Digest = "275228468215f964ea9b29610c11fa5d5ec38e15d80c90f85391c477a651f46d"
 
 // Kind is the type of a handle.
 type Kind uint8

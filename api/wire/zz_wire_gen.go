@@ -360,22 +360,26 @@ const SizeHostUnmap = 16
 // It is answered by Changes.
 type HostChanges struct {
 	Address  uint64
+	From     uint64
+	Bytes    uint64
+	Stream   uint64
 	Transfer uint32
-	Reserved uint32
+	Flags    uint32
 }
 
 // SizeHostChanges is the size of HostChanges in bytes.
-const SizeHostChanges = 16
+const SizeHostChanges = 40
 
 // Changes is the payload.
-// what was sent lies between these offsets
+// what was sent lies between these offsets of the range
 type Changes struct {
-	Low  uint64
-	High uint64
+	Low   uint64
+	High  uint64
+	Bytes uint64
 }
 
 // SizeChanges is the size of Changes in bytes.
-const SizeChanges = 16
+const SizeChanges = 24
 
 // OccupancyClusters is the payload of OpOccupancyClusters.
 // kind 0: cuOccupancyMaxActiveClusters, 1: cuOccupancyMaxPotentialClusterSize

@@ -254,6 +254,33 @@ static void preferred(CUdevice where, int rounds) { // the CPU reads a block in 
 }
 static void at_gpu(void) { preferred(0, 4); }
 static void at_cpu(void) { preferred(CU_DEVICE_CPU, 2); }
+static void read_mostly(void) { // kernels read it, one writes a byte; then advice is taken back, and given again
+  unsigned char *m = managed(LARGE), *out = managed(N);
+  CUdeviceptr p = (CUdeviceptr)(uintptr_t)m, q = (CUdeviceptr)(uintptr_t)out;
+  CK(advise(p, LARGE, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+  CK(cuMemsetD8Async(p, 3, LARGE, 0));
+  for (int round = 0; round < 6; round++) {
+    CK(cuMemcpyDtoDAsync(q, p + (CUdeviceptr)round * N, N, 0)); // reads it
+    if (round == 3) CK(cuMemsetD8Async(p + N, 5, 1, 0));
+    CK(cuCtxSynchronize());
+    for (int i = 0; i < LARGE; i += 4096) CHECK(m[i] == (round > 2 && i == N ? 5 : 3), "round %d, byte %d: %d", round, i, m[i]);
+    CHECK(out[5] == 3, "the copy: %d", out[5]);
+  }
+  m[7] = 9; // what the program writes is not the kernels' change
+  mix(m, 1000, 1, 1);
+  CHECK(m[7] == 10 && m[8] == 4 && m[N] == 5, "%d %d %d", m[7], m[8], m[N]);
+  CK(advise(p, LARGE, CU_MEM_ADVISE_UNSET_READ_MOSTLY, 0));
+  for (int turn = 0; turn < 2; turn++) {
+    mix(m, 1000, 1, 1);
+    CHECK(m[7] == 11 + 2 * turn && m[8] == 5 + 2 * turn, "turn %d: %d %d", turn, m[7], m[8]);
+    CK(advise(p, LARGE, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+    mix(m, 1000, 1, 1);
+    CHECK(m[7] == 12 + 2 * turn && m[8] == 6 + 2 * turn, "turn %d again: %d %d", turn, m[7], m[8]);
+    CK(advise(p, LARGE, CU_MEM_ADVISE_UNSET_READ_MOSTLY, 0));
+  }
+  release(m);
+  release(out);
+}
 static void batches(void) {
   unsigned char *m[3];
   CUdeviceptr p[3];
@@ -364,7 +391,7 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"read mostly", read_mostly}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);

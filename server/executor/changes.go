@@ -10,12 +10,10 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// sent is what the client has of a range of pinned memory, so that only what kernels changed has to travel. It sends all of the range before it asks
-// for changes the first time.
+// sent is what the client has of a range of pinned or unified memory, so that only what kernels changed has to travel.
 type sent struct {
-	mem   []byte // nil when nothing was sent yet, or when there is too much of it: then everything travels
-	known bool   // mem is what the client has
-	begun bool   // something was sent
+	mem   []byte // nil when nothing was sent or asked for yet, or when there is too much of it: then everything travels
+	known []bool // of each changeBlock: the client has what mem says
 }
 
 const (
@@ -24,7 +22,35 @@ const (
 	maxSentBytes = 1 << 30
 )
 
-// hostChanges downloads what kernels changed of a range.
+// remember prepares a range's sent, as far as there is room.
+func (s *Session) remember(h *hostRange) {
+	if h.sent.mem == nil && h.bytes <= maxSentBytes-s.sentBytes {
+		h.sent.mem, h.sent.known = make([]byte, h.bytes), make([]bool, (h.bytes+changeBlock-1)/changeBlock)
+		s.sentBytes += h.bytes
+	}
+}
+
+// forget makes what the client has of a stretch unknown.
+func (h *hostRange) forget(from, bytes uint64) {
+	if h.sent.mem != nil && bytes > 0 {
+		clear(h.sent.known[from/changeBlock : min((from+bytes+changeBlock-1)/changeBlock, uint64(len(h.sent.known)))])
+	}
+}
+
+// forgetSent notes that a stretch of device memory travels in another way.
+func (s *Session) forgetSent(at, bytes uint64) {
+	if s.sentBytes == 0 {
+		return
+	}
+	for _, h := range s.hostRanges {
+		if start := uint64(h.device); at < start+h.bytes && start < at+bytes {
+			from := max(at, start)
+			h.forget(from-start, min(at+bytes, start+h.bytes)-from)
+		}
+	}
+}
+
+// hostChanges downloads what kernels changed of a stretch.
 func (s *Session) hostChanges(c *command) (cuda.CUresult, error) {
 	c.async = true
 	p, rest, err := view[wire.HostChanges](c)
@@ -32,16 +58,21 @@ func (s *Session) hostChanges(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	h, ok := s.hostRanges[p.Address]
-	if !ok || len(rest) != 0 || c.Flags&transport.FlagAnswer == 0 {
+	if !ok || len(rest) != 0 || c.Flags&transport.FlagAnswer == 0 || p.Bytes == 0 || p.From > h.bytes || p.Bytes > h.bytes-p.From ||
+		p.From%changeBlock != 0 || p.Bytes%changeBlock != 0 && p.From+p.Bytes != h.bytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
-	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: true, of: h, Changes: wire.Changes{Low: h.bytes}}
-	st, r := s.stream(0)
+	s.remember(h)
+	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: true, of: h, from: p.From, bytes: p.Bytes, managed: p.Flags&flagManaged != 0, Changes: wire.Changes{Low: h.bytes}}
+	st, r := s.stream(p.Stream)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	t.stripe = h.bytes >= stripeLeast && s.stripes.ready.Load()
-	r, err = s.download(st, t, h.device, h.bytes)
+	if t.managed {
+		s.metrics.Add(metrics.Faults, 1)
+	}
+	t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
+	r, err = s.download(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)
 	if err != nil {
 		return 0, err
 	}
@@ -57,22 +88,27 @@ func (s *Session) hostChanges(c *command) (cuda.CUresult, error) {
 
 // sendChanges sends what is new of a chunk. It says whether it has done so: where all of it is new, it goes the way of every download.
 func (s *Session) sendChanges(t *transfer, c *chunk) bool {
-	now, h := c.slot.mem[:c.bytes], t.of
+	now, h, at := c.slot.mem[:c.bytes], t.of, t.from+c.off
 	list := append(s.stretches[:0], stretch{0, len(now)})
 	if h.sent.mem != nil {
-		old := h.sent.mem[c.off:][:len(now)]
-		if h.sent.known {
-			list = appendChanged(list[:0], old, now)
-		}
+		old, known := h.sent.mem[at:][:len(now)], h.sent.known[at/changeBlock:]
+		list = appendChanged(list[:0], old, now, known)
 		for _, d := range list {
 			copy(old[d.from:d.to], now[d.from:d.to])
+			for b := d.from; b < d.to; b += changeBlock {
+				known[b/changeBlock] = true
+			}
 		}
 	}
 	s.stretches = list
 	largest := 0
 	for i, d := range list {
-		t.Low, t.High = min(t.Low, c.off+uint64(d.from)), max(t.High, c.off+uint64(d.to))
+		t.Low, t.High = min(t.Low, at+uint64(d.from)), max(t.High, at+uint64(d.to))
+		t.Bytes += uint64(d.to - d.from)
 		s.metrics.Add(metrics.CopiedToHost, d.to-d.from)
+		if t.managed {
+			s.metrics.Add(metrics.MigratedToHost, d.to-d.from)
+		}
 		if d.to-d.from > list[largest].to-list[largest].from {
 			largest = i
 		}
@@ -100,11 +136,11 @@ func (s *Session) sendChanges(t *transfer, c *chunk) bool {
 // stretch is part of a chunk.
 type stretch struct{ from, to int }
 
-// appendChanged appends the stretches of whole blocks in which two slices of one length differ.
-func appendChanged(list []stretch, old, now []byte) []stretch {
+// appendChanged appends the stretches of whole blocks in which two slices of one length differ, or of which the first is not known.
+func appendChanged(list []stretch, old, now []byte, known []bool) []stretch {
 	for at := 0; at < len(now); at += changeBlock {
 		end := min(at+changeBlock, len(now))
-		if bytes.Equal(old[at:end], now[at:end]) {
+		if known[at/changeBlock] && bytes.Equal(old[at:end], now[at:end]) {
 			continue
 		}
 		if n := len(list); n > 0 && list[n-1].to == at {
@@ -123,13 +159,13 @@ func (s *Session) noteSent(dst uint64, data []byte) {
 		if dst < uint64(h.device) || at >= h.bytes {
 			continue
 		}
-		if !h.sent.begun && h.bytes <= maxSentBytes-s.sentBytes {
-			h.sent.mem, h.sent.known = make([]byte, h.bytes), true
-			s.sentBytes += h.bytes
+		s.remember(h)
+		if h.sent.mem == nil {
+			return
 		}
-		h.sent.begun = true
-		if h.sent.mem != nil {
-			copy(h.sent.mem[at:], data)
+		copy(h.sent.mem[at:], data)
+		for b := (at + changeBlock - 1) / changeBlock; b*changeBlock < at+uint64(len(data)) && (min((b+1)*changeBlock, h.bytes) <= at+uint64(len(data))); b++ {
+			h.sent.known[b] = true
 		}
 		return
 	}

@@ -24,8 +24,10 @@ type transfer struct {
 	left         int    // chunks that have not been sent
 	result       cuda.CUresult
 	rows         *rows      // of a box: where its rows lie; nil: without gaps
-	of           *hostRange // of its changes only; nil: everything
-	wire.Changes            // of those, what was sent
+	of           *hostRange // of changes of a stretch of it only; nil: everything
+	from, bytes  uint64     // that stretch
+	managed      bool       // of unified memory
+	wire.Changes            // of the changes, what was sent
 }
 
 // chunk is a piece of a download in a staging slot.
@@ -50,6 +52,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	if s.metrics.Add(metrics.CopiedToHost, int(p.Bytes)); p.Flags&flagManaged != 0 {
 		s.metrics.Add(metrics.MigratedToHost, int(p.Bytes))
 		s.metrics.Add(metrics.Faults, 1)
+		s.forgetSent(p.Src, p.Bytes)
 	}
 	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
 	st, r := s.stream(p.Stream)
@@ -232,7 +235,9 @@ func (s *Session) tellEnd(t *transfer) {
 	s.countError(t.result)
 	var payload []byte
 	if t.of != nil {
-		t.of.sent.known = t.result == cuda.CUDA_SUCCESS
+		if t.result != cuda.CUDA_SUCCESS {
+			t.of.forget(t.from, t.bytes)
+		}
 		payload = wire.Bytes(&t.Changes)
 	}
 	if t.done {

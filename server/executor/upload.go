@@ -50,6 +50,7 @@ func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
 	}
 	if s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes)); p.Flags&flagManaged != 0 {
 		s.metrics.Add(metrics.MigratedToDevice, int(p.Bytes))
+		s.forgetSent(p.Dst, p.Bytes)
 	}
 	if c.Flags&transport.FlagBulk != 0 {
 		return s.startUpload(c, p)

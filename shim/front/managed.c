@@ -83,29 +83,47 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
 
 /* ---- carrying blocks ---- */
 
-static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, int down) {
+/* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
+enum way { SEND, FETCH, FETCH_CHANGES };
+static enum way fetch_way(const struct area *a) { return a->advice.read_mostly && a->twin ? FETCH_CHANGES : FETCH; }
+
+static int32_t fetch_changes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here) {
+  struct wire_host_changes m = {a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_MANAGED};
+  struct wire_changes reply = {0};
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof m);
+  if (r) return r;
+  memcpy(c.payload, &m, sizeof m);
+  if (!(r = scuda_call(&c, &reply, sizeof reply, NULL))) count(DOWN, reply.bytes);
+  return r;
+}
+
+static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   int32_t r;
-  count(down ? DOWN : UP, bytes);
-  if (down) {
+  if (way == FETCH_CHANGES) {
+    r = fetch_changes(a, from, bytes, stream, here);
+  } else if (way == FETCH) {
+    count(DOWN, bytes);
     struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC | SCUDA_COPY_MANAGED};
     r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
   } else {
+    count(UP, bytes);
     r = scuda_upload(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED);
   }
-  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, down ? "fetched" : "sent", r);
+  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, way == SEND ? "sent" : "fetched", r);
   return r;
 }
 
 /* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
-static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, int down) {
+static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, enum way way) {
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
   struct scuda_self self = scuda_self_begin(a->context);
   int32_t r = scuda_carrier(a->context, &stream);
-  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, down);
+  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, way);
   for (struct extent *e = a->extents; e && !r; e = e->next) {
     uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
-    if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, down);
+    if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, way);
   }
   memset(a->file + first, OPENED, blocks);
   scuda_self_end(self);
@@ -137,7 +155,7 @@ static void lose(int32_t result) {
 
 /* ---- fetchers: threads that bring what a run of faults will want next ---- */
 
-static struct flight { struct area *area; uint32_t first, blocks; uint64_t context, stream; } queue[FLIGHTS_MAX];
+static struct flight { struct area *area; uint32_t first, blocks; uint64_t context, stream; enum way way; } queue[FLIGHTS_MAX];
 static uint32_t queued;             /* those that no fetcher has taken yet, the oldest first */
 static _Atomic uint32_t asked;      /* counts what was queued */
 
@@ -155,14 +173,14 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   struct area *a = f->area;
   const uint8_t *file = a->file + f->first;
   uint64_t from = (uint64_t)f->first * BLOCK, bytes = bytes_of(a, f->first, f->blocks);
-  int some = 0, all = 1, seen = 1;
+  int some = f->way == FETCH_CHANGES, all = 1, seen = 1;
   for (uint32_t i = 0; i < f->blocks; i++) some |= file[i], all &= file[i] != 0, seen &= file[i] == OPENED;
   if (denied > bytes) denied = bytes;
   *how = some ? OPENED : HELD;
   scuda_thread()->current = f->context;
   int32_t r = some && !all ? scuda_pages_hold(&a->pages, from, bytes) : CUDA_SUCCESS;
   if (!r && some && !seen) scuda_pages_open(&a->pages, from, bytes);
-  if (!r) r = carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, 1);
+  if (!r) r = carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way);
   scuda_thread()->current = 0;
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
@@ -227,7 +245,7 @@ static int fetchers(void) { /* how many there are */
 
 static void fetch_ahead(struct area *a, struct scuda_run *run) {
   struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
-  struct flight f = {.area = a, .context = a->context};
+  struct flight f = {.area = a, .context = a->context, .way = fetch_way(a)};
   if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || scuda_carrier(a->context, &f.stream)) return;
   uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FLIGHTS_MAX - flights);
   for (uint32_t i = 0; i < n; i++) {
@@ -282,7 +300,7 @@ static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
 /* Brings blocks that the GPU has, and allows them: without the lock, so that the fetchers go on meanwhile. */
 static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) {
   static uint8_t *staging;
-  struct flight f = {a, first, n, a->context, 0};
+  struct flight f = {a, first, n, a->context, 0, fetch_way(a)};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
   int32_t r = scuda_carrier(a->context, &f.stream);
   if (r) return r;
@@ -302,7 +320,7 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
 static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write) {
   uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
   int32_t r = scuda_pages_hold(&a->pages, from, bytes);
-  if (!r) r = carry(a, first, n, 1);
+  if (!r) r = carry(a, first, n, FETCH);
   return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);
 }
 
@@ -403,7 +421,7 @@ static int32_t hand_over(struct area *a) {
     for (end = b + 1; end < a->high && end - b < most && a->state[b] == DIRTY && a->state[end] == DIRTY; end++) {}
     if (a->state[b] == DIRTY) {
       scuda_denial_await(&denial, (uint64_t)b * BLOCK + bytes_of(a, b, end - b));
-      r = carry(a, b, end - b, 0);
+      r = carry(a, b, end - b, SEND);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
@@ -482,7 +500,7 @@ void scuda_managed_settled(uint64_t key) {
     a->often = 0;
     for (uint32_t b = 0, end; b < a->blocks; b = end) {
       for (end = b; end < a->blocks && pushed(a, end) && a->state[end] == AWAY; end++) {}
-      if (end > b && !carry(a, b, end - b, 1)) mark(a, b, end - b, READY);
+      if (end > b && !carry(a, b, end - b, fetch_way(a))) mark(a, b, end - b, READY);
       for (uint32_t i = b; i < end; i++)
         if (a->wanted[i] == ASKED) a->wanted[i] = 1; /* once */
       end += end == b;

@@ -203,7 +203,7 @@ static int32_t fetch_whole(struct mapped *m) {
 static int32_t fetch(struct mapped *m) {
   if (!m->sent) return CUDA_SUCCESS; /* no launch since it was mapped: nobody can have written it */
   if (!by_changes(m)) return fetch_whole(m);
-  struct wire_host_changes request = {m->start, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
+  struct wire_host_changes request = {m->start, 0, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
   struct wire_changes reply = {0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof request);

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "6f3ffb4a8288e6eb43a8e6bb7e32375806291405fed2375a69c375febfff8175"
+#define SCUDA_DIGEST "275228468215f964ea9b29610c11fa5d5ec38e15d80c90f85391c477a651f46d"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

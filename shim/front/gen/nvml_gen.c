@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "6f3ffb4a8288e6eb43a8e6bb7e32375806291405fed2375a69c375febfff8175";
+const char nvml_digest[] = "275228468215f964ea9b29610c11fa5d5ec38e15d80c90f85391c477a651f46d";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},

@@ -217,16 +217,20 @@ _Static_assert(sizeof(struct wire_host_unmap) == 16, "layout of wire_host_unmap"
 
 struct wire_host_changes {
   uint64_t address;
+  uint64_t from;
+  uint64_t bytes;
+  uint64_t stream;
   uint32_t transfer;
-  uint32_t reserved;
+  uint32_t flags;
 };
-_Static_assert(sizeof(struct wire_host_changes) == 16, "layout of wire_host_changes");
+_Static_assert(sizeof(struct wire_host_changes) == 40, "layout of wire_host_changes");
 
 struct wire_changes {
   uint64_t low;
   uint64_t high;
+  uint64_t bytes;
 };
-_Static_assert(sizeof(struct wire_changes) == 16, "layout of wire_changes");
+_Static_assert(sizeof(struct wire_changes) == 24, "layout of wire_changes");
 
 struct wire_occupancy_clusters {
   uint64_t func;
