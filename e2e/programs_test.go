@@ -157,4 +157,10 @@ func TestPeers(t *testing.T) {
 	if got := s.run(t, "peers"); gpu == "sim" && !strings.HasSuffix(got, "two GPUs\n") {
 		t.Errorf("got %q", got)
 	}
+	for _, pager := range pagers {
+		p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_gpus"), kernels)
+		if code := p.wait(patience); gpu == "sim" && (code != 0 || p.out.String() != "two GPUs\n") {
+			t.Errorf("%s: exit status %d\n%s%s", pager, code, p.out, p.err)
+		}
+	}
 }

@@ -129,13 +129,33 @@ func (s *Session) mapUnits(start, bytes uint64, prop *cuda.CUmemAllocationProp) 
 	}
 	m := &mapping{start: start, bytes: bytes, handle: *mem, device: prop.Location.Id}
 	s.mappings = append(s.mappings, m)
-	access := alloc[cuda.CUmemAccessDesc](&s.arena)
-	access.Location, access.Flags = prop.Location, cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-	if r := s.gpu.CuMemSetAccess(at, bytes, access, 1); r != cuda.CUDA_SUCCESS {
+	access := s.accessors(prop.Location)
+	r := s.gpu.CuMemSetAccess(at, bytes, &access[0], uint64(len(access)))
+	if r != cuda.CUDA_SUCCESS && len(access) > 1 {
+		r = s.gpu.CuMemSetAccess(at, bytes, &access[0], 1)
+	}
+	if r != cuda.CUDA_SUCCESS {
 		s.unmapUnits(m)
 		return nil, r
 	}
 	return m, cuda.CUDA_SUCCESS
+}
+
+// accessors says that a GPU, the first, and those that can reach its memory, may use some of it: kernels of any GPU use pinned and unified memory.
+func (s *Session) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
+	list := []cuda.CUmemAccessDesc{{Location: where, Flags: cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE}}
+	count, can := alloc[int32](&s.arena), alloc[int32](&s.arena)
+	if s.gpu.CuDeviceGetCount(count) != cuda.CUDA_SUCCESS {
+		return list
+	}
+	for d := range *count {
+		if d != where.Id && s.gpu.CuDeviceCanAccessPeer(can, cuda.CUdevice(d), cuda.CUdevice(where.Id)) == cuda.CUDA_SUCCESS && *can != 0 {
+			where := where
+			where.Id = d
+			list = append(list, cuda.CUmemAccessDesc{Location: where, Flags: cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE})
+		}
+	}
+	return list
 }
 
 // reserveWindow takes one window of addresses for the rest of the session.

@@ -45,7 +45,8 @@ static struct area *areas, *opened; /* opened: those in which some block may not
 static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
 static struct scuda_ranges ranges;  /* owner: the area */
 static int lost;
-static _Atomic uint32_t given;      /* the GPU may have work */
+static _Atomic uint32_t given;      /* the GPUs may have work */
+static struct { uint64_t *context; uint32_t count, room; } workplaces; /* contexts that were given work, also of other GPUs */
 
 int scuda_is_managed(uint64_t p) {
   return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) && scuda_ranges_find(&ranges, p, NULL);
@@ -284,16 +285,31 @@ static int ground(struct area *a) {
 
 /* ---- the program's side: faults ---- */
 
+/* Waits for the work of all contexts; the result is that of one. */
+static int32_t finish(uint64_t context) {
+  struct scuda_self self = scuda_self_begin(context);
+  int32_t r = scuda_wire_cuCtxSynchronize(0);
+  for (uint32_t i = 0;; i++) {
+    scuda_lock(&lock);
+    uint64_t other = i < workplaces.count ? workplaces.context[i] : 0;
+    scuda_unlock(&lock);
+    if (!other) break;
+    scuda_thread()->current = other;
+    if (other != context) scuda_wire_cuCtxSynchronize(0); /* a failure there is told there */
+  }
+  scuda_self_end(self);
+  return r;
+}
+
 /* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
  * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. */
 static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
   if (attachment == CU_MEM_ATTACH_HOST || __atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
   if (attachment == CU_MEM_ATTACH_GLOBAL && !atomic_exchange(&given, 0)) return CUDA_SUCCESS;
-  struct scuda_thread *t = scuda_thread();
-  uint64_t current = t->current;
-  t->current = context;
-  int32_t r = attachment == CU_MEM_ATTACH_SINGLE ? scuda_wire_cuStreamSynchronize(attached, 0) : scuda_wire_cuCtxSynchronize(0);
-  t->current = current;
+  if (attachment == CU_MEM_ATTACH_GLOBAL) return finish(context);
+  struct scuda_self self = scuda_self_begin(context);
+  int32_t r = scuda_wire_cuStreamSynchronize(attached, 0);
+  scuda_self_end(self);
   return r;
 }
 
@@ -464,16 +480,39 @@ static int32_t acquire(uint64_t stream, int all) {
 static struct scuda_thread *worker;
 static uint64_t working = SCUDA_NO_STREAM; /* the stream that has work since it was last waited for */
 static int workers, streams;               /* there were several */
+static uint64_t workplace;                 /* the context that was given work last */
+
+static void note_workplace(uint64_t context) { /* under the lock */
+  uint32_t i = 0;
+  while (i < workplaces.count && workplaces.context[i] != context) i++;
+  if (i == workplaces.room) {
+    uint64_t *more = realloc(workplaces.context, (i + 8) * sizeof *more);
+    if (!more) return;
+    workplaces.context = more;
+    workplaces.room = i + 8;
+  }
+  if (i < workplaces.count) return;
+  workplaces.context[workplaces.count++] = context;
+}
+
+static void forget_workplace(uint64_t context) {
+  scuda_lock(&lock);
+  for (uint32_t i = 0; i < workplaces.count; i++)
+    if (workplaces.context[i] == context) workplaces.context[i] = workplaces.context[--workplaces.count];
+  if (workplace == context) workplace = 0;
+  scuda_unlock(&lock);
+}
 
 static void note_work(uint64_t key) {
   struct scuda_thread *t = scuda_thread();
   atomic_store_explicit(&given, 1, memory_order_relaxed);
-  if (SCUDA_LIKELY(__atomic_load_n(&worker, __ATOMIC_RELAXED) == t && working == key)) return;
+  if (SCUDA_LIKELY(__atomic_load_n(&worker, __ATOMIC_RELAXED) == t && working == key && workplace == t->current)) return;
   scuda_lock(&lock);
   if (!worker) __atomic_store_n(&worker, t, __ATOMIC_RELAXED);
   workers |= worker != t;
   streams |= working != SCUDA_NO_STREAM && working != key;
   working = key;
+  note_workplace(workplace = t->current);
   scuda_unlock(&lock);
 }
 
@@ -489,7 +528,7 @@ int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds) {
 void scuda_managed_settled(uint64_t key) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return;
   scuda_lock(&lock);
-  int over = !workers && worker == scuda_thread() && (key == SCUDA_ALL_STREAMS || (!streams && key == working));
+  int over = !workers && worker == scuda_thread() && workplaces.count < 2 && (key == SCUDA_ALL_STREAMS || (!streams && key == working));
   if (over) {
     working = SCUDA_NO_STREAM;
     streams = 0;
@@ -604,7 +643,7 @@ int32_t scuda_hand_cuMemAllocManaged(uint64_t *p, uint64_t bytes, uint32_t flags
 /* Frees managed memory: 1 when it is some. Like the driver's, it waits for the work that may use it. */
 int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   if (!scuda_is_managed(p)) return 0;
-  *r = scuda_wire_cuCtxSynchronize(0);
+  *r = finish(scuda_thread()->current);
   scuda_lock(&lock);
   struct area *a;
   do a = area_at(p);
@@ -624,6 +663,7 @@ int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
 }
 
 void scuda_managed_forget_context(uint64_t context) {
+  forget_workplace(context);
   if (!atomic_load(&scuda_managed_count)) return;
   scuda_lock(&lock);
   for (struct area *a = areas, *next; a; a = next) {
