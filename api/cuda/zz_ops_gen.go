@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "275228468215f964ea9b29610c11fa5d5ec38e15d80c90f85391c477a651f46d"
+const Digest = "7a8d7b02577755bc033f8fdf7eb46fdd2326caa21691d2d285d17c92cd65ca35"
 
 // Kind is the type of a handle.
 type Kind uint8

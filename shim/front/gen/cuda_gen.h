@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "275228468215f964ea9b29610c11fa5d5ec38e15d80c90f85391c477a651f46d"
+#define SCUDA_DIGEST "7a8d7b02577755bc033f8fdf7eb46fdd2326caa21691d2d285d17c92cd65ca35"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

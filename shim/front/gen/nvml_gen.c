@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "275228468215f964ea9b29610c11fa5d5ec38e15d80c90f85391c477a651f46d";
+const char nvml_digest[] = "7a8d7b02577755bc033f8fdf7eb46fdd2326caa21691d2d285d17c92cd65ca35";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
