@@ -259,6 +259,11 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 		}
 	}
 	mem, source := buf.mem[:p.Bytes], p.ID
+	if captured && !b.peer {
+		if r, done := s.captureCopy(st, plainBox(b.straight(s, mem)), s.fetches(source, mem), true); done {
+			return r, nil
+		}
+	}
 	r := s.ask(st, func() {
 		for off := 0; off < len(mem); off += pullMost {
 			end := min(off+pullMost, len(mem))
@@ -286,13 +291,18 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 // captureBox captures a download: its rows are sent whenever the graph runs.
 func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
 	mem, r := s.pageLocked(st.ctx, int(p.Bytes))
-	if r == cuda.CUDA_SUCCESS {
-		r = s.enqueueBox(b, b.straight(s, mem), st)
-	}
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	id, host := p.ID, b.host
+	if !b.peer {
+		if r, done := s.captureCopy(st, plainBox(b.straight(s, mem)), s.sends(id, mem, host), false); done {
+			return r
+		}
+	}
+	if r := s.enqueueBox(b, b.straight(s, mem), st); r != cuda.CUDA_SUCCESS {
+		return r
+	}
 	return s.ask(st, func() { s.sendNode(id, mem, host) })
 }
 

@@ -290,11 +290,18 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
+	id := p.Transfer
+	if p.Bytes <= maxWidth {
+		b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(p.Src),
+			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
+		if r, done := s.captureCopy(st, &b, s.sends(id, mem, rows{p.Bytes, 1, 1, 0, 0}), false); done {
+			return r, nil
+		}
+	}
 	r = s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	id := p.Transfer
 	return s.ask(st, func() {
 		for off := 0; off < len(mem); off += transport.MaxPush {
 			if err := s.side.push(id, uint64(off), mem[off:min(off+transport.MaxPush, len(mem))]); err != nil {

@@ -437,16 +437,6 @@ func (s *Session) clientFunction(f cuda.CUfunction, k cuda.CUkernel) uint64 {
 	return h
 }
 
-func (s *Session) getBox(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	if r := s.gpu.CuGraphMemcpyNodeGetParams(self, b); r != cuda.CUDA_SUCCESS {
-		return r
-	}
-	b.SrcHost, b.DstHost = 0, 0
-	b.SrcArray = cuda.CUarray(s.clientHandle(cuda.KindArray, uint64(b.SrcArray)))
-	b.DstArray = cuda.CUarray(s.clientHandle(cuda.KindArray, uint64(b.DstArray)))
-	return cuda.CUDA_SUCCESS
-}
-
 // graphDot has the driver describe a graph in a file, which the client gets.
 func (s *Session) graphDot(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.GraphDot](c)

@@ -7,11 +7,15 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// A copy node with host memory at one end is a small graph in the driver's graph: a host function that fetches the bytes before the copy from
-// page-locked memory, or one that sends them behind the copy to it. That memory lives as long as the session, as that of captured copies.
+// A copy with host memory at one end, added to a graph or captured, is a small graph in the driver's graph: a host function that fetches the bytes before
+// the copy from page-locked memory, or one that sends them behind the copy to it. That memory lives as long as the session. Copies of the node (clones)
+// have the same host function, by which they are known.
 
 // maxNodeBytes bounds the page-locked memory of one copy node.
 const maxNodeBytes = 16 << 30
+
+// maxWidth is how long a row of a copy that is described as a box may be; captured copies of more stay two nodes.
+const maxWidth = 1 << 30
 
 // extent says how far a box of height×depth rows of width bytes reaches in linear memory.
 func extent(width, height, depth, pitch, rowsOfSlice uint64) (uint64, bool) {
@@ -68,11 +72,10 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 	b.Reserved0, b.Reserved1, b.SrcHost, b.DstHost = 0, 0, 0, 0
 	if up {
 		b.SrcHost = uintptr(addressOf(mem))
-		host = s.askNode(func() { s.fetchNode(id, mem) })
+		host = s.fetches(id, mem)
 	} else {
 		b.DstHost = uintptr(addressOf(mem))
-		rows := rows{b.WidthInBytes, b.Height, b.Depth, pitch, slice}
-		host = s.askNode(func() { s.sendNode(id, mem, rows) })
+		host = s.sends(id, mem, rows{b.WidthInBytes, b.Height, b.Depth, pitch, slice})
 	}
 	if n.p.Verb == nodeSet {
 		s.answerNode(c, n, 0)
@@ -188,34 +191,127 @@ func (s *Session) copyGraph(m *cuda.CUDA_MEMCPY_NODE_PARAMS, host cuda.CUDA_HOST
 	return *graph, r
 }
 
+// clientCopy is a copy with the client's memory at one end, by the number that the client has for that.
+type clientCopy struct {
+	id uint32
+	up bool
+}
+
+// fetches is the host function that fetches the bytes of an upload.
+func (s *Session) fetches(id uint32, mem []byte) cuda.CUDA_HOST_NODE_PARAMS {
+	p := s.askNode(func() { s.fetchNode(id, mem) })
+	s.nodeCopies[p.UserData] = clientCopy{id, true}
+	return p
+}
+
+// sends is the host function that sends the bytes of a download.
+func (s *Session) sends(id uint32, mem []byte, b rows) cuda.CUDA_HOST_NODE_PARAMS {
+	p := s.askNode(func() { s.sendNode(id, mem, b) })
+	s.nodeCopies[p.UserData] = clientCopy{id, false}
+	return p
+}
+
+// insideCopy finds the two nodes of the graph that stands for a copy; CUDA_ERROR_INVALID_VALUE where node is something else.
+func (s *Session) insideCopy(node cuda.CUgraphNode) (moves, calls cuda.CUgraphNode, of clientCopy, r cuda.CUresult) {
+	graph, count, kind := alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena), alloc[cuda.CUgraphNodeType](&s.arena)
+	if r = s.gpu.CuGraphNodeGetType(node, kind); r != cuda.CUDA_SUCCESS {
+		return 0, 0, of, r
+	}
+	if *kind != cuda.CU_GRAPH_NODE_TYPE_GRAPH {
+		return 0, 0, of, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if r = s.gpu.CuGraphChildGraphNodeGetGraph(node, graph); r == cuda.CUDA_SUCCESS {
+		r = s.gpu.CuGraphGetNodes(*graph, nil, count)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return 0, 0, of, r
+	}
+	nodes := allocN[cuda.CUgraphNode](&s.arena, 2)
+	if *count != 2 {
+		return 0, 0, of, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if r = s.gpu.CuGraphGetNodes(*graph, &nodes[0], count); r != cuda.CUDA_SUCCESS {
+		return 0, 0, of, r
+	}
+	known := false
+	for _, inner := range nodes {
+		if r = s.gpu.CuGraphNodeGetType(inner, kind); r != cuda.CUDA_SUCCESS {
+			return 0, 0, of, r
+		}
+		switch *kind {
+		case cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
+			moves = inner
+		case cuda.CU_GRAPH_NODE_TYPE_HOST:
+			calls = inner
+			function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
+			if r = s.gpu.CuGraphHostNodeGetParams(inner, function); r != cuda.CUDA_SUCCESS {
+				return 0, 0, of, r
+			}
+			of, known = s.nodeCopies[function.UserData]
+		}
+	}
+	if moves == 0 || !known {
+		r = cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return moves, calls, of, r
+}
+
 // changeCopy changes the two nodes of the graph that stands for a copy.
 func (s *Session) changeCopy(n *node, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	graph, count, kind := alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena), alloc[cuda.CUgraphNodeType](&s.arena)
-	nodes, function := allocN[cuda.CUgraphNode](&s.arena, 2), alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
-	*count, *function = 2, host
-	r := s.gpu.CuGraphChildGraphNodeGetGraph(n.self, graph)
+	moves, calls, _, r := s.insideCopy(n.self)
 	if r == cuda.CUDA_SUCCESS {
-		r = s.gpu.CuGraphGetNodes(*graph, &nodes[0], count)
+		r = s.gpu.CuGraphMemcpyNodeSetParams(moves, b)
 	}
-	if r == cuda.CUDA_SUCCESS && *count != 2 {
-		return cuda.CUDA_ERROR_INVALID_VALUE
+	if r != cuda.CUDA_SUCCESS {
+		return r
 	}
-	for _, inner := range nodes {
-		if r == cuda.CUDA_SUCCESS {
-			r = s.gpu.CuGraphNodeGetType(inner, kind)
-		}
-		switch {
-		case r != cuda.CUDA_SUCCESS:
-			return r
-		case *kind == cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
-			r = s.gpu.CuGraphMemcpyNodeSetParams(inner, b)
-		case *kind == cuda.CU_GRAPH_NODE_TYPE_HOST:
-			r = s.gpu.CuGraphHostNodeSetParams(inner, function)
-		default:
-			return cuda.CUDA_ERROR_INVALID_VALUE
-		}
+	function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
+	*function = host
+	return s.gpu.CuGraphHostNodeSetParams(calls, function)
+}
+
+// getBox reads a copy node; where the client's memory is, its number stands for the address.
+func (s *Session) getBox(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
+	moves, _, of, r := s.insideCopy(self)
+	inside := r == cuda.CUDA_SUCCESS
+	if !inside {
+		moves = self
 	}
-	return r
+	if r = s.gpu.CuGraphMemcpyNodeGetParams(moves, b); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	b.SrcHost, b.DstHost = 0, 0
+	switch {
+	case inside && of.up:
+		b.SrcMemoryType, b.SrcHost, b.SrcDevice = cuda.CU_MEMORYTYPE_HOST, uintptr(of.id), 0
+	case inside:
+		b.DstMemoryType, b.DstHost, b.DstDevice = cuda.CU_MEMORYTYPE_HOST, uintptr(of.id), 0
+	}
+	b.SrcArray = cuda.CUarray(s.clientHandle(cuda.KindArray, uint64(b.SrcArray)))
+	b.DstArray = cuda.CUarray(s.clientHandle(cuda.KindArray, uint64(b.DstArray)))
+	return cuda.CUDA_SUCCESS
+}
+
+// captureCopy captures a copy with the client's memory as one node, as natively. It says whether it could: what goes before in the capture may be known in
+// another form only (edges with data).
+func (s *Session) captureCopy(st *stream, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_HOST_NODE_PARAMS, up bool) (cuda.CUresult, bool) {
+	status, graph, count := alloc[cuda.CUstreamCaptureStatus](&s.arena), alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena)
+	deps := alloc[*cuda.CUgraphNode](&s.arena) // points to the driver's own list
+	r := s.gpu.CuStreamGetCaptureInfo_v2(st.real, status, nil, graph, pointerOf(deps), count)
+	if r != cuda.CUDA_SUCCESS || *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
+		return r, false
+	}
+	child, r := s.copyGraph(&cuda.CUDA_MEMCPY_NODE_PARAMS{CopyCtx: st.ctx.real, CopyParams: *b}, host, up)
+	if r != cuda.CUDA_SUCCESS {
+		return r, true
+	}
+	node := alloc[cuda.CUgraphNode](&s.arena)
+	r = s.gpu.CuGraphAddChildGraphNode(node, *graph, *deps, *count, child)
+	s.gpu.CuGraphDestroy(child) // the node has a copy of it
+	if r == cuda.CUDA_SUCCESS {
+		r = s.gpu.CuStreamUpdateCaptureDependencies(st.real, node, 1, uint32(cuda.CU_STREAM_SET_CAPTURE_DEPENDENCIES))
+	}
+	return r, true
 }
 
 // fetchNode fills the memory of an upload from the client.

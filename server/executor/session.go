@@ -124,6 +124,7 @@ type Session struct {
 	mappings     []*mapping
 	spare        []*mapping                   // those of mappings without users, the largest first
 	deviceGraphs map[uint64]uint64            // executable graphs that kernels may launch: the driver's handles
+	nodeCopies   map[uintptr]clientCopy       // user data of a host function in graphs: the copy that it is part of
 	hostNodes    map[uintptr]uint64           // user data of a host function in graphs: the client's registration
 	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
 	hostRanges   map[uint64]*hostRange        // by the client's address
@@ -181,7 +182,7 @@ func New(cfg Config) (*Session, error) {
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
 		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeCopies: make(map[uintptr]clientCopy), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
 		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice, direct: cfg.GPUDirect,
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
 	}

@@ -263,6 +263,17 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
 	captured := s.isCapturing(st)
 	var buf *pullBuffer
+	if captured && p.Bytes <= maxWidth {
+		mem, r := s.pageLocked(st.ctx, int(p.Bytes))
+		if r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+		b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
+			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
+		if r, done := s.captureCopy(st, &b, s.fetches(p.Source, mem), true); done {
+			return r, nil
+		}
+	}
 	if captured {
 		// The graph may run at any time until the session ends, so the buffer is its own.
 		mem, r := s.pageLocked(st.ctx, int(min(p.Bytes, pullMost)))

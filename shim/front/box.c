@@ -130,6 +130,31 @@ static void copy_rows(uint8_t *packed, const struct scuda_box_side *s, const str
     for (uint64_t y = 0; y < b->height; y++, packed += b->width) memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
 }
 
+/* The program's memory in copies of graphs, by the numbers under which the server asks for it or sends it. A graph may run until the program ends. */
+static struct graph_host { uint32_t id, up; void *at; } *graph_hosts;
+static uint32_t graph_host_count, graph_host_room;
+static scuda_lock_t graph_host_lock;
+
+void scuda_graph_host(uint32_t id, int up, void *at) {
+  scuda_lock(&graph_host_lock);
+  if (graph_host_count == graph_host_room) {
+    uint32_t room = graph_host_room ? 2 * graph_host_room : 64;
+    struct graph_host *more = realloc(graph_hosts, room * sizeof *more);
+    if (more) graph_hosts = more, graph_host_room = room;
+  }
+  if (graph_host_count < graph_host_room) graph_hosts[graph_host_count++] = (struct graph_host){id, (uint32_t)up, at};
+  scuda_unlock(&graph_host_lock);
+}
+
+void *scuda_graph_host_of(uint32_t id, int up) {
+  void *at = NULL;
+  scuda_lock(&graph_host_lock);
+  for (uint32_t i = graph_host_count; i-- && !at;) /* numbers come again when all were used: the last one counts */
+    if (graph_hosts[i].id == id && graph_hosts[i].up == (uint32_t)up) at = graph_hosts[i].at;
+  scuda_unlock(&graph_host_lock);
+  return at;
+}
+
 void scuda_box_move(void *box) {
   const struct scuda_box *b = box;
   for (uint64_t z = 0; z < b->depth; z++)
@@ -193,11 +218,13 @@ static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t str
   void *src = (void *)(uintptr_t)b->src.host;
   int sure = certain(&b->dst, b);
   struct wire_copy_box m = {.bytes = b->width * b->height * b->depth, .stream = stream, .flags = flags | BOX_DATA};
-  int late = (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1) || (!sync && scuda_stream_capturing(stream, how & SCUDA_PTDS));
+  int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
+  int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
   m.flags = flags | BOX_PULL;
   m.id = scuda_core.source(src, span);
+  if (captured) scuda_graph_host(m.id, 1, src);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_BOX, how | (sure ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
@@ -213,6 +240,7 @@ static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t s
   int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, span) && certain(&b->src, b));
   struct wire_copy_box m = {.bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)};
   m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
+  if (captured) scuda_graph_host(m.id, 0, dst);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_BOX, how | (later ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;

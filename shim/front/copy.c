@@ -46,8 +46,9 @@ int32_t scuda_usable(uint64_t stream) {
   return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : scuda_no_context();
 }
 
-static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync, int captured) {
   struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes), sync ? SCUDA_COPY_SYNC : 0};
+  if (captured) scuda_graph_host(m.source, 1, (void *)(uintptr_t)src);
   int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds, &m, sizeof m);
   if (r || !sync) return r;
   return scuda_wire_cuStreamSynchronize(stream, ptds); /* the source may change after the call */
@@ -60,7 +61,8 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   if (!bytes) return CUDA_SUCCESS;
   if (!src || !dst) return CUDA_ERROR_INVALID_VALUE;
   int pinned = scuda_is_pinned(src, bytes);
-  if ((pinned && scuda_core.overlaps(src, bytes) == 1) || (!sync && scuda_stream_capturing(stream, ptds))) return pull(dst, src, bytes, stream, ptds, sync);
+  int captured = !sync && scuda_stream_capturing(stream, ptds);
+  if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1)) return pull(dst, src, bytes, stream, ptds, sync, captured);
 
   struct wire_copy_h2d m = {dst, bytes, stream, flags, 0};
   int known = scuda_on_device(dst, bytes);
@@ -90,6 +92,7 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
   struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
+  if (captured) scuda_graph_host(m.transfer, 0, dst);
   if (!later) scuda_mapped_publish();
   r = scuda_simple(OP_COPY_D2H, ptds | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
   if (!later && !r) scuda_stream_idle(stream, ptds);

@@ -293,6 +293,8 @@ int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind
 
 /* ---- graphs (graph.c) ---- */
 uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function that graphs may call until the program ends */
+void scuda_graph_host(uint32_t id, int up, void *at);  /* box.c: the program's end of a copy in a graph */
+void *scuda_graph_host_of(uint32_t id, int up);
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */

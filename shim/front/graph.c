@@ -387,7 +387,7 @@ int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
   if ((r = get(node, type, &reply, I_cuGraphHostNodeGetParams))) return r;
   struct host h;
   if (!function_of(scuda_word(union_of(&reply)), &h)) return scuda_bad_reply("cuGraphHostNodeGetParams");
-  if (h.fn == (void *)scuda_box_move) return scuda_unsupported(I_cuGraphHostNodeGetParams, "a copy within host memory, which is no host function for the program");
+  if (h.fn == (void *)scuda_box_move) return CUDA_ERROR_INVALID_VALUE; /* a copy within host memory */
   *(struct host *)out = h;
   return CUDA_SUCCESS;
 }
@@ -405,6 +405,7 @@ static int32_t host_copy(const struct target *t, const struct copy *copy, uint32
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
   uint64_t id = up ? scuda_core.source(at, bytes) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
+  scuda_graph_host((uint32_t)id, up, at);
   memcpy(p.u, &c, sizeof c);
   struct wire_graph_node_made made;
   int32_t r = send(t, &p, flags | HOST_COPY, id, NULL, 0, &made, sizeof made);
@@ -430,18 +431,38 @@ static int32_t copy_within_host(const struct target *t, const struct copy *c, ui
 /* Which ends of a copy lie in host memory. */
 static int host_ends(const struct scuda_box *b) { return (scuda_box_in_host(&b->src) ? 1 : 0) | (scuda_box_in_host(&b->dst) ? 2 : 0); }
 
-/* Which ends of the node's copy do, -1 for those that were captured or cloned: those have more than one node, or of another kind, with the driver. */
-static int old_ends(const struct target *t, int32_t *r) {
-  struct node old = kept(t->node);
-  if (old.keeps == KEEPS_COPY) return host_ends(&old.box);
+/* What a node is for the program, and what it copies where that is wanted. For the driver a copy with host memory is a small graph or a host function; a captured or cloned
+ * one keeps nothing here, so the server is asked. */
+static int32_t look(uint64_t node, int32_t *type, struct scuda_box *box, uint32_t i) {
+  struct node n = kept(node);
   struct got reply;
   struct copy c;
-  int32_t type = 0;
-  if ((*r = scuda_wire_cuGraphNodeGetType(t->node, &type, 0))) return -1;
-  if (type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = type == CU_GRAPH_NODE_TYPE_GRAPH ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_GRAPH_NODE_TYPE_MEMCPY || (*r = get(t->node, type, &reply, t->i))) return -1;
+  struct host h;
+  *type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  if (box) *box = n.box;
+  if (n.keeps == KEEPS_COPY) return CUDA_SUCCESS;
+  int32_t r = scuda_wire_cuGraphNodeGetType(node, type, 0);
+  if (r || n.keeps != KEEPS_NOTHING) return r;
+  if (*type == CU_GRAPH_NODE_TYPE_HOST) {
+    if (!get(node, *type, &reply, i) && function_of(scuda_word(union_of(&reply)), &h) && h.fn == (void *)scuda_box_move) {
+      *type = CU_GRAPH_NODE_TYPE_MEMCPY;
+      if (box) *box = *(struct scuda_box *)h.user;
+    }
+    return CUDA_SUCCESS;
+  }
+  if (*type != CU_GRAPH_NODE_TYPE_GRAPH && (*type != CU_GRAPH_NODE_TYPE_MEMCPY || !box)) return r;
+  r = get(node, CU_GRAPH_NODE_TYPE_MEMCPY, &reply, i);
+  if (r == CUDA_ERROR_INVALID_VALUE && *type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_SUCCESS; /* a graph of the program's */
+  if (r) return r;
   memcpy(&c, union_of(&reply), sizeof c);
-  return c.box.src.type == CU_MEMORYTYPE_HOST || c.box.dst.type == CU_MEMORYTYPE_HOST ? -1 : 0;
+  if (*type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    int up = c.box.src.type == CU_MEMORYTYPE_HOST;
+    struct scuda_box_side *side = up ? &c.box.src : &c.box.dst;
+    side->host = (uint64_t)(uintptr_t)scuda_graph_host_of((uint32_t)side->host, up);
+    *type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  }
+  if (box) *box = c.box;
+  return CUDA_SUCCESS;
 }
 
 /* 1: *r is the answer; 0: the driver can do it alone. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
@@ -450,13 +471,12 @@ static int copy_node(const struct target *t, const struct copy *c, int32_t *r) {
   int ends = host_ends(&c->box), old = ends;
   uint32_t flags = 0;
   if ((*r = check(t))) return 1;
-  if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY)) {
-    old = old_ends(t, r);
+  if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base)) {
+    struct scuda_box box;
+    int32_t type;
+    if (!(*r = look(t->node, &type, &box, t->i)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = CUDA_ERROR_INVALID_VALUE;
     if (*r) return 1;
-  }
-  if (old < 0) {
-    *r = scuda_unsupported(t->i, "changing captured or cloned copies with host memory");
-    return 1;
+    old = host_ends(&box);
   }
   if (old != ends && t->verb == SET_EXEC) {
     *r = CUDA_ERROR_INVALID_VALUE;
@@ -499,32 +519,22 @@ int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, 
 }
 int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  struct node n = kept(node);
-  if (n.keeps == KEEPS_COPY) {
-    memcpy(out, &n.box, sizeof n.box);
-    return CUDA_SUCCESS;
-  }
-  struct got reply;
-  int32_t r = get(node, CU_GRAPH_NODE_TYPE_MEMCPY, &reply, I_cuGraphMemcpyNodeGetParams);
-  if (r) return r;
-  struct copy c;
-  memcpy(&c, union_of(&reply), sizeof c);
-  if (c.box.src.type == CU_MEMORYTYPE_HOST || c.box.dst.type == CU_MEMORYTYPE_HOST)
-    return scuda_unsupported(I_cuGraphMemcpyNodeGetParams, "parameters of captured or cloned copies with host memory");
-  memcpy(out, &c.box, sizeof c.box);
+  struct scuda_box box;
+  int32_t type, r = is(node, KIND_CUgraphNode);
+  if (!r && !(r = look(node, &type, &box, I_cuGraphMemcpyNodeGetParams)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) r = CUDA_ERROR_INVALID_VALUE;
+  if (!r) memcpy(out, &box, sizeof box);
   return r;
 }
 
-/* For the driver such a copy is a small graph of its own. */
 int scuda_pre_cuGraphCreate(uint64_t *graph, uint32_t flags, int32_t *r) {
   *r = CUDA_ERROR_INVALID_VALUE;
   return !graph || flags;
 }
 
 int scuda_pre_cuGraphNodeGetType(uint64_t node, int32_t *type, int32_t *r) {
-  if (!type || kept(node).keeps != KEEPS_COPY) return 0;
-  *type = CU_GRAPH_NODE_TYPE_MEMCPY;
-  *r = CUDA_SUCCESS;
+  int32_t found;
+  if (!type || is(node, KIND_CUgraphNode)) return 0;
+  if (!(*r = look(node, &found, NULL, I_cuGraphNodeGetType))) *type = found;
   return 1;
 }
 
