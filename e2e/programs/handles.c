@@ -27,6 +27,13 @@ int main(int argc, char **argv) {
   WANT(cuStreamQuery(s), CUDA_ERROR_INVALID_HANDLE);
   CK(cuEventDestroy(e));
   WANT(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
+  CUlibrary library;
+  CUdeviceptr counter;
+  size_t bytes;
+  CK(cuLibraryLoadData(&library, ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .u32 counter;\n", NULL, NULL, 0, NULL, NULL, 0));
+  CK(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
+  CK(cuLibraryUnload(library));
+  WANT(cuLibraryGetGlobal(&counter, &bytes, library, "counter"), CUDA_ERROR_INVALID_HANDLE);
   CK(cuStreamCreate(&s2, 0));
   CK(cuStreamSynchronize(s2));
   CK(cuStreamDestroy(s2));
