@@ -254,6 +254,16 @@ static void preferred(CUdevice where, int rounds) { // the CPU reads a block in 
 }
 static void at_gpu(void) { preferred(0, 4); }
 static void at_cpu(void) { preferred(CU_DEVICE_CPU, 2); }
+static void here_and_there(void) { // the CPU reads everything, and writes a byte in each MiB
+  unsigned char *m = managed(LARGE);
+  CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)m, 3, LARGE, 0));
+  CK(cuCtxSynchronize());
+  for (int i = 0; i < LARGE; i += 4096) CHECK(m[i] == 3, "byte %d: %d", i, m[i]);
+  for (int i = 5; i < LARGE; i += 1 << 20) m[i] = 4;
+  mix(m, LARGE, 2, 1);
+  for (int i = 5; i < LARGE; i += 1 << 20) CHECK(m[i] == 9 && m[i + 1] == 7, "byte %d: %d %d", i, m[i], m[i + 1]);
+  release(m);
+}
 static void read_mostly(void) { // kernels read it, one writes a byte; then advice is taken back, and given again
   unsigned char *m = managed(LARGE), *out = managed(N);
   CUdeviceptr p = (CUdeviceptr)(uintptr_t)m, q = (CUdeviceptr)(uintptr_t)out;
@@ -391,7 +401,7 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"read mostly", read_mostly}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"here and there", here_and_there}, {"read mostly", read_mostly}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);

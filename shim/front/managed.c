@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 
 enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY, CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
-enum { OFTEN = 2, ASKED = 255 };  /* wanted: of a block that comes without being asked for; of one that was asked for */
+enum { OFTEN = 2, ASKED = 255, AGAIN = 10 };  /* wanted: of a block that comes without being asked for; of one that was asked for. wrote: of one that is looked at again */
 enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in the open view's tables */
 enum { FIRST_PIECE = 256 }; /* blocks of the first piece that is sent before a launch */
 enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 4, FLIGHTS_MAX = 32 };
@@ -33,7 +33,7 @@ struct area {
   uint32_t often, flights;                  /* whether blocks are to come with the next wait; windows that are asked for */
   struct scuda_runs fetches, unlocks;
   struct scuda_advice advice;
-  uint8_t *wanted, *file;                   /* of a block: in how many rounds in a row the program read it; what is known of its pages */
+  uint8_t *wanted, *wrote, *file;           /* of a block: in how many rounds in a row the program read it, and wrote it; what is known of its pages */
   uint8_t state[];
 };
 
@@ -156,7 +156,7 @@ static void lose(int32_t result) {
 
 /* ---- fetchers: threads that bring what a run of faults will want next ---- */
 
-static struct flight { struct area *area; uint32_t first, blocks; uint64_t context, stream; enum way way; } queue[FLIGHTS_MAX];
+static struct flight { struct area *area; uint32_t first, blocks; uint64_t context, stream; enum way way; int write; } queue[FLIGHTS_MAX];
 static uint32_t queued;             /* those that no fetcher has taken yet, the oldest first */
 static _Atomic uint32_t asked;      /* counts what was queued */
 
@@ -170,7 +170,7 @@ static void settle_flight(const struct flight *f, uint8_t state) {
 
 /* Brings a window and allows it but for the first bytes: pages that the file does not have are made of what arrived elsewhere, which is the cheapest
  * way; the others are written where they are. *how: what is known of the blocks' pages then. */
-static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, int write, uint8_t *how) {
+static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, uint8_t *how) {
   struct area *a = f->area;
   const uint8_t *file = a->file + f->first;
   uint64_t from = (uint64_t)f->first * BLOCK, bytes = bytes_of(a, f->first, f->blocks);
@@ -185,7 +185,7 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   scuda_thread()->current = 0;
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
-  return some ? scuda_pages_allow(&a->pages, from + denied, bytes - denied, write) : scuda_pages_fill(&a->pages, from + denied, bytes - denied, staging + denied, write);
+  return some ? scuda_pages_allow(&a->pages, from + denied, bytes - denied, f->write) : scuda_pages_fill(&a->pages, from + denied, bytes - denied, staging + denied, f->write);
 }
 
 /* Where a window arrives whose pages the file does not have yet; NULL: no memory. */
@@ -211,11 +211,11 @@ static void *fetch(void *staging) {
     memmove(queue, queue + 1, --queued * sizeof *queue);
     scuda_unlock(&lock);
     uint8_t how;
-    int32_t r = bring(&f, staging, BLOCK, 0, &how); /* the first block stays denied: the fault there says how far the program is */
+    int32_t r = bring(&f, staging, BLOCK, &how); /* the first block stays denied: the fault there says how far the program is */
     scuda_lock(&lock);
     memset(f.area->file + f.first, how, f.blocks);
     if (!r) {
-      if (f.blocks > 1) mark(f.area, f.first + 1, f.blocks - 1, CLEAN);
+      if (f.blocks > 1) mark(f.area, f.first + 1, f.blocks - 1, f.write ? DIRTY : CLEAN);
       f.blocks = 1;
     } else {
       lose(r);
@@ -224,6 +224,9 @@ static void *fetch(void *staging) {
   }
   return NULL;
 }
+
+/* Writes of what was allowed for reading take the kernel a fault for each page where it notes them; what the program writes in every round is allowed at once. */
+static int written(const struct area *a, uint32_t b) { return a->wrote[b] >= OFTEN && scuda_pages_tracked(); }
 
 static int fetchers(void) { /* how many there are */
   static int running = -1;
@@ -252,6 +255,7 @@ static void fetch_ahead(struct area *a, struct scuda_run *run) {
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;
     f.blocks = ahead[i].count;
+    f.write = written(a, f.first);
     mark(a, f.first, f.blocks, BUSY);
     a->flights++;
     flights++;
@@ -316,7 +320,7 @@ static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
 /* Brings blocks that the GPU has, and allows them: without the lock, so that the fetchers go on meanwhile. */
 static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) {
   static uint8_t *staging;
-  struct flight f = {a, first, n, a->context, 0, fetch_way(a)};
+  struct flight f = {a, first, n, a->context, 0, fetch_way(a), write};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
   int32_t r = scuda_carrier(a->context, &f.stream);
   if (r) return r;
@@ -325,7 +329,7 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
   flights++;
   scuda_unlock(&lock);
   uint8_t how;
-  r = bring(&f, staging, 0, write, &how);
+  r = bring(&f, staging, 0, &how);
   scuda_lock(&lock);
   memset(a->file + first, how, n);
   settle_flight(&f, r ? AWAY : write ? DIRTY : CLEAN);
@@ -376,6 +380,7 @@ static int fault(uint64_t address, int write) {
   struct scuda_stretch s = scuda_residency_fault(a->state, a->blocks, b, was == AWAY || was == READY ? &a->fetches : &a->unlocks, &run);
   uint64_t from = (uint64_t)s.first * BLOCK, bytes = bytes_of(a, s.first, s.count);
   if (was == AWAY || was == READY) {
+    write |= written(a, b);
     if (a->wanted[b] < ASKED - 1) a->wanted[b]++;
     if (!atomic_load(&given)) fetch_ahead(a, run); /* else kernels may still change it */
   }
@@ -434,9 +439,16 @@ static int32_t hand_over(struct area *a) {
   /* The pieces that are sent grow, so that denying the rest goes on meanwhile. */
   uint64_t most = FIRST_PIECE;
   for (uint32_t b = a->low, end; b < a->high && !r; b = end) {
-    for (end = b + 1; end < a->high && end - b < most && a->state[b] == DIRTY && a->state[end] == DIRTY; end++) {}
-    if (a->state[b] == DIRTY) {
-      scuda_denial_await(&denial, (uint64_t)b * BLOCK + bytes_of(a, b, end - b));
+    uint8_t s = a->state[b];
+    for (end = b + 1; end < a->high && end - b < most && a->state[end] == s; end++) {}
+    uint64_t bytes = bytes_of(a, b, end - b), to = (uint64_t)b * BLOCK + bytes;
+    if (s == CLEAN && scuda_pages_tracked()) {
+      scuda_denial_await(&denial, to);
+      memset(a->state + b, AWAY, end - b);
+      r = scuda_pages_written(&a->pages, (uint64_t)b * BLOCK, bytes, BLOCK, a->state + b, DIRTY);
+      end = b; /* again, by what they are now */
+    } else if (s == DIRTY) {
+      scuda_denial_await(&denial, to);
       r = carry(a, b, end - b, SEND);
       sent = 1;
       if (most < a->blocks) most *= 4;
@@ -446,6 +458,7 @@ static int32_t hand_over(struct area *a) {
   for (uint32_t b = a->low; b < a->high; b++) {
     if (a->state[b] == READY || a->state[b] == FRESH) a->wanted[b] = 0; /* pushed, and not wanted */
     a->often += pushed(a, b);
+    a->wrote[b] = a->state[b] != DIRTY || a->wrote[b] == AGAIN ? 0 : a->wrote[b] + 1;
     a->state[b] = AWAY;
   }
   a->low = a->blocks;
@@ -560,10 +573,11 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   if (r) return r;
   uint64_t blocks = (bytes + BLOCK - 1) / BLOCK;
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct area *a = calloc(1, sizeof *a + 3 * blocks);
+  struct area *a = calloc(1, sizeof *a + 4 * blocks);
   if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
   a->wanted = a->state + blocks;
-  a->file = a->wanted + blocks;
+  a->wrote = a->wanted + blocks;
+  a->file = a->wrote + blocks;
   if ((r = scuda_pages_make(&a->pages, address, bytes))) {
     free(a);
     return r;

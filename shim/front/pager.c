@@ -41,6 +41,7 @@ struct request { uint64_t address; int write, ours; _Atomic uint32_t done; };
 static scuda_fault_fn serve;
 static scuda_end_fn managed_end;
 static int memory = -1, uffd = -1, queue[2] = {-1, -1};
+static int pagemap = -1; /* of this process, where the kernel notes by itself which pages are written */
 static const char *kind = "none";
 static struct sigaction before, first; /* the handler under ours, and the one that was there before we came */
 static scuda_lock_t lock;
@@ -87,9 +88,16 @@ static void hold_signal(void) {
 
 /* ---- userfaultfd ---- */
 
-static int open_uffd(int flags) {
+/* Of Linux 6.7; older headers lack them. */
+#define FEATURE_WP_ASYNC ((uint64_t)1 << 15)
+struct scan { uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask, category_anyof_mask, return_mask; };
+struct scanned { uint64_t start, end, categories; };
+enum { IS_WRITTEN = 2, IS_SWAPPED = 16 };
+#define PAGEMAP_SCAN_IOCTL _IOWR('f', 16, struct scan)
+
+static int open_uffd(int flags, uint64_t more) {
   int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | flags);
-  uint64_t needed = UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP | 1u << 12; /* write protection of shared memory */
+  uint64_t needed = more | UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP | 1u << 12; /* write protection of shared memory */
   struct uffdio_api api = {.api = UFFD_API, .features = needed};
   if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
     close(fd);
@@ -123,14 +131,36 @@ static int proceed(uint64_t start, uint64_t bytes, uint64_t mode) {
   return some;
 }
 
-/* Whether the kernel can do what is needed, found by doing it to a page. */
+/* Whether the kernel can do what is needed, found by doing it to two pages, of which one is written. */
 static int works(void) {
   struct scuda_pages p;
-  if (scuda_pages_make(&p, 0, PAGE)) return 0;
-  p.open[0] = 7;
-  int good = proceed(p.start, PAGE, UFFDIO_CONTINUE_MODE_WP) == 0 && *(volatile uint8_t *)(uintptr_t)p.start == 7;
+  uint8_t written[2] = {0};
+  if (scuda_pages_make(&p, 0, 2 * PAGE)) return 0;
+  p.open[0] = p.open[PAGE] = 7;
+  int good = proceed(p.start, 2 * PAGE, UFFDIO_CONTINUE_MODE_WP) == 0 && *(volatile uint8_t *)(uintptr_t)p.start == 7;
+  if (good && pagemap >= 0) {
+    *(volatile uint8_t *)(uintptr_t)(p.start + PAGE) = 8;
+    scuda_pages_deny(&p, 0, 2 * PAGE);
+    good = !scuda_pages_written(&p, 0, 2 * PAGE, PAGE, written, 1) && !written[0] && written[1];
+  }
   scuda_pages_drop(&p);
   return good;
+}
+
+/* The best form of userfaultfd that there is. */
+static void choose_uffd(int user, int tracked) {
+  static const struct { int flags; int tracked; const char *kind; } forms[] = {{0, 1, "userfaultfd"}, {0, 0, "userfaultfd"}, {UFFD_USER_MODE_ONLY, 1, "userfaultfd, user mode"}, {UFFD_USER_MODE_ONLY, 0, "userfaultfd, user mode"}};
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    if ((user && !forms[i].flags) || (!tracked && forms[i].tracked)) continue;
+    uffd = open_uffd(forms[i].flags, forms[i].tracked ? FEATURE_WP_ASYNC : 0);
+    if (uffd < 0) continue;
+    pagemap = forms[i].tracked ? open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC) : -1;
+    kind = forms[i].kind;
+    if ((pagemap >= 0) == forms[i].tracked && works()) return;
+    if (pagemap >= 0) close(pagemap);
+    close(uffd);
+    uffd = pagemap = -1;
+  }
 }
 
 /* ---- the thread ---- */
@@ -180,21 +210,14 @@ static void stand_before_calls(void) {
 
 static int32_t start(void) {
   const char *wish = getenv("SCUDA_PAGER");
-  int segv = wish && !strcmp(wish, "sigsegv"), user = wish && !strcmp(wish, "uffd-user");
-  if (wish && *wish && !segv && !user && strcmp(wish, "uffd")) scuda_log(SCUDA_WARN, "SCUDA_PAGER=%s is none of uffd, uffd-user, sigsegv; choosing by myself", wish);
+  int segv = wish && !strcmp(wish, "sigsegv"), user = wish && !strcmp(wish, "uffd-user"), sync = wish && !strcmp(wish, "uffd-sync");
+  if (wish && *wish && !segv && !user && !sync && strcmp(wish, "uffd")) scuda_log(SCUDA_WARN, "SCUDA_PAGER=%s is none of uffd, uffd-sync, uffd-user, sigsegv; choosing by myself", wish);
   memory = (int)syscall(SYS_memfd_create, "scuda-managed", 1u /* MFD_CLOEXEC */);
   if (memory < 0 || ftruncate(memory, (off_t)(END - FIRST)) || pipe2(queue, O_CLOEXEC)) {
     scuda_log(SCUDA_ERROR, "unified memory: no memory file or pipe (%s)", strerror(errno));
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  for (int form = user; !segv && form < 2 && uffd < 0; form++) {
-    uffd = open_uffd(form ? UFFD_USER_MODE_ONLY : 0);
-    if (uffd >= 0 && !works()) {
-      close(uffd);
-      uffd = -1;
-    }
-    if (uffd >= 0) kind = form ? "userfaultfd, user mode" : "userfaultfd";
-  }
+  if (!segv) choose_uffd(user, !sync);
   if (uffd < 0) kind = "SIGSEGV";
   if (uffd < 0 || !strcmp(kind, "userfaultfd, user mode")) stand_before_calls();
   pthread_attr_t attributes;
@@ -209,6 +232,7 @@ static int32_t start(void) {
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   if (failed) return CUDA_ERROR_OPERATING_SYSTEM;
   scuda_log(SCUDA_INFO, "unified memory: faults come by %s", kind);
+  if (pagemap >= 0) scuda_log(SCUDA_INFO, "unified memory: the kernel notes which pages are written");
   return CUDA_SUCCESS;
 }
 
@@ -378,6 +402,27 @@ void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes
   void *start = (void *)(uintptr_t)(p->start + from);
   if (uffd >= 0) madvise(start, bytes, MADV_DONTNEED); /* the file keeps what it has */
   else mprotect(start, bytes, PROT_NONE);
+}
+
+int scuda_pages_tracked(void) { return pagemap >= 0; }
+
+/* What was protected and is denied keeps a mark of that; pages that were written have none any more. */
+int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t bytes, uint64_t unit, uint8_t *entries, uint8_t value) {
+  struct scanned v[64];
+  struct scan q = {.size = sizeof q, .start = p->start + from, .end = p->start + from + bytes, .vec = (uint64_t)(uintptr_t)v, .vec_len = sizeof v / sizeof *v,
+                   .category_inverted = IS_WRITTEN, .category_mask = IS_SWAPPED | IS_WRITTEN, .return_mask = IS_SWAPPED};
+  uint64_t base = q.start, at = base;
+  for (long n; q.start < q.end; q.start = q.walk_end) {
+    if ((n = ioctl(pagemap, PAGEMAP_SCAN_IOCTL, &q)) < 0) {
+      if (errno == EINTR) continue;
+      scuda_log(SCUDA_ERROR, "unified memory: the kernel does not say what was written (%s)", strerror(errno));
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    for (long i = 0; i < n; at = v[i++].end)
+      if (at < v[i].start) memset(entries + (at - base) / unit, value, (v[i].start - 1 - base) / unit - (at - base) / unit + 1);
+  }
+  if (at < q.end) memset(entries + (at - base) / unit, value, (q.end - 1 - base) / unit - (at - base) / unit + 1);
+  return CUDA_SUCCESS;
 }
 
 void scuda_pages_denied(void) {

@@ -25,6 +25,10 @@ int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t 
 void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* what the file has will not fault in the open view */
 void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* by any thread; when all is denied ... */
 void scuda_pages_denied(void);                                                      /* ... this */
+/* Whether writes of what may be read are no faults: the kernel notes them, and ... */
+int scuda_pages_tracked(void);
+/* ... this gives the entries of the units with such writes a value, of a stretch that was allowed for reading and is denied now. CUresult. */
+int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t bytes, uint64_t unit, uint8_t *entries, uint8_t value);
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                 /* lets the waiting try again */
 void scuda_pages_lose(const struct scuda_pages *p);  /* every access of it is a SIGBUS from now on */
 #endif
