@@ -435,29 +435,28 @@ var ofWire = [...]Class{
 	12: Context, // thread_exit
 	13: Other,   // ping
 	14: Memory,  // pointer_attributes
-	15: Other,   // bye
-	16: Memory,  // host_map
-	17: Memory,  // host_unmap
-	18: Other,   // host_changes
-	19: Module,  // occupancy_clusters
-	20: Stream,  // capture_info
-	21: Module,  // function_names
-	22: Module,  // link_create
-	23: Module,  // link_data
-	24: Module,  // link_add
-	25: Module,  // link_complete
-	26: Module,  // link_read
-	27: Module,  // link_destroy
-	28: Other,   // error_text
-	29: Graph,   // user_object
-	30: Graph,   // graph_node
-	31: Graph,   // graph_node_get
-	32: Graph,   // graph_dot
-	33: Copy,    // copy_box
-	34: Memory,  // share_export
-	35: Memory,  // share_import
-	36: Memory,  // share_end
-	37: Launch,  // launch_several
+	15: Memory,  // host_map
+	16: Memory,  // host_unmap
+	17: Other,   // host_changes
+	18: Module,  // occupancy_clusters
+	19: Stream,  // capture_info
+	20: Module,  // function_names
+	21: Module,  // link_create
+	22: Module,  // link_data
+	23: Module,  // link_add
+	24: Module,  // link_complete
+	25: Module,  // link_read
+	26: Module,  // link_destroy
+	27: Other,   // error_text
+	28: Graph,   // user_object
+	29: Graph,   // graph_node
+	30: Graph,   // graph_node_get
+	31: Graph,   // graph_dot
+	32: Copy,    // copy_box
+	33: Memory,  // share_export
+	34: Memory,  // share_import
+	35: Memory,  // share_end
+	36: Launch,  // launch_several
 }
 
 const firstWire = 0xf000

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "7a8d7b02577755bc033f8fdf7eb46fdd2326caa21691d2d285d17c92cd65ca35"
+const Digest = "019519cbd966980b463a66afcec48f0e356768a73d91f976804e24aa9fcdee19"
 
 // Kind is the type of a handle.
 type Kind uint8

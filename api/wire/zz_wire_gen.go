@@ -19,29 +19,28 @@ const (
 	OpThreadExit        uint16 = 0xf00c
 	OpPing              uint16 = 0xf00d
 	OpPointerAttributes uint16 = 0xf00e
-	OpBye               uint16 = 0xf00f
-	OpHostMap           uint16 = 0xf010
-	OpHostUnmap         uint16 = 0xf011
-	OpHostChanges       uint16 = 0xf012
-	OpOccupancyClusters uint16 = 0xf013
-	OpCaptureInfo       uint16 = 0xf014
-	OpFunctionNames     uint16 = 0xf015
-	OpLinkCreate        uint16 = 0xf016
-	OpLinkData          uint16 = 0xf017
-	OpLinkAdd           uint16 = 0xf018
-	OpLinkComplete      uint16 = 0xf019
-	OpLinkRead          uint16 = 0xf01a
-	OpLinkDestroy       uint16 = 0xf01b
-	OpErrorText         uint16 = 0xf01c
-	OpUserObject        uint16 = 0xf01d
-	OpGraphNode         uint16 = 0xf01e
-	OpGraphNodeGet      uint16 = 0xf01f
-	OpGraphDot          uint16 = 0xf020
-	OpCopyBox           uint16 = 0xf021
-	OpShareExport       uint16 = 0xf022
-	OpShareImport       uint16 = 0xf023
-	OpShareEnd          uint16 = 0xf024
-	OpLaunchSeveral     uint16 = 0xf025
+	OpHostMap           uint16 = 0xf00f
+	OpHostUnmap         uint16 = 0xf010
+	OpHostChanges       uint16 = 0xf011
+	OpOccupancyClusters uint16 = 0xf012
+	OpCaptureInfo       uint16 = 0xf013
+	OpFunctionNames     uint16 = 0xf014
+	OpLinkCreate        uint16 = 0xf015
+	OpLinkData          uint16 = 0xf016
+	OpLinkAdd           uint16 = 0xf017
+	OpLinkComplete      uint16 = 0xf018
+	OpLinkRead          uint16 = 0xf019
+	OpLinkDestroy       uint16 = 0xf01a
+	OpErrorText         uint16 = 0xf01b
+	OpUserObject        uint16 = 0xf01c
+	OpGraphNode         uint16 = 0xf01d
+	OpGraphNodeGet      uint16 = 0xf01e
+	OpGraphDot          uint16 = 0xf01f
+	OpCopyBox           uint16 = 0xf020
+	OpShareExport       uint16 = 0xf021
+	OpShareImport       uint16 = 0xf022
+	OpShareEnd          uint16 = 0xf023
+	OpLaunchSeveral     uint16 = 0xf024
 )
 
 var opNames = map[uint16]string{
@@ -60,7 +59,6 @@ var opNames = map[uint16]string{
 	OpThreadExit:        "thread_exit",
 	OpPing:              "ping",
 	OpPointerAttributes: "pointer_attributes",
-	OpBye:               "bye",
 	OpHostMap:           "host_map",
 	OpHostUnmap:         "host_unmap",
 	OpHostChanges:       "host_changes",
@@ -325,15 +323,6 @@ type PointerValues struct {
 
 // SizePointerValues is the size of PointerValues in bytes.
 const SizePointerValues = 8
-
-// Bye is the payload of OpBye.
-// clean end of the session
-type Bye struct {
-	Reserved uint64
-}
-
-// SizeBye is the size of Bye in bytes.
-const SizeBye = 8
 
 // HostMap is the payload of OpHostMap.
 // device memory at the address of the client's pinned memory; answered

@@ -38,7 +38,6 @@ var wireOps = [...]handler{
 	wire.OpThreadExit - firstWire:        (*Session).endThread,
 	wire.OpPing - firstWire:              (*Session).ping,
 	wire.OpPointerAttributes - firstWire: (*Session).pointerAttributes,
-	wire.OpBye - firstWire:               (*Session).sayBye,
 	wire.OpHostMap - firstWire:           (*Session).hostMap,
 	wire.OpHostUnmap - firstWire:         (*Session).hostUnmap,
 	wire.OpHostChanges - firstWire:       (*Session).hostChanges,
@@ -145,7 +144,7 @@ func (s *Session) count(c *command) error {
 // contextless operations go without a context: the client may name one that does not exist yet.
 func contextless(op uint16) bool {
 	switch op {
-	case wire.OpErrorText, wire.OpPrimary, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpBye:
+	case wire.OpErrorText, wire.OpPrimary, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing:
 		return true
 	}
 	return false
@@ -383,8 +382,3 @@ func (s *Session) endThread(c *command) (cuda.CUresult, error) {
 }
 
 func (s *Session) ping(*command) (cuda.CUresult, error) { return cuda.CUDA_SUCCESS, nil }
-
-func (s *Session) sayBye(*command) (cuda.CUresult, error) {
-	s.bye = true
-	return cuda.CUDA_SUCCESS, nil
-}

@@ -269,7 +269,7 @@ func TestHostileSide(t *testing.T) {
 func FuzzSession(f *testing.F) {
 	c := &client{t: f}
 	f.Add(frame(c.command(0, wire.OpPing, transport.FlagAnswer, words(0))))
-	f.Add(frame(c.command(0, cuda.OpCuMemAlloc_v2, transport.FlagAnswer, words(1, 64)), c.command(1, wire.OpBye, 0, words(0))))
+	f.Add(frame(c.command(0, cuda.OpCuMemAlloc_v2, transport.FlagAnswer, words(1, 64))))
 	f.Add(frame(c.command(0, wire.OpLaunch, 0, wire.Bytes(&wire.Launch{AttrCount: 1}))))
 	f.Add(frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(wire.Bytes(&wire.CopyH2D{Bytes: 16}), words(16)...))))
 	f.Fuzz(func(t *testing.T, data []byte) {

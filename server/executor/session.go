@@ -24,7 +24,7 @@ import (
 // ErrProtocol is wrapped by the reason of a session that ended because the client broke the protocol.
 var ErrProtocol = errors.New("the client broke the protocol")
 
-// ErrGone is the reason of a session whose connection ended without a goodbye.
+// ErrGone is the reason of a session whose connection ended: the program did, or the way to it broke.
 var ErrGone = errors.New("the client went away")
 
 func protocolError(format string, args ...any) error {
@@ -146,7 +146,6 @@ type Session struct {
 	active    []*stream   // streams with downloads under way
 	asyncErr  cuda.CUresult
 	sinceOut  int // commands since an answer was queued
-	bye       bool
 
 	destructors atomic.Int32 // of user objects, running
 
@@ -228,7 +227,7 @@ func (s *Session) Stop() {
 	s.stripes.fail(errSideClosed)
 }
 
-// Run carries the session out until it ends; the caller must have locked its OS thread. It returns nil after the client's goodbye.
+// Run carries the session out until it ends; the caller must have locked its OS thread.
 // Objects of the driver are left to the end of the process.
 func (s *Session) Run() error {
 	s.gpu.ThreadInit()
@@ -277,9 +276,6 @@ func (s *Session) loop() error {
 			s.metrics.Set(metrics.QueueBytes, s.in.buffered())
 			if err := s.work(); err != nil {
 				return err
-			}
-			if s.bye {
-				return nil
 			}
 		}
 		if s.pending() && s.poll() {
@@ -347,7 +343,7 @@ func (s *Session) work() error {
 	defer s.launchAll()
 	for n := 1; ; n++ {
 		more, err := s.step()
-		if err != nil || s.bye {
+		if err != nil {
 			return err
 		}
 		if !more {

@@ -296,8 +296,8 @@ func (s *Session) sendOwn(command, bulk []byte) error {
 	return err
 }
 
-// sayBye sends what is pending and the end of the session, or gives up at the deadline.
-func (s *Session) sayBye(deadline time.Time) {
+// sendRest sends what is pending, or gives up at the deadline.
+func (s *Session) sendRest(deadline time.Time) {
 	watch := time.AfterFunc(time.Until(deadline), s.conn.Shutdown)
 	defer watch.Stop()
 	for i := 0; !s.send.TryLock(); i++ {
@@ -307,8 +307,5 @@ func (s *Session) sayBye(deadline time.Time) {
 		nap(i)
 	}
 	defer s.send.Unlock()
-	if stuck, err := s.drain(toTail); stuck || err != nil {
-		return
-	}
-	_ = s.sendFrame(own(wire.OpBye, 0, make([]byte, 8)))
+	_, _ = s.drain(toTail)
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
 
@@ -29,7 +28,7 @@ type peer struct {
 	main  net.Conn
 	side  chan net.Conn
 	bulk  chan net.Conn
-	bye   chan struct{}
+	ended chan struct{}
 	done  sync.WaitGroup
 	hello transport.Hello
 	ops   []uint16
@@ -45,7 +44,7 @@ func newPeer(t testing.TB) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peer{t: t, listener: l, side: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns), bye: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"}}
+	p := &peer{t: t, listener: l, side: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns), ended: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"}}
 	p.done.Go(p.accept)
 	t.Cleanup(p.kill)
 	return p
@@ -121,6 +120,9 @@ func (p *peer) commands(r io.Reader) {
 	for {
 		b := make([]byte, transport.FrameHeaderSize)
 		if _, err := io.ReadFull(r, b); err != nil {
+			if err == io.EOF {
+				close(p.ended)
+			}
 			return
 		}
 		f, _, err := transport.ParseFrame(b)
@@ -154,10 +156,6 @@ func (p *peer) commands(r io.Reader) {
 			p.mu.Lock()
 			p.ops, p.seqs = append(p.ops, h.Op), append(p.seqs, h.Seq)
 			p.mu.Unlock()
-			if h.Op == wire.OpBye {
-				close(p.bye)
-				continue
-			}
 			if p.command != nil {
 				p.command(p, h, payload, bulk)
 			}

@@ -272,13 +272,13 @@ func (s *Session) wakeAll() {
 	futexWake(&s.reader.background)
 }
 
-// Close sends what is pending and says goodbye, within a second. Calls that come later fail with CUDA_ERROR_DEINITIALIZED.
+// Close sends what is pending, within a second, and ends the connection. Calls that come later fail with CUDA_ERROR_DEINITIALIZED.
 func (s *Session) Close() {
 	if s.closing.Swap(true) {
 		return
 	}
 	if s.lost() == 0 {
-		s.sayBye(time.Now().Add(closeTimeout))
+		s.sendRest(time.Now().Add(closeTimeout))
 	}
 	s.end(Deinitialized)
 }

@@ -682,7 +682,7 @@ func TestDamagedRing(t *testing.T) {
 	}
 }
 
-func TestCloseSendsEverythingAndSaysBye(t *testing.T) {
+func TestCloseSendsEverything(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	s, text := p.open(f, nil)
 	within(t, func() {
@@ -690,15 +690,15 @@ func TestCloseSendsEverythingAndSaysBye(t *testing.T) {
 			f.publish(opNote, 0, 0, nil) // without waking anybody
 		}
 		s.Close()
-		<-p.bye
+		<-p.ended
 		if r, _ := f.call(s, opEcho, 0, nil, nil); r != Deinitialized {
 			t.Errorf("a call after the end gives %d", r)
 		}
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.ops) != 51 {
-		t.Errorf("%d commands arrived, expected 51", len(p.ops))
+	if len(p.ops) != 50 {
+		t.Errorf("%d commands arrived, expected 50", len(p.ops))
 	}
 	if strings.Contains(text.String(), "lost") {
 		t.Errorf("a clean end was reported as a loss: %s", text)

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "7a8d7b02577755bc033f8fdf7eb46fdd2326caa21691d2d285d17c92cd65ca35"
+#define SCUDA_DIGEST "019519cbd966980b463a66afcec48f0e356768a73d91f976804e24aa9fcdee19"
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "7a8d7b02577755bc033f8fdf7eb46fdd2326caa21691d2d285d17c92cd65ca35";
+const char nvml_digest[] = "019519cbd966980b463a66afcec48f0e356768a73d91f976804e24aa9fcdee19";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},

@@ -19,29 +19,28 @@ enum {
   OP_THREAD_EXIT = 0xf00c,
   OP_PING = 0xf00d,
   OP_POINTER_ATTRIBUTES = 0xf00e,
-  OP_BYE = 0xf00f,
-  OP_HOST_MAP = 0xf010,
-  OP_HOST_UNMAP = 0xf011,
-  OP_HOST_CHANGES = 0xf012,
-  OP_OCCUPANCY_CLUSTERS = 0xf013,
-  OP_CAPTURE_INFO = 0xf014,
-  OP_FUNCTION_NAMES = 0xf015,
-  OP_LINK_CREATE = 0xf016,
-  OP_LINK_DATA = 0xf017,
-  OP_LINK_ADD = 0xf018,
-  OP_LINK_COMPLETE = 0xf019,
-  OP_LINK_READ = 0xf01a,
-  OP_LINK_DESTROY = 0xf01b,
-  OP_ERROR_TEXT = 0xf01c,
-  OP_USER_OBJECT = 0xf01d,
-  OP_GRAPH_NODE = 0xf01e,
-  OP_GRAPH_NODE_GET = 0xf01f,
-  OP_GRAPH_DOT = 0xf020,
-  OP_COPY_BOX = 0xf021,
-  OP_SHARE_EXPORT = 0xf022,
-  OP_SHARE_IMPORT = 0xf023,
-  OP_SHARE_END = 0xf024,
-  OP_LAUNCH_SEVERAL = 0xf025,
+  OP_HOST_MAP = 0xf00f,
+  OP_HOST_UNMAP = 0xf010,
+  OP_HOST_CHANGES = 0xf011,
+  OP_OCCUPANCY_CLUSTERS = 0xf012,
+  OP_CAPTURE_INFO = 0xf013,
+  OP_FUNCTION_NAMES = 0xf014,
+  OP_LINK_CREATE = 0xf015,
+  OP_LINK_DATA = 0xf016,
+  OP_LINK_ADD = 0xf017,
+  OP_LINK_COMPLETE = 0xf018,
+  OP_LINK_READ = 0xf019,
+  OP_LINK_DESTROY = 0xf01a,
+  OP_ERROR_TEXT = 0xf01b,
+  OP_USER_OBJECT = 0xf01c,
+  OP_GRAPH_NODE = 0xf01d,
+  OP_GRAPH_NODE_GET = 0xf01e,
+  OP_GRAPH_DOT = 0xf01f,
+  OP_COPY_BOX = 0xf020,
+  OP_SHARE_EXPORT = 0xf021,
+  OP_SHARE_IMPORT = 0xf022,
+  OP_SHARE_END = 0xf023,
+  OP_LAUNCH_SEVERAL = 0xf024,
 };
 
 struct wire_launch {
@@ -197,11 +196,6 @@ struct wire_pointer_values {
   uint32_t reserved;
 };
 _Static_assert(sizeof(struct wire_pointer_values) == 8, "layout of wire_pointer_values");
-
-struct wire_bye {
-  uint64_t reserved;
-};
-_Static_assert(sizeof(struct wire_bye) == 8, "layout of wire_bye");
 
 struct wire_host_map {
   uint64_t address;
