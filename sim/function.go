@@ -251,10 +251,16 @@ func (g *GPU) CuFuncGetModule(pm *cuda.CUmodule, h cuda.CUfunction) cuda.CUresul
 }
 
 func (g *GPU) CuFuncGetParamInfo(h cuda.CUfunction, i uint64, offset, size *uint64) cuda.CUresult {
+	if g.cfg.Driver < tellsParams {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
 	return g.withFunction(h, func(f *function) cuda.CUresult { return paramInfo(f.entry, i, offset, size) })
 }
 
 func (g *GPU) CuKernelGetParamInfo(h cuda.CUkernel, i uint64, offset, size *uint64) cuda.CUresult {
+	if g.cfg.Driver < tellsParams {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
 	k, r := g.enterKernel(h)
 	if r != ok {
 		return r

@@ -33,6 +33,7 @@ type Config struct {
 	Devices     int          // number of GPUs, default 1
 	MemoryBytes uint64       // memory of each GPU; default the smaller of 8 GiB and half of the machine's memory
 	Name        string       // device name, default the preset's
+	Driver      int          // CUDA version that the driver says it is of, such as 12020; default 13000
 	Preset      string       // "h200" or "small"; default an H200 in all but its name and its memory
 	Log         *slog.Logger // default slog.Default()
 	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
@@ -60,6 +61,12 @@ func (c Config) withDefaults() (Config, error) {
 	kind, known := presets[c.Preset]
 	if !known {
 		return c, fmt.Errorf("%w: preset %q; choose h200 or small", ErrConfig, c.Preset)
+	}
+	if c.Driver == 0 {
+		c.Driver = driverVersion
+	}
+	if c.Driver < oldestDriver || c.Driver > driverVersion {
+		return c, fmt.Errorf("%w: driver %d; choose %d (CUDA %d.%d) to %d", ErrConfig, c.Driver, oldestDriver, oldestDriver/1000, oldestDriver%1000/10, driverVersion)
 	}
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = kind.memory
@@ -196,13 +203,17 @@ func (g *GPU) CuInit(flags uint32) cuda.CUresult {
 	return ok
 }
 
-const driverVersion = 13000 // the CUDA version whose behaviour is simulated
+const (
+	driverVersion = 13000 // the CUDA version whose behaviour is simulated
+	oldestDriver  = 11040 // that a driver may say it is of
+	tellsParams   = 12040 // from which version on a driver tells the parameters of kernels
+)
 
 func (g *GPU) CuDriverGetVersion(version *int32) cuda.CUresult {
 	if version == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	*version = driverVersion
+	*version = int32(g.cfg.Driver)
 	return ok
 }
 

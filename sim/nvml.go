@@ -13,7 +13,7 @@ func OpenNVML(cfg Config) (*smi.Driver, error) {
 		return nil, err
 	}
 	kind := presets[cfg.Preset]
-	c := smi.Config{DriverVersion: "580.00", CUDAVersion: driverVersion, Board: cfg.Board}
+	c := smi.Config{DriverVersion: "580.00", CUDAVersion: int32(cfg.Driver), Board: cfg.Board}
 	for i := range cfg.Devices {
 		d := &device{ordinal: i}
 		_, bus, slot := d.pciAddress()

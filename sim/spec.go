@@ -96,6 +96,8 @@ func (c *Config) set(key, value string) (err error) {
 		c.MemoryBytes, err = parseBytes(value)
 	case "name":
 		c.Name = value
+	case "driver":
+		c.Driver, err = strconv.Atoi(value)
 	case "preset":
 		if _, known := presets[value]; !known || value == "" {
 			return fmt.Errorf("no such preset; choose h200 or small")
@@ -118,7 +120,7 @@ func (c *Config) set(key, value string) (err error) {
 	case "copy-rate":
 		c.Faults.CopyBytes, err = parseBytes(value)
 	default:
-		return fmt.Errorf("no such setting; there are memory, name, preset, kernel-time, kernel-instructions, fault-alloc, fault-hang, fault-lost and copy-rate")
+		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, fault-alloc, fault-hang, fault-lost and copy-rate")
 	}
 	return err
 }

@@ -172,7 +172,7 @@ int main(int argc, char **argv) {
   RT(cudaGetDeviceCount(&count));
   RT(cudaSetDevice(0));
   RT(cudaDeviceGetAttribute(&major, 75, 0));
-  CHECK(driver >= runtime, "driver %d, runtime %d", driver, runtime);
+  CHECK(driver / 1000 >= runtime / 1000, "driver %d, runtime %d", driver, runtime); // a newer minor version does
   printf("runtime %d.%d, devices %d, capability %d\n", runtime / 1000, runtime % 1000 / 10, count > 0, major);
   everything();
   RT(cudaDeviceReset());
