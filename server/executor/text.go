@@ -29,6 +29,9 @@ func (s *Session) launched(p *scan) {
 
 // judge looks at what is known by now of the images of which kernels were launched.
 func (s *Session) judge() {
+	if len(s.suspects) == 0 {
+		return
+	}
 	s.suspects = slices.DeleteFunc(s.suspects, func(p *scan) bool {
 		if !p.ended() {
 			return false
@@ -41,10 +44,14 @@ func (s *Session) judge() {
 
 // mayPrint says whether a kernel may have printed something.
 func (s *Session) mayPrint() bool {
-	if len(s.suspects) > 0 {
-		s.judge()
-	}
+	s.judge()
 	return s.prints || len(s.suspects) > 0 && s.text != nil
+}
+
+// mayAssert says whether a kernel with assertions was launched.
+func (s *Session) mayAssert() bool {
+	s.judge()
+	return s.asserts
 }
 
 // settles says whether the driver has something to do in its waiting calls when everything is over.
@@ -52,7 +59,7 @@ func (s *Session) settles() bool { return s.mayPrint() || s.pooled }
 
 // settleEvent lets the driver do it for what lies before an event that has fired. It tells of assertions that failed, too.
 func (s *Session) settleEvent(e cuda.CUevent) cuda.CUresult {
-	if s.settles() || s.asserts {
+	if s.settles() || s.mayAssert() {
 		return s.gpu.CuEventSynchronize(e)
 	}
 	return cuda.CUDA_SUCCESS
@@ -60,7 +67,7 @@ func (s *Session) settleEvent(e cuda.CUevent) cuda.CUresult {
 
 // settleStream does for a stream that is idle.
 func (s *Session) settleStream(st *stream) cuda.CUresult {
-	if (s.settles() || s.asserts) && len(s.captures) == 0 {
+	if (s.settles() || s.mayAssert()) && len(s.captures) == 0 {
 		return s.gpu.CuStreamSynchronize(st.real)
 	}
 	return cuda.CUDA_SUCCESS
