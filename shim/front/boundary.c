@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -30,15 +31,18 @@ static void message_here(const struct msghdr *m, int into) {
   if (m) all_here(m->msg_iov, (long)m->msg_iovlen, into);
 }
 
-/* The function that ours stands before. */
-#define NEXT(name) \
-  static __typeof__(name) *_Atomic next_; \
-  __typeof__(name) *next = atomic_load_explicit(&next_, memory_order_relaxed); \
-  if (__builtin_expect(!next, 0)) atomic_store(&next_, next = (__typeof__(name) *)dlsym(RTLD_NEXT, #name))
-
+/* Ours, and the function that it stands before: found at load, as a signal handler or a forked child may be the first to call it. */
 #define CALL(result, name, parameters, bringing, ...) \
+  static __typeof__(name) *_Atomic next_##name; \
+  static __typeof__(name) *find_##name(void) { \
+    __typeof__(name) *next = (__typeof__(name) *)dlsym(RTLD_NEXT, #name); \
+    atomic_store_explicit(&next_##name, next, memory_order_relaxed); \
+    return next; \
+  } \
+  __attribute__((constructor)) static void load_##name(void) { find_##name(); } \
   EXPORT result name parameters { \
-    NEXT(name); \
+    __typeof__(name) *next = atomic_load_explicit(&next_##name, memory_order_relaxed); \
+    if (__builtin_expect(!next, 0)) next = find_##name(); \
     bringing; \
     return next(__VA_ARGS__); \
   }

@@ -46,6 +46,7 @@ static const char *kind = "none";
 static struct sigaction before, first; /* the handler under ours, and the one that was there before we came */
 static scuda_lock_t lock;
 static uint64_t next_address = FIRST, next_offset;
+static _Atomic uint64_t variables_from = UINT64_MAX, variables_to; /* ranges at given addresses lie between */
 static struct gap { struct gap *next; uint64_t offset, bytes; } *gaps; /* of the memory file */
 
 int scuda_pager_started(void) { return memory >= 0; }
@@ -193,7 +194,8 @@ static void *work(void *unused) {
 /* System calls then fail on memory that is not here, so libscuda.so's forms of them (boundary.c) bring it. */
 static void bring(const void *p, size_t bytes, int write) {
   uint64_t at = (uint64_t)(uintptr_t)p, end;
-  if (!bytes || !(end = managed_end(at))) return;
+  int ours = (at >= FIRST && at < END) || (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
+  if (!bytes || !ours /* without a lock: a signal handler may write */ || !(end = managed_end(at))) return;
   if (bytes < end - at) end = at + bytes;
   for (; at < end; at = (at | (PAGE - 1)) + 1) {
     uint8_t *byte = (uint8_t *)(uintptr_t)at;
@@ -319,6 +321,8 @@ int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes
   int good = open != MAP_FAILED && (!address || seen == (void *)(uintptr_t)address) && (uffd < 0 || !enlist((uint64_t)(uintptr_t)seen, bytes));
   if (good) {
     *p = (struct scuda_pages){(uint64_t)(uintptr_t)seen, bytes, offset, open};
+    if (address && address < atomic_load(&variables_from)) atomic_store(&variables_from, address);
+    if (address && address + bytes > atomic_load(&variables_to)) atomic_store(&variables_to, address + bytes);
     madvise(seen, bytes, MADV_DONTFORK); /* a child has no session to fetch it by, as natively it has no context */
     madvise(open, bytes, MADV_DONTFORK);
   } else {
