@@ -54,10 +54,12 @@ type conn struct {
 	inline     verbs.SendFlags
 	peer       *setup
 
-	recvs   int // receive requests that are posted
-	sends   int // messages that were posted and have not completed, well or badly
-	probed  int // writes that measured
+	recvs   int  // receive requests that are posted
+	sends   int  // messages that were posted and have not completed, well or badly
+	probed  int  // writes that measured
+	probing bool // such writes are under way
 	began   bool
+	known   bool // the peer has this side's answer, or made it: credits may follow
 	usable  bool // messages may be sent
 	gone    bool // the queue pair is being freed, nothing may be posted any more; guarded by the link's lock, under which everything is posted
 	windows windows

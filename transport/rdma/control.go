@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	answerTimeout = time.Minute // of the whole opening, on a machine that is short of processors; what does not work at all fails within a second
-	firstAttempts = 4           // before a path that is demanded is given up
+	answerTimeout = 30 * time.Second // of the whole opening, on a machine that is short of processors; what does not work at all fails within a second
+	firstAttempts = 4                // before a path that is demanded is given up
 	firstPause    = 100 * time.Millisecond
 	longestPause  = time.Second
 )
@@ -120,7 +120,7 @@ func (l *Link[M]) begin(c *conn, peer *setup) error {
 		l.mu.Unlock()
 		return err
 	}
-	c.began = true
+	c.began, c.known = true, l.cfg.Dial
 	l.conn = c
 	l.mu.Unlock()
 	return nil
@@ -173,6 +173,7 @@ func (l *Link[M]) offered(payload []byte) error {
 	}
 	l.mu.Lock()
 	l.say(transport.MessageHeader{Type: transport.MsgPathAnswer, Seq: c.epoch}, text)
+	c.known = true
 	l.sayCredit()
 	l.mu.Unlock()
 	l.follow(c)

@@ -277,7 +277,7 @@ func (l *Link[M]) checkStall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.conn
-	if c == nil || !c.began || l.peer.Unfinished() == 0 {
+	if c == nil || !c.began || l.peer.Unfinished() == 0 && !c.probing {
 		return
 	}
 	if l.idle++; time.Duration(l.idle)*stallStep < stallTimeout {
@@ -285,7 +285,7 @@ func (l *Link[M]) checkStall() {
 		return
 	}
 	unacknowledged, pending := l.peer.Open()
-	if pending == 0 { // everything is there; the peer is only slow to say so
+	if pending == 0 && !c.probing { // everything is there; the peer is only slow to say so
 		l.watchdog.Reset(stallStep)
 		return
 	}
@@ -371,7 +371,7 @@ func (l *Link[M]) Release(slots ...uint32) {
 
 // sayCredit acknowledges and grants. mu is held.
 func (l *Link[M]) sayCredit() {
-	if l.conn == nil || !l.conn.began || l.peer.State() != ring.Up {
+	if l.conn == nil || !l.conn.known || l.peer.State() != ring.Up {
 		return
 	}
 	l.results.slots = l.peer.Offer(l.results.slots[:0])

@@ -105,7 +105,9 @@ func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slot
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	began := time.Now()
-	c.probed = 0
+	c.probed, c.probing, l.idle = 0, true, 0
+	defer func() { c.probing = false }()
+	l.watchdog.Reset(stallStep)
 	posted := 0
 	var req [1]verbs.SendRequest
 	for {

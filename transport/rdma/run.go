@@ -70,6 +70,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 			c.unbound(numberOf(d.ID))
 		case kindOf(d.ID) == workProbe:
 			c.probed++
+			l.idle = 0
 			l.moved.Broadcast()
 		}
 		if first == nil {

@@ -10,6 +10,9 @@ rdma_up() {
     echo 1 >/proc/sys/net/ipv4/conf/rxenet$me/accept_local
     echo 0 >/proc/sys/net/ipv4/conf/rxenet$me/rp_filter
     ip address add 10.77.0.$((me + 1))/24 dev rxenet$me
+    # All packets pass through one processor's queue. Otherwise each goes to the queue of that on which it was sent, and those of a sender that moves to another
+    # overtake one another, which no cable does.
+    echo 1 >/sys/class/net/rxenet$me/queues/rx-0/rps_cpus
     ip link set rxenet$me up
     ip rule add pref $((10 + me)) iif rxenet$me lookup local
     ip rule add pref $((20 + me)) from 10.77.0.$((me + 1)) to 10.77.0.$((peer + 1)) lookup 77

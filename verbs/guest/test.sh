@@ -12,7 +12,7 @@ if [ "${1-}" = inside ]; then
     echo "== $(basename "$t" .test)"
     folder=. # where its test data lie
     case $t in */ebpf.test) folder=ebpf ;; esac
-    (cd "$folder" && "$top/$t" -test.timeout 8m -test.v) >/tmp/out 2>&1 || { failed="$failed $(basename "$t")"; cat /tmp/out; }
+    (cd "$folder" && "$top/$t" -test.timeout 12m -test.v) >/tmp/out 2>&1 || { failed="$failed $(basename "$t")"; cat /tmp/out; }
     tail -n 1 /tmp/out
     # Where the time goes: the emulated machine is slow, and tests that wait show here.
     sed -nE 's/^--- (PASS|FAIL): ([^ ]+) \(([0-9.]+)s\)$/\3 s  \2/p' /tmp/out | sort -rn | awk '$1 >= 5' | head -n 12
