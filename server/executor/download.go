@@ -169,8 +169,11 @@ func (s *Session) pollDownloads() bool {
 		sent := 0
 		for _, c := range st.downloads {
 			r := s.gpu.CuEventQuery(c.event)
-			if r == cuda.CUDA_ERROR_NOT_READY || r == cuda.CUDA_SUCCESS && s.moveIn(c) {
+			if r == cuda.CUDA_ERROR_NOT_READY {
 				break
+			}
+			if r == cuda.CUDA_SUCCESS {
+				s.moveIn(c)
 			}
 			s.arrived(st, c, r)
 			sent++

@@ -255,15 +255,16 @@ func (st *stream) holdsPathSlot(t *transfer) bool {
 	return slices.ContainsFunc(st.downloads, func(c *chunk) bool { return c.t == t && c.slot.path })
 }
 
-// moveIn copies a chunk that had to go into an ordinary slot into one of the path, so that it leaves by RDMA as well. later says that there will be one soon.
-func (s *Session) moveIn(c *chunk) (later bool) {
+// moveIn copies a chunk that had to go into an ordinary slot into a free one of the path, so that it leaves by RDMA as well. It does not wait for one: what waits for
+// the stream is answered when the chunk's event is complete, and has to come behind the download's end.
+func (s *Session) moveIn(c *chunk) {
 	p := &s.path
 	if c.slot.path || !c.t.link || c.t.refused || p.mode() != rdma.ModeRDMA {
-		return false
+		return
 	}
 	sl := p.takeDown()
 	if sl == nil {
-		return p.out.Load() > 0
+		return
 	}
 	if sl.gpu == 0 {
 		copy(sl.mem, c.slot.mem[:c.bytes])
@@ -271,11 +272,10 @@ func (s *Session) moveIn(c *chunk) (later bool) {
 		return s.gpu.CuMemcpyHtoDAsync_v2(sl.gpu, pointerTo(c.slot.mem), uint64(c.bytes), st)
 	}); r != cuda.CUDA_SUCCESS {
 		sl.free.Store(true)
-		return false
+		return
 	}
 	c.slot.free.Store(true)
 	c.slot = sl
-	return false
 }
 
 // place sends a chunk of a download by RDMA. It says no where that is not possible.

@@ -318,10 +318,11 @@ func TestStripedUploadsBesidePath(t *testing.T) {
 	}
 }
 
-// recordingPath is a path that is up; it keeps what it is told to carry.
+// recordingPath is a path that is up; it keeps what it is told to carry, and is through with nothing before it is let go on.
 type recordingPath struct {
 	pathWithoutTraffic
 	s    *Session
+	goOn chan struct{}
 	mu   sync.Mutex
 	got  []byte
 	have int
@@ -332,16 +333,20 @@ func (p *recordingPath) Place(c rdma.Chunk, _ uint64, o outgoing) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.have += copy(p.got[c.Offset:], o.data)
-	go (*pathHandler)(p.s).Sent(o, true)
+	go func() {
+		<-p.goOn
+		(*pathHandler)(p.s).Sent(o, true)
+	}()
 	return true
 }
 
-// Downloads leave by RDMA to their last byte, though all of its slots wait for a stream that is busy with something else when they begin; commands behind are not
-// held up by them.
+// All slots of RDMA wait for a stream that is busy with something else when a download begins: commands behind it are not held up, and what waits for the stream
+// is answered behind the download's end, though the path is through with nothing.
 func TestDownloadsOfBusyStreams(t *testing.T) {
 	c := connect(t)
 	c.openSide()
-	c.bulkLines(2)
+	const n = 12 << 20
+	k := collect(t, c.bulkLines(2))
 	s := c.session
 	s.rdmaSlots = leastRDMASlots
 	var err error
@@ -349,8 +354,10 @@ func TestDownloadsOfBusyStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.layPath()
-	const n = 12 << 20
-	p := &recordingPath{s: s, got: make([]byte, n)}
+	p := &recordingPath{s: s, got: make([]byte, n), goOn: make(chan struct{})}
+	k.mu.Lock()
+	k.got = p.got // some go the other way
+	k.mu.Unlock()
 	s.path.l = p
 	s.path.there.Store(true)
 	data, mem, st := pattern(n, 1), c.alloc(n), c.stream(1)
@@ -363,11 +370,23 @@ func TestDownloadsOfBusyStreams(t *testing.T) {
 	c.sync(c.stream(1)) // behind the download, and answered
 	close(goOn)
 	c.sync(st)
+	c.mu.Lock()
+	_, ended := c.done[transport.FirstTransfer]
+	c.mu.Unlock()
+	if !ended {
+		t.Error("the stream is said to be through before the end of its download")
+	}
+	close(p.goOn)
 	until(t, "the whole download", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.have == n
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return p.have+k.have == n
 	})
+	if p.have < 4<<20 {
+		t.Errorf("%d bytes went by RDMA", p.have)
+	}
 	same(t, p.got, data)
 }
 
