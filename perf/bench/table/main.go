@@ -202,6 +202,16 @@ func (m *measured) goal(name string) (asked string, most float64) {
 		return after("≤ native + 1.2 round trips + 64 KiB over plain TCP", trip+m.TCP["256 MiB over plain TCP"]/4096)
 	case "resident memory that this adds (MiB)":
 		return after("≤ native + 40 MiB", 40)
+	case "unified memory: a fault of the CPU far from others":
+		return "≤ 2 round trips + 30 µs", 2*m.TCP[roundTrip] + 30*us
+	case "256 MiB of unified memory read after a kernel":
+		return "≥ 0.8 of the plain download", m.Remote["256 MiB pageable to the host"] / .8
+	case "256 MiB of unified memory sent with a launch":
+		return "≥ 0.8 of the plain upload", m.Remote["256 MiB pageable to the device"] / .8
+	case "256 MiB of unified memory read for the first time, after a kernel":
+		return "", 0
+	case "launch and synchronise with 1 GiB of unified memory that nobody touched", "launch and synchronise with 1 GiB of unified memory that the CPU has read":
+		return "≤ 5 µs more than without", m.Remote["launch and synchronise"] + 5*us
 	}
 	if v := m.plain(name); v > 0 {
 		return "≥ 0.9 of plain TCP", v / .9
