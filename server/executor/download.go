@@ -37,6 +37,8 @@ type chunk struct {
 	bytes int
 	off   uint64
 	event cuda.CUevent
+
+	kernels uint64 // of the stream before it
 }
 
 // copyD2H: every download.
@@ -156,6 +158,7 @@ func (s *Session) addChunk(st *stream, c *chunk) {
 	if len(st.downloads) == 0 {
 		s.active = append(s.active, st)
 	}
+	c.kernels = st.kernels
 	st.downloads = append(st.downloads, c)
 	s.transfers++
 }
@@ -198,7 +201,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	s.transfers--
 	st.ctx.events = append(st.ctx.events, c.event)
 	if t.reply && r == cuda.CUDA_SUCCESS {
-		r = s.settleEvent(c.event)
+		r = s.settleChunk(st, c)
 	}
 	if r == cuda.CUDA_SUCCESS && t.rows != nil {
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)

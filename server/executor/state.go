@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/transport"
 )
@@ -36,6 +37,8 @@ type stream struct {
 	seen        uint64
 	asked       cuda.CUevent // behind the last thing that it asks of the client; 0: nothing that is not known to be answered
 	behind      int          // commands since
+	kernels     uint64       // launches, of graphs too
+	judged      uint64       // so many of them have been seen to end without a failed assertion
 	downloads   []*chunk
 	watches     []*watch
 }
@@ -185,6 +188,9 @@ func (s *Session) settleLeft(ctx *context) {
 func (s *Session) dropStream(st *stream) {
 	s.answered(st)
 	ctx := st.ctx
+	if st.kernels != st.judged {
+		ctx.legacy.kernels++ // its assertions are the context's
+	}
 	if i := slices.Index(ctx.streams, st); i >= 0 {
 		ctx.streams = slices.Delete(ctx.streams, i, i+1)
 	}
@@ -219,6 +225,10 @@ func (s *Session) stream(h uint64) (*stream, cuda.CUresult) {
 		}
 	}
 	st.used = true
+	switch s.cmd.Op {
+	case wire.OpLaunch, wire.OpLaunchSeveral, cuda.OpCuGraphLaunch:
+		st.kernels++
+	}
 	if st.asked != 0 && s.cmd.Flags&transport.FlagAnswer == 0 {
 		s.queue(st)
 	}

@@ -65,6 +65,27 @@ func (s *Session) settleEvent(e cuda.CUevent) cuda.CUresult {
 	return cuda.CUDA_SUCCESS
 }
 
+// settleChunk is settleEvent for a chunk that has come down. Programs fetch numbers one by one, so where no kernel was launched since it was done last
+// there is nothing to be told.
+func (s *Session) settleChunk(st *stream, c *chunk) cuda.CUresult {
+	if s.settles() || !s.mayAssert() {
+		return s.settleEvent(c.event)
+	}
+	if len(s.deviceGraphs) == 0 && st.ctx.judged() {
+		return cuda.CUDA_SUCCESS
+	}
+	r := s.settleEvent(c.event)
+	if r == cuda.CUDA_SUCCESS {
+		st.judged = max(st.judged, c.kernels)
+	}
+	return r
+}
+
+// judged says whether all kernels of the context have been seen to end without a failed assertion.
+func (ctx *context) judged() bool {
+	return ctx.legacy.kernels == ctx.legacy.judged && !slices.ContainsFunc(ctx.streams, func(st *stream) bool { return st.kernels != st.judged })
+}
+
 // settleStream does for a stream that is idle.
 func (s *Session) settleStream(st *stream) cuda.CUresult {
 	if (s.settles() || s.mayAssert()) && len(s.captures) == 0 {

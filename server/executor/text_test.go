@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"scuda.dev/scuda/api/cuda"
@@ -111,6 +112,61 @@ func (g late) unaware(r cuda.CUresult) cuda.CUresult {
 func (g late) CuEventQuery(e cuda.CUevent) cuda.CUresult { return g.unaware(g.GPU.CuEventQuery(e)) }
 func (g late) CuStreamQuery(st cuda.CUstream) cuda.CUresult {
 	return g.unaware(g.GPU.CuStreamQuery(st))
+}
+
+// waited is a GPU that counts the driver's waiting calls for events.
+type waited struct {
+	cuda.GPU
+	n *atomic.Int32
+}
+
+func (g waited) CuEventSynchronize(e cuda.CUevent) cuda.CUresult {
+	g.n.Add(1)
+	return g.GPU.CuEventSynchronize(e)
+}
+
+// Of many small downloads behind kernels with assertions only the first makes the driver's waiting call.
+func TestDownloadsAskOnceForAssertions(t *testing.T) {
+	image, err := os.ReadFile("../../testdata/kernels/print.ptx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := sim.Open(sim.Config{MemoryBytes: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	var n atomic.Int32
+	c := connect(t, func(cfg *Config) { cfg.GPU = late{waited{g, &n}} })
+	check, _ := c.function(c.loadModule(append(image, 0)), "check", ofModule)
+	st, other, mem := c.stream(1), c.stream(1), c.alloc(8)
+	fetch := func(stream uint64, want int32) {
+		t.Helper()
+		before := n.Load()
+		for range 10 {
+			c.download(mem, 8, stream)
+		}
+		if got := n.Load() - before; got != want {
+			t.Errorf("%d waiting calls for ten downloads, want %d", got, want)
+		}
+	}
+	fetch(st, 0)
+	c.launch(check, st, 1, 1, words(1))
+	fetch(st, 1)
+	fetch(other, 0)
+	c.launch(check, other, 1, 1, words(1))
+	fetch(st, 10) // the kernel of the other stream may still fail
+	fetch(other, 1)
+	fetch(st, 0)
+	c.launch(check, other, 1, 1, words(1))
+	c.must(cuda.OpCuStreamDestroy_v2, words(other))
+	fetch(st, 10)
+	fetch(0, 1)
+	fetch(st, 0)
+	c.launch(check, st, 1, 1, make([]byte, 4))
+	if m := c.await(c.startDownload(9, make([]byte, 8), mem, st)); cuda.CUresult(m.Result) != cuda.CUDA_ERROR_ASSERT {
+		t.Errorf("behind an assertion that fails: %d", m.Result)
+	}
 }
 
 func TestAssertionsAreTold(t *testing.T) {
