@@ -30,14 +30,21 @@ func TestHostProcesses(t *testing.T) {
 	}
 }
 
-// A program built with AddressSanitizer, which takes over malloc, signals and much address space.
-func TestAddressSanitizer(t *testing.T) {
-	target := filepath.Join(programs, "host-asan")
-	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target, filepath.Join(root, "e2e/programs/host.c"),
+// sanitized builds a test program with AddressSanitizer.
+func sanitized(t *testing.T, name string) string {
+	t.Helper()
+	target := filepath.Join(programs, name+"-asan")
+	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target, filepath.Join(root, "e2e/programs", name+".c"),
 		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lpthread")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return target
+}
+
+// A program built with AddressSanitizer, which takes over malloc, signals and much address space.
+func TestAddressSanitizer(t *testing.T) {
+	target := sanitized(t, "host")
 	s := serve(t)
 	for _, name := range []string{"memory", "signals", "forks"} {
 		p := start(t, s.env("ASAN_OPTIONS=detect_leaks=0:allow_user_segv_handler=1"), target, kernels, name)

@@ -130,12 +130,7 @@ func TestManagedCalls(t *testing.T) {
 
 // AddressSanitizer, which takes over malloc, much address space and SIGSEGV.
 func TestManagedSanitized(t *testing.T) {
-	target := filepath.Join(programs, "managed-asan")
-	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target, filepath.Join(root, "e2e/programs/managed_faults.c"),
-		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lpthread")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	target := sanitized(t, "managed_faults")
 	s := serve(t)
 	for _, pager := range pagers {
 		for _, what := range []string{"handlers", "child", "calls", "unwaited"} {

@@ -264,15 +264,7 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 			return r, nil
 		}
 	}
-	r := s.ask(st, func() {
-		for off := 0; off < len(mem); off += pullMost {
-			end := min(off+pullMost, len(mem))
-			if err := s.side.pull(source, uint64(off), mem[off:end], !captured && end == len(mem)); err != nil {
-				s.sideFailed("fetch the source of a deferred upload", err)
-				return
-			}
-		}
-	})
+	r := s.ask(st, func() { s.fetchNode(source, mem, !captured) })
 	if r == cuda.CUDA_SUCCESS {
 		r = s.enqueueBox(b, b.straight(s, mem), st)
 	}

@@ -296,11 +296,11 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	id := p.Transfer
+	id, whole := p.Transfer, rows{p.Bytes, 1, 1, 0, 0}
 	if p.Bytes <= maxWidth {
 		b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(p.Src),
 			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
-		if r, done := s.captureCopy(st, &b, s.sends(id, mem, rows{p.Bytes, 1, 1, 0, 0}), false); done {
+		if r, done := s.captureCopy(st, &b, s.sends(id, mem, whole), false); done {
 			return r, nil
 		}
 	}
@@ -308,12 +308,5 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	return s.ask(st, func() {
-		for off := 0; off < len(mem); off += transport.MaxPush {
-			if err := s.side.push(id, uint64(off), mem[off:min(off+transport.MaxPush, len(mem))]); err != nil {
-				s.sideFailed("send a captured download", err)
-				return
-			}
-		}
-	}), nil
+	return s.ask(st, func() { s.sendNode(id, mem, whole) }), nil
 }

@@ -199,7 +199,7 @@ type clientCopy struct {
 
 // fetches is the host function that fetches the bytes of an upload.
 func (s *Session) fetches(id uint32, mem []byte) cuda.CUDA_HOST_NODE_PARAMS {
-	p := s.askNode(func() { s.fetchNode(id, mem) })
+	p := s.askNode(func() { s.fetchNode(id, mem, false) })
 	s.nodeCopies[p.UserData] = clientCopy{id, true}
 	return p
 }
@@ -314,11 +314,12 @@ func (s *Session) captureCopy(st *stream, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_
 	return r, true
 }
 
-// fetchNode fills the memory of an upload from the client.
-func (s *Session) fetchNode(source uint32, mem []byte) {
+// fetchNode fills the memory of an upload from the client, which needs the source no more if this is its last use.
+func (s *Session) fetchNode(source uint32, mem []byte, last bool) {
 	for off := 0; off < len(mem); off += pullMost {
-		if err := s.side.pull(source, uint64(off), mem[off:min(off+pullMost, len(mem))], false); err != nil {
-			s.sideFailed("fetch the source of a copy in a graph", err)
+		end := min(off+pullMost, len(mem))
+		if err := s.side.pull(source, uint64(off), mem[off:end], last && end == len(mem)); err != nil {
+			s.sideFailed("fetch the source of a copy", err)
 			return
 		}
 	}

@@ -263,24 +263,24 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
 	captured := s.isCapturing(st)
 	var buf *pullBuffer
-	if captured && p.Bytes <= maxWidth {
-		mem, r := s.pageLocked(st.ctx, int(p.Bytes))
-		if r != cuda.CUDA_SUCCESS {
-			return r, nil
-		}
-		b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
-			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
-		if r, done := s.captureCopy(st, &b, s.fetches(p.Source, mem), true); done {
-			return r, nil
-		}
-	}
 	if captured {
 		// The graph may run at any time until the session ends, so the buffer is its own.
-		mem, r := s.pageLocked(st.ctx, int(min(p.Bytes, pullMost)))
+		bytes := p.Bytes
+		if bytes > maxWidth {
+			bytes = pullMost
+		}
+		mem, r := s.pageLocked(st.ctx, int(bytes))
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
-		buf = &pullBuffer{mem: mem}
+		if p.Bytes <= maxWidth {
+			b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
+				DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
+			if r, done := s.captureCopy(st, &b, s.fetches(p.Source, mem), true); done {
+				return r, nil
+			}
+		}
+		buf = &pullBuffer{mem: mem[:min(len(mem), pullMost)]}
 	} else if buf, r, err = s.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}

@@ -2,8 +2,6 @@
 #include "denial.h"
 #include "front.h"
 
-#include <pthread.h>
-#include <signal.h>
 
 enum { PIECE = 8 << 20, PIECES = 64, LEAST = 4 * PIECE, HELPERS = 3 };
 
@@ -40,16 +38,7 @@ static void *help(void *unused) {
 }
 
 static void start(void) {
-  pthread_attr_t attributes;
-  pthread_t thread;
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  for (helpers = 0; helpers < HELPERS && !pthread_create(&thread, &attributes, help, NULL);) helpers++;
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  for (helpers = 0; helpers < HELPERS && !scuda_thread_start(help, NULL);) helpers++;
 }
 
 void scuda_denial_begin(struct scuda_denial *d, const struct scuda_pages *p, uint64_t from, uint64_t bytes) {

@@ -90,6 +90,7 @@ struct scuda_thread {
 };
 extern __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
 struct scuda_thread *scuda_thread_new(void);
+int scuda_thread_start(void *(*run)(void *), void *argument);  /* one of ours, detached, that takes none of the program's signals; not 0: there is none */
 static inline struct scuda_thread *scuda_thread(void) {
   struct scuda_thread *t = scuda_self;
   return SCUDA_LIKELY(t != NULL) ? t : scuda_thread_new();

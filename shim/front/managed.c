@@ -10,8 +10,6 @@
 #include "range.h"
 #include "residency.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -231,19 +229,10 @@ static int written(const struct area *a, uint32_t b) { return a->wrote[b] >= OFT
 static int fetchers(void) { /* how many there are */
   static int running = -1;
   if (running >= 0) return running;
-  pthread_attr_t attributes;
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
   for (running = 0; running < FETCHERS; running++) {
     uint8_t *staging = new_staging();
-    if (!staging || pthread_create(&thread, &attributes, fetch, staging)) break; /* one mapping is lost; fewer threads do as well */
+    if (!staging || scuda_thread_start(fetch, staging)) break; /* one mapping is lost; fewer threads do as well */
   }
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
   return running;
 }
 

@@ -222,17 +222,7 @@ static int32_t start(void) {
   if (!segv) choose_uffd(user, !sync);
   if (uffd < 0) kind = "SIGSEGV";
   if (uffd < 0 || !strcmp(kind, "userfaultfd, user mode")) stand_before_calls();
-  pthread_attr_t attributes;
-  pthread_t thread;
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  int failed = pthread_create(&thread, &attributes, work, NULL);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
-  if (failed) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (scuda_thread_start(work, NULL)) return CUDA_ERROR_OPERATING_SYSTEM;
   scuda_log(SCUDA_INFO, "unified memory: faults come by %s", kind);
   if (pagemap >= 0) scuda_log(SCUDA_INFO, "unified memory: the kernel notes which pages are written");
   return CUDA_SUCCESS;

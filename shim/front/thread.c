@@ -1,8 +1,10 @@
 /* The state of a calling thread: its ordinal on the wire, its context stack, what it lent to the program. States are recycled, never freed:
  * addresses inside them are handed out. */
+#define _GNU_SOURCE
 #include "front.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
@@ -50,4 +52,18 @@ struct scuda_thread *scuda_thread_new(void) {
   scuda_self = t;
   if (have_exit_key) pthread_setspecific(exit_key, t);
   return t;
+}
+
+int scuda_thread_start(void *(*run)(void *), void *argument) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  int failed = pthread_create(&thread, &attributes, run, argument);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  return failed;
 }

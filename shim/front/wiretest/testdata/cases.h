@@ -34,7 +34,7 @@ CUfunction kernel(void);
 CUdeviceptr alloc(size_t n);
 extern void *args[];                             /* of kernel() */
 
-/* cases_memory.c: copies, contexts, memory */
+/* cases_memory.c: copies, contexts, memory, handles */
 void uploads(void);
 void downloads(void);
 void capture(void);
@@ -44,4 +44,5 @@ void primary(void);
 void pointers(void);
 void progress(void);
 void mapped(void);
+void handles(void);
 #endif

@@ -1,4 +1,4 @@
-/* Cases about copies, contexts and memory. */
+/* Cases about copies, contexts, memory and handles. */
 #include "cases.h"
 
 /* ---- copies ---- */
@@ -434,4 +434,26 @@ void mapped(void) {
   WANT(pinned[7], 42);
   CK(cuMemFreeHost(pinned));
   last(OP_HOST_UNMAP);
+}
+
+/* ---- handles ---- */
+
+void handles(void) {
+  start();
+  CUevent e[3000];
+  for (int i = 0; i < 3000; i++) {
+    CK(cuEventCreate(&e[i], 0));
+    if ((uintptr_t)e[i] % 64 || (uintptr_t)e[i] < rec->shared->client_base || (uintptr_t)e[i] >= rec->shared->server_base) FAIL("handle %p", (void *)e[i]);
+    for (int k = i > 5 ? i - 5 : 0; k < i; k++)
+      if (e[k] == e[i]) FAIL("a handle was given twice");
+  }
+  for (int i = 0; i < 3000; i++) CK(cuEventDestroy(e[i]));
+  CUstream s;
+  CK(cuStreamCreate(&s, 0));                     /* takes the place of an event */
+  WANT(cuEventRecord((CUevent)s, 0), 400);
+  rec->result = 2;
+  CUcontext other;
+  WANT(cuCtxCreate_v2(&other, 0, 0), 2);         /* a failed creation leaves no handle */
+  uint64_t h = word(last(OP_cuCtxCreate_v2), 0);
+  WANT(cuCtxSetCurrent((CUcontext)h), 709);
 }
