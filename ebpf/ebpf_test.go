@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // needProbes fails, with the reason, where probes cannot be attached; only SCUDA_TEST_NO_BPF=1 leaves these tests out.
-func needProbes(t *testing.T) {
+func needProbes(t testing.TB) {
 	t.Helper()
 	if os.Getenv("SCUDA_TEST_NO_BPF") == "1" {
 		t.Skip("SCUDA_TEST_NO_BPF=1: the probes are not tested")
@@ -158,7 +158,7 @@ func TestWriteFolded(t *testing.T) {
 }
 
 // build compiles the library and the program that calls it.
-func build(t *testing.T) (library, program string) {
+func build(t testing.TB) (library, program string) {
 	t.Helper()
 	folder := t.TempDir()
 	library, program = filepath.Join(folder, "libcuda.so.1"), filepath.Join(folder, "caller")
@@ -167,7 +167,7 @@ func build(t *testing.T) (library, program string) {
 	return library, program
 }
 
-func gcc(t *testing.T, args ...string) {
+func gcc(t testing.TB, args ...string) {
 	t.Helper()
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
@@ -334,9 +334,30 @@ func TestAllFunctions(t *testing.T) {
 	t.Logf("%d functions attached in %v (%s), detached in %v; floors %v", count, took, p.Method(), time.Since(began), p.Floors())
 }
 
-// TestFloor: a probed call of a function that begins with the nop costs at most 400 ns, or, on machines where an empty program costs more than 100
-// already, 300 more than that.
+// TestFloor: a function that begins with the nop is cheaper to probe by far than one whose first instruction is stepped. What a probed call costs in
+// nanoseconds is the machine's affair, so BenchmarkFloor says it.
 func TestFloor(t *testing.T) {
+	floors := probeFloors(t)
+	if 4*floors[Nop5].Cost > floors[Stepped].Cost {
+		t.Errorf("the nop is hardly cheaper than an instruction that is stepped: %v", floors)
+	}
+	t.Logf("floors %v", floors)
+}
+
+// BenchmarkFloor prints what a probed call of a function with the nop costs, and what of that is the kernel's: the cost with an empty program.
+func BenchmarkFloor(b *testing.B) {
+	var probed, empty time.Duration
+	for b.Loop() {
+		probed += probeFloors(b)[Nop5].Cost
+		empty += emptySession(b)
+	}
+	b.ReportMetric(float64(probed)/float64(b.N), "probed-ns")
+	b.ReportMetric(float64(empty)/float64(b.N), "empty-ns")
+	b.ReportMetric(float64(probed)/float64(empty), "ratio")
+}
+
+func probeFloors(t testing.TB) []Floor {
+	t.Helper()
 	needProbes(t)
 	if running(SessionLinks) != nil {
 		t.Skip("this kernel has no sessions")
@@ -347,18 +368,11 @@ func TestFloor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	floors, empty := p.Floors(), emptySession(t)
-	if most := max(400*time.Nanosecond, empty+300*time.Nanosecond); floors[Nop5].Cost > most {
-		t.Errorf("a probed call costs %v, want at most %v (with an empty program %v)", floors[Nop5].Cost, most, empty)
-	}
-	if floors[Nop5].Cost > floors[Stepped].Cost {
-		t.Errorf("the nop is no cheaper than an instruction that is stepped: %v", floors)
-	}
-	t.Logf("floors %v; with an empty program %v", floors, empty)
+	return p.Floors()
 }
 
 // emptySession is what a probed call costs with a program that does nothing.
-func emptySession(t *testing.T) time.Duration {
+func emptySession(t testing.TB) time.Duration {
 	t.Helper()
 	g, err := bpf.NewProgram(&bpf.ProgramSpec{
 		Type: bpf.Kprobe, AttachType: bpf.AttachType(attachSession), License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
