@@ -51,6 +51,7 @@ type path struct {
 	owner *context     // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
+	lost  atomic.Uint64 // of stats, as the server's metrics have it
 
 	returnedMu sync.Mutex
 	returned   []outgoing // chunks in the GPU's memory that have to go over TCP
@@ -390,8 +391,10 @@ func (h *pathHandler) Changed() {
 	switch s.path.mode() {
 	case rdma.ModeRDMA:
 		s.metrics.Add(metrics.ToRDMA, 1)
-	case rdma.ModeTCP:
-		s.metrics.Add(metrics.ToTCP, 1)
+	case rdma.ModeTCP: // a path that ends with its session is none that was lost
+		if n := s.path.stats.Lost.Load(); n != s.path.lost.Swap(n) {
+			s.metrics.Add(metrics.ToTCP, 1)
+		}
 	}
 }
 

@@ -249,11 +249,17 @@ func (l *Link[M]) farewell(h transport.MessageHeader, why string) error {
 	}
 	finished, lost := l.collect()
 	err := l.peer.Hear(ring.Farewell{Epoch: h.Seq, Received: h.Aux}, finished, lost)
+	over := h.Result == endOfLink
+	l.closing = l.closing || over
 	if c := l.conn; err == nil && c != nil && l.peer.MustEnd() {
-		if why == "" {
-			why = "it gave no reason"
+		switch {
+		case over:
+			c.cancel(errPeerCloses)
+		case why == "":
+			c.cancel(errPeerEnded)
+		default:
+			c.cancel(fmt.Errorf("%w: %s", errPeerEnded, why))
 		}
-		c.cancel(fmt.Errorf("%w: %s", errPeerEnded, why))
 	}
 	l.moved.Broadcast()
 	l.mu.Unlock()
@@ -314,7 +320,7 @@ func (l *Link[M]) dial() {
 			l.complainOnce(err)
 		}
 		l.mu.Lock()
-		for l.ctx.Err() == nil && (l.conn != nil || l.peer != nil && l.peer.State() != ring.Down) {
+		for l.ctx.Err() == nil && (l.closing || l.conn != nil || l.peer != nil && l.peer.State() != ring.Down) {
 			l.moved.Wait()
 		}
 		l.mu.Unlock()

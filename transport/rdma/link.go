@@ -92,6 +92,7 @@ type Link[M any] struct {
 	answers  chan answer // of the attempt under way
 	attempt  uint64
 	opening  *conn // of the attempt under way
+	closing  bool  // the peer's link ends: there will be no other path
 	targets  map[uint32]*target[M]
 	queue    []placement[M]
 	idle     int // steps of the watchdog since anything moved

@@ -33,6 +33,7 @@ type end struct {
 	t     *testing.T
 	link  *Link[piece]
 	stats Stats
+	log   logWriter
 	slots []byte
 	other *end
 
@@ -187,9 +188,11 @@ func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	logger := func(e *end) *slog.Logger {
+		return slog.New(slog.NewTextHandler(&e.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
 	make := func() *end {
-		e := &end{t: t, got: map[uint64][]byte{}, count: map[uint64]int{}, memory: map[uint32][]byte{}}
+		e := &end{t: t, log: logWriter{t: t}, got: map[uint64][]byte{}, count: map[uint64]int{}, memory: map[uint32][]byte{}}
 		e.news = sync.NewCond(&e.mu)
 		return e
 	}
@@ -197,10 +200,10 @@ func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	client.other, server.other = server, client
 	server.slots = mapped(t, testSlots*testSlotBytes)
 	server.mu.Lock() // a call must not come before the link is known
-	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes, Source: Mapped(source), Handler: server, Stats: &server.stats, Log: log.With("side", "server")})
+	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes, Source: Mapped(source), Handler: server, Stats: &server.stats, Log: logger(server).With("side", "server")})
 	server.mu.Unlock()
 	client.mu.Lock()
-	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Handler: client, Stats: &client.stats, Log: log.With("side", "client")})
+	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
 	client.mu.Unlock()
 	t.Cleanup(func() { client.link.Close(); server.link.Close() })
 	client.awaitMode(ModeRDMA)
@@ -208,11 +211,24 @@ func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	return client, server
 }
 
-type logWriter struct{ t *testing.T }
+// logWriter keeps what an end logs.
+type logWriter struct {
+	t    *testing.T
+	mu   sync.Mutex
+	text bytes.Buffer
+}
 
-func (w logWriter) Write(b []byte) (int, error) {
+func (w *logWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.t.Log(strings.TrimSpace(string(b)))
-	return len(b), nil
+	return w.text.Write(b)
+}
+
+func (w *logWriter) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
 }
 
 // upload sends data, by other means where the link does not take it, and says how much that was.
@@ -482,6 +498,32 @@ func TestPeerGone(t *testing.T) {
 	}
 	if m := client.link.Mode(); m != ModeTCP {
 		t.Errorf("mode %v", m)
+	}
+}
+
+// The end of a session is no loss of its path, also where the peer hears of it by the farewell alone.
+func TestFarewell(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		leaves func(client, server *end) (leaver, other *end)
+	}{
+		{"the server's", func(client, server *end) (*end, *end) { return server, client }},
+		{"the client's", func(client, server *end) (*end, *end) { return client, server }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			leaver, other := c.leaves(pair(t, nil, nil))
+			leaver.link.cancel() // as Close does, which ends the control connection as well
+			other.awaitMode(ModeTCP)
+			other.await("the end of the path", func() bool { return other.stats.Paths.Load() == 0 && len(other.changes) > 1 })
+			for _, e := range []*end{leaver, other} {
+				if n := e.stats.Lost.Load(); n != 0 {
+					t.Errorf("%d paths count as lost", n)
+				}
+			}
+			if strings.Contains(other.log.String(), "path is lost") {
+				t.Error("the log tells of a lost path")
+			}
+		})
 	}
 }
 

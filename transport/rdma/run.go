@@ -175,9 +175,9 @@ func (l *Link[M]) finish(c *conn, why error) {
 	}
 	l.mu.Unlock()
 	if was {
-		l.cfg.Stats.Lost.Add(1)
 		l.cfg.Stats.Paths.Add(-1)
-		if l.ctx.Err() == nil {
+		if l.ctx.Err() == nil && !errors.Is(why, errPeerCloses) {
+			l.cfg.Stats.Lost.Add(1)
 			l.log.Warn("the RDMA path is lost; big copies go over TCP", "device", c.place.Device, "error", why)
 		}
 		l.cfg.Handler.Changed()
@@ -204,11 +204,14 @@ func (l *Link[M]) finish(c *conn, why error) {
 	if c.began {
 		f, err := l.peer.End(l.collect())
 		if err == nil {
+			h := transport.MessageHeader{Type: transport.MsgPathEnd, Seq: f.Epoch, Aux: f.Received}
 			text := ""
-			if why != nil && !errors.Is(why, errPeerEnded) {
+			if l.ctx.Err() != nil {
+				h.Result = endOfLink
+			} else if why != nil && !errors.Is(why, errPeerEnded) {
 				text = why.Error()
 			}
-			l.say(transport.MessageHeader{Type: transport.MsgPathEnd, Seq: f.Epoch, Aux: f.Received}, []byte(text[:min(len(text), maxReason)]))
+			l.say(h, []byte(text[:min(len(text), maxReason)]))
 		} else if l.ctx.Err() == nil {
 			l.log.Error("the account of a lost path does not add up", "error", err)
 		}
@@ -226,7 +229,13 @@ func (l *Link[M]) finish(c *conn, why error) {
 
 const maxReason = 1 << 10
 
-var errPeerEnded = errors.New("the peer has given up the path")
+// endOfLink is the result in a farewell to a path that ends only because its link does.
+const endOfLink = 1
+
+var (
+	errPeerEnded  = errors.New("the peer has given up the path")
+	errPeerCloses = fmt.Errorf("%w: it ends the session", errPeerEnded)
+)
 
 // sayWindow tells the peer of a window. mu is held.
 func (l *Link[M]) sayWindow(c *conn, o *opening) {
