@@ -22,6 +22,7 @@ func TestDist(t *testing.T) {
 	prefix := t.TempDir()
 	command(t, "", "tar", "-C", prefix, "--strip-components=1", "-xzf", files[0])
 	works(t, prefix)
+	t.Run("services", func(t *testing.T) { services(t, prefix) })
 	for _, name := range []string{"LICENSE", "README.md", "docs/operations.md", "deploy/systemd/scuda.service", "deploy/grafana/scuda.json"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
 			t.Error(err)
@@ -69,5 +70,9 @@ func works(t *testing.T, prefix string) {
 	out := command(t, "", scuda, "run", "--server", address, "--", filepath.Join(prefix, "bin/scuda-load"), "up", "4096", "3")
 	if lines := strings.Fields(out); len(lines) != 3 {
 		t.Errorf("the load says %q", out)
+	}
+	// The programs that measure are found where they were installed.
+	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry", "system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {
+		t.Errorf("the measurement says %q", out)
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 	bpf "github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
 // entry is an exported function of a driver library.
@@ -103,8 +103,10 @@ func Attach(o Options) (_ *Probes, err error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("memory for probes: %w", err)
+	// Kernels before 5.11 count maps as locked memory. (The rlimit package of cilium/ebpf asks the kernel when it is imported: every scuda would make
+	// a map then, servers in a sandbox too.)
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+		o.Logger.Debug("the limit of locked memory stays", "error", err)
 	}
 	defer func() {
 		if err != nil {

@@ -19,14 +19,14 @@ var ErrNoLibrary = errors.New("no driver library (libcuda.so.1, libnvidia-ml.so.
 // Feature is something that a kernel may lack.
 type Feature struct {
 	Name   string
-	Needed string // the first Linux that has it
+	Needed string // the first Linux that has it; "": all do
 	Remedy string
 	probe  func() error
 }
 
 // The features, in the order in which they are asked about.
 var (
-	Permission = Feature{"permission to load programs", "any", "run as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN", permission}
+	Permission = Feature{"permission to load programs", "", "run as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN (a container needs them too, and its seccomp profile has to let bpf and perf_event_open through)", permission}
 	Types      = Feature{"its type information (/sys/kernel/btf/vmlinux)", "5.4, built with CONFIG_DEBUG_INFO_BTF", "use a distribution's kernel", typesThere}
 	Cookies    = Feature{"probes with cookies", "5.15", "use a newer kernel", func() error {
 		return features.HaveProgramHelper(bpf.Kprobe, asm.FnGetAttachCookie)
@@ -43,6 +43,9 @@ type FeatureError struct {
 }
 
 func (e *FeatureError) Error() string {
+	if e.Feature.Needed == "" {
+		return fmt.Sprintf("this kernel refuses %s: %s: %v", e.Feature.Name, e.Feature.Remedy, e.Err)
+	}
 	return fmt.Sprintf("this kernel lacks %s (Linux %s): %s: %v", e.Feature.Name, e.Feature.Needed, e.Feature.Remedy, e.Err)
 }
 

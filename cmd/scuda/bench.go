@@ -21,8 +21,8 @@ import (
 	"scuda.dev/scuda/config"
 )
 
-// errNoBench is a scuda without the program that measures.
-var errNoBench = errors.New("scuda-bench is missing: it lies beside scuda; build it with 'make build'")
+// errNoTool is a scuda without a program that measures.
+var errNoTool = errors.New("a part of scuda is missing")
 
 const benchRoundTrip = "a round trip over plain TCP"
 
@@ -77,13 +77,9 @@ type benchResult struct {
 }
 
 func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult, error) {
-	lib, err := libFolder()
+	program, err := tool("scuda-bench")
 	if err != nil {
 		return nil, err
-	}
-	program := filepath.Join(filepath.Dir(lib), "scuda-bench")
-	if _, err := os.Stat(program); err != nil {
-		return nil, errNoBench
 	}
 	if o.address == "" {
 		if configured, _, err := config.Server(); err != nil {

@@ -85,6 +85,11 @@ func (o *exporterOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	// From here on a signal ends this process, and the probes with it; one that came before would be forgotten.
+	signal.Reset(os.Interrupt, syscall.SIGTERM)
+	if cmd.Context().Err() != nil {
+		return nil
+	}
 	return execWithoutRights(append(os.Args, fmt.Sprintf("--inherited=%d", fd)))
 }
 
@@ -133,11 +138,17 @@ func (o *exporterOptions) serve(ctx context.Context, probes *ebpf.Probes, log *s
 // execWithoutRights executes this program anew without any capability, now or later. Capabilities belong to threads, and the executing thread's are
 // those of the new program, so no other thread matters.
 func execWithoutRights(args []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	runtime.LockOSThread()
 	for c := uintptr(0); ; c++ {
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); errors.Is(err, unix.EINVAL) {
-			break // the kernel knows no more
-		} else if err != nil && !errors.Is(err, unix.EPERM) { // without CAP_SETPCAP there is nothing to give up beyond what capset takes
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) { // the kernel knows no more; or without CAP_SETPCAP it takes none away
+			break
+		}
+		if err != nil {
 			return fmt.Errorf("dropping capabilities: %w", err)
 		}
 	}
@@ -149,5 +160,5 @@ func execWithoutRights(args []string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("dropping capabilities: %w", err)
 	}
-	return fmt.Errorf("executing scuda anew: %w", unix.Exec("/proc/self/exe", args, os.Environ()))
+	return fmt.Errorf("executing scuda anew: %w", unix.Exec(self, args, os.Environ()))
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -41,7 +40,11 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 		Example: "  scuda perf run --quick -o result.json\n  scuda perf report result.json --html report.html",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			lib, err := libFolder()
+			bench, err := tool("scuda-bench")
+			if err != nil {
+				return err
+			}
+			load, err := tool("scuda-load")
 			if err != nil {
 				return err
 			}
@@ -66,11 +69,7 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 			if repetitions > 0 {
 				suite.Repetitions = repetitions
 			}
-			o := perf.Options{Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Log: cmd.ErrOrStderr(),
-				Bench: filepath.Join(filepath.Dir(lib), "scuda-bench"), Load: filepath.Join(filepath.Dir(lib), "scuda-load")}
-			if _, err := os.Stat(o.Load); err != nil {
-				return errNoBench
-			}
+			o := perf.Options{Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Log: cmd.ErrOrStderr(), Bench: bench, Load: load}
 			r, err := perf.Run(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -228,12 +227,12 @@ func writeFile(path string, write func(io.Writer) error) error {
 // openPlace prepares where a suite's entries run.
 func openPlace(ctx context.Context, place string, distance time.Duration) (*perf.Where, error) {
 	if place == perf.Native {
-		lib, err := libFolder()
+		load, err := tool("scuda-load")
 		if err != nil {
 			return nil, err
 		}
 		env := setEnv(os.Environ(), "SCUDA_SERVER", "")
-		if err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(lib), "scuda-load"), "allocate", "4", "1").Run(); err != nil {
+		if err := exec.CommandContext(ctx, load, "allocate", "4", "1").Run(); err != nil {
 			return nil, errors.New("no usable driver on this machine")
 		}
 		return &perf.Where{Env: env, Close: func() {}}, nil

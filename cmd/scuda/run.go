@@ -96,14 +96,10 @@ func libFolder() (string, error) {
 	if folder := os.Getenv("SCUDA_LIB"); folder != "" {
 		return checkLib(folder)
 	}
-	self, err := os.Executable()
+	bin, err := ownFolder()
 	if err != nil {
 		return "", err
 	}
-	if self, err = filepath.EvalSymlinks(self); err != nil {
-		return "", err
-	}
-	bin := filepath.Dir(self)
 	folders := []string{filepath.Join(bin, "lib"), filepath.Join(bin, "../lib/scuda")}
 	for _, folder := range folders {
 		if found, err := checkLib(folder); err == nil {
@@ -111,6 +107,33 @@ func libFolder() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%w: libscuda.so is neither in %s; set SCUDA_LIB to its folder, or install scuda anew", errNoLibraries, strings.Join(folders, " nor in "))
+}
+
+// tool finds a program that comes with scuda: beside it, or, as in build/, beside the folder that SCUDA_LIB names.
+func tool(name string) (string, error) {
+	folder, err := ownFolder()
+	if lib := os.Getenv("SCUDA_LIB"); lib != "" {
+		folder, err = filepath.Dir(filepath.Clean(lib)), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(folder, name)
+	if _, err := os.Stat(file); err != nil {
+		return "", fmt.Errorf("%w: %w; install scuda anew, or build it with 'make build'", errNoTool, err)
+	}
+	return file, nil
+}
+
+func ownFolder() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if self, err = filepath.EvalSymlinks(self); err != nil {
+		return "", err
+	}
+	return filepath.Dir(self), nil
 }
 
 func checkLib(folder string) (string, error) {

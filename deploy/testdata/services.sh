@@ -1,0 +1,36 @@
+# Starts both services as an operator does, uses them, and stops them. It runs in a container that systemd boots; the mark at the end says that all went well.
+set -eux
+scuda=/opt/scuda/bin
+mkdir -p /etc/scuda
+(umask 077; echo 0123456789abcdef0123456789abcdef >/etc/scuda/token)
+echo SCUDA_GPU=sim >/etc/scuda/server.env
+export SCUDA_TOKEN_FILE=/etc/scuda/token SCUDA_SERVER=127.0.0.1:14833
+
+metrics() { # PORT FILE
+  for _ in $(seq 100); do
+    if { exec 3<>"/dev/tcp/127.0.0.1/$1"; } 2>/dev/null; then
+      printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+      cat <&3 >"$2"
+      return
+    fi
+    sleep 0.1
+  done
+  return 1
+}
+
+systemctl start scuda scuda-exporter
+metrics 9836 /tmp/server
+metrics 9835 /tmp/exporter
+"$scuda/scuda" info
+"$scuda/scuda" run -- "$scuda/scuda-load" up 4096 3
+"$scuda/scuda" run -- "$scuda/scuda" info
+metrics 9836 /tmp/server
+grep '^scuda_calls_total{class="copy"}' /tmp/server
+metrics 9835 /tmp/exporter
+grep '^scuda_.*cuMemcpyHtoD' /tmp/exporter
+ps -o user=,args= -p "$(systemctl show -P MainPID scuda)"
+grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-exporter)/status"
+systemctl restart scuda
+systemctl stop scuda scuda-exporter
+! systemctl is-failed scuda scuda-exporter
+echo services work
