@@ -13,7 +13,9 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/n
 
 programs() { # PREFIX
   install -D -t "$1/bin" build/scuda build/scuda-bench build/scuda-load
-  install -D -m 644 -t "$1/lib/scuda" build/lib/*.so*
+  install -d "$1/lib/scuda"
+  cp -P build/lib/*.so* "$1/lib/scuda/"
+  find "$1/lib/scuda" -type f -exec chmod 644 {} +
 }
 
 name=scuda-$version-linux-$(uname -m)

@@ -30,6 +30,13 @@ func TestPreloadAlone(t *testing.T) {
 	if code := p.wait(patience); code != 0 || p.out.String() != want {
 		t.Errorf("with another libcuda.so.1 in the library path: exit status %d\n%s%s", code, p.out, p.err)
 	}
+	// So does one that the program was linked with.
+	for _, env := range [][]string{nil, {"LD_LIBRARY_PATH=" + decoy}} {
+		p = start(t, append([]string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, env...), program("copies"), kernels)
+		if code := p.wait(patience); code != 0 {
+			t.Errorf("a linked program with %q: exit status %d\n%s%s", env, code, p.out, p.err)
+		}
+	}
 	nvml := start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, program("nvml"))
 	if code := nvml.wait(patience); code != 0 {
 		t.Errorf("nvml: exit status %d\n%s%s", code, nvml.out, nvml.err)

@@ -11,10 +11,19 @@ version=${SCUDA_VERSION:-dev}
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
 "$shim/build-nvml.sh" "$out/libnvidia-ml.so.1"
 
-# libscuda.so is the one name to preload: it depends on the other two, next to it, and stands before the C library where unified memory needs that.
-# RPATH, because LD_LIBRARY_PATH goes before RUNPATH and may name a folder with the machine's own driver.
-"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -include "$shim/front/compat.h" -shared "$shim/front/boundary.c" -o "$out/libscuda.so" -Wl,-soname,libscuda.so \
-  -Wl,--disable-new-dtags -Wl,-rpath,'$ORIGIN' -L"$out" -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1 -l:libdl.so.2
+# libscuda.so is the one name to preload. It bears the driver's SONAME, so that a program that was linked with libcuda.so.1 is content with it, and the
+# loader neither misses that library nor takes the machine's; the driver itself is found beside it, by path ($ORIGIN in DT_NEEDED, which the linker
+# copies from the SONAME of what it links with). It stands before the C library where unified memory needs that.
+beside=$(mktemp -d)
+trap 'rm -rf "$beside"' EXIT
+for name in libcuda.so.1 libnvidia-ml.so.1; do
+  "$cc" -shared -nostdlib -x c /dev/null -o "$beside/$name" -Wl,-soname,"\$ORIGIN/$name"
+done
+"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -include "$shim/front/compat.h" -shared "$shim/front/boundary.c" -o "$out/libscuda.so" -Wl,-soname,libcuda.so.1 \
+  -L"$beside" -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1 -l:libdl.so.2
+# As the driver's own packages have them, for programs that open or are linked with the name without a version.
+ln -sf libcuda.so.1 "$out/libcuda.so"
+ln -sf libnvidia-ml.so.1 "$out/libnvidia-ml.so"
 
 if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   # Go's build cache does not see changes of a force-included file, so its hash stands among the flags.
