@@ -259,7 +259,7 @@ func FuzzSemantics(f *testing.F) {
 		if err != nil && !errors.Is(err, ErrInput) {
 			t.Error(err)
 		}
-		if err == nil && len(sem.rows) == 0 && len(sem.reasons)+len(sem.whens)+len(sem.refuses)+len(sem.plain)+len(sem.groups)+len(sem.absent) == 0 &&
+		if err == nil && len(sem.rows) == 0 && len(sem.reasons)+len(sem.whens)+len(sem.refuses)+len(sem.plain)+len(sem.groups)+len(sem.absent)+len(sem.parts) == 0 &&
 			strings.TrimSpace(strings.Split(line, "#")[0]) != "" && !strings.ContainsAny(line, "\n\r") {
 			t.Errorf("%q was lost", line)
 		}

@@ -108,6 +108,7 @@ type Library struct {
 	Groups   []string          // of functions: OtherGroup, then those of the semantics
 	sem      *semantics
 	Absent   []Absent // device attributes that say 0 to clients
+	Parts    []Part   // what functions that work do not support
 	Handles  []string // handle types, sorted; the kind of a handle is its index + 1
 }
 
@@ -116,6 +117,13 @@ type Absent struct {
 	Name   string // with its CU_DEVICE_ATTRIBUTE_
 	Value  int
 	Reason string
+}
+
+// Part is something that functions refuse (CUDA_ERROR_NOT_SUPPORTED, logged by name) though they work otherwise.
+type Part struct {
+	Key   string   // PART_KEY in C, PartKey in Go
+	Funcs []string // base names
+	Text  string
 }
 
 // Type is a typedef resolved to what it is.

@@ -43,6 +43,7 @@ type semantics struct {
 	plainUsed map[string]bool
 	groups    []group
 	absent    []Absent
+	parts     []Part
 }
 
 // group is a "group" line.
@@ -128,6 +129,12 @@ func (s *semantics) parseLine(line int, f []string) error {
 		for _, name := range f[2:] {
 			s.absent = append(s.absent, Absent{Name: "CU_DEVICE_ATTRIBUTE_" + name, Reason: s.reasons[f[1]]})
 		}
+		return nil
+	case "part":
+		if len(f) < 4 || slices.ContainsFunc(s.parts, func(p Part) bool { return p.Key == f[1] }) {
+			return fmt.Errorf("want: part KEY FUNCTION[,FUNCTION…] TEXT, each key once")
+		}
+		s.parts = append(s.parts, Part{Key: f[1], Funcs: strings.Split(f[2], ","), Text: strings.Join(f[3:], " ")})
 		return nil
 	case "plain":
 		if len(f) != 2 {
@@ -239,6 +246,14 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		a.Value = int(v)
 		lib.Absent = append(lib.Absent, a)
 	}
+	for _, p := range s.parts {
+		for _, name := range p.Funcs {
+			if fn := lib.ByName[name]; fn == nil || fn.PTSZ || fn.Class <= Refused {
+				return &InputError{s.file, "part " + p.Key, name + " is no base function that works"}
+			}
+		}
+	}
+	lib.Parts = s.parts
 	for name := range s.plain {
 		if !s.plainUsed[name] {
 			return &InputError{s.file, "plain " + name, "is used by no forwarded function"}

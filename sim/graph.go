@@ -499,8 +499,8 @@ func (g *GPU) CuGraphNodeGetType(h cuda.CUgraphNode, kind *cuda.CUgraphNodeType)
 	return ok
 }
 
-// stepsOf copies a graph for execution.
-func (g *GPU) stepsOf(gr *graph) ([]step, cuda.CUresult) {
+// stepsOf copies a graph for execution. In the body of a conditional node a driver calls no function of the host.
+func (g *GPU) stepsOf(gr *graph, body bool) ([]step, cuda.CUresult) {
 	nodes, acyclic := gr.ordered()
 	if !acyclic {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -508,12 +508,15 @@ func (g *GPU) stepsOf(gr *graph) ([]step, cuda.CUresult) {
 	steps := make([]step, len(nodes))
 	for i, n := range nodes {
 		steps[i] = step{node: n, op: n.op}
+		if body && n.op.kind == cuda.CU_GRAPH_NODE_TYPE_HOST {
+			return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
+		}
 		inner, isChild := n.op.params.(*graph)
 		if k, isConditional := n.op.params.(*conditional); isConditional && k.choice >= 0 {
 			inner, isChild = k.bodies[k.choice], true
 		}
 		if isChild {
-			sub, r := g.stepsOf(inner)
+			sub, r := g.stepsOf(inner, body || n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL)
 			if r != ok {
 				return nil, r
 			}
@@ -540,7 +543,7 @@ func (g *GPU) CuGraphInstantiateWithFlags(ph *cuda.CUgraphExec, h cuda.CUgraph, 
 	case gr.capturing(g):
 		return cuda.CUDA_ERROR_ILLEGAL_STATE
 	}
-	steps, r := g.stepsOf(gr)
+	steps, r := g.stepsOf(gr, false)
 	if r != ok {
 		return r
 	}
@@ -654,7 +657,7 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 		info = new(cuda.CUgraphExecUpdateResultInfo)
 	}
 	*info = cuda.CUgraphExecUpdateResultInfo{Result: cuda.CU_GRAPH_EXEC_UPDATE_SUCCESS}
-	steps, r := g.stepsOf(gr)
+	steps, r := g.stepsOf(gr, false)
 	if r != ok {
 		return r
 	}

@@ -10,7 +10,7 @@ import (
 func (g *GPU) childOp(child *graph) op {
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_GRAPH, params: child, run: func(ctx context.Context) error {
 		g.mu.Lock()
-		steps, r := g.stepsOf(child)
+		steps, r := g.stepsOf(child, false)
 		g.mu.Unlock()
 		if r != ok {
 			return &deviceError{r, "child graph"}
@@ -311,7 +311,7 @@ func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUg
 		if !found {
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		steps, r := g.stepsOf(gr)
+		steps, r := g.stepsOf(gr, false)
 		o := g.childOp(gr)
 		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
 		return o, r

@@ -1312,3 +1312,48 @@ const (
 	CUDA_ERROR_KEY_ROTATION                   CUresult = 916
 	CUDA_ERROR_UNKNOWN                        CUresult = 999
 )
+
+// Part is something that functions do not support though they work otherwise.
+type Part uint8
+
+// The parts of api/cuda.semantics.
+const (
+	PartGraphics         Part = iota // contexts that share a GPU with graphics (CIG), which would be on the server
+	PartWindows                      // handles of Windows; a file descriptor or a fabric handle can be had
+	PartManagedPool                  // managed memory of pools, which the CPU could not reach; cuMemAllocManaged's can be
+	PartServerHost                   // memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both
+	PartIoMemory                     // memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network
+	PartUnifiedFunctions             // functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network
+	PartLinkedVariables              // variables of the program (CU_JIT_GLOBAL_SYMBOL_…) in code that is linked; the options of cuModuleLoadDataEx and cuLibraryLoadData take them
+	PartBlockFormat                  // arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them
+	PartBodyCopy                     // copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied
+	PartSemaphores                   // nodes with external semaphores, which are objects of another driver on the same machine
+	PartPeerTokens                   // the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+	PartPrivateSlot                  // functions of the driver's private tables that no program is known to call
+	PartCopyPlace                    // another kind of memory for a copy node whose graph the program has no handle of
+	PartCopyInside                   // the host function in the child graph that stands for a copy with the client's memory
+	PartKernelNode                   // a node with a function that the program has no handle of, or with packed arguments that the driver does not tell
+	PartManyFunctions                // a list of more functions than fit into an answer
+)
+
+// String is what is not supported, in words.
+func (p Part) String() string { return parts[p] }
+
+var parts = [...]string{
+	"contexts that share a GPU with graphics (CIG), which would be on the server",
+	"handles of Windows; a file descriptor or a fabric handle can be had",
+	"managed memory of pools, which the CPU could not reach; cuMemAllocManaged's can be",
+	"memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both",
+	"memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network",
+	"functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network",
+	"variables of the program (CU_JIT_GLOBAL_SYMBOL_…) in code that is linked; the options of cuModuleLoadDataEx and cuLibraryLoadData take them",
+	"arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them",
+	"copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied",
+	"nodes with external semaphores, which are objects of another driver on the same machine",
+	"the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",
+	"functions of the driver's private tables that no program is known to call",
+	"another kind of memory for a copy node whose graph the program has no handle of",
+	"the host function in the child graph that stands for a copy with the client's memory",
+	"a node with a function that the program has no handle of, or with packed arguments that the driver does not tell",
+	"a list of more functions than fit into an answer",
+}

@@ -265,6 +265,11 @@ func (c *cfront) header(out *Output) error {
 			}
 		}
 	}
+	b.f("\n/* what functions that work do not support: see scuda_refuse */\nenum scuda_part {\n")
+	for _, p := range c.lib.Parts {
+		b.f("  PART_%s, /* %s */\n", p.Key, p.Text)
+	}
+	b.f("  SCUDA_PARTS\n};\nextern const char *const scuda_parts[SCUDA_PARTS];\n")
 	b.f("\n/* generated encodings; flags: SCUDA_PTDS, SCUDA_ANSWER */\n")
 	for _, f := range c.lib.Funcs {
 		if f.Base == "" && f.Generic && !f.NoProto {

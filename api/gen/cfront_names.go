@@ -65,6 +65,11 @@ func (c *cfront) names(out *Output) error {
 		b.f("  {%d, %q, %q},\n", r.value, r.name, message(r.name))
 	}
 	b.f("};\nconst uint32_t scuda_result_count = %d;\n", len(list))
+	b.f("\nconst char *const scuda_parts[SCUDA_PARTS] = {\n")
+	for _, p := range c.lib.Parts {
+		b.f("  [PART_%s] = %q,\n", p.Key, p.Text)
+	}
+	b.f("};\n")
 	return out.CFile("shim/front/gen/results_gen.c", b.Bytes())
 }
 

@@ -58,6 +58,7 @@ func emitCompat(spec *api.Spec, out *Output) error {
 	}
 	for _, lib := range libs {
 		compatLibrary(b, lib)
+		compatParts(b, lib)
 	}
 	compatAttributes(b, spec.CUDA)
 	seen, name, err := loadSeen(out.root)
@@ -66,6 +67,18 @@ func emitCompat(spec *api.Spec, out *Output) error {
 	}
 	emitSeen(b, seen, name)
 	return out.File("docs/compatibility.md", b.Bytes())
+}
+
+// compatParts lists what functions that work do not support.
+func compatParts(b *buffer, lib *api.Library) {
+	if len(lib.Parts) == 0 {
+		return
+	}
+	b.f("\n### %s: not supported in part\n\nThese functions work, but answer `CUDA_ERROR_NOT_SUPPORTED` (801) to what stands here. Each refusal is logged once by the function's name: by the client's\n", lib.Soname)
+	b.f("library, or by the server, which says so in its own log.\n\n| what | functions |\n|---|---|\n")
+	for _, p := range lib.Parts {
+		b.f("| %s | `%s` |\n", p.Text, strings.Join(p.Funcs, "` `"))
+	}
 }
 
 func compatLibrary(b *buffer, lib *api.Library) {

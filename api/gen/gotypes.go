@@ -176,6 +176,15 @@ func bytesOf(size, align int) string {
 	return fmt.Sprintf("[%d]byte", size)
 }
 
+// camel is the Go form of words joined by low lines.
+func camel(key string) string {
+	name := ""
+	for word := range strings.SplitSeq(key, "_") {
+		name += api.GoName(word)
+	}
+	return name
+}
+
 func goConsts(b *buffer, lib *api.Library) error {
 	seen := map[string]int64{}
 	for _, tag := range slices.Sorted(maps.Keys(lib.Enums)) {
@@ -197,6 +206,22 @@ func goConsts(b *buffer, lib *api.Library) error {
 		}
 		b.f(")\n")
 	}
+	if len(lib.Parts) == 0 {
+		return nil
+	}
+	b.f("\n// Part is something that functions do not support though they work otherwise.\ntype Part uint8\n\n// The parts of api/cuda.semantics.\nconst (\n")
+	for i, p := range lib.Parts {
+		b.f("Part%s", camel(p.Key))
+		if i == 0 {
+			b.f(" Part = iota")
+		}
+		b.f(" // %s\n", p.Text)
+	}
+	b.f(")\n\n// String is what is not supported, in words.\nfunc (p Part) String() string { return parts[p] }\n\nvar parts = [...]string{\n")
+	for _, p := range lib.Parts {
+		b.f("%q,\n", p.Text)
+	}
+	b.f("}\n")
 	return nil
 }
 

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "019519cbd966980b463a66afcec48f0e356768a73d91f976804e24aa9fcdee19"
+const Digest = "5dd1fdf7f310e6537ed750b5fed99d6506805343f1ee838aee99adda9bcb2f0b"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -225,6 +225,18 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 	return r, nil
 }
 
+// noAddress answers what would have the driver follow an address of the client's memory: commands that scuda's client does not send.
+const noAddress = cuda.CUDA_ERROR_NOT_SUPPORTED
+
+// refuse is the answer to what functions do not support though they work otherwise. The client knows the function's name, and logs it.
+func (s *Session) refuse(p cuda.Part) cuda.CUresult {
+	if !s.refused[p] {
+		s.refused[p] = true
+		s.log.Warn("a call is not supported; CUDA_ERROR_NOT_SUPPORTED (801) was answered", "what", p)
+	}
+	return cuda.CUDA_ERROR_NOT_SUPPORTED
+}
+
 // answer ends a command: with a REPLY where one is expected, else a failure is kept.
 func (s *Session) answer(c *command, r cuda.CUresult) {
 	if c.Flags&transport.FlagAnswer == 0 {

@@ -169,7 +169,7 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 		return swap(s, cuda.KindContext, &k.Ctx)
 	case cuda.CU_GRAPH_NODE_TYPE_EMPTY, cuda.CU_GRAPH_NODE_TYPE_MEM_FREE:
 	default:
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+		return noAddress
 	}
 	return cuda.CUDA_SUCCESS
 }
@@ -189,7 +189,7 @@ func (s *Session) hostNode(registration uint64) cuda.CUDA_HOST_NODE_PARAMS {
 func (s *Session) boxParams(b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
 	b.SrcHost, b.DstHost, b.Reserved0, b.Reserved1 = 0, 0, 0, 0
 	if b.SrcMemoryType == cuda.CU_MEMORYTYPE_HOST || b.DstMemoryType == cuda.CU_MEMORYTYPE_HOST {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+		return noAddress
 	}
 	return s.boxArrays(b)
 }
@@ -335,7 +335,7 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 	self, params := cuda.CUgraphNode(h), alloc[cuda.CUgraphNodeParams](&s.arena)
 	params.Type = cuda.CUgraphNodeType(p.Type)
 	var tail []byte
-	r := cuda.CUDA_ERROR_NOT_SUPPORTED
+	r := noAddress
 	switch params.Type {
 	case cuda.CU_GRAPH_NODE_TYPE_KERNEL:
 		tail, r = s.getKernelParams(self, member[cuda.CUDA_KERNEL_NODE_PARAMS](params))
@@ -346,7 +346,7 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 		if r = s.gpu.CuGraphHostNodeGetParams(self, h); r == cuda.CUDA_SUCCESS {
 			registration, ours := s.hostNodes[h.UserData]
 			if !ours { // what stands for a copy with the client's memory
-				return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+				return s.refuse(cuda.PartCopyInside), nil
 			}
 			params.U = [29]uint64{registration}
 		}
@@ -388,15 +388,14 @@ func (s *Session) getKernelParams(self cuda.CUgraphNode, k *cuda.CUDA_KERNEL_NOD
 	}
 	h := s.clientFunction(k.Func, k.Kern)
 	if h == 0 {
-		s.log.Warn("a kernel node has a function that the client has no handle of", "function", "cuGraphKernelNodeGetParams")
-		return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
+		return nil, s.refuse(cuda.PartKernelNode)
 	}
 	f, r := s.layoutOf(h)
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}
 	if k.KernelParams == 0 && len(f.offsets) > 0 {
-		return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
+		return nil, s.refuse(cuda.PartKernelNode)
 	}
 	packed := s.arena.bytes(int(f.bytes))
 	if len(f.offsets) > 0 {

@@ -100,7 +100,7 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 func (s *Session) replaces(n *node) cuda.CUresult {
 	graph, ok := s.table.Real(cuda.KindGraph, s.table.Parent(n.p.Node))
 	if !ok {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+		return s.refuse(cuda.PartCopyPlace)
 	}
 	count := alloc[uint64](&s.arena)
 	if r := s.gpu.CuGraphNodeGetDependencies(n.self, nil, count); r != cuda.CUDA_SUCCESS {

@@ -50,7 +50,7 @@ func (s *Session) linkCreate(c *command) (cuda.CUresult, error) {
 	}
 	options, values, ok := linkPairs(rest)
 	if !ok {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+		return noAddress, nil
 	}
 	l := &link{info: make([]byte, jitLogBytes), errs: make([]byte, jitLogBytes)}
 	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
@@ -107,7 +107,7 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 	l.input = nil
 	options, values, ok := linkPairs(rest[named:])
 	if !ok {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+		return noAddress, nil
 	}
 	if len(input) == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil

@@ -168,7 +168,7 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 	}
 	j, ok := s.jit(rest[:p.JITCount*16], y)
 	if !ok {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+		return noAddress, nil
 	}
 	options, values, n := s.libraryOptions(rest[p.JITCount*16:][:p.LibCount*16])
 	lib := alloc[cuda.CUlibrary](&s.arena)
@@ -227,7 +227,7 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 	}
 	j, ok := s.jit(rest[:p.JITCount*16], y)
 	if !ok {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+		return noAddress, nil
 	}
 	mod := alloc[cuda.CUmodule](&s.arena)
 	s.finish(s.entered)
@@ -435,8 +435,7 @@ func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	if int(*n)*8 > s.arena.room()/2 {
-		s.log.Warn("a module has too many functions to list", "functions", *n)
-		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+		return s.refuse(cuda.PartManyFunctions), nil
 	}
 	list := allocN[uint64](&s.arena, int(*n))
 	if *n > 0 {

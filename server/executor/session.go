@@ -152,6 +152,7 @@ type Session struct {
 	stopped   chan struct{}
 	stopOnce  sync.Once
 	noSupport map[uint16]bool // operations logged as not supported
+	refused   map[cuda.Part]bool
 }
 
 // New prepares a session. Its error says what is wrong with the hello.
@@ -183,7 +184,7 @@ func New(cfg Config) (*Session, error) {
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
 		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeCopies: make(map[uintptr]clientCopy), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
 		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice, direct: cfg.GPUDirect,
-		stopped: make(chan struct{}), noSupport: make(map[uint16]bool),
+		stopped: make(chan struct{}), noSupport: make(map[uint16]bool), refused: make(map[cuda.Part]bool),
 	}
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}

@@ -213,12 +213,30 @@ static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box
   return r;
 }
 
+int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i) {
+  if (!scuda_box_in_host(s)) return CUDA_SUCCESS;
+  uint64_t bytes = scuda_box_straighten(s, b);
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_is_pinned((void *)(uintptr_t)s->host, bytes)) return scuda_refuse(i, PART_body_copy);
+  int32_t r = scuda_twin(s->host, &s->device);
+  s->type = CU_MEMORYTYPE_DEVICE;
+  s->host = 0;
+  return r;
+}
+
+int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i) {
+  int32_t r = scuda_box_to_twin(&b.src, &b, i);
+  if (!r) r = scuda_box_to_twin(&b.dst, &b, i);
+  return r ? r : scuda_wire_cuMemcpy3DAsync_v2(&b, stream, ptds);
+}
+
 /* In graphs, and where a download that has not arrived may still change it, the server asks for the memory when its stream gets there. */
 static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
   void *src = (void *)(uintptr_t)b->src.host;
   int sure = certain(&b->dst, b);
   struct wire_copy_box m = {.bytes = b->width * b->height * b->depth, .stream = stream, .flags = flags | BOX_DATA};
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
+  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
@@ -237,6 +255,7 @@ static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t str
 static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
   void *dst = (void *)(uintptr_t)b->dst.host;
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
+  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, span) && certain(&b->src, b));
   struct wire_copy_box m = {.bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)};
   m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
@@ -408,7 +427,7 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_array_extent(o->array.array, &extent, &size);
   if (r) return r;
-  if (!size) return scuda_unsupported(I_cuMemcpy3DBatchAsync, "arrays of compressed or planar formats");
+  if (!size) return scuda_refuse(I_cuMemcpy3DBatchAsync, PART_block_format);
   if (*element && *element != size) return CUDA_ERROR_INVALID_VALUE;
   *element = size;
   return CUDA_SUCCESS;

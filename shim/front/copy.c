@@ -33,6 +33,15 @@ int scuda_stream_capturing(uint64_t stream, uint32_t ptds) {
   return atomic_load(&scuda_captures) && !scuda_wire_cuStreamIsCapturing(stream, &status, ptds) && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* ---- a copy as a box of one row ---- */
+
+static struct scuda_box_side in_host(const void *p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p}; }
+static struct scuda_box_side on_device(uint64_t p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_DEVICE, .device = p}; }
+static struct scuda_box line(struct scuda_box_side src, struct scuda_box_side dst, uint64_t bytes) {
+  src.pitch = dst.pitch = bytes;
+  return (struct scuda_box){src, dst, bytes, 1, 1};
+}
+
 /* ---- uploads ---- */
 
 int scuda_is_pinned(const void *p, uint64_t bytes) {
@@ -62,6 +71,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   if (!src || !dst) return CUDA_ERROR_INVALID_VALUE;
   int pinned = scuda_is_pinned(src, bytes);
   int captured = !sync && scuda_stream_capturing(stream, ptds);
+  if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
   if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1)) return pull(dst, src, bytes, stream, ptds, sync, captured);
 
   struct wire_copy_h2d m = {dst, bytes, stream, flags, 0};
@@ -90,6 +100,7 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   if (!scuda_on_device(src, bytes) && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
+  if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
   int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
   struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
   if (captured) scuda_graph_host(m.transfer, 0, dst);

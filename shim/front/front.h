@@ -34,6 +34,8 @@ void *scuda_divert(uint32_t i);
 int32_t scuda_connect(void);  /* opens the core and the session, once; CUresult */
 int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
 int32_t scuda_unsupported(uint32_t i, const char *what);
+void scuda_not_supported(uint32_t i);                   /* logs once that another than this library said so */
+int32_t scuda_refuse(uint32_t i, enum scuda_part part); /* NOT_SUPPORTED for a part of what the function does, logged once by name */
 
 /* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered for them (logs.c). */
 int32_t scuda_answer_error(uint32_t i, int32_t result);
@@ -245,6 +247,7 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
+int32_t scuda_twin(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
 uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
 uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
@@ -314,6 +317,10 @@ void scuda_box_move(void *box);  /* between two straightened sides in host memor
 /* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
 uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);
 int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
+/* In the body of a conditional node: */
+int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
+int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i);  /* host memory becomes where the GPU finds it */
+int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
 struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
 int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */
 

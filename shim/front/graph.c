@@ -2,8 +2,6 @@
  * that errors come at the call. Nodes without such parameters go by the generated encodings. */
 #include "front.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { ADD, SET, SET_EXEC };                           /* wire_graph_node.verb */
@@ -465,12 +463,43 @@ static int32_t look(uint64_t node, int32_t *type, struct scuda_box *box, uint32_
   return CUDA_SUCCESS;
 }
 
-/* 1: *r is the answer; 0: the driver can do it alone. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
+/* In the bodies of conditional nodes the driver calls no function of the host. A copy there goes to or from the GPU's twin of page-locked memory, as
+ * kernels do: what the program wrote is there with the launch, what the copy brought with the next wait. */
+enum { BODY = 1 };             /* flags of a graph's slot */
+static _Atomic uint32_t bodies; /* whether there ever was any */
+
+static int in_body(const struct target *t) {
+  const struct scuda_slot *node = t->verb == ADD ? NULL : scuda_slot(t->node);
+  const struct scuda_slot *graph = scuda_slot_of(node ? node->word[1] : t->graph, KIND_CUgraph);
+  return graph && graph->flags & BODY;
+}
+
+/* 1: what is captured on the stream becomes part of a body. */
+int scuda_captures_body(uint64_t stream, uint32_t ptds) {
+  int32_t status = CU_STREAM_CAPTURE_STATUS_NONE;
+  uint64_t graph = 0;
+  if (!atomic_load(&bodies) || scuda_hand_cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL, ptds)) return 0;
+  const struct scuda_slot *s = scuda_slot_of(graph, KIND_CUgraph);
+  return s && s->flags & BODY;
+}
+
+/* The driver has made or changed the node of a copy that *c was; getters give back what the program said. */
+static void copy_is(const struct target *t, const struct scuda_box *c) {
+  if (t->verb == SET_EXEC || !in_body(t)) return;
+  keep(node_of(t), &(struct node){.keeps = host_ends(c) ? KEEPS_COPY : KEEPS_NOTHING, .box = *c});
+}
+
+/* 1: *r is the answer; 0: the driver can do it alone, as *c says now. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
  * graph what is copied may change, but not that. */
-static int copy_node(const struct target *t, const struct copy *c, int32_t *r) {
+static int copy_node(const struct target *t, struct copy *c, int32_t *r) {
   int ends = host_ends(&c->box), old = ends;
   uint32_t flags = 0;
   if ((*r = check(t))) return 1;
+  if (in_body(t)) {
+    if (ends & 1) *r = scuda_box_to_twin(&c->box.src, &c->box, t->i);
+    if (ends & 2 && !*r) *r = scuda_box_to_twin(&c->box.dst, &c->box, t->i);
+    return *r != CUDA_SUCCESS;
+  }
   if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base)) {
     struct scuda_box box;
     int32_t type;
@@ -497,25 +526,30 @@ static int copy_node(const struct target *t, const struct copy *c, int32_t *r) {
 int32_t scuda_hand_cuGraphAddMemcpyNode(ADD_PARAMS, const void *box, uint64_t ctx) {
   if (!box) return CUDA_ERROR_INVALID_VALUE;
   struct target t = ADDING(cuGraphAddMemcpyNode);
+  struct copy c = {.ctx = ctx, .box = *(const struct scuda_box *)box};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
-  if (r || copy_node(&t, &(struct copy){.ctx = ctx, .box = *(const struct scuda_box *)box}, &r)) return r;
-  r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, box, ctx, 0);
-  if (!r) link_node(graph, *out);
+  if (r || copy_node(&t, &c, &r)) return r;
+  if ((r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, &c.box, ctx, 0))) return r;
+  link_node(graph, *out);
+  copy_is(&t, box);
   return r;
 }
 int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t node, const void *box) {
   if (!box) return CUDA_ERROR_INVALID_VALUE;
   struct target t = SETTING(cuGraphMemcpyNodeSetParams);
+  struct copy c = {.box = *(const struct scuda_box *)box};
   int32_t r;
-  if (copy_node(&t, &(struct copy){.box = *(const struct scuda_box *)box}, &r)) return r;
-  return scuda_wire_cuGraphMemcpyNodeSetParams(node, box, 0);
+  if (copy_node(&t, &c, &r)) return r;
+  if (!(r = scuda_wire_cuGraphMemcpyNodeSetParams(node, &c.box, 0))) copy_is(&t, box);
+  return r;
 }
 int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, const void *box, uint64_t ctx) {
   if (!box) return CUDA_ERROR_INVALID_VALUE;
   struct target t = SETTING_EXEC(cuGraphExecMemcpyNodeSetParams);
+  struct copy c = {.ctx = ctx, .box = *(const struct scuda_box *)box};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
-  if (r || copy_node(&t, &(struct copy){.ctx = ctx, .box = *(const struct scuda_box *)box}, &r)) return r;
-  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, box, ctx, 0);
+  if (r || copy_node(&t, &c, &r)) return r;
+  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, &c.box, ctx, 0);
 }
 int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -640,7 +674,6 @@ int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t node, void *out) {
 struct conditional { uint64_t handle; int32_t type; uint32_t size; uint64_t *graphs; uint64_t ctx; };  /* CUDA_CONDITIONAL_NODE_PARAMS */
 
 static int32_t conditional(const struct target *t, struct conditional *k) {
-  if (t->verb != ADD) return scuda_unsupported(t->i, "changing conditional nodes");
   int32_t r = k->ctx ? scuda_check(k->ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r) return r;
   if (k->size > GRAPHS_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -648,6 +681,7 @@ static int32_t conditional(const struct target *t, struct conditional *k) {
   struct conditional w = *k;
   w.graphs = NULL;
   memcpy(p.u, &w, sizeof w);
+  if (t->verb != ADD) return send_simple(t, &p); /* the driver says whether a node may become that; its bodies stay */
   uint32_t bytes = (uint32_t)(sizeof(struct wire_graph_node_made) + 8 * k->size);
   struct wire_graph_node_made *made = calloc(1, bytes);
   uint64_t *graphs = calloc(k->size + 1, 8);
@@ -655,7 +689,11 @@ static int32_t conditional(const struct target *t, struct conditional *k) {
   if (!r) {
     uint32_t n = made->graphs < k->size ? made->graphs : k->size;
     memcpy(graphs, made + 1, 8 * (size_t)n);
-    for (uint32_t i = 0; i < n; i++) scuda_adopt(graphs[i], KIND_CUgraph);
+    for (uint32_t i = 0; i < n; i++) {
+      scuda_adopt(graphs[i], KIND_CUgraph);
+      if (scuda_slot_of(graphs[i], KIND_CUgraph)) scuda_slot(graphs[i])->flags = BODY;
+    }
+    atomic_store(&bodies, 1);
     scuda_lock(&lock);
     struct node *d = node_data(*t->out);
     if (d) {
@@ -680,6 +718,7 @@ static int32_t general(struct target t, struct params *p) {
   if (r) return r;
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   uint64_t ctx = 0;
+  struct params changed;
   switch (p->type) {
   case CU_GRAPH_NODE_TYPE_KERNEL:
     return kernel(t, p->u, sizeof(struct kernel));
@@ -694,8 +733,10 @@ static int32_t general(struct target t, struct params *p) {
   case CU_GRAPH_NODE_TYPE_MEMCPY:
     ctx = ((const struct copy *)p->u)->ctx;
     if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
-    if (copy_node(&t, (const struct copy *)p->u, &r)) return r;
-    break;
+    changed = *p;
+    if (copy_node(&t, (struct copy *)changed.u, &r)) return r;
+    if (!(r = send_simple(&t, &changed))) copy_is(&t, &((const struct copy *)p->u)->box);
+    return r;
   case CU_GRAPH_NODE_TYPE_MEMSET:
     ctx = p->u[5];
     if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
@@ -712,7 +753,7 @@ static int32_t general(struct target t, struct params *p) {
   case CU_GRAPH_NODE_TYPE_MEM_FREE:
     break;
   default:
-    return scuda_unsupported(t.i, "nodes with external semaphores");
+    return scuda_refuse(t.i, PART_semaphores);
   }
   return send_simple(&t, p);
 }
@@ -724,31 +765,3 @@ int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *out, uint64_t graph, const uint64
 }
 int32_t scuda_hand_cuGraphNodeSetParams(uint64_t node, void *p) { return general(SETTING(cuGraphNodeSetParams), p); }
 int32_t scuda_hand_cuGraphExecNodeSetParams(uint64_t exec, uint64_t node, void *p) { return general(SETTING_EXEC(cuGraphExecNodeSetParams), p); }
-
-/* ---- cuGraphDebugDotPrint: the file is the program's ---- */
-
-int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t graph, const char *path, uint32_t flags) {
-  int32_t r = is(graph, KIND_CUgraph);
-  if (!r && !path) r = CUDA_ERROR_INVALID_VALUE;
-  if (r) return r;
-  struct wire_graph_dot w = {.graph = graph, .flags = flags};
-  enum { TEXT_MAX = 32 << 20 };
-  char *text = malloc(TEXT_MAX);
-  if (!text) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct scuda_cmd c;
-  uint32_t len = 0;
-  if (!(r = scuda_begin(&c, OP_GRAPH_DOT, SCUDA_ANSWER, sizeof w))) {
-    memcpy(c.payload, &w, sizeof w);
-    r = scuda_call(&c, text, TEXT_MAX, &len);
-  }
-  if (!r) {
-    FILE *f = fopen(path, "we");
-    int written = f && fwrite(text, 1, len, f) == len;
-    if ((f && fclose(f)) || !written) {
-      scuda_log(SCUDA_WARN, "cuGraphDebugDotPrint: cannot write %s: %s", path, strerror(errno));
-      r = CUDA_ERROR_OPERATING_SYSTEM;
-    }
-  }
-  free(text);
-  return r;
-}

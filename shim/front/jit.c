@@ -34,7 +34,7 @@ int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, u
     }
   }
   if (s->count && (!s->names || !s->addresses)) return CUDA_ERROR_INVALID_VALUE;
-  return s->count && !symbols ? scuda_unsupported(i, "variables of the program in code that is linked") : CUDA_SUCCESS;
+  return s->count && !symbols ? scuda_refuse(i, PART_linked_variables) : CUDA_SUCCESS;
 }
 
 /* Gives the program the compiler's log: text into its buffer, and the length into the size option's value. */

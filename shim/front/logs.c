@@ -46,6 +46,7 @@ static void log_line(const char *text) {
 int32_t scuda_answer_error(uint32_t i, int32_t result) {
   if (result == CUDA_ERROR_NOT_READY) return result; /* an answer, not an error */
   scuda_trace_error(result);
+  if (result == CUDA_ERROR_NOT_SUPPORTED) scuda_not_supported(i);
   const char *name = NULL;
   char text[LINE_MAX];
   scuda_hand_cuGetErrorName(result, (void **)&name);

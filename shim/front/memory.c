@@ -45,9 +45,9 @@ void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {
 struct placed { int32_t type, handle_types; struct scuda_location location; };
 
 int32_t scuda_elsewhere(uint32_t i, int32_t type, const struct scuda_location *l) {
-  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return scuda_unsupported(i, "managed memory of pools (the CPU could not reach it; cuMemAllocManaged's can be)");
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return scuda_refuse(i, PART_managed_pool);
   if (l && l->type >= CU_MEM_LOCATION_TYPE_HOST && l->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
-    return scuda_unsupported(i, "memory on the server's host (the program could not reach it; cuMemHostAlloc's can be reached)");
+    return scuda_refuse(i, PART_server_host);
   return CUDA_SUCCESS;
 }
 static int placed_elsewhere(uint32_t i, const struct placed *p, int32_t *r) { return p && (*r = scuda_elsewhere(i, p->type, &p->location)) != CUDA_SUCCESS; }
@@ -298,7 +298,7 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
   if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_unsupported(I_cuMemHostRegister_v2, "registering I/O memory does not work remotely");
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
   if (!scuda_host_reaches(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
   if (!scuda_ranges_add(&scuda_host_ranges, &r)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -346,6 +346,11 @@ void scuda_use_pinned(uint64_t p) {
   struct scuda_range r;
   uint64_t device;
   if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) mapped_address(&r, p, &device);
+}
+
+int32_t scuda_twin(uint64_t p, uint64_t *device) {
+  struct scuda_range r;
+  return scuda_ranges_find(&scuda_host_ranges, p, &r) ? mapped_address(&r, p, device) : CUDA_ERROR_INVALID_VALUE;
 }
 
 uint64_t scuda_kernel_address(uint64_t p) {
@@ -463,7 +468,7 @@ static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, i
     break;
   default:
     if (device) return 0;
-    if (!pinned_attribute(&r, attribute, &value)) *result = CUDA_ERROR_NOT_SUPPORTED;
+    if (!pinned_attribute(&r, attribute, &value)) *result = scuda_refuse(I_cuPointerGetAttribute, PART_peer_tokens);
     if (*result) return 1;
   }
   store(to, attribute, value);
@@ -503,7 +508,6 @@ static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct
 static int32_t take(void *to, int32_t attribute, struct value *v) {
   uint32_t size = attribute_size(attribute);
   if (v->result) return v->result;
-  if (!size) return CUDA_ERROR_NOT_SUPPORTED;
   uint64_t word;
   memcpy(&word, v->value, 8);
   if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) word = (uint32_t)scuda_from_server((int32_t)word);

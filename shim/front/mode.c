@@ -24,7 +24,7 @@ static pid_t core_started;          /* the process that opened the core; a child
 static _Atomic int32_t connect_result = -1; /* of the attempt that succeeded; a failed one is made again by the next cuInit */
 static void *real_driver;
 static void *real_functions[SCUDA_EXPORT_COUNT];
-static _Atomic uint8_t missing_logged[SCUDA_EXPORT_COUNT];
+static _Atomic uint32_t refusals[SCUDA_EXPORT_COUNT]; /* which refusals have been logged: a bit for each part */
 
 static void set_mode(uint32_t mode) { atomic_store(&scuda_live.mode, mode); }
 
@@ -105,9 +105,18 @@ void *scuda_divert(uint32_t i) {
   }
 }
 
-int32_t scuda_unsupported(uint32_t i, const char *what) {
-  if (!atomic_exchange(&missing_logged[i], 1)) scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
+static int32_t not_supported(uint32_t i, uint32_t bit, const char *what) {
+  if (!(atomic_fetch_or(&refusals[i], 1u << bit) >> bit & 1)) scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
   return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+_Static_assert(SCUDA_PARTS < 32, "a bit for each part, and one for the function");
+int32_t scuda_unsupported(uint32_t i, const char *what) { return not_supported(i, SCUDA_PARTS, what); }
+int32_t scuda_refuse(uint32_t i, enum scuda_part part) { return not_supported(i, part, scuda_parts[part]); }
+
+/* Somebody else's answer: the driver's, or the server's, whose log has the reason. */
+void scuda_not_supported(uint32_t i) {
+  if (!atomic_fetch_or(&refusals[i], 1u << SCUDA_PARTS)) scuda_log(SCUDA_INFO, "%s: the server answered CUDA_ERROR_NOT_SUPPORTED; if that is not its driver's answer, its log says why", scuda_exports[i].name);
 }
 
 int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported by this version of scuda"); }

@@ -168,7 +168,7 @@ static int32_t library_options(const int32_t *options, void **values, uint32_t c
   for (uint32_t n = 0; n < count; n++) {
     const struct host_table *table = values ? values[n] : NULL; /* cuBLASLt gives options without values */
     if (options[n] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE && table && (table->function_bytes || table->data_bytes))
-      return scuda_unsupported(i, "unified functions and data of a library");
+      return scuda_refuse(i, PART_unified_functions);
     if ((uint32_t)options[n] >= CU_LIBRARY_NUM_OPTIONS) {
       scuda_log(SCUDA_INFO, "%s: library option %d is not known", scuda_exports[i].name, options[n]);
       return CUDA_ERROR_INVALID_VALUE;

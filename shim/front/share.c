@@ -73,7 +73,7 @@ static int32_t give_descriptor(void *out, const uint8_t *token) {
 
 static int32_t export_object(void *out, uint32_t kind, uint64_t object, int32_t type, uint64_t flags, uint32_t i) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (type == CU_MEM_HANDLE_TYPE_WIN32 || type == CU_MEM_HANDLE_TYPE_WIN32_KMT) return scuda_unsupported(i, "handles of Windows");
+  if (type == CU_MEM_HANDLE_TYPE_WIN32 || type == CU_MEM_HANDLE_TYPE_WIN32_KMT) return scuda_refuse(i, PART_windows);
   reap();
   struct wire_share_export m = {object, flags, kind, (uint32_t)type};
   struct scuda_cmd c;
@@ -116,7 +116,7 @@ static int32_t import_object(void *handle, uint32_t kind, uint64_t *object, int3
     if (n != (ssize_t)sizeof p || memcmp(p.magic, magic, sizeof magic)) return CUDA_ERROR_INVALID_VALUE;
     memcpy(m.value, p.token, TOKEN_BYTES);
   } else if (type == CU_MEM_HANDLE_TYPE_WIN32 || type == CU_MEM_HANDLE_TYPE_WIN32_KMT) {
-    return scuda_unsupported(i, "handles of Windows");
+    return scuda_refuse(i, PART_windows);
   } else if (!handle) {
     return CUDA_ERROR_INVALID_VALUE;
   } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {

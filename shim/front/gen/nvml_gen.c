@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "019519cbd966980b463a66afcec48f0e356768a73d91f976804e24aa9fcdee19";
+const char nvml_digest[] = "5dd1fdf7f310e6537ed750b5fed99d6506805343f1ee838aee99adda9bcb2f0b";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
