@@ -23,7 +23,7 @@ func TestAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t)
-	exceptions := readReasons(t, "allowed", 2)
+	exceptions, local, sometimes := readReasons(t, "allowed", 2), readReasons(t, "local", 1), readReasons(t, "sometimes", 2)
 	for name, library := range map[string]*api.Library{"cuda": spec.CUDA, "nvml": spec.NVML} {
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(root, "testdata/answers")
@@ -32,7 +32,11 @@ func TestAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := parseAnswers(t, string(text))
-			p := start(t, s.env("SCUDA_LOG=error"), program("answers"), filepath.Join(folder, name+".calls"), "-j", fmt.Sprint(min(6, runtime.NumCPU())))
+			env := []string{"SCUDA_LOG=error"}
+			if name == "cuda" {
+				env = append(env, "ANSWERS_SENT="+symbol(t, lib+"/libcuda.so.1", "tail"))
+			}
+			p := start(t, s.env(env...), program("answers"), filepath.Join(folder, name+".calls"), "-j", fmt.Sprint(min(6, runtime.NumCPU())))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s", code, p.err)
 			}
@@ -57,6 +61,24 @@ func TestAnswers(t *testing.T) {
 				}
 				t.Errorf("%s %s: natively %q, here %q", c.function, c.name, native, ours)
 			}
+			for _, c := range got.quiet {
+				f, base := library.ByName[c.function], c
+				if f.PTSZ {
+					base.function = f.Base
+				}
+				if e := find(local, answerCase{base.function, ""}); e != nil {
+					continue // always
+				}
+				if find(sometimes, base) != nil {
+					continue
+				}
+				t.Errorf("%s %s: a success without a command, and testdata/answers/sometimes does not say why", c.function, c.name)
+			}
+			for c, ours := range got.texts { // whether such a call finds anything to do may be a matter of time
+				if e := find(sometimes, c); e != nil && strings.HasPrefix(ours+" ", "0 ") {
+					e.used = true
+				}
+			}
 			for c, ours := range got.texts {
 				if _, ok := want.texts[c]; !ok {
 					t.Errorf("%s %s: %q here, and not recorded: run perf/gpu/answers.sh on the GPU machine", c.function, c.name, ours)
@@ -69,12 +91,18 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("testdata/answers/allowed:%d: nothing differs: remove the line", e.line)
 		}
 	}
+	for _, e := range sometimes {
+		if !e.used && gpu == "sim" {
+			t.Errorf("testdata/answers/sometimes:%d: no such call succeeds: remove the line", e.line)
+		}
+	}
 }
 
 type answerCase struct{ function, name string }
 
 type answerSet struct {
 	cases []answerCase
+	quiet []answerCase // successes without a command
 	texts map[answerCase]string
 }
 
@@ -86,10 +114,13 @@ func parseAnswers(t *testing.T, text string) answerSet {
 			continue
 		}
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 3 {
-			t.Fatalf("want three columns: %q", line)
+		if len(f) != 3 && (len(f) != 4 || f[3] != "quiet" && f[3] != "sent") {
+			t.Fatalf("want three columns, or a fourth with quiet or sent: %q", line)
 		}
 		c := answerCase{f[0], f[1]}
+		if len(f) == 4 && f[3] == "quiet" {
+			out.quiet = append(out.quiet, c)
+		}
 		if _, ok := out.texts[c]; ok {
 			t.Fatalf("twice: %q", line)
 		}

@@ -84,3 +84,17 @@ func callersOf(t *testing.T, library, target string, cut ...string) map[string]b
 	}
 	return seen
 }
+
+// symbol gives the address of a variable of a library, in hexadecimal.
+func symbol(t *testing.T, library, name string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "nm", library).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^([0-9a-f]+) [bBdD] `+name+`$`).FindAllStringSubmatch(string(out), -1)
+	if len(m) != 1 {
+		t.Fatalf("%s has %d variables named %s", library, len(m), name)
+	}
+	return m[0][1]
+}

@@ -128,16 +128,19 @@ too many threads: cudaErrorInvalidConfiguration
 }
 
 // A server whose driver is older than the client's library and the program's runtime: a runtime of the same major version works, its kernels' parameters come
-// from their code, and a newer one says what it would say on that driver. What such a driver does not have is not there (shim/front/cudatest, TestOldDriver).
-func TestOlderServer(t *testing.T) {
+// from their code, and a newer one says what it would say on that driver. What such a driver does not have is not there (shim/front/cudatest,
+// TestOtherDrivers). Of a driver newer than the client's library the program is told the library's version, as it has the functions of no later one.
+func TestOtherServers(t *testing.T) {
 	if gpu != "sim" {
 		t.Skip("the GPU's driver is what it is")
 	}
-	for _, c := range []struct{ driver, library, want string }{
-		{"12020", "libcudart.so.12", "runtime 12.4, devices 1, capability 9\n"},
-		{"12020", "libcudart.so.11.0", "runtime 11.8, devices 1, capability 9\n"},
-		{"11080", "libcudart.so.11.0", "runtime 11.8, devices 1, capability 9\n"},
-		{"11080", "libcudart.so.12", "cudaErrorInsufficientDriver"},
+	for _, c := range []struct{ driver, told, library, want string }{
+		{"13020", "13000", "libcudart.so.12", "runtime 12.4, devices 1, capability 9\n"},
+		{"12080", "12080", "libcudart.so.12", "runtime 12.4, devices 1, capability 9\n"},
+		{"12020", "12020", "libcudart.so.12", "runtime 12.4, devices 1, capability 9\n"},
+		{"12020", "12020", "libcudart.so.11.0", "runtime 11.8, devices 1, capability 9\n"},
+		{"11080", "11080", "libcudart.so.11.0", "runtime 11.8, devices 1, capability 9\n"},
+		{"11080", "11080", "libcudart.so.12", "cudaErrorInsufficientDriver"},
 	} {
 		t.Run(c.driver+" "+c.library, func(t *testing.T) {
 			s := serve(t, "--gpu", "sim:driver="+c.driver)
@@ -147,7 +150,7 @@ func TestOlderServer(t *testing.T) {
 			if (code == 0) != works || !strings.Contains(p.out.String()+p.err.String(), c.want) {
 				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 			}
-			if query := s.run(t, "query"); !strings.HasPrefix(query, "driver "+c.driver+",") {
+			if query := s.run(t, "query"); !strings.HasPrefix(query, "driver "+c.told+",") {
 				t.Errorf("the program is told %.40q", query)
 			}
 		})

@@ -65,8 +65,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Driver == 0 {
 		c.Driver = driverVersion
 	}
-	if c.Driver < oldestDriver || c.Driver > driverVersion {
-		return c, fmt.Errorf("%w: driver %d; choose %d (CUDA %d.%d) to %d", ErrConfig, c.Driver, oldestDriver, oldestDriver/1000, oldestDriver%1000/10, driverVersion)
+	if c.Driver < oldestDriver || c.Driver > newestDriver {
+		return c, fmt.Errorf("%w: driver %d; choose %d (CUDA %d.%d) to %d", ErrConfig, c.Driver, oldestDriver, oldestDriver/1000, oldestDriver%1000/10, newestDriver)
 	}
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = kind.memory
@@ -206,6 +206,7 @@ func (g *GPU) CuInit(flags uint32) cuda.CUresult {
 const (
 	driverVersion = 13000 // the CUDA version whose behaviour is simulated
 	oldestDriver  = 11040 // that a driver may say it is of
+	newestDriver  = 13090
 	tellsParams   = 12040 // from which version on a driver tells the parameters of kernels
 )
 

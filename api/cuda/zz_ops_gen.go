@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "5dd1fdf7f310e6537ed750b5fed99d6506805343f1ee838aee99adda9bcb2f0b"
+const Digest = "901ef8deb08fcc6218b22c5764e6ea7b32fefc270dd5edb0e683d55f671474f2"
 
 // Kind is the type of a handle.
 type Kind uint8

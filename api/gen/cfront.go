@@ -194,6 +194,7 @@ func (c *cfront) header(out *Output) error {
 	b := &buffer{}
 	b.f("#ifndef SCUDA_CUDA_GEN_H\n#define SCUDA_CUDA_GEN_H\n#include <stdint.h>\n\n")
 	b.f("#define SCUDA_DIGEST \"%x\"\n", c.spec.Digest)
+	b.f("#define SCUDA_CUDA_VERSION %s\n", cudaVersion)
 	b.f("#define SCUDA_EXPORT_COUNT %d\n\nenum scuda_kind {\n", len(c.lib.Funcs))
 	for i, h := range c.lib.Handles {
 		b.f("  KIND_%s = %d,\n", h, i+1)

@@ -28,9 +28,12 @@ var plainNames = map[string]string{
 	"cuStreamBatchMemOp": "cuStreamBatchMemOp_v2",
 }
 
+// cudaVersion is the version of CUDA whose driver API the description is of.
+const cudaVersion = "13000"
+
 // macros are values that the header spells as macros, which the facts do not have.
 var macros = [][2]string{
-	{"CUDA_VERSION", "13000"},
+	{"CUDA_VERSION", cudaVersion},
 	{"CU_STREAM_LEGACY", "((CUstream)0x1)"}, {"CU_STREAM_PER_THREAD", "((CUstream)0x2)"},
 	{"CU_LAUNCH_PARAM_END", "((void *)0x0)"}, {"CU_LAUNCH_PARAM_BUFFER_POINTER", "((void *)0x1)"}, {"CU_LAUNCH_PARAM_BUFFER_SIZE", "((void *)0x2)"},
 	{"CU_MEMHOSTALLOC_PORTABLE", "0x1"}, {"CU_MEMHOSTALLOC_DEVICEMAP", "0x2"}, {"CU_MEMHOSTALLOC_WRITECOMBINED", "0x4"},

@@ -61,6 +61,7 @@ func emitCompat(spec *api.Spec, out *Output) error {
 		compatParts(b, lib)
 	}
 	compatAttributes(b, spec.CUDA)
+	compatVersions(b)
 	seen, name, err := loadSeen(out.root)
 	if err != nil {
 		return err
@@ -127,6 +128,13 @@ func compatLibrary(b *buffer, lib *api.Library) {
 			b.f("| %s | %s |\n", r, strings.Join(byReason[r], " "))
 		}
 	}
+}
+
+// compatVersions says what a program is told where the server's driver is older or newer than the description.
+func compatVersions(b *buffer) {
+	b.f("\n## Versions\n\nThe client's libraries have the functions of CUDA %s. `cuDriverGetVersion` says what the server's driver says, but no more than that: with a newer driver, programs\n", cudaVersion[:2]+"."+cudaVersion[3:4])
+	b.f("find what they would find with that version (`nvmlSystemGetCudaDriverVersion` and `nvidia-smi` show the driver's own). With an older driver, `cuGetProcAddress` does not know the names that came\n")
+	b.f("later (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`), attributes that it does not know answer its error, and functions that it lacks answer `CUDA_ERROR_NOT_SUPPORTED`.\n")
 }
 
 // compatAttributes lists the device attributes that do not say what the server's driver says.

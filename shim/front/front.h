@@ -60,6 +60,7 @@ struct scuda_core_api {
 extern struct scuda_core_api scuda_core;
 extern struct scuda_shared scuda_shared;
 extern struct scuda_boot scuda_boot;
+int32_t scuda_driver_version(void);  /* what cuDriverGetVersion says; 0: nobody has asked yet */
 
 /* ---- devices (device.c) ---- */
 #define SCUDA_DEVICES_MAX 64

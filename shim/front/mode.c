@@ -168,6 +168,9 @@ static int32_t open_core(void) {
   return result;
 }
 
+/* What a newer driver has beside is not here, so the version that says so is not told. */
+static int32_t at_most_ours(int32_t version) { return version < SCUDA_CUDA_VERSION ? version : SCUDA_CUDA_VERSION; }
+
 static int32_t connect_now(void) {
   core_started = getpid();
   if (madvise(&scuda_live, sizeof scuda_live, MADV_WIPEONFORK))
@@ -179,7 +182,12 @@ static int32_t connect_now(void) {
   }
   memory = 1;
   int32_t result = open_core();
-  return result ? result : scuda_devices_setup();
+  if (result) return result;
+  if (scuda_boot.driver_version > SCUDA_CUDA_VERSION)
+    scuda_log(SCUDA_INFO, "the server's driver is of CUDA %d.%d; programs are told %d.%d, of which this library has the functions", scuda_boot.driver_version / 1000,
+              scuda_boot.driver_version % 1000 / 10, SCUDA_CUDA_VERSION / 1000, SCUDA_CUDA_VERSION % 1000 / 10);
+  scuda_boot.driver_version = at_most_ours(scuda_boot.driver_version);
+  return scuda_devices_setup();
 }
 
 static _Atomic int32_t refused; /* result of the last attempt to connect */
@@ -220,20 +228,23 @@ static int32_t version_of_nvml(void) {
 }
 
 /* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for in C. */
+static _Atomic int32_t version_asked; /* 0: not yet */
+
 static int32_t version_without_core(int32_t *version) {
-  static _Atomic int32_t known;
   int32_t result = CUDA_SUCCESS;
-  if (!atomic_load(&known)) {
+  if (!atomic_load(&version_asked)) {
     scuda_lock(&connect_lock);
     int32_t answer = 0;
     if (atomic_load(&connect_result) == CUDA_SUCCESS) answer = scuda_boot.driver_version;
     else if (!(answer = version_of_nvml()) && scuda_net_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
-    atomic_store(&known, answer);
+    atomic_store(&version_asked, at_most_ours(answer));
     scuda_unlock(&connect_lock);
   }
-  *version = atomic_load(&known);
+  *version = atomic_load(&version_asked);
   return result;
 }
+
+int32_t scuda_driver_version(void) { return scuda_boot.driver_version ? scuda_boot.driver_version : atomic_load(&version_asked); }
 
 int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;

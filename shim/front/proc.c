@@ -15,18 +15,21 @@ static const struct scuda_proc_name *find_name(const char *name) {
   return NULL;
 }
 
-/* The newest row for the version; what is newer than the server's driver is not there. */
+/* The newest row for the version. What is newer than the server's driver is not there, as it knows no such name. */
 static int32_t lookup(const char *symbol, int32_t version, uint64_t flags, void **function) {
   *function = NULL;
   const struct scuda_proc_name *name = find_name(symbol);
   if (!name) return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   const struct scuda_proc_row *best = NULL;
+  int32_t driver = scuda_driver_version();
+  int known = 0;
   for (uint32_t i = 0; i < name->count; i++) {
     const struct scuda_proc_row *row = &scuda_proc_rows[name->first + i];
-    if (row->flags != flags || (uint32_t)row->since > (uint32_t)version) continue;
-    if (row->symbol >= 0 && scuda_boot.driver_version && row->since > scuda_boot.driver_version) continue;
-    best = row;
+    if (row->flags != flags || (driver && row->since > driver)) continue;
+    known |= row->symbol >= 0;
+    if ((uint32_t)row->since <= (uint32_t)version) best = row;
   }
+  if (driver && !known) return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (!best) return CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   if (best->symbol < 0) return best->status;
   *function = scuda_exports[best->symbol].entry;

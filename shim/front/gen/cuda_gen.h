@@ -3,7 +3,8 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "5dd1fdf7f310e6537ed750b5fed99d6506805343f1ee838aee99adda9bcb2f0b"
+#define SCUDA_DIGEST "901ef8deb08fcc6218b22c5764e6ea7b32fefc270dd5edb0e683d55f671474f2"
+#define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
 enum scuda_kind {

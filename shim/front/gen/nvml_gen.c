@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "5dd1fdf7f310e6537ed750b5fed99d6506805343f1ee838aee99adda9bcb2f0b";
+const char nvml_digest[] = "901ef8deb08fcc6218b22c5764e6ea7b32fefc270dd5edb0e683d55f671474f2";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
