@@ -112,3 +112,35 @@ func symbol(t *testing.T, library, name string) string {
 	}
 	return m[0][1]
 }
+
+// TestRefusals: what functions do not support in part is refused and logged once, by a function that stands with it in docs/compatibility.md, in the words there.
+func TestRefusals(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t)
+	p := start(t, s.env("SCUDA_LOG=warn"), program("refused"), kernels)
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	// The server's own, which are in its log, and what the simulated GPU has nothing for.
+	left := map[string]bool{"copy_place": true, "copy_inside": true, "kernel_node": true, "many_functions": true, "private_slot": true, "block_format": true}
+	text := p.err.String()
+	for _, part := range spec.CUDA.Parts {
+		said := 0
+		for _, f := range part.Funcs {
+			n := strings.Count(text, f+": "+part.Text+"; answered CUDA_ERROR_NOT_SUPPORTED")
+			if n > 1 {
+				t.Errorf("%s is told %d times of %s", f, n, part.Key)
+			}
+			said += n
+		}
+		if said == 0 == !left[part.Key] {
+			t.Errorf("part %s was logged %d times", part.Key, said)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
