@@ -15,11 +15,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: check-go packages ## build build/scuda, build/lib and build/sim
-	$(GO) build -ldflags "-X scuda.dev/scuda/server.release=$(SCUDA_VERSION)" -o build/scuda ./cmd/scuda
 	./shim/build.sh build/lib
+	./cmd/build.sh build
 	./sim/lib/build.sh build/sim
-	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-bench perf/bench/bench.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lpthread
-	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/scuda-load perf/bench/load.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined
 
 test: build runtimes ## run all tests with the race detector
 	$(GO) vet ./...

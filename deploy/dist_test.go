@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,13 @@ func TestDist(t *testing.T) {
 		}
 	}
 
+	// Systems with an older C library than this one take the package.
+	var minor int
+	if depends := command(t, "", "dpkg-deb", "-f", files[1], "Depends"); !strings.HasPrefix(depends, "libc6 (>= 2.") {
+		t.Errorf("the package depends on %q", depends)
+	} else if n, _ := fmt.Sscanf(depends, "libc6 (>= 2.%d)", &minor); n != 1 || minor > 31 {
+		t.Errorf("the package wants a newer C library than 2.31: %q", depends)
+	}
 	root := t.TempDir()
 	for _, d := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {

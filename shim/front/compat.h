@@ -1,5 +1,5 @@
-/* Binds the symbols that glibc moved or re-versioned after 2.31 to their old versions, so that libraries built on a newer system load on an
- * older one. Force-included (-include) into every C file of the shim, the C parts of the Go core among them. */
+/* Binds the symbols that glibc moved or re-versioned after 2.31 to their old versions, so that libraries and programs built on a newer system run on
+ * an older one. Force-included (-include) into every C file of the shim and of the programs, the C parts of Go packages among them. */
 #ifndef SCUDA_COMPAT_H
 #define SCUDA_COMPAT_H
 #if defined(__linux__) && defined(__x86_64__) && !defined(__ASSEMBLER__)
@@ -12,6 +12,8 @@ __asm__(".symver memcpy,memcpy@GLIBC_2.14");
 __asm__(".symver pthread_attr_getstack,pthread_attr_getstack@GLIBC_2.2.5");
 __asm__(".symver pthread_attr_setstacksize,pthread_attr_setstacksize@GLIBC_2.2.5");
 __asm__(".symver pthread_attr_getstacksize,pthread_attr_getstacksize@GLIBC_2.2.5");
+__asm__(".symver pthread_barrier_init,pthread_barrier_init@GLIBC_2.2.5");
+__asm__(".symver pthread_barrier_wait,pthread_barrier_wait@GLIBC_2.2.5");
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_detach,pthread_detach@GLIBC_2.2.5");
 __asm__(".symver pthread_getattr_np,pthread_getattr_np@GLIBC_2.2.5");
@@ -23,5 +25,23 @@ __asm__(".symver pthread_setspecific,pthread_setspecific@GLIBC_2.2.5");
 __asm__(".symver pthread_sigmask,pthread_sigmask@GLIBC_2.2.5");
 __asm__(".symver sem_post,sem_post@GLIBC_2.2.5");
 __asm__(".symver sem_wait,sem_wait@GLIBC_2.2.5");
+
+#ifdef SCUDA_PROGRAM
+/* The start of a program, linked with --wrap=__libc_start_main. Since 2.34 the C library runs a program's constructors itself, and the start files, which
+ * are linked into the program, pass none; the start that all versions have is told them. */
+typedef int scuda_main(int, char **, char **);
+extern scuda_main *__init_array_start[] __attribute__((visibility("hidden"))), *__init_array_end[] __attribute__((visibility("hidden")));
+extern void _init(void);
+extern int scuda_start(scuda_main *, int, char **, scuda_main *, void (*)(void), void (*)(void), void *);
+__asm__(".symver scuda_start,__libc_start_main@GLIBC_2.2.5");
+static int scuda_construct(int argc, char **argv, char **env) {
+  _init();
+  for (scuda_main **f = __init_array_start; f < __init_array_end; f++) (*f)(argc, argv, env);
+  return 0;
+}
+__attribute__((weak)) int __wrap___libc_start_main(scuda_main *program, int argc, char **argv, scuda_main *init, void (*fini)(void), void (*end)(void), void *stack) {
+  return scuda_start(program, argc, argv, init ? init : scuda_construct, fini, end, stack);
+}
+#endif
 #endif
 #endif

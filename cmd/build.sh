@@ -1,0 +1,15 @@
+#!/bin/sh
+# Builds the programs into a folder in which lib/ holds the client's libraries: build.sh FOLDER. CC, GO and SCUDA_VERSION may be set.
+set -eu
+test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
+out=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+shim=$PWD/shim
+. "$shim/compat.sh"
+# Go finds out whether the linker knows -no-pie with a program that has no start of its own, so it is told.
+program="-Wl,--wrap=__libc_start_main $old_libraries"
+
+"${GO:-go}" build -tags netgo,osusergo -ldflags "-X scuda.dev/scuda/server.release=${SCUDA_VERSION:-dev} '-extldflags=-no-pie $program'" -o "$out/scuda" ./cmd/scuda
+for name in bench load; do
+  "${CC:-cc}" -std=gnu11 -O2 -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include -o "$out/scuda-$name" "perf/bench/$name.c" -L "$out/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined $program
+done
