@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -27,6 +28,7 @@ const (
 	Same   = "same" // no difference that the noise allows to see, or a small one
 	Better = "better"
 	Worse  = "worse"
+	Moved  = "machine" // a yardstick that changed, or a time that changed by no more than the machine's yardsticks did
 )
 
 const (
@@ -35,12 +37,15 @@ const (
 )
 
 // Compare compares what both results have. A measure is better or worse if the Mann-Whitney test finds a difference (p < 0.05), the confidence
-// interval of the ratio excludes 1, and the medians differ by more than threshold (0.05 is 5 %).
+// interval of the ratio excludes 1, and the medians differ by more than threshold (0.05 is 5 %); and, of times and rates, if the interval lies beyond
+// what the machine's own yardsticks changed by.
 func Compare(old, new *Result, threshold float64) (list []Change) {
 	byKey := map[string]*Measure{}
 	for i := range old.Measures {
 		byKey[old.Measures[i].Key()] = &old.Measures[i]
 	}
+	var measures []*Measure // of list
+	slower, faster := 1.0, 1.0
 	for i := range new.Measures {
 		n := &new.Measures[i]
 		o := byKey[n.Key()]
@@ -55,8 +60,23 @@ func Compare(old, new *Result, threshold float64) (list []Change) {
 			if (c.Ratio > 1) == n.Higher {
 				c.Verdict = Better
 			}
+			if n.Place == Bare {
+				c.Verdict = Moved
+				slower, faster = max(slower, c.Ratio), min(faster, c.Ratio)
+			}
 		}
-		list = append(list, c)
+		list, measures = append(list, c), append(measures, n)
+	}
+	for i := range list {
+		c, m := &list[i], measures[i]
+		low, high := c.Low, c.High // of the time that it takes
+		if m.Higher {
+			low, high = 1/c.High, 1/c.Low
+		}
+		timed := m.Unit == "s" || m.Unit == "1/s"
+		if timed && (c.Verdict == Worse && low <= slower || c.Verdict == Better && high >= faster) {
+			c.Verdict = Moved
+		}
 	}
 	return list
 }
@@ -72,14 +92,14 @@ func WriteChanges(w io.Writer, list []Change, all bool) error {
 	counts := map[string]int{}
 	for _, c := range list {
 		counts[c.Verdict]++
-		if all || c.Verdict != Same {
+		if all || c.Verdict != Same && (c.Verdict != Moved || strings.HasPrefix(c.Key, Bare)) {
 			fmt.Fprintf(t, "%s\t%s\t%s → %s\t×%.2f [%.2f, %.2f]\tp=%.3f\n", c.Verdict, c.Key, Quantity(c.Old, c.Unit), Quantity(c.New, c.Unit), c.Ratio, c.Low, c.High, c.P)
 		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%d measures: %d worse, %d better, %d the same within the noise\n", len(list), counts[Worse], counts[Better], counts[Same])
+	_, err := fmt.Fprintf(w, "%d measures: %d worse, %d better, %d changed with the machine, %d the same within the noise\n", len(list), counts[Worse], counts[Better], counts[Moved], counts[Same])
 	return err
 }
 

@@ -37,7 +37,7 @@ func TestDefaultSuite(t *testing.T) {
 		t.Errorf("%d tasks, quick %d", len(s.tasks()), len(q.tasks()))
 	}
 	for _, task := range q.tasks() {
-		if task.place != Sim || task.delay > time.Millisecond {
+		if task.place != Sim && task.place != Bare || task.delay > time.Millisecond {
 			t.Errorf("the quick suite has %s", task.title())
 		}
 	}
@@ -50,7 +50,7 @@ func TestParseSuite(t *testing.T) {
 	}
 	for _, c := range [][2]string{
 		{`"version":1`, `"version":2`}, {`"repetitions":1`, `"repetitions":0`}, {`"name":"a"`, `"name":""`}, {`"kind":"load"`, `"kind":"bench"`},
-		{`"kind":"load"`, `"kind":"x"`}, {`"places":["sim"]`, `"places":[]`}, {`["sim"]`, `["moon"]`}, {`"count":1`, `"count":0`},
+		{`"kind":"load"`, `"kind":"x"`}, {`"places":["sim"]`, `"places":[]`}, {`["sim"]`, `["machine"]`}, {`["sim"]`, `["moon"]`}, {`"count":1`, `"count":0`},
 		{`"count":1`, `"clients":[2]`}, {`"count":1`, `"clients":[0],"seconds":1`}, {`"count":1`, `"count":1,"sizes":[-1]`}, {`"count":1`, `"count":1,"delays":["-1s"]`},
 		{`"count":1`, `"count":1,"unknown":1`}, {`"count":1`, `"count":1,"delays":["x"]`}, {`}]`, `}`},
 	} {
@@ -154,6 +154,33 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// What the machine itself changed by is nobody's merit or fault; what goes beyond is.
+func TestCompareMachine(t *testing.T) {
+	base := []float64{1, 1.01, 0.99, 1.02, 0.98, 1.005, 0.995}
+	with := func(by, machine float64, unit string, higher bool) *Result {
+		r := result(scaled(base, by), higher)
+		r.Measures[0].Unit = unit
+		r.Measures = append(r.Measures, Measure{Entry: "yardsticks", Name: yardSystemCall, Place: Bare, Unit: "s", Values: scaled(base, machine)},
+			Measure{Entry: "yardsticks", Name: yardRoundTrip, Place: Bare, Unit: "s", Values: base})
+		return r
+	}
+	for _, c := range []struct {
+		by, machine float64
+		unit        string
+		higher      bool
+		want        string
+	}{
+		{1.3, 1.4, "s", false, Moved}, {1.6, 1.4, "s", false, Worse}, {0.8, 1.4, "s", false, Better}, {1, 1.4, "s", false, Same},
+		{0.8, 0.7, "s", false, Moved}, {0.6, 0.7, "s", false, Better}, {1.3, 0.7, "s", false, Worse},
+		{0.75, 1.4, "1/s", true, Moved}, {0.6, 1.4, "1/s", true, Worse}, {1.3, 1.4, "B", false, Worse},
+	} {
+		got := Compare(with(1, 1, c.unit, c.higher), with(c.by, c.machine, c.unit, c.higher), 0.05)
+		if got[0].Verdict != c.want || got[1].Verdict != Moved || got[2].Verdict != Same || Regressed(got) != (c.want == Worse) {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
+
 // What one distribution gives twice is hardly ever called a change; a result is never worse than itself.
 func TestCompareNoise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -179,6 +206,7 @@ func TestRun(t *testing.T) {
 if [ "$3" = 0 ]; then echo ready; read s; fi
 echo 1000; echo 3000; echo 2000`)
 	suite, err := ParseSuite([]byte(`{"version":1,"repetitions":2,"entries":[
+		{"name":"m","kind":"machine","places":["machine"]},
 		{"name":"b","kind":"bench","places":["sim","native"]},
 		{"name":"l","kind":"load","load":"up","sizes":[4,8],"count":3,"places":["sim"],"delays":["0s","1ms"]},
 		{"name":"c","kind":"load","load":"launch","clients":[2],"seconds":0.5,"places":["sim"]},
@@ -201,10 +229,17 @@ echo 1000; echo 3000; echo 2000`)
 	if err := r.Failed(); err == nil || !strings.Contains(err.Error(), "no such thing") || strings.Contains(err.Error(), "no GPU here") {
 		t.Errorf("what failed: %v", err)
 	}
-	got := map[string]float64{}
+	got, bare := map[string]float64{}, 0
 	for _, m := range r.Measures {
 		if len(m.Values) != 2 {
 			t.Errorf("%s has %d values", m.Key(), len(m.Values))
+		}
+		if m.Place == Bare {
+			if m.Median() <= 0 {
+				t.Errorf("%s takes %v", m.Key(), m.Median())
+			}
+			bare++
+			continue
 		}
 		got[m.Key()] = m.Median()
 		if m.Entry == "s" && m.Name != "open, openat" {
@@ -219,7 +254,7 @@ echo 1000; echo 3000; echo 2000`)
 			t.Errorf("%s: %v, want %v", k, got[k], v)
 		}
 	}
-	if len(got) != len(want) || closed != 2 || len(r.Skipped) != 2 {
+	if len(got) != len(want) || bare != len(yardsticks) || closed != 3 || len(r.Skipped) != 2 {
 		t.Errorf("%d measures, %d places closed, skipped %+v", len(got), closed, r.Skipped)
 	}
 }

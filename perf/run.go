@@ -163,6 +163,8 @@ func (t *task) run(ctx context.Context, o *Options, w *Where) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	switch {
+	case t.entry.Kind == "machine":
+		return t.runMachine()
 	case t.entry.Kind == "bench":
 		return t.runJSON(ctx, w, []string{o.Bench})
 	case t.entry.Kind == "command":

@@ -15,13 +15,14 @@ var ErrSuite = errors.New("unusable suite")
 
 // Places where an entry can run.
 const (
-	Native = "native" // on the machine's own driver
-	TCP    = "tcp"    // over scuda, big copies over TCP
-	RDMA   = "rdma"   // over scuda, big copies over RDMA
-	Sim    = "sim"    // over scuda, on a simulated GPU
+	Native = "native"  // on the machine's own driver
+	TCP    = "tcp"     // over scuda, big copies over TCP
+	RDMA   = "rdma"    // over scuda, big copies over RDMA
+	Sim    = "sim"     // over scuda, on a simulated GPU
+	Bare   = "machine" // the machine alone, without CUDA
 )
 
-var places = []string{Native, TCP, RDMA, Sim}
+var places = []string{Native, TCP, RDMA, Sim, Bare}
 
 // Suite is what is measured.
 type Suite struct {
@@ -33,7 +34,7 @@ type Suite struct {
 // Entry is a program with all combinations of its parameters.
 type Entry struct {
 	Name    string     `json:"name"`
-	Kind    string     `json:"kind"`              // "bench": scuda-bench; "load": scuda-load; "command": Command; "syscalls": what Command makes beyond Base
+	Kind    string     `json:"kind"`              // "bench": scuda-bench; "load": scuda-load; "command": Command; "syscalls": what Command makes beyond Base; "machine": yardsticks
 	Load    string     `json:"load,omitempty"`    // operation of scuda-load
 	Sizes   []int64    `json:"sizes,omitempty"`   // bytes; default: 0
 	Clients []int      `json:"clients,omitempty"` // processes at once, for Seconds; default: one, Count times
@@ -91,12 +92,14 @@ func ParseSuite(b []byte) (*Suite, error) {
 		switch {
 		case e.Name == "" || slices.ContainsFunc(s.Entries[:i], func(o Entry) bool { return o.Name == e.Name }):
 			return nil, bad("entries need names of their own")
-		case !slices.Contains([]string{"bench", "load", "command", "syscalls"}, e.Kind):
-			return nil, bad("kind is bench, load, command or syscalls")
+		case !slices.Contains([]string{"bench", "load", "command", "syscalls", "machine"}, e.Kind):
+			return nil, bad("kind is bench, load, command, syscalls or machine")
 		case (e.Kind == "load") != (e.Load != "") || (e.Kind == "command" || e.Kind == "syscalls") != (len(e.Command) > 0) || len(e.Base) > 0 && e.Kind != "syscalls":
 			return nil, bad("load goes with kind load, command with kinds command and syscalls, base with syscalls")
 		case len(e.Places) == 0 || slices.ContainsFunc(e.Places, func(p string) bool { return !slices.Contains(places, p) }):
-			return nil, bad("places are native, tcp, rdma and sim")
+			return nil, bad("places are native, tcp, rdma, sim and machine")
+		case slices.ContainsFunc(e.Places, func(p string) bool { return (p == Bare) != (e.Kind == "machine") }):
+			return nil, bad("the place machine goes with kind machine")
 		case e.Kind == "load" && len(e.Clients) == 0 && e.Count < 1, len(e.Clients) > 0 && e.Seconds <= 0:
 			return nil, bad("a load needs a count, or clients and seconds")
 		case slices.ContainsFunc(e.Sizes, func(n int64) bool { return n < 0 }), slices.ContainsFunc(e.Clients, func(n int) bool { return n < 1 || n > 256 }),
@@ -132,7 +135,9 @@ func (s *Suite) QuickVersion() *Suite {
 		if !e.Quick {
 			continue
 		}
-		e.Places = []string{Sim}
+		if e.Kind != "machine" {
+			e.Places = []string{Sim}
+		}
 		if n := len(e.Sizes); n > 2 {
 			e.Sizes = []int64{e.Sizes[0], e.Sizes[n/2]}
 		}
