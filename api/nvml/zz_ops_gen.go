@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "901ef8deb08fcc6218b22c5764e6ea7b32fefc270dd5edb0e683d55f671474f2"
+const Digest = "414cd3490e0d83e6cb6ba35e988be13c3a86982ecfbc966f63a3a700660e51ff"
 
 // Kind is the type of a handle.
 type Kind uint8

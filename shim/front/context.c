@@ -116,6 +116,11 @@ int32_t scuda_hand_cuCtxGetFlags(uint32_t *flags) {
   return r;
 }
 
+void scuda_post_cuCtxSetFlags(uint32_t flags) {
+  struct scuda_slot *s;
+  if (!scuda_context_of(0, &s)) s->flags = (s->flags & ~0xffffu) | (flags & 0xffff);
+}
+
 int32_t scuda_hand_cuCtxGetStreamPriorityRange(int32_t *least, int32_t *greatest) {
   struct scuda_slot *s;
   int32_t r = scuda_context_of(0, &s);

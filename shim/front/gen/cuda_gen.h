@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "901ef8deb08fcc6218b22c5764e6ea7b32fefc270dd5edb0e683d55f671474f2"
+#define SCUDA_DIGEST "414cd3490e0d83e6cb6ba35e988be13c3a86982ecfbc966f63a3a700660e51ff"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
@@ -2056,6 +2056,7 @@ int32_t scuda_hand_cuCtxPushCurrent(uint64_t ctx);
 int32_t scuda_hand_cuCtxPushCurrent_v2(uint64_t ctx);
 int scuda_pre_cuCtxRecordEvent(uint64_t hCtx, uint64_t hEvent, int32_t *r);
 int32_t scuda_hand_cuCtxSetCurrent(uint64_t ctx);
+void scuda_post_cuCtxSetFlags(uint32_t flags);
 void scuda_post_cuCtxSetLimit(int32_t limit, uint64_t value);
 int scuda_pre_cuCtxSynchronize(int32_t *r);
 void scuda_post_cuCtxSynchronize_v2(uint64_t ctx);

@@ -366,6 +366,7 @@ SCUDA_EXPORT int32_t cuCtxSetFlags(uint32_t flags) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint32_t flags))scuda_divert(I_cuCtxSetFlags))(flags);
   int32_t r;
   r = scuda_wire_cuCtxSetFlags(flags, 0);
+  if (!r) scuda_post_cuCtxSetFlags(flags);
   return scuda_answer(I_cuCtxSetFlags, r);
 }
 

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "901ef8deb08fcc6218b22c5764e6ea7b32fefc270dd5edb0e683d55f671474f2";
+const char nvml_digest[] = "414cd3490e0d83e6cb6ba35e988be13c3a86982ecfbc966f63a3a700660e51ff";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
