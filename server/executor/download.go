@@ -208,7 +208,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	} else if r == cuda.CUDA_SUCCESS && t.of != nil && s.sendChanges(t, c) {
 	} else if r == cuda.CUDA_SUCCESS && t.stripe {
 		t.posted += uint64(c.bytes)
-		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes) {
+		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes, t.left > 1) {
 			t.refused = true
 			s.postFrom(h, c.slot, c.bytes)
 		}

@@ -279,8 +279,8 @@ func (s *Session) moveIn(c *chunk) {
 	c.slot = sl
 }
 
-// place sends a chunk of a download by RDMA. It says no where that is not possible.
-func (s *Session) place(h transport.MessageHeader, sl *slot, n int) bool {
+// place sends a chunk of a download by RDMA; more says that others follow. It says no where that is not possible.
+func (s *Session) place(h transport.MessageHeader, sl *slot, n int, more bool) bool {
 	l := s.path.link()
 	if !sl.path || l == nil {
 		return false
@@ -291,7 +291,7 @@ func (s *Session) place(h transport.MessageHeader, sl *slot, n int) bool {
 	if sl.gpu == 0 {
 		o.data, addr = sl.mem[:n], addressOf(sl.mem)
 	}
-	if l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}, addr, o) {
+	if l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len, More: more}, addr, o) {
 		return true
 	}
 	s.path.out.Add(-1)

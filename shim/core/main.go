@@ -79,8 +79,12 @@ func open(shared *session.Shared) int32 {
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
+	buffer, err := session.ParseRDMAMemory(os.Getenv("SCUDA_RDMA_MEMORY"))
+	if err != nil {
+		return notConnected(log, err.Error())
+	}
 	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opening: expectSocket, Opened: rememberSocket,
-		Transport: over, RDMADevice: os.Getenv("SCUDA_RDMA_DEVICE")})
+		Transport: over, RDMADevice: os.Getenv("SCUDA_RDMA_DEVICE"), RDMAMemory: buffer})
 	if err != nil {
 		return notConnected(log, err.Error())
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"scuda.dev/scuda/transport"
@@ -30,6 +32,24 @@ func ParseTransport(s string) (Transport, error) {
 		return t, nil
 	}
 	return "", fmt.Errorf("%q is no transport: SCUDA_TRANSPORT is auto, rdma or tcp", s)
+}
+
+// Memory for copies by RDMA of memory that cannot be registered, in bytes.
+const (
+	DefaultRDMAMemory = 16 << 20
+	MaxRDMAMemory     = 256 << 20
+)
+
+// ParseRDMAMemory reads such a size; none means the default.
+func ParseRDMAMemory(s string) (int, error) {
+	if s == "" {
+		return DefaultRDMAMemory, nil
+	}
+	number, _ := strings.CutSuffix(s, "MiB")
+	if n, err := strconv.Atoi(number); s == "0" || number != s && err == nil && n >= 0 && n <= MaxRDMAMemory>>20 {
+		return n << 20, nil
+	}
+	return 0, fmt.Errorf("%q is no size for RDMA's buffer: SCUDA_RDMA_MEMORY is 0MiB to %dMiB", s, MaxRDMAMemory>>20)
 }
 
 // pathTimeout is how long opening a session waits for RDMA where it is demanded: an attempt or two on a machine that is short of processors.
@@ -66,7 +86,7 @@ func (s *Session) openLink() error {
 		c.Close()
 		return b.err
 	}
-	l := rdma.New(rdma.Config[piece]{Control: c, Dial: true, Device: s.cfg.RDMADevice, Pins: &s.pins, Handler: (*linkHandler)(s), Stats: &s.RDMA, Log: s.log})
+	l := rdma.New(rdma.Config[piece]{Control: c, Dial: true, Device: s.cfg.RDMADevice, Pins: &s.pins, Buffer: s.cfg.RDMAMemory, Handler: (*linkHandler)(s), Stats: &s.RDMA, Log: s.log})
 	b.link.Store(l)
 	b.mu.Unlock()
 	s.start(func() { s.feedLink(l) })
@@ -169,7 +189,6 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 		if u.next == 0 || !u.registered {
 			from, err := l.Register(u.data)
 			if err != nil {
-				l.RegisterFailed(err)
 				s.detour(l, u)
 				b.mu.Unlock()
 				continue
@@ -183,7 +202,7 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 		b.flyers[p.u] = struct{}{}
 		from := u.from
 		b.mu.Unlock()
-		if !l.Send(rdma.Chunk{Seq: p.u.seq, Offset: uint64(p.off), Bytes: uint32(p.n)}, p.u.data[p.off:p.off+p.n], from, p) {
+		if !l.Send(rdma.Chunk{Seq: p.u.seq, Offset: uint64(p.off), Bytes: uint32(p.n), More: p.off+p.n < len(p.u.data)}, p.u.data[p.off:p.off+p.n], from, p) {
 			b.mu.Lock()
 			p.u.registered = false
 			b.landedPiece(p, false)
@@ -250,7 +269,7 @@ type linkHandler Session
 
 func (h *linkHandler) session() *Session { return (*Session)(h) }
 
-// Arrived is never called: a client has no slots.
+// Arrived is never called: a client's slots are the link's.
 func (h *linkHandler) Arrived(rdma.Chunk, int) {}
 
 func (h *linkHandler) Placed(c rdma.Chunk) {

@@ -66,6 +66,7 @@ type Config struct {
 
 	Transport  Transport    // of big copies
 	RDMADevice string       // which RDMA device, see [rdma.Choose]; empty: the one that fits
+	RDMAMemory int          // bytes of registered memory for copies of memory that cannot be registered; 0: none, they go over TCP
 	Opening    func()       // told before the side connection is opened, so that a fork can wait for it; may be nil
 	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 }

@@ -54,14 +54,15 @@ type conn struct {
 	inline     verbs.SendFlags
 	peer       *setup
 
-	recvs   int  // receive requests that are posted
-	sends   int  // messages that were posted and have not completed, well or badly
-	probed  int  // writes that measured
-	probing bool // such writes are under way
+	recvs   int    // receive requests that are posted
+	sends   int    // messages that were posted and have not completed, well or badly
+	through uint64 // the device is through with the messages before this one
+	probed  int    // writes that measured
+	probing bool   // such writes are under way
 	began   bool
 	known   bool // the peer has this side's answer, or made it: credits may follow
 	usable  bool // messages may be sent
-	gone    bool // the queue pair is being freed, nothing may be posted any more; guarded by the link's lock, under which everything is posted
+	gone    bool // the queue pair is being freed, nothing may be posted any more; guarded by the link's lock
 	windows windows
 
 	registry   registry
@@ -70,8 +71,16 @@ type conn struct {
 	// Of the goroutine that polls.
 	done    [pollBatch]verbs.Completion
 	reposts [pollBatch]verbs.RecvRequest
-	posts   [2]verbs.SendRequest // guarded by the link's lock
+
+	// Guarded by the link's lock.
+	pending []verbs.SendRequest // messages that are to be posted
+	posting []verbs.SendRequest // those that are being posted, without the lock
+	flushes bool                // somebody posts
+	toPost  *sync.Cond          // for the goroutine that does so for the others
 }
+
+// errSlots is wrapped by errors of registering a side's own memory.
+var errSlots = errors.New("RDMA's own memory cannot be registered")
 
 // openConn opens the device and prepares this side's end of a path.
 func openConn(parent context.Context, place *Place, epoch uint64, depth int, slots, source Memory) (c *conn, err error) {
@@ -104,10 +113,11 @@ func openConn(parent context.Context, place *Place, epoch uint64, depth int, slo
 	if c.outMR, err = c.pd.Register(c.outHeaders, 0); err != nil {
 		return
 	}
-	if c.slotsMR, err = slots.on(c.pd, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
-		return
+	if c.slotsMR, err = slots.on(c.pd, verbs.LocalWrite|verbs.RemoteWrite); err == nil {
+		c.sourceMR, err = source.on(c.pd, 0)
 	}
-	if c.sourceMR, err = source.on(c.pd, 0); err != nil {
+	if err != nil {
+		err = fmt.Errorf("%w (%d bytes): %w", errSlots, slots.Bytes+source.Bytes, err)
 		return
 	}
 	want := verbs.QPConfig{SendCQ: c.cq, SendDepth: 2*depth + extraSends, RecvDepth: depth + 1, InlineBytes: headerSize}
@@ -172,22 +182,27 @@ func (c *conn) postRecvs(n int) error {
 	return err
 }
 
-// post sends a message: its header, then its bytes. Both stay where they are until the completion.
-func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
+// signalEvery is how many messages of an upload share a completion.
+const signalEvery = 4
+
+// post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the completion; that of a quiet message comes with
+// the next one's. The link's lock is held.
+func (c *conn) post(depth int, h *header, quiet bool, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
 	if c.gone {
 		return errClosed
 	}
 	at := int(h.position%uint64(depth)) * headerBytes
 	h.put(c.outHeaders[at:])
-	c.posts[0] = verbs.SendRequest{ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at), RKey: c.peer.Headers.Key, Count: 1}
-	c.posts[0].SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
-	c.posts[1] = verbs.SendRequest{ID: workData | h.position, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: uint32(h.position), Remote: remote, RKey: rkey, Count: 1}
-	c.posts[1].SGE[0] = verbs.SGE{Addr: addr, Length: h.chunk.Bytes, LKey: lkey}
-	n, err := c.qp.PostSend(c.posts[:])
-	if n == len(c.posts) {
-		c.sends++
+	head := verbs.SendRequest{ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at), RKey: c.peer.Headers.Key, Count: 1}
+	head.SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
+	data := verbs.SendRequest{ID: workData | h.position, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: uint32(h.position), Remote: remote, RKey: rkey, Count: 1}
+	data.SGE[0] = verbs.SGE{Addr: addr, Length: h.chunk.Bytes, LKey: lkey}
+	if quiet {
+		data.Flags = 0
 	}
-	return err
+	c.pending = append(c.pending, head, data)
+	c.sends++
+	return nil
 }
 
 // watch fails the path when the device reports that it, its port or the queue pair is down.

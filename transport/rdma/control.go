@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"scuda.dev/scuda/transport"
@@ -75,7 +76,7 @@ func (l *Link[M]) account(peer *setup) error {
 	if l.peer == nil {
 		l.depth = min(l.cfg.Depth, peer.Depth)
 		l.limit = l.depth
-		l.peer = ring.NewPeer[M](l.depth, peer.SlotCount, l.slotCount())
+		l.peer = ring.NewPeer[message[M]](l.depth, peer.SlotCount, l.slotCount())
 		l.peerSlots = peer.SlotCount
 		return nil
 	}
@@ -99,6 +100,9 @@ func (l *Link[M]) prepare(epoch uint64) (*conn, *setup, error) {
 		return nil, nil, err
 	}
 	c, err := openConn(l.ctx, place, epoch, l.cfg.Depth, l.cfg.Slots, l.cfg.Source)
+	for err != nil && errors.Is(err, errSlots) && l.halveBuffer(err) {
+		c, err = openConn(l.ctx, place, epoch, l.cfg.Depth, l.cfg.Slots, l.cfg.Source)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,16 +124,17 @@ func (l *Link[M]) begin(c *conn, peer *setup) error {
 		l.mu.Unlock()
 		return err
 	}
-	c.began, c.known = true, l.cfg.Dial
+	c.began, c.known, c.toPost = true, l.cfg.Dial, sync.NewCond(&l.mu)
 	l.conn = c
 	l.mu.Unlock()
 	return nil
 }
 
 func (l *Link[M]) follow(c *conn) {
-	l.workers.Go(func() { l.run(c) })
 	c.watches.Go(c.watch)
 	c.watches.Go(c.lookOut)
+	c.watches.Go(func() { l.post(c) })
+	l.workers.Go(func() { l.run(c) })
 }
 
 // offered is the peer's offer of a path; this side accepts.
@@ -378,6 +383,11 @@ func (l *Link[M]) open() error {
 		return err
 	}
 	l.follow(c)
+	l.mu.Lock()
+	if l.slotCount() > 0 {
+		l.sayCredit()
+	}
+	l.mu.Unlock()
 	chunk, limit, err := l.measure(ctx, c)
 	if err != nil {
 		c.cancel(err)

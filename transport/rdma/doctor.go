@@ -157,7 +157,7 @@ func (r *Report) judgeMemlock(limit uint64, root bool) {
 	case limit == unix.RLIM_INFINITY:
 		r.pass("memlock limit", "unlimited")
 	case limit < memlockLeast && !root:
-		r.warn("memlock limit", fmt.Sprintf("%d KiB: copies larger than that go over TCP", limit>>10), "'ulimit -l unlimited', /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit")
+		r.warn("memlock limit", fmt.Sprintf("%d KiB: copies of larger memory go through a small buffer, or over TCP", limit>>10), "'ulimit -l unlimited', /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit")
 	default:
 		r.pass("memlock limit", fmt.Sprintf("%d KiB", limit>>10))
 	}

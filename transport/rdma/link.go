@@ -55,6 +55,7 @@ type Config[M any] struct {
 	SlotBytes int    // at most transport.MaxChunk
 	Source    Memory // where chunks for windows lie; may be empty
 	Pins      *Pins  // ranges whose registrations are kept; may be nil
+	Buffer    int    // bytes of registered memory of the link's own, in the place of Slots and Source, for what cannot be registered itself; less than two slots: none
 
 	Handler Handler[M]
 	Stats   *Stats
@@ -86,7 +87,7 @@ type Link[M any] struct {
 	telling  sync.Mutex // held while the handler is told; taken before mu
 	mu       sync.Mutex
 	moved    *sync.Cond // room, credits, the state of paths
-	peer     *ring.Peer[M]
+	peer     *ring.Peer[message[M]]
 	depth    int
 	conn     *conn
 	answers  chan answer // of the attempt under way
@@ -97,10 +98,15 @@ type Link[M any] struct {
 	queue    []placement[M]
 	idle     int // steps of the watchdog since anything moved
 	watchdog *time.Timer
+	late     *time.Timer // until messages are acknowledged
 	broken   error
 	results  results[M]
 	spare    results[M]
 	limit    int // chunks under way that measuring found to be enough
+
+	buffer     []byte   // half of it are slots, half is copied to before it is sent
+	spareParts []uint32 // pieces of the sending half that are free
+	copying    int      // to such pieces
 
 	peerSlots  int
 	complained sync.Once // of memory that cannot be registered
@@ -112,6 +118,12 @@ type answer struct {
 	err error
 }
 
+// message is what is noted of a chunk under way.
+type message[M any] struct {
+	m    M
+	part uint32 // of the buffer, from which it is sent; ring.NoSlot: of none
+}
+
 // placement is a chunk that waits for its window or for room.
 type placement[M any] struct {
 	chunk  Chunk
@@ -119,6 +131,7 @@ type placement[M any] struct {
 	m      M
 	remote uint64
 	key    uint32
+	slot   bool // it goes into a slot, as the peer has no window for it
 }
 
 // target is a window that the peer was asked for.
@@ -131,8 +144,12 @@ type target[M any] struct {
 	waiting []placement[M]
 }
 
-// aim gives a chunk its place in the window; no where it lies outside.
-func (t *target[M]) aim(p *placement[M]) bool {
+// aim gives a chunk its place in the window, or has it go into a slot where there is no window; no where neither can be. mu is held.
+func (l *Link[M]) aim(t *target[M], p *placement[M]) bool {
+	if t.refused {
+		p.slot = true
+		return l.conn != nil && l.peerSlots > 0 && int(p.chunk.Bytes) <= l.conn.peer.SlotBytes
+	}
 	if p.chunk.Offset > t.w.bytes || uint64(p.chunk.Bytes) > t.w.bytes-p.chunk.Offset {
 		return false
 	}
@@ -157,6 +174,11 @@ func New[M any](cfg Config[M]) *Link[M] {
 	l.chunk.Store(transport.MaxChunk)
 	l.watchdog = time.AfterFunc(time.Hour, l.checkStall)
 	l.watchdog.Stop()
+	l.late = time.AfterFunc(time.Hour, l.creditLate)
+	l.late.Stop()
+	if err := l.makeBuffer(cfg.Buffer); err != nil {
+		l.log.Warn("no memory for RDMA's buffer", "bytes", cfg.Buffer, "error", err)
+	}
 	if cfg.Pins != nil {
 		cfg.Pins.tell(l.forget)
 	}
@@ -217,16 +239,21 @@ func (l *Link[M]) Close() {
 	l.mu.Unlock()
 	l.workers.Wait()
 	l.watchdog.Stop()
+	l.late.Stop()
 	if l.cfg.Pins != nil {
 		l.cfg.Pins.tell(nil)
 	}
+	l.freeBuffer()
 }
 
 // Region is the program's memory, registered for chunks that are sent from it.
-type Region struct{ r region }
+type Region struct {
+	r      region
+	copied bool // it cannot be registered; chunks go through the buffer
+}
 
 // Register registers memory from which chunks are sent, until [Region.Release]; it must stay mapped. It fails where there is no path, or the memory cannot be
-// registered.
+// registered and there is no buffer.
 func (l *Link[M]) Register(data []byte) (Region, error) {
 	l.mu.Lock()
 	c := l.conn
@@ -235,28 +262,91 @@ func (l *Link[M]) Register(data []byte) (Region, error) {
 		return Region{}, errClosed
 	}
 	r, err := c.register(l.cfg.Pins, data, 0, l.cfg.Stats)
-	return Region{r}, err
+	if err == nil || errors.Is(err, errClosed) {
+		return Region{r: r}, err
+	}
+	l.refusedMemory(err)
+	if l.buffer == nil {
+		return Region{}, err
+	}
+	return Region{region{c, c.sourceMR, true}, true}, nil
 }
 
 // Release ends the registration; nothing is being sent from it any more.
 func (r Region) Release() { r.r.release() }
 
 // Send sends a chunk from registered memory into a slot of the peer; it waits for a credit. False says that the chunk was not taken: there is no path, or it is
-// not the one that the memory is registered for.
+// not the one that the memory is registered for. Where a chunk says that more follow, the caller must send them, as long as there is this path.
 func (l *Link[M]) Send(ch Chunk, data []byte, from Region, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.Mode() == ModeRDMA && l.conn == from.r.conn && (l.peer.Room() == 0 || l.peer.Credits() == 0 || l.peer.Unfinished() >= l.limit) {
+	there := func() bool { return l.Mode() == ModeRDMA && l.conn == from.r.conn }
+	part, at := ring.NoSlot, address(data)
+	if from.copied {
+		for there() && len(l.spareParts) == 0 {
+			l.moved.Wait()
+		}
+		if !there() {
+			return false
+		}
+		part, at = l.takePart(data)
+	}
+	for there() && (l.peer.Room() == 0 || l.peer.Credits() == 0 || l.peer.Unfinished() >= l.limit) {
 		l.moved.Wait()
 	}
-	if l.Mode() != ModeRDMA || l.conn != from.r.conn {
+	if !there() {
+		l.freePart(part)
 		return false
 	}
 	c := l.conn
-	position, slot, _ := l.peer.Send(m, true)
+	position, slot, _ := l.peer.Send(message[M]{m, part}, true)
 	h := header{position: position, slot: slot, chunk: ch}
-	l.posted(c, c.post(l.depth, &h, address(data), from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key), len(data))
+	quiet := ch.More && !from.copied && position%signalEvery != 0
+	l.posted(c, c.post(l.depth, &h, quiet, at, from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key), len(data))
+	l.flush(c)
 	return true
+}
+
+// flush posts what is to be posted, in order. Another call that does so already takes this one's messages as well. mu is held, and let go meanwhile: a driver in
+// software works on the messages in the caller's time.
+func (l *Link[M]) flush(c *conn) {
+	if c.flushes {
+		return
+	}
+	c.flushes = true
+	for len(c.pending) > 0 && !c.gone {
+		c.pending, c.posting = c.posting[:0], c.pending
+		l.mu.Unlock()
+		n, err := c.qp.PostSend(c.posting)
+		l.mu.Lock()
+		if err != nil {
+			for i := range c.posting[n:] {
+				if kindOf(c.posting[n+i].ID) == workData {
+					c.sends--
+				}
+			}
+			c.cancel(err) // the messages are among those that are given back
+		}
+	}
+	c.flushes = false
+	l.moved.Broadcast()
+}
+
+// post posts what [Link.pump] has prepared, in the place of those who have no time for it, until the path is over.
+func (l *Link[M]) post(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !c.gone {
+		l.flush(c)
+		c.toPost.Wait()
+	}
+}
+
+// flushed waits for the end of a flush. mu is held, and let go meanwhile.
+func (l *Link[M]) flushed(c *conn) {
+	for c.flushes {
+		l.moved.Wait()
+	}
 }
 
 // posted accounts for a message that was posted. mu is held.
@@ -308,21 +398,21 @@ func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 	return true
 }
 
-// Place sends a chunk, which lies at an address of the link's Source, to the window of its transfer. It does not wait. False says that the chunk was not taken: there is no
-// window.
+// Place sends a chunk, which lies at an address of the link's Source, to the window of its transfer, or into a slot where the peer cannot give one. It does not wait.
+// False says that the chunk was not taken: there is no path, or no place.
 func (l *Link[M]) Place(ch Chunk, addr uint64, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.targets[ch.ID]
-	if l.Mode() != ModeRDMA || t == nil || t.refused || t.seq != ch.Seq {
+	if l.Mode() != ModeRDMA || t == nil || t.seq != ch.Seq {
 		return false
 	}
 	p := placement[M]{chunk: ch, addr: addr, m: m}
-	if !t.granted {
+	if !t.granted && !t.refused {
 		t.waiting = append(t.waiting, p)
 		return true
 	}
-	if !t.aim(&p) {
+	if !l.aim(t, &p) {
 		return false
 	}
 	l.queue = append(l.queue, p)
@@ -347,14 +437,21 @@ func (l *Link[M]) pump() {
 	n := 0
 	for ; n < len(l.queue) && c != nil && c.usable && c.ctx.Err() == nil && l.peer.Room() > 0; n++ {
 		p := &l.queue[n]
-		position, _, _ := l.peer.Send(p.m, false)
-		h := header{position: position, slot: ring.NoSlot, chunk: p.chunk}
-		l.posted(c, c.post(l.depth, &h, p.addr, c.sourceMR.LKey, p.remote, p.key), int(p.chunk.Bytes))
+		position, slot, ok := l.peer.Send(message[M]{p.m, ring.NoSlot}, p.slot)
+		if !ok {
+			break
+		}
+		if p.slot {
+			p.remote, p.key = c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key
+		}
+		h := header{position: position, slot: slot, chunk: p.chunk}
+		l.posted(c, c.post(l.depth, &h, false, p.addr, c.sourceMR.LKey, p.remote, p.key), int(p.chunk.Bytes))
 	}
 	if n > 0 {
 		left := copy(l.queue, l.queue[n:])
 		clear(l.queue[left:])
 		l.queue = l.queue[:left]
+		c.toPost.Signal()
 	}
 }
 
@@ -367,7 +464,28 @@ func (l *Link[M]) Release(slots ...uint32) {
 			l.log.Error("a slot was released that is not in use", "slot", s, "error", err)
 		}
 	}
-	l.sayCredit()
+	l.credit(false)
+}
+
+const ackDelay = 2 * time.Millisecond
+
+// credit acknowledges and grants where it is time to, see [ring.Receiver.Due]. mu is held.
+func (l *Link[M]) credit(waits bool) {
+	now, soon := l.peer.Due(waits)
+	if now {
+		l.sayCredit()
+	} else if soon {
+		l.late.Reset(ackDelay)
+	}
+}
+
+// creditLate acknowledges what [Link.credit] has put off.
+func (l *Link[M]) creditLate() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.peer != nil {
+		l.credit(true)
+	}
 }
 
 // sayCredit acknowledges and grants. mu is held.
@@ -375,6 +493,7 @@ func (l *Link[M]) sayCredit() {
 	if l.conn == nil || !l.conn.known || l.peer.State() != ring.Up {
 		return
 	}
+	l.late.Stop()
 	l.results.slots = l.peer.Offer(l.results.slots[:0])
 	l.results.payload = appendSlots(l.results.payload[:0], l.results.slots)
 	l.say(transport.MessageHeader{Type: transport.MsgPathCredit, Seq: l.conn.epoch, Aux: l.peer.Received()}, l.results.payload)

@@ -175,6 +175,12 @@ func fill(b []byte, seed uint64) {
 // pair gives a client and a server that are joined by a path.
 func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	t.Helper()
+	return pairWith(t, pins, source, testSlots, 0)
+}
+
+// pairWith does so with a number of slots and a client's buffer.
+func pairWith(t *testing.T, pins *Pins, source []byte, slots, buffer int) (client, server *end) {
+	t.Helper()
 	l, err := net.Listen("tcp", os.Getenv("RXE_IP0")+":0")
 	if err != nil {
 		t.Fatal(err)
@@ -198,12 +204,12 @@ func pair(t *testing.T, pins *Pins, source []byte) (client, server *end) {
 	}
 	client, server = make(), make()
 	client.other, server.other = server, client
-	server.slots = mapped(t, testSlots*testSlotBytes)
+	server.slots = mapped(t, slots*testSlotBytes)
 	server.mu.Lock() // a call must not come before the link is known
 	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes, Source: Mapped(source), Handler: server, Stats: &server.stats, Log: logger(server).With("side", "server")})
 	server.mu.Unlock()
 	client.mu.Lock()
-	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
+	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Buffer: buffer, Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
 	client.mu.Unlock()
 	t.Cleanup(func() { client.link.Close(); server.link.Close() })
 	client.awaitMode(ModeRDMA)
@@ -243,7 +249,7 @@ func (e *end) upload(seq uint64, data []byte) (detour int) {
 	taken := 0
 	for off := 0; off < len(data); {
 		n := min(e.link.Chunk(), len(data)-off)
-		p := piece{Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n)}, data[off : off+n]}
+		p := piece{Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
 		if err == nil && e.link.Send(p.chunk, p.data, from, p) {
 			taken++
 		} else {
@@ -265,7 +271,7 @@ func (e *end) download(id uint32, seq uint64, data []byte) (detour int) {
 	taken := 0
 	for off := 0; off < len(data); {
 		n := min(e.link.Chunk(), len(data)-off)
-		p := piece{Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n)}, data[off : off+n]}
+		p := piece{Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
 		if e.link.Place(p.chunk, address(p.data), p) {
 			taken++
 		} else {
@@ -532,7 +538,7 @@ func TestBandwidth(t *testing.T) {
 	const n = 64 << 20
 	source := mapped(t, n)
 	pins := &Pins{}
-	client, server := pair(t, pins, source)
+	client, server := pairWith(t, pins, source, 64, 0) // as many as a session's usual ones
 	data := mapped(t, n)
 	pins.Add(address(data), n)
 	client.mu.Lock()

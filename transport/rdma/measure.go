@@ -17,8 +17,8 @@ const (
 	probeMost   = 64                     // writes of each size
 	probeDepth  = 4
 	probeFewest = 2
-	goodEnough  = 0.97                 // of the best: a smaller chunk overlaps better with what follows
-	ahead       = 2 * time.Millisecond // chunks for so long are kept under way
+	goodEnough  = 0.97                   // of the best: a smaller chunk overlaps better with what follows
+	ahead       = 250 * time.Millisecond // chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
 	leastAhead  = 8
 )
 
@@ -30,16 +30,11 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit int, err e
 	if err != nil || len(slots) == 0 {
 		return chunk, limit, err
 	}
-	mem, err := mapMemory(chunk)
-	if err != nil {
-		return chunk, limit, nil
-	}
-	defer unmapMemory(mem)
-	r, err := c.register(nil, mem, 0, l.cfg.Stats)
+	mem, r, free, err := l.measuringMemory(c, chunk)
 	if err != nil {
 		return chunk, limit, nil // uploads will find out as well
 	}
-	defer r.release()
+	defer free()
 	best, err := l.probe(ctx, c, mem[:probeFirst], r, slots)
 	if err != nil {
 		return chunk, limit, err

@@ -106,7 +106,7 @@ func TestMemlockIsJudged(t *testing.T) {
 		ok    bool
 		text  string
 	}{
-		{unix.RLIM_INFINITY, false, true, "unlimited"}, {8 << 20, false, false, "8192 KiB: copies larger"}, {8 << 20, true, true, "8192 KiB"}, {1 << 30, false, true, "1048576 KiB"},
+		{unix.RLIM_INFINITY, false, true, "unlimited"}, {8 << 20, false, false, "8192 KiB: copies of larger"}, {8 << 20, true, true, "8192 KiB"}, {1 << 30, false, true, "1048576 KiB"},
 	} {
 		r := &Report{}
 		r.judgeMemlock(c.limit, c.root)

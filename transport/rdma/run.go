@@ -42,25 +42,27 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 	res := &l.results
 	var first error
 	l.mu.Lock()
-	recvs := 0
+	recvs, more := 0, false
 	for i := range list {
 		d := &list[i]
 		err := d.Err()
-		if kindOf(d.ID) == workData {
-			c.sends--
-		}
 		switch {
 		case kindOf(d.ID) == workRecv:
 			c.recvs--
 			if err == nil {
-				if err = l.arrive(c, d); err == nil {
+				if more, err = l.arrive(c, d); err == nil {
 					recvs++
 				}
 			}
-		case err != nil:
 		case kindOf(d.ID) == workData:
-			err = l.peer.Completed(numberOf(d.ID))
+			// A queue pair completes in order, so the device is through with quiet messages before this one as well.
+			for last := numberOf(d.ID); c.through <= last; c.through++ {
+				if c.sends--; err == nil {
+					err = l.peer.Completed(c.through)
+				}
+			}
 			l.idle = 0
+		case err != nil:
 		case kindOf(d.ID) == workBind:
 			var o *opening
 			if o, err = c.bound(numberOf(d.ID)); o != nil {
@@ -81,7 +83,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 		for c.recvs < l.depth && first == nil {
 			first = c.postRecvs(min(l.depth-c.recvs, len(c.reposts)))
 		}
-		l.sayCredit() // after the requests are there again: what is acknowledged may be followed by as many
+		l.credit(!more) // after the requests are there again: what is acknowledged may be followed by as many
 	}
 	l.advance()
 	for _, o := range res.windows {
@@ -96,31 +98,31 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 
 // advance looks at what is finished, and goes on. mu is held.
 func (l *Link[M]) advance() {
-	l.peer.Finish(func(m M) { l.results.sent = append(l.results.sent, result[M]{m, true}) })
+	l.peer.Finish(l.arrivedThere)
 	l.pump()
 	l.moved.Broadcast()
 }
 
-// arrive takes a message that the peer has written. mu is held.
-func (l *Link[M]) arrive(c *conn, d *verbs.Completion) error {
+// arrive takes a message that the peer has written, and says whether more follow. mu is held.
+func (l *Link[M]) arrive(c *conn, d *verbs.Completion) (more bool, err error) {
 	position := l.peer.Received()
 	at := int(position%uint64(l.depth)) * headerBytes
 	h, err := parseHeader(c.headers[at:at+headerSize], position, d.Imm, l.cfg.SlotBytes)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := l.peer.Arrive(position, h.slot); err != nil {
-		return err
+		return false, err
 	}
 	if h.slot == ring.NoSlot {
 		if o := c.windows.open[h.chunk.ID]; o == nil || h.chunk.Offset > o.bytes || uint64(h.chunk.Bytes) > o.bytes-h.chunk.Offset {
-			return fmt.Errorf("%w: %d bytes at %d of transfer %d, which has no such window", ring.ErrProtocol, h.chunk.Bytes, h.chunk.Offset, h.chunk.ID)
+			return false, fmt.Errorf("%w: %d bytes at %d of transfer %d, which has no such window", ring.ErrProtocol, h.chunk.Bytes, h.chunk.Offset, h.chunk.ID)
 		}
 	}
 	l.cfg.Stats.ReceivedChunks.Add(1)
 	l.cfg.Stats.ReceivedBytes.Add(uint64(h.chunk.Bytes))
 	l.results.arrived = append(l.results.arrived, h)
-	return nil
+	return h.chunk.More, nil
 }
 
 // tell calls the handler with what has been collected, and changes the mode when a lost path is settled: after the owner was given back what was
@@ -133,9 +135,12 @@ func (l *Link[M]) tell() {
 	l.results.arrived, l.results.sent = l.spare.arrived[:0], l.spare.sent[:0]
 	l.mu.Unlock()
 	for i := range arrived {
-		if h := &arrived[i]; h.slot == ring.NoSlot {
+		switch h := &arrived[i]; {
+		case h.slot == ring.NoSlot:
 			l.cfg.Handler.Placed(h.chunk)
-		} else {
+		case l.buffer != nil:
+			l.deliver(h)
+		default:
 			l.cfg.Handler.Arrived(h.chunk, int(h.slot))
 		}
 	}
@@ -158,9 +163,17 @@ func (l *Link[M]) tell() {
 	}
 }
 
-// collect notes the fate of messages whose path is settled.
-func (l *Link[M]) collect() (finished, lost func(M)) {
-	return func(m M) { l.results.sent = append(l.results.sent, result[M]{m, true}) }, l.giveBack
+// collect notes the fate of messages whose path is settled. mu is held.
+func (l *Link[M]) collect() (finished, lost func(message[M])) {
+	return l.arrivedThere, func(x message[M]) {
+		l.freePart(x.part)
+		l.giveBack(x.m)
+	}
+}
+
+func (l *Link[M]) arrivedThere(x message[M]) {
+	l.freePart(x.part)
+	l.results.sent = append(l.results.sent, result[M]{x.m, true})
 }
 
 func (l *Link[M]) giveBack(m M) { l.results.sent = append(l.results.sent, result[M]{m, false}) }
@@ -185,11 +198,14 @@ func (l *Link[M]) finish(c *conn, why error) {
 	gone := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		l.flushed(c)
 		c.abandon()
 	}
 	c.quiesce(func(list []verbs.Completion) { _ = l.completions(c, list) }, gone)
 	l.mu.Lock()
+	l.flushed(c)
 	l.conn, c.gone = nil, true
+	c.toPost.Broadcast()
 	for _, p := range l.queue {
 		l.giveBack(p.m)
 	}
@@ -286,15 +302,12 @@ func (l *Link[M]) wanted(h transport.MessageHeader) {
 // refusedMemory logs that memory could not be registered.
 func (l *Link[M]) refusedMemory(err error) {
 	l.complained.Do(func() {
-		l.log.Warn("memory of the program cannot be registered for RDMA; its copies go over TCP", "error", err)
+		if l.buffer != nil {
+			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go through a buffer", "buffer", len(l.buffer), "error", err)
+		} else {
+			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go over TCP", "error", err)
+		}
 	})
-}
-
-// RegisterFailed is for owners whose [Link.Register] failed: it logs the first such error.
-func (l *Link[M]) RegisterFailed(err error) {
-	if !errors.Is(err, errClosed) {
-		l.refusedMemory(err)
-	}
 }
 
 // granted takes the peer's answer to a wish for a window.
@@ -319,7 +332,7 @@ func (l *Link[M]) granted(h transport.MessageHeader, payload []byte) error {
 		t.refused = true
 	}
 	for _, p := range t.waiting {
-		if t.granted && t.aim(&p) {
+		if l.aim(t, &p) {
 			l.queue = append(l.queue, p)
 		} else {
 			l.giveBack(p.m)

@@ -23,6 +23,7 @@ type Chunk struct {
 	Offset uint64 // of the bytes in the transfer
 	ID     uint32 // of the transfer, for downloads
 	Bytes  uint32 // 1 to transport.MaxChunk
+	More   bool   // another chunk follows at once; the peer need not acknowledge this one by itself
 }
 
 // header stands in the receiver's ring of headers, at its position modulo the depth.
@@ -47,12 +48,20 @@ func (h *header) put(b []byte) {
 	le.PutUint32(b[24:], h.chunk.ID)
 	le.PutUint32(b[28:], h.chunk.Bytes)
 	le.PutUint32(b[32:], h.slot)
+	flags := uint32(0)
+	if h.chunk.More {
+		flags = flagMore
+	}
+	le.PutUint32(b[36:], flags)
 }
+
+// flagMore is [Chunk.More] in a header.
+const flagMore = 1
 
 // parseHeader reads the header of the message at position; the immediate value must be the position's low half. slotBytes is the size of this side's slots.
 func parseHeader(b []byte, position uint64, imm uint32, slotBytes int) (header, error) {
 	h := header{position: le.Uint64(b), slot: le.Uint32(b[32:]),
-		chunk: Chunk{Seq: le.Uint64(b[8:]), Offset: le.Uint64(b[16:]), ID: le.Uint32(b[24:]), Bytes: le.Uint32(b[28:])}}
+		chunk: Chunk{Seq: le.Uint64(b[8:]), Offset: le.Uint64(b[16:]), ID: le.Uint32(b[24:]), Bytes: le.Uint32(b[28:]), More: le.Uint32(b[36:])&flagMore != 0}}
 	switch {
 	case h.position != position || uint32(position) != imm:
 		return h, fmt.Errorf("%w: message %d with immediate value %d where %d was expected", ring.ErrProtocol, h.position, imm, position)

@@ -152,6 +152,8 @@ type Receiver struct {
 	received uint64
 	slots    []slotState
 	free     []uint32 // a queue
+	granted  int      // slots that are the sender's
+	told     uint64   // of received, by the last offer
 }
 
 // NewReceiver makes the account for so many slots, all free.
@@ -166,12 +168,28 @@ func NewReceiver(slots int) *Receiver {
 // Received counts the messages of this epoch; it is what acknowledgements say.
 func (r *Receiver) Received() uint64 { return r.received }
 
-// Offer appends free slots to b, which then are the sender's.
+// Messages to the sender cost both sides more than they carry, so several acknowledgements and slots share one.
+const (
+	ackEvery  = 4 // messages, where the sender says that more follow
+	grantPart = 8 // this part of the slots is granted at once
+	needPart  = 4 // with less than this part of them the sender may run out
+)
+
+// Due says whether it is time to acknowledge and to grant: now, or within a moment at the latest. The sender waits if it has not said that more messages follow.
+func (r *Receiver) Due(waits bool) (now, soon bool) {
+	owed, free := r.received-r.told, len(r.free)
+	now = waits && owed > 0 || owed >= ackEvery || free > 0 && (free*grantPart >= len(r.slots) || r.granted*needPart < len(r.slots))
+	return now, !now && owed > 0
+}
+
+// Offer appends free slots to b, which then are the sender's. The sender is told of them and of what was received.
 func (r *Receiver) Offer(b []uint32) []uint32 {
 	for _, slot := range r.free {
 		r.slots[slot] = slotGranted
 	}
 	b = append(b, r.free...)
+	r.granted += len(r.free)
+	r.told = r.received
 	r.free = r.free[:0]
 	return b
 }
@@ -186,6 +204,7 @@ func (r *Receiver) Arrive(position uint64, slot uint32) error {
 			return violation("message %d uses slot %d, which was not granted", position, slot)
 		}
 		r.slots[slot] = slotFull
+		r.granted--
 	}
 	r.received++
 	return nil
@@ -203,7 +222,7 @@ func (r *Receiver) Release(slot uint32) error {
 
 // cut ends the epoch: what the sender has not filled is free again.
 func (r *Receiver) cut() {
-	r.received = 0
+	r.received, r.told, r.granted = 0, 0, 0
 	for i, s := range r.slots {
 		if s == slotGranted {
 			r.slots[i] = slotFree

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	testDepth = 5
-	testSlots = 3
+	testDepth = 9
+	testSlots = 17 // several are granted at once
 )
 
 // message is one that a side wants the other to have.
@@ -49,6 +49,7 @@ type side struct {
 	got        map[int]int    // how often a message came
 	order      []int          // ids in the order of their arrival on the path, this epoch
 	grantedYet bool
+	soon       bool // an acknowledgement was put off
 }
 
 func newSide(name string) *side {
@@ -130,6 +131,9 @@ func (m *model) moves() []func() {
 		if s.State() == Up && !s.grantedYet {
 			add(func() { s.grantedYet = true; m.grant(s) })
 		}
+		if s.State() == Up && s.soon {
+			add(func() { m.credit(s, true) })
+		}
 	}
 	if down && !m.pathUp && m.epoch < 6 {
 		add(m.begin)
@@ -142,7 +146,7 @@ func (m *model) begin() {
 	m.pathUp = true
 	for _, s := range m.sides {
 		m.fatal(s.Begin(m.epoch))
-		s.path, s.pending, s.order, s.grantedYet = nil, nil, nil, false
+		s.path, s.pending, s.order, s.grantedYet, s.soon = nil, nil, nil, false, false
 	}
 }
 
@@ -175,7 +179,15 @@ func (m *model) deliver(s, o *side) {
 	if f.slot != NoSlot {
 		o.full[f.slot] = f.id
 	}
-	o.control = append(o.control, control{epoch: o.Epoch(), ack: o.Received()})
+	m.credit(o, len(s.wanted) == 0)
+}
+
+// credit acknowledges and grants as a link does.
+func (m *model) credit(s *side, waits bool) {
+	now, soon := s.Due(waits)
+	if s.soon = soon; now {
+		m.grant(s)
+	}
 }
 
 func (m *model) complete(s *side, i int) {
@@ -194,8 +206,8 @@ func (m *model) consume(s *side, slot uint32) {
 	}
 	delete(s.full, slot)
 	m.fatal(s.Release(slot))
-	if s.State() == Up {
-		m.grant(s)
+	if s.State() == Up && s.grantedYet {
+		m.credit(s, false)
 	}
 }
 

@@ -58,6 +58,21 @@ static int input_is_open(void) {
   return 1;
 }
 
+/* Where two pieces of memory differ; 0xee is what a download finds. */
+static void print_changes(const uint8_t *got, const uint8_t *want, uint64_t n) {
+  int printed = 0;
+  for (uint64_t i = 0; i < n && printed < 20; i++) {
+    if (got[i] == want[i]) continue;
+    uint64_t from = i, same = 0, unfilled = 0;
+    for (; i < n && same < 64; i++) {
+      same = got[i] == want[i] ? same + 1 : 0;
+      unfilled += got[i] == 0xee;
+    }
+    fprintf(stderr, "  bytes %llu to %llu; %llu were not written\n", (unsigned long long)from, (unsigned long long)(i - same), (unsigned long long)unfilled);
+    printed++;
+  }
+}
+
 static void random_copies(int count) {
   CUdeviceptr device;
   CUstream stream;
@@ -91,7 +106,8 @@ static void random_copies(int count) {
         CK(cuMemcpyDtoH(mem + at, device + at, n));
       }
       if (memcmp(mem + at, shadow + at, n)) {
-        fprintf(stderr, "copy %d: %llu bytes at %llu came back changed\n", i, (unsigned long long)n, (unsigned long long)at);
+        fprintf(stderr, "copy %d, kind %d: %llu bytes at %llu came back changed\n", i, kind, (unsigned long long)n, (unsigned long long)at);
+        print_changes(mem + at, shadow + at, n);
         exit(4);
       }
     }
