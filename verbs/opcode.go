@@ -55,12 +55,13 @@ type Status uint32
 
 // Ends of a request that callers tell apart; [Status.String] knows the others as well.
 const (
-	StatusOK           Status = 0
-	StatusLocalProtect Status = 4  // the local key or range is wrong
-	StatusFlushed      Status = 5  // the queue pair was in error before the request was carried out
-	StatusRemoteAccess Status = 10 // the peer's key or range is wrong
-	StatusRetries      Status = 12 // the peer does not answer
-	StatusRNR          Status = 13 // the peer has no receive request
+	StatusOK            Status = 0
+	StatusLocalProtect  Status = 4  // the local key or range is wrong
+	StatusFlushed       Status = 5  // the queue pair was in error before the request was carried out
+	StatusRemoteInvalid Status = 9  // the peer could make nothing of the packets
+	StatusRemoteAccess  Status = 10 // the peer's key or range is wrong
+	StatusRetries       Status = 12 // the peer does not answer
+	StatusRNR           Status = 13 // the peer has no receive request
 )
 
 var statusNames = [...]string{"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR", "BAD_RESP_ERR",
@@ -76,11 +77,12 @@ func (s Status) String() string {
 }
 
 var statusHints = map[Status]string{
-	StatusRetries:      "the peer does not answer: it or its device is gone, its link is down, or its GID cannot be reached",
-	StatusRNR:          "the peer has posted no receive request",
-	StatusRemoteAccess: "the peer has not granted that range or key",
-	StatusLocalProtect: "the local memory is not registered for this",
-	StatusFlushed:      "the queue pair had failed or was closed before",
+	StatusRetries:       "the peer does not answer: it or its device is gone, its link is down, or its GID cannot be reached",
+	StatusRNR:           "the peer has posted no receive request",
+	StatusRemoteInvalid: "the peer's device has received packets in an impossible order or of a wrong length (soft-RoCE sends such when it has to repeat what it is repeating)",
+	StatusRemoteAccess:  "the peer has not granted that range or key",
+	StatusLocalProtect:  "the local memory is not registered for this",
+	StatusFlushed:       "the queue pair had failed or was closed before",
 }
 
 // Access is what may be done to registered memory.

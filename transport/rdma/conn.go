@@ -11,15 +11,18 @@ import (
 )
 
 const (
-	ackTimeout   = 14 // 67 ms, doubled by some devices: several attempts within stallTimeout
-	ackTime      = 4096 * time.Nanosecond << ackTimeout
-	ackRetries   = 6                      // 7 is "without end" to some implementations
-	stallTimeout = 700 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
-	stallStep    = stallTimeout / 7
-	drainTimeout = 250 * time.Millisecond // for what a failed queue pair gives back
-	lookEvery    = 200 * time.Millisecond // whether the device is still there
-	pollBatch    = 64
-	extraSends   = 64 // requests beside messages: measuring, windows
+	// A dead path is noticed after stallTimeout at the latest, a step late; then each side waits drainTimeout at most before it says its farewell, one after the
+	// other. So chunks go on over TCP within 0.9 s and two ways of a message.
+	stallTimeout = 500 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
+	stallStep    = stallTimeout / 5
+	drainTimeout = 150 * time.Millisecond // for what a failed queue pair gives back
+	// Several attempts within stallTimeout; a shorter time makes a device whose peer is busy send everything anew.
+	ackTimeout = 15
+	ackTime    = 4096 * time.Nanosecond << ackTimeout // 134 ms
+	ackRetries = 6                                    // 7 is "without end" to some implementations
+	lookEvery  = 200 * time.Millisecond               // whether the device is still there
+	pollBatch  = 64
+	extraSends = 64 // requests beside messages: measuring, windows
 )
 
 // Kinds of work, in the upper byte of a request's identifier.
@@ -54,11 +57,10 @@ type conn struct {
 	inline     verbs.SendFlags
 	peer       *setup
 
-	recvs   int    // receive requests that are posted
-	sends   int    // messages that were posted and have not completed, well or badly
-	through uint64 // the device is through with the messages before this one
-	probed  int    // writes that measured
-	probing bool   // such writes are under way
+	recvs   int  // receive requests that are posted
+	sends   int  // messages that have not completed, well or badly
+	probed  int  // writes that measured
+	probing bool // such writes are under way
 	began   bool
 	known   bool // the peer has this side's answer, or made it: credits may follow
 	usable  bool // messages may be sent
@@ -73,10 +75,11 @@ type conn struct {
 	reposts [pollBatch]verbs.RecvRequest
 
 	// Guarded by the link's lock.
-	pending []verbs.SendRequest // messages that are to be posted
-	posting []verbs.SendRequest // those that are being posted, without the lock
-	flushes bool                // somebody posts
-	toPost  *sync.Cond          // for the goroutine that does so for the others
+	pending  []verbs.SendRequest // messages that are to be posted
+	posting  []verbs.SendRequest // those that are being posted, without the lock
+	inDevice int                 // messages that were posted and have not completed
+	flushes  bool                // somebody posts
+	toPost   *sync.Cond          // for the goroutine that does so for the others
 }
 
 // errSlots is wrapped by errors of registering a side's own memory.
@@ -182,12 +185,11 @@ func (c *conn) postRecvs(n int) error {
 	return err
 }
 
-// signalEvery is how many messages of an upload share a completion.
-const signalEvery = 4
+// requestsEach is how many requests a message is.
+const requestsEach = 2
 
-// post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the completion; that of a quiet message comes with
-// the next one's. The link's lock is held.
-func (c *conn) post(depth int, h *header, quiet bool, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
+// post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the completion. The link's lock is held.
+func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
 	if c.gone {
 		return errClosed
 	}
@@ -197,9 +199,6 @@ func (c *conn) post(depth int, h *header, quiet bool, addr uint64, lkey uint32, 
 	head.SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
 	data := verbs.SendRequest{ID: workData | h.position, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: uint32(h.position), Remote: remote, RKey: rkey, Count: 1}
 	data.SGE[0] = verbs.SGE{Addr: addr, Length: h.chunk.Bytes, LKey: lkey}
-	if quiet {
-		data.Flags = 0
-	}
 	c.pending = append(c.pending, head, data)
 	c.sends++
 	return nil

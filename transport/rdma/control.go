@@ -75,7 +75,7 @@ func (l *Link[M]) readControl() error {
 func (l *Link[M]) account(peer *setup) error {
 	if l.peer == nil {
 		l.depth = min(l.cfg.Depth, peer.Depth)
-		l.limit = l.depth
+		l.limit, l.window = l.depth, l.depth
 		l.peer = ring.NewPeer[message[M]](l.depth, peer.SlotCount, l.slotCount())
 		l.peerSlots = peer.SlotCount
 		return nil
@@ -284,6 +284,11 @@ func (l *Link[M]) ready(h transport.MessageHeader) error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: chunks of %d bytes", ring.ErrProtocol, h.Aux)
 	}
+	if h.ID < 1 || int64(h.ID) > int64(l.depth) {
+		l.mu.Unlock()
+		return fmt.Errorf("%w: %d chunks at once", ring.ErrProtocol, h.ID)
+	}
+	l.window = int(h.ID)
 	l.use(c, int(h.Aux))
 	l.mu.Unlock()
 	l.cfg.Handler.Changed()
@@ -388,7 +393,7 @@ func (l *Link[M]) open() error {
 		l.sayCredit()
 	}
 	l.mu.Unlock()
-	chunk, limit, err := l.measure(ctx, c)
+	chunk, limit, window, err := l.measure(ctx, c)
 	if err != nil {
 		c.cancel(err)
 		return fmt.Errorf("the path does not work: %w", err)
@@ -399,8 +404,8 @@ func (l *Link[M]) open() error {
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
-	l.limit = limit
-	l.say(transport.MessageHeader{Type: transport.MsgPathReady, Seq: c.epoch, Aux: uint64(chunk)}, nil)
+	l.limit, l.window = limit, window
+	l.say(transport.MessageHeader{Type: transport.MsgPathReady, ID: uint32(window), Seq: c.epoch, Aux: uint64(chunk)}, nil)
 	l.use(c, chunk)
 	return nil
 }

@@ -103,6 +103,7 @@ type Link[M any] struct {
 	results  results[M]
 	spare    results[M]
 	limit    int // chunks under way that measuring found to be enough
+	window   int // those of them that the device has at most
 
 	buffer     []byte   // half of it are slots, half is copied to before it is sent
 	spareParts []uint32 // pieces of the sending half that are free
@@ -301,21 +302,30 @@ func (l *Link[M]) Send(ch Chunk, data []byte, from Region, m M) bool {
 	c := l.conn
 	position, slot, _ := l.peer.Send(message[M]{m, part}, true)
 	h := header{position: position, slot: slot, chunk: ch}
-	quiet := ch.More && !from.copied && position%signalEvery != 0
-	l.posted(c, c.post(l.depth, &h, quiet, at, from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key), len(data))
+	l.posted(c, c.post(l.depth, &h, at, from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key), len(data))
 	l.flush(c)
 	return true
 }
 
-// flush posts what is to be posted, in order. Another call that does so already takes this one's messages as well. mu is held, and let go meanwhile: a driver in
-// software works on the messages in the caller's time.
+// flush posts what is to be posted, in order, as long as the device has less than its window. Another call that does so already takes this one's messages as well.
+// mu is held, and let go meanwhile: a driver in software works on the messages in the caller's time.
 func (l *Link[M]) flush(c *conn) {
 	if c.flushes {
 		return
 	}
 	c.flushes = true
-	for len(c.pending) > 0 && !c.gone {
-		c.pending, c.posting = c.posting[:0], c.pending
+	for !c.gone {
+		if c.ctx.Err() != nil { // they are among those that are given back
+			c.sends -= len(c.pending) / requestsEach
+			c.pending = c.pending[:0]
+		}
+		n := min(len(c.pending), requestsEach*(l.window-c.inDevice))
+		if n <= 0 {
+			break
+		}
+		c.posting = append(c.posting[:0], c.pending[:n]...)
+		c.pending = c.pending[:copy(c.pending, c.pending[n:])]
+		c.inDevice += n / requestsEach
 		l.mu.Unlock()
 		n, err := c.qp.PostSend(c.posting)
 		l.mu.Lock()
@@ -323,9 +333,10 @@ func (l *Link[M]) flush(c *conn) {
 			for i := range c.posting[n:] {
 				if kindOf(c.posting[n+i].ID) == workData {
 					c.sends--
+					c.inDevice--
 				}
 			}
-			c.cancel(err) // the messages are among those that are given back
+			c.cancel(err)
 		}
 	}
 	c.flushes = false
@@ -445,7 +456,7 @@ func (l *Link[M]) pump() {
 			p.remote, p.key = c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key
 		}
 		h := header{position: position, slot: slot, chunk: p.chunk}
-		l.posted(c, c.post(l.depth, &h, false, p.addr, c.sourceMR.LKey, p.remote, p.key), int(p.chunk.Bytes))
+		l.posted(c, c.post(l.depth, &h, p.addr, c.sourceMR.LKey, p.remote, p.key), int(p.chunk.Bytes))
 	}
 	if n > 0 {
 		left := copy(l.queue, l.queue[n:])

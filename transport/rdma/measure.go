@@ -17,52 +17,55 @@ const (
 	probeMost   = 64                     // writes of each size
 	probeDepth  = 4
 	probeFewest = 2
-	goodEnough  = 0.97                   // of the best: a smaller chunk overlaps better with what follows
+	goodEnough  = 0.97                   // of the best: a larger chunk costs both ends less
 	ahead       = 250 * time.Millisecond // chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
 	leastAhead  = 8
+	atDevice    = 250 * time.Microsecond // of these, those that the device has: until the word of the last one's end is here and others are posted
+	leastAt     = 3
 )
 
-// measure writes into granted slots and finds the chunk size of the highest bandwidth, and how many chunks keep the path busy. It proves at the same
-// time that the path works. Without slots or memory the usual size is taken.
-func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit int, err error) {
-	chunk, limit = min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast)), l.depth
+// measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy, and how many of them the device. It
+// proves at the same time that the path works. Without slots or memory the usual size is taken.
+func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window int, err error) {
+	chunk, limit, window = min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast)), l.depth, l.depth
 	slots, err := l.awaitCredits(ctx, c)
 	if err != nil || len(slots) == 0 {
-		return chunk, limit, err
+		return chunk, limit, window, err
 	}
 	mem, r, free, err := l.measuringMemory(c, chunk)
 	if err != nil {
-		return chunk, limit, nil // uploads will find out as well
+		return chunk, limit, window, nil // uploads will find out as well
 	}
 	defer free()
 	best, err := l.probe(ctx, c, mem[:probeFirst], r, slots)
 	if err != nil {
-		return chunk, limit, err
+		return chunk, limit, window, err
 	}
 	rates := map[int]float64{}
 	for size, began := probeLeast, time.Now(); size <= chunk && paced(size, best) && time.Since(began) < probeTotal; size *= 2 {
 		rate, err := l.probe(ctx, c, mem[:size], r, slots)
 		if err != nil {
-			return chunk, limit, err
+			return chunk, limit, window, err
 		}
 		rates[size] = rate
 		best = max(best, rate)
 	}
 	chunk = pickChunk(rates, best)
-	enough := int(best*ahead.Seconds())/chunk + 1
-	return chunk, min(max(enough, leastAhead), l.depth), nil
+	enough := func(span time.Duration, least int) int {
+		return min(max(int(best*span.Seconds())/chunk+1, least), l.depth)
+	}
+	return chunk, enough(ahead, leastAhead), enough(atDevice, leastAt), nil
 }
 
 // paced says whether chunks of a size are through in time at a rate.
 func paced(size int, rate float64) bool { return float64(size) <= rate*probePace.Seconds() }
 
-// pickChunk chooses the smallest size among those that were measured whose rate is near the best, and on slow paths one that is through in time.
+// pickChunk chooses the largest size among those that were measured whose rate is near the best, and on slow paths one that is through in time.
 func pickChunk(rates map[int]float64, best float64) int {
 	chunk := probeLeast
 	for size := probeLeast; size <= transport.MaxChunk; size *= 2 {
 		if rates[size] >= goodEnough*best {
 			chunk = size
-			break
 		}
 	}
 	for chunk > probeFirst && !paced(chunk, best) {

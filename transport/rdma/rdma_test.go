@@ -116,7 +116,7 @@ func TestMemlockIsJudged(t *testing.T) {
 	}
 }
 
-// On a fast path the smallest chunk that is about as good as any; on a slow one a chunk that is through before the device expects a sign of the peer.
+// On a fast path the largest chunk that is about as good as any; on a slow one a chunk that is through before the device expects a sign of the peer.
 func TestPickChunk(t *testing.T) {
 	flat := func(rate float64) map[int]float64 {
 		m := map[int]float64{}
@@ -131,11 +131,12 @@ func TestPickChunk(t *testing.T) {
 		best  float64
 		chunk int
 	}{
-		{"all the same", flat(10e9), 10e9, 128 << 10},
-		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 512 << 10},
-		{"slow", flat(25e6), 25e6, 128 << 10},
+		{"all the same", flat(10e9), 10e9, 1 << 20},
+		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 1 << 20},
+		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 9.6e9}, 10e9, 256 << 10},
+		{"slow", flat(25e6), 25e6, 512 << 10},
 		{"slow, the largest is best", map[int]float64{128 << 10: 10e6, 256 << 10: 20e6}, 20e6, 256 << 10},
-		{"very slow", flat(5e6), 5e6, 64 << 10},
+		{"very slow", flat(5e6), 5e6, 128 << 10},
 		{"hardly moving", flat(1e5), 1e5, 32 << 10},
 	} {
 		if n := pickChunk(c.rates, c.best); n != c.chunk {

@@ -55,11 +55,9 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 				}
 			}
 		case kindOf(d.ID) == workData:
-			// A queue pair completes in order, so the device is through with quiet messages before this one as well.
-			for last := numberOf(d.ID); c.through <= last; c.through++ {
-				if c.sends--; err == nil {
-					err = l.peer.Completed(c.through)
-				}
+			c.inDevice--
+			if c.sends--; err == nil {
+				err = l.peer.Completed(numberOf(d.ID))
 			}
 			l.idle = 0
 		case err != nil:
@@ -91,6 +89,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 	}
 	clear(res.windows)
 	res.windows = res.windows[:0]
+	l.flush(c)
 	l.mu.Unlock()
 	l.tell()
 	return first
@@ -185,6 +184,7 @@ func (l *Link[M]) finish(c *conn, why error) {
 	c.usable = false
 	if c.began {
 		l.setMode(ModeSettling)
+		l.flush(c) // nothing any more
 	}
 	l.mu.Unlock()
 	if was {
