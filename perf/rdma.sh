@@ -12,6 +12,8 @@ if [ "${1-}" != inside ]; then
   for t in build/rdma/plain/verbs.test build/rdma/plain/transport-rdma.test build/rdma/plain/e2e-rdma.test; do
     [ -x "$t" ] || { echo "missing $t: run make perf-rdma" >&2; exit 1; }
   done
+  # The machine needs both processors: all that this terminal runs goes before what others run, where that is allowed.
+  { echo -20 >/proc/self/autogroup; } 2>/dev/null || true
   exec verbs/guest/rdma-guest -e RDMA_PERF_ROUNDS -t 600 "$PWD/perf/rdma.sh" inside
 fi
 
@@ -40,21 +42,24 @@ latency() { # us of 4 KiB; perftest cannot always find the clock's frequency
 }
 figure() { awk -v what="FIGURE $1" 'index($0, what) { for (i = 1; i <= NF; i++) if ($i ~ /^[0-9.]+$/ && $(i+1) ~ /^(MiB\/s|us)$/) print $i }'; }
 
+middle() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; } # the median
+several() { for _ in 1 2 3; do bandwidth "$@"; done | middle; }
+
 best_size= most=0
 for size in 65536 262144 1048576; do
-  b=$(bandwidth $size $((67108864 / size)))
+  b=$(several $size $((67108864 / size)))
   echo "ib_write_bw   $size bytes: $b MiB/s"
   if awk "BEGIN { exit !($b > $most) }"; then most=$b best_size=$size; fi
 done
-for pairs in 2 4; do echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $(bandwidth $best_size $((67108864 / best_size / pairs)) $pairs) MiB/s"; done
+for pairs in 2 4; do echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $(several $best_size $((67108864 / best_size / pairs)) $pairs) MiB/s"; done
 
-# The speed of an emulated machine changes by half from one moment to the next. So each measurement stands between two of perftest's, its ratio is that to their
-# mean, and what counts is the median over the rounds.
+# The speed of an emulated machine changes by half from one moment to the next. So each measurement stands between two of perftest's (medians of three), its ratio
+# is that to their mean, and what counts is the median over the rounds.
 results=$(mktemp)
 reference=
 next_reference() { # the mean of perftest's last figure and a new one
   local new
-  new=$(bandwidth $best_size $((67108864 / best_size)))
+  new=$(several $best_size $((67108864 / best_size)))
   mean=$(awk -v a="${reference:-$new}" -v b="$new" 'BEGIN { printf "%.1f", (a + b) / 2 }') reference=$new
 }
 note() { # round name value reference unit
@@ -67,7 +72,10 @@ for round in $(seq "${RDMA_PERF_ROUNDS:-5}"); do
   next_reference
   note $round "transport upload" "$(figure 'transport upload' <<<"$out")" $mean MiB/s
   note $round "transport download" "$(figure 'transport download' <<<"$out")" $mean MiB/s
-  out=$(build/rdma/plain/e2e-rdma.test -test.v -test.run '^TestSpeed$') || { echo "$out"; exit 1; }
+  for _ in 1 2 3; do # a run in which chunks went over TCP has no figures
+    out=$(build/rdma/plain/e2e-rdma.test -test.v -test.run '^TestSpeed$') || { echo "$out"; exit 1; }
+    if grep -q FIGURE <<<"$out"; then break; fi
+  done
   next_reference
   note $round "end to end upload" "$(figure 'end to end upload' <<<"$out")" $mean MiB/s
   note $round "end to end download" "$(figure 'end to end download' <<<"$out")" $mean MiB/s
