@@ -217,7 +217,8 @@ func TestPrometheus(t *testing.T) {
 	}
 	for _, query := range []string{
 		`up{job="scuda"} == 1`,
-		`scuda_managed_faults_total >= 20`,
+		`scuda_managed_faults_total >= 2`, // then the block is pinned
+		`scuda_managed_faults_total + scuda_managed_pushes_total >= 20`,
 		`scuda_managed_migrated_bytes_total{direction="to_host"} >= 20 * 65536`,
 		`scuda_managed_migrated_bytes_total{direction="to_device"} >= 20 * 65536`,
 		`scuda_calls_total{class="copy"} > 2000`,

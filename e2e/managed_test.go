@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -110,6 +112,70 @@ func TestManagedTraffic(t *testing.T) {
 	}
 }
 
+// Memory that goes to and fro in every round: from the third round on it costs no fault with a round trip, since it comes with the wait, and a fault only
+// where it is looked whether it is still wanted; however many places they are, they come in one round trip. Limits are for all rounds together; what the
+// program writes costs a fault more where the kernel does not note it.
+func TestManagedThrash(t *testing.T) {
+	const block = 64 << 10
+	for _, c := range []struct {
+		name          string
+		rounds        int
+		faults, noted int // at most: in general, and where the kernel notes what is written
+		trips         int // round trips, at most: a wait, a fetch and what is sent, and those of the beginning
+		fetched, sent int // blocks, at most
+		pinned        int // at least; 0: none at all
+	}{
+		{"ping-pong", 100, 32, 12, 3*100 + 12, 101, 100, 6},
+		{"sharing", 100, 32, 12, 3*100 + 12, 101, 100, 6},
+		{"scattered", 40, 48 * 18, 48 * 8, 3*40 + 3*48 + 12, 48 * 41, 48 * 40, 48 * 4},
+		{"stencil", 40, 48, 30, 4*40 + 16, 4 * 41, 4 * 40, 4 * 4},
+		{"calm", 100, 14, 8, 100 + 50, 12 + 20, 12, 3},
+		{"streaming", 12, 12 * 20, 12 * 20, 12*40 + 12, 12 * (24 << 20) / block, 0, 0},
+	} {
+		for _, pager := range pagers {
+			t.Run(c.name+"/"+pager, func(t *testing.T) {
+				s := serve(t)
+				name := filepath.Join(t.TempDir(), "trace")
+				p := start(t, s.env("SCUDA_PAGER="+pager, "SCUDA_LOG=info", "SCUDA_TRACE="+name), program("managed_thrash"), kernels, c.name, fmt.Sprint(c.rounds))
+				if code := p.wait(patience); code != 0 {
+					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+				}
+				var trace struct {
+					Counts []struct {
+						Kind string
+						N    int
+					}
+					Managed struct {
+						Faults, Pushed, Pinned int
+						ToHost                 int `json:"to_host"`
+						ToDevice               int `json:"to_device"`
+					}
+				}
+				if b, err := os.ReadFile(fmt.Sprintf("%s.%d", name, p.cmd.Process.Pid)); err != nil {
+					t.Fatal(err)
+				} else if err := json.Unmarshal(b, &trace); err != nil {
+					t.Fatal(err)
+				}
+				trips, m, most := 0, trace.Managed, c.faults
+				for _, n := range trace.Counts {
+					if n.Kind == "answer" || n.Kind == "data" {
+						trips += n.N
+					}
+				}
+				if strings.Contains(p.err.String(), "the kernel notes which pages are written") {
+					most = c.noted
+				}
+				if m.Faults > most || trips > c.trips || m.ToHost > c.fetched*block || m.ToDevice > c.sent*block {
+					t.Errorf("%d faults, %d round trips, %d blocks came and %d went; at most %d, %d, %d and %d wanted", m.Faults, trips, m.ToHost/block, m.ToDevice/block, most, c.trips, c.fetched, c.sent)
+				}
+				if m.Pinned < c.pinned || (c.pinned == 0) != (m.Pinned+m.Pushed == 0) {
+					t.Errorf("%d times a block was pinned, at least %d wanted; %d bytes came with waits", m.Pinned, c.pinned, m.Pushed)
+				}
+			})
+		}
+	}
+}
+
 // System calls on memory that the GPU has: by the kernel's faults, and where those are not to be had by the preloaded library.
 func TestManagedCalls(t *testing.T) {
 	s := serve(t)
@@ -119,11 +185,38 @@ func TestManagedCalls(t *testing.T) {
 		{"uffd-user", lib + "/libscuda.so", ""},
 		{"sigsegv", lib + "/libscuda.so", ""},
 		{"sigsegv", "", "Bad address"},
+		{"uffd-user", "", "which preloads libscuda.so"},
 	} {
 		p := start(t, s.env("SCUDA_PAGER="+c.pager, "LD_PRELOAD="+c.preload), program("managed_calls"), kernels, t.TempDir())
 		code := p.wait(patience)
 		if fine := code == 0 && p.out.String() == "calls ok\n"; fine != (c.said == "") || !strings.Contains(p.err.String(), c.said) {
 			t.Errorf("%+v: exit status %d\n%s%s", c, code, p.out, p.err)
+		}
+	}
+}
+
+// System calls that the program makes by itself work where the kernel hands over its own faults; elsewhere they fail as on any memory that may not be
+// touched, the remedy is said, and the memory is as good as before.
+func TestManagedRawCalls(t *testing.T) {
+	s := serve(t)
+	for _, c := range []struct{ pager, preload, want, said string }{
+		{"uffd", "", "ok ok", ""},
+		{"uffd-sync", "", "ok ok", ""},
+		{"uffd-user", lib + "/libscuda.so", "Bad address Bad address", "without the C library"},
+		{"sigsegv", lib + "/libscuda.so", "Bad address Bad address", "without the C library"},
+	} {
+		p := start(t, s.env("SCUDA_PAGER="+c.pager, "LD_PRELOAD="+c.preload, "SCUDA_LOG=info"), program("managed_calls"), kernels, t.TempDir(), "raw")
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("%+v: exit status %d\n%s%s", c, code, p.out, p.err)
+		}
+		lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
+		for _, line := range lines {
+			if _, got, _ := strings.Cut(line, ": "); got != c.want {
+				t.Errorf("%+v: %s", c, line)
+			}
+		}
+		if len(lines) != 3 && len(lines) != 1 || c.said != "" && !strings.Contains(p.err.String(), c.said) {
+			t.Errorf("%+v:\n%s%s", c, p.out, p.err)
 		}
 	}
 }
@@ -160,11 +253,17 @@ func TestManagedPython(t *testing.T) {
 	}
 }
 
-// More unified memory than the GPU has is refused, and everything goes on.
+// More unified memory than the GPU has is refused with cause and remedy, what just fits is given, and everything goes on.
 func TestManagedTooMuch(t *testing.T) {
 	s := serve(t)
-	if got := s.run(t, "managed_faults", "too much"); got != "" {
-		t.Errorf("it said %q", got)
+	for _, pager := range pagers {
+		p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_faults"), kernels, "too much")
+		if code := p.wait(patience); code != 0 || p.out.String() != "" {
+			t.Errorf("%s: exit status %d\n%s%s", pager, code, p.out, p.err)
+		}
+		if n := strings.Count(p.err.String(), "unified memory: no room for "); n != 1 || !strings.Contains(p.err.String(), "free some, ask for less, or use a larger GPU") {
+			t.Errorf("%s: it is said %d times that there is no room:\n%s", pager, n, p.err)
+		}
 	}
 	s.run(t, "managed_faults", "untouched")
 }

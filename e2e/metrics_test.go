@@ -78,6 +78,8 @@ func TestClientMetrics(t *testing.T) {
 		{"scuda_client_managed_faults_total", nil, 2, 512},
 		{"scuda_client_managed_migrated_bytes_total", []string{"direction", "to_device"}, 8192, 1 << 20},
 		{"scuda_client_managed_migrated_bytes_total", []string{"direction", "to_host"}, 2, 1 << 20},
+		{"scuda_client_managed_pushed_bytes_total", nil, 0, 1 << 20},
+		{"scuda_client_managed_pinned_total", nil, 0, 0},
 		{"scuda_client_pending_downloads", nil, 0, 0},
 		{"scuda_client_queue_bytes", nil, 0, 0},
 		{"scuda_client_queue_wait_seconds", nil, 0, 0},

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "414cd3490e0d83e6cb6ba35e988be13c3a86982ecfbc966f63a3a700660e51ff"
+const Digest = "fd9619b818031f3ef97c43e76020dfa1426e564694765fd801011c0c8f09997c"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -86,9 +86,19 @@ all processes until interrupted. The program need not use scuda. On a terminal t
 
 // trace is what shim/front/trace.c writes.
 type trace struct {
-	PID    int          `json:"pid"`
-	NS     int64        `json:"ns"`
-	Counts []traceCount `json:"counts"`
+	PID     int          `json:"pid"`
+	NS      int64        `json:"ns"`
+	Counts  []traceCount `json:"counts"`
+	Managed managed      `json:"managed"`
+}
+
+// managed is what happened in unified memory: faults, bytes that moved, those of them that came with waits, and pinnings of thrashing blocks.
+type managed struct {
+	Faults   int64 `json:"faults"`
+	ToHost   int64 `json:"to_host"`
+	ToDevice int64 `json:"to_device"`
+	Pushed   int64 `json:"pushed"`
+	Pinned   int64 `json:"pinned"`
 }
 
 type traceCount struct {
@@ -162,10 +172,11 @@ func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) e
 		return err
 	}
 	type process struct {
-		PID    int           `json:"pid"`
-		Time   time.Duration `json:"ns"`
-		Sent   int64         `json:"sent"`
-		Stalls []stall       `json:"stalls"`
+		PID     int           `json:"pid"`
+		Time    time.Duration `json:"ns"`
+		Sent    int64         `json:"sent"`
+		Stalls  []stall       `json:"stalls"`
+		Managed *managed      `json:"managed,omitempty"`
 	}
 	var all []process
 	for _, name := range files {
@@ -178,7 +189,11 @@ func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) e
 			return fmt.Errorf("trace of a process: %w", err)
 		}
 		lines, sent := t.stalls()
-		all = append(all, process{t.PID, time.Duration(t.NS), sent, lines})
+		p := process{t.PID, time.Duration(t.NS), sent, lines, nil}
+		if t.Managed != (managed{}) {
+			p.Managed = &t.Managed
+		}
+		all = append(all, p)
 	}
 	if asJSON {
 		return json.NewEncoder(w).Encode(all)
@@ -186,6 +201,9 @@ func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) e
 	for _, p := range all {
 		if err := writeTrace(w, p.PID, p.Time, p.Sent, p.Stalls); err != nil {
 			return err
+		}
+		if m := p.Managed; m != nil {
+			fmt.Fprintf(w, "unified memory: %d faults; %d bytes came, %d of them with waits; %d bytes went; %d times a thrashing block was pinned\n", m.Faults, m.ToHost, m.Pushed, m.ToDevice, m.Pinned)
 		}
 	}
 	_, err = fmt.Fprintf(w, "the program took %v\n", took.Round(time.Millisecond))

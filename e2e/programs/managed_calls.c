@@ -2,8 +2,11 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -63,6 +66,17 @@ static void positioned(int f) {
   all("pwrite", pwrite(f, from, N, 0));
   all("pread", pread(f, to, N, 0));
 }
+static void by_number(void) { // as programs do that have no function of the C library for a call
+  give();
+  all("SYS_pwrite64", syscall(SYS_pwrite64, file, from, (size_t)N, 0L));
+  all("SYS_pread64", syscall(SYS_pread64, file, to, (size_t)N, 0L));
+}
+static void flagged(void) {
+  struct iovec out = {from, N}, in = {to, N};
+  give();
+  all("pwritev2", pwritev2(file, &out, 1, 0, 0));
+  all("preadv2", preadv2(file, &in, 1, 0, 0));
+}
 static void at_file(void) { give(), positioned(file); }
 static void at_disk(void) { give(), positioned(direct); }
 static void vectors(void) {
@@ -87,6 +101,58 @@ static void talking(void) { stream("recv", out_send, in_recv); }
 static void talking_to(void) { stream("recvfrom", out_sendto, in_recvfrom); }
 static void messages(void) { stream("recvmsg", out_message, in_message); }
 
+// System calls without the C library, as Go and static programs make them; and the kernel's own threads, to which io_uring leaves the work.
+static long raw(long number, long a, void *p, long n, long at) {
+#if defined __x86_64__
+  long result;
+  register long fourth __asm__("r10") = at;
+  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(p), "d"(n), "r"(fourth) : "rcx", "r11", "memory");
+  return result;
+#else
+  long result = syscall(number, a, p, n, at);
+  return result < 0 ? -errno : result;
+#endif
+}
+static int ring = -1;
+static struct io_uring_params rings;
+static unsigned char *queue;
+static struct io_uring_sqe *entries;
+static void open_ring(void) {
+  ring = (int)syscall(SYS_io_uring_setup, 4, &rings);
+  if (ring < 0) return; // refused in many containers
+  CHECK(rings.features & IORING_FEAT_SINGLE_MMAP, "io_uring of before Linux 5.4");
+  queue = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+  entries = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+  CHECK(queue != MAP_FAILED && entries != MAP_FAILED, "mmap of io_uring: %s", strerror(errno));
+}
+static long ringed(int operation, void *p, int hand_over) {
+  unsigned *tail = (unsigned *)(queue + rings.sq_off.tail), *head = (unsigned *)(queue + rings.cq_off.head);
+  unsigned at = *tail & *(unsigned *)(queue + rings.sq_off.ring_mask);
+  entries[at] = (struct io_uring_sqe){.opcode = (unsigned char)operation, .fd = file, .addr = (uintptr_t)p, .len = N, .flags = hand_over ? IOSQE_ASYNC : 0};
+  ((unsigned *)(queue + rings.sq_off.array))[at] = at;
+  __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+  CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1, "io_uring_enter: %s", strerror(errno));
+  const struct io_uring_cqe *done = (struct io_uring_cqe *)(queue + rings.cq_off.cqes) + (*head & *(unsigned *)(queue + rings.cq_off.ring_mask));
+  long result = done->res;
+  __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+  return result;
+}
+static void without_library(void) { // says what came of it: all of it, or the error
+  static const unsigned char plain[N];
+  CHECK(write(file, plain, N) == N, "the file: %s", strerror(errno));
+  open_ring();
+  for (int way = 0; way < (ring < 0 ? 1 : 3); way++) {
+    give();
+    long out = way ? ringed(IORING_OP_WRITE, from, way == 2) : raw(SYS_pwrite64, file, from, N, 0);
+    long in = way ? ringed(IORING_OP_READ, to, way == 2) : raw(SYS_pread64, file, to, N, 0);
+    for (int at = 0; out == N && in == N && at < N; at++) CHECK(to[at] == (at < HALF ? 7 : 9), "way %d: byte %d is %d", way, at, to[at]);
+    printf("%s: %s %s\n", way ? way == 1 ? "io_uring" : "io_uring's threads" : "raw", out == N ? "ok" : strerror((int)-out), in == N ? "ok" : strerror((int)-in));
+    CHECK(from[0] == 7 && from[N - 1] == 9, "way %d, afterwards: %d %d", way, from[0], from[N - 1]); // the memory is as good as before
+    to[0] = 3;
+    CHECK(to[0] == 3, "way %d, afterwards: %d", way, to[0]);
+  }
+}
+
 int main(int argc, char **argv) {
   CHECK(argc > 2, "which folder?");
   start(argc, argv);
@@ -100,7 +166,8 @@ int main(int argc, char **argv) {
   unlink(path);
   CHECK(file >= 0 && !pipe(ends) && !socketpair(AF_UNIX, SOCK_STREAM, 0, talk), "%s: %s", path, strerror(errno));
   CHECK(direct >= 0, "O_DIRECT at %s: %s", argv[2], strerror(errno));
-  static const struct { const char *name; void (*run)(void); } cases[] = {{"pipe", to_and_fro}, {"vectors through a pipe", in_pieces}, {"file", at_file}, {"past the page cache", at_disk}, {"vectors", vectors}, {"stdio", buffered}, {"socket", talking}, {"sendto", talking_to}, {"messages", messages}};
+  if (argc > 3) return without_library(), 0;
+  static const struct { const char *name; void (*run)(void); } cases[] = {{"pipe", to_and_fro}, {"vectors through a pipe", in_pieces}, {"file", at_file}, {"past the page cache", at_disk}, {"vectors", vectors}, {"vectors and flags", flagged}, {"by number", by_number}, {"stdio", buffered}, {"socket", talking}, {"sendto", talking_to}, {"messages", messages}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     cases[i].run();
     for (int at = 0; at < N; at++) CHECK(to[at] == (at < HALF ? 7 : 9), "%s: byte %d is %d", cases[i].name, at, to[at]);

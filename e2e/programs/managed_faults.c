@@ -321,13 +321,29 @@ static void batches(void) {
   for (int i = 0; i < 3; i++) release(m[i]);
 }
 
+static void *greedy(void *m) { // what there is no room for, beside others that ask as well
+  CUdeviceptr p;
+  CUcontext context;
+  CUdevice device;
+  CK(cuDeviceGet(&device, 0));
+  CK(cuDevicePrimaryCtxRetain(&context, device));
+  CK(cuCtxSetCurrent(context));
+  for (int i = 0; i < 20; i++) {
+    WANT(cuMemAllocManaged(&p, 64 << 20, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
+    (void)*(volatile unsigned char *)m;
+  }
+  CK(cuDevicePrimaryCtxRelease(device));
+  return NULL;
+}
+
 static void too_much(void) {
   size_t left, total;
   CK(cuMemGetInfo(&left, &total));
   unsigned char *m = managed(N);
   memset(m, 1, N);
   CUdeviceptr p;
-  WANT(cuMemAllocManaged(&p, total + 1, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
+  const size_t wrong[] = {total + 1, 1ull << 40, 1ull << 50, 1ull << 63, SIZE_MAX - 65536, SIZE_MAX};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) WANT(cuMemAllocManaged(&p, wrong[i], CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
   CUdeviceptr rest[64];
   int n = 0, r = 0;
   while (n < 64 && !(r = (int)cuMemAllocManaged(&rest[n], total / 16, CU_MEM_ATTACH_GLOBAL))) *(unsigned char *)(uintptr_t)rest[n++] = 1;
@@ -337,6 +353,25 @@ static void too_much(void) {
   while (n) CK(cuMemFree(rest[--n]));
   CK(cuMemAllocManaged(&p, total / 2, CU_MEM_ATTACH_GLOBAL));
   CK(cuMemFree(p));
+  // What fits is given, to the last unit of the driver's, and what does not fit is refused; again and again, by several threads at once.
+  enum { UNIT = 2 << 20, UNITS = 24, SPARE = 20 }; // a session keeps some units that were freed
+  for (int round = 0; round < 3; round++) {
+    CUdeviceptr most, unit[UNITS + SPARE];
+    CK(cuMemGetInfo(&left, &total));
+    size_t rest = left / UNIT * UNIT - UNITS * (size_t)UNIT;
+    CK(cuMemAllocManaged(&most, rest, CU_MEM_ATTACH_GLOBAL));
+    for (n = 0; n < UNITS + SPARE && !(r = (int)cuMemAllocManaged(&unit[n], UNIT, CU_MEM_ATTACH_GLOBAL)); n++) {}
+    CK(cuMemGetInfo(&left, &total));
+    CHECK(r == CUDA_ERROR_OUT_OF_MEMORY && n >= UNITS - 1 && (round || n <= UNITS + 1) && left < 2 * UNIT, "round %d: %d units of %d were given, then %d with %zu bytes left", round, n, UNITS, r, left);
+    ((unsigned char *)(uintptr_t)most)[rest - 1] = 7; // the last byte of the last unit, on both sides
+    mix((unsigned char *)(uintptr_t)most + rest - 1, 1, 2, 1);
+    CHECK(((unsigned char *)(uintptr_t)most)[rest - 1] == 15, "the last byte: %d", ((unsigned char *)(uintptr_t)most)[rest - 1]);
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) CHECK(!pthread_create(&t[i], NULL, greedy, m), "no thread");
+    for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+    while (n) CK(cuMemFree(unit[--n]));
+    CK(cuMemFree(most));
+  }
   release(m);
 }
 

@@ -169,7 +169,9 @@ static void unified(CUstream s) {
   CK(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
   if (!has) return;
   CUdeviceptr p = shared(BIG), large = 0;
-  /* Each time at other blocks: those that are read each time come without being asked for. */
+  /* Each time at other blocks: those that are read each time come without being asked for. First the CPU has never touched them, so that pages must be made for them. */
+  TIME("unified memory: a first fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG), read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
+  memset((void *)p, 1, BIG);
   TIME("unified memory: a fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG), read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
   TIME("256 MiB of unified memory read after a kernel", 7, 1, fill(p, 1, BIG), read_all(p, BIG, 4096), CUDA_SUCCESS);
   TIME("256 MiB of unified memory sent with a launch", 7, 1, (memset((void *)p, 1, BIG), 0), (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);

@@ -50,6 +50,15 @@ func (s *Session) forgetSent(at, bytes uint64) {
 	}
 }
 
+// countFetch counts a fetch of unified memory.
+func (s *Session) countFetch(flags uint32) {
+	if flags&flagPush != 0 {
+		s.metrics.Add(metrics.Pushes, 1)
+	} else {
+		s.metrics.Add(metrics.Faults, 1)
+	}
+}
+
 // hostChanges downloads what kernels changed of a stretch.
 func (s *Session) hostChanges(c *command) (cuda.CUresult, error) {
 	c.async = true
@@ -69,7 +78,7 @@ func (s *Session) hostChanges(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	if t.managed {
-		s.metrics.Add(metrics.Faults, 1)
+		s.countFetch(p.Flags)
 	}
 	t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
 	r, err = s.download(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)

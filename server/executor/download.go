@@ -53,7 +53,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	}
 	if s.metrics.Add(metrics.CopiedToHost, int(p.Bytes)); p.Flags&flagManaged != 0 {
 		s.metrics.Add(metrics.MigratedToHost, int(p.Bytes))
-		s.metrics.Add(metrics.Faults, 1)
+		s.countFetch(p.Flags)
 		s.forgetSent(p.Src, p.Bytes)
 	}
 	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}

@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	flagSync    = 1 // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
-	flagDone    = 2 // wire.CopyD2H.Flags: a DONE message ends the transfer
-	flagTwin    = 4 // wire.CopyH2D.Flags: the target is pinned memory's twin
-	flagManaged = 8 // of both: blocks of unified memory
+	flagSync    = 1  // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
+	flagDone    = 2  // wire.CopyD2H.Flags: a DONE message ends the transfer
+	flagTwin    = 4  // wire.CopyH2D.Flags: the target is pinned memory's twin
+	flagManaged = 8  // of both: blocks of unified memory
+	flagPush    = 16 // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
 	maxInline   = 64 << 10
 	maxImage    = 2 << 30
 )

@@ -23,6 +23,7 @@ const (
 	MigratedToDevice
 	MigratedToHost
 	Faults
+	Pushes
 	ToRDMA
 	ToTCP
 	ModuleHit
@@ -92,6 +93,7 @@ var table = [series]described{
 	MigratedToDevice: {nameMigrated, helpMigrated, []string{"direction", "to_device"}},
 	MigratedToHost:   {nameMigrated, helpMigrated, []string{"direction", "to_host"}},
 	Faults:           {"scuda_managed_faults_total", "Times that a client fetched unified memory from a GPU, mostly because its program touched a page that lay there.", nil},
+	Pushes:           {"scuda_managed_pushes_total", "Times that unified memory came to a client with a wait for the GPU, because its program had used it in the rounds before.", nil},
 	ToRDMA:           {nameChanged, helpChanged, []string{"from", "tcp", "to", "rdma"}},
 	ToTCP:            {nameChanged, helpChanged, []string{"from", "rdma", "to", "tcp"}},
 	ModuleHit:        {nameModules, helpModules, []string{"result", "hit"}},

@@ -86,6 +86,13 @@ func scuda_core_call(c *C.struct_scuda_call) {
 	c.result, c.reply_len = C.int32_t(call.Result), C.uint32_t(call.Length)
 }
 
+//export scuda_core_send
+func scuda_core_send(end C.uint64_t) {
+	if s := current.Load(); s != nil {
+		s.Send(uint64(end))
+	}
+}
+
 //export scuda_core_bulk
 func scuda_core_bulk(end C.uint64_t, data unsafe.Pointer, n C.uint64_t) C.int32_t {
 	s := current.Load()

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 4
+#define SCUDA_CORE_ABI 5
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
  * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
@@ -35,7 +35,7 @@ struct scuda_count { uint64_t n, ns, most, bytes; };
 struct scuda_counts {
   struct scuda_count of[SCUDA_COUNT_KINDS][SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE]; /* by operation: those of the description, then those of wire.spec */
   uint64_t errors[SCUDA_COUNT_ERRORS];   /* by CUresult */
-  const uint64_t *managed;      /* unified memory: faults, bytes fetched, bytes sent */
+  const uint64_t *managed;      /* unified memory: faults, bytes fetched, bytes sent, bytes that came with waits, pinnings */
 };
 
 struct scuda_shared {
@@ -92,6 +92,7 @@ struct scuda_call {             /* one synchronous call; everything stays the ca
 /* Exported by the core. All may be called from any thread; none calls back into the front except host functions. */
 typedef int32_t (*scuda_core_open_fn)(struct scuda_shared *, struct scuda_boot *);      /* CUresult; connects, hello */
 typedef void    (*scuda_core_call_fn)(struct scuda_call *);                             /* send up to .end, wait for the thread's reply */
+typedef void    (*scuda_core_send_fn)(uint64_t end);                                    /* send up to end; scuda_core_call may follow when the thread has done something else */
 typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t bytes);  /* send up to .end (a BULK command), then data */
 typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
     /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous one with DONE */
@@ -108,6 +109,6 @@ typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
 typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */
 typedef void    (*scuda_core_close_fn)(void);                                           /* at exit: flush and say bye, bounded in time */
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);                  /* -4 debug, 0 info, 4 warn, 8 error */
-/* exported names: scuda_core_open, scuda_core_call, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
+/* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
  * scuda_core_hostfn, scuda_core_image, scuda_core_pin, scuda_core_look, scuda_core_close, scuda_core_log */
 #endif

@@ -47,6 +47,7 @@ extern const struct scuda_export scuda_exports[];
 struct scuda_core_api {
   scuda_core_open_fn open;
   scuda_core_call_fn call;
+  scuda_core_send_fn send;
   scuda_core_bulk_fn bulk;
   scuda_core_transfer_fn transfer;
   scuda_core_overlaps_fn overlaps;
@@ -131,7 +132,7 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 /* ---- commands (ring.c) ---- */
 /* On the wire, but for the last: the command only asks about the stream that it names. */
 enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_ASKS = 1 << 16 };
-struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer; struct scuda_thread *thread; };
+struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
   int bad;
@@ -146,6 +147,7 @@ int32_t scuda_ring_setup(void);
 int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload);
 int32_t scuda_send(struct scuda_cmd *c);  /* asynchronous; waits only when the command is to be answered */
 int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes);  /* for SCUDA_BULK commands */
+void scuda_start(struct scuda_cmd *c); /* sends a command at once, so that the thread can do something before it makes the call */
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len);
 int32_t scuda_call_generic(struct scuda_cmd *c, struct scuda_reply *r, uint64_t cap);
 void scuda_reply_done(struct scuda_reply *r);
@@ -303,7 +305,7 @@ void *scuda_graph_host_of(uint32_t id, int up);
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
-enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_COPY_MANAGED = 8, SCUDA_LEGACY_STREAM = 0 };
+enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_COPY_MANAGED = 8, SCUDA_COPY_PUSH = 16, SCUDA_LEGACY_STREAM = 0 };
 int scuda_is_pinned(const void *p, uint64_t bytes);
 int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags); /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */

@@ -6,15 +6,16 @@
 #define _GNU_SOURCE
 #include "managed.h"
 #include "denial.h"
+#include "habit.h"
 #include "pager.h"
 #include "range.h"
 #include "residency.h"
+#include "work.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
 enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY, CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
-enum { OFTEN = 2, ASKED = 255, AGAIN = 10 };  /* wanted: of a block that comes without being asked for; of one that was asked for. wrote: of one that is looked at again */
 enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in the open view's tables */
 enum { FIRST_PIECE = 256 }; /* blocks of the first piece that is sent before a launch */
 enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 4, FLIGHTS_MAX = 32 };
@@ -28,23 +29,20 @@ struct area {
   uint32_t attachment, blocks, twin, open;  /* twin: the server has memory of ours for it; open: it is in the list */
   struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
-  uint32_t often, flights;                  /* whether blocks are to come with the next wait; windows that are asked for */
+  uint32_t coming, flights;                 /* blocks that are to come with the next wait, or more; windows that are asked for */
   struct scuda_runs fetches, unlocks;
   struct scuda_advice advice;
-  uint8_t *wanted, *wrote, *file;           /* of a block: in how many rounds in a row the program read it, and wrote it; what is known of its pages */
+  struct scuda_habit *habit;                /* of a block: what becomes of it round after round; ... */
+  uint8_t *file;                            /* ... what is known of its pages */
   uint8_t state[];
 };
 
 _Atomic uint32_t scuda_managed_count;
-enum { FAULTS, DOWN, UP };
-_Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel that a fetcher does not bring */
 static struct area *areas, *opened; /* opened: those in which some block may not be AWAY */
 static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
 static struct scuda_ranges ranges;  /* owner: the area */
 static int lost;
-static _Atomic uint32_t given;      /* the GPUs may have work */
-static struct { uint64_t *context; uint32_t count, room; } workplaces; /* contexts that were given work, also of other GPUs */
 
 int scuda_is_managed(uint64_t p) {
   return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) && scuda_ranges_find(&ranges, p, NULL);
@@ -62,12 +60,6 @@ static uint64_t bytes_of(const struct area *a, uint32_t first, uint32_t count) {
 
 static void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_figures[figure], n, memory_order_relaxed); }
 
-void scuda_managed_end(void) {
-  if (scuda_pager_started())
-    scuda_log(SCUDA_INFO, "unified memory: %llu faults, %llu bytes fetched, %llu bytes sent", (unsigned long long)atomic_load(&scuda_managed_figures[FAULTS]),
-              (unsigned long long)atomic_load(&scuda_managed_figures[DOWN]), (unsigned long long)atomic_load(&scuda_managed_figures[UP]));
-}
-
 static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
   memset(a->state + first, s, blocks);
   if (s == AWAY) return;
@@ -84,30 +76,48 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
 
 /* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
 enum way { SEND, FETCH, FETCH_CHANGES };
+enum { SOON = 1, PUSH = 2, NEW = 4 }; /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made meanwhile */
 static enum way fetch_way(const struct area *a) { return a->advice.read_mostly && a->twin ? FETCH_CHANGES : FETCH; }
 
-static int32_t fetch_changes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here) {
-  struct wire_host_changes m = {a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_MANAGED};
+static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }
+
+static int32_t fetch_changes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
+  struct wire_host_changes m = {a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), managed_flags(how)};
   struct wire_changes reply = {0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof m);
   if (r) return r;
   memcpy(c.payload, &m, sizeof m);
-  if (!(r = scuda_call(&c, &reply, sizeof reply, NULL))) count(DOWN, reply.bytes);
+  if (!(r = scuda_call(&c, &reply, sizeof reply, NULL))) count(SCUDA_DOWN, reply.bytes);
   return r;
 }
 
-static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way) {
+static int32_t fetch_bytes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
+  int soon = how & SOON && !scuda_blocking;
+  struct wire_copy_d2h m = {a->pages.start + from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, soon), (soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC) | managed_flags(how)};
+  struct scuda_cmd c;
+  int32_t made = CUDA_SUCCESS, r = scuda_begin(&c, OP_COPY_D2H, soon ? 0 : SCUDA_ANSWER, sizeof m);
+  if (r) return r;
+  memcpy(c.payload, &m, sizeof m);
+  count(SCUDA_DOWN, bytes);
+  if (soon) return scuda_send(&c);
+  if (how & NEW) {
+    scuda_start(&c);
+    made = scuda_pages_open(&a->pages, from, bytes);
+  }
+  r = scuda_call(&c, NULL, 0, NULL);
+  return r ? r : made;
+}
+
+static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   int32_t r;
   if (way == FETCH_CHANGES) {
-    r = fetch_changes(a, from, bytes, stream, here);
+    r = fetch_changes(a, from, bytes, stream, here, how);
   } else if (way == FETCH) {
-    count(DOWN, bytes);
-    struct wire_copy_d2h m = {at, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), SCUDA_COPY_SYNC | SCUDA_COPY_MANAGED};
-    r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &m, sizeof m);
+    r = fetch_bytes(a, from, bytes, stream, here, how);
   } else {
-    count(UP, bytes);
+    count(SCUDA_UP, bytes);
     r = scuda_upload(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED);
   }
   if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, way == SEND ? "sent" : "fetched", r);
@@ -115,14 +125,14 @@ static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t 
 }
 
 /* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
-static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, enum way way) {
+static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how) {
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
   struct scuda_self self = scuda_self_begin(a->context);
   int32_t r = scuda_carrier(a->context, &stream);
-  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, way);
+  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, way, how);
   for (struct extent *e = a->extents; e && !r; e = e->next) {
     uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
-    if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, way);
+    if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, way, how);
   }
   memset(a->file + first, OPENED, blocks);
   scuda_self_end(self);
@@ -141,6 +151,7 @@ static int32_t arrive(const struct area *a) {
 
 static uint32_t flights;          /* windows that are asked for, of all areas */
 static _Atomic uint32_t landed;     /* counts those that came or were called off */
+static uint32_t watchers;           /* of that */
 static void cut_off(void) {
   for (struct area *a = areas; a; a = a->next) scuda_pages_lose(&a->pages);
 }
@@ -163,23 +174,25 @@ static void settle_flight(const struct flight *f, uint8_t state) {
   f->area->flights--;
   if (!--flights && lost) cut_off();
   atomic_fetch_add(&landed, 1);
-  scuda_futex_wake(&landed, INT32_MAX);
+  if (watchers) scuda_futex_wake(&landed, INT32_MAX);
 }
 
-/* Brings a window and allows it but for the first bytes: pages that the file does not have are made of what arrived elsewhere, which is the cheapest
- * way; the others are written where they are. *how: what is known of the blocks' pages then. */
+/* Brings a window and allows it but for the first bytes. Pages that the file has are written where they are. Of a few others nothing is to be seen but the
+ * time until the first can be used: they are made while the bytes are on their way. Many are made of what arrived elsewhere, which is the least work.
+ * *how: what is known of the blocks' pages then. */
 static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, uint8_t *how) {
   struct area *a = f->area;
   const uint8_t *file = a->file + f->first;
   uint64_t from = (uint64_t)f->first * BLOCK, bytes = bytes_of(a, f->first, f->blocks);
-  int some = f->way == FETCH_CHANGES, all = 1, seen = 1;
-  for (uint32_t i = 0; i < f->blocks; i++) some |= file[i], all &= file[i] != 0, seen &= file[i] == OPENED;
+  int some = f->way == FETCH_CHANGES, seen = 1;
+  for (uint32_t i = 0; i < f->blocks; i++) some |= file[i], seen &= file[i] == OPENED;
   if (denied > bytes) denied = bytes;
+  int made = !some && !denied && f->blocks <= SCUDA_NODE_MAX;
+  some |= made;
   *how = some ? OPENED : HELD;
   scuda_thread()->current = f->context;
-  int32_t r = some && !all ? scuda_pages_hold(&a->pages, from, bytes) : CUDA_SUCCESS;
-  if (!r && some && !seen) scuda_pages_open(&a->pages, from, bytes);
-  if (!r) r = carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way);
+  int32_t r = some && !seen && !made ? scuda_pages_open(&a->pages, from, bytes) : CUDA_SUCCESS;
+  if (!r) r = carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
   scuda_thread()->current = 0;
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
@@ -223,8 +236,8 @@ static void *fetch(void *staging) {
   return NULL;
 }
 
-/* Writes of what was allowed for reading take the kernel a fault for each page where it notes them; what the program writes in every round is allowed at once. */
-static int written(const struct area *a, uint32_t b) { return a->wrote[b] >= OFTEN && scuda_pages_tracked(); }
+/* What the program writes in every round is allowed for that at once: no second fault of ours follows the first, nor one of the kernel's for each page. */
+static int written(const struct area *a, uint32_t b) { return a->habit[b].wrote >= SCUDA_OFTEN; }
 
 static int fetchers(void) { /* how many there are */
   static int running = -1;
@@ -246,6 +259,7 @@ static void fetch_ahead(struct area *a, struct scuda_run *run) {
     f.blocks = ahead[i].count;
     f.write = written(a, f.first);
     mark(a, f.first, f.blocks, BUSY);
+    if (f.blocks <= SCUDA_NODE_MAX) scuda_habit_fault(a->habit + f.first, f.blocks);
     a->flights++;
     flights++;
     queue[queued++] = f;
@@ -258,9 +272,11 @@ static void fetch_ahead(struct area *a, struct scuda_run *run) {
 /* Waits, without the lock, until something has come. */
 static void await_landing(void) {
   uint32_t seen = atomic_load(&landed);
+  watchers++;
   scuda_unlock(&lock);
   scuda_futex_wait(&landed, seen, 0);
   scuda_lock(&lock);
+  watchers--;
 }
 
 /* Calls off what no fetcher has begun; 1: there is more, and something of it has come by now. */
@@ -284,7 +300,7 @@ static int32_t finish(uint64_t context) {
   int32_t r = scuda_wire_cuCtxSynchronize(0);
   for (uint32_t i = 0;; i++) {
     scuda_lock(&lock);
-    uint64_t other = i < workplaces.count ? workplaces.context[i] : 0;
+    uint64_t other = scuda_work_place(i);
     scuda_unlock(&lock);
     if (!other) break;
     scuda_thread()->current = other;
@@ -298,7 +314,7 @@ static int32_t finish(uint64_t context) {
  * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. */
 static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
   if (attachment == CU_MEM_ATTACH_HOST || __atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
-  if (attachment == CU_MEM_ATTACH_GLOBAL && !atomic_exchange(&given, 0)) return CUDA_SUCCESS;
+  if (attachment == CU_MEM_ATTACH_GLOBAL && !atomic_exchange(&scuda_work_pending, 0)) return CUDA_SUCCESS;
   if (attachment == CU_MEM_ATTACH_GLOBAL) return finish(context);
   struct scuda_self self = scuda_self_begin(context);
   int32_t r = scuda_wire_cuStreamSynchronize(attached, 0);
@@ -329,8 +345,19 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
 static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write) {
   uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
   int32_t r = scuda_pages_hold(&a->pages, from, bytes);
-  if (!r) r = carry(a, first, n, FETCH);
+  if (!r) r = carry(a, first, n, FETCH, 0);
   return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);
+}
+
+/* What a fault brings may come with the waits from now on, unless the program goes through much of the range. */
+static void note_habit(struct area *a, struct scuda_stretch s, struct scuda_run *run) {
+  uint32_t end = s.first + s.count;
+  if (run->window <= SCUDA_NODE_MAX) {
+    scuda_habit_fault(a->habit + s.first, s.count);
+  } else if (run->first < end) {
+    scuda_habit_streams(a->habit + run->first, end - run->first);
+    run->first = end;
+  }
 }
 
 static int fault(uint64_t address, int write) {
@@ -342,7 +369,7 @@ static int fault(uint64_t address, int write) {
     was = a->state[(address - a->pages.start) / BLOCK];
     if (was == BUSY || (lost && flights)) {
       await_landing();
-    } else if (was == AWAY && !waited && atomic_load(&given) && !lost) {
+    } else if (was == AWAY && !waited && atomic_load(&scuda_work_pending) && !lost) {
       uint64_t context = a->context, attached = a->attached;
       uint32_t attachment = a->attachment;
       scuda_unlock(&lock); /* other threads may have to give the work that this work waits for */
@@ -359,7 +386,7 @@ static int fault(uint64_t address, int write) {
     return 0;
   }
   uint32_t b = (uint32_t)((address - a->pages.start) / BLOCK);
-  count(FAULTS, 1);
+  count(SCUDA_FAULTS, 1);
   if (lost || was == DIRTY || (was == CLEAN && !write)) { /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
     if (lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1), was == DIRTY)) scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
     scuda_unlock(&lock);
@@ -370,8 +397,8 @@ static int fault(uint64_t address, int write) {
   uint64_t from = (uint64_t)s.first * BLOCK, bytes = bytes_of(a, s.first, s.count);
   if (was == AWAY || was == READY) {
     write |= written(a, b);
-    if (a->wanted[b] < ASKED - 1) a->wanted[b]++;
-    if (!atomic_load(&given)) fetch_ahead(a, run); /* else kernels may still change it */
+    note_habit(a, s, run);
+    if (!atomic_load(&scuda_work_pending)) fetch_ahead(a, run); /* else kernels may still change it */
   }
   int32_t r = CUDA_SUCCESS;
   if (was == AWAY && !a->extents) {
@@ -411,43 +438,42 @@ static int concerned(const struct area *a, uint64_t stream, int all) {
   return all || a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == stream);
 }
 
-/* Whether a block comes with the wait for the GPU: since it was asked for, or was read in the rounds before, of which one is enough where the memory's
- * preferred location is the CPU, and none where it is a GPU. */
-static int pushed(const struct area *a, uint32_t b) {
+/* Rounds with faults after which a block comes with the wait for the GPU: one is enough where the memory's preferred location is the CPU, none where it is a GPU. */
+static uint8_t often(const struct area *a) {
   int32_t at = a->advice.preferred;
-  return a->wanted[b] >= (at == CU_DEVICE_CPU ? 1 : at == CU_DEVICE_INVALID ? OFTEN : ASKED);
+  return at == CU_DEVICE_CPU ? 1 : at == CU_DEVICE_INVALID ? SCUDA_OFTEN : SCUDA_NEVER;
 }
 
 static int32_t hand_over(struct area *a) {
   int32_t r = CUDA_SUCCESS;
   int sent = 0;
+  uint32_t looked = 0; /* at what was written, up to here */
   uint64_t from = (uint64_t)a->low * BLOCK;
   struct scuda_denial denial;
   scuda_denial_begin(&denial, &a->pages, from, bytes_of(a, a->low, a->high - a->low));
-  a->often = 0;
+  a->coming = 0;
   /* The pieces that are sent grow, so that denying the rest goes on meanwhile. */
   uint64_t most = FIRST_PIECE;
   for (uint32_t b = a->low, end; b < a->high && !r; b = end) {
     uint8_t s = a->state[b];
-    for (end = b + 1; end < a->high && end - b < most && a->state[end] == s; end++) {}
+    for (end = b + 1; end < a->high && end - b < most && a->state[end] == s && end != looked; end++) {}
     uint64_t bytes = bytes_of(a, b, end - b), to = (uint64_t)b * BLOCK + bytes;
-    if (s == CLEAN && scuda_pages_tracked()) {
+    if (s == CLEAN && b >= looked && scuda_pages_tracked()) {
       scuda_denial_await(&denial, to);
-      memset(a->state + b, AWAY, end - b);
       r = scuda_pages_written(&a->pages, (uint64_t)b * BLOCK, bytes, BLOCK, a->state + b, DIRTY);
+      looked = end;
       end = b; /* again, by what they are now */
     } else if (s == DIRTY) {
       scuda_denial_await(&denial, to);
-      r = carry(a, b, end - b, SEND);
+      r = carry(a, b, end - b, SEND, 0);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
   }
   scuda_denial_await(&denial, UINT64_MAX);
   for (uint32_t b = a->low; b < a->high; b++) {
-    if (a->state[b] == READY || a->state[b] == FRESH) a->wanted[b] = 0; /* pushed, and not wanted */
-    a->often += pushed(a, b);
-    a->wrote[b] = a->state[b] != DIRTY || a->wrote[b] == AGAIN ? 0 : a->wrote[b] + 1;
+    scuda_habit_round(&a->habit[b], a->state[b]);
+    a->coming += scuda_habit_wait(&a->habit[b], often(a)) != SCUDA_STAYS;
     a->state[b] = AWAY;
   }
   a->low = a->blocks;
@@ -477,75 +503,64 @@ static int32_t acquire(uint64_t stream, int all) {
   return r;
 }
 
-/* Whose work the GPU has. Blocks are pushed back only where one thread gives all of the work and waits for all of it: else some other work may
- * still change what would be pushed. */
-static struct scuda_thread *worker;
-static uint64_t working = SCUDA_NO_STREAM; /* the stream that has work since it was last waited for */
-static int workers, streams;               /* there were several */
-static uint64_t workplace;                 /* the context that was given work last */
-
-static void note_workplace(uint64_t context) { /* under the lock */
-  uint32_t i = 0;
-  while (i < workplaces.count && workplaces.context[i] != context) i++;
-  if (i == workplaces.room) {
-    uint64_t *more = realloc(workplaces.context, (i + 8) * sizeof *more);
-    if (!more) return;
-    workplaces.context = more;
-    workplaces.room = i + 8;
-  }
-  if (i < workplaces.count) return;
-  workplaces.context[workplaces.count++] = context;
-}
-
-static void forget_workplace(uint64_t context) {
-  scuda_lock(&lock);
-  for (uint32_t i = 0; i < workplaces.count; i++)
-    if (workplaces.context[i] == context) workplaces.context[i] = workplaces.context[--workplaces.count];
-  if (workplace == context) workplace = 0;
-  scuda_unlock(&lock);
-}
-
-static void note_work(uint64_t key) {
-  struct scuda_thread *t = scuda_thread();
-  atomic_store_explicit(&given, 1, memory_order_relaxed);
-  if (SCUDA_LIKELY(__atomic_load_n(&worker, __ATOMIC_RELAXED) == t && working == key && workplace == t->current)) return;
-  scuda_lock(&lock);
-  if (!worker) __atomic_store_n(&worker, t, __ATOMIC_RELAXED);
-  workers |= worker != t;
-  streams |= working != SCUDA_NO_STREAM && working != key;
-  working = key;
-  note_workplace(workplace = t->current);
-  scuda_unlock(&lock);
-}
-
 int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return CUDA_SUCCESS;
-  note_work(scuda_stream_key(stream, ptds));
+  uint64_t key = scuda_stream_key(stream, ptds);
+  if (SCUDA_UNLIKELY(!scuda_work_known(key))) {
+    scuda_lock(&lock);
+    scuda_work_given(key);
+    scuda_unlock(&lock);
+  }
   if (SCUDA_LIKELY(!atomic_load(&work_left))) return CUDA_SUCCESS;
   if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will do it */
   return acquire(stream, 0);
 }
 
-/* What the program read in the rounds before, it will read again. */
-void scuda_managed_settled(uint64_t key) {
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return;
-  scuda_lock(&lock);
-  int over = !workers && worker == scuda_thread() && workplaces.count < 2 && (key == SCUDA_ALL_STREAMS || (!streams && key == working));
-  if (over) {
-    working = SCUDA_NO_STREAM;
-    streams = 0;
-    atomic_store(&given, 0);
-  }
-  for (struct area *a = areas; over && a && !lost; a = a->next) {
-    if (!a->often) continue;
-    a->often = 0;
-    for (uint32_t b = 0, end; b < a->blocks; b = end) {
-      for (end = b; end < a->blocks && pushed(a, end) && a->state[end] == AWAY; end++) {}
-      if (end > b && !carry(a, b, end - b, fetch_way(a))) mark(a, b, end - b, READY);
-      for (uint32_t i = b; i < end; i++)
-        if (a->wanted[i] == ASKED) a->wanted[i] = 1; /* once */
-      end += end == b;
+/* What came with a wait: pinned blocks are allowed, so that the program's accesses are no faults, the others say by a fault whether they are wanted. */
+static void arrived(struct area *a, uint32_t first, uint32_t end) {
+  for (uint32_t b = first, n; b < end; b += n) {
+    struct scuda_habit *h = a->habit + b;
+    enum scuda_arrival how = scuda_habit_wait(h, often(a));
+    int writable = written(a, b);
+    for (n = 0; b + n < end && scuda_habit_wait(h + n, often(a)) == how && written(a, b + n) == writable; n++) {}
+    mark(a, b, n, how == SCUDA_COMES ? READY : writable ? DIRTY : CLEAN);
+    if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, n), writable)) mark(a, b, n, READY);
+    for (uint32_t i = 0; i < n; i++) {
+      count(SCUDA_PINNED, (uint64_t)scuda_habit_pin(h + i, often(a)));
+      h[i].asked = 0;
     }
+    count(SCUDA_PUSHED, bytes_of(a, b, n));
+  }
+}
+
+/* The next run of blocks that come with the wait, from block b on; blocks == a->blocks: there is none. */
+static struct scuda_stretch next_coming(const struct area *a, uint32_t b) {
+  while (b < a->blocks && (a->state[b] != AWAY || scuda_habit_wait(&a->habit[b], often(a)) == SCUDA_STAYS)) b++;
+  uint32_t end = b;
+  while (end < a->blocks && a->state[end] == AWAY && scuda_habit_wait(&a->habit[end], often(a)) != SCUDA_STAYS) end++;
+  return (struct scuda_stretch){b, end - b};
+}
+
+/* Blocks that the program used in the rounds before come without being asked for: whatever number of runs they are, in one round trip, but for big ones. */
+static void push(struct area *a) {
+  const enum way way = fetch_way(a);
+  for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !lost; s = next) {
+    next = next_coming(a, s.first + s.count);
+    int soon = next.count && way == FETCH && s.count < SCUDA_NODE_MAX;
+    if (carry(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
+    for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;) arrived(a, t.first, t.first + t.count);
+  }
+}
+
+/* Only where no work is left, which may still change what would come. */
+void scuda_managed_settled(uint64_t key) {
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) ) return;
+  scuda_lock(&lock);
+  int over = scuda_work_over(key);
+  for (struct area *a = areas; over && a && !lost; a = a->next) {
+    if (!a->coming) continue;
+    a->coming = 0;
+    push(a);
   }
   scuda_unlock(&lock);
 }
@@ -560,13 +575,12 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   if (!context) return scuda_no_context();
   int32_t r = scuda_pager_start(fault, end_of);
   if (r) return r;
-  uint64_t blocks = (bytes + BLOCK - 1) / BLOCK;
+  uint64_t blocks = bytes / BLOCK + (bytes % BLOCK != 0);
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct area *a = calloc(1, sizeof *a + 4 * blocks);
+  struct area *a = calloc(1, sizeof *a + (2 + sizeof *a->habit) * blocks);
   if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
-  a->wanted = a->state + blocks;
-  a->wrote = a->wanted + blocks;
-  a->file = a->wrote + blocks;
+  a->file = a->state + blocks;
+  a->habit = (struct scuda_habit *)(a->file + blocks);
   if ((r = scuda_pages_make(&a->pages, address, bytes))) {
     free(a);
     return r;
@@ -640,6 +654,7 @@ int32_t scuda_hand_cuMemAllocManaged(uint64_t *p, uint64_t bytes, uint32_t flags
   struct area *a;
   r = make(0, bytes, flags, &a);
   if (!r) *p = a->pages.start;
+  if (r == CUDA_ERROR_OUT_OF_MEMORY) scuda_managed_full(bytes);
   return r;
 }
 
@@ -666,7 +681,9 @@ int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
 }
 
 void scuda_managed_forget_context(uint64_t context) {
-  forget_workplace(context);
+  scuda_lock(&lock);
+  scuda_work_forget(context);
+  scuda_unlock(&lock);
   if (!atomic_load(&scuda_managed_count)) return;
   scuda_lock(&lock);
   for (struct area *a = areas, *next; a; a = next) {
@@ -729,8 +746,8 @@ void scuda_managed_want(uint64_t p, uint64_t bytes) {
   struct area *a = area_at(p);
   uint64_t from = p - a->pages.start;
   for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
-    a->wanted[b] = ASKED;
-    a->often++;
+    a->habit[b].asked = 1;
+    a->coming++;
   }
 }
 

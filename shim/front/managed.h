@@ -5,8 +5,9 @@
 
 enum { CU_DEVICE_CPU = -1, CU_DEVICE_INVALID = -2 };
 extern _Atomic uint32_t scuda_managed_count;  /* ranges */
-enum { SCUDA_MANAGED_FIGURES = 3 };
-extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];  /* faults, bytes fetched, bytes sent */
+/* figures.c: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
+enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_FIGURES };
+extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 
 int scuda_is_managed(uint64_t p);
 /* Before work of a stream that may use managed memory: what the program wrote goes up, and the GPU owns it all. */
@@ -19,5 +20,6 @@ void scuda_managed_advised(void);                                      /* ... th
 void scuda_managed_want(uint64_t p, uint64_t bytes);                   /* between the two: the CPU will read it */
 int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody will read what is there */
 void scuda_managed_end(void);  /* says what was moved; the process ends */
+void scuda_managed_full(uint64_t bytes);  /* says that an allocation does not fit */
 void scuda_managed_forget_context(uint64_t context);
 #endif

@@ -148,6 +148,7 @@ static int32_t open_core(void) {
   }
   static const struct { const char *name; void **to; } symbols[] = {
       {"scuda_core_open", (void **)&scuda_core.open},         {"scuda_core_call", (void **)&scuda_core.call},
+      {"scuda_core_send", (void **)&scuda_core.send},
       {"scuda_core_bulk", (void **)&scuda_core.bulk},         {"scuda_core_transfer", (void **)&scuda_core.transfer},
       {"scuda_core_overlaps", (void **)&scuda_core.overlaps}, {"scuda_core_source", (void **)&scuda_core.source},
       {"scuda_core_hostfn", (void **)&scuda_core.hostfn},     {"scuda_core_image", (void **)&scuda_core.image},

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -27,8 +26,8 @@
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
 #endif
 
 enum { PAGE = 4096 };
@@ -182,11 +181,9 @@ static void take_message(void) {
 
 static void *work(void *unused) {
   (void)unused;
-  struct pollfd fds[2] = {{.fd = queue[0], .events = POLLIN}, {.fd = uffd, .events = POLLIN}};
   for (;;) {
-    if (poll(fds, uffd < 0 ? 1 : 2, -1) < 0) continue;
-    if (fds[0].revents) take_request();
-    if (uffd >= 0 && fds[1].revents) take_message();
+    if (uffd < 0) take_request();
+    else take_message();
   }
   return NULL;
 }
@@ -206,8 +203,10 @@ static void bring(const void *p, size_t bytes, int write) {
 
 static void stand_before_calls(void) {
   void (*boundary)(void (*)(const void *, size_t, int)) = (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
+  static const char remedy[] = "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE makes all of them work";
   if (boundary) boundary(bring);
-  else scuda_log(SCUDA_INFO, "unified memory: system calls on memory that the GPU has will fail with EFAULT, as libscuda.so is not preloaded (scuda run does)");
+  if (boundary) scuda_log(SCUDA_INFO, "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
+  else scuda_log(SCUDA_WARN, "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
 }
 
 static int32_t start(void) {
@@ -369,7 +368,11 @@ int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t by
   return r || !bytes ? r : scuda_pages_allow(p, from, bytes, writable);
 }
 
-void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes) { madvise(p->open + from, bytes, MADV_POPULATE_READ); }
+int32_t scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  int failed;
+  while ((failed = madvise(p->open + from, bytes, MADV_POPULATE_WRITE)) && errno == EINTR) {}
+  return failed ? scuda_pages_hold(p, from, bytes) : CUDA_SUCCESS; /* also before Linux 5.14 */
+}
 
 int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable) {
   uint64_t start = p->start + from;
@@ -382,7 +385,7 @@ int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t b
   struct uffdio_writeprotect w = {.range = {start, bytes}, .mode = 0};
   while (r && writable && ioctl(uffd, UFFDIO_WRITEPROTECT, &w)) /* a page that was protected stays so until told */
     if (errno != EAGAIN) return CUDA_ERROR_OPERATING_SYSTEM;
-  scuda_pages_wake(p, from, bytes);
+  if (r) scuda_pages_wake(p, from, bytes); /* else mapping them has */
   return CUDA_SUCCESS;
 }
 

@@ -22,7 +22,7 @@ int32_t scuda_pages_put(const struct scuda_pages *p, uint64_t from, uint64_t byt
 int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data, int writable); /* of a denied stretch that the file does not have: puts and allows */
 int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable);                     /* of a denied stretch that the file has */
 int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                                  /* lets a stretch that may be read be written */
-void scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* what the file has will not fault in the open view */
+int32_t scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* the file has the stretch then, and it does not fault in the open view */
 void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* by any thread; when all is denied ... */
 void scuda_pages_denied(void);                                                      /* ... this */
 /* Whether writes of what may be read are no faults: the kernel notes them, and ... */

@@ -21,11 +21,11 @@ struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks
     r->hits++;
   } else {
     r = &runs->run[runs->turn++ % SCUDA_RUNS];
-    *r = (struct scuda_run){b, b, 1, 0};
+    *r = (struct scuda_run){b, b, 1, 0, b};
   }
-  /* The rest of the largest node of the tree of which more than half is here. */
+  /* The rest of the largest node of the tree of which more than half is here. What came unasked costs no round trip, and is to tell what of it is wanted. */
   uint32_t low = b, n = r->window;
-  for (uint32_t node = 2; node <= SCUDA_NODE_MAX; node *= 2) {
+  for (uint32_t node = 2; node <= SCUDA_NODE_MAX && s != SCUDA_READY; node *= 2) {
     uint32_t from = b / node * node, to = least(from + node, blocks), here = 1;
     for (uint32_t i = from; i < to; i++) here += i != b && state[i] >= SCUDA_BUSY;
     if (2 * here <= node) continue;

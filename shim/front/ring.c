@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32, TRACE_AS_DATA = 65536 };
+enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32, TRACE_AS_DATA = 65536, STARTED = 1 << 17 /* a command that was sent already */ };
 int scuda_blocking;
 _Atomic int scuda_sharing;
 static scuda_lock_t lock;
@@ -135,20 +135,29 @@ static void publish(struct scuda_cmd *c) {
   scuda_unlock(&lock);
 }
 
-int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
-  uint64_t since = 0, bytes = 0;
-  uint32_t op = 0;
-  if (SCUDA_UNLIKELY(scuda_tracing)) {
+static void begin_call(struct scuda_cmd *c) {
+  c->since = 0;
+  if (SCUDA_UNLIKELY(scuda_tracing)) { /* what lies in the ring is gone as soon as it was sent */
     uint16_t number;
     memcpy(&number, c->payload - HEADER + 4, 2);
-    op = number;
-    if (op == OP_COPY_D2H) bytes = scuda_word(c->payload + offsetof(struct wire_copy_d2h, bytes));
-    since = scuda_trace_now();
+    c->op = number;
+    c->bytes = number == OP_COPY_D2H ? scuda_word(c->payload + offsetof(struct wire_copy_d2h, bytes)) : 0;
+    c->since = scuda_trace_now();
   }
   publish(c);
+}
+
+void scuda_start(struct scuda_cmd *c) {
+  begin_call(c);
+  c->answer |= STARTED;
+  scuda_core.send(c->end);
+}
+
+int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
+  if (SCUDA_LIKELY(!(c->answer & STARTED))) begin_call(c);
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
-  if (SCUDA_UNLIKELY(since)) scuda_trace_note(bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, op, since, bytes + call.reply_len);
+  if (SCUDA_UNLIKELY(c->since)) scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since, c->bytes + call.reply_len);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
   c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;

@@ -71,6 +71,10 @@ void scuda_trace_end(void) {
               (unsigned long long)c->bytes);
       sep = ",";
     }
-  fprintf(f, "\n]}\n");
+  fprintf(f, "\n]");
+  static const char *const figures[SCUDA_MANAGED_FIGURES] = {"faults", "to_host", "to_device", "pushed", "pinned"};
+  for (int i = 0; i < SCUDA_MANAGED_FIGURES; i++)
+    fprintf(f, "%s\"%s\": %llu", i ? ", " : ",\n \"managed\": {", figures[i], (unsigned long long)atomic_load(&scuda_managed_figures[i]));
+  fprintf(f, "}}\n");
   fclose(f);
 }

@@ -75,10 +75,14 @@ func front(t *Text, c *session.Counts) {
 	c.Errors(func(r int32, n uint64) {
 		t.Sample("scuda_client_errors_total", float64(n), "result", cuda.ResultName(cuda.CUresult(r)))
 	})
-	faults, toHost, toDevice := c.Managed()
+	m := c.Managed()
 	t.Family("scuda_client_managed_faults_total", "Page faults of the program in unified memory.", Counter)
-	t.Sample("scuda_client_managed_faults_total", float64(faults))
+	t.Sample("scuda_client_managed_faults_total", float64(m.Faults))
 	t.Family("scuda_client_managed_migrated_bytes_total", "Bytes of unified memory that moved between the program and the GPUs.", Counter)
-	t.Sample("scuda_client_managed_migrated_bytes_total", float64(toHost), "direction", "to_host")
-	t.Sample("scuda_client_managed_migrated_bytes_total", float64(toDevice), "direction", "to_device")
+	t.Sample("scuda_client_managed_migrated_bytes_total", float64(m.ToHost), "direction", "to_host")
+	t.Sample("scuda_client_managed_migrated_bytes_total", float64(m.ToDevice), "direction", "to_device")
+	t.Family("scuda_client_managed_pushed_bytes_total", "Bytes of unified memory that came to the program with waits for the GPU, because it had used them in the rounds before.", Counter)
+	t.Sample("scuda_client_managed_pushed_bytes_total", float64(m.Pushed))
+	t.Family("scuda_client_managed_pinned_total", "Times that a block of unified memory which went to and fro was pinned, so that it does not fault.", Counter)
+	t.Sample("scuda_client_managed_pinned_total", float64(m.Pinned))
 }

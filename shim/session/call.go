@@ -44,6 +44,9 @@ type Call struct {
 	Length uint32 // bytes of payload that the server sent
 }
 
+// Send sends the ring up to end, of which the reply is waited for by a later Call.
+func (s *Session) Send(end uint64) { s.flush(end) }
+
 // Call sends what is pending and waits for the reply to the thread's command.
 func (s *Session) Call(c *Call) {
 	w := s.waiter(c.Thread)

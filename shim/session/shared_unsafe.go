@@ -9,7 +9,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/core.h.
-const ABI = 4
+const ABI = 5
 
 // Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
 type Shared struct {
@@ -59,7 +59,7 @@ const (
 type Counts struct {
 	of      [countKinds][countCUDA + countWire]countOf
 	errors  [countErrors]uint64
-	managed *[3]uint64
+	managed *[5]uint64
 }
 
 type countOf struct{ n, ns, _, bytes uint64 } // the third is the longest, which only the report of a trace tells
@@ -89,12 +89,21 @@ func (c *Counts) Errors(f func(result int32, n uint64)) {
 	}
 }
 
-// Managed gives the faults in unified memory, and the bytes that moved to the program and to the GPUs.
-func (c *Counts) Managed() (faults, toHost, toDevice uint64) {
+// Managed is what happened in unified memory.
+type Managed struct {
+	Faults           uint64
+	ToHost, ToDevice uint64 // bytes that moved
+	Pushed           uint64 // of those to the program, what came with waits for the GPU
+	Pinned           uint64 // times that a thrashing block was pinned
+}
+
+// Managed gives the counts of unified memory.
+func (c *Counts) Managed() Managed {
 	if c.managed == nil {
-		return 0, 0, 0
+		return Managed{}
 	}
-	return atomic.LoadUint64(&c.managed[0]), atomic.LoadUint64(&c.managed[1]), atomic.LoadUint64(&c.managed[2])
+	at := func(i int) uint64 { return atomic.LoadUint64(&c.managed[i]) }
+	return Managed{Faults: at(0), ToHost: at(1), ToDevice: at(2), Pushed: at(3), Pinned: at(4)}
 }
 
 // Figures are what a session has counted itself.

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "414cd3490e0d83e6cb6ba35e988be13c3a86982ecfbc966f63a3a700660e51ff";
+const char nvml_digest[] = "fd9619b818031f3ef97c43e76020dfa1426e564694765fd801011c0c8f09997c";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},

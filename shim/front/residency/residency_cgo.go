@@ -1,6 +1,7 @@
 package residency
 
 // #include "../residency.c"
+// #include "../habit.c"
 import "C"
 
 type state = C.uint8_t
@@ -38,3 +39,45 @@ func (r *ranges) fault(b, room int) (now stretch, ahead []stretch) {
 	}
 	return stretch{int(s.first), int(s.count)}, ahead
 }
+
+// habit is what a block does round after round.
+type habit = C.struct_scuda_habit
+
+// The ways in which a block comes with a wait, and numbers of rounds.
+const (
+	stays = C.SCUDA_STAYS
+	comes = C.SCUDA_COMES
+	open  = C.SCUDA_OPEN
+
+	often    = C.SCUDA_OFTEN
+	thrashes = C.SCUDA_THRASHES
+	pinMost  = C.SCUDA_PIN_MOST
+	never    = C.SCUDA_NEVER
+)
+
+// round is one of a program that uses the block or does not, where its work has `least` rounds to bounce before it comes. It tells how the block comes
+// with the wait and whether using it is a fault.
+func round(h *habit, least int, uses, writes bool) (how C.enum_scuda_arrival, faults, pinned bool) {
+	how = C.scuda_habit_wait(h, C.uint8_t(least))
+	pinned = C.scuda_habit_pin(h, C.uint8_t(least)) != 0
+	h.asked = 0
+	left := state(away)
+	switch how {
+	case comes:
+		left = ready
+	case open:
+		left = clean
+	}
+	if uses && left != clean {
+		faults = true
+		C.scuda_habit_fault(h, 1)
+		left = clean
+	}
+	if uses && writes {
+		left = dirty
+	}
+	C.scuda_habit_round(h, left)
+	return how, faults, pinned
+}
+
+func streams(h *habit) { C.scuda_habit_streams(h, 1) }

@@ -1,0 +1,82 @@
+package residency
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A block that the program uses in every round faults ever less, and without a round trip from the third round on.
+func TestThrashing(t *testing.T) {
+	for _, c := range []struct{ least, before int }{{often, often}, {1, 1}} {
+		var h habit
+		faults, pinnings := 0, 0
+		for i := range 1000 {
+			how, fault, pinned := round(&h, c.least, true, i%2 == 0)
+			if (how == stays) != (i < c.before) {
+				t.Errorf("%+v: in round %d the block comes as %d", c, i, how)
+			}
+			if fault {
+				faults++
+			}
+			if pinned {
+				pinnings++
+			}
+		}
+		if most := thrashes + 4 + 1000/pinMost; faults > most || pinnings > faults || pinnings < 1000/(pinMost+1) {
+			t.Errorf("%+v: %d faults and %d pinnings in 1000 rounds, at most %d faults wanted", c, faults, pinnings, most)
+		}
+	}
+}
+
+// Whatever a program does, a block comes only after rounds in which it was used, and in vain no more often than it was used and no longer than a pinning and
+// the look behind it; where it is to stay with the GPU it never comes.
+func TestAnyHabit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		least := rapid.SampledFrom([]int{1, often, never}).Draw(t, "least")
+		var h habit
+		used, vain, inVain := 0, 0, 0
+		for _, p := range rapid.SliceOfN(rapid.IntRange(1, 40), 1, 30).Draw(t, "phases") {
+			uses, writes := rapid.Bool().Draw(t, "uses"), rapid.Bool().Draw(t, "writes")
+			for range p {
+				how, fault, _ := round(&h, least, uses, writes)
+				switch {
+				case how != stays && least == never:
+					t.Fatal("memory that prefers the GPU came")
+				case how != stays && used == 0:
+					t.Fatal("it came before it was ever used")
+				case how == open && uses && fault:
+					t.Fatal("a pinned block faulted")
+				case how != stays && !uses:
+					vain++
+					inVain++
+				}
+				if uses {
+					used++
+					inVain = 0
+				}
+				if inVain > pinMost+1 || vain > 2*used {
+					t.Fatalf("it came %d times in vain, %d of them in a row, and was used %d times", vain, inVain, used)
+				}
+			}
+		}
+	})
+}
+
+// What was asked for comes once, allowed; what the program goes through in order is not pinned.
+func TestAskedAndStreamed(t *testing.T) {
+	h := habit{asked: 1}
+	if how, _, pinned := round(&h, often, false, false); how != open || pinned {
+		t.Errorf("what was asked for came as %d", how)
+	}
+	if how, _, _ := round(&h, often, false, false); how != stays {
+		t.Errorf("and then as %d", how)
+	}
+	for range 20 {
+		round(&h, often, true, false)
+	}
+	streams(&h)
+	if how, _, _ := round(&h, often, false, false); how != stays {
+		t.Errorf("a block of a stream came as %d", how)
+	}
+}
