@@ -56,6 +56,10 @@ func TestDifferentialMore(t *testing.T) {
 		{"host", "", []string{"signals"}},
 		{"host", "", []string{"atexit"}},
 		{"managed_random", "", []string{"1", "2"}},
+		{"random_calls", "", []string{"1"}},
+		{"random_calls", "", []string{"2"}},
+		{"random_calls", "", []string{"3"}},
+		{"random_calls", "", []string{"10"}},
 		{"devices", "3", nil},
 		{"peers", "2", nil},
 	} {

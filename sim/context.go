@@ -601,7 +601,7 @@ func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, activ
 	if flags == nil || active == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	*flags, *active = d.primary.flags, 0
+	*flags, *active = d.primary.flags&^uint32(cuda.CU_CTX_MAP_HOST), 0 // which every context has, and an H200's driver does not tell here
 	if d.primary.live {
 		*active = 1
 	}

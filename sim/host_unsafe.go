@@ -99,7 +99,7 @@ func (g *GPU) CuMemHostRegister_v2(p unsafe.Pointer, n uint64, flags uint32) cud
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	reg := &region{
-		base: addressOf(p), size: n, asked: n, kind: regionRegistered, dev: c.dev, ctx: c, id: g.nextID(), flags: flags,
+		base: addressOf(p), size: n, asked: n, kind: regionRegistered, dev: c.dev, ctx: c, id: g.nextID(), flags: flags | hostDeviceMap,
 		readOnly: flags&hostReadOnly != 0,
 	}
 	if err := g.mem.insert(reg); err != nil {

@@ -16,6 +16,14 @@ static void contexts(void) {
   CK(cuCtxSetFlags(CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST));
   CK(cuCtxGetFlags(&flags));
   CHECK((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC, "flags %x", flags);
+  int active = 0;
+  CK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+  printf("state %x %d\n", flags, active);
+  static char page[4096] __attribute__((aligned(4096)));
+  CK(cuMemHostRegister(page, sizeof page, 0));
+  CK(cuMemHostGetFlags(&flags, page));
+  printf("registered %x\n", flags);
+  CK(cuMemHostUnregister(page));
   CK(cuCtxResetPersistingL2Cache());
   puts("contexts ok");
 }

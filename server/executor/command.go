@@ -266,6 +266,9 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 func (s *Session) unanswered(op uint16, r cuda.CUresult) {
 	s.log.Debug("an unanswered call failed", "function", OpName(op), "result", resultText(r))
 	s.countError(r)
+	if r == cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED {
+		return // the capture's end says so too; a later call that has nothing to do with it must not
+	}
 	s.keepAsyncError(r)
 }
 
