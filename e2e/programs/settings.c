@@ -18,7 +18,7 @@ static void contexts(void) {
   CHECK((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC, "flags %x", flags);
   int active = 0;
   CK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-  printf("state %x %d\n", flags, active);
+  printf("state %x %d\n", flags & CU_CTX_SCHED_MASK, active);
   static char page[4096] __attribute__((aligned(4096)));
   CK(cuMemHostRegister(page, sizeof page, 0));
   CK(cuMemHostGetFlags(&flags, page));
