@@ -12,13 +12,13 @@ import (
 
 const (
 	// A dead path is noticed after stallTimeout at the latest, a step late; then each side waits drainTimeout at most before it says its farewell, one after the
-	// other. So chunks go on over TCP within 0.9 s and two ways of a message.
-	stallTimeout = 500 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
-	stallStep    = stallTimeout / 5
+	// other. So chunks go on over TCP within 0.95 s and two ways of a message.
+	stallTimeout = 600 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
+	stallStep    = stallTimeout / 12
 	drainTimeout = 150 * time.Millisecond // for what a failed queue pair gives back
-	// Several attempts within stallTimeout; a shorter time makes a device whose peer is busy send everything anew.
-	ackTimeout = 15
-	ackTime    = 4096 * time.Nanosecond << ackTimeout // 134 ms
+	// Several attempts within stallTimeout, though some devices double the time: with 134 ms two lost packets of a chunk can take longer.
+	ackTimeout = 14
+	ackTime    = 4096 * time.Nanosecond << ackTimeout // 67 ms
 	ackRetries = 6                                    // 7 is "without end" to some implementations
 	lookEvery  = 200 * time.Millisecond               // whether the device is still there
 	pollBatch  = 64

@@ -134,9 +134,9 @@ func TestPickChunk(t *testing.T) {
 		{"all the same", flat(10e9), 10e9, 1 << 20},
 		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 1 << 20},
 		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 9.6e9}, 10e9, 256 << 10},
-		{"slow", flat(25e6), 25e6, 512 << 10},
+		{"slow", flat(25e6), 25e6, 256 << 10},
 		{"slow, the largest is best", map[int]float64{128 << 10: 10e6, 256 << 10: 20e6}, 20e6, 256 << 10},
-		{"very slow", flat(5e6), 5e6, 128 << 10},
+		{"very slow", flat(5e6), 5e6, 64 << 10},
 		{"hardly moving", flat(1e5), 1e5, 32 << 10},
 	} {
 		if n := pickChunk(c.rates, c.best); n != c.chunk {
