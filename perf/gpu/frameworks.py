@@ -366,6 +366,51 @@ def torch_malloc_async():
     return out
 
 
+MANAGED_ALLOCATOR = r"""
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+extern int cuMemAllocManaged(uint64_t *p, size_t bytes, unsigned flags), cuMemFree_v2(uint64_t p);
+void *managed_alloc(ssize_t bytes, int device, void *stream) {
+  uint64_t p = 0;
+  return cuMemAllocManaged(&p, (size_t)bytes, 1) ? NULL : (void *)p;
+}
+void managed_free(void *p, ssize_t bytes, int device, void *stream) { cuMemFree_v2((uint64_t)p); }
+"""
+
+
+@case
+def torch_managed():
+    """Every tensor lies in unified memory; the CPU reads and writes it in place between kernels."""
+    import ctypes
+    import subprocess
+    import tempfile
+
+    import numpy
+
+    torch = torch_for_repeating()
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/managed.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", "-l:libcuda.so.1"], input=MANAGED_ALLOCATOR, text=True, check=True)
+        torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, "managed_alloc", "managed_free"))
+        g = generator(torch, 31)
+        x, w = torch.randn(1000, 512, generator=g).cuda(), torch.randn(512, 512, generator=g).cuda().requires_grad_()
+        there = numpy.ctypeslib.as_array((ctypes.c_float * x.numel()).from_address(x.data_ptr())).reshape(1000, 512)
+        parts = []
+        for k in range(10):
+            loss = torch.tanh(x @ w).square().mean()
+            loss.backward()
+            torch.cuda.synchronize()
+            parts.append(float(there[k, k]))
+            there[k] += k  # by the CPU, in place
+            with torch.no_grad():
+                w -= 0.1 * w.grad
+                w.grad = None
+                x.mul_(1.5)
+        torch.cuda.synchronize()
+        return {"rows": digest(there.copy(), repr(parts)), "weights": digest(w), "sorted": digest(x.flatten().sort().values)}
+
+
 def ipc_child(inbox, outbox):
     import torch
 

@@ -40,6 +40,27 @@ def cupy_elementwise():
 
 
 @case
+def cupy_managed():
+    """A pool over unified memory; the CPU reads and writes arrays in place between kernels."""
+    import ctypes
+
+    import numpy
+
+    cupy, r = module("cupy"), host_random(8)
+    cupy.cuda.set_allocator(cupy.cuda.MemoryPool(cupy.cuda.malloc_managed).malloc)
+    a, b = (cupy.asarray(r.standard_normal((600, 700), dtype="f4")) for _ in range(2))
+    there = numpy.ctypeslib.as_array((ctypes.c_float * a.size).from_address(a.data.ptr)).reshape(a.shape)
+    seen = []
+    for k in range(10):
+        a *= 2
+        a += cupy.sin(b)
+        cupy.cuda.Device().synchronize()
+        seen.append(there[k].copy())
+        there[k] = k  # by the CPU, in place
+    return {"rows": digest(*seen), "array": digest(a.get()), "sum": digest(cupy.cumsum(a).get()), "sort": digest(cupy.sort(a, axis=None).get())}
+
+
+@case
 def cupy_modules():
     cupy, r = module("cupy"), host_random(2)
     code = r"""
