@@ -45,11 +45,19 @@ static void compare(struct worker *w, const struct range *r, const unsigned char
     CHECK(got[i] == r->model[from + i], "seed %llu: %s: byte %zu of %zu at %p is %u, want %u", (unsigned long long)w->seed, what, from + i, r->bytes, (void *)r->p, got[i], r->model[from + i]);
 }
 
+static void mix(struct worker *w, struct range *r, unsigned long long from, unsigned long long n) { // a kernel
+  unsigned a = (unsigned)next(w, 256) | 1, b = (unsigned)next(w, 256);
+  void *args[] = {&r->p, &from, &n, &a, &b};
+  CK(cuLaunchKernel(mixer, 4, 1, 1, 64, 1, 1, 0, w->stream, args, NULL));
+  for (size_t i = from; i < from + n; i++) r->model[i] = (unsigned char)(r->model[i] * a + b);
+  w->busy = 1;
+}
+
 static void step(struct worker *w) {
   struct range *r = some(w), *q;
   size_t from, at, n = stretch(w, r, LARGEST, &from);
   int advice;
-  switch (next(w, 14)) {
+  switch (next(w, 15)) {
   case 0: case 1: // the CPU reads
     settle(w);
     compare(w, r, r->p + from, from, n, "read");
@@ -58,15 +66,9 @@ static void step(struct worker *w) {
     settle(w);
     for (size_t i = 0; i < n; i++) r->p[from + i] = r->model[from + i] = (unsigned char)next(w, 256);
     break;
-  case 4: case 5: case 6: { // a kernel
-    unsigned long long first = from, count = n < KERNEL_LARGEST ? n : KERNEL_LARGEST;
-    unsigned a = (unsigned)next(w, 256) | 1, b = (unsigned)next(w, 256);
-    void *args[] = {&r->p, &first, &count, &a, &b};
-    CK(cuLaunchKernel(mixer, 4, 1, 1, 64, 1, 1, 0, w->stream, args, NULL));
-    for (size_t i = from; i < from + count; i++) r->model[i] = (unsigned char)(r->model[i] * a + b);
-    w->busy = 1;
+  case 4: case 5: case 6:
+    mix(w, r, from, n < KERNEL_LARGEST ? n : KERNEL_LARGEST);
     break;
-  }
   case 7: // copies from and to the host's memory
     fill(w->host, n, w->state);
     CK(cuMemcpyHtoDAsync(dev(r->p) + from, w->host, n, w->stream));
@@ -101,6 +103,18 @@ static void step(struct worker *w) {
   case 12:
     advice = 1 + (int)next(w, 6); // set and unset: read mostly, preferred location, accessed by
     CK(advise(dev(r->p), r->bytes, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
+    break;
+  case 14: // to and fro, for a while, now and then without the CPU
+    if (next(w, 3)) break;
+    for (uint64_t rounds = 2 + next(w, 40); rounds--;) {
+      mix(w, r, from, n < 300 ? n : 300);
+      settle(w);
+      if (!next(w, 10)) continue;
+      if (next(w, 4)) compare(w, r, r->p + from, from, n < 300 ? n : 300, "to and fro");
+      at = next(w, r->bytes);
+      if (next(w, 2)) r->p[at] = r->model[at] = (unsigned char)next(w, 256);
+      if (next(w, 2)) r->p[from] = r->model[from] = (unsigned char)next(w, 256);
+    }
     break;
   case 13: // what is freed has been read to the end before
     if (next(w, 2)) break;
@@ -143,8 +157,12 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
   CK(cuModuleGetFunction(&mixer, module, "mix"));
-  for (uint64_t end = seed + programs; seed < end; seed++) {
-    int threads = seed % 4 == 0 ? THREADS : 1;
+  /* First those of one thread, for which blocks come with waits: once several have given work at the same time that is over. */
+  const uint64_t begin = seed;
+  for (uint64_t i = 0; i < 2 * programs; i++) {
+    int threads = i < programs ? 1 : THREADS;
+    seed = begin + i % programs;
+    if ((seed % 4 == 0) != (threads > 1)) continue;
     struct worker w[THREADS];
     pthread_t t[THREADS];
     memset(w, 0, sizeof w);

@@ -5,9 +5,9 @@
 
 _Atomic uint32_t scuda_work_pending;
 static struct { uint64_t *context; uint32_t count, room; } places;
-static struct scuda_thread *worker;        /* who gave work first */
+static struct scuda_thread *worker;        /* who gives work */
 static uint64_t working = SCUDA_NO_STREAM; /* the stream that has work since it was last waited for */
-static int workers, streams;               /* there were several */
+static int workers, streams;               /* there were several at once */
 static uint64_t place;                     /* the context that was given work last */
 
 static void note_place(uint64_t context) {
@@ -31,7 +31,7 @@ int scuda_work_known(uint64_t key) {
 
 void scuda_work_given(uint64_t key) {
   struct scuda_thread *t = scuda_thread();
-  if (!worker) __atomic_store_n(&worker, t, __ATOMIC_RELAXED);
+  if (!worker || (!workers && !streams && working == SCUDA_NO_STREAM)) __atomic_store_n(&worker, t, __ATOMIC_RELAXED); /* of its predecessor's work none is left */
   workers |= worker != t;
   streams |= working != SCUDA_NO_STREAM && working != key;
   working = key;
