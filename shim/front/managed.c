@@ -187,7 +187,7 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   int some = f->way == FETCH_CHANGES, seen = 1;
   for (uint32_t i = 0; i < f->blocks; i++) some |= file[i], seen &= file[i] == OPENED;
   if (denied > bytes) denied = bytes;
-  int made = !some && !denied && f->blocks <= SCUDA_NODE_MAX;
+  int made = !some && !denied && f->blocks < SCUDA_NODE_MAX; /* less than goes in bulk */
   some |= made;
   *how = some ? OPENED : HELD;
   scuda_thread()->current = f->context;
