@@ -51,7 +51,7 @@ for size in 65536 262144 1048576; do
   echo "ib_write_bw   $size bytes: $b MiB/s"
   if awk "BEGIN { exit !($b > $most) }"; then most=$b best_size=$size; fi
 done
-for pairs in 2 4; do echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $(several $best_size $((67108864 / best_size / pairs)) $pairs) MiB/s"; done
+for pairs in 2 4; do echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $(bandwidth $best_size $((67108864 / best_size / pairs)) $pairs) MiB/s"; done
 
 # The speed of an emulated machine changes by half from one moment to the next. So each measurement stands between two of perftest's (medians of three), its ratio
 # is that to their mean, and what counts is the median over the rounds.
