@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"time"
 )
 
@@ -27,7 +28,7 @@ var yardsticks = []struct {
 		for range n {
 			product *= product + 3
 		}
-		multiplied = product
+		runtime.KeepAlive(product)
 		return nil
 	}},
 	{yardSystemCall, 100_000, func(n int) error {
@@ -45,9 +46,6 @@ var yardsticks = []struct {
 	}},
 	{yardRoundTrip, 2000, roundTrips},
 }
-
-// multiplied keeps the compiler from leaving the multiplications out.
-var multiplied uint64
 
 // runMachine times the yardsticks.
 func (t *task) runMachine() error {
