@@ -1,7 +1,9 @@
 #!/bin/sh
 # Builds libcuda.so.1, the CUDA front: build-cuda.sh OUTPUT. CC may be set.
 set -eu
-front=$(cd "$(dirname "$0")/front" && pwd)
+shim=$(cd "$(dirname "$0")" && pwd)
+front=$shim/front
+. "$shim/compat.sh"
 cc=${CC:-cc}
 # Probes attach to the entries (a patchable NOP in front of them, no endbr64); nothing runs and no thread starts at load.
 flags="-std=c11 -O2 -g -fPIC -fvisibility=hidden -fcf-protection=none -fpatchable-function-entry=1 -ffunction-sections -Wall -Wextra -Werror"
@@ -11,7 +13,6 @@ for source in common net mode handle thread ring progress trace device context r
   gen/calls_gen gen/exports_gen gen/results_gen gen/procaddress_gen gen/tables_gen; do
   echo "$source"
 done | xargs -P "$(nproc)" -I{} sh -c "$cc $flags -include '$front/compat.h' -include '$front/entry.h' -I'$front' -c '$front/{}.c' -o '$objects/'\$(basename {}).o"
-# libdl and libpthread are named for systems whose libc does not contain them (glibc before 2.34).
 "$cc" -shared -o "$1.new" "$objects"/*.o -Wl,-soname,libcuda.so.1 -Wl,--version-script="$front/gen/libcuda_gen.map" \
-  -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,--gc-sections -Wl,-Bsymbolic -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+  -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,--gc-sections -Wl,-Bsymbolic $old_libraries
 mv "$1.new" "$1"

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -20,9 +19,6 @@ import (
 
 	"scuda.dev/scuda/config"
 )
-
-// errNoTool is a scuda without a program that measures.
-var errNoTool = errors.New("a part of scuda is missing")
 
 const benchRoundTrip = "a round trip over plain TCP"
 

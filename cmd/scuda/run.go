@@ -109,14 +109,19 @@ func libFolder() (string, error) {
 	return "", fmt.Errorf("%w: libscuda.so is neither in %s; set SCUDA_LIB to its folder, or install scuda anew", errNoLibraries, strings.Join(folders, " nor in "))
 }
 
+// errNoTool is a scuda without a program that comes with it.
+var errNoTool = errors.New("a part of scuda is missing")
+
 // tool finds a program that comes with scuda: beside it, or, as in build/, beside the folder that SCUDA_LIB names.
 func tool(name string) (string, error) {
-	folder, err := ownFolder()
+	var folder string
 	if lib := os.Getenv("SCUDA_LIB"); lib != "" {
-		folder, err = filepath.Dir(filepath.Clean(lib)), nil
-	}
-	if err != nil {
-		return "", err
+		folder = filepath.Dir(filepath.Clean(lib))
+	} else {
+		var err error
+		if folder, err = ownFolder(); err != nil {
+			return "", err
+		}
 	}
 	file := filepath.Join(folder, name)
 	if _, err := os.Stat(file); err != nil {

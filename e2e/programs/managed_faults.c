@@ -425,17 +425,8 @@ static void lost(void) {
 
 int main(int argc, char **argv) {
   CHECK(argc > 2, "what?");
-  kernels_folder = argv[1];
-  CUdevice device;
-  CUcontext context;
-  CUmodule module;
-  size_t size;
-  CK(cuInit(0));
-  CK(cuDeviceGet(&device, 0));
-  CK(cuDevicePrimaryCtxRetain(&context, device));
-  CK(cuCtxSetCurrent(context));
-  CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
-  CK(cuModuleGetFunction(&mixer, module, "mix"));
+  start(argc, argv);
+  mixer = function(load("managed.ptx"), "mix");
   static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"here and there", here_and_there}, {"read mostly", read_mostly}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;

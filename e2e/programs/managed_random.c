@@ -8,7 +8,6 @@
 enum { RANGES = 6, LARGEST = 300000, KERNEL_LARGEST = 20000, STEPS = 40, THREADS = 3 };
 
 static CUfunction mixer;
-static CUcontext context;
 static CUdevice device;
 
 struct range { unsigned char *p, *model; size_t bytes; };
@@ -147,16 +146,10 @@ static void *run(void *arg) {
 }
 
 int main(int argc, char **argv) {
-  if (argc > 1) kernels_folder = argv[1];
+  start(argc, argv);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, programs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20;
-  CUmodule module;
-  size_t size;
-  CK(cuInit(0));
   CK(cuDeviceGet(&device, 0));
-  CK(cuDevicePrimaryCtxRetain(&context, device));
-  CK(cuCtxSetCurrent(context));
-  CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
-  CK(cuModuleGetFunction(&mixer, module, "mix"));
+  mixer = function(load("managed.ptx"), "mix");
   /* First those of one thread, for which blocks come with waits: once several have given work at the same time that is over. */
   const uint64_t begin = seed;
   for (uint64_t i = 0; i < 2 * programs; i++) {

@@ -89,18 +89,9 @@ static void streaming(void) { // a large range, read in order each round: read a
 
 int main(int argc, char **argv) {
   CHECK(argc > 3, "what, and how often?");
-  kernels_folder = argv[1];
   rounds = atoi(argv[3]);
-  CUdevice device;
-  CUcontext context;
-  CUmodule module;
-  size_t size;
-  CK(cuInit(0));
-  CK(cuDeviceGet(&device, 0));
-  CK(cuDevicePrimaryCtxRetain(&context, device));
-  CK(cuCtxSetCurrent(context));
-  CK(cuModuleLoadData(&module, read_file("managed.ptx", &size)));
-  CK(cuModuleGetFunction(&mixer, module, "mix"));
+  start(argc, argv);
+  mixer = function(load("managed.ptx"), "mix");
   static const struct { const char *name; void (*run)(void); } all[] = {{"ping-pong", ping_pong}, {"sharing", sharing}, {"scattered", scattered}, {"stencil", stencil}, {"calm", calm}, {"streaming", streaming}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;

@@ -125,6 +125,21 @@ func up(t *testing.T, dev string) {
 	ip(t, "route", "replace", os.Getenv("RXE_IP0"), "dev", "rxenet1", "table", "77")
 }
 
+// begin starts a client, which goes on until its input is closed. What it prints may be read when it has ended.
+func begin(t *testing.T, cmd *exec.Cmd) (goOn io.Closer, out *bytes.Buffer) {
+	t.Helper()
+	out = new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	goOn, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return goOn, out
+}
+
 // Copies of random sizes both ways, without disturbance: all big ones go over RDMA.
 func TestRandomCopies(t *testing.T) {
 	addr, _, _ := serve(t, "--metrics", metricsAt)
@@ -222,15 +237,7 @@ func TestUnifiedMemory(t *testing.T) {
 func TestGPUDirect(t *testing.T) {
 	addr, server, _ := serve(t, "--gpudirect", "always", "--metrics", metricsAt)
 	cmd, log := client(t, addr, "random", "20", "3")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	goOn, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	goOn, out := begin(t, cmd)
 	eventually(t, "big copies", func() bool {
 		return metric(t, `scuda_transport_bytes_total{direction="sent",transport="rdma"}`) > 16<<20
 	})
@@ -240,7 +247,7 @@ func TestGPUDirect(t *testing.T) {
 	eventually(t, "another path", func() bool { return count(t, log, pathUp) > count(t, log, pathLost) })
 	goOn.Close()
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, &out)
+		t.Fatalf("%v\n%s", err, out)
 	}
 	if n := count(t, server+workers, "method=nvidia-peermem"); n != 1 {
 		t.Errorf("%d sessions use the GPU's memory", n)
@@ -274,15 +281,7 @@ func TestMemlockLimit(t *testing.T) {
 			addr, _, _ := serve(t, "--metrics", metricsAt)
 			cmd, log := client(t, addr, "random", "20", "5")
 			limited(cmd, c.kib)
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			goOn, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			goOn, out := begin(t, cmd)
 			if c.kib > 64 {
 				for _, direction := range []string{"received", "sent"} {
 					eventually(t, "big copies "+direction, func() bool {
@@ -296,7 +295,7 @@ func TestMemlockLimit(t *testing.T) {
 			}
 			goOn.Close()
 			if err := cmd.Wait(); err != nil {
-				t.Fatalf("%v\n%s", err, &out)
+				t.Fatalf("%v\n%s", err, out)
 			}
 			b, err := os.ReadFile(log)
 			if err != nil {
@@ -320,15 +319,8 @@ func TestThousandCopiesWithBrokenLinks(t *testing.T) {
 	addr, _, _ := serve(t)
 	seed := uint64(time.Now().UnixNano())
 	cmd, log := client(t, addr, "random", strconv.Itoa(n), strconv.FormatUint(seed, 10))
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	goOn, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	goOn, out := begin(t, cmd)
+	var err error
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	eventually(t, "a path", func() bool { return count(t, log, pathUp) > 0 }) // before, a session that demands one may not be opened
@@ -358,7 +350,7 @@ func TestThousandCopiesWithBrokenLinks(t *testing.T) {
 		up(t, dev)
 	}
 	if err != nil {
-		t.Fatalf("seed %d: %v\n%s", seed, err, &out)
+		t.Fatalf("seed %d: %v\n%s", seed, err, out)
 	}
 	ups, lost := count(t, log, pathUp), count(t, log, pathLost)
 	t.Logf("%s; %d paths came up, %d were lost", strings.TrimSpace(out.String()), ups, lost)

@@ -2,7 +2,6 @@
 #include "denial.h"
 #include "front.h"
 
-
 enum { PIECE = 8 << 20, PIECES = 64, LEAST = 4 * PIECE, HELPERS = 3 };
 
 /* The stretch that is being denied. A helper that comes late finds no piece left: their numbers only grow. */

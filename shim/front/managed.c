@@ -554,7 +554,7 @@ static void push(struct area *a) {
 
 /* Only where no work is left, which may still change what would come. */
 void scuda_managed_settled(uint64_t key) {
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) ) return;
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return;
   scuda_lock(&lock);
   int over = scuda_work_over(key);
   for (struct area *a = areas; over && a && !lost; a = a->next) {

@@ -204,9 +204,10 @@ static void bring(const void *p, size_t bytes, int write) {
 static void stand_before_calls(void) {
   void (*boundary)(void (*)(const void *, size_t, int)) = (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
   static const char remedy[] = "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE makes all of them work";
-  if (boundary) boundary(bring);
-  if (boundary) scuda_log(SCUDA_INFO, "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
-  else scuda_log(SCUDA_WARN, "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
+  if (boundary) {
+    boundary(bring);
+    scuda_log(SCUDA_INFO, "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
+  } else scuda_log(SCUDA_WARN, "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
 }
 
 static int32_t start(void) {
