@@ -62,6 +62,7 @@ func TestDifferentialMore(t *testing.T) {
 		{"random_calls", "", []string{"10"}},
 		{"devices", "3", nil},
 		{"peers", "2", nil},
+		{"managed_gpus", "2", nil},
 	} {
 		t.Run(strings.Join(append([]string{c.name}, c.args...), " "), func(t *testing.T) {
 			p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=" + strings.TrimPrefix(c.settings+",memory=1GiB", ",")}, program(c.name), append([]string{kernels}, c.args...)...)

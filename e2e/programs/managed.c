@@ -1,20 +1,12 @@
 // Unified memory: lists, trees and grids that the CPU and the GPU use in turn at one address, copies and sets of it, hints and attributes.
-#include "check.h"
-#include "hints.h"
+#include "managed.h"
 #include <pthread.h>
 #include <unistd.h>
 
-static CUfunction walk, sums, step, mixer;
+static CUfunction walk, sums, step;
 
 struct list { unsigned value, pad; struct list *next; };
 struct tree { unsigned value, sum; struct tree *left, *right; };
-
-static void *managed(size_t n) {
-  CUdeviceptr p;
-  CK(cuMemAllocManaged(&p, n, CU_MEM_ATTACH_GLOBAL));
-  return (void *)(uintptr_t)p;
-}
-static CUdeviceptr dev(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
 static void lists(void) {
   enum { N = 3000 };
@@ -34,8 +26,8 @@ static void lists(void) {
     CHECK(*sum == want, "round %u: %llu, want %llu", round, *sum, want);
     first->next->value = round; // the CPU changes one in the middle
   }
-  for (unsigned i = 0; i < N; i++) CK(cuMemFree(dev(nodes[i])));
-  CK(cuMemFree(dev(sum)));
+  for (unsigned i = 0; i < N; i++) release(nodes[i]);
+  release(sum);
 }
 
 static unsigned build(struct tree **pool, unsigned depth, unsigned *seed, struct tree **out) {
@@ -57,8 +49,8 @@ static void trees(void) {
   CK(cuLaunchKernel(sums, 1, 1, 1, N, 1, 1, 0, 0, args, NULL));
   CK(cuCtxSynchronize());
   for (int i = 0; i < N; i++) CHECK(roots[i]->sum == want[i], "tree %d: %u, want %u", i, roots[i]->sum, want[i]);
-  CK(cuMemFree(dev(pool)));
-  CK(cuMemFree(dev(roots)));
+  release(pool);
+  release(roots);
 }
 
 static void grids(void) {
@@ -80,15 +72,10 @@ static void grids(void) {
     a = b, b = t, t = x, x = y, y = t;
   }
   CHECK(!memcmp(a, x, 4 * n), "the last grid");
-  CK(cuMemFree(dev(a)));
-  CK(cuMemFree(dev(b)));
+  release(a);
+  release(b);
   free(x);
   free(y);
-}
-
-static void mix(unsigned char *p, unsigned long long from, unsigned long long n, unsigned a, unsigned b, CUstream s) {
-  void *args[] = {&p, &from, &n, &a, &b};
-  CK(cuLaunchKernel(mixer, 8, 1, 1, 256, 1, 1, 0, s, args, NULL));
 }
 
 static void copies(void) {
@@ -106,7 +93,7 @@ static void copies(void) {
   CK(cuMemcpyDtoD(d, dev(m), N));
   CK(cuMemcpyDtoH(h, d, N));
   CHECK(!memcmp(h, want, N), "managed to device");
-  mix(m, 1000, 5000, 3, 1, s);
+  mix_in(s, m, 1000, 5000, 3, 1);
   for (int i = 1000; i < 6000; i++) want[i] = (unsigned char)(want[i] * 3 + 1);
   CK(cuMemcpyAsync(dev(m2), dev(m), N, s));
   CK(cuMemsetD8Async(dev(m2) + 100, 7, 50, s));
@@ -126,8 +113,8 @@ static void copies(void) {
                      .WidthInBytes = 50, .Height = 30};
   CK(cuMemcpy2D(&c));
   for (int y = 0; y < 30; y++) CHECK(!memcmp(m + y * 200, m2 + y * 100, 50), "row %d", y);
-  CK(cuMemFree(dev(m)));
-  CK(cuMemFree(dev(m2)));
+  release(m);
+  release(m2);
   CK(cuMemFree(d));
   CK(cuStreamDestroy(s));
   free(h);
@@ -153,7 +140,7 @@ static void hints(void) {
   CHECK(both[0] == -1 && both[1] == -2, "accessed by %d %d", both[0], both[1]);
   memset(m, 1, N);
   CK(prefetch(p, N, device, 0));
-  mix(m, 0, N, 2, 1, 0);
+  mix_in(NULL, m, 0, N, 2, 1);
   CK(prefetch(p, N, CU_DEVICE_CPU, 0));
   CK(cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, N));
   CHECK(value == -1, "last prefetch %d", value);
@@ -169,7 +156,7 @@ static void hints(void) {
   WANT(cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
   WANT(cuMemAllocManaged(&p, 16, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
   WANT(prefetch(dev(m), 2 * N, device, 0), CUDA_ERROR_INVALID_VALUE);
-  CK(cuMemFree(dev(m)));
+  release(m);
 }
 
 // System calls read and write managed memory like any other, unless this process may not have the kernel wait for us (SCUDA_PAGER=sigsegv).
@@ -179,7 +166,7 @@ static void system_calls(void) {
   int ends[2];
   CHECK(!pipe(ends), "pipe");
   memset(m, 4, N);
-  mix(m, 0, N, 5, 2, 0);
+  mix_in(NULL, m, 0, N, 5, 2);
   CK(cuCtxSynchronize());
   ssize_t n = write(ends[1], m + 200000, 4096);
   const char *kind = getenv("SCUDA_PAGER");
@@ -190,7 +177,7 @@ static void system_calls(void) {
     CHECK(write(ends[1], "hello", 5) == 5 && read(ends[0], m + 250000, 5) == 5, "read into managed memory");
     CHECK(!memcmp(m + 249999, "\x16hello\x16", 7), "what was read");
   }
-  CK(cuMemFree(dev(m)));
+  release(m);
   free(h);
 }
 
@@ -217,15 +204,15 @@ static void threads(void) {
       if (i) continue;
       pthread_join(t[0], NULL); // alone first
       memset(m, 7, N);
-      mix(m, 0, N, 1, 0, 0);
+      mix_in(NULL, m, 0, N, 1, 0);
       CK(cuCtxSynchronize());
     }
     for (int i = 1; i < 8; i++) pthread_join(t[i], NULL);
-    mix(m, 0, N, 3, 0, 0);
+    mix_in(NULL, m, 0, N, 3, 0);
     CK(cuCtxSynchronize());
     for (int i = 1; i < N; i++) CHECK(i % 8 == 0 || m[i] == 3 * (i % 8 + 1), "round %d [%d] = %d", round, i, m[i]);
   }
-  CK(cuMemFree(dev(m)));
+  release(m);
 }
 
 // Memory that is attached to the host stays the CPU's while kernels that do not use it run.
@@ -237,17 +224,17 @@ static void attached(void) {
   CK(cuStreamAttachMemAsync(0, dev(a), 0, CU_MEM_ATTACH_HOST));
   CK(cuStreamSynchronize(s));
   memset(b, 1, 100000);
-  mix(b, 0, 100000, 1, 1, s);
+  mix_in(s, b, 0, 100000, 1, 1);
   for (int i = 0; i < 100000; i++) a[i] = (unsigned char)i;
   CK(cuStreamSynchronize(s));
   for (int i = 0; i < 100000; i++) CHECK(b[i] == 2 && a[i] == (unsigned char)i, "[%d] %d %d", i, a[i], b[i]);
   CK(cuStreamAttachMemAsync(s, dev(a), 0, CU_MEM_ATTACH_GLOBAL));
-  mix(a, 0, 100000, 1, 1, s);
+  mix_in(s, a, 0, 100000, 1, 1);
   CK(cuStreamSynchronize(s));
   CHECK(a[41] == 42, "attached again: %d", a[41]);
   WANT(cuStreamAttachMemAsync(s, dev(a) + 8, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
-  CK(cuMemFree(dev(a)));
-  CK(cuMemFree(dev(b)));
+  release(a);
+  release(b);
   CK(cuStreamDestroy(s));
 }
 
@@ -267,7 +254,7 @@ static void variables(void) { // managed_counter starts as 5; the kernel stores 
     CK(cuCtxSynchronize());
     CHECK(out[2] == 40 + i && *counter == 41 + i, "%d: out %d, counter %d", i, out[2], *counter);
   }
-  CK(cuMemFree(dev(out)));
+  release(out);
   CK(cuModuleUnload(m));
 }
 
@@ -276,15 +263,15 @@ static void cycles(void) {
     unsigned char *m = managed(200000);
     CHECK(m[i] == 0 && m[199999] == 0, "fresh memory is zero");
     m[i] = 1;
-    if (i % 7 == 0) mix(m, 0, 200000, 1, 1, 0);
-    CK(cuMemFree(dev(m)));
+    if (i % 7 == 0) mix_in(NULL, m, 0, 200000, 1, 1);
+    release(m);
   }
 }
 
 int main(int argc, char **argv) {
-  start(argc, argv);
+  start_managed(argc, argv);
   CUmodule m = load("managed.ptx");
-  walk = function(m, "walk_list"), sums = function(m, "sum_trees"), step = function(m, "stencil"), mixer = function(m, "mix");
+  walk = function(m, "walk_list"), sums = function(m, "sum_trees"), step = function(m, "stencil");
   lists();
   trees();
   grids();

@@ -1,6 +1,5 @@
 // What happens around a fault of unified memory. Arguments: the folder of kernels and what to do, a name in main's list.
-#include "check.h"
-#include "hints.h"
+#include "managed.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -10,20 +9,7 @@
 #include <unistd.h>
 
 enum { N = 4 << 20 };
-static CUfunction mixer;
 
-static unsigned char *managed(size_t n) {
-  CUdeviceptr p;
-  CK(cuMemAllocManaged(&p, n, CU_MEM_ATTACH_GLOBAL));
-  return (unsigned char *)(uintptr_t)p;
-}
-static void release(void *p) { CK(cuMemFree((CUdeviceptr)(uintptr_t)p)); }
-static void mix(unsigned char *p, unsigned long long n, unsigned a, unsigned b) { // p[i] = p[i] * a + b, and waits
-  unsigned long long from = 0;
-  void *args[] = {&p, &from, &n, &a, &b};
-  CK(cuLaunchKernel(mixer, 8, 1, 1, 256, 1, 1, 0, 0, args, NULL));
-  CK(cuCtxSynchronize());
-}
 
 static sigjmp_buf back;
 static volatile sig_atomic_t caught;
@@ -155,22 +141,16 @@ static void unwaited(void) {
   for (int round = 0; round < 20; round++) {
     unsigned char a = (unsigned char)round;
     memset(m, a, N);
-    unsigned long long from = 0, n = N;
-    unsigned factor = 3, add = 1;
-    void *args[] = {&m, &from, &n, &factor, &add};
-    CK(cuLaunchKernel(mixer, 4, 1, 1, 256, 1, 1, 0, round % 2 ? stream : 0, args, NULL));
+    mix_in(round % 2 ? stream : NULL, m, 0, N, 3, 1);
     m[N - 1] += 5;
     m[0] += 5;
     unsigned char done = (unsigned char)(a * 3 + 1);
     CHECK(m[N - 1] == (unsigned char)(done + 5) && m[0] == (unsigned char)(done + 5) && m[N / 2] == done, "round %d: %d %d %d after %d", round, m[0], m[N / 2], m[N - 1], done);
   }
-  CK(cuStreamAttachMemAsync(stream, (CUdeviceptr)(uintptr_t)other, 0, CU_MEM_ATTACH_HOST));
+  CK(cuStreamAttachMemAsync(stream, dev(other), 0, CU_MEM_ATTACH_HOST));
   CK(cuStreamSynchronize(stream));
   memset(other, 1, N);
-  unsigned long long from = 0, n = N;
-  unsigned factor = 1, add = 2;
-  void *args[] = {&m, &from, &n, &factor, &add};
-  CK(cuLaunchKernel(mixer, 4, 1, 1, 256, 1, 1, 0, stream, args, NULL));
+  mix_in(stream, m, 0, N, 1, 2);
   CK(cuLaunchHostFunc(stream, in_stream, m));
   CK(cuStreamSynchronize(stream));
   CHECK(other[7] == 1 && m[N / 2] == (unsigned char)(19 * 3 + 1 + 2 + 1), "after a host function: %d", m[N / 2]);
@@ -199,7 +179,7 @@ static void runs(void) {
       struct walk w[3];
       pthread_t t[3];
       unsigned word = (unsigned)round * 1000 + turn;
-      CK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)m, word, LARGE / 4, 0));
+      CK(cuMemsetD32Async(dev(m), word, LARGE / 4, 0));
       CK(cuCtxSynchronize());
       int threads = 1 + (int)(turn % 3);
       for (int i = 0; i < threads; i++) {
@@ -218,13 +198,13 @@ static void runs(void) {
 enum { BLOCK = 65536 };
 static void untouched(void) { // the GPU alone uses it
   unsigned char *m = managed(LARGE);
-  CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)m, 1, LARGE, 0));
+  CK(cuMemsetD8Async(dev(m), 1, LARGE, 0));
   mix(m, 1000, 2, 1);
   release(m);
 }
 static void in_order(void) {
   unsigned char *m = managed(LARGE);
-  CK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)m, 8, LARGE / 4, 0));
+  CK(cuMemsetD32Async(dev(m), 8, LARGE / 4, 0));
   CK(cuCtxSynchronize());
   walker(&(struct walk){m, m + LARGE, 8});
   release(m);
@@ -234,7 +214,7 @@ static void discarded(void) { // does not go up, and what kernels write afterwar
   CUstream stream;
   CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   memset(m, 1, LARGE);
-  CUdeviceptr p = (CUdeviceptr)(uintptr_t)m;
+  CUdeviceptr p = dev(m);
   size_t n = LARGE;
   CK(cuMemDiscardBatchAsync(&p, &n, 1, 0, stream));
   CK(cuStreamSynchronize(stream));
@@ -244,9 +224,9 @@ static void discarded(void) { // does not go up, and what kernels write afterwar
 }
 static void preferred(CUdevice where, int rounds) { // the CPU reads a block in all rounds but the last
   unsigned char *m = managed(LARGE);
-  CK(advise((CUdeviceptr)(uintptr_t)m, LARGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, where));
+  CK(advise(dev(m), LARGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, where));
   for (int i = 0; i < rounds; i++) {
-    CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)m, (unsigned char)i, LARGE, 0));
+    CK(cuMemsetD8Async(dev(m), (unsigned char)i, LARGE, 0));
     CK(cuCtxSynchronize());
     if (i < rounds - 1) CHECK(m[N] == i, "round %d: %d", i, m[N]);
   }
@@ -256,7 +236,7 @@ static void at_gpu(void) { preferred(0, 4); }
 static void at_cpu(void) { preferred(CU_DEVICE_CPU, 2); }
 static void here_and_there(void) { // the CPU reads everything, and writes a byte in each MiB
   unsigned char *m = managed(LARGE);
-  CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)m, 3, LARGE, 0));
+  CK(cuMemsetD8Async(dev(m), 3, LARGE, 0));
   CK(cuCtxSynchronize());
   for (int i = 0; i < LARGE; i += 4096) CHECK(m[i] == 3, "byte %d: %d", i, m[i]);
   for (int i = 5; i < LARGE; i += 1 << 20) m[i] = 4;
@@ -266,7 +246,7 @@ static void here_and_there(void) { // the CPU reads everything, and writes a byt
 }
 static void read_mostly(void) { // kernels read it, one writes a byte; then advice is taken back, and given again
   unsigned char *m = managed(LARGE), *out = managed(N);
-  CUdeviceptr p = (CUdeviceptr)(uintptr_t)m, q = (CUdeviceptr)(uintptr_t)out;
+  CUdeviceptr p = dev(m), q = dev(out);
   CK(advise(p, LARGE, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
   CK(cuMemsetD8Async(p, 3, LARGE, 0));
   for (int round = 0; round < 6; round++) {
@@ -298,7 +278,7 @@ static void batches(void) {
   CUmemLocation where[2] = {{CU_MEM_LOCATION_TYPE_HOST, 0}, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
   CUstream stream;
   CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  for (int i = 0; i < 3; i++) p[i] = (CUdeviceptr)(uintptr_t)(m[i] = managed(N));
+  for (int i = 0; i < 3; i++) p[i] = dev(m[i] = managed(N));
   for (int i = 0; i < 3; i++) CK(cuMemsetD8Async(p[i], 3, N, stream));
   CK(cuMemPrefetchBatchAsync(p, n, 3, where, index, 2, 0, stream));
   CK(cuStreamSynchronize(stream));
@@ -411,7 +391,7 @@ static void lost(void) {
   printf("ready\n");
   fflush(stdout);
   for (;;) { // touches blocks that the GPU has, again and again, some of which are under way to it
-    if (!cuMemsetD8Async((CUdeviceptr)(uintptr_t)large, 1, LARGE, 0)) cuCtxSynchronize();
+    if (!cuMemsetD8Async(dev(large), 1, LARGE, 0)) cuCtxSynchronize();
     for (int i = 0; i < LARGE; i += 4096) (void)*(volatile unsigned char *)(large + i);
     CUdeviceptr p;
     if (!cuMemAlloc(&p, 1000)) cuMemFree(p);
@@ -425,8 +405,7 @@ static void lost(void) {
 
 int main(int argc, char **argv) {
   CHECK(argc > 2, "what?");
-  start(argc, argv);
-  mixer = function(load("managed.ptx"), "mix");
+  start_managed(argc, argv);
   static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"here and there", here_and_there}, {"read mostly", read_mostly}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;

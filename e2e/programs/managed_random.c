@@ -1,13 +1,11 @@
 // Random programs on unified memory against a plain model: every byte that the CPU reads must be what the model has. Each thread has ranges and a
 // stream of its own, and what one thread does moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
-#include "check.h"
-#include "hints.h"
+#include "managed.h"
 #include <pthread.h>
 #include <unistd.h>
 
 enum { RANGES = 6, LARGEST = 300000, KERNEL_LARGEST = 20000, STEPS = 40, THREADS = 3 };
 
-static CUfunction mixer;
 static CUdevice device;
 
 struct range { unsigned char *p, *model; size_t bytes; };
@@ -17,15 +15,12 @@ static uint64_t next(struct worker *w, uint64_t below) { // xorshift*
   w->state ^= w->state >> 12, w->state ^= w->state << 25, w->state ^= w->state >> 27;
   return (w->state * 2685821657736338717ull >> 16) % below;
 }
-static CUdeviceptr dev(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
 static struct range *some(struct worker *w) {
   struct range *r = &w->range[next(w, RANGES)];
   if (r->p) return r;
   r->bytes = next(w, 3) ? 1 + next(w, LARGEST) : 1 + next(w, 5000);
-  CUdeviceptr p;
-  CK(cuMemAllocManaged(&p, r->bytes, CU_MEM_ATTACH_GLOBAL));
-  r->p = (unsigned char *)(uintptr_t)p;
+  r->p = managed(r->bytes);
   r->model = calloc(1, r->bytes);
   return r;
 }
@@ -44,10 +39,9 @@ static void compare(struct worker *w, const struct range *r, const unsigned char
     CHECK(got[i] == r->model[from + i], "seed %llu: %s: byte %zu of %zu at %p is %u, want %u", (unsigned long long)w->seed, what, from + i, r->bytes, (void *)r->p, got[i], r->model[from + i]);
 }
 
-static void mix(struct worker *w, struct range *r, unsigned long long from, unsigned long long n) { // a kernel
+static void change(struct worker *w, struct range *r, unsigned long long from, unsigned long long n) { // a kernel
   unsigned a = (unsigned)next(w, 256) | 1, b = (unsigned)next(w, 256);
-  void *args[] = {&r->p, &from, &n, &a, &b};
-  CK(cuLaunchKernel(mixer, 4, 1, 1, 64, 1, 1, 0, w->stream, args, NULL));
+  CK(LAUNCH(mixer, 4, 64, 0, w->stream, &r->p, &from, &n, &a, &b)); // few threads: a simulated GPU's time
   for (size_t i = from; i < from + n; i++) r->model[i] = (unsigned char)(r->model[i] * a + b);
   w->busy = 1;
 }
@@ -66,7 +60,7 @@ static void step(struct worker *w) {
     for (size_t i = 0; i < n; i++) r->p[from + i] = r->model[from + i] = (unsigned char)next(w, 256);
     break;
   case 4: case 5: case 6:
-    mix(w, r, from, n < KERNEL_LARGEST ? n : KERNEL_LARGEST);
+    change(w, r, from, n < KERNEL_LARGEST ? n : KERNEL_LARGEST);
     break;
   case 7: // copies from and to the host's memory
     fill(w->host, n, w->state);
@@ -106,7 +100,7 @@ static void step(struct worker *w) {
   case 14: // to and fro, for a while, now and then without the CPU
     if (next(w, 3)) break;
     for (uint64_t rounds = 2 + next(w, 40); rounds--;) {
-      mix(w, r, from, n < 300 ? n : 300);
+      change(w, r, from, n < 300 ? n : 300);
       settle(w);
       if (!next(w, 10)) continue;
       if (next(w, 4)) compare(w, r, r->p + from, from, n < 300 ? n : 300, "to and fro");
@@ -119,7 +113,7 @@ static void step(struct worker *w) {
     if (next(w, 2)) break;
     settle(w);
     compare(w, r, r->p, 0, r->bytes, "the end");
-    CK(cuMemFree(dev(r->p)));
+    release(r->p);
     free(r->model);
     memset(r, 0, sizeof *r);
     break;
@@ -137,7 +131,7 @@ static void *run(void *arg) {
     struct range *r = &w->range[i];
     if (!r->p) continue;
     compare(w, r, r->p, 0, r->bytes, "at last");
-    CK(cuMemFree(dev(r->p)));
+    release(r->p);
     free(r->model);
   }
   CK(cuStreamDestroy(w->stream));
@@ -146,10 +140,9 @@ static void *run(void *arg) {
 }
 
 int main(int argc, char **argv) {
-  start(argc, argv);
+  start_managed(argc, argv);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, programs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20;
   CK(cuDeviceGet(&device, 0));
-  mixer = function(load("managed.ptx"), "mix");
   /* First those of one thread, for which blocks come with waits: once several have given work at the same time that is over. */
   const uint64_t begin = seed;
   for (uint64_t i = 0; i < 2 * programs; i++) {
