@@ -533,6 +533,7 @@ func (g *GPU) CuDevicePrimaryCtxRetain(pctx *cuda.CUcontext, dev cuda.CUdevice) 
 		if d.failure != ok {
 			return d.failure
 		}
+		d.primary.flags = d.primaryFlags | uint32(cuda.CU_CTX_MAP_HOST)
 		g.start(d.primary)
 	}
 	d.retained++
@@ -585,7 +586,7 @@ func (g *GPU) CuDevicePrimaryCtxSetFlags_v2(dev cuda.CUdevice, flags uint32) cud
 	if flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	d.primary.flags = flags | uint32(cuda.CU_CTX_MAP_HOST)
+	d.primaryFlags, d.primary.flags = flags, flags|uint32(cuda.CU_CTX_MAP_HOST)
 	return ok
 }
 
@@ -601,7 +602,7 @@ func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, activ
 	if flags == nil || active == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	*flags, *active = d.primary.flags&^uint32(cuda.CU_CTX_MAP_HOST), 0 // which every context has, and an H200's driver does not tell here
+	*flags, *active = d.primaryFlags&^uint32(cuda.CU_CTX_MAP_HOST), 0 // which every context has, and an H200's driver does not tell here
 	if d.primary.live {
 		*active = 1
 	}

@@ -20,6 +20,7 @@ type device struct {
 	frees                []*task       // stream-ordered frees on their way
 	primary              *cudaContext
 	retained             int
+	primaryFlags         uint32 // with which the primary context is made
 	pools                devicePools
 	graphUsed, graphHigh uint64 // memory of graphs: now, and at most
 }

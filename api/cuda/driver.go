@@ -44,10 +44,13 @@ type Launch struct {
 	Block    [3]uint32
 	Shared   uint32
 	Result   CUresult
+	Thread   uint32 // of the program; its launches are made in their order
+	_        uint32
 }
 
-// Launcher is implemented by a GPU that can carry out several launches at once for less than they cost one by one. They go in their order, each
-// whether or not the ones before it failed, and each leaves its result in the list, which lies outside of Go's heap.
+// Launcher is implemented by a GPU that can carry out several launches at once for less than they cost one by one. Those of one thread go in their order, those
+// of different threads may be made at once where no stream has launches of two of them and none is a default stream. Each goes whether or not the ones
+// before it failed, and leaves its result in the list, which lies outside of Go's heap.
 type Launcher interface {
 	LaunchAll(list []Launch)
 }

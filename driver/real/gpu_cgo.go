@@ -3,6 +3,7 @@ package real
 import "C"
 
 import (
+	"runtime"
 	"runtime/cgo"
 	"sync"
 	"unsafe"
@@ -19,7 +20,8 @@ const (
 // GPU is the machine's CUDA driver.
 type GPU struct {
 	driver
-	lib *library
+	lib   *library
+	lanes int // threads that make launches
 
 	primary unsafe.Pointer // CUDART_INTERFACE slot 2, nil where the driver does not have it
 	tpcMap  unsafe.Pointer // TPC_MAP slots 4 and 13
@@ -47,7 +49,7 @@ func Open(path string) (cuda.GPU, error) {
 	if lib.symbol("cuInit") == nil {
 		return nil, &LibraryError{path, "it has no cuInit, so it is no CUDA driver"}
 	}
-	g := &GPU{lib: lib}
+	g := &GPU{lib: lib, lanes: mostLanes(runtime.NumCPU())}
 	for i, name := range cudaSymbols {
 		g.fns[i] = lib.symbol(name)
 	}
@@ -187,7 +189,7 @@ func (g *GPU) LaunchNode(stream cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cud
 // LaunchAll carries out launches with one crossing into C.
 func (g *GPU) LaunchAll(list []cuda.Launch) {
 	if len(list) > 0 {
-		launchAll(g.fns[symCuLaunchKernel], address(unsafe.SliceData(list)), len(list))
+		launchAll(g.fns[symCuLaunchKernel], g.fns[symCuCtxGetCurrent], g.fns[symCuCtxSetCurrent], address(unsafe.SliceData(list)), len(list), g.lanes)
 	}
 }
 

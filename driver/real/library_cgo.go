@@ -8,6 +8,7 @@ package real
 #cgo CFLAGS: -O2
 #cgo LDFLAGS: -ldl
 #include <stdlib.h>
+#include "launch.h"
 #include "trampoline.h"
 */
 import "C"
@@ -81,9 +82,12 @@ func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {
 	return uint64(C.scuda_real_launch_host(fn, C.uint64_t(stream), C.uintptr_t(handle)))
 }
 
-func launchAll(fn unsafe.Pointer, list uint64, n int) {
-	C.scuda_real_launch_all(C.uintptr_t(uintptr(fn)), C.uintptr_t(list), C.uint64_t(n))
+func launchAll(launch, get, set unsafe.Pointer, list uint64, n, lanes int) {
+	C.scuda_real_launch_all(C.uintptr_t(uintptr(launch)), C.uintptr_t(uintptr(get)), C.uintptr_t(uintptr(set)), C.uintptr_t(list), C.uint64_t(n), C.uint32_t(lanes))
 }
+
+// mostLanes are the threads that make launches at once: one for each four processors, since the client's threads may be on the same machine.
+func mostLanes(processors int) int { return max(1, min(processors/4, int(C.SCUDA_REAL_LANES))) }
 
 func hostEntry() uintptr { return uintptr(C.scuda_real_host_entry()) }
 

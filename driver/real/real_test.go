@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -38,15 +39,21 @@ func openFake(t *testing.T) *GPU {
 	return gpu.(*GPU)
 }
 
-// Each launch of a list has its own arguments and result; one that fails does not keep the others from being made.
-func TestLaunchAll(t *testing.T) {
-	g := openFake(t)
-	mem, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+// launches makes a list outside of Go's heap.
+func launches(t *testing.T, n int) []cuda.Launch {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, n*int(unsafe.Sizeof(cuda.Launch{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Munmap(mem) }()
-	list := unsafe.Slice((*cuda.Launch)(unsafe.Pointer(unsafe.SliceData(mem))), 3)
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	return unsafe.Slice((*cuda.Launch)(unsafe.Pointer(unsafe.SliceData(mem))), n)
+}
+
+// Each launch of a list has its own arguments and result; one that fails does not keep the others from being made.
+func TestLaunchAll(t *testing.T) {
+	g := openFake(t)
+	list := launches(t, 3)
 	for i := range list {
 		list[i] = cuda.Launch{Function: 1, Stream: 9, Params: 10, Grid: [3]uint32{uint32(i) + 700, 3, 4}, Block: [3]uint32{5, 6, 7}, Shared: 8, Result: -1}
 	}
@@ -57,6 +64,64 @@ func TestLaunchAll(t *testing.T) {
 		}
 	}
 	g.LaunchAll(nil)
+}
+
+// Launches of several threads are made at once, each stream's in their order and in the caller's context, unless something orders them.
+func TestLaunchesAtOnce(t *testing.T) {
+	// Each case makes `jobs` lists of n launches, the i-th on a stream by a thread of the program; the first of each stream waits until `together` streams
+	// have begun.
+	for _, c := range []struct {
+		name           string
+		lanes, n, jobs int
+		together       uint32
+		stream, thread func(i int) int
+		alone          bool // all made by one thread
+	}{
+		{name: "two threads", lanes: 2, n: 32, jobs: 50, together: 2, stream: func(i int) int { return 10 + i%2 }, thread: func(i int) int { return i % 2 }},
+		{name: "four threads", lanes: 4, n: 32, jobs: 50, together: 4, stream: func(i int) int { return 10 + i%4 }, thread: func(i int) int { return i % 4 }},
+		{name: "more threads than lanes", lanes: 4, n: 32, jobs: 50, stream: func(i int) int { return 10 + i%7 }, thread: func(i int) int { return i % 7 }},
+		{name: "two streams a thread", lanes: 4, n: 32, jobs: 50, stream: func(i int) int { return 10 + i%8 }, thread: func(i int) int { return i % 4 }},
+		{name: "one thread", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%4 }, thread: func(int) int { return 1 }, alone: true},
+		{name: "a stream of two threads", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%3 }, thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "the default stream", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return i % 4 }, thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "few launches", lanes: 4, n: 7, jobs: 5, stream: func(i int) int { return 10 + i%4 }, thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "few processors", lanes: 1, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%4 }, thread: func(i int) int { return i % 4 }, alone: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			g := openFake(t)
+			g.lanes = c.lanes
+			if r := g.CuCtxSetCurrent(77); r != cuda.CUDA_SUCCESS {
+				t.Fatal(r)
+			}
+			list, made := launches(t, c.n), map[int]uint32{}
+			for range c.jobs {
+				for i := range list {
+					s := c.stream(i)
+					list[i] = cuda.Launch{Function: 2, Stream: cuda.CUstream(s), Grid: [3]uint32{made[s], c.together}, Thread: uint32(c.thread(i)), Result: -1}
+					made[s]++
+				}
+				g.LaunchAll(list)
+				for i := range list {
+					if list[i].Result != cuda.CUDA_SUCCESS {
+						t.Fatalf("launch %d: %v", i, list[i].Result)
+					}
+				}
+			}
+			if n := call(g.lib.symbol("fakeThreads"), &words{}); c.alone && n != 1 || n > 4 {
+				t.Errorf("made by %d threads", n)
+			}
+		})
+	}
+}
+
+func TestMostLanes(t *testing.T) {
+	for processors, want := range map[int]int{1: 1, 4: 1, 8: 2, 12: 3, 16: 4, 128: 4} {
+		if got := mostLanes(processors); got != want {
+			t.Errorf("%d processors: %d threads, want %d", processors, got, want)
+		}
+	}
 }
 
 func TestArguments(t *testing.T) {

@@ -26,13 +26,6 @@ uint64_t scuda_real_call_tensor(void *fn, SCUDA_REAL_WORDS) {
   return result;
 }
 
-void scuda_real_launch_all(uintptr_t fn, uintptr_t list, uint64_t n) {
-  typedef int32_t launch(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, void *, void **, void **);
-  struct scuda_real_launch *l = (struct scuda_real_launch *)list;
-  for (; n; n--, l++)
-    l->result = ((launch *)fn)(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, l->stream, l->params, 0);
-}
-
 extern void scudaRealHostFunc(void *handle);
 
 uint64_t scuda_real_launch_host(void *fn, uint64_t stream, uintptr_t handle) {

@@ -16,14 +16,6 @@ uint64_t scuda_real_call_float(void *fn, uint64_t a0, uint64_t a1, uint64_t a2, 
 uint64_t scuda_real_call_blob64(void *fn, uint64_t out, const void *blob, uint64_t flags);
 /* Like scuda_real_call, with the first argument replaced by a copy of the 128 bytes there, aligned to 128, which is copied back. */
 uint64_t scuda_real_call_tensor(void *fn, SCUDA_REAL_WORDS);
-/* Calls cuLaunchKernel for each of n launches and stores their results. */
-struct scuda_real_launch {
-  void *function, *stream;
-  void **params;
-  uint32_t grid[3], block[3], shared;
-  int32_t result;
-};
-void scuda_real_launch_all(uintptr_t fn, uintptr_t list, uint64_t n);
 /* Enqueues the Go function behind handle with cuLaunchHostFunc. */
 uint64_t scuda_real_launch_host(void *fn, uint64_t stream, uintptr_t handle);
 /* What runs the Go function behind a handle; for graph nodes. */

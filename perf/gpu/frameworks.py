@@ -370,12 +370,12 @@ MANAGED_ALLOCATOR = r"""
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
-extern int cuMemAllocManaged(uint64_t *p, size_t bytes, unsigned flags), cuMemFree_v2(uint64_t p);
+extern int cudaMallocManaged(void **p, size_t bytes, unsigned flags), cudaFree(void *p);  // PyTorch's own
 void *managed_alloc(ssize_t bytes, int device, void *stream) {
-  uint64_t p = 0;
-  return cuMemAllocManaged(&p, (size_t)bytes, 1) ? NULL : (void *)p;
+  void *p = NULL;
+  return cudaMallocManaged(&p, (size_t)bytes, 1) ? NULL : p;
 }
-void managed_free(void *p, ssize_t bytes, int device, void *stream) { cuMemFree_v2((uint64_t)p); }
+void managed_free(void *p, ssize_t bytes, int device, void *stream) { cudaFree(p); }
 """
 
 
@@ -390,8 +390,8 @@ def torch_managed():
 
     torch = torch_for_repeating()
     with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/managed.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", "-l:libcuda.so.1"], input=MANAGED_ALLOCATOR, text=True, check=True)
+        library, runtime = f"{folder}/managed.so", next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", runtime], input=MANAGED_ALLOCATOR, text=True, check=True)
         torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, "managed_alloc", "managed_free"))
         g = generator(torch, 31)
         x, w = torch.randn(1000, 512, generator=g).cuda(), torch.randn(512, 512, generator=g).cuda().requires_grad_()

@@ -76,7 +76,10 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 		l.Function, l.Stream, l.Params = cuda.CUfunction(f.real), st.real, uintptr(params)
 		l.Grid[0], l.Grid[1], l.Grid[2] = p.Grid[0], p.Grid[1], p.Grid[2]
 		l.Block[0], l.Block[1], l.Block[2] = p.Block[0], p.Block[1], p.Block[2]
-		l.Shared = p.SharedBytes
+		l.Shared, l.Thread = p.SharedBytes, c.Thread
+		if len(s.captures) > 0 {
+			l.Thread = 0 // what is captured follows the executor's thread
+		}
 		c.later = true // or rather never: what nobody waits for is not answered
 		return cuda.CUDA_SUCCESS, nil
 	case plain:

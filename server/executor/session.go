@@ -37,10 +37,11 @@ const (
 	spinIdle    = 50 * time.Microsecond
 	spinPending = time.Millisecond
 	napPending  = 30 * time.Microsecond
-	napShare    = 64 // what has been outstanding for long is looked at less often: it is noticed by 1/64 of its time too late
-	napLongest  = 500 * time.Microsecond
-	pollEvery   = 8  // commands between two looks at what is pending
-	flushEvery  = 16 // commands after which an answer is not kept back any longer
+	napShare    = 256 // what has been outstanding for long is looked at less often: it is noticed by 1/256 of its time too late
+	napMost     = 120 * time.Microsecond
+	napLongest  = 500 * time.Microsecond // while something else has the processor
+	pollEvery   = 8                      // commands between two looks at what is pending
+	flushEvery  = 16                     // commands after which an answer is not kept back any longer
 
 	defaultStaging = 8
 	arenaBytes     = 2 << 20
@@ -317,7 +318,7 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 		if quiet < spinPending && flushed {
 			return nil
 		}
-		timeout = min(max(napPending, quiet/napShare), napLongest)
+		timeout = min(max(napPending, quiet/napShare), napMost)
 	case quiet < spinIdle && flushed:
 		return nil
 	}

@@ -267,12 +267,12 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
   scuda_lock(&primary_lock);
   struct scuda_slot *s = primary_slot(dev);
   if (!(s->flags & SCUDA_CTX_ACTIVE)) {
-    uint32_t flags = s->flags & 0xffff;
+    uint32_t flags = scuda_gpus[dev].primary_flags;
     if (flags) r = primary(dev, PRIMARY_FLAGS, flags);
     if (!r) r = primary(dev, PRIMARY_RETAIN, flags);
     if (!r) {
       begin_life(s);
-      s->flags |= SCUDA_CTX_ACTIVE;
+      s->flags = (s->flags & ~0xffffu) | flags | SCUDA_CTX_ACTIVE;
       watch_exit();
     }
   }
@@ -335,7 +335,10 @@ int32_t scuda_hand_cuDevicePrimaryCtxSetFlags_v2(int32_t dev, uint32_t flags) {
   scuda_lock(&primary_lock);
   struct scuda_slot *s = primary_slot(dev);
   if (s->flags & SCUDA_CTX_ACTIVE) r = primary(dev, PRIMARY_FLAGS, flags);
-  if (!r) s->flags = (s->flags & ~0xffffu) | flags;
+  if (!r) {
+    s->flags = (s->flags & ~0xffffu) | flags;
+    scuda_gpus[dev].primary_flags = flags;
+  }
   scuda_unlock(&primary_lock);
   return r;
 }
@@ -349,9 +352,8 @@ int32_t scuda_hand_cuDevicePrimaryCtxSetFlags(int32_t dev, uint32_t flags) {
 int32_t scuda_hand_cuDevicePrimaryCtxGetState(int32_t dev, uint32_t *flags, int32_t *active) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
-  struct scuda_slot *s = primary_slot(dev);
-  *flags = s->flags & 0xffff;
-  *active = (s->flags & SCUDA_CTX_ACTIVE) != 0;
+  *flags = scuda_gpus[dev].primary_flags; /* not what cuCtxSetFlags has made of them */
+  *active = (primary_slot(dev)->flags & SCUDA_CTX_ACTIVE) != 0;
   return CUDA_SUCCESS;
 }
 

@@ -68,6 +68,7 @@ int32_t scuda_driver_version(void);  /* what cuDriverGetVersion says; 0: nobody 
 struct scuda_gpu {             /* a GPU that the program sees */
   struct scuda_device d;       /* with the attributes of unsupported features set to 0 */
   int32_t server_ordinal;
+  uint32_t primary_flags;      /* with which its primary context is made */
   uint64_t primary;            /* context handle */
 };
 extern struct scuda_gpu *scuda_gpus;
