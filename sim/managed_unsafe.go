@@ -1,13 +1,15 @@
 package sim
 
 import (
+	"slices"
+	"sort"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
 
 // Managed memory: the simulated GPU's memory lies in this process, so the CPU and kernels use it at one address and no page ever moves. What
-// programs advise and where they ask it to be fetched is kept per allocation, for cuMemRangeGetAttribute.
+// programs advise and where they ask it to be fetched is kept per page, for cuMemRangeGetAttribute.
 
 const (
 	deviceCPU     = cuda.CUdevice(-1)
@@ -15,11 +17,74 @@ const (
 	managedAlign  = 64 << 10 // a managed variable or allocation shares no page with other memory
 )
 
-// advice is what cuMemAdvise and cuMemPrefetchAsync said last.
+// advice is what cuMemAdvise and cuMemPrefetchAsync said last of a page.
 type advice struct {
 	readMostly            bool
-	preferred, prefetched cuda.CUdevice
-	accessedBy            map[cuda.CUdevice]bool
+	preferred, prefetched cuda.CUmemLocation
+	accessedBy            uint64 // a bit for each device, the highest for the CPU
+}
+
+// advised is a stretch of pages of which the same was said, up to the next one.
+type advised struct {
+	from uint64 // in the region
+	is   advice
+}
+
+const advicePage = 4096
+
+// say changes what was said of the pages that hold [from, to).
+func (r *region) say(from, to uint64, change func(*advice)) {
+	begin := func(at uint64) int {
+		i := sort.Search(len(r.managed), func(i int) bool { return r.managed[i].from >= at })
+		if i == len(r.managed) || r.managed[i].from != at {
+			r.managed = slices.Insert(r.managed, i, advised{at, r.managed[i-1].is})
+		}
+		return i
+	}
+	first, end := begin(from/advicePage*advicePage), begin(roundUp(to, advicePage))
+	for i := range r.managed[first:end] {
+		change(&r.managed[first+i].is)
+	}
+	r.managed = slices.CompactFunc(r.managed, func(a, b advised) bool { return a.is == b.is })
+}
+
+// said is what all pages of [from, to) have in common; its places are given as devices, for which the host is one, too.
+func (r *region) said(from, to uint64) (of advice, preferred, prefetched cuda.CUdevice) {
+	common := func(a, b cuda.CUdevice) cuda.CUdevice {
+		if a != b {
+			return deviceInvalid
+		}
+		return a
+	}
+	for i, a := range r.managed {
+		if a.from >= to || i+1 < len(r.managed) && r.managed[i+1].from <= from {
+			continue
+		}
+		if a.from <= from {
+			of, preferred, prefetched = a.is, deviceOf(a.is.preferred), deviceOf(a.is.prefetched)
+		}
+		preferred, prefetched = common(preferred, deviceOf(a.is.preferred)), common(prefetched, deviceOf(a.is.prefetched))
+		if of.preferred != a.is.preferred {
+			of.preferred = cuda.CUmemLocation{}
+		}
+		if of.prefetched != a.is.prefetched {
+			of.prefetched = cuda.CUmemLocation{}
+		}
+		of.readMostly = of.readMostly && a.is.readMostly
+		of.accessedBy &= a.is.accessedBy
+	}
+	return of, preferred, prefetched
+}
+
+// deviceOf is the device of a location.
+func deviceOf(l cuda.CUmemLocation) cuda.CUdevice {
+	switch l.Type {
+	case cuda.CU_MEM_LOCATION_TYPE_INVALID:
+		return deviceInvalid
+	case cuda.CU_MEM_LOCATION_TYPE_DEVICE:
+		return cuda.CUdevice(l.Id)
+	}
+	return deviceCPU
 }
 
 // allocateManaged is allocate for managed memory, all zero. g.mu is held.
@@ -35,7 +100,7 @@ func (g *GPU) allocateManaged(c *cudaContext, kind regionKind, n uint64) (*regio
 	if !found {
 		return nil, cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
-	r := &region{base: base, size: size, asked: n, kind: kind, dev: c.dev, ctx: c, id: g.nextID(), managed: &advice{preferred: deviceInvalid, prefetched: deviceInvalid}}
+	r := &region{base: base, size: size, asked: n, kind: kind, dev: c.dev, ctx: c, id: g.nextID(), managed: []advised{{}}}
 	if err := g.mem.insert(r); err != nil {
 		g.log.Error("sim: device memory table", "error", err)
 		return nil, cuda.CUDA_ERROR_UNKNOWN
@@ -83,53 +148,99 @@ func (g *GPU) managedRange(p cuda.CUdeviceptr, n uint64) (*region, cuda.CUresult
 	return reg, ok
 }
 
-// located gives the device that a location names, deviceCPU for the host.
-func (g *GPU) located(l cuda.CUmemLocation) (cuda.CUdevice, cuda.CUresult) {
+// located checks a location, and says which it is.
+func (g *GPU) located(l cuda.CUmemLocation) (cuda.CUmemLocation, cuda.CUresult) {
 	switch l.Type {
 	case cuda.CU_MEM_LOCATION_TYPE_DEVICE:
-		return g.known(cuda.CUdevice(l.Id))
-	case cuda.CU_MEM_LOCATION_TYPE_HOST, cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA, cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-		return deviceCPU, ok
+		_, r := g.known(cuda.CUdevice(l.Id))
+		return l, r
+	case cuda.CU_MEM_LOCATION_TYPE_HOST:
+		return cuda.CUmemLocation{Type: l.Type}, ok
+	case cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return l, ok
+	case cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+		return cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA}, ok
 	}
-	return 0, cuda.CUDA_ERROR_INVALID_VALUE
+	return l, cuda.CUDA_ERROR_INVALID_VALUE
 }
 
-func (g *GPU) known(d cuda.CUdevice) (cuda.CUdevice, cuda.CUresult) {
-	if d != deviceCPU && (d < 0 || int(d) >= len(g.devices)) {
-		return 0, cuda.CUDA_ERROR_INVALID_DEVICE
+// known checks a device, and gives its location.
+func (g *GPU) known(d cuda.CUdevice) (cuda.CUmemLocation, cuda.CUresult) {
+	switch {
+	case d == deviceCPU:
+		return cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_HOST}, ok
+	case d < 0 || int(d) >= len(g.devices):
+		return cuda.CUmemLocation{}, cuda.CUDA_ERROR_INVALID_DEVICE
 	}
-	return d, ok
+	return cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(d)}, ok
 }
 
-func (g *GPU) prefetch(p cuda.CUdeviceptr, n uint64, to cuda.CUdevice, hs cuda.CUstream) cuda.CUresult {
-	if _, r := g.enterStream(hs); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	to, r := g.known(to)
-	if r != ok {
-		return r
-	}
+// say changes what is said of a range of managed memory. g.mu is held.
+func (g *GPU) say(p cuda.CUdeviceptr, n uint64, change func(*advice)) cuda.CUresult {
 	reg, r := g.managedRange(p, n)
 	if r == ok {
-		reg.managed.prefetched = to
+		from := uint64(p) - reg.base
+		reg.say(from, from+n, change)
 	}
 	return r
 }
 
-func (g *GPU) CuMemPrefetchAsync(p cuda.CUdeviceptr, n uint64, to cuda.CUdevice, s cuda.CUstream) cuda.CUresult {
-	return g.prefetch(p, n, to, s)
-}
-
-func (g *GPU) CuMemPrefetchAsync_v2(p cuda.CUdeviceptr, n uint64, l cuda.CUmemLocation, flags uint32, s cuda.CUstream) cuda.CUresult {
-	to, r := g.located(l)
-	if r == ok && flags != 0 {
-		r = cuda.CUDA_ERROR_INVALID_VALUE
+func (g *GPU) CuMemPrefetchAsync(p cuda.CUdeviceptr, n uint64, to cuda.CUdevice, hs cuda.CUstream) cuda.CUresult {
+	if _, r := g.enterStream(hs); r != ok {
+		return r
 	}
+	defer g.mu.Unlock()
+	where, r := g.known(to)
 	if r != ok {
 		return r
 	}
-	return g.prefetch(p, n, to, s)
+	return g.say(p, n, func(a *advice) { a.prefetched = where })
+}
+
+func (g *GPU) CuMemPrefetchAsync_v2(p cuda.CUdeviceptr, n uint64, l cuda.CUmemLocation, flags uint32, hs cuda.CUstream) cuda.CUresult {
+	if _, r := g.enterStream(hs); r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if flags != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	where, r := g.located(l)
+	if r != ok {
+		return r
+	}
+	return g.say(p, n, func(a *advice) { a.prefetched = where })
+}
+
+// advise notes what is said of a range; where checks the location. g.mu is held.
+func (g *GPU) advise(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advise, where func() (cuda.CUmemLocation, cuda.CUresult)) cuda.CUresult {
+	switch what {
+	case cuda.CU_MEM_ADVISE_SET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_READ_MOSTLY:
+		return g.say(p, n, func(a *advice) { a.readMostly = what == cuda.CU_MEM_ADVISE_SET_READ_MOSTLY })
+	case cuda.CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
+		return g.say(p, n, func(a *advice) { a.preferred = cuda.CUmemLocation{} })
+	case cuda.CU_MEM_ADVISE_SET_PREFERRED_LOCATION, cuda.CU_MEM_ADVISE_SET_ACCESSED_BY, cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+	default:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	l, r := where()
+	if r != ok {
+		return r
+	}
+	bit := uint64(1) << 63
+	if l.Type == cuda.CU_MEM_LOCATION_TYPE_DEVICE {
+		bit = 1 << l.Id
+	}
+	return g.say(p, n, func(a *advice) {
+		switch what {
+		case cuda.CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+			a.preferred = l
+		case cuda.CU_MEM_ADVISE_SET_ACCESSED_BY:
+			a.accessedBy |= bit
+		default:
+			a.accessedBy &^= bit
+		}
+	})
 }
 
 func (g *GPU) CuMemAdvise(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advise, d cuda.CUdevice) cuda.CUresult {
@@ -137,100 +248,18 @@ func (g *GPU) CuMemAdvise(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advise, 
 		return r
 	}
 	defer g.mu.Unlock()
-	reg, r := g.managedRange(p, n)
-	if r != ok {
-		return r
-	}
-	a := reg.managed
-	switch what {
-	case cuda.CU_MEM_ADVISE_SET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-		a.readMostly = what == cuda.CU_MEM_ADVISE_SET_READ_MOSTLY
-		return ok
-	case cuda.CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-		a.preferred = deviceInvalid
-		return ok
-	}
-	if d, r = g.known(d); r != ok {
-		return r
-	}
-	switch what {
-	case cuda.CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-		a.preferred = d
-	case cuda.CU_MEM_ADVISE_SET_ACCESSED_BY:
-		if a.accessedBy == nil {
-			a.accessedBy = map[cuda.CUdevice]bool{}
-		}
-		a.accessedBy[d] = true
-	case cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-		delete(a.accessedBy, d)
-	default:
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	return ok
+	return g.advise(p, n, what, func() (cuda.CUmemLocation, cuda.CUresult) { return g.known(d) })
 }
 
 func (g *GPU) CuMemAdvise_v2(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advise, l cuda.CUmemLocation) cuda.CUresult {
-	d := deviceCPU
-	switch what {
-	case cuda.CU_MEM_ADVISE_SET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: // no location
-	default:
-		var r cuda.CUresult
-		if d, r = g.located(l); r != ok {
-			return r
-		}
+	if _, r := g.enter(); r != ok {
+		return r
 	}
-	return g.CuMemAdvise(p, n, what, d)
-}
-
-func (a *advice) attribute(data unsafe.Pointer, size uint64, what cuda.CUmem_range_attribute) cuda.CUresult {
-	out := sliceOf((*cuda.CUdevice)(data), size/4)
-	if what == cuda.CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY {
-		for i := range out {
-			out[i] = deviceInvalid
-		}
-		n := 0
-		for d := deviceCPU; d < 64 && n < len(out); d++ {
-			if a.accessedBy[d] {
-				out[n] = d
-				n++
-			}
-		}
-		return ok
-	}
-	if size != 4 {
+	defer g.mu.Unlock()
+	if l.Type < cuda.CU_MEM_LOCATION_TYPE_INVALID || l.Type > cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	location := func(d cuda.CUdevice) (kind, id cuda.CUdevice) {
-		switch d {
-		case deviceInvalid:
-			return cuda.CUdevice(cuda.CU_MEM_LOCATION_TYPE_INVALID), 0
-		case deviceCPU:
-			return cuda.CUdevice(cuda.CU_MEM_LOCATION_TYPE_HOST), 0
-		}
-		return cuda.CUdevice(cuda.CU_MEM_LOCATION_TYPE_DEVICE), d
-	}
-	switch what {
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-		out[0] = 0
-		if a.readMostly {
-			out[0] = 1
-		}
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-		out[0] = a.preferred
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-		out[0] = a.prefetched
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
-		out[0], _ = location(a.preferred)
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-		_, out[0] = location(a.preferred)
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-		out[0], _ = location(a.prefetched)
-	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-		_, out[0] = location(a.prefetched)
-	default:
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	return ok
+	return g.advise(p, n, what, func() (cuda.CUmemLocation, cuda.CUresult) { return g.located(l) })
 }
 
 func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda.CUmem_range_attribute, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
@@ -245,7 +274,49 @@ func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda
 	if data == nil || size == 0 || size%4 != 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return reg.managed.attribute(data, size, what)
+	from := uint64(p) - reg.base
+	of, preferred, prefetched := reg.said(from, from+n)
+	out := sliceOf((*int32)(data), size/4)
+	if what == cuda.CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY {
+		for i := range out {
+			out[i] = int32(deviceInvalid)
+		}
+		for d, n := 0, 0; d < 64 && n < len(out); d++ {
+			if of.accessedBy>>d&1 != 0 {
+				out[n] = int32(d)
+				if d == 63 {
+					out[n] = int32(deviceCPU)
+				}
+				n++
+			}
+		}
+		return ok
+	}
+	if size != 4 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	switch what {
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+		out[0] = 0
+		if of.readMostly {
+			out[0] = 1
+		}
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+		out[0] = int32(preferred)
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+		out[0] = int32(of.preferred.Type)
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+		out[0] = of.preferred.Id
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+		out[0] = int32(prefetched)
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+		out[0] = int32(of.prefetched.Type)
+	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+		out[0] = of.prefetched.Id
+	default:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return ok
 }
 
 func (g *GPU) CuMemRangeGetAttributes(data unsafe.Pointer, sizes *uint64, what *cuda.CUmem_range_attribute, count uint64, p cuda.CUdeviceptr, n uint64) cuda.CUresult {

@@ -39,10 +39,10 @@ type region struct {
 	pool       *pool
 	readOnly   bool
 	syncOps    bool
-	freeing    bool     // a cuMemFreeAsync is on its way
-	graph      *graph   // owner of memory allocated by a capture
-	mapping    *mapping // for regionMapped
-	managed    *advice  // of managed memory
+	freeing    bool      // a cuMemFreeAsync is on its way
+	graph      *graph    // owner of memory allocated by a capture
+	mapping    *mapping  // for regionMapped
+	managed    []advised // of managed memory
 }
 
 func (r *region) end() uint64 { return r.base + r.size }

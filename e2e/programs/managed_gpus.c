@@ -138,6 +138,7 @@ static void copies(void) { // between unified memory and the plain memory of eit
       memset(m, model[which] = (unsigned char)(20 + 2 * which + d), N);
       CK(cuMemcpyPeer(plain, on[d], dev(m), on[which], N));
       CK(cuMemsetD8(dev(m), 0, N));
+      CK(cuCtxSynchronize()); // the other GPU's stream waits for none of this
       CK(cuCtxSetCurrent(on[!d])); // whichever is current
       CK(cuMemcpyPeerAsync(dev(m), on[which], plain, on[d], N / 2, stream[!d]));
       CK(cuMemcpyDtoDAsync(dev(m) + N / 2, plain + N / 2, N / 2, stream[!d]));

@@ -16,12 +16,15 @@ enum {
   SCUDA_NEVER = UINT8_MAX /* more rounds than are counted */
 };
 
+enum scuda_prefers { SCUDA_NO_PLACE, SCUDA_AT_CPU, SCUDA_AT_GPU };  /* where a block is said to be best: it comes after one round, or never unasked */
+
 struct scuda_habit {
   uint8_t rounds;  /* in a row in which a fault brought it */
   uint8_t asked;   /* the program asked for it at the CPU: it comes once */
   uint8_t pinned;  /* rounds that it stays pinned */
   uint8_t length;  /* of the last pinning, in rounds; 0: there was none */
   uint8_t wrote;   /* rounds in a row in which the program wrote it */
+  uint8_t prefers; /* enum scuda_prefers */
 };
 
 enum scuda_arrival {
@@ -34,10 +37,10 @@ enum scuda_arrival {
 void scuda_habit_fault(struct scuda_habit *h, uint32_t blocks);
 /* The program goes through blocks in order, which are fetched ahead of it: that is cheaper than to bring them all before it begins. */
 void scuda_habit_streams(struct scuda_habit *h, uint32_t blocks);
-/* At the wait: how a block comes that bounced often enough with so many rounds. */
-enum scuda_arrival scuda_habit_wait(const struct scuda_habit *h, uint8_t often);
+/* At the wait: how a block comes. */
+enum scuda_arrival scuda_habit_wait(const struct scuda_habit *h);
 /* Pins a block that thrashes, at the wait; 1: it was not pinned. */
-int scuda_habit_pin(struct scuda_habit *h, uint8_t often);
+int scuda_habit_pin(struct scuda_habit *h);
 /* The GPU gets the block in the state in which the round left it. */
 void scuda_habit_round(struct scuda_habit *h, uint8_t state);
 #endif

@@ -31,7 +31,7 @@ struct area {
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
   uint32_t coming, flights;                 /* blocks that are to come with the next wait, or more; windows that are asked for */
   struct scuda_runs fetches, unlocks;
-  struct scuda_advice advice;
+  struct scuda_advices advices;
   struct scuda_habit *habit;                /* of a block: what becomes of it round after round; ... */
   uint8_t *file;                            /* ... what is known of its pages */
   uint8_t state[];
@@ -77,7 +77,7 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
 /* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
 enum way { SEND, FETCH, FETCH_CHANGES };
 enum { SOON = 1, PUSH = 2, NEW = 4 }; /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made meanwhile */
-static enum way fetch_way(const struct area *a) { return a->advice.read_mostly && a->twin ? FETCH_CHANGES : FETCH; }
+static enum way fetch_way(const struct area *a, uint32_t first) { return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->twin ? FETCH_CHANGES : FETCH; }
 
 static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }
 
@@ -251,12 +251,13 @@ static int fetchers(void) { /* how many there are */
 
 static void fetch_ahead(struct area *a, struct scuda_run *run) {
   struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
-  struct flight f = {.area = a, .context = a->context, .way = fetch_way(a)};
+  struct flight f = {.area = a, .context = a->context};
   if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || scuda_carrier(a->context, &f.stream)) return;
   uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FLIGHTS_MAX - flights);
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;
     f.blocks = ahead[i].count;
+    f.way = fetch_way(a, f.first);
     f.write = written(a, f.first);
     mark(a, f.first, f.blocks, BUSY);
     if (f.blocks <= SCUDA_NODE_MAX) scuda_habit_fault(a->habit + f.first, f.blocks);
@@ -325,7 +326,7 @@ static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
 /* Brings blocks that the GPU has, and allows them: without the lock, so that the fetchers go on meanwhile. */
 static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) {
   static uint8_t *staging;
-  struct flight f = {a, first, n, a->context, 0, fetch_way(a), write};
+  struct flight f = {a, first, n, a->context, 0, fetch_way(a, first), write};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
   int32_t r = scuda_carrier(a->context, &f.stream);
   if (r) return r;
@@ -438,12 +439,6 @@ static int concerned(const struct area *a, uint64_t stream, int all) {
   return all || a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == stream);
 }
 
-/* Rounds with faults after which a block comes with the wait for the GPU: one is enough where the memory's preferred location is the CPU, none where it is a GPU. */
-static uint8_t often(const struct area *a) {
-  int32_t at = a->advice.preferred;
-  return at == CU_DEVICE_CPU ? 1 : at == CU_DEVICE_INVALID ? SCUDA_OFTEN : SCUDA_NEVER;
-}
-
 static int32_t hand_over(struct area *a) {
   int32_t r = CUDA_SUCCESS;
   int sent = 0;
@@ -473,7 +468,7 @@ static int32_t hand_over(struct area *a) {
   scuda_denial_await(&denial, UINT64_MAX);
   for (uint32_t b = a->low; b < a->high; b++) {
     scuda_habit_round(&a->habit[b], a->state[b]);
-    a->coming += scuda_habit_wait(&a->habit[b], often(a)) != SCUDA_STAYS;
+    a->coming += scuda_habit_wait(&a->habit[b]) != SCUDA_STAYS;
     a->state[b] = AWAY;
   }
   a->low = a->blocks;
@@ -520,13 +515,13 @@ int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds) {
 static void arrived(struct area *a, uint32_t first, uint32_t end) {
   for (uint32_t b = first, n; b < end; b += n) {
     struct scuda_habit *h = a->habit + b;
-    enum scuda_arrival how = scuda_habit_wait(h, often(a));
+    enum scuda_arrival how = scuda_habit_wait(h);
     int writable = written(a, b);
-    for (n = 0; b + n < end && scuda_habit_wait(h + n, often(a)) == how && written(a, b + n) == writable; n++) {}
+    for (n = 0; b + n < end && scuda_habit_wait(h + n) == how && written(a, b + n) == writable; n++) {}
     mark(a, b, n, how == SCUDA_COMES ? READY : writable ? DIRTY : CLEAN);
     if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, n), writable)) mark(a, b, n, READY);
     for (uint32_t i = 0; i < n; i++) {
-      count(SCUDA_PINNED, (uint64_t)scuda_habit_pin(h + i, often(a)));
+      count(SCUDA_PINNED, (uint64_t)scuda_habit_pin(h + i));
       h[i].asked = 0;
     }
     count(SCUDA_PUSHED, bytes_of(a, b, n));
@@ -535,18 +530,18 @@ static void arrived(struct area *a, uint32_t first, uint32_t end) {
 
 /* The next run of blocks that come with the wait, from block b on; blocks == a->blocks: there is none. */
 static struct scuda_stretch next_coming(const struct area *a, uint32_t b) {
-  while (b < a->blocks && (a->state[b] != AWAY || scuda_habit_wait(&a->habit[b], often(a)) == SCUDA_STAYS)) b++;
+  while (b < a->blocks && (a->state[b] != AWAY || scuda_habit_wait(&a->habit[b]) == SCUDA_STAYS)) b++;
   uint32_t end = b;
-  while (end < a->blocks && a->state[end] == AWAY && scuda_habit_wait(&a->habit[end], often(a)) != SCUDA_STAYS) end++;
+  while (end < a->blocks && a->state[end] == AWAY && scuda_habit_wait(&a->habit[end]) != SCUDA_STAYS) end++;
   return (struct scuda_stretch){b, end - b};
 }
 
 /* Blocks that the program used in the rounds before come without being asked for: whatever number of runs they are, in one round trip, but for big ones. */
 static void push(struct area *a) {
-  const enum way way = fetch_way(a);
   for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !lost; s = next) {
     next = next_coming(a, s.first + s.count);
-    int soon = next.count && way == FETCH && s.count < SCUDA_NODE_MAX;
+    enum way way = fetch_way(a, s.first);
+    int soon = next.count && way == FETCH && fetch_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
     if (carry(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
     for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;) arrived(a, t.first, t.first + t.count);
   }
@@ -591,7 +586,6 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   a->blocks = (uint32_t)blocks;
   a->low = a->blocks;
   a->twin = !address;
-  a->advice = (struct scuda_advice){.preferred = CU_DEVICE_INVALID, .prefetched = CU_DEVICE_INVALID};
   if (a->twin) {
     struct wire_host_map request = {a->pages.start, a->pages.bytes};
     struct wire_global_info reply = {0};
@@ -643,6 +637,7 @@ static void forget(struct area *a) {
   atomic_fetch_sub(&scuda_managed_count, 1);
   scuda_pages_drop(&a->pages);
   for (struct extent *e = a->extents, *next; e; e = next) next = e->next, free(e);
+  free(a->advices.list);
   free(a);
 }
 
@@ -732,14 +727,25 @@ static struct area *whole(uint64_t p, uint64_t bytes) { /* under the lock; the a
   return a && bytes && bytes <= a->pages.start + a->asked - p ? a : NULL;
 }
 
-struct scuda_advice *scuda_managed_advice(uint64_t p, uint64_t bytes) {
+struct scuda_advices *scuda_managed_advices(uint64_t p, uint64_t bytes, uint64_t *from) {
   scuda_lock(&lock);
   struct area *a = whole(p, bytes);
-  if (!a) scuda_unlock(&lock);
-  return a ? &a->advice : NULL;
+  if (a) *from = p - a->pages.start;
+  else scuda_unlock(&lock);
+  return a ? &a->advices : NULL;
 }
 
 void scuda_managed_advised(void) { scuda_unlock(&lock); }
+
+/* Blocks go by what was said of their first page. */
+void scuda_managed_heed(uint64_t p, uint64_t bytes) {
+  struct area *a = area_at(p);
+  uint64_t from = p - a->pages.start;
+  for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
+    int32_t at = scuda_location_device(scuda_advice_at(&a->advices, b * BLOCK)->preferred);
+    a->habit[b].prefers = at == CU_DEVICE_CPU ? SCUDA_AT_CPU : at == CU_DEVICE_INVALID ? SCUDA_NO_PLACE : SCUDA_AT_GPU;
+  }
+}
 
 /* With the next wait for the GPU, as what it still does may change it. */
 void scuda_managed_want(uint64_t p, uint64_t bytes) {

@@ -1,9 +1,9 @@
 /* Unified memory, as the other parts of the front see it (managed.c). */
 #ifndef SCUDA_MANAGED_H
 #define SCUDA_MANAGED_H
+#include "advice.h"
 #include "front.h"
 
-enum { CU_DEVICE_CPU = -1, CU_DEVICE_INVALID = -2 };
 extern _Atomic uint32_t scuda_managed_count;  /* ranges */
 /* figures.c: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
 enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_FIGURES };
@@ -14,9 +14,10 @@ int scuda_is_managed(uint64_t p);
 int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds);
 void scuda_managed_settled(uint64_t key);     /* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __managed__ variable of a module */
-struct scuda_advice { int32_t preferred, prefetched; uint32_t read_mostly; uint64_t accessed_by; };
-struct scuda_advice *scuda_managed_advice(uint64_t p, uint64_t bytes); /* of the range that holds all of it, or NULL; locked until ... */
+/* What was said of the range that holds all of [p, p + bytes), and where in it that begins; NULL: there is none. Locked until ... */
+struct scuda_advices *scuda_managed_advices(uint64_t p, uint64_t bytes, uint64_t *from);
 void scuda_managed_advised(void);                                      /* ... this */
+void scuda_managed_heed(uint64_t p, uint64_t bytes);                   /* between the two: what was said of it has changed */
 void scuda_managed_want(uint64_t p, uint64_t bytes);                   /* between the two: the CPU will read it */
 int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody will read what is there */
 void scuda_managed_end(void);  /* says what was moved; the process ends */

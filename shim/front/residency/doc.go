@@ -1,3 +1,4 @@
-// Package residency holds the tests of what a fault of unified memory brings (shim/front/residency.c) and of what comes with a wait (shim/front/habit.c),
-// which hold no lock and move nothing: the rules that must hold for any state of a range, and what programs of known patterns cost.
+// Package residency holds the tests of what a fault of unified memory brings (shim/front/residency.c) of what comes with a wait (shim/front/habit.c),
+// and of what is known of a range's pages (shim/front/advice.c), which hold no lock and move nothing: the rules that must hold for any state of a range,
+// and what programs of known patterns cost.
 package residency

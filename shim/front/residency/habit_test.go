@@ -8,11 +8,14 @@ import (
 
 // A block that the program uses in every round faults ever less, and without a round trip from the third round on.
 func TestThrashing(t *testing.T) {
-	for _, c := range []struct{ least, before int }{{often, often}, {1, 1}} {
-		var h habit
+	for _, c := range []struct {
+		prefers state
+		before  int
+	}{{noPlace, often}, {atCPU, 1}} {
+		h := habit{prefers: c.prefers}
 		faults, pinnings := 0, 0
 		for i := range 1000 {
-			how, fault, pinned := round(&h, c.least, true, i%2 == 0)
+			how, fault, pinned := round(&h, true, i%2 == 0)
 			if (how == stays) != (i < c.before) {
 				t.Errorf("%+v: in round %d the block comes as %d", c, i, how)
 			}
@@ -33,15 +36,14 @@ func TestThrashing(t *testing.T) {
 // the look behind it; where it is to stay with the GPU it never comes.
 func TestAnyHabit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		least := rapid.SampledFrom([]int{1, often, never}).Draw(t, "least")
-		var h habit
+		h := habit{prefers: rapid.SampledFrom([]state{noPlace, atCPU, atGPU}).Draw(t, "prefers")}
 		used, vain, inVain := 0, 0, 0
 		for _, p := range rapid.SliceOfN(rapid.IntRange(1, 40), 1, 30).Draw(t, "phases") {
 			uses, writes := rapid.Bool().Draw(t, "uses"), rapid.Bool().Draw(t, "writes")
 			for range p {
-				how, fault, _ := round(&h, least, uses, writes)
+				how, fault, _ := round(&h, uses, writes)
 				switch {
-				case how != stays && least == never:
+				case how != stays && h.prefers == atGPU:
 					t.Fatal("memory that prefers the GPU came")
 				case how != stays && used == 0:
 					t.Fatal("it came before it was ever used")
@@ -66,17 +68,17 @@ func TestAnyHabit(t *testing.T) {
 // What was asked for comes once, allowed; what the program goes through in order is not pinned.
 func TestAskedAndStreamed(t *testing.T) {
 	h := habit{asked: 1}
-	if how, _, pinned := round(&h, often, false, false); how != open || pinned {
+	if how, _, pinned := round(&h, false, false); how != open || pinned {
 		t.Errorf("what was asked for came as %d", how)
 	}
-	if how, _, _ := round(&h, often, false, false); how != stays {
+	if how, _, _ := round(&h, false, false); how != stays {
 		t.Errorf("and then as %d", how)
 	}
 	for range 20 {
-		round(&h, often, true, false)
+		round(&h, true, false)
 	}
 	streams(&h)
-	if how, _, _ := round(&h, often, false, false); how != stays {
+	if how, _, _ := round(&h, false, false); how != stays {
 		t.Errorf("a block of a stream came as %d", how)
 	}
 }

@@ -2,7 +2,10 @@ package residency
 
 // #include "../residency.c"
 // #include "../habit.c"
+// #include "../advice.c"
 import "C"
+
+import "unsafe"
 
 type state = C.uint8_t
 
@@ -52,14 +55,16 @@ const (
 	often    = C.SCUDA_OFTEN
 	thrashes = C.SCUDA_THRASHES
 	pinMost  = C.SCUDA_PIN_MOST
-	never    = C.SCUDA_NEVER
+
+	noPlace = C.SCUDA_NO_PLACE
+	atCPU   = C.SCUDA_AT_CPU
+	atGPU   = C.SCUDA_AT_GPU
 )
 
-// round is one of a program that uses the block or does not, where its work has `least` rounds to bounce before it comes. It tells how the block comes
-// with the wait and whether using it is a fault.
-func round(h *habit, least int, uses, writes bool) (how C.enum_scuda_arrival, faults, pinned bool) {
-	how = C.scuda_habit_wait(h, C.uint8_t(least))
-	pinned = C.scuda_habit_pin(h, C.uint8_t(least)) != 0
+// round is one of a program that uses the block or does not. It tells how the block comes with the wait and whether using it is a fault.
+func round(h *habit, uses, writes bool) (how C.enum_scuda_arrival, faults, pinned bool) {
+	how = C.scuda_habit_wait(h)
+	pinned = C.scuda_habit_pin(h) != 0
 	h.asked = 0
 	left := state(away)
 	switch how {
@@ -81,3 +86,57 @@ func round(h *habit, least int, uses, writes bool) (how C.enum_scuda_arrival, fa
 }
 
 func streams(h *habit) { C.scuda_habit_streams(h, 1) }
+
+// advices is what was said of a range's pages, in C's memory until it is dropped.
+type advices C.struct_scuda_advices
+
+// said is what holds for some pages.
+type said struct {
+	preferred, prefetched C.struct_scuda_location
+	accessedBy            uint64
+	readMostly            bool
+}
+
+// say changes what is said of the bytes [from, to). It tells how many stretches there are then.
+func (a *advices) say(from, to int, change func(*said)) int {
+	all := (*C.struct_scuda_advices)(a)
+	var first, end C.uint32_t
+	if C.scuda_advice_cut(all, C.uint64_t(from), C.uint64_t(to), &first, &end) == 0 {
+		panic("no memory")
+	}
+	for i := range unsafe.Slice(all.list, all.count)[first:end] {
+		is := &unsafe.Slice(all.list, all.count)[int(first)+i].is
+		s := heard(*is)
+		change(&s)
+		*is = C.struct_scuda_advice{preferred: s.preferred, prefetched: s.prefetched, accessed_by: C.uint64_t(s.accessedBy)}
+		if s.readMostly {
+			is.read_mostly = 1
+		}
+	}
+	C.scuda_advice_join(all)
+	return int(all.count)
+}
+
+func heard(is C.struct_scuda_advice) said {
+	return said{is.preferred, is.prefetched, uint64(is.accessed_by), is.read_mostly != 0}
+}
+
+func (a *advices) at(offset int) said {
+	return heard(*C.scuda_advice_at((*C.struct_scuda_advices)(a), C.uint64_t(offset)))
+}
+
+// of gives what holds for all of [from, to), and the devices of its places.
+func (a *advices) of(from, to int) (s said, preferred, prefetched int) {
+	var at, asked C.int32_t
+	s = heard(C.scuda_advice_of((*C.struct_scuda_advices)(a), C.uint64_t(from), C.uint64_t(to), &at, &asked))
+	return s, int(at), int(asked)
+}
+
+func (a *advices) drop() { C.free(unsafe.Pointer(a.list)) }
+
+func device(l C.struct_scuda_location) int { return int(C.scuda_location_device(l)) }
+
+// place gives a location of a kind and number.
+func place(kind, id int) C.struct_scuda_location {
+	return C.struct_scuda_location{_type: C.int32_t(kind), id: C.int32_t(id)}
+}
