@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"sort"
 	"unsafe"
@@ -157,6 +159,9 @@ func (g *GPU) located(l cuda.CUmemLocation) (cuda.CUmemLocation, cuda.CUresult) 
 	case cuda.CU_MEM_LOCATION_TYPE_HOST:
 		return cuda.CUmemLocation{Type: l.Type}, ok
 	case cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		if _, err := os.Stat(fmt.Sprintf("/sys/devices/system/node/node%d", l.Id)); err != nil && l.Id != 0 {
+			return l, cuda.CUDA_ERROR_INVALID_VALUE
+		}
 		return l, ok
 	case cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
 		return cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA}, ok
@@ -256,10 +261,23 @@ func (g *GPU) CuMemAdvise_v2(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advis
 		return r
 	}
 	defer g.mu.Unlock()
-	if l.Type < cuda.CU_MEM_LOCATION_TYPE_INVALID || l.Type > cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT {
+	least, most := cuda.CU_MEM_LOCATION_TYPE_DEVICE, cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+	switch what {
+	case cuda.CU_MEM_ADVISE_SET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_READ_MOSTLY:
+		least = cuda.CU_MEM_LOCATION_TYPE_INVALID
+	case cuda.CU_MEM_ADVISE_SET_ACCESSED_BY, cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+		most = cuda.CU_MEM_LOCATION_TYPE_HOST
+	}
+	if l.Type < least || l.Type > most {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return g.advise(p, n, what, func() (cuda.CUmemLocation, cuda.CUresult) { return g.located(l) })
+	return g.advise(p, n, what, func() (cuda.CUmemLocation, cuda.CUresult) {
+		l, r := g.located(l)
+		if r != ok { // also for a device that there is not, as the driver says here
+			r = cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		return l, r
+	})
 }
 
 func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda.CUmem_range_attribute, p cuda.CUdeviceptr, n uint64) cuda.CUresult {

@@ -2,10 +2,17 @@
 #define _GNU_SOURCE
 #include "managed.h"
 
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum { PAGE = 4096 };
+
+static int numa_node(int32_t id) { /* whether this machine has it */
+  char name[64];
+  snprintf(name, sizeof name, "/sys/devices/system/node/node%d", id);
+  return !id || (id > 0 && !access(name, F_OK));
+}
 
 static int32_t located(struct scuda_bytes8 where, struct scuda_location *p) {
   memcpy(p, &where, sizeof *p);
@@ -16,7 +23,7 @@ static int32_t located(struct scuda_bytes8 where, struct scuda_location *p) {
     p->id = 0;
     return CUDA_SUCCESS;
   case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    return CUDA_SUCCESS;
+    return numa_node(p->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: {
     unsigned cpu, node = 0;
     syscall(SYS_getcpu, &cpu, &node, NULL);
@@ -99,8 +106,10 @@ int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, st
   struct scuda_location where;
   memcpy(&where, &at, sizeof where);
   int32_t r = advisable(advice);
-  if (!r && (where.type < CU_MEM_LOCATION_TYPE_INVALID || where.type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)) r = CUDA_ERROR_INVALID_VALUE;
-  if (!r && !placeless(advice)) r = located(at, &where);
+  int least = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY ? CU_MEM_LOCATION_TYPE_INVALID : CU_MEM_LOCATION_TYPE_DEVICE;
+  int most = advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+  if (!r && (where.type < least || where.type > most)) r = CUDA_ERROR_INVALID_VALUE;
+  if (!r && !placeless(advice) && located(at, &where)) r = CUDA_ERROR_INVALID_VALUE; /* also for a device that there is not, as the driver says here */
   return r ? r : say(p, bytes, advice, where);
 }
 

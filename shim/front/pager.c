@@ -50,6 +50,12 @@ static struct gap { struct gap *next; uint64_t offset, bytes; } *gaps; /* of the
 
 int scuda_pager_started(void) { return memory >= 0; }
 
+/* A forked child has none of the memory, and its parent's thread is not for it. */
+static int in_child(void) {
+  uint32_t mode = atomic_load_explicit(&scuda_live.mode, memory_order_relaxed);
+  return mode == SCUDA_UNDECIDED || mode == SCUDA_CHILD;
+}
+
 /* ---- signals ---- */
 
 static void on_fault(int number, siginfo_t *info, void *context) {
@@ -59,7 +65,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
   r.write = (((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
 #endif
   /* Only what the kernel found is a fault; the pipe holds pointers to more requests than there are threads. */
-  if (info->si_code > 0 && write(queue[1], &p, sizeof p) == sizeof p)
+  if (info->si_code > 0 && !in_child() && write(queue[1], &p, sizeof p) == sizeof p)
     while (!atomic_load(&r.done)) scuda_futex_wait(&r.done, 0, 0);
   errno = saved;
   if (r.ours) return;
@@ -192,7 +198,7 @@ static void *work(void *unused) {
 static void bring(const void *p, size_t bytes, int write) {
   uint64_t at = (uint64_t)(uintptr_t)p, end;
   int ours = (at >= FIRST && at < END) || (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
-  if (!bytes || !ours /* without a lock: a signal handler may write */ || !(end = managed_end(at))) return;
+  if (!bytes || !ours /* without a lock: a signal handler may write */ || in_child() || !(end = managed_end(at))) return;
   if (bytes < end - at) end = at + bytes;
   for (; at < end; at = (at | (PAGE - 1)) + 1) {
     uint8_t *byte = (uint8_t *)(uintptr_t)at;
