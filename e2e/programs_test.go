@@ -14,7 +14,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "graph_edits", "bodies", "settings", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_edits", "bodies", "settings", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
 
 // What the simulated GPU does not have: it must say so at once.
 var realOnly = map[string]string{"texrefs": "cuTexRefCreate(&t): got 801 (CUDA_ERROR_NOT_SUPPORTED)"}
@@ -110,39 +110,44 @@ func TestModulesAreSentOnce(t *testing.T) {
 	}
 }
 
-// Attributes that go to and fro between values cost no question that was answered before.
-func TestOccupancyIsAskedOnce(t *testing.T) {
-	s := serve(t)
-	answers := func(rounds string) (n int) {
-		name := filepath.Join(t.TempDir(), "trace")
-		p := start(t, s.env("SCUDA_TRACE="+name), program("occupancy"), kernels, rounds)
-		p.stdin.Close()
-		if code := p.wait(patience); code != 0 {
-			t.Fatalf("exit status %d\n%s", code, p.err)
-		}
-		b, err := os.ReadFile(fmt.Sprintf("%s.%d", name, p.cmd.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var trace struct {
-			Counts []struct {
-				Kind string
-				N    int
-			}
-		}
-		if err := json.Unmarshal(b, &trace); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range trace.Counts {
-			if c.Kind == "answer" {
-				n += c.N
-			}
-		}
-		return n
+// answers counts the round trips that a program makes.
+func (s *server) answers(t *testing.T, name string, args ...string) (n int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "trace")
+	p := start(t, s.env("SCUDA_TRACE="+file), program(name), append([]string{kernels}, args...)...)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s", code, p.err)
 	}
-	s.run(t, "occupancy") // from now on the server has the module
-	if one, many := answers("1"), answers("20"); one == 0 || many != one {
-		t.Errorf("%d round trips for one round, %d for twenty", one, many)
+	b, err := os.ReadFile(fmt.Sprintf("%s.%d", file, p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trace struct {
+		Counts []struct {
+			Kind string
+			N    int
+		}
+	}
+	if err := json.Unmarshal(b, &trace); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range trace.Counts {
+		if c.Kind == "answer" {
+			n += c.N
+		}
+	}
+	return n
+}
+
+// TestAskedOnce: attributes that go to and fro between values cost no question that was answered before, and what is captured costs none at all.
+func TestAskedOnce(t *testing.T) {
+	s := serve(t)
+	for name, rounds := range map[string][2]string{"occupancy": {"1", "20"}, "captures": {"1", "500"}} {
+		s.run(t, name) // from now on the server has the module
+		if one, many := s.answers(t, name, rounds[0]), s.answers(t, name, rounds[1]); one == 0 || many != one {
+			t.Errorf("%s: %d round trips for %s rounds, %d for %s", name, one, rounds[0], many, rounds[1])
+		}
 	}
 }
 

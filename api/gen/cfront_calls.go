@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"scuda.dev/scuda/api"
@@ -151,7 +152,11 @@ func (w *callWriter) request() {
 	} else if cond := w.doubtful(); cond != "" { // the driver's own error, at the call
 		b.f("  if (%s) how |= SCUDA_ANSWER;\n", cond)
 	}
-	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, how, %s);\n", w.f.Name, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
+	how := "how"
+	if w.f.Class == api.Async && slices.ContainsFunc(w.f.Params, func(p api.Param) bool { return p.Dir == api.Value && p.Handle == "CUstream" && !p.Delete }) {
+		how = "how | SCUDA_WORKS"
+	}
+	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, %s, %s);\n", w.f.Name, how, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
 	b.f("  if (r) {\n")
 	w.freeNew("    ")
 	b.f("    return r;\n  }\n  uint8_t *p = c.payload;\n")

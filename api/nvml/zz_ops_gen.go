@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "fd9619b818031f3ef97c43e76020dfa1426e564694765fd801011c0c8f09997c"
+const Digest = "8ea6f91bfa771d3784a8b17c196bbdc01a9035d55d8d4134f31101cdc0137945"
 
 // Kind is the type of a handle.
 type Kind uint8

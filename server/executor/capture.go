@@ -41,10 +41,23 @@ func (s *Session) native(call func() cuda.CUresult) cuda.CUresult {
 	if len(s.captures) == 0 || !s.prohibited(s.cmd.Thread) {
 		return call()
 	}
+	s.asThread = true
 	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
 	r := call()
 	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
+	s.asThread = false
 	return r
+}
+
+// own makes calls of the driver that the program did not make, possibly amid one that it made.
+func (s *Session) own(calls func()) {
+	if !s.asThread {
+		calls()
+		return
+	}
+	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
+	calls()
+	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
 }
 
 func (s *Session) setCaptureMode(mode cuda.CUstreamCaptureMode) {

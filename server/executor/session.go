@@ -119,6 +119,7 @@ type Session struct {
 	pooled       bool    // memory pools are in use
 	threads      map[uint32]*thread
 	captures     map[cuda.CUstream]capture
+	asThread     bool // within native
 	barrier      barrier
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary

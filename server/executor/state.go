@@ -366,9 +366,11 @@ func (s *Session) passBarrier(st *stream) {
 	case s.isCapturing(st):
 		return // a captured wait would be wrong; the graph's launch passes the barrier
 	default:
-		if e, ok := s.markBarrier(); ok {
-			s.gpu.CuStreamWaitEvent(st.real, e, 0)
-		}
+		s.own(func() {
+			if e, ok := s.markBarrier(); ok {
+				s.gpu.CuStreamWaitEvent(st.real, e, 0)
+			}
+		})
 	}
 	st.seen = b.gen
 }

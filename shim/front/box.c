@@ -188,12 +188,21 @@ static void put_box(struct scuda_cmd *c, const struct scuda_box *b, const struct
 static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box *m, uint32_t how, int sure) {
   struct scuda_cmd c;
   if (m->bytes <= SCUDA_INLINE_MAX) {
-    int32_t r = scuda_begin(&c, OP_COPY_BOX, how | (sure ? 0 : SCUDA_ANSWER), sizeof *m + m->bytes);
+    int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof *m + m->bytes);
     if (r) return r;
     put_box(&c, b, m);
     memset(c.payload + sizeof *m + scuda_pad(m->bytes) - 8, 0, 8);
     copy_rows(c.payload + sizeof *m, &b->src, b);
     return scuda_send(&c);
+  }
+  if (scuda_capture_doubt(m->stream, how & SCUDA_PTDS)) { /* a bulk command has no answer: that of a part says what a capture forbids */
+    struct scuda_box part = *b;
+    part.width = b->width < SCUDA_INLINE_MAX ? b->width : SCUDA_INLINE_MAX;
+    part.height = part.depth = 1;
+    struct wire_copy_box w = *m;
+    w.bytes = part.width;
+    int32_t r = upload_rows(&part, &w, how | SCUDA_ANSWER, sure);
+    if (r) return r;
   }
   const void *data = (const void *)(uintptr_t)b->src.host;
   void *packed = NULL;
@@ -202,7 +211,7 @@ static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box
     copy_rows(packed, &b->src, b);
     data = packed;
   }
-  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_BULK, sizeof *m + 8);
+  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | SCUDA_BULK, sizeof *m + 8);
   if (!r) {
     put_box(&c, b, m);
     scuda_put64(c.payload + sizeof *m, m->bytes);
@@ -244,7 +253,7 @@ static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t str
   m.id = scuda_core.source(src, span);
   if (captured) scuda_graph_host(m.id, 1, src);
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | (sure ? 0 : SCUDA_ANSWER), sizeof m);
+  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
   put_box(&c, b, &m);
   r = scuda_send(&c);
@@ -256,12 +265,12 @@ static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t s
   void *dst = (void *)(uintptr_t)b->dst.host;
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
   if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
-  int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, span) && certain(&b->src, b));
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, how & SCUDA_PTDS) && scuda_is_pinned(dst, span) && certain(&b->src, b));
   struct wire_copy_box m = {.bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)};
   m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
   if (captured) scuda_graph_host(m.id, 0, dst);
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | (later ? 0 : SCUDA_ANSWER), sizeof m);
+  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
   put_box(&c, b, &m);
   r = scuda_send(&c);

@@ -204,6 +204,7 @@ int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r) {
 void scuda_post_cuCtxDestroy_v2(uint64_t ctx) {
   scuda_managed_forget_context(ctx);
   scuda_ranges_forget_context(ctx);
+  scuda_capture_context_dies(ctx);
   struct scuda_thread *t = scuda_thread();
   if (t->current == ctx) pop(t);
 }
@@ -294,6 +295,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   scuda_unlock(&primary_lock);
   scuda_managed_forget_context(scuda_gpus[dev].primary);
   scuda_ranges_forget_context(scuda_gpus[dev].primary);
+  scuda_capture_context_dies(scuda_gpus[dev].primary);
   return r;
 }
 

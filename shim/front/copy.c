@@ -5,34 +5,6 @@
 
 #include <stdlib.h>
 
-_Atomic uint32_t scuda_captures;
-
-/* ---- stream capture: while none is going on, no stream needs to be asked ---- */
-
-void scuda_post_cuStreamBeginCapture(uint64_t stream) { (void)stream; atomic_fetch_add(&scuda_captures, 1); }
-void scuda_post_cuStreamBeginCapture_v2(uint64_t stream, int32_t mode) { (void)stream, (void)mode; atomic_fetch_add(&scuda_captures, 1); }
-void scuda_post_cuStreamBeginCaptureToGraph(uint64_t stream, uint64_t graph, const uint64_t *nodes, const void *edges, uint64_t count, int32_t mode) {
-  (void)stream, (void)graph, (void)nodes, (void)edges, (void)count, (void)mode;
-  atomic_fetch_add(&scuda_captures, 1);
-}
-void scuda_post_cuStreamEndCapture(uint64_t stream, uint64_t *graph) {
-  (void)stream, (void)graph;
-  if (atomic_load(&scuda_captures)) atomic_fetch_sub(&scuda_captures, 1);
-}
-
-int scuda_pre_cuStreamIsCapturing(uint64_t stream, int32_t *status, uint32_t ptds, int32_t *r) {
-  (void)ptds;
-  if (!status || atomic_load(&scuda_captures) || !scuda_header_context(scuda_thread())) return 0;
-  *r = scuda_check(stream, KIND_CUstream);
-  if (!*r) *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return 1;
-}
-
-int scuda_stream_capturing(uint64_t stream, uint32_t ptds) {
-  int32_t status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return atomic_load(&scuda_captures) && !scuda_wire_cuStreamIsCapturing(stream, &status, ptds) && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 /* ---- a copy as a box of one row ---- */
 
 static struct scuda_box_side in_host(const void *p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p}; }
@@ -58,7 +30,7 @@ int32_t scuda_usable(uint64_t stream) {
 static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync, int captured) {
   struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes), sync ? SCUDA_COPY_SYNC : 0};
   if (captured) scuda_graph_host(m.source, 1, (void *)(uintptr_t)src);
-  int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds, &m, sizeof m);
+  int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds | SCUDA_WORKS, &m, sizeof m);
   if (r || !sync) return r;
   return scuda_wire_cuStreamSynchronize(stream, ptds); /* the source may change after the call */
 }
@@ -78,8 +50,15 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   int known = scuda_on_device(dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return CUDA_ERROR_INVALID_VALUE;
   int bulk = bytes > SCUDA_INLINE_MAX;
+  if (bulk && scuda_capture_doubt(stream, ptds)) { /* a bulk command has no answer */
+    if ((r = scuda_upload(dst, src, SCUDA_INLINE_MAX, stream, ptds, flags))) return r;
+    m.dst += SCUDA_INLINE_MAX;
+    src = (const char *)src + SCUDA_INLINE_MAX;
+    m.bytes = bytes -= SCUDA_INLINE_MAX;
+    bulk = bytes > SCUDA_INLINE_MAX;
+  }
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_COPY_H2D, ptds | (bulk ? SCUDA_BULK : known ? 0 : SCUDA_ANSWER), sizeof m + (bulk ? 8 : bytes));
+  r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS | (bulk ? SCUDA_BULK : known ? 0 : SCUDA_ANSWER), sizeof m + (bulk ? 8 : bytes));
   if (r) return r;
   memcpy(c.payload, &m, sizeof m);
   if (bulk) scuda_put64(c.payload + sizeof m, bytes);
@@ -101,11 +80,11 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
-  int later = captured || (!sync && !scuda_blocking && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
   struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
   if (captured) scuda_graph_host(m.transfer, 0, dst);
   if (!later) scuda_mapped_publish();
-  r = scuda_simple(OP_COPY_D2H, ptds | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
+  r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
   if (!later && !r) scuda_stream_idle(stream, ptds);
   if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, ptds));
   return r;

@@ -86,6 +86,7 @@ struct scuda_thread {
   uint64_t *below;             /* the stack without its top */
   uint32_t below_cap;
   uint32_t capture_mode;
+  uint64_t captures;           /* 1: the thread's own stream began a capture; see capture.c */
   const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value; /* last CTX_LOCAL_STORAGE hit */
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
   uint64_t named;              /* the stream that the thread's last call named; see progress.c */
@@ -118,6 +119,7 @@ int32_t scuda_handles_setup(void);
 void scuda_contexts_fail(int32_t device, int32_t result);  /* after a kernel's fault nothing works in any of the process's contexts on that GPU */
 uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
 void scuda_slot_free(uint64_t handle);
+void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *)); /* each that the front handed out */
 void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
 extern uint64_t scuda_slots_base, scuda_slots_bytes;  /* both regions, client's first */
 static inline struct scuda_slot *scuda_slot(uint64_t handle) {
@@ -131,8 +133,8 @@ static inline struct scuda_slot *scuda_slot_of(uint64_t handle, uint32_t kind) {
 int32_t scuda_check(uint64_t handle, uint32_t kind);
 
 /* ---- commands (ring.c) ---- */
-/* On the wire, but for the last: the command only asks about the stream that it names. */
-enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_ASKS = 1 << 16 };
+/* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream that the thread named last. */
+enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17 };
 struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
@@ -228,6 +230,10 @@ void scuda_ranges_forget_context(uint64_t ctx);
 void scuda_ranges_forget_owner(uint64_t owner);
 extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
+int scuda_capture_doubt(uint64_t stream, uint32_t ptds); /* a capture may forbid work for the stream: the call is to have an answer */
+void scuda_capture_refused(int32_t result);              /* an answer while captures may be going on */
+void scuda_capture_stream_dies(struct scuda_slot *s);
+void scuda_capture_context_dies(uint64_t ctx);
 
 /* ---- what the library does on its own behalf (carrier.c) ---- */
 int32_t scuda_carrier(uint64_t context, uint64_t *stream); /* the context's stream of ours */

@@ -57,6 +57,7 @@ void scuda_slot_free(uint64_t handle) {
     s->flags |= SCUDA_CTX_DEAD;
     return;
   }
+  if (s->kind == KIND_CUstream) scuda_capture_stream_dies(s);
   if (s->kind == KIND_CUgraph || s->kind == KIND_CUgraphNode) scuda_graph_dies(s);
   s->kind = 0;
   uint64_t index = (handle - scuda_slots_base) / sizeof *s;
@@ -66,6 +67,14 @@ void scuda_slot_free(uint64_t handle) {
   if (free_slots++) ((struct scuda_slot *)(uintptr_t)scuda_slots_base)[last_free].next_free = (uint32_t)index;
   else first_free = (uint32_t)index;
   last_free = (uint32_t)index;
+  scuda_unlock(&lock);
+}
+
+void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *)) {
+  struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base;
+  scuda_lock(&lock);
+  for (uint32_t i = 1; i < next_fresh; i++)
+    if (slots[i].kind == kind && slots[i].context == context) f(slots + i);
   scuda_unlock(&lock);
 }
 

@@ -189,7 +189,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
     if ((r = scuda_managed_acquire(l->stream, ptds))) return r;
   }
 
-  uint32_t how = ptds;
+  uint32_t how = ptds | SCUDA_WORKS;
   uint64_t config = 0;
   if (SCUDA_UNLIKELY(impossible(l, ctx->device) || other_shape(l, f) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
   else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f)))) how |= SCUDA_ANSWER;

@@ -96,7 +96,8 @@ static int32_t fetch_bytes(const struct area *a, uint64_t from, uint64_t bytes, 
   int soon = how & SOON && !scuda_blocking;
   struct wire_copy_d2h m = {a->pages.start + from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, soon), (soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC) | managed_flags(how)};
   struct scuda_cmd c;
-  int32_t made = CUDA_SUCCESS, r = scuda_begin(&c, OP_COPY_D2H, soon ? 0 : SCUDA_ANSWER, sizeof m);
+  int32_t made = CUDA_SUCCESS, r = scuda_check(stream, KIND_CUstream);
+  if (!r) r = scuda_begin(&c, OP_COPY_D2H, soon ? SCUDA_WORKS : SCUDA_ANSWER, sizeof m);
   if (r) return r;
   memcpy(c.payload, &m, sizeof m);
   count(SCUDA_DOWN, bytes);

@@ -92,6 +92,9 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
   if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed)) && !(flags & (SCUDA_ANSWER | SCUDA_BULK)) &&
+      scuda_capture_doubt(flags & SCUDA_WORKS ? t->named : 0, flags & SCUDA_WORKS ? flags & SCUDA_PTDS : 0))
+    flags |= SCUDA_ANSWER;
   if (!(flags & SCUDA_ANSWER)) { /* after a fault the driver itself says which calls still work */
     const struct scuda_slot *s = scuda_slot(context);
     if (SCUDA_UNLIKELY(s && s->sticky)) {
@@ -159,6 +162,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(c->since)) scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since, c->bytes + call.reply_len);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
+  if (SCUDA_UNLIKELY(call.result) && atomic_load_explicit(&scuda_captures, memory_order_relaxed)) scuda_capture_refused(call.result);
   c->thread->answered = c->end;
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
   if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context(); /* of which the server was not told */

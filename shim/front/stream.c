@@ -30,7 +30,7 @@ int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
   int keep = kind == 0 && scuda_stream_capturing(stream, ptds);
   struct wire_host_func m = {stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags};
-  return scuda_simple(OP_HOST_FUNC, ptds, &m, sizeof m);
+  return scuda_simple(OP_HOST_FUNC, ptds | SCUDA_WORKS, &m, sizeof m);
 }
 
 int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return scuda_host_function(stream, fn, user, 0, 0, ptds); }

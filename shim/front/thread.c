@@ -27,6 +27,7 @@ static void thread_exit(void *state) {
   t->current = 0;
   t->depth = 0;
   t->capture_mode = 0;
+  t->captures = 0;
   t->storage_key = NULL;
   t->storage_generation = 0;
   scuda_lock(&lock);

@@ -1081,7 +1081,7 @@ int32_t scuda_wire_cuEventRecord(uint64_t hEvent, uint64_t hStream, uint32_t how
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventRecord, how, 16);
+  r = scuda_begin(&c, OP_cuEventRecord, how | SCUDA_WORKS, 16);
   if (r) {
     return r;
   }
@@ -1099,7 +1099,7 @@ int32_t scuda_wire_cuEventRecordWithFlags(uint64_t hEvent, uint64_t hStream, uin
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuEventRecordWithFlags, how, 24);
+  r = scuda_begin(&c, OP_cuEventRecordWithFlags, how | SCUDA_WORKS, 24);
   if (r) {
     return r;
   }
@@ -2431,7 +2431,7 @@ int32_t scuda_wire_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t how
   if ((r = scuda_check(hGraph, KIND_CUgraphExec))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphLaunch, how, 16);
+  r = scuda_begin(&c, OP_cuGraphLaunch, how | SCUDA_WORKS, 16);
   if (r) {
     return r;
   }
@@ -2871,7 +2871,7 @@ int32_t scuda_wire_cuGraphUpload(uint64_t hGraph, uint64_t hStream, uint32_t how
   if ((r = scuda_check(hGraph, KIND_CUgraphExec))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphUpload, how, 16);
+  r = scuda_begin(&c, OP_cuGraphUpload, how | SCUDA_WORKS, 16);
   if (r) {
     return r;
   }
@@ -3337,7 +3337,7 @@ int32_t scuda_wire_cuMemFreeAsync(uint64_t dptr, uint64_t hStream, uint32_t how)
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemFreeAsync, how, 16);
+  r = scuda_begin(&c, OP_cuMemFreeAsync, how | SCUDA_WORKS, 16);
   if (r) {
     return r;
   }
@@ -4164,7 +4164,7 @@ int32_t scuda_wire_cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice, 
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyDtoDAsync_v2, how, 32);
+  r = scuda_begin(&c, OP_cuMemcpyDtoDAsync_v2, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -4220,7 +4220,7 @@ int32_t scuda_wire_cuMemcpyPeerAsync(uint64_t dstDevice, uint64_t dstContext, ui
   if (srcContext && (r = scuda_check(srcContext, KIND_CUcontext))) return r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemcpyPeerAsync, how, 48);
+  r = scuda_begin(&c, OP_cuMemcpyPeerAsync, how | SCUDA_WORKS, 48);
   if (r) {
     return r;
   }
@@ -4240,7 +4240,7 @@ int32_t scuda_wire_cuMemsetD16Async(uint64_t dstDevice, uint16_t us, uint64_t N,
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD16Async, how, 32);
+  r = scuda_begin(&c, OP_cuMemsetD16Async, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -4274,7 +4274,7 @@ int32_t scuda_wire_cuMemsetD2D16Async(uint64_t dstDevice, uint64_t dstPitch, uin
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D16Async, how, 48);
+  r = scuda_begin(&c, OP_cuMemsetD2D16Async, how | SCUDA_WORKS, 48);
   if (r) {
     return r;
   }
@@ -4312,7 +4312,7 @@ int32_t scuda_wire_cuMemsetD2D32Async(uint64_t dstDevice, uint64_t dstPitch, uin
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D32Async, how, 48);
+  r = scuda_begin(&c, OP_cuMemsetD2D32Async, how | SCUDA_WORKS, 48);
   if (r) {
     return r;
   }
@@ -4350,7 +4350,7 @@ int32_t scuda_wire_cuMemsetD2D8Async(uint64_t dstDevice, uint64_t dstPitch, uint
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD2D8Async, how, 48);
+  r = scuda_begin(&c, OP_cuMemsetD2D8Async, how | SCUDA_WORKS, 48);
   if (r) {
     return r;
   }
@@ -4388,7 +4388,7 @@ int32_t scuda_wire_cuMemsetD32Async(uint64_t dstDevice, uint32_t ui, uint64_t N,
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD32Async, how, 32);
+  r = scuda_begin(&c, OP_cuMemsetD32Async, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -4422,7 +4422,7 @@ int32_t scuda_wire_cuMemsetD8Async(uint64_t dstDevice, uint8_t uc, uint64_t N, u
   int32_t r;
   if ((r = scuda_check(hStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuMemsetD8Async, how, 32);
+  r = scuda_begin(&c, OP_cuMemsetD8Async, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -4802,7 +4802,7 @@ int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *
   if (n_paramArray > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamBatchMemOp_v2, how, 32 + scuda_pad(n_paramArray * 48));
+  r = scuda_begin(&c, OP_cuStreamBatchMemOp_v2, how | SCUDA_WORKS, 32 + scuda_pad(n_paramArray * 48));
   if (r) {
     return r;
   }
@@ -4880,7 +4880,7 @@ int32_t scuda_wire_cuStreamCopyAttributes(uint64_t dstStream, uint64_t srcStream
   if ((r = scuda_check(dstStream, KIND_CUstream))) return r;
   if ((r = scuda_check(srcStream, KIND_CUstream))) return r;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamCopyAttributes, how, 16);
+  r = scuda_begin(&c, OP_cuStreamCopyAttributes, how | SCUDA_WORKS, 16);
   if (r) {
     return r;
   }
@@ -5371,7 +5371,7 @@ int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t
   if ((r = scuda_check(hEvent, KIND_CUevent))) return r;
   if (Flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitEvent, how, 24);
+  r = scuda_begin(&c, OP_cuStreamWaitEvent, how | SCUDA_WORKS, 24);
   if (r) {
     return r;
   }
@@ -5389,7 +5389,7 @@ int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, how, 32);
+  r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -5408,7 +5408,7 @@ int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, how, 32);
+  r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -5427,7 +5427,7 @@ int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint3
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, how, 32);
+  r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }
@@ -5446,7 +5446,7 @@ int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint6
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
   if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, how, 32);
+  r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, how | SCUDA_WORKS, 32);
   if (r) {
     return r;
   }

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "fd9619b818031f3ef97c43e76020dfa1426e564694765fd801011c0c8f09997c"
+#define SCUDA_DIGEST "8ea6f91bfa771d3784a8b17c196bbdc01a9035d55d8d4134f31101cdc0137945"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
@@ -2303,12 +2303,12 @@ int32_t scuda_hand_cuProfilerStart(void);
 int32_t scuda_hand_cuProfilerStop(void);
 int32_t scuda_hand_cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags, uint32_t ptds);
 int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags, uint32_t ptds);
-void scuda_post_cuStreamBeginCapture(uint64_t hStream);
-void scuda_post_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode);
-void scuda_post_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode);
+int scuda_pre_cuStreamBeginCapture(uint64_t hStream, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamCreate(uint64_t *phStream, uint32_t Flags, int32_t *r);
 int scuda_pre_cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags, int32_t priority, int32_t *r);
-void scuda_post_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph);
+int scuda_pre_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out, uint32_t ptds);
 int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out, uint32_t ptds);
 int scuda_pre_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus, uint32_t ptds, int32_t *r);

@@ -3881,48 +3881,54 @@ SCUDA_EXPORT int32_t cuStreamBatchMemOp_v2_ptsz(uint64_t stream, uint32_t count,
 SCUDA_EXPORT int32_t cuStreamBeginCapture(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamBeginCapture))(hStream);
   int32_t r;
-  r = scuda_wire_cuStreamBeginCapture(hStream, 0);
-  if (!r) scuda_post_cuStreamBeginCapture(hStream);
+  int pre = scuda_pre_cuStreamBeginCapture(hStream, 0, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamBeginCapture, r);
+  r = scuda_wire_cuStreamBeginCapture(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuStreamBeginCapture, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode))scuda_divert(I_cuStreamBeginCaptureToGraph))(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
   int32_t r;
-  r = scuda_wire_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, 0);
-  if (!r) scuda_post_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+  int pre = scuda_pre_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, 0, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamBeginCaptureToGraph, r);
+  r = scuda_wire_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuStreamBeginCaptureToGraph, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCaptureToGraph_ptsz(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode))scuda_divert(I_cuStreamBeginCaptureToGraph_ptsz))(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
   int32_t r;
-  r = scuda_wire_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, SCUDA_PTDS);
-  if (!r) scuda_post_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+  int pre = scuda_pre_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, SCUDA_PTDS, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamBeginCaptureToGraph_ptsz, r);
+  r = scuda_wire_cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return scuda_answer(I_cuStreamBeginCaptureToGraph_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_ptsz(uint64_t hStream) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream))scuda_divert(I_cuStreamBeginCapture_ptsz))(hStream);
   int32_t r;
-  r = scuda_wire_cuStreamBeginCapture(hStream, SCUDA_PTDS);
-  if (!r) scuda_post_cuStreamBeginCapture(hStream);
+  int pre = scuda_pre_cuStreamBeginCapture(hStream, SCUDA_PTDS, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamBeginCapture_ptsz, r);
+  r = scuda_wire_cuStreamBeginCapture(hStream, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return scuda_answer(I_cuStreamBeginCapture_ptsz, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t mode))scuda_divert(I_cuStreamBeginCapture_v2))(hStream, mode);
   int32_t r;
-  r = scuda_wire_cuStreamBeginCapture_v2(hStream, mode, 0);
-  if (!r) scuda_post_cuStreamBeginCapture_v2(hStream, mode);
+  int pre = scuda_pre_cuStreamBeginCapture_v2(hStream, mode, 0, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamBeginCapture_v2, r);
+  r = scuda_wire_cuStreamBeginCapture_v2(hStream, mode, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuStreamBeginCapture_v2, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamBeginCapture_v2_ptsz(uint64_t hStream, int32_t mode) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, int32_t mode))scuda_divert(I_cuStreamBeginCapture_v2_ptsz))(hStream, mode);
   int32_t r;
-  r = scuda_wire_cuStreamBeginCapture_v2(hStream, mode, SCUDA_PTDS);
-  if (!r) scuda_post_cuStreamBeginCapture_v2(hStream, mode);
+  int pre = scuda_pre_cuStreamBeginCapture_v2(hStream, mode, SCUDA_PTDS, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamBeginCapture_v2_ptsz, r);
+  r = scuda_wire_cuStreamBeginCapture_v2(hStream, mode, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return scuda_answer(I_cuStreamBeginCapture_v2_ptsz, r);
 }
 
@@ -3975,16 +3981,18 @@ SCUDA_EXPORT int32_t cuStreamDestroy_v2(uint64_t hStream) {
 SCUDA_EXPORT int32_t cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *phGraph))scuda_divert(I_cuStreamEndCapture))(hStream, phGraph);
   int32_t r;
-  r = scuda_wire_cuStreamEndCapture(hStream, phGraph, 0);
-  if (!r) scuda_post_cuStreamEndCapture(hStream, phGraph);
+  int pre = scuda_pre_cuStreamEndCapture(hStream, phGraph, 0, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamEndCapture, r);
+  r = scuda_wire_cuStreamEndCapture(hStream, phGraph, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuStreamEndCapture, r);
 }
 
 SCUDA_EXPORT int32_t cuStreamEndCapture_ptsz(uint64_t hStream, uint64_t *phGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hStream, uint64_t *phGraph))scuda_divert(I_cuStreamEndCapture_ptsz))(hStream, phGraph);
   int32_t r;
-  r = scuda_wire_cuStreamEndCapture(hStream, phGraph, SCUDA_PTDS);
-  if (!r) scuda_post_cuStreamEndCapture(hStream, phGraph);
+  int pre = scuda_pre_cuStreamEndCapture(hStream, phGraph, SCUDA_PTDS, &r);
+  if (pre == 1) return scuda_answer(I_cuStreamEndCapture_ptsz, r);
+  r = scuda_wire_cuStreamEndCapture(hStream, phGraph, (pre == 2 ? SCUDA_ANSWER : 0) | SCUDA_PTDS);
   return scuda_answer(I_cuStreamEndCapture_ptsz, r);
 }
 

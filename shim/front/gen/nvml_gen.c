@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "fd9619b818031f3ef97c43e76020dfa1426e564694765fd801011c0c8f09997c";
+const char nvml_digest[] = "8ea6f91bfa771d3784a8b17c196bbdc01a9035d55d8d4134f31101cdc0137945";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
