@@ -1324,16 +1324,12 @@ const (
 	PartServerHost                   // memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both
 	PartIoMemory                     // memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network
 	PartUnifiedFunctions             // functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network
-	PartLinkedVariables              // variables of the program (CU_JIT_GLOBAL_SYMBOL_…) in code that is linked; the options of cuModuleLoadDataEx and cuLibraryLoadData take them
 	PartBlockFormat                  // arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them
 	PartBodyCopy                     // copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied
 	PartSemaphores                   // nodes with external semaphores, which are objects of another driver on the same machine
 	PartPeerTokens                   // the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)
 	PartPrivateSlot                  // functions of the driver's private tables that no program is known to call
-	PartCopyPlace                    // another kind of memory for a copy node whose graph the program has no handle of
-	PartCopyInside                   // the host function in the child graph that stands for a copy with the client's memory
 	PartKernelNode                   // a node with a function that the program has no handle of, or with packed arguments that the driver does not tell
-	PartManyFunctions                // a list of more functions than fit into an answer
 )
 
 // String is what is not supported, in words.
@@ -1346,14 +1342,10 @@ var parts = [...]string{
 	"memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both",
 	"memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network",
 	"functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network",
-	"variables of the program (CU_JIT_GLOBAL_SYMBOL_…) in code that is linked; the options of cuModuleLoadDataEx and cuLibraryLoadData take them",
 	"arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them",
 	"copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied",
 	"nodes with external semaphores, which are objects of another driver on the same machine",
 	"the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",
 	"functions of the driver's private tables that no program is known to call",
-	"another kind of memory for a copy node whose graph the program has no handle of",
-	"the host function in the child graph that stands for a copy with the client's memory",
 	"a node with a function that the program has no handle of, or with packed arguments that the driver does not tell",
-	"a list of more functions than fit into an answer",
 }

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "8ea6f91bfa771d3784a8b17c196bbdc01a9035d55d8d4134f31101cdc0137945"
+const Digest = "35ab1f1641c58a775fb014c390bac41b7e49b6700370d3aa358ac1e5b8a02724"
 
 // Kind is the type of a handle.
 type Kind uint8

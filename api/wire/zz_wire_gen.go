@@ -445,15 +445,17 @@ const SizeNameList = 8
 
 // LinkCreate is the payload of OpLinkCreate.
 // answered
-// then jit_count*16 bytes
+// then jit_count*16 bytes, then the symbols as in library_load
 type LinkCreate struct {
-	Link     uint64
-	JITCount uint32
-	Reserved uint32
+	Link        uint64
+	JITCount    uint32
+	Symbols     uint32
+	SymbolBytes uint32
+	Reserved    uint32
 }
 
 // SizeLinkCreate is the size of LinkCreate in bytes.
-const SizeLinkCreate = 16
+const SizeLinkCreate = 24
 
 // LinkData is the payload of OpLinkData.
 // a piece of the next input
@@ -468,18 +470,20 @@ const SizeLinkData = 16
 
 // LinkAdd is the payload of OpLinkAdd.
 // answered
-// then the name, then jit_count*16 bytes
+// then the name, then jit_count*16 bytes, then the symbols as in library_load
 // It is answered by LoadInfo.
 type LinkAdd struct {
-	Link      uint64
-	Type      uint32
-	NameBytes uint32
-	JITCount  uint32
-	Reserved  uint32
+	Link        uint64
+	Type        uint32
+	NameBytes   uint32
+	JITCount    uint32
+	Symbols     uint32
+	SymbolBytes uint32
+	Reserved    uint32
 }
 
 // SizeLinkAdd is the size of LinkAdd in bytes.
-const SizeLinkAdd = 24
+const SizeLinkAdd = 32
 
 // LinkComplete is the payload of OpLinkComplete.
 // answered

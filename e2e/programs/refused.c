@@ -26,15 +26,10 @@ static void memory(void) {
 }
 
 static void code(void) {
-  const char *names[] = {"variable"};
-  void *addresses[] = {names};
-  CUjit_option options[] = {CU_JIT_GLOBAL_SYMBOL_NAMES, CU_JIT_GLOBAL_SYMBOL_ADDRESSES, CU_JIT_GLOBAL_SYMBOL_COUNT};
-  void *values[] = {names, addresses, (void *)1};
-  CUlinkState link;
-  REFUSED(cuLinkCreate(3, options, values, &link));
+  void *functions[] = {NULL};
   size_t size;
   void *image = read_file("kernels.fatbin", &size);
-  CUlibraryHostUniversalFunctionAndDataTable table = {.functionTable = names, .functionWindowSize = 8};
+  CUlibraryHostUniversalFunctionAndDataTable table = {.functionTable = functions, .functionWindowSize = 8};
   CUlibraryOption option = CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE;
   void *tables[] = {&table};
   CUlibrary library;

@@ -345,8 +345,8 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 		h := member[cuda.CUDA_HOST_NODE_PARAMS](params)
 		if r = s.gpu.CuGraphHostNodeGetParams(self, h); r == cuda.CUDA_SUCCESS {
 			registration, ours := s.hostNodes[h.UserData]
-			if !ours { // what stands for a copy with the client's memory
-				return s.refuse(cuda.PartCopyInside), nil
+			if !ours { // what stands for a copy with the client's memory, where no client's handle leads to
+				return noAddress, nil
 			}
 			params.U = [29]uint64{registration}
 		}

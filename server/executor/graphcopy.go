@@ -99,8 +99,8 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 // replaces makes n, whose parameters the driver cannot give to the node that is there, a node to add in its place.
 func (s *Session) replaces(n *node) cuda.CUresult {
 	graph, ok := s.table.Real(cuda.KindGraph, s.table.Parent(n.p.Node))
-	if !ok {
-		return s.refuse(cuda.PartCopyPlace)
+	if !ok { // whoever has a handle of a node had one of its graph
+		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	count := alloc[uint64](&s.arena)
 	if r := s.gpu.CuGraphNodeGetDependencies(n.self, nil, count); r != cuda.CUDA_SUCCESS {

@@ -1,7 +1,9 @@
 package executor
 
 import (
+	"bytes"
 	"encoding/binary"
+	"slices"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -20,24 +22,39 @@ type link struct {
 	info, errs []byte
 	input      []byte // of the next cuLinkAddData, as far as it has come
 	inputs     [][]byte
-	cubin      []byte // the driver's; nil until complete
+	symbols    []symbols // the driver may look at them, too
+	cubin      []byte    // the driver's; nil until complete
 }
 
-// linkPairs reads options that are plain values; others do not come from a client.
-func linkPairs(pairs []byte) (options []cuda.CUjit_option, values []uint64, ok bool) {
-	for i := 0; i < len(pairs); i += 16 {
-		option := cuda.CUjit_option(binary.LittleEndian.Uint64(pairs[i:]))
+// linkOptions reads the options of a call: pairs of plain values, and then variables of the client's, which stay valid with the state. Others do not
+// come from a client.
+func (s *Session) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint32) (options []cuda.CUjit_option, values []uint64, r cuda.CUresult, err error) {
+	if pairs > maxLoadOptions || uint64(len(rest)) < uint64(pairs)*16 {
+		return nil, nil, 0, protocolError("linker with %d options in %d bytes", pairs, len(rest))
+	}
+	y, err := s.symbols(bytes.Clone(rest[pairs*16:]), count, nameBytes)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for i := range int(pairs) {
+		option := cuda.CUjit_option(binary.LittleEndian.Uint64(rest[i*16:]))
 		switch option {
 		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
 			continue // the client's buffers; ours take their place
 		case cuda.CU_JIT_WALL_TIME, cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
 			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_KERNEL_COUNT, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES,
 			cuda.CU_JIT_REFERENCED_VARIABLE_COUNT:
-			return nil, nil, false // addresses in the client's memory
+			return nil, nil, noAddress, nil // addresses in the client's memory
 		}
-		options, values = append(options, option), append(values, binary.LittleEndian.Uint64(pairs[i+8:]))
+		options, values = append(options, option), append(values, binary.LittleEndian.Uint64(rest[i*16+8:]))
 	}
-	return options, values, true
+	if y.count > 0 {
+		y.addresses, y.names = slices.Clone(y.addresses), slices.Clone(y.names)
+		l.symbols = append(l.symbols, y)
+		options = append(options, cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT)
+		values = append(values, uint64(uintptr(unsafe.Pointer(&y.names[0]))), uint64(uintptr(unsafe.Pointer(&y.addresses[0]))), uint64(y.count))
+	}
+	return options, values, cuda.CUDA_SUCCESS, nil
 }
 
 func (s *Session) linkCreate(c *command) (cuda.CUresult, error) {
@@ -45,18 +62,15 @@ func (s *Session) linkCreate(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.JITCount > maxLoadOptions || len(rest) != int(p.JITCount)*16 {
-		return 0, protocolError("linker with %d options in %d bytes", p.JITCount, len(rest))
-	}
-	options, values, ok := linkPairs(rest)
-	if !ok {
-		return noAddress, nil
-	}
 	l := &link{info: make([]byte, jitLogBytes), errs: make([]byte, jitLogBytes)}
+	options, values, r, err := s.linkOptions(l, rest, p.JITCount, p.Symbols, p.SymbolBytes)
+	if err != nil || r != cuda.CUDA_SUCCESS {
+		return r, err
+	}
 	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 	l.values = append(values, addressOf(l.info), jitLogBytes, addressOf(l.errs), jitLogBytes)
 	state := alloc[cuda.CUlinkState](&s.arena)
-	r := s.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
+	r = s.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
@@ -90,8 +104,8 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	named := transport.Pad(uint64(p.NameBytes))
-	if p.JITCount > maxLoadOptions || uint64(len(rest)) != named+uint64(p.JITCount)*16 {
-		return 0, protocolError("link_add with a name of %d bytes and %d options in %d bytes", p.NameBytes, p.JITCount, len(rest))
+	if uint64(len(rest)) < named {
+		return 0, protocolError("link_add with a name of %d bytes in %d bytes", p.NameBytes, len(rest))
 	}
 	var text unsafe.Pointer
 	if p.NameBytes > 0 {
@@ -105,9 +119,9 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 	}
 	input := l.input
 	l.input = nil
-	options, values, ok := linkPairs(rest[named:])
-	if !ok {
-		return noAddress, nil
+	options, values, r, err := s.linkOptions(l, rest[named:], p.JITCount, p.Symbols, p.SymbolBytes)
+	if err != nil || r != cuda.CUDA_SUCCESS {
+		return r, err
 	}
 	if len(input) == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
@@ -118,7 +132,7 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 	if len(options) > 0 {
 		o, v = &options[0], unsafe.Pointer(&values[0])
 	}
-	r := s.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
+	r = s.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
 	out := answerWith(s, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)

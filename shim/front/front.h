@@ -182,6 +182,7 @@ void scuda_track_new(uint64_t handle);
 void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched);  /* under the ring's lock */
 void scuda_event_elsewhere(uint64_t event);  /* others than cuEventRecord will record it */
 int scuda_event_is_elsewhere(uint64_t event);
+int scuda_event_is_odd(uint64_t event);  /* never recorded, or last while something was captured */
 void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
 int scuda_context_done(uint64_t context);  /* the last command of the process was waited for, by its context or its default stream */
 

@@ -465,7 +465,8 @@ static int32_t look(uint64_t node, int32_t *type, struct scuda_box *box, uint32_
 
 /* In the bodies of conditional nodes the driver calls no function of the host. A copy there goes to or from the GPU's twin of page-locked memory, as
  * kernels do: what the program wrote is there with the launch, what the copy brought with the next wait. */
-enum { BODY = 1 };             /* flags of a graph's slot */
+enum { BODY = 1,               /* flags of a graph's slot */
+       CLONED = 2 };           /* of a node's: what it was made of is not known here */
 static _Atomic uint32_t bodies; /* whether there ever was any */
 
 static int in_body(const struct target *t) {
@@ -500,7 +501,7 @@ static int copy_node(const struct target *t, struct copy *c, int32_t *r) {
     if (ends & 2 && !*r) *r = scuda_box_to_twin(&c->box.dst, &c->box, t->i);
     return *r != CUDA_SUCCESS;
   }
-  if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base)) {
+  if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base || scuda_slot(t->node)->flags & CLONED)) {
     struct scuda_box box;
     int32_t type;
     if (!(*r = look(t->node, &type, &box, t->i)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = CUDA_ERROR_INVALID_VALUE;
@@ -563,6 +564,19 @@ int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
 int scuda_pre_cuGraphCreate(uint64_t *graph, uint32_t flags, int32_t *r) {
   *r = CUDA_ERROR_INVALID_VALUE;
   return !graph || flags;
+}
+
+void scuda_post_cuGraphNodeFindInClone(uint64_t *node, uint64_t original, uint64_t graph) {
+  (void)original, (void)graph;
+  scuda_slot(*node)->flags |= CLONED;
+}
+
+/* A copy is a graph for the driver alone. */
+int scuda_pre_cuGraphChildGraphNodeGetGraph(uint64_t node, uint64_t *graph, int32_t *r) {
+  int32_t type;
+  if (!graph || look(node, &type, NULL, I_cuGraphChildGraphNodeGetGraph) || type != CU_GRAPH_NODE_TYPE_MEMCPY) return 0;
+  *r = CUDA_ERROR_INVALID_VALUE;
+  return 1;
 }
 
 int scuda_pre_cuGraphNodeGetType(uint64_t node, int32_t *type, int32_t *r) {

@@ -1,10 +1,14 @@
 /* Options of the just-in-time compiler and linker: what travels, and the logs that come back. */
+#define _GNU_SOURCE
 #include "jit.h"
+
+#include <stdlib.h>
+
+enum { SYMBOLS_MAX = 4096, SYMBOL_BYTES_MAX = 1 << 19 };
 
 /* The options that travel: values, and the sizes of the log buffers. Lists of what other code refers to only allow the compiler to leave out the
  * rest, so they stay here. */
-int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *symbols, uint32_t i) {
-  struct scuda_symbols none, *s = symbols ? symbols : &none;
+int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *s) {
   *s = (struct scuda_symbols){0};
   *count = 0;
   if (jit->count > SCUDA_PAIRS_MAX || (jit->count && (!jit->options || !jit->values))) return CUDA_ERROR_INVALID_VALUE;
@@ -33,8 +37,24 @@ int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, u
       pairs[(*count)++] = (struct scuda_pair){(uint64_t)(uint32_t)option, value};
     }
   }
-  if (s->count && (!s->names || !s->addresses)) return CUDA_ERROR_INVALID_VALUE;
-  return s->count && !symbols ? scuda_refuse(i, PART_linked_variables) : CUDA_SUCCESS;
+  if (s->count > SYMBOLS_MAX || (s->count && (!s->names || !s->addresses))) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t n = 0; n < s->count; n++) {
+    if (!s->names[n] || strlen(s->names[n]) >= SYMBOL_BYTES_MAX - s->bytes) return CUDA_ERROR_INVALID_VALUE;
+    s->bytes += (uint32_t)strlen(s->names[n]) + 1;
+  }
+  return CUDA_SUCCESS;
+}
+
+uint64_t *scuda_symbols_addresses(const struct scuda_symbols *s) {
+  uint64_t *addresses = malloc(8 * (size_t)s->count + 8);
+  for (uint32_t n = 0; addresses && n < s->count; n++) addresses[n] = scuda_kernel_address((uint64_t)(uintptr_t)s->addresses[n]);
+  return addresses;
+}
+
+void scuda_symbols_put(uint8_t *p, const struct scuda_symbols *s, const uint64_t *addresses) {
+  p = scuda_put_struct(p, addresses, 8ull * s->count);
+  for (uint32_t n = 0; n < s->count; n++) p = (uint8_t *)stpcpy((char *)p, s->names[n]) + 1;
+  while ((uintptr_t)p & 7) *p++ = 0;
 }
 
 /* Gives the program the compiler's log: text into its buffer, and the length into the size option's value. */

@@ -19,18 +19,20 @@ int32_t scuda_hand_cuLinkCreate_v2(uint32_t count, int32_t *options, void **valu
   uint32_t pair_count;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
-  int32_t r = scuda_jit_pairs(&jit, pairs, &pair_count, NULL, I_cuLinkCreate_v2);
+  struct scuda_symbols symbols;
+  int32_t r = scuda_jit_pairs(&jit, pairs, &pair_count, &symbols);
   if (r) return r;
   struct link *l = calloc(1, sizeof *l);
-  uint64_t handle = l ? scuda_slot_new(KIND_CUlinkState) : 0;
+  uint64_t *addresses = l ? scuda_symbols_addresses(&symbols) : NULL, pair_bytes = pair_count * sizeof *pairs;
+  uint64_t handle = addresses ? scuda_slot_new(KIND_CUlinkState) : 0;
   struct scuda_cmd c;
-  struct wire_link_create w = {.link = handle, .jit_count = pair_count};
-  r = handle ? scuda_begin(&c, OP_LINK_CREATE, SCUDA_ANSWER, sizeof w + pair_count * sizeof *pairs) : CUDA_ERROR_OUT_OF_MEMORY;
+  struct wire_link_create w = {.link = handle, .jit_count = pair_count, .symbols = symbols.count, .symbol_bytes = symbols.bytes};
+  r = handle ? scuda_begin(&c, OP_LINK_CREATE, SCUDA_ANSWER, sizeof w + pair_bytes + scuda_symbols_size(&symbols)) : CUDA_ERROR_OUT_OF_MEMORY;
   if (!r) {
-    memcpy(c.payload, &w, sizeof w);
-    memcpy(c.payload + sizeof w, pairs, pair_count * sizeof *pairs);
+    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
     r = scuda_call(&c, NULL, 0, NULL);
   }
+  free(addresses);
   if (r) {
     if (handle) scuda_slot_free(handle);
     free(l);
@@ -66,7 +68,8 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
   if (!data || !size || (uint32_t)type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_JIT_INPUT_PTX) size = strnlen(data, size - 1) + 1; /* a text ends where it ends */
   else if (!scuda_host_reaches((uint64_t)(uintptr_t)data, size)) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = scuda_jit_pairs(own, pairs, &pair_count, NULL, I_cuLinkAddData_v2);
+  struct scuda_symbols symbols;
+  int32_t r = scuda_jit_pairs(own, pairs, &pair_count, &symbols);
   if (r) return r;
   struct link *l = s->data;
   struct scuda_cmd c;
@@ -81,18 +84,21 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
   }
   uint32_t name_bytes = name ? (uint32_t)strnlen(name, 4095) + 1 : 0;
   uint8_t *reply = malloc(REPLY_MAX);
-  struct wire_link_add w = {.link = state, .type = (uint32_t)type, .name_bytes = name_bytes, .jit_count = pair_count};
-  r = reply ? scuda_begin(&c, OP_LINK_ADD, SCUDA_ANSWER, sizeof w + scuda_pad(name_bytes) + pair_count * sizeof *pairs) : CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t *addresses = reply ? scuda_symbols_addresses(&symbols) : NULL, pair_bytes = pair_count * sizeof *pairs;
+  struct wire_link_add w = {.link = state, .type = (uint32_t)type, .name_bytes = name_bytes, .jit_count = pair_count, .symbols = symbols.count, .symbol_bytes = symbols.bytes};
+  uint64_t payload = sizeof w + scuda_pad(name_bytes) + pair_bytes + scuda_symbols_size(&symbols);
+  r = addresses ? scuda_begin(&c, OP_LINK_ADD, SCUDA_ANSWER, payload) : CUDA_ERROR_OUT_OF_MEMORY;
   if (!r) {
     uint32_t len = 0;
     uint8_t *p = c.payload + sizeof w;
     memcpy(c.payload, &w, sizeof w);
     memset(p, 0, scuda_pad(name_bytes));
     if (name_bytes) memcpy(p, name, name_bytes - 1);
-    memcpy(p + scuda_pad(name_bytes), pairs, pair_count * sizeof *pairs);
+    scuda_symbols_put(scuda_put_struct(p + scuda_pad(name_bytes), pairs, pair_bytes), &symbols, addresses);
     r = scuda_call(&c, reply, REPLY_MAX, &len);
     scuda_jit_report(whole(l), reply, len);
   }
+  free(addresses);
   free(reply);
   return r;
 }

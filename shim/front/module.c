@@ -39,34 +39,14 @@ static uint32_t eager(void) {
   return mode && !strcmp(mode, "EAGER");
 }
 
-/* Variables of the program that the code refers to: their addresses, as kernels see them, and their names. */
-enum { SYMBOLS_MAX = 4096, SYMBOL_BYTES_MAX = 1 << 19 };
-
-static int32_t symbol_bytes(const struct scuda_symbols *s, uint32_t *bytes) {
-  if (s->count > SYMBOLS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  for (uint32_t n = 0; n < s->count; n++) {
-    if (!s->names[n] || strlen(s->names[n]) >= SYMBOL_BYTES_MAX - *bytes) return CUDA_ERROR_INVALID_VALUE;
-    *bytes += (uint32_t)strlen(s->names[n]) + 1;
-  }
-  return CUDA_SUCCESS;
-}
-
-static void put_symbols(uint8_t *p, const struct scuda_symbols *s, const uint64_t *addresses) {
-  p = scuda_put_struct(p, addresses, 8ull * s->count);
-  for (uint32_t n = 0; n < s->count; n++) p = (uint8_t *)stpcpy((char *)p, s->names[n]) + 1;
-  while ((uintptr_t)p & 7) *p++ = 0;
-}
-
 /* *missing: the server does not have the image, which has to be sent first. */
-static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, uint32_t send, const struct scuda_jit *jit, uint32_t i, int *missing) {
+static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, uint32_t send, const struct scuda_jit *jit, int *missing) {
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   struct scuda_symbols symbols;
   uint32_t pair_count;
   if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
   if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return scuda_no_context();
-  int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, &symbols, i);
-  uint32_t name_bytes = 0;
-  if (!r) r = symbol_bytes(&symbols, &name_bytes);
+  int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, &symbols);
   uint8_t hash[32];
   if (!r) r = image_hash(image, bytes, send, hash);
   if (r) return r;
@@ -76,21 +56,20 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
   enum { REPLY_MAX = 1 << 16 };
   uint8_t *reply = handle ? malloc(REPLY_MAX) : NULL;
   struct scuda_cmd c;
-  uint64_t pair_bytes = pair_count * sizeof *pairs, more = pair_bytes + symbols.count * 8ull + scuda_pad(name_bytes);
-  uint64_t *addresses = reply ? malloc(8 * (size_t)symbols.count + 8) : NULL;
+  uint64_t pair_bytes = pair_count * sizeof *pairs, more = pair_bytes + scuda_symbols_size(&symbols);
+  uint64_t *addresses = reply ? scuda_symbols_addresses(&symbols) : NULL;
   r = CUDA_ERROR_OUT_OF_MEMORY;
   if (!addresses) goto fail;
-  for (uint32_t n = 0; n < symbols.count; n++) addresses[n] = scuda_kernel_address((uint64_t)(uintptr_t)symbols.addresses[n]);
   if (kind == KIND_CUmodule) {
-    struct wire_module_load w = {.module = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = name_bytes};
+    struct wire_module_load w = {.module = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = symbols.bytes};
     memcpy(w.hash, hash, 32);
     if ((r = scuda_begin(&c, OP_MODULE_LOAD, SCUDA_ANSWER, sizeof w + more))) goto fail;
-    put_symbols(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
+    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
   } else {
-    struct wire_library_load w = {.library = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = name_bytes};
+    struct wire_library_load w = {.library = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = symbols.bytes};
     memcpy(w.hash, hash, 32);
     if ((r = scuda_begin(&c, OP_LIBRARY_LOAD, SCUDA_ANSWER, sizeof w + more))) goto fail;
-    put_symbols(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
+    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
   }
   uint32_t len = 0;
   r = scuda_call(&c, reply, REPLY_MAX, &len);
@@ -114,13 +93,13 @@ fail:
 }
 
 /* Most images are known to the server from an earlier run, so it is not asked before. */
-static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit, uint32_t i) {
+static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit) {
   int missing = 0;
-  int32_t r = load_known(out, kind, image, bytes, 0, jit, i, &missing);
-  return missing ? load_known(out, kind, image, bytes, 1, jit, i, &missing) : r;
+  int32_t r = load_known(out, kind, image, bytes, 0, jit, &missing);
+  return missing ? load_known(out, kind, image, bytes, 1, jit, &missing) : r;
 }
 
-static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct scuda_jit *jit, uint32_t i) {
+static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct scuda_jit *jit) {
   if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
@@ -135,7 +114,7 @@ static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const s
       done += n;
     }
     image[done] = 0; /* PTX is text; its end is a NUL */
-    r = done == size ? load(out, kind, image, (uint64_t)size + 1, jit, i) : CUDA_ERROR_INVALID_IMAGE;
+    r = done == size ? load(out, kind, image, (uint64_t)size + 1, jit) : CUDA_ERROR_INVALID_IMAGE;
   }
   free(image);
   close(fd);
@@ -144,20 +123,20 @@ static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const s
 
 static const struct scuda_jit no_options;
 
-int32_t scuda_hand_cuModuleLoad(uint64_t *module, const char *path) { return load_file(module, KIND_CUmodule, path, &no_options, I_cuModuleLoad); }
-int32_t scuda_hand_cuModuleLoadData(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadData); }
+int32_t scuda_hand_cuModuleLoad(uint64_t *module, const char *path) { return load_file(module, KIND_CUmodule, path, &no_options); }
+int32_t scuda_hand_cuModuleLoadData(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options); }
 int32_t scuda_hand_cuModuleLoadFatBinary(uint64_t *module, const void *image) {
-  return load(module, KIND_CUmodule, image, 0, &no_options, I_cuModuleLoadFatBinary);
+  return load(module, KIND_CUmodule, image, 0, &no_options);
 }
 int32_t scuda_hand_cuModuleLoadDataEx(uint64_t *module, const void *image, uint32_t count, int32_t *options, void **values) {
   struct scuda_jit jit = {count, options, values};
-  return load(module, KIND_CUmodule, image, 0, &jit, I_cuModuleLoadDataEx);
+  return load(module, KIND_CUmodule, image, 0, &jit);
 }
 int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count) {
   static const int32_t options[] = {CU_JIT_GLOBAL_SYMBOL_NAMES, CU_JIT_GLOBAL_SYMBOL_ADDRESSES, CU_JIT_GLOBAL_SYMBOL_COUNT};
   void *values[] = {names, addresses, (void *)(uintptr_t)count};
   struct scuda_jit jit = {count ? 3 : 0, options, values};
-  return load(module, KIND_CUmodule, image, 0, &jit, I_cuModuleLoadFatBinary);
+  return load(module, KIND_CUmodule, image, 0, &jit);
 }
 
 struct host_table { void *functions; uint64_t function_bytes; void *data; uint64_t data_bytes; }; /* CUlibraryHostUniversalFunctionAndDataTable */
@@ -181,14 +160,14 @@ int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_
                                      void **values, uint32_t count) {
   struct scuda_jit jit = {jit_count, jit_options, jit_values};
   int32_t r = library_options(options, values, count, I_cuLibraryLoadData);
-  return r ? r : load(library, KIND_CUlibrary, code, 0, &jit, I_cuLibraryLoadData);
+  return r ? r : load(library, KIND_CUlibrary, code, 0, &jit);
 }
 
 int32_t scuda_hand_cuLibraryLoadFromFile(uint64_t *library, const char *path, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
                                          void **values, uint32_t count) {
   struct scuda_jit jit = {jit_count, jit_options, jit_values};
   int32_t r = library_options(options, values, count, I_cuLibraryLoadFromFile);
-  return r ? r : load_file(library, KIND_CUlibrary, path, &jit, I_cuLibraryLoadFromFile);
+  return r ? r : load_file(library, KIND_CUlibrary, path, &jit);
 }
 
 /* ---- unloading ---- */

@@ -43,6 +43,8 @@ void scuda_event_elsewhere(uint64_t event) {
 
 int scuda_event_is_elsewhere(uint64_t event) { return scuda_slot_of(event, KIND_CUevent) && __atomic_load_n(&scuda_track(event)->elsewhere, __ATOMIC_RELAXED); }
 
+int scuda_event_is_odd(uint64_t event) { return scuda_slot_of(event, KIND_CUevent) && !get(&scuda_track(event)->work); }
+
 void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched) {
   struct scuda_track *k = scuda_track(t->recording);
   t->recording = 0;

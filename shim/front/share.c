@@ -176,12 +176,13 @@ void scuda_post_cuMemPoolImportPointer(uint64_t *p, uint64_t pool, void *data) {
   (void)pool, (void)data;
   foreign(*p);
 }
-/* Another process may record the event again as soon as this returns; and a capture that the event has no part in ends here. */
+/* Another process may record the event again as soon as this returns; a capture that the event has no part in ends here; and an event of a capture that is
+ * over is refused. */
 int scuda_pre_cuStreamWaitEvent(uint64_t stream, uint64_t event, uint32_t flags, uint32_t ptds, int32_t *r) {
   (void)stream, (void)ptds;
   *r = CUDA_ERROR_INVALID_VALUE;
   if (flags & ~1u /* CU_EVENT_WAIT_EXTERNAL */) return 1;
-  return atomic_load(&scuda_captures) || scuda_event_is_elsewhere(event) ? 2 : 0;
+  return atomic_load(&scuda_captures) || scuda_event_is_elsewhere(event) || scuda_event_is_odd(event) ? 2 : 0;
 }
 void scuda_post_cuIpcOpenEventHandle(uint64_t *event, struct scuda_bytes64 handle) {
   (void)handle;

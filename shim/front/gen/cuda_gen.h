@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "8ea6f91bfa771d3784a8b17c196bbdc01a9035d55d8d4134f31101cdc0137945"
+#define SCUDA_DIGEST "35ab1f1641c58a775fb014c390bac41b7e49b6700370d3aa358ac1e5b8a02724"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
@@ -2119,6 +2119,7 @@ int32_t scuda_hand_cuGraphAddNode(uint64_t *phGraphNode, uint64_t hGraph, const 
 int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *phGraphNode, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, void *nodeParams);
 int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t hNode, void *nodeParams_out);
 int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t hNode, const void *nodeParams);
+int scuda_pre_cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGraph, int32_t *r);
 int scuda_pre_cuGraphCreate(uint64_t *phGraph, uint32_t flags, int32_t *r);
 int32_t scuda_hand_cuGraphDebugDotPrint(uint64_t hGraph, const char *path, uint32_t flags);
 int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t hNode, uint64_t event, int32_t *r);
@@ -2141,6 +2142,7 @@ int scuda_pre_cuGraphLaunch(uint64_t hGraph, uint64_t hStream, uint32_t ptds, in
 int32_t scuda_hand_cuGraphMemAllocNodeGetParams(uint64_t hNode, void *params_out);
 int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t hNode, void *nodeParams);
 int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t hNode, const void *nodeParams);
+void scuda_post_cuGraphNodeFindInClone(uint64_t *phNode, uint64_t hOriginalNode, uint64_t hClonedGraph);
 int scuda_pre_cuGraphNodeGetType(uint64_t hNode, int32_t *type, int32_t *r);
 int32_t scuda_hand_cuGraphNodeSetParams(uint64_t hNode, void *nodeParams);
 int32_t scuda_hand_cuInit(uint32_t Flags);
@@ -2326,16 +2328,12 @@ enum scuda_part {
   PART_server_host, /* memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both */
   PART_io_memory, /* memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network */
   PART_unified_functions, /* functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network */
-  PART_linked_variables, /* variables of the program (CU_JIT_GLOBAL_SYMBOL_…) in code that is linked; the options of cuModuleLoadDataEx and cuLibraryLoadData take them */
   PART_block_format, /* arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them */
   PART_body_copy, /* copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied */
   PART_semaphores, /* nodes with external semaphores, which are objects of another driver on the same machine */
   PART_peer_tokens, /* the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS) */
   PART_private_slot, /* functions of the driver's private tables that no program is known to call */
-  PART_copy_place, /* another kind of memory for a copy node whose graph the program has no handle of */
-  PART_copy_inside, /* the host function in the child graph that stands for a copy with the client's memory */
   PART_kernel_node, /* a node with a function that the program has no handle of, or with packed arguments that the driver does not tell */
-  PART_many_functions, /* a list of more functions than fit into an answer */
   SCUDA_PARTS
 };
 extern const char *const scuda_parts[SCUDA_PARTS];

@@ -1289,7 +1289,9 @@ SCUDA_EXPORT int32_t cuGraphBatchMemOpNodeSetParams(uint64_t hNode, const void *
 SCUDA_EXPORT int32_t cuGraphChildGraphNodeGetGraph(uint64_t hNode, uint64_t *phGraph) {
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t hNode, uint64_t *phGraph))scuda_divert(I_cuGraphChildGraphNodeGetGraph))(hNode, phGraph);
   int32_t r;
-  r = scuda_wire_cuGraphChildGraphNodeGetGraph(hNode, phGraph, 0);
+  int pre = scuda_pre_cuGraphChildGraphNodeGetGraph(hNode, phGraph, &r);
+  if (pre == 1) return scuda_answer(I_cuGraphChildGraphNodeGetGraph, r);
+  r = scuda_wire_cuGraphChildGraphNodeGetGraph(hNode, phGraph, (pre == 2 ? SCUDA_ANSWER : 0) | 0);
   return scuda_answer(I_cuGraphChildGraphNodeGetGraph, r);
 }
 
@@ -1673,6 +1675,7 @@ SCUDA_EXPORT int32_t cuGraphNodeFindInClone(uint64_t *phNode, uint64_t hOriginal
   if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(uint64_t *phNode, uint64_t hOriginalNode, uint64_t hClonedGraph))scuda_divert(I_cuGraphNodeFindInClone))(phNode, hOriginalNode, hClonedGraph);
   int32_t r;
   r = scuda_wire_cuGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph, 0);
+  if (!r) scuda_post_cuGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph);
   return scuda_answer(I_cuGraphNodeFindInClone, r);
 }
 

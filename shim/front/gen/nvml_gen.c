@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "8ea6f91bfa771d3784a8b17c196bbdc01a9035d55d8d4134f31101cdc0137945";
+const char nvml_digest[] = "35ab1f1641c58a775fb014c390bac41b7e49b6700370d3aa358ac1e5b8a02724";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},

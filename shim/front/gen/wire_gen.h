@@ -277,9 +277,11 @@ _Static_assert(sizeof(struct wire_name_list) == 8, "layout of wire_name_list");
 struct wire_link_create {
   uint64_t link;
   uint32_t jit_count;
+  uint32_t symbols;
+  uint32_t symbol_bytes;
   uint32_t reserved;
 };
-_Static_assert(sizeof(struct wire_link_create) == 16, "layout of wire_link_create");
+_Static_assert(sizeof(struct wire_link_create) == 24, "layout of wire_link_create");
 
 struct wire_link_data {
   uint64_t link;
@@ -292,9 +294,11 @@ struct wire_link_add {
   uint32_t type;
   uint32_t name_bytes;
   uint32_t jit_count;
+  uint32_t symbols;
+  uint32_t symbol_bytes;
   uint32_t reserved;
 };
-_Static_assert(sizeof(struct wire_link_add) == 24, "layout of wire_link_add");
+_Static_assert(sizeof(struct wire_link_add) == 32, "layout of wire_link_add");
 
 struct wire_link_complete {
   uint64_t link;

@@ -515,7 +515,18 @@ static void jit(void) {
   WANT(cuModuleLoadDataEx(&m, "good", 4, host, given), 1);
   CUlinkState link;
   given[0] = names;
-  WANT(cuLinkCreate(4, host, given, &link), 801);
+  CK(cuLinkCreate(4, host, given, &link));
+  const struct wire_link_create *made = (const void *)last(OP_LINK_CREATE)->payload;
+  WANT(made->jit_count, 0);
+  WANT(made->symbols, 2);
+  WANT(memcmp(made + 1, at, sizeof at), 0);
+  WANT(memcmp((const char *)(made + 1) + sizeof at, "counter\0x", 10), 0);
+  WANT(cuLinkAddData(link, CU_JIT_INPUT_PTX, "text", 5, "name", 4, host, given), 999); /* the recording server has no answer */
+  const struct wire_link_add *added = (const void *)last(OP_LINK_ADD)->payload;
+  WANT(added->symbols, 2);
+  WANT(memcmp((const char *)(added + 1) + 8 + sizeof at, "counter\0x", 10), 0);
+  given[2] = (void *)5000;
+  WANT(cuLinkCreate(4, host, given, &link), 1);
 }
 
 static void names(void) {
