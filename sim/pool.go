@@ -222,6 +222,9 @@ func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, fro
 		if r := g.implicitInCapture(s); r != ok {
 			return r
 		}
+		if r := g.unsafeInCapture(); r != ok {
+			return r
+		}
 	}
 	reg, r := g.allocateOrWait(s.ctx, regionPool, n)
 	if r != ok {

@@ -329,7 +329,11 @@ func (g *GPU) CuStreamDestroy_v2(h cuda.CUstream) cuda.CUresult {
 	defer g.mu.Unlock()
 	if s.capture != nil {
 		s.capture.invalidate()
-		s.capture.leave(s)
+		if s.capture.origin == s {
+			g.endCapture(s.capture) // as on an H200: nobody can end it any more, and nothing is forbidden for its sake
+		} else {
+			s.capture.leave(s)
+		}
 	}
 	g.objects.drop(uint64(h))
 	s.destroyed = true

@@ -1324,12 +1324,12 @@ const (
 	PartServerHost                   // memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both
 	PartIoMemory                     // memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network
 	PartUnifiedFunctions             // functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network
-	PartBlockFormat                  // arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them
+	PartBlockFormat                  // arrays of packed video formats (YUY2, AYUV and the like), whose units the driver does not document; cuMemcpy3DAsync copies them
 	PartBodyCopy                     // copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied
 	PartSemaphores                   // nodes with external semaphores, which are objects of another driver on the same machine
 	PartPeerTokens                   // the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)
 	PartPrivateSlot                  // functions of the driver's private tables that no program is known to call
-	PartKernelNode                   // a node with a function that the program has no handle of, or with packed arguments that the driver does not tell
+	PartKernelNode                   // a node whose function ended with its module
 )
 
 // String is what is not supported, in words.
@@ -1342,10 +1342,10 @@ var parts = [...]string{
 	"memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both",
 	"memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network",
 	"functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network",
-	"arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them",
+	"arrays of packed video formats (YUY2, AYUV and the like), whose units the driver does not document; cuMemcpy3DAsync copies them",
 	"copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied",
 	"nodes with external semaphores, which are objects of another driver on the same machine",
 	"the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",
 	"functions of the driver's private tables that no program is known to call",
-	"a node with a function that the program has no handle of, or with packed arguments that the driver does not tell",
+	"a node whose function ended with its module",
 }

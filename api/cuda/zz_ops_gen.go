@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "35ab1f1641c58a775fb014c390bac41b7e49b6700370d3aa358ac1e5b8a02724"
+const Digest = "d6fc4a2cfaf91bd91bf6245ee184f5a8c05cbaff11b675d8df80740053fcb48b"
 
 // Kind is the type of a handle.
 type Kind uint8

@@ -14,6 +14,9 @@ _Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_box) == 200,
 
 /* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
 
+/* What copies of compressed formats count in are blocks of 4×4 elements. */
+static uint32_t block_edge(int32_t format) { return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB ? 4 : 1; }
+
 static uint32_t element_bytes(int32_t format, uint32_t channels) {
   switch (format) {
   case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -45,19 +48,41 @@ static uint32_t element_bytes(int32_t format, uint32_t channels) {
   case CU_AD_FORMAT_SNORM_INT16X4:
     return 8;
   }
-  return 0; /* compressed and planar formats */
+  if (block_edge(format) > 1) return format <= CU_AD_FORMAT_BC1_UNORM_SRGB || format == CU_AD_FORMAT_BC4_UNORM || format == CU_AD_FORMAT_BC4_SNORM ? 8 : 16;
+  return 0; /* formats of video */
+}
+
+/* Video of several planes, which are arrays of their own (cuArrayGetPlane); the whole cannot be copied. */
+static int is_planar(int32_t format) {
+  switch (format) {
+  case CU_AD_FORMAT_NV12:
+  case CU_AD_FORMAT_P010:
+  case CU_AD_FORMAT_P016:
+  case CU_AD_FORMAT_NV16:
+  case CU_AD_FORMAT_P210:
+  case CU_AD_FORMAT_P216:
+  case CU_AD_FORMAT_Y444_PLANAR8:
+  case CU_AD_FORMAT_Y444_PLANAR10:
+  case CU_AD_FORMAT_YUV444_8bit_SemiPlanar:
+  case CU_AD_FORMAT_YUV444_16bit_SemiPlanar:
+    return 1;
+  }
+  return 0;
 }
 
 struct array_2d { uint64_t width, height; int32_t format; uint32_t channels; };
 struct array_3d { uint64_t width, height, depth; int32_t format; uint32_t channels, flags; };
 
-/* Of an array's slot: word[0] its width in elements, word[1] height and depth, flags the bytes of an element; 0 where not known. */
+/* Of an array's slot: word[0] its width in elements or blocks, word[1] height and depth, flags the bytes of an element; 0 where not known. */
 static void keep_extent(uint64_t array, const struct array_3d *d) {
   struct scuda_slot *s = scuda_slot_of(array, KIND_CUarray);
   uint64_t height = d->height ? d->height : 1, depth = d->depth ? d->depth : 1;
   if (!s || height >> 32 || depth >> 32) return;
+  uint32_t edge = block_edge(d->format);
   s->flags = element_bytes(d->format, d->channels);
-  s->word[0] = d->width;
+  s->id = is_planar(d->format);
+  s->word[0] = (d->width + edge - 1) / edge;
+  height = (height + edge - 1) / edge;
   s->word[1] = height << 32 | depth;
 }
 
@@ -428,7 +453,7 @@ int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_
   return batch(dsts, srcs, sizes, count, attrs, first, kinds, NULL, stream, ptds);
 }
 
-/* Extents and row lengths are in elements: an array's, else bytes. */
+/* Extents and row lengths are in elements or blocks of the array, else bytes. */
 static int32_t element_of(const struct operand *o, uint32_t *element) {
   struct scuda_array extent;
   uint32_t size;
@@ -436,6 +461,7 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_array_extent(o->array.array, &extent, &size);
   if (r) return r;
+  if (!size && scuda_slot(o->array.array)->id) return CUDA_ERROR_INVALID_VALUE;
   if (!size) return scuda_refuse(I_cuMemcpy3DBatchAsync, PART_block_format);
   if (*element && *element != size) return CUDA_ERROR_INVALID_VALUE;
   *element = size;

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "35ab1f1641c58a775fb014c390bac41b7e49b6700370d3aa358ac1e5b8a02724"
+#define SCUDA_DIGEST "d6fc4a2cfaf91bd91bf6245ee184f5a8c05cbaff11b675d8df80740053fcb48b"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
@@ -2328,12 +2328,12 @@ enum scuda_part {
   PART_server_host, /* memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both */
   PART_io_memory, /* memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network */
   PART_unified_functions, /* functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network */
-  PART_block_format, /* arrays of compressed or planar formats, whose extents are not in elements; cuMemcpy3DAsync copies them */
+  PART_block_format, /* arrays of packed video formats (YUY2, AYUV and the like), whose units the driver does not document; cuMemcpy3DAsync copies them */
   PART_body_copy, /* copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied */
   PART_semaphores, /* nodes with external semaphores, which are objects of another driver on the same machine */
   PART_peer_tokens, /* the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS) */
   PART_private_slot, /* functions of the driver's private tables that no program is known to call */
-  PART_kernel_node, /* a node with a function that the program has no handle of, or with packed arguments that the driver does not tell */
+  PART_kernel_node, /* a node whose function ended with its module */
   SCUDA_PARTS
 };
 extern const char *const scuda_parts[SCUDA_PARTS];

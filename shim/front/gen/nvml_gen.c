@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "35ab1f1641c58a775fb014c390bac41b7e49b6700370d3aa358ac1e5b8a02724";
+const char nvml_digest[] = "d6fc4a2cfaf91bd91bf6245ee184f5a8c05cbaff11b675d8df80740053fcb48b";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
