@@ -14,7 +14,7 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
 
 // What the simulated GPU does not have: it must say so at once.
 var realOnly = map[string]string{"texrefs": "cuTexRefCreate(&t): got 801 (CUDA_ERROR_NOT_SUPPORTED)"}

@@ -157,6 +157,9 @@ func (g *GPU) freeContext(c *cudaContext) {
 // destroy stops c's work and frees it. g.mu is held, and given up while work ends.
 func (g *GPU) destroy(c *cudaContext) {
 	c.live = false
+	if c.primary {
+		c.dev.primaryFlags = 0
+	}
 	if c.failed() == ok {
 		g.waitContext(c)
 	}
@@ -214,7 +217,7 @@ func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevi
 	if d.failure != ok {
 		return d.failure
 	}
-	c := g.newContext(d, flags|uint32(cuda.CU_CTX_MAP_HOST), false)
+	c := g.newContext(d, flags, false)
 	g.start(c)
 	t := g.thread()
 	t.stack = append(t.stack, c)
@@ -327,20 +330,32 @@ func (g *GPU) CuCtxGetCurrent(pctx *cuda.CUcontext) cuda.CUresult {
 func (g *GPU) CuCtxGetDevice(dev *cuda.CUdevice) cuda.CUresult { return g.CuCtxGetDevice_v2(dev, 0) }
 
 func (g *GPU) CuCtxGetDevice_v2(dev *cuda.CUdevice, h cuda.CUcontext) cuda.CUresult {
-	return g.readContext(h, dev == nil, func(c *cudaContext) { *dev = cuda.CUdevice(c.dev.ordinal) })
+	return g.recallContext(h, dev == nil, func(c *cudaContext) { *dev = cuda.CUdevice(c.dev.ordinal) })
 }
 
 func (g *GPU) CuCtxGetFlags(flags *uint32) cuda.CUresult {
-	return g.readContext(0, flags == nil, func(c *cudaContext) { *flags = c.flags })
+	return g.recallContext(0, flags == nil, func(c *cudaContext) {
+		if *flags = 0; c.live {
+			*flags = c.flags
+		}
+	})
 }
 
 func (g *GPU) CuCtxSetFlags(flags uint32) cuda.CUresult {
 	bad := flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3
-	return g.readContext(0, bad, func(c *cudaContext) { c.flags = flags | uint32(cuda.CU_CTX_MAP_HOST) })
+	return g.readContext(0, bad, func(c *cudaContext) {
+		if c.flags = flags; c.primary {
+			c.flags |= uint32(cuda.CU_CTX_MAP_HOST)
+		}
+	})
 }
 
 func (g *GPU) CuCtxGetId(h cuda.CUcontext, id *uint64) cuda.CUresult {
-	return g.readContext(h, id == nil, func(c *cudaContext) { *id = c.id })
+	r := g.readContext(h, id == nil, func(c *cudaContext) { *id = c.id })
+	if r == cuda.CUDA_ERROR_INVALID_CONTEXT && h != 0 {
+		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED // of any handle that it does not know
+	}
+	return r
 }
 
 func (g *GPU) CuCtxGetApiVersion(h cuda.CUcontext, version *uint32) cuda.CUresult {
@@ -374,6 +389,22 @@ func (g *GPU) askContext(null bool, read func(*cudaContext)) cuda.CUresult {
 
 // readContext answers from a context that may have failed: the driver reports failures only from calls that need the GPU.
 func (g *GPU) readContext(h cuda.CUcontext, null bool, read func(*cudaContext)) cuda.CUresult {
+	dead := false
+	if r := g.recallContext(h, false, func(c *cudaContext) {
+		if dead = !c.live; !dead && !null {
+			read(c)
+		}
+	}); r != ok || !dead && !null {
+		return r
+	}
+	if dead {
+		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	}
+	return cuda.CUDA_ERROR_INVALID_VALUE
+}
+
+// recallContext answers from a context that may have failed or ended.
+func (g *GPU) recallContext(h cuda.CUcontext, null bool, read func(*cudaContext)) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -388,8 +419,6 @@ func (g *GPU) readContext(h cuda.CUcontext, null bool, read func(*cudaContext)) 
 	switch {
 	case r != ok:
 		return r
-	case !c.live:
-		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
 	case null:
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -568,6 +597,7 @@ func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
 	if r != ok {
 		return r
 	}
+	d.primaryFlags = 0
 	if d.primary.live {
 		g.destroy(d.primary)
 	}

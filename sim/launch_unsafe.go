@@ -56,10 +56,10 @@ func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.C
 		value := *(*unsafe.Pointer)(unsafe.Add(extra, (i+1)*8))
 		switch *(*uint64)(unsafe.Add(extra, i*8)) {
 		case extraEnd:
-			if data == nil || size < uint64(e.ParamSize) {
+			if data == nil {
 				return nil, cuda.CUDA_ERROR_INVALID_VALUE
 			}
-			copy(buf, bytesOf(data, uint64(e.ParamSize)))
+			copy(buf, bytesOf(data, min(size, uint64(e.ParamSize)))) // what is missing the driver does not mind
 			return buf, ok
 		case extraBuffer:
 			data = value

@@ -115,6 +115,28 @@ static void all(const char *what, CUmodule m) {
   printf("%s: all kernels right\n", what);
 }
 
+// A packed buffer may end before the parameters do: NCCL sends as much of its 4 KiB as a launch needs.
+static void shorter(void) {
+  static const char *ptx =
+      ".version 7.0\n.target sm_70\n.address_size 64\n"
+      ".visible .entry first(.param .u64 out, .param .align 4 .b8 list[4000])\n"
+      "{\n .reg .u64 %o;\n .reg .u32 %v;\n ld.param.u64 %o, [out];\n ld.param.u32 %v, [list];\n st.global.u32 [%o], %v;\n ret;\n}\n";
+  CUmodule m;
+  CUdeviceptr d;
+  struct { CUdeviceptr out; unsigned first; } some = {.first = 77};
+  size_t bytes = 12;
+  unsigned got = 0;
+  CK(cuModuleLoadData(&m, ptx));
+  CK(cuMemAlloc(&d, 4));
+  some.out = d;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &some, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  CK(cuLaunchKernel(function(m, "first"), 1, 1, 1, 1, 1, 1, 0, 0, NULL, extra));
+  down(&got, d, 4);
+  CHECK(got == 77, "of a shorter buffer: %u", got);
+  CK(cuMemFree(d));
+  CK(cuModuleUnload(m));
+}
+
 int main(int argc, char **argv) {
   start(argc, argv);
   a = malloc(N * 4), b = malloc(N * 4), c = malloc(N * 4);
@@ -159,5 +181,6 @@ int main(int argc, char **argv) {
   WANT(cuModuleGetFunction(&f, m, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
   WANT(cuModuleLoad(&m, "/no/such/file"), CUDA_ERROR_FILE_NOT_FOUND);
   printf("images ok\n");
+  shorter();
   return 0;
 }

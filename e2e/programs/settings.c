@@ -207,29 +207,6 @@ static void capture(void) { // a node that was added by hand stands in a capture
   puts("capture ok");
 }
 
-static void tell_flags(const char *when) {
-  unsigned state = 99, flags = 99;
-  int active = 99;
-  CK(cuDevicePrimaryCtxGetState(0, &state, &active));
-  if (active) CK(cuCtxGetFlags(&flags));
-  printf("%s: state %x %d, flags %x\n", when, state, active, flags & CU_CTX_SCHED_MASK);
-}
-
-static void primary(void) { // what the primary context is made with, and what it is told later
-  CUcontext again;
-  tell_flags("before");
-  CK(cuDevicePrimaryCtxSetFlags_v2(0, CU_CTX_SCHED_YIELD));
-  tell_flags("set for the device");
-  CK(cuCtxSetFlags(CU_CTX_SCHED_SPIN));
-  tell_flags("set for the context");
-  CK(cuDevicePrimaryCtxReset_v2(0));
-  tell_flags("reset");
-  CK(cuDevicePrimaryCtxRetain(&again, 0));
-  CK(cuCtxSetCurrent(again));
-  tell_flags("retained");
-  CK(cuDevicePrimaryCtxRelease_v2(0));
-}
-
 int main(int argc, char **argv) {
   start(argc, argv);
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
@@ -240,6 +217,5 @@ int main(int argc, char **argv) {
   addresses();
   fills();
   capture();
-  primary();
   return 0;
 }

@@ -26,7 +26,7 @@ ROOT = HERE.parent.parent
 RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
-PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely"]
+PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely"]
 REMOTE_PROGRAMS = ["handles", "upload_seen", "elsewhere"]  # natively undefined, or there
 SMI = {
     "smi:plain": [],

@@ -391,7 +391,7 @@ def torch_managed():
     torch = torch_for_repeating()
     with tempfile.TemporaryDirectory() as folder:
         library, runtime = f"{folder}/managed.so", next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", runtime], input=MANAGED_ALLOCATOR, text=True, check=True)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", "-xnone", runtime], input=MANAGED_ALLOCATOR, text=True, check=True)
         torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, "managed_alloc", "managed_free"))
         g = generator(torch, 31)
         x, w = torch.randn(1000, 512, generator=g).cuda(), torch.randn(512, 512, generator=g).cuda().requires_grad_()

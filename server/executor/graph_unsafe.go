@@ -215,10 +215,7 @@ func (s *Session) kernelParams(n *node) cuda.CUresult {
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	params, ok := s.kernelArguments(f, n.tail)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
+	params := s.kernelArguments(f, n.tail)
 	k.Func, k.Kern, k.KernelParams, k.Extra = cuda.CUfunction(f.real), 0, uintptr(params), 0
 	if s.table.Kind(h) == cuda.KindKernel {
 		k.Func, k.Kern = 0, cuda.CUkernel(f.real)

@@ -45,15 +45,13 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	if s.barrier.src == st {
 		s.fixBarrier(st)
 	}
-	packed := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
-	if uint32(len(packed)) < f.bytes {
-		return cuda.CUDA_ERROR_INVALID_VALUE, nil
-	}
+	given := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
+	packed := s.whole(f, given)
 	if len(s.deviceGraphs) > 0 {
 		s.swapGraphs(packed)
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
-	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers
+	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given)
 	if !together || !s.run.room(len(f.offsets)) {
 		s.launchAll()
 	}
@@ -111,21 +109,30 @@ func deviceNode(config *cuda.CUlaunchConfig) (node uint64, made bool) {
 }
 
 // kernelArguments points to the parameters in their packed buffer, as launches want them.
-func (s *Session) kernelArguments(f *layout, packed []byte) (unsafe.Pointer, bool) {
-	if uint32(len(packed)) < f.bytes {
-		return nil, false
-	}
+func (s *Session) kernelArguments(f *layout, packed []byte) unsafe.Pointer {
+	packed = s.whole(f, packed)
 	if len(s.deviceGraphs) > 0 {
 		s.swapGraphs(packed)
 	}
 	if len(f.offsets) == 0 {
-		return nil, true
+		return nil
 	}
 	pointers := allocN[unsafe.Pointer](&s.arena, len(f.offsets))
 	for i, off := range f.offsets {
 		pointers[i] = pointerTo(packed[off:])
 	}
-	return unsafe.Pointer(unsafe.SliceData(pointers)), true
+	return unsafe.Pointer(unsafe.SliceData(pointers))
+}
+
+// whole gives parameters of which fewer bytes came than the function has: those that are missing are 0. A driver takes such a packed buffer, and NCCL gives it
+// one for each launch.
+func (s *Session) whole(f *layout, packed []byte) []byte {
+	if uint32(len(packed)) >= f.bytes {
+		return packed
+	}
+	all := s.arena.bytes(int(f.bytes))
+	copy(all, packed)
+	return all
 }
 
 // deviceLaunch is CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
@@ -181,10 +188,10 @@ func (s *Session) launchSeveral(c *command) (cuda.CUresult, error) {
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
-		params, ok := s.kernelArguments(f, more[:l.ParamBytes])
-		if !ok {
-			return cuda.CUDA_ERROR_INVALID_VALUE, nil
+		if l.ParamBytes < f.bytes {
+			return cuda.CUDA_ERROR_INVALID_VALUE, nil // that call has no packed form
 		}
+		params := s.kernelArguments(f, more[:l.ParamBytes])
 		list[i] = cuda.CUDA_LAUNCH_PARAMS{
 			Function: cuda.CUfunction(f.real), GridDimX: l.Grid[0], GridDimY: l.Grid[1], GridDimZ: l.Grid[2],
 			BlockDimX: l.Block[0], BlockDimY: l.Block[1], BlockDimZ: l.Block[2], SharedMemBytes: l.SharedBytes, HStream: st.real, KernelParams: uintptr(params),

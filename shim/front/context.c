@@ -93,6 +93,7 @@ int32_t scuda_hand_cuCtxGetDevice_v2(int32_t *device, uint64_t ctx) {
   struct scuda_slot *s;
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
+  if (!ctx && r == CUDA_ERROR_CONTEXT_IS_DESTROYED) r = CUDA_SUCCESS; /* the current context's device is known even so */
   if (!r) *device = s->device;
   return r;
 }
@@ -103,7 +104,7 @@ int32_t scuda_hand_cuCtxGetApiVersion(uint64_t ctx, uint32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
   if (r) return r;
-  if (!scuda_context_usable((uint64_t)(uintptr_t)s)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!scuda_context_usable(ctx ? ctx : scuda_thread()->current)) return ctx ? CUDA_ERROR_INVALID_CONTEXT : scuda_no_context();
   *version = scuda_gpus[s->device].d.ctx_api_version;
   return CUDA_SUCCESS;
 }
@@ -112,8 +113,10 @@ int32_t scuda_hand_cuCtxGetFlags(uint32_t *flags) {
   struct scuda_slot *s;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(0, &s);
-  if (!r) *flags = (s->flags & 0xffff) | scuda_gpus[s->device].d.ctx_flags;
-  return r;
+  if (r && r != CUDA_ERROR_CONTEXT_IS_DESTROYED) return r;
+  if (!scuda_context_usable(scuda_thread()->current)) *flags = 0; /* which is no error */
+  else *flags = (s->flags & 0xffff) | (s->flags & SCUDA_CTX_PRIMARY ? scuda_gpus[s->device].d.ctx_flags : 0);
+  return CUDA_SUCCESS;
 }
 
 void scuda_post_cuCtxSetFlags(uint32_t flags) {
@@ -124,7 +127,7 @@ void scuda_post_cuCtxSetFlags(uint32_t flags) {
 int32_t scuda_hand_cuCtxGetStreamPriorityRange(int32_t *least, int32_t *greatest) {
   struct scuda_slot *s;
   int32_t r = scuda_context_of(0, &s);
-  if (!r) r = s->sticky;
+  if (!r) r = scuda_context_usable(scuda_thread()->current) ? s->sticky : scuda_no_context();
   if (r) return r;
   if (least) *least = scuda_gpus[s->device].d.priority_least;
   if (greatest) *greatest = scuda_gpus[s->device].d.priority_greatest;
@@ -133,14 +136,13 @@ int32_t scuda_hand_cuCtxGetStreamPriorityRange(int32_t *least, int32_t *greatest
 
 /* An id never changes while its context lives, so it is asked for once. */
 int32_t scuda_hand_cuCtxGetId(uint64_t ctx, uint64_t *id) {
-  if (!id) return CUDA_ERROR_INVALID_VALUE;
-  *id = 0;
-  if (!ctx) return CUDA_SUCCESS;
   struct scuda_slot *s;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
-  if (r || !scuda_context_usable(ctx)) return r;
-  if (!s->id) r = scuda_wire_cuCtxGetId(ctx, &s->id, 0);
-  *id = s->id;
+  if (!ctx) ctx = scuda_thread()->current;
+  if (!r && !scuda_context_usable(ctx)) r = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!r && !s->id) r = scuda_wire_cuCtxGetId(ctx, &s->id, 0);
+  if (!r) *id = s->id;
   return r;
 }
 
@@ -288,6 +290,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   scuda_storage_context_dies(scuda_gpus[dev].primary);
   scuda_lock(&primary_lock);
   s->flags &= ~(uint32_t)SCUDA_CTX_ACTIVE;
+  scuda_gpus[dev].primary_flags = 0;
   *scuda_limits_changed(s) = 0;
   s->id = 0;
   int32_t r = verb == PRIMARY_RELEASE && atomic_load(&exiting) && scuda_context_done(scuda_gpus[dev].primary) ? CUDA_SUCCESS : primary(dev, verb, 0);
@@ -318,7 +321,9 @@ int32_t scuda_hand_cuDevicePrimaryCtxRelease(int32_t dev) {
 
 int32_t scuda_hand_cuDevicePrimaryCtxReset_v2(int32_t dev) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  return primary_slot(dev)->flags & SCUDA_CTX_ACTIVE ? primary_ends(dev, PRIMARY_RESET) : CUDA_SUCCESS;
+  if (primary_slot(dev)->flags & SCUDA_CTX_ACTIVE) return primary_ends(dev, PRIMARY_RESET);
+  scuda_gpus[dev].primary_flags = 0;
+  return CUDA_SUCCESS;
 }
 /* The older form, which CUDA's runtime uses, drops the references too. */
 int32_t scuda_hand_cuDevicePrimaryCtxReset(int32_t dev) {

@@ -191,7 +191,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
 
   uint32_t how = ptds | SCUDA_WORKS;
   uint64_t config = 0;
-  if (SCUDA_UNLIKELY(impossible(l, ctx->device) || other_shape(l, f) || (extra && bytes < f->param_bytes))) how |= SCUDA_ANSWER;
+  if (SCUDA_UNLIKELY(impossible(l, ctx->device) || other_shape(l, f))) how |= SCUDA_ANSWER;
   else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f)))) how |= SCUDA_ANSWER;
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
