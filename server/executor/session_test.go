@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"runtime"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -499,4 +501,25 @@ func TestEndOfCaptureWithoutGraph(t *testing.T) {
 		t.Errorf("answered %x", reply)
 	}
 	c.must(cuda.OpCuStreamSynchronize, words(st))
+}
+
+// The executor's thread asks for short turns where the kernel has such, and keeps the rest of how it is scheduled.
+func TestShortTurns(t *testing.T) {
+	runtime.LockOSThread() // for ever: the thread ends with the test
+	before, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	takeShortTurns()
+	after, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := *before
+	if before.Runtime != 0 { // else the kernel is older than Linux 6.12
+		want.Runtime = uint64(shortTurn)
+	}
+	if *after != want {
+		t.Errorf("%+v became %+v, want %+v", *before, *after, want)
+	}
 }

@@ -1,41 +1,19 @@
 /* Unified memory. A range has one address on both sides: here its pages are allowed and denied by the pager, on the server device memory lies at the
- * same address (or, for a __managed__ variable, the range lies here where the server's driver put the variable). Blocks of 64 KiB are in one of the
- * states below. Before the GPU works on managed memory, what the program wrote goes up and everything it could touch here is denied, since then
+ * same address (or, for a __managed__ variable, the range lies here where the server's driver put the variable). Blocks of 64 KiB are in one of
+ * residency.h's states. Before the GPU works on managed memory, what the program wrote goes up and everything it could touch here is denied, since then
  * the GPU owns it; the program's next access of a block fetches it, and more of its neighbours the more of them were wanted (residency.c). What a program
  * that goes through a range will want next is fetched by threads of ours meanwhile. */
 #define _GNU_SOURCE
-#include "managed.h"
+#include "area.h"
 #include "denial.h"
-#include "habit.h"
-#include "pager.h"
 #include "range.h"
-#include "residency.h"
 #include "work.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY, CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
-enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in the open view's tables */
 enum { FIRST_PIECE = 256 }; /* blocks of the first piece that is sent before a launch */
 enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 4, FLIGHTS_MAX = 32 };
-
-struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
-
-struct area {
-  struct area *next, *next_open;
-  struct scuda_pages pages;
-  uint64_t asked, context, attached;  /* attached: the stream of CU_MEM_ATTACH_SINGLE */
-  uint32_t attachment, blocks, twin, open;  /* twin: the server has memory of ours for it; open: it is in the list */
-  struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
-  uint32_t low, high;                       /* blocks that are not AWAY lie between */
-  uint32_t coming, flights;                 /* blocks that are to come with the next wait, or more; windows that are asked for */
-  struct scuda_runs fetches, unlocks;
-  struct scuda_advices advices;
-  struct scuda_habit *habit;                /* of a block: what becomes of it round after round; ... */
-  uint8_t *file;                            /* ... what is known of its pages */
-  uint8_t state[];
-};
 
 _Atomic uint32_t scuda_managed_count;
 static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel that a fetcher does not bring */
@@ -53,13 +31,6 @@ static struct area *area_at(uint64_t p) {
   return scuda_ranges_find(&ranges, p, &r) ? (struct area *)(uintptr_t)r.owner : NULL;
 }
 
-static uint64_t bytes_of(const struct area *a, uint32_t first, uint32_t count) {
-  uint64_t from = (uint64_t)first * BLOCK, bytes = (uint64_t)count * BLOCK;
-  return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
-}
-
-static void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_figures[figure], n, memory_order_relaxed); }
-
 static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
   memset(a->state + first, s, blocks);
   if (s == AWAY) return;
@@ -70,84 +41,6 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
   a->open = 1;
   a->next_open = opened;
   opened = a;
-}
-
-/* ---- carrying blocks ---- */
-
-/* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
-enum way { SEND, FETCH, FETCH_CHANGES };
-enum { SOON = 1, PUSH = 2, NEW = 4 }; /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made meanwhile */
-static enum way fetch_way(const struct area *a, uint32_t first) { return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->twin ? FETCH_CHANGES : FETCH; }
-
-static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }
-
-static int32_t fetch_changes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
-  struct wire_host_changes m = {a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), managed_flags(how)};
-  struct wire_changes reply = {0};
-  struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof m);
-  if (r) return r;
-  memcpy(c.payload, &m, sizeof m);
-  if (!(r = scuda_call(&c, &reply, sizeof reply, NULL))) count(SCUDA_DOWN, reply.bytes);
-  return r;
-}
-
-static int32_t fetch_bytes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
-  int soon = how & SOON && !scuda_blocking;
-  struct wire_copy_d2h m = {a->pages.start + from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, soon), (soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC) | managed_flags(how)};
-  struct scuda_cmd c;
-  int32_t made = CUDA_SUCCESS, r = scuda_check(stream, KIND_CUstream);
-  if (!r) r = scuda_begin(&c, OP_COPY_D2H, soon ? SCUDA_WORKS : SCUDA_ANSWER, sizeof m);
-  if (r) return r;
-  memcpy(c.payload, &m, sizeof m);
-  count(SCUDA_DOWN, bytes);
-  if (soon) return scuda_send(&c);
-  if (how & NEW) {
-    scuda_start(&c);
-    made = scuda_pages_open(&a->pages, from, bytes);
-  }
-  r = scuda_call(&c, NULL, 0, NULL);
-  return r ? r : made;
-}
-
-static int32_t carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
-  uint64_t at = a->pages.start + from, bytes = to - from;
-  int32_t r;
-  if (way == FETCH_CHANGES) {
-    r = fetch_changes(a, from, bytes, stream, here, how);
-  } else if (way == FETCH) {
-    r = fetch_bytes(a, from, bytes, stream, here, how);
-  } else {
-    count(SCUDA_UP, bytes);
-    r = scuda_upload(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED);
-  }
-  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, way == SEND ? "sent" : "fetched", r);
-  return r;
-}
-
-/* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
-static int32_t carry(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how) {
-  uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
-  struct scuda_self self = scuda_self_begin(a->context);
-  int32_t r = scuda_carrier(a->context, &stream);
-  if (!r && !a->extents) r = carry_bytes(a, from, to, stream, a->pages.open + from, way, how);
-  for (struct extent *e = a->extents; e && !r; e = e->next) {
-    uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
-    if (low < high) r = carry_bytes(a, low, high, stream, a->pages.open + low, way, how);
-  }
-  memset(a->file + first, OPENED, blocks);
-  scuda_self_end(self);
-  return r;
-}
-
-/* The end of what was sent: streams of the program may use it from now on. */
-static int32_t arrive(const struct area *a) {
-  uint64_t stream;
-  struct scuda_self self = scuda_self_begin(a->context);
-  int32_t r = scuda_carrier(a->context, &stream);
-  if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
-  scuda_self_end(self);
-  return r;
 }
 
 static uint32_t flights;          /* windows that are asked for, of all areas */
@@ -193,7 +86,7 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   *how = some ? OPENED : HELD;
   scuda_thread()->current = f->context;
   int32_t r = some && !seen && !made ? scuda_pages_open(&a->pages, from, bytes) : CUDA_SUCCESS;
-  if (!r) r = carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
+  if (!r) r = scuda_area_carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
   scuda_thread()->current = 0;
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
@@ -258,7 +151,7 @@ static void fetch_ahead(struct area *a, struct scuda_run *run) {
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;
     f.blocks = ahead[i].count;
-    f.way = fetch_way(a, f.first);
+    f.way = scuda_area_way(a, f.first);
     f.write = written(a, f.first);
     mark(a, f.first, f.blocks, BUSY);
     if (f.blocks <= SCUDA_NODE_MAX) scuda_habit_fault(a->habit + f.first, f.blocks);
@@ -327,7 +220,7 @@ static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
 /* Brings blocks that the GPU has, and allows them: without the lock, so that the fetchers go on meanwhile. */
 static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) {
   static uint8_t *staging;
-  struct flight f = {a, first, n, a->context, 0, fetch_way(a, first), write};
+  struct flight f = {a, first, n, a->context, 0, scuda_area_way(a, first), write};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
   int32_t r = scuda_carrier(a->context, &f.stream);
   if (r) return r;
@@ -347,7 +240,7 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
 static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write) {
   uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
   int32_t r = scuda_pages_hold(&a->pages, from, bytes);
-  if (!r) r = carry(a, first, n, FETCH, 0);
+  if (!r) r = scuda_area_carry(a, first, n, FETCH, 0);
   return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);
 }
 
@@ -461,7 +354,7 @@ static int32_t hand_over(struct area *a) {
       end = b; /* again, by what they are now */
     } else if (s == DIRTY) {
       scuda_denial_await(&denial, to);
-      r = carry(a, b, end - b, SEND, 0);
+      r = scuda_area_carry(a, b, end - b, SEND, 0);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
@@ -474,7 +367,7 @@ static int32_t hand_over(struct area *a) {
   }
   a->low = a->blocks;
   a->high = 0;
-  if (!r && sent) r = arrive(a);
+  if (!r && sent) r = scuda_area_arrive(a);
   return r;
 }
 
@@ -541,9 +434,9 @@ static struct scuda_stretch next_coming(const struct area *a, uint32_t b) {
 static void push(struct area *a) {
   for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !lost; s = next) {
     next = next_coming(a, s.first + s.count);
-    enum way way = fetch_way(a, s.first);
-    int soon = next.count && way == FETCH && fetch_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
-    if (carry(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
+    enum way way = scuda_area_way(a, s.first);
+    int soon = next.count && way == FETCH && scuda_area_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
+    if (scuda_area_carry(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
     for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;) arrived(a, t.first, t.first + t.count);
   }
 }
