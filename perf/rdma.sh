@@ -79,9 +79,11 @@ for round in $(seq "${RDMA_PERF_ROUNDS:-5}"); do
   next_reference
   note $round "end to end upload" "$(figure 'end to end upload' <<<"$out")" $mean MiB/s
   note $round "end to end download" "$(figure 'end to end download' <<<"$out")" $mean MiB/s
-  before=$(for _ in 1 2 3; do latency; done | middle)
-  ours=$(for _ in 1 2 3; do build/rdma/plain/verbs.test -test.v -test.run '^TestWriteLatency$' | figure latency; done | middle)
-  note $round "latency of 4 KiB" "$ours" "$(awk -v a="$before" -v b="$(for _ in 1 2 3; do latency; done | middle)" 'BEGIN { printf "%.1f", (a + b) / 2 }')" us
+  theirs= ours= # by turns, as both have two values, by which processor takes the packets
+  for _ in 1 2 3 4 5 6 7; do
+    theirs+=$(latency)$'\n' ours+=$(build/rdma/plain/verbs.test -test.v -test.run '^TestWriteLatency$' | figure latency)$'\n'
+  done
+  note $round "latency of 4 KiB" "$(middle <<<"${ours%?}")" "$(middle <<<"${theirs%?}")" us
 done
 
 failed=0

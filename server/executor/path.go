@@ -47,7 +47,7 @@ type path struct {
 	gpu   *directSlots // the slots lie in the GPU's memory, and mem is nil
 	busy  []*slot      // upload slots from which the GPU copies
 	out   atomic.Int32 // download slots that the link has
-	last  time.Time    // a download slot was last taken, or with the link
+	last  time.Time    // a download slot was last taken, or with the link, or the GPU has read an upload slot
 	owner *context     // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
@@ -193,6 +193,7 @@ func (s *Session) pollPath() bool {
 	if len(p.freed) == 0 {
 		return false
 	}
+	p.last = time.Now()
 	p.link().Release(p.freed...)
 	return true
 }
@@ -226,7 +227,7 @@ func (p *path) takeDown() *slot {
 }
 
 // downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done with its chunks or gives them up soon, and for
-// the GPU where that is at this download already. Where all slots wait for work before it, it gives nil, as the commands behind must not wait as well.
+// the GPU where that is at this download already, or takes in one uploaded chunk after the other before it. Where all slots wait for work before it, it gives nil, as the commands behind must not wait as well.
 func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {

@@ -21,7 +21,7 @@ const (
 	ahead       = 250 * time.Millisecond // chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
 	leastAhead  = 8
 	atDevice    = 250 * time.Microsecond // of these, those that the device has: until the word of the last one's end is here and others are posted
-	leastAt     = 3
+	leastAt     = 8
 )
 
 // measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy, and how many of them the device. It
