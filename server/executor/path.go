@@ -227,7 +227,8 @@ func (p *path) takeDown() *slot {
 }
 
 // downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done with its chunks or gives them up soon, and for
-// the GPU where that is at this download already, or takes in one uploaded chunk after the other before it. Where all slots wait for work before it, it gives nil, as the commands behind must not wait as well.
+// the GPU where that is at this download already, or takes in one uploaded chunk after the other before it. Where all slots wait for other work, it gives nil, as
+// the commands behind must not wait as well.
 func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {
