@@ -261,14 +261,11 @@ func (g *GPU) CuMemAdvise_v2(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advis
 		return r
 	}
 	defer g.mu.Unlock()
-	least, most := cuda.CU_MEM_LOCATION_TYPE_DEVICE, cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
-	switch what {
-	case cuda.CU_MEM_ADVISE_SET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-		least = cuda.CU_MEM_LOCATION_TYPE_INVALID
-	case cuda.CU_MEM_ADVISE_SET_ACCESSED_BY, cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+	most := cuda.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+	if what == cuda.CU_MEM_ADVISE_SET_ACCESSED_BY || what == cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY {
 		most = cuda.CU_MEM_LOCATION_TYPE_HOST
 	}
-	if l.Type < least || l.Type > most {
+	if l.Type < cuda.CU_MEM_LOCATION_TYPE_DEVICE || l.Type > most {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	return g.advise(p, n, what, func() (cuda.CUmemLocation, cuda.CUresult) {
@@ -294,6 +291,12 @@ func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda
 	}
 	from := uint64(p) - reg.base
 	of, preferred, prefetched := reg.said(from, from+n)
+	id := func(l cuda.CUmemLocation) int32 {
+		if l.Type == cuda.CU_MEM_LOCATION_TYPE_INVALID {
+			return int32(deviceInvalid)
+		}
+		return l.Id
+	}
 	out := sliceOf((*int32)(data), size/4)
 	if what == cuda.CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY {
 		for i := range out {
@@ -324,13 +327,13 @@ func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda
 	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
 		out[0] = int32(of.preferred.Type)
 	case cuda.CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-		out[0] = of.preferred.Id
+		out[0] = id(of.preferred)
 	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
 		out[0] = int32(prefetched)
 	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
 		out[0] = int32(of.prefetched.Type)
 	case cuda.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-		out[0] = of.prefetched.Id
+		out[0] = id(of.prefetched)
 	default:
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -27,7 +27,7 @@ static void ask(const char *of, CUdeviceptr from, size_t n) {
     const char *name = attributes[i].name;
     size_t end = strlen(name);
     if (end > 5 && !strcmp(name + end - 5, " type")) type = seen[i][0];
-    if (end > 3 && !strcmp(name + end - 3, " id") && type != CU_MEM_LOCATION_TYPE_DEVICE && type != CU_MEM_LOCATION_TYPE_HOST_NUMA) continue; // an id of nothing
+    if (end > 3 && !strcmp(name + end - 3, " id") && type == CU_MEM_LOCATION_TYPE_HOST) continue; // has none
     if (r) printf(" %s = error %d;", name, r);
     else if (attributes[i].words > 1) printf(" %s = %d %d %d;", name, seen[i][0], seen[i][1], seen[i][2]);
     else printf(" %s = %d;", name, seen[i][0]);
@@ -93,6 +93,7 @@ static void places(void) {
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_ACCESSED_BY, place(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0)));
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(77, 0)));
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_READ_MOSTLY, place(77, 0)));
+  SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_READ_MOSTLY, place(CU_MEM_LOCATION_TYPE_INVALID, 0)));
   ask_all("refusals");
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0))); // what is told of it differs from machine to machine
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0)));
@@ -167,8 +168,12 @@ static void refused(void) {
   SHOW(cuMemFree(p + 4096));
   CUstream s;
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  for (int flags = 1; flags < 6; flags++) printf("attach %d = %d\n", flags, (int)cuStreamAttachMemAsync(s, p, 0, (unsigned)flags)); // 0 ends an H200's driver
   SHOW(cuStreamAttachMemAsync(s, p, N, CU_MEM_ATTACH_SINGLE));
+  SHOW(cuStreamAttachMemAsync(s, p, 4096, CU_MEM_ATTACH_GLOBAL));
   SHOW(cuStreamAttachMemAsync(s, p + 4096, 0, CU_MEM_ATTACH_GLOBAL));
+  SHOW(cuStreamAttachMemAsync(NULL, p, 0, CU_MEM_ATTACH_SINGLE));
+  SHOW(cuStreamAttachMemAsync(s, plain, 0, CU_MEM_ATTACH_GLOBAL));
   SHOW(cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_HOST));
   SHOW(cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_GLOBAL));
   SHOW(cuStreamSynchronize(s));

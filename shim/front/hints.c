@@ -106,9 +106,8 @@ int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, st
   struct scuda_location where;
   memcpy(&where, &at, sizeof where);
   int32_t r = advisable(advice);
-  int least = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY ? CU_MEM_LOCATION_TYPE_INVALID : CU_MEM_LOCATION_TYPE_DEVICE;
   int most = advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
-  if (!r && (where.type < least || where.type > most)) r = CUDA_ERROR_INVALID_VALUE;
+  if (!r && (where.type < CU_MEM_LOCATION_TYPE_DEVICE || where.type > most)) r = CUDA_ERROR_INVALID_VALUE;
   if (!r && !placeless(advice) && located(at, &where)) r = CUDA_ERROR_INVALID_VALUE; /* also for a device that there is not, as the driver says here */
   return r ? r : say(p, bytes, advice, where);
 }
@@ -132,10 +131,10 @@ int32_t scuda_hand_cuMemRangeGetAttribute(void *data, uint64_t size, int32_t att
   case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *out = (int32_t)of.read_mostly; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *out = preferred; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *out = of.preferred.type; return CUDA_SUCCESS;
-  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *out = of.preferred.id; return CUDA_SUCCESS;
+  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *out = of.preferred.type ? of.preferred.id : CU_DEVICE_INVALID; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *out = prefetched; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *out = of.prefetched.type; return CUDA_SUCCESS;
-  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *out = of.prefetched.id; return CUDA_SUCCESS;
+  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *out = of.prefetched.type ? of.prefetched.id : CU_DEVICE_INVALID; return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
