@@ -56,7 +56,7 @@ func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.C
 		value := *(*unsafe.Pointer)(unsafe.Add(extra, (i+1)*8))
 		switch *(*uint64)(unsafe.Add(extra, i*8)) {
 		case extraEnd:
-			if data == nil {
+			if data == nil || size == 0 {
 				return nil, cuda.CUDA_ERROR_INVALID_VALUE
 			}
 			copy(buf, bytesOf(data, min(size, uint64(e.ParamSize)))) // what is missing the driver does not mind

@@ -133,6 +133,8 @@ static void shorter(void) {
   CK(cuLaunchKernel(function(m, "first"), 1, 1, 1, 1, 1, 1, 0, 0, NULL, extra));
   down(&got, d, 4);
   CHECK(got == 77, "of a shorter buffer: %u", got);
+  bytes = 0;
+  WANT(cuLaunchKernel(function(m, "first"), 1, 1, 1, 1, 1, 1, 0, 0, NULL, extra), CUDA_ERROR_INVALID_VALUE);
   CK(cuMemFree(d));
   CK(cuModuleUnload(m));
 }

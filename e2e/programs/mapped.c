@@ -47,6 +47,34 @@ static void latch(CUstream s) {
   CK(cuModuleUnload(m));
 }
 
+// A kernel finds the address in device memory, where a copy put it; nobody asked for the memory's device pointer.
+static void pointers(CUstream s) {
+  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry through(.param .u64 table, .param .u32 v) {\n.reg .u64 %t, %a; .reg .u32 %x, %v;\n"
+    "ld.param.u64 %t, [table]; ld.param.u32 %v, [v];\nld.global.u64 %a, [%t+16]; ld.global.u32 %x, [%a]; add.u32 %x, %x, %v; st.global.u32 [%a+4], %x; ret;\n}\n";
+  CUmodule m;
+  CUfunction f;
+  CUdeviceptr table;
+  uint32_t *words;
+  CK(cuModuleLoadData(&m, ptx));
+  CK(cuModuleGetFunction(&f, m, "through"));
+  CK(cuMemAlloc(&table, 64));
+  for (uint32_t round = 1; round <= 3; round++) {
+    CK(cuMemHostAlloc((void **)&words, 4096, 0));
+    struct { uint64_t before[2]; uint32_t *to; } entry = {{5, ~0ull}, words};
+    words[0] = round;
+    if (round == 2) CK(cuMemcpyHtoDAsync(table, &entry, sizeof entry, s));
+    else CK(cuMemcpyHtoD(table, &entry, sizeof entry));
+    void *args[] = {&table, &round};
+    CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+    CK(cuStreamSynchronize(s));
+    CHECK(words[1] == 2 * round, "round %u: through a pointer in device memory: %u", round, words[1]);
+    CK(cuMemFreeHost(words));
+  }
+  CK(cuMemFree(table));
+  CK(cuModuleUnload(m));
+}
+
 int main(int argc, char **argv) {
   start(argc, argv);
   add = function(load("kernels.ptx"), "vector_add");
@@ -155,6 +183,7 @@ int main(int argc, char **argv) {
   }
   free(model);
   CK(cuMemFreeHost(large));
+  pointers(s);
   latch(s);
   // Freeing waits for what still uses the memory.
   enum { HUGE = 48 << 20 };

@@ -50,6 +50,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   int known = scuda_on_device(dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return CUDA_ERROR_INVALID_VALUE;
   int bulk = bytes > SCUDA_INLINE_MAX;
+  if (!bulk) scuda_use_pinned_in(src, bytes);
   if (bulk && scuda_capture_doubt(stream, ptds)) { /* a bulk command has no answer */
     if ((r = scuda_upload(dst, src, SCUDA_INLINE_MAX, stream, ptds, flags))) return r;
     m.dst += SCUDA_INLINE_MAX;

@@ -258,6 +258,7 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
+void scuda_use_pinned_in(const void *data, uint64_t bytes);
 int32_t scuda_twin(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
 uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
 uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */

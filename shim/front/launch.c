@@ -139,7 +139,8 @@ int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra,
   *buffer = NULL;
   *bytes = f->param_bytes;
   if (params ? extra != NULL : !extra && f->param_count) return CUDA_ERROR_INVALID_VALUE;
-  return extra ? from_extra(extra, buffer, bytes) : CUDA_SUCCESS;
+  int32_t r = extra ? from_extra(extra, buffer, bytes) : CUDA_SUCCESS;
+  return !r && extra && !*bytes && f->param_count ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
 void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p) {
@@ -147,14 +148,6 @@ void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p) {
     const struct scuda_param *param = &f->params[i];
     if (SCUDA_LIKELY(param->size == 8)) memcpy(p + param->offset, params[i], 8);
     else memcpy(p + param->offset, params[i], param->size);
-  }
-}
-
-/* Pinned memory whose address is among the parameters. Addresses that lie in device memory only are not seen. */
-static void use_pinned(const uint8_t *p, uint64_t bytes) {
-  for (uint64_t v; bytes >= 8; bytes -= 8, p += 8) {
-    memcpy(&v, p, 8);
-    if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST)) scuda_use_pinned(v);
   }
 }
 
@@ -195,9 +188,9 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f)))) how |= SCUDA_ANSWER;
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
-  if (buffer) use_pinned(buffer, bytes);
+  if (buffer) scuda_use_pinned_in(buffer, bytes);
   else
-    for (uint32_t i = 0; i < f->param_count; i++) use_pinned(params[i], f->params[i].size);
+    for (uint32_t i = 0; i < f->param_count; i++) scuda_use_pinned_in(params[i], f->params[i].size);
   if (SCUDA_UNLIKELY((r = scuda_mapped_upload(l->stream, ptds)))) return r;
 
   struct scuda_cmd c;
@@ -258,7 +251,7 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
     int32_t r = f && l[i].stream > 2 ? scuda_check(l[i].stream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE; /* default streams are refused */
     if (r) return r;
     if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
-    for (uint32_t n = 0; n < f->param_count; n++) use_pinned(l[i].params[n], f->params[n].size);
+    for (uint32_t n = 0; n < f->param_count; n++) scuda_use_pinned_in(l[i].params[n], f->params[n].size);
     bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
     if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_acquire(l[i].stream, 0))) return r;
   }

@@ -200,6 +200,7 @@ int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_
 /* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses
  * are handed out upwards, and again from the start when the area has been gone through. */
 enum { HUGE_PAGE = 2 << 20 };
+static _Atomic uint64_t pinned_top; /* above everything that was handed out so far */
 static void *pinned_map(uint64_t size) {
   static scuda_lock_t lock;
   static uint64_t next = SCUDA_PINNED_FIRST;
@@ -214,6 +215,7 @@ static void *pinned_map(uint64_t size) {
     if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break; /* a kernel before 4.17 took the address as a hint */
     if (at == MAP_FAILED && errno != EEXIST) break;
     next += at == MAP_FAILED ? 1ull << 30 : size;
+    if (next > atomic_load(&pinned_top)) atomic_store(&pinned_top, next);
   }
   scuda_unlock(&lock);
   if (at == MAP_FAILED) at = mmap(NULL, size, prot, flags, -1, 0);
@@ -346,6 +348,19 @@ void scuda_use_pinned(uint64_t p) {
   struct scuda_range r;
   uint64_t device;
   if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) mapped_address(&r, p, &device);
+}
+
+/* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device memory may point to pinned memory.
+ * Those that come another way are not seen. */
+void scuda_use_pinned_in(const void *data, uint64_t bytes) {
+  const uint8_t *p = data;
+  uint64_t span = atomic_load_explicit(&pinned_top, memory_order_relaxed);
+  if (!span) return;
+  span -= SCUDA_PINNED_FIRST;
+  for (uint64_t v; bytes >= 8; bytes -= 8, p += 8) {
+    memcpy(&v, p, 8);
+    if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < span)) scuda_use_pinned(v);
+  }
 }
 
 int32_t scuda_twin(uint64_t p, uint64_t *device) {
