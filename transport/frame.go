@@ -85,7 +85,7 @@ func (h *CommandHeader) Parse(b []byte) (payload []byte, err error) {
 		return nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize, MaxCommand)
 	case h.Thread >= MaxThreads:
 		return nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
-	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped) != 0 || reserved != 0:
+	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped|FlagOwn) != 0 || reserved != 0:
 		return nil, malformed("command with unknown flags %#x or reserved bits %#x", uint16(h.Flags), reserved)
 	case h.Flags&(FlagBulk|FlagStriped) == FlagStriped:
 		return nil, malformed("striped command without bulk data")

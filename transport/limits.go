@@ -66,6 +66,7 @@ const (
 	FlagBulk                             // bulk data follow the frame; their size is the payload's last 8 bytes
 	FlagWatch                            // of a command that records an event: PROGRESS is to tell when it is complete
 	FlagStriped                          // of a bulk command: its data come over the bulk connections
+	FlagOwn                              // made by the client's library on its own behalf: no capture of the program's forbids it
 )
 
 // MessageType says what a message is.

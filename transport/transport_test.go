@@ -75,7 +75,7 @@ func TestParseCommand(t *testing.T) {
 		"odd":             func(h *CommandHeader) { h.Size = 44 },
 		"large":           func(h *CommandHeader) { h.Size = MaxCommand + 8 },
 		"thread":          func(h *CommandHeader) { h.Thread = MaxThreads },
-		"flags":           func(h *CommandHeader) { h.Flags = 32 },
+		"flags":           func(h *CommandHeader) { h.Flags = 64 },
 		"striped only":    func(h *CommandHeader) { h.Flags = FlagStriped },
 		"bulk, no size":   func(h *CommandHeader) { h.Size = 32 },
 		"negative thread": func(h *CommandHeader) { h.Thread = ^uint32(0) },

@@ -4,6 +4,7 @@ import (
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
 )
 
 // All commands run on one thread, but stream capture knows threads: a thread may be prohibited from calls that could disturb a capture. The
@@ -21,6 +22,9 @@ func (s *Session) prohibited(ordinal uint32) bool {
 	mode := cuda.CU_STREAM_CAPTURE_MODE_GLOBAL
 	if t := s.threads[ordinal]; t != nil {
 		mode = t.mode
+	}
+	if s.cmd.Flags&transport.FlagOwn != 0 {
+		mode = cuda.CU_STREAM_CAPTURE_MODE_RELAXED
 	}
 	if mode == cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
 		return false
@@ -86,6 +90,14 @@ func (s *Session) captureMode(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
+// beginning comes before a capture: work for the legacy stream is forbidden while others capture, and so would be the barrier's mark.
+func (s *Session) beginning() {
+	if s.barrier.src != nil && s.barrier.recorded != s.barrier.gen {
+		s.launchAll()
+		s.markBarrier()
+	}
+}
+
 // began notes a capture that the driver has begun.
 func (s *Session) began(st *stream, mode cuda.CUstreamCaptureMode) {
 	s.captures[st.real] = capture{s.cmd.Thread, mode}
@@ -118,6 +130,7 @@ func (s *Session) begin(c *command, mode cuda.CUstreamCaptureMode, call func(*st
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
+	s.beginning()
 	if r = call(st, a, mode); r == cuda.CUDA_SUCCESS {
 		s.began(st, mode)
 	}
@@ -149,6 +162,7 @@ func (s *Session) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
 	}
+	s.beginning()
 	r = s.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(g), (*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
 	if r == cuda.CUDA_SUCCESS {
 		s.began(st, mode)

@@ -89,6 +89,7 @@ struct scuda_thread {
   uint64_t captures;           /* 1: the thread's own stream began a capture; see capture.c */
   const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value; /* last CTX_LOCAL_STORAGE hit */
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
+  uint32_t own;                /* SCUDA_OWN: what it does is the library's */
   uint64_t named;              /* the stream that the thread's last call named; see progress.c */
   uint64_t recording;          /* the event that the next command records */
   uint64_t answered;           /* ring offset behind the thread's last answered command */
@@ -134,7 +135,7 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 
 /* ---- commands (ring.c) ---- */
 /* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream that the thread named last. */
-enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17 };
+enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_OWN = 32, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17 };
 struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
@@ -238,18 +239,20 @@ void scuda_capture_context_dies(uint64_t ctx);
 
 /* ---- what the library does on its own behalf (carrier.c) ---- */
 int32_t scuda_carrier(uint64_t context, uint64_t *stream); /* the context's stream of ours */
-/* Between the two the calling thread's context is another; then that, and the stream that its last call named, are the program's again. */
-struct scuda_self { uint64_t current, named; };
+/* Between the two the calling thread's context is another, and no capture forbids its calls; then that, and the stream that its last call named, are the program's again. */
+struct scuda_self { uint64_t current, named; uint32_t own; };
 static inline struct scuda_self scuda_self_begin(uint64_t context) {
   struct scuda_thread *t = scuda_thread();
-  struct scuda_self s = {t->current, t->named};
+  struct scuda_self s = {t->current, t->named, t->own};
   t->current = context;
+  t->own = SCUDA_OWN;
   return s;
 }
 static inline void scuda_self_end(struct scuda_self s) {
   struct scuda_thread *t = scuda_thread();
   t->current = s.current;
   t->named = s.named;
+  t->own = s.own;
 }
 
 /* ---- pinned memory that kernels use (mapped.c) ---- */

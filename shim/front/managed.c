@@ -84,10 +84,10 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   int made = !some && !denied && f->blocks < SCUDA_NODE_MAX; /* less than goes in bulk */
   some |= made;
   *how = some ? OPENED : HELD;
-  scuda_thread()->current = f->context;
+  struct scuda_self self = scuda_self_begin(f->context);
   int32_t r = some && !seen && !made ? scuda_pages_open(&a->pages, from, bytes) : CUDA_SUCCESS;
   if (!r) r = scuda_area_carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
-  scuda_thread()->current = 0;
+  scuda_self_end(self);
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
   return some ? scuda_pages_allow(&a->pages, from + denied, bytes - denied, f->write) : scuda_pages_fill(&a->pages, from + denied, bytes - denied, staging + denied, f->write);

@@ -92,7 +92,8 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
   if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
-  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed)) && !(flags & (SCUDA_ANSWER | SCUDA_BULK)) &&
+  flags |= t->own;
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed)) && !(flags & (SCUDA_ANSWER | SCUDA_BULK | SCUDA_OWN)) &&
       scuda_capture_doubt(flags & SCUDA_WORKS ? t->named : 0, flags & SCUDA_WORKS ? flags & SCUDA_PTDS : 0))
     flags |= SCUDA_ANSWER;
   if (!(flags & SCUDA_ANSWER)) { /* after a fault the driver itself says which calls still work */
