@@ -93,9 +93,9 @@ static void step(struct worker *w) {
     if (next(w, 2)) CK(prefetch(dev(r->p) + from, n, next(w, 2) ? device : CU_DEVICE_CPU, w->stream));
     w->busy = 1;
     break;
-  case 12:
+  case 12: // of some pages
     advice = 1 + (int)next(w, 6); // set and unset: read mostly, preferred location, accessed by
-    CK(advise(dev(r->p), r->bytes, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
+    CK(advise(dev(r->p) + from, n, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
     break;
   case 14: // to and fro, for a while, now and then without the CPU
     if (next(w, 3)) break;

@@ -39,8 +39,9 @@ static int32_t located_device(int32_t device, struct scuda_location *p) {
   return device == CU_DEVICE_CPU || scuda_device_ok(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* Notes of whole pages what is said of some bytes of them; prefetch: advice is none, and where is where they are asked for. */
-enum { PREFETCH = 0 };
+enum { PREFETCH }; /* among the kinds of advice: what was asked for is noted in the same way */
+
+/* Notes what is said of the pages that hold some bytes. */
 static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_location where) {
   uint64_t from;
   uint32_t first, end;
@@ -64,7 +65,7 @@ static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_loca
     }
   }
   scuda_advice_join(all);
-  scuda_managed_heed(p, bytes);
+  if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) scuda_managed_heed(p, bytes);
   if (advice == PREFETCH && scuda_location_device(where) == CU_DEVICE_CPU) scuda_managed_want(p, bytes);
   scuda_managed_advised();
   return CUDA_SUCCESS;

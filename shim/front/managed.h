@@ -17,7 +17,7 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __manage
 /* What was said of the range that holds all of [p, p + bytes), and where in it that begins; NULL: there is none. Locked until ... */
 struct scuda_advices *scuda_managed_advices(uint64_t p, uint64_t bytes, uint64_t *from);
 void scuda_managed_advised(void);                                      /* ... this */
-void scuda_managed_heed(uint64_t p, uint64_t bytes);                   /* between the two: what was said of it has changed */
+void scuda_managed_heed(uint64_t p, uint64_t bytes);                   /* between the two: its preferred location has changed */
 void scuda_managed_want(uint64_t p, uint64_t bytes);                   /* between the two: the CPU will read it */
 int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody will read what is there */
 void scuda_managed_end(void);  /* says what was moved; the process ends */
