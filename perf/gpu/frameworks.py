@@ -458,6 +458,79 @@ def torch_ipc():
     return out
 
 
+def collective(rank, world, port, outbox):
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
+    out, x = {}, torch.randn(1 << 20, generator=generator(torch, 41 + rank)).cuda()
+    small, parts = torch.arange(6, device="cuda") + 10 * rank, [torch.empty(6, dtype=torch.int64, device="cuda") for _ in range(world)]
+    dist.all_reduce(x)
+    out["all_reduce"] = digest(x)
+    dist.all_gather(parts, small)
+    dist.broadcast(small, world - 1)
+    out["gathered"] = digest(*parts, small)
+    if world > 1:
+        dist.barrier()
+        dist.send(x[:100], 0) if rank == 1 else dist.recv(x[:100], 1) if rank == 0 else None
+        out["received"] = digest(x)
+    large = torch.randn(32 << 20, generator=generator(torch, 43)).cuda()
+    for _ in range(3):
+        dist.all_reduce(large, dist.ReduceOp.AVG)
+    out["large"] = digest(large)
+    torch.manual_seed(44)
+    net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 32)).cuda()
+    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    optimizer, g = torch.optim.SGD(net.parameters(), lr=0.1), generator(torch, 45 + rank)
+    for _ in range(10):
+        optimizer.zero_grad()
+        net(torch.randn(128, 256, generator=g).cuda()).square().mean().backward()
+        optimizer.step()
+    out["trained"] = digest(*(p.detach() for p in net.parameters()))
+    dist.destroy_process_group()
+    outbox.put((rank, out))
+
+
+@case
+def torch_nccl():
+    """Collectives and data-parallel training with a process for each GPU that there is."""
+    import socket
+
+    torch = torch_for_repeating()
+    import torch.multiprocessing as mp
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    context, world = mp.get_context("spawn"), torch.cuda.device_count()
+    outbox = context.Queue()
+    ranks = [context.Process(target=collective, args=(r, world, port, outbox)) for r in range(world)]
+    for r in ranks:
+        r.start()
+    out = {f"rank {rank}": values for rank, values in (outbox.get(timeout=90) for _ in ranks)}
+    for r in ranks:
+        r.join(30)
+    return {"exits": [r.exitcode for r in ranks], **dict(sorted(out.items()))}
+
+
+@case
+def torch_data_parallel():
+    """One process uses all GPUs."""
+    torch = torch_for_repeating()
+    torch.manual_seed(46)
+    net = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 8)).cuda())
+    g, values = generator(torch, 46), []
+    for _ in range(5):
+        loss = net(torch.randn(128, 64, generator=g).cuda()).square().mean()
+        loss.backward()
+        values.append(repr(float(loss)))
+    last = torch.device("cuda", torch.cuda.device_count() - 1)
+    x = torch.arange(1 << 20, dtype=torch.float32, device="cuda").to(last) * 2
+    return {"losses": repr(values), "gradients": digest(*(p.grad for p in net.parameters())), "moved": digest(x, x.to("cuda:0"))}
+
+
 @case
 def torch_graphed_callables():
     torch = torch_for_repeating()
