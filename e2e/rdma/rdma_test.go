@@ -437,10 +437,8 @@ func TestPeersKilled(t *testing.T) {
 	}
 	first, _ := strconv.Atoi(string(workers[0][1]))
 	second, _ := strconv.Atoi(string(workers[1][1]))
-	for _, pid := range []int{first, second} { // slots and headers
-		if n := pinned(t, pid); n < 24<<20 || n > 25<<20 {
-			t.Errorf("%d bytes are pinned for a session with 24 MiB of slots", n)
-		}
+	for _, pid := range []int{first, second} { // with the next path, where soft-RoCE has failed one
+		eventually(t, "a session's 24 MiB of slots, and headers, are all that is pinned", func() bool { n := pinned(t, pid); return n >= 24<<20 && n <= 25<<20 })
 	}
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
