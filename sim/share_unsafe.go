@@ -328,13 +328,27 @@ func (g *GPU) CuMemExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemGener
 }
 
 // CuMemImportFromShareableHandle: the descriptor comes as the value of the pointer.
+// importable says whether handles of that kind can be imported: as an H200's driver does on Linux.
+func importable(kind cuda.CUmemAllocationHandleType) cuda.CUresult {
+	switch kind {
+	case cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+		return ok
+	case cuda.CU_MEM_HANDLE_TYPE_WIN32, cuda.CU_MEM_HANDLE_TYPE_WIN32_KMT:
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return cuda.CUDA_ERROR_INVALID_VALUE
+}
+
 func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHandle, os unsafe.Pointer, kind cuda.CUmemAllocationHandleType) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	if ph == nil || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+	if ph == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if r := importable(kind); r != ok {
+		return r
 	}
 	t, err := readTrailer(int(int32(uintptr(os))), sharedMemory)
 	if err != nil {
@@ -384,8 +398,11 @@ func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os unsaf
 		return r
 	}
 	defer g.mu.Unlock()
-	if ph == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+	if ph == nil || flags != 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if r := importable(kind); r != ok {
+		return r
 	}
 	t, err := readTrailer(int(int32(uintptr(os))), sharedPool)
 	if err != nil {

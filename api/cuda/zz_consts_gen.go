@@ -1319,12 +1319,11 @@ type Part uint8
 // The parts of api/cuda.semantics.
 const (
 	PartGraphics         Part = iota // contexts that share a GPU with graphics (CIG), which would be on the server
-	PartWindows                      // handles of Windows; a file descriptor or a fabric handle can be had
-	PartManagedPool                  // managed memory of pools, which the CPU could not reach; cuMemAllocManaged's can be
-	PartServerHost                   // memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both
+	PartWindows                      // handles of Windows, as on every Linux
+	PartManagedPool                  // managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged\'s can be had
+	PartServerHost                   // memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server\'s; cuMemHostAlloc\'s can be reached by both
 	PartIoMemory                     // memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network
 	PartUnifiedFunctions             // functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network
-	PartBlockFormat                  // arrays of packed video formats (YUY2, AYUV and the like), whose units the driver does not document; cuMemcpy3DAsync copies them
 	PartBodyCopy                     // copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied
 	PartSemaphores                   // nodes with external semaphores, which are objects of another driver on the same machine
 	PartPeerTokens                   // the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)
@@ -1337,12 +1336,11 @@ func (p Part) String() string { return parts[p] }
 
 var parts = [...]string{
 	"contexts that share a GPU with graphics (CIG), which would be on the server",
-	"handles of Windows; a file descriptor or a fabric handle can be had",
-	"managed memory of pools, which the CPU could not reach; cuMemAllocManaged's can be",
-	"memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both",
+	"handles of Windows, as on every Linux",
+	"managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged\\'s can be had",
+	"memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server\\'s; cuMemHostAlloc\\'s can be reached by both",
 	"memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network",
 	"functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network",
-	"arrays of packed video formats (YUY2, AYUV and the like), whose units the driver does not document; cuMemcpy3DAsync copies them",
 	"copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied",
 	"nodes with external semaphores, which are objects of another driver on the same machine",
 	"the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d6fc4a2cfaf91bd91bf6245ee184f5a8c05cbaff11b675d8df80740053fcb48b"
+const Digest = "395705c23b047b881f09e4b05443d9174bed226cc977c056f764b49c2dc379c3"
 
 // Kind is the type of a handle.
 type Kind uint8

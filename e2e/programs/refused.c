@@ -13,16 +13,20 @@ static void memory(void) {
   prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE};
   CK(cuMemCreate(&handle, 2 << 20, &prop, 0));
   void *out;
-  REFUSED(cuMemExportToShareableHandle(&out, handle, CU_MEM_HANDLE_TYPE_WIN32, 0));
+  WANT(cuMemExportToShareableHandle(&out, handle, CU_MEM_HANDLE_TYPE_WIN32, 0), CUDA_ERROR_INVALID_VALUE);
   REFUSED(cuMemImportFromShareableHandle(&handle, &prop, CU_MEM_HANDLE_TYPE_WIN32_KMT));
   CK(cuMemRelease(handle));
   static char page[4096] __attribute__((aligned(4096)));
-  REFUSED(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_IOMEMORY));
+  WANT(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_IOMEMORY), CUDA_ERROR_INVALID_VALUE); // it is no device's
   void *pinned;
   unsigned long long tokens[2];
   CK(cuMemAllocHost(&pinned, 4096));
-  REFUSED(cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, (CUdeviceptr)(uintptr_t)pinned));
+  WANT(cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, (CUdeviceptr)(uintptr_t)pinned), CUDA_ERROR_INVALID_VALUE);
   CK(cuMemFreeHost(pinned));
+  CUdeviceptr device;
+  CK(cuMemAlloc(&device, 4096));
+  REFUSED(cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, device));
+  CK(cuMemFree(device));
 }
 
 static void code(void) {

@@ -43,30 +43,18 @@ static uint32_t element_bytes(int32_t format, uint32_t channels) {
   case CU_AD_FORMAT_UNORM_INT16X2:
   case CU_AD_FORMAT_SNORM_INT16X2:
   case CU_AD_FORMAT_UNORM_INT_101010_2:
+  case CU_AD_FORMAT_YUY2:
+  case CU_AD_FORMAT_Y210:
+  case CU_AD_FORMAT_Y216:
+  case CU_AD_FORMAT_AYUV:
+  case CU_AD_FORMAT_Y410:
     return 4;
   case CU_AD_FORMAT_UNORM_INT16X4:
   case CU_AD_FORMAT_SNORM_INT16X4:
+  case CU_AD_FORMAT_Y416:
     return 8;
   }
   if (block_edge(format) > 1) return format <= CU_AD_FORMAT_BC1_UNORM_SRGB || format == CU_AD_FORMAT_BC4_UNORM || format == CU_AD_FORMAT_BC4_SNORM ? 8 : 16;
-  return 0; /* formats of video */
-}
-
-/* Video of several planes, which are arrays of their own (cuArrayGetPlane); the whole cannot be copied. */
-static int is_planar(int32_t format) {
-  switch (format) {
-  case CU_AD_FORMAT_NV12:
-  case CU_AD_FORMAT_P010:
-  case CU_AD_FORMAT_P016:
-  case CU_AD_FORMAT_NV16:
-  case CU_AD_FORMAT_P210:
-  case CU_AD_FORMAT_P216:
-  case CU_AD_FORMAT_Y444_PLANAR8:
-  case CU_AD_FORMAT_Y444_PLANAR10:
-  case CU_AD_FORMAT_YUV444_8bit_SemiPlanar:
-  case CU_AD_FORMAT_YUV444_16bit_SemiPlanar:
-    return 1;
-  }
   return 0;
 }
 
@@ -80,7 +68,6 @@ static void keep_extent(uint64_t array, const struct array_3d *d) {
   if (!s || height >> 32 || depth >> 32) return;
   uint32_t edge = block_edge(d->format);
   s->flags = element_bytes(d->format, d->channels);
-  s->id = is_planar(d->format);
   s->word[0] = (d->width + edge - 1) / edge;
   height = (height + edge - 1) / edge;
   s->word[1] = height << 32 | depth;
@@ -314,7 +301,7 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
   if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width))) return CUDA_ERROR_INVALID_VALUE;
   uint64_t span = scuda_box_straighten(host, &b);
-  if (!span || (span > UINT32_MAX && !scuda_host_reaches(host->host, span))) return CUDA_ERROR_INVALID_VALUE;
+  if (!span || ((span > UINT32_MAX || !certain(device, &b)) && !scuda_host_reaches(host->host, span))) return CUDA_ERROR_INVALID_VALUE;
   if (device->type == CU_MEMORYTYPE_DEVICE && without_gaps(host, &b) && without_gaps(device, &b) && !device->lod) {
     uint64_t at = device->device + (device->z * device->height + device->y) * device->pitch + device->x;
     if (!device->device) return CUDA_ERROR_INVALID_VALUE;
@@ -461,8 +448,7 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_array_extent(o->array.array, &extent, &size);
   if (r) return r;
-  if (!size && scuda_slot(o->array.array)->id) return CUDA_ERROR_INVALID_VALUE;
-  if (!size) return scuda_refuse(I_cuMemcpy3DBatchAsync, PART_block_format);
+  if (!size) return CUDA_ERROR_INVALID_VALUE; /* video of several planes, which are arrays of their own (cuArrayGetPlane) */
   if (*element && *element != size) return CUDA_ERROR_INVALID_VALUE;
   *element = size;
   return CUDA_SUCCESS;

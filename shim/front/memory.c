@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner) {
@@ -291,6 +292,13 @@ int scuda_host_reaches(uint64_t start, uint64_t bytes) {
   return 1;
 }
 
+/* Memory, and not a device's: the kernel reads it for others. */
+static int is_ordinary(void *p) {
+  char byte;
+  struct iovec here = {&byte, 1}, there = {p, 1};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
 int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags) {
   if (!p || !bytes || flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
@@ -300,8 +308,8 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
   if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
   if (!scuda_host_reaches(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return is_ordinary(p) ? CUDA_ERROR_INVALID_VALUE : scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
   if (!scuda_ranges_add(&scuda_host_ranges, &r)) return CUDA_ERROR_OUT_OF_MEMORY;
   scuda_core.pin(p, bytes);
@@ -482,8 +490,9 @@ static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, i
     value = 1;
     break;
   default:
-    if (device) return 0;
-    if (!pinned_attribute(&r, attribute, &value)) *result = scuda_refuse(I_cuPointerGetAttribute, PART_peer_tokens);
+    if (device && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) *result = scuda_refuse(I_cuPointerGetAttribute, PART_peer_tokens);
+    if (device) return *result != CUDA_SUCCESS;
+    if (!pinned_attribute(&r, attribute, &value)) *result = CUDA_ERROR_INVALID_VALUE;
     if (*result) return 1;
   }
   store(to, attribute, value);

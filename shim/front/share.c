@@ -73,7 +73,7 @@ static int32_t give_descriptor(void *out, const uint8_t *token) {
 
 static int32_t export_object(void *out, uint32_t kind, uint64_t object, int32_t type, uint64_t flags, uint32_t i) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (type == CU_MEM_HANDLE_TYPE_WIN32 || type == CU_MEM_HANDLE_TYPE_WIN32_KMT) return scuda_refuse(i, PART_windows);
+  if (type == CU_MEM_HANDLE_TYPE_WIN32 || type == CU_MEM_HANDLE_TYPE_WIN32_KMT) return CUDA_ERROR_INVALID_VALUE;
   reap();
   struct wire_share_export m = {object, flags, kind, (uint32_t)type};
   struct scuda_cmd c;

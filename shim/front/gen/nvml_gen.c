@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "d6fc4a2cfaf91bd91bf6245ee184f5a8c05cbaff11b675d8df80740053fcb48b";
+const char nvml_digest[] = "395705c23b047b881f09e4b05443d9174bed226cc977c056f764b49c2dc379c3";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},

@@ -108,12 +108,11 @@ const uint32_t scuda_result_count = 101;
 
 const char *const scuda_parts[SCUDA_PARTS] = {
   [PART_graphics] = "contexts that share a GPU with graphics (CIG), which would be on the server",
-  [PART_windows] = "handles of Windows; a file descriptor or a fabric handle can be had",
-  [PART_managed_pool] = "managed memory of pools, which the CPU could not reach; cuMemAllocManaged's can be",
-  [PART_server_host] = "memory on the server's host, which the program could not reach; cuMemHostAlloc's can be reached by both",
+  [PART_windows] = "handles of Windows, as on every Linux",
+  [PART_managed_pool] = "managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged\\'s can be had",
+  [PART_server_host] = "memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server\\'s; cuMemHostAlloc\\'s can be reached by both",
   [PART_io_memory] = "memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network",
   [PART_unified_functions] = "functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network",
-  [PART_block_format] = "arrays of packed video formats (YUY2, AYUV and the like), whose units the driver does not document; cuMemcpy3DAsync copies them",
   [PART_body_copy] = "copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied",
   [PART_semaphores] = "nodes with external semaphores, which are objects of another driver on the same machine",
   [PART_peer_tokens] = "the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",

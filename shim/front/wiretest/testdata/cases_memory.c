@@ -162,7 +162,7 @@ void rectangles(void) {
 
   /* Compressed arrays are counted in blocks, and the whole of planar ones is not copied. */
   static const struct { int format, channels; unsigned block, want; } formats[] = {
-      {CU_AD_FORMAT_BC1_UNORM, 4, 8, 0}, {CU_AD_FORMAT_BC3_UNORM, 4, 16, 0}, {CU_AD_FORMAT_BC4_SNORM, 1, 8, 0}, {CU_AD_FORMAT_BC7_UNORM_SRGB, 4, 16, 0}, {CU_AD_FORMAT_NV12, 3, 1, 1}};
+      {CU_AD_FORMAT_BC1_UNORM, 4, 8, 0}, {CU_AD_FORMAT_BC3_UNORM, 4, 16, 0}, {CU_AD_FORMAT_BC4_SNORM, 1, 8, 0}, {CU_AD_FORMAT_BC7_UNORM_SRGB, 4, 16, 0}, {CU_AD_FORMAT_NV12, 3, 1, 1}, {CU_AD_FORMAT_P010, 3, 1, 1}};
   for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++) {
     CUDA_ARRAY3D_DESCRIPTOR d = {62, 64, 0, (CUarray_format)formats[i].format, (unsigned)formats[i].channels, 0};
     CK(cuArray3DCreate(&array, &d));
