@@ -59,7 +59,7 @@ func (s *Session) pointerAttributes(c *command) (cuda.CUresult, error) {
 		v, _ := as[pointerValue](out[i*size:])
 		n, ok := pointerSizes[*attr]
 		if !ok {
-			v.Result = int32(cuda.CUDA_ERROR_INVALID_VALUE)
+			v.Result = int32(s.refuse(cuda.PartPeerTokens))
 			continue
 		}
 		word := alloc[uint64](&s.arena)
