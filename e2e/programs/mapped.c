@@ -58,10 +58,10 @@ static void pointers(CUstream s) {
   uint32_t *words;
   CK(cuModuleLoadData(&m, ptx));
   CK(cuModuleGetFunction(&f, m, "through"));
-  CK(cuMemAlloc(&table, 64));
+  CK(cuMemAlloc(&table, 4096));
   for (uint32_t round = 1; round <= 3; round++) {
     CK(cuMemHostAlloc((void **)&words, 4096, 0));
-    struct { uint64_t before[2]; uint32_t *to; } entry = {{5, ~0ull}, words};
+    struct { uint64_t before[2]; uint32_t *to; char rest[2000]; } entry = {{5, ~0ull}, words};
     words[0] = round;
     if (round == 2) CK(cuMemcpyHtoDAsync(table, &entry, sizeof entry, s));
     else CK(cuMemcpyHtoD(table, &entry, sizeof entry));

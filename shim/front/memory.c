@@ -359,15 +359,30 @@ void scuda_use_pinned(uint64_t p) {
 }
 
 /* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device memory may point to pinned memory.
- * Those that come another way are not seen. */
+ * Those that come another way are not seen. Four half words at once are compared with the upper half of such an address. */
 void scuda_use_pinned_in(const void *data, uint64_t bytes) {
+  enum { BLOCK = 1024 };
+  typedef uint32_t half __attribute__((vector_size(16)));
+  const uint32_t upper = (uint32_t)(SCUDA_PINNED_FIRST >> 32), same = ~(uint32_t)((SCUDA_PINNED_END - SCUDA_PINNED_FIRST - 1) >> 32);
+  const half mask = {0, same, 0, same}, wanted = {1, upper, 1, upper};
   const uint8_t *p = data;
   uint64_t span = atomic_load_explicit(&pinned_top, memory_order_relaxed);
   if (!span) return;
   span -= SCUDA_PINNED_FIRST;
-  for (uint64_t v; bytes >= 8; bytes -= 8, p += 8) {
-    memcpy(&v, p, 8);
-    if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < span)) scuda_use_pinned(v);
+  for (uint64_t n; bytes >= 8; bytes -= n, p += n) {
+    n = bytes < BLOCK ? bytes : BLOCK;
+    if (n == BLOCK) {
+      half found = {0}, x;
+      for (int i = 0; i < BLOCK; i += (int)sizeof x) {
+        memcpy(&x, p + i, sizeof x);
+        found |= (half)((x & mask) == wanted);
+      }
+      if (!(found[1] | found[3])) continue;
+    }
+    for (uint64_t v, i = 0; i + 8 <= n; i += 8) {
+      memcpy(&v, p + i, 8);
+      if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < span)) scuda_use_pinned(v);
+    }
   }
 }
 
