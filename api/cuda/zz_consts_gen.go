@@ -1320,8 +1320,8 @@ type Part uint8
 const (
 	PartGraphics         Part = iota // contexts that share a GPU with graphics (CIG), which would be on the server
 	PartWindows                      // handles of Windows, as on every Linux
-	PartManagedPool                  // managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged\'s can be had
-	PartServerHost                   // memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server\'s; cuMemHostAlloc\'s can be reached by both
+	PartManagedPool                  // managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged's can be had
+	PartServerHost                   // memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server's; cuMemHostAlloc's can be reached by both
 	PartIoMemory                     // memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network
 	PartUnifiedFunctions             // functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network
 	PartBodyCopy                     // copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied
@@ -1337,8 +1337,8 @@ func (p Part) String() string { return parts[p] }
 var parts = [...]string{
 	"contexts that share a GPU with graphics (CIG), which would be on the server",
 	"handles of Windows, as on every Linux",
-	"managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged\\'s can be had",
-	"memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server\\'s; cuMemHostAlloc\\'s can be reached by both",
+	"managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged's can be had",
+	"memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server's; cuMemHostAlloc's can be reached by both",
 	"memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network",
 	"functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network",
 	"copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied",

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "395705c23b047b881f09e4b05443d9174bed226cc977c056f764b49c2dc379c3"
+const Digest = "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b"
 
 // Kind is the type of a handle.
 type Kind uint8

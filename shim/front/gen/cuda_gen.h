@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "395705c23b047b881f09e4b05443d9174bed226cc977c056f764b49c2dc379c3"
+#define SCUDA_DIGEST "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
@@ -2324,8 +2324,8 @@ int32_t scuda_hand_cuUserObjectCreate(uint64_t *object_out, void *ptr, void *des
 enum scuda_part {
   PART_graphics, /* contexts that share a GPU with graphics (CIG), which would be on the server */
   PART_windows, /* handles of Windows, as on every Linux */
-  PART_managed_pool, /* managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged\'s can be had */
-  PART_server_host, /* memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server\'s; cuMemHostAlloc\'s can be reached by both */
+  PART_managed_pool, /* managed memory of pools, as where CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0; cuMemAllocManaged's can be had */
+  PART_server_host, /* memory of the host, as where the CU_DEVICE_ATTRIBUTE_HOST_… attributes are 0: it would be the server's; cuMemHostAlloc's can be reached by both */
   PART_io_memory, /* memory of the client's devices (CU_MEMHOSTREGISTER_IOMEMORY), which the GPU cannot reach through a network */
   PART_unified_functions, /* functions and data of the program that take the place of a library's (CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE): kernels cannot call them through a network */
   PART_body_copy, /* copies in the body of a conditional node with memory that is not page-locked: the driver calls no function of the host there; cuMemHostAlloc's memory can be copied */

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "395705c23b047b881f09e4b05443d9174bed226cc977c056f764b49c2dc379c3";
+const char nvml_digest[] = "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b";
 
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
   {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
