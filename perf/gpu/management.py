@@ -255,7 +255,7 @@ def nvml_processes():
         for form in (["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], ["pmon", "-c", "1"], [], ["-q", "-d", "PIDS"]):
             p = subprocess.run([smi, *form], capture_output=True, text=True, timeout=60)
             rows = [line for line in p.stdout.splitlines() if re.search(rf"\b{pid}\b", line)]
-            out["nvidia-smi " + " ".join(form)] = repr((p.returncode, len(rows), [re.sub(r"\d+", "#", re.sub(r"\s+", " ", r)) for r in rows]))
+            out["nvidia-smi " + " ".join(form)] = repr((p.returncode, len(rows), [re.sub(r"\d+" if "pmon" not in form else r"\d+|(?<= )-(?= )", "#", re.sub(r"\s+", " ", r)) for r in rows]))
     return out, info
 
 
