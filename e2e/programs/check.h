@@ -93,6 +93,22 @@ static inline CUfunction function(CUmodule m, const char *name) {
   return f;
 }
 
+static inline CUgraphNode only(CUgraph g, CUgraphNodeType want, const char *what) { // of the graph's nodes, the one of that type
+  CUgraphNode nodes[16], found = NULL;
+  size_t n = 16;
+  CK(cuGraphGetNodes(g, nodes, &n));
+  for (size_t i = 0; i < n; i++) {
+    CUgraphNodeType type;
+    CK(cuGraphNodeGetType(nodes[i], &type));
+    if (type == want) {
+      CHECK(!found, "%s: more than one node of type %d", what, want);
+      found = nodes[i];
+    }
+  }
+  CHECK(found, "%s: no node of type %d", what, want);
+  return found;
+}
+
 #define ARGS(...) ((void *[]){__VA_ARGS__})
 #define LAUNCH(f, blocks, threads, shared, stream, ...) cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, shared, stream, ARGS(__VA_ARGS__), NULL)
 #endif

@@ -7,22 +7,6 @@ static CUstream s;
 static CUdeviceptr d;
 static char *up, *down, *other;
 
-static CUgraphNode only(CUgraph g, CUgraphNodeType want, const char *what) { // the node of that type
-  CUgraphNode nodes[16], found = NULL;
-  size_t n = 16;
-  CK(cuGraphGetNodes(g, nodes, &n));
-  for (size_t i = 0; i < n; i++) {
-    CUgraphNodeType type;
-    CK(cuGraphNodeGetType(nodes[i], &type));
-    if (type == want) {
-      CHECK(!found, "%s: more than one node of type %d", what, want);
-      found = nodes[i];
-    }
-  }
-  CHECK(found, "%s: no node of type %d", what, want);
-  return found;
-}
-
 static void count(CUgraph g, size_t nodes, size_t edges, const char *what) {
   size_t n = 0, e = 0;
   CK(cuGraphGetNodes(g, NULL, &n));

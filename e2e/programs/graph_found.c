@@ -50,19 +50,6 @@ static void change_in(CUgraphNode n, CUgraph g, CUgraph whole, const char *how) 
 
 static void change(CUgraphNode n, CUgraph g, const char *how) { change_in(n, g, g, how); }
 
-static CUgraphNode copy_of(CUgraph g) { // its one copy
-  CUgraphNode nodes[8], found = NULL;
-  size_t count = 8;
-  CK(cuGraphGetNodes(g, nodes, &count));
-  for (size_t i = 0; i < count; i++) {
-    CUgraphNodeType type;
-    CK(cuGraphNodeGetType(nodes[i], &type));
-    if (type == CU_GRAPH_NODE_TYPE_MEMCPY) found = nodes[i];
-  }
-  CHECK(found, "no copy");
-  return found;
-}
-
 int main(int argc, char **argv) {
   start(argc, argv);
   memset(host, 7, sizeof host);
@@ -85,7 +72,7 @@ int main(int argc, char **argv) {
     CK(cuGraphAddMemsetNode(&last, g, &node, 1, &set, context));
     switch (way) {
     case 0: change(node, g, "added"); break;
-    case 1: change(copy_of(g), g, "listed"); break;
+    case 1: change(only(g, CU_GRAPH_NODE_TYPE_MEMCPY, "listed"), g, "listed"); break;
     case 2:
       CK(cuGraphGetEdges_v2(g, from, to, NULL, &n));
       change(to[0] == node ? to[0] : from[0] == node ? from[0] : to[1], g, "of an edge");
@@ -107,14 +94,14 @@ int main(int argc, char **argv) {
       break;
     case 6:
       CK(cuGraphClone(&other, g));
-      change(copy_of(other), other, "listed in a clone");
+      change(only(other, CU_GRAPH_NODE_TYPE_MEMCPY, "listed in a clone"), other, "listed in a clone");
       CK(cuGraphDestroy(other));
       break;
     case 7:
       CK(cuGraphCreate(&whole, 0));
       CK(cuGraphAddChildGraphNode(&child, whole, NULL, 0, g));
       CK(cuGraphChildGraphNodeGetGraph(child, &other));
-      change_in(copy_of(other), other, whole, "in a child graph");
+      change_in(only(other, CU_GRAPH_NODE_TYPE_MEMCPY, "in a child graph"), other, whole, "in a child graph");
       CK(cuGraphDestroy(whole));
       break;
     case 8:

@@ -260,6 +260,7 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 /* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
+static inline int scuda_in_pinned_area(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
 void scuda_use_pinned_in(const void *data, uint64_t bytes);
 int32_t scuda_twin(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */

@@ -151,6 +151,17 @@ void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p) {
   }
 }
 
+/* Most parameters are no larger than an address. */
+static inline void use_pinned(const struct scuda_func *f, void **params) {
+  uint64_t v;
+  for (uint32_t i = 0; i < f->param_count; i++) {
+    if (f->params[i].size > 8) scuda_use_pinned_in(params[i], f->params[i].size);
+    if (f->params[i].size != 8) continue;
+    memcpy(&v, params[i], 8);
+    if (scuda_in_pinned_area(v)) scuda_use_pinned(v);
+  }
+}
+
 /* Where a launch that is captured as a node for kernels to change puts that node's handle for kernels; NULL for other launches. */
 static uint8_t *device_node(const struct launch *l) {
   for (uint32_t i = 0; i < l->attr_count; i++) {
@@ -189,8 +200,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) scuda_use_pinned_in(buffer, bytes);
-  else
-    for (uint32_t i = 0; i < f->param_count; i++) scuda_use_pinned_in(params[i], f->params[i].size);
+  else use_pinned(f, params);
   if (SCUDA_UNLIKELY((r = scuda_mapped_upload(l->stream, ptds)))) return r;
 
   struct scuda_cmd c;
@@ -251,7 +261,7 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
     int32_t r = f && l[i].stream > 2 ? scuda_check(l[i].stream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE; /* default streams are refused */
     if (r) return r;
     if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
-    for (uint32_t n = 0; n < f->param_count; n++) scuda_use_pinned_in(l[i].params[n], f->params[n].size);
+    use_pinned(f, l[i].params);
     bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
     if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_acquire(l[i].stream, 0))) return r;
   }

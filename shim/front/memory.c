@@ -119,11 +119,9 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 #define ANSWER_UNLESS(ok) ((void)r, (ok) ? 0 : 2)
 
 /* Pinned memory is an operand like any other: what the GPU works on is its twin, as in a launch. */
-static int pinned(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
-
 static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
   if (scuda_is_managed(p)) return scuda_managed_acquire(stream, ptds);
-  if (!pinned(p)) return CUDA_SUCCESS;
+  if (!scuda_in_pinned_area(p)) return CUDA_SUCCESS;
   scuda_use_pinned(p);
   return scuda_mapped_upload(stream, ptds);
 }
@@ -139,7 +137,7 @@ static int32_t settled(int32_t r, uint32_t ptds) {
   static int set_##name(uint64_t p, uint64_t n) { return p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width); } \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                         \
-    if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, n));                                                           \
+    if (!scuda_in_pinned_area(p)) return ANSWER_UNLESS(set_##name(p, n));                                             \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
     return 1;                                                                                                         \
   }                                                                                                                   \
@@ -159,7 +157,7 @@ SET(D32, uint32_t, 4)
   int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */                 \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                                     \
-    if (!pinned(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                    \
+    if (!scuda_in_pinned_area(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                      \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                      \
     return 1;                                                                                                                     \
   }                                                                                                                               \
@@ -180,7 +178,7 @@ int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, u
 
 int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds, int32_t *r) {
   int how = scuda_pre_cuMemcpyDtoDAsync_v2(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, r);
-  if (how == 1 || !pinned(dst)) return how;
+  if (how == 1 || !scuda_in_pinned_area(dst)) return how;
   *r = settled(scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, ptds | SCUDA_ANSWER), ptds);
   return 1;
 }
