@@ -33,9 +33,9 @@ bandwidth_once() {
 latency() { # us of 4 KiB; perftest cannot always find the clock's frequency
   local us=
   until [[ $us =~ ^[0-9.]+$ ]]; do
-    ib_write_lat -d "$RXE_DEV0" -x "$RXE_GID_INDEX" -s 4096 -n 1000 >/dev/null 2>&1 &
+    ib_write_lat -d "$RXE_DEV0" -x "$RXE_GID_INDEX" -s 4096 -n 4000 >/dev/null 2>&1 &
     listens
-    us=$(ib_write_lat -d "$RXE_DEV1" -x "$RXE_GID_INDEX" -s 4096 -n 1000 "$RXE_IP0" 2>/dev/null | awk '$1 == 4096 { print $5 }')
+    us=$(ib_write_lat -d "$RXE_DEV1" -x "$RXE_GID_INDEX" -s 4096 -n 4000 "$RXE_IP0" 2>/dev/null | awk '$1 == 4096 { print $5 }')
     wait
   done
   echo "$us"

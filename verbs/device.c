@@ -167,18 +167,26 @@ int sv_arm(void *cq, int solicited) { return ibv_req_notify_cq(cq, solicited); }
 
 enum { BATCH = 32 };
 
-int sv_poll(void *cq, sv_completion *out, int n) {
+int sv_poll(uintptr_t cq, sv_completion *out, int n, int looks) {
   struct ibv_wc wc[BATCH];
   int total = 0;
   while (total < n) {
-    int want = n - total < BATCH ? n - total : BATCH, got = ibv_poll_cq(cq, want, wc);
+    int want = n - total < BATCH ? n - total : BATCH, got = ibv_poll_cq((struct ibv_cq *)cq, want, wc);
     if (got < 0) return total ? total : got == -1 ? -EIO : got;
+    if (!got && !total && --looks > 0) continue;
     for (int i = 0; i < got; i++)
       out[total++] = (sv_completion){.id = wc[i].wr_id, .status = wc[i].status, .opcode = wc[i].opcode, .vendor = wc[i].vendor_err,
                                      .bytes = wc[i].byte_len, .imm = ntohl(wc[i].imm_data), .qp = wc[i].qp_num, .flags = wc[i].wc_flags};
     if (got < want) break;
   }
   return total;
+}
+
+int sv_poll_or_arm(uintptr_t cq, sv_completion *out, int n) {
+  int r = sv_poll(cq, out, n, 1);
+  if (r) return r;
+  r = ibv_req_notify_cq((struct ibv_cq *)cq, 0);
+  return r ? -r : sv_poll(cq, out, n, 1);
 }
 
 int sv_create_srq(void *pd, int depth, int sges, void **srq) {
@@ -242,27 +250,28 @@ static struct ibv_sge *gather(struct ibv_sge *to, const sv_sge *from, uint32_t n
   return to;
 }
 
-int sv_post_send(void *qp, sv_send *list, int n, int *done) {
+int sv_post_send(uintptr_t qp, sv_send *list, int n, int *done) {
   struct ibv_send_wr wr[BATCH], *bad;
   struct ibv_sge sge[BATCH][SV_SGES];
   for (*done = 0; *done < n;) {
     int k = n - *done < BATCH ? n - *done : BATCH;
     for (int i = 0; i < k; i++) {
       const sv_send *s = &list[*done + i];
-      wr[i] = (struct ibv_send_wr){.wr_id = s->id, .next = i + 1 < k ? &wr[i + 1] : NULL, .sg_list = gather(sge[i], s->sge, s->sges), .num_sge = s->sges,
-                                   .opcode = s->opcode, .send_flags = s->flags};
+      struct ibv_send_wr *w = &wr[i]; /* of its 128 bytes only those that the operation has are written */
+      w->wr_id = s->id, w->next = i + 1 < k ? w + 1 : NULL, w->sg_list = gather(sge[i], s->sge, s->sges), w->num_sge = s->sges;
+      w->opcode = s->opcode, w->send_flags = s->flags;
       switch (s->opcode) {
       case IBV_WR_ATOMIC_CMP_AND_SWP: case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        wr[i].wr.atomic.remote_addr = s->remote, wr[i].wr.atomic.rkey = s->rkey, wr[i].wr.atomic.compare_add = s->compare, wr[i].wr.atomic.swap = s->swap;
+        w->wr.atomic.remote_addr = s->remote, w->wr.atomic.rkey = s->rkey, w->wr.atomic.compare_add = s->compare, w->wr.atomic.swap = s->swap;
         break;
       case IBV_WR_LOCAL_INV:
-        wr[i].invalidate_rkey = s->imm;
+        w->invalidate_rkey = s->imm;
         break;
       default:
-        wr[i].imm_data = htonl(s->imm), wr[i].wr.rdma.remote_addr = s->remote, wr[i].wr.rdma.rkey = s->rkey;
+        w->imm_data = htonl(s->imm), w->wr.rdma.remote_addr = s->remote, w->wr.rdma.rkey = s->rkey;
       }
     }
-    int r = ibv_post_send(qp, wr, &bad);
+    int r = ibv_post_send((struct ibv_qp *)qp, wr, &bad);
     if (r) {
       *done += bad >= wr && bad < wr + k ? (int)(bad - wr) : 0;
       return r;
@@ -270,6 +279,11 @@ int sv_post_send(void *qp, sv_send *list, int n, int *done) {
     *done += k;
   }
   return 0;
+}
+
+int sv_post_spin(uintptr_t qp, sv_send *list, int n, int *done, uintptr_t cq, sv_completion *out, int m, int looks) {
+  int r = sv_post_send(qp, list, n, done);
+  return r ? -r : sv_poll(cq, out, m, looks);
 }
 
 static int post_recv(void *on, sv_recv *list, int n, int *done, int shared) {

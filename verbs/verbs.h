@@ -86,7 +86,9 @@ int sv_create_cq(void *ctx, int depth, void *channel, void **cq);
 int sv_destroy_cq(void *cq);
 int sv_cq_event(void *channel); /* takes and acknowledges one; EAGAIN: none */
 int sv_arm(void *cq, int solicited);
-int sv_poll(void *cq, sv_completion *out, int n); /* >= 0: completions, < 0: -errno */
+/* Queues are numbers here and in sv_post_send, as cgo looks up in each call whether a pointer is one of Go's. */
+int sv_poll(uintptr_t cq, sv_completion *out, int n, int looks); /* >= 0: completions, after so many looks at most, < 0: -errno */
+int sv_poll_or_arm(uintptr_t cq, sv_completion *out, int n);     /* the same with one look, which where it finds nothing arms the queue and looks again */
 
 int sv_create_srq(void *pd, int depth, int sges, void **srq);
 int sv_destroy_srq(void *srq);
@@ -99,7 +101,8 @@ int sv_to_rtr(void *qp, const sv_qp_attr *a);
 int sv_to_rts(void *qp, const sv_qp_attr *a);
 int sv_to_error(void *qp);
 int sv_qp_state(void *qp, uint32_t *state);
-int sv_post_send(void *qp, sv_send *list, int n, int *done);
+int sv_post_send(uintptr_t qp, sv_send *list, int n, int *done);
+int sv_post_spin(uintptr_t qp, sv_send *list, int n, int *done, uintptr_t cq, sv_completion *out, int m, int looks); /* < 0: -errno of either */
 int sv_post_recv(void *qp, sv_recv *list, int n, int *done);
 
 /* Connections by librdmacm. An event's kind is that of rdma_cm_event_type. */

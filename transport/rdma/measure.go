@@ -14,10 +14,11 @@ const (
 	probePace   = ackTime / 4            // a chunk takes no longer: the device expects a sign of the peer, which comes with a chunk's end, within ackTime
 	probeTime   = 8 * time.Millisecond   // for each size
 	probeTotal  = 150 * time.Millisecond // for all: on a slow path the larger sizes are left out
-	probeMost   = 64                     // writes of each size
+	probePasses = 4
+	probeMost   = 64 // writes of each size
 	probeDepth  = 4
 	probeFewest = 2
-	goodEnough  = 0.97                   // of the best: a larger chunk costs both ends less
+	goodEnough  = 0.85                   // of the best: a larger chunk costs both ends less, in what is not measured here as well
 	ahead       = 250 * time.Millisecond // chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
 	leastAhead  = 8
 	atDevice    = 250 * time.Microsecond // of these, those that the device has: until the word of the last one's end is here and others are posted
@@ -37,24 +38,33 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window in
 		return chunk, limit, window, nil // uploads will find out as well
 	}
 	defer free()
-	best, err := l.probe(ctx, c, mem[:probeFirst], r, slots)
+	began := time.Now()
+	rates, best, err := survey(chunk, func(size int) (float64, error) { return l.probe(ctx, c, mem[:size], r, slots) }, func() bool { return time.Since(began) >= probeTotal })
 	if err != nil {
 		return chunk, limit, window, err
-	}
-	rates := map[int]float64{}
-	for size, began := probeLeast, time.Now(); size <= chunk && paced(size, best) && time.Since(began) < probeTotal; size *= 2 {
-		rate, err := l.probe(ctx, c, mem[:size], r, slots)
-		if err != nil {
-			return chunk, limit, window, err
-		}
-		rates[size] = rate
-		best = max(best, rate)
 	}
 	chunk = pickChunk(rates, best)
 	enough := func(span time.Duration, least int) int {
 		return min(max(int(best*span.Seconds())/chunk+1, least), l.depth)
 	}
 	return chunk, enough(ahead, leastAhead), enough(atDevice, leastAt), nil
+}
+
+// survey measures the sizes up to the largest. A moment in which a process had no processor must not decide for as long as the path lives: every size counts with
+// the best of some passes, unless the largest shows at once that it is good enough.
+func survey(most int, probe func(size int) (float64, error), over func() bool) (rates map[int]float64, best float64, err error) {
+	rates = map[int]float64{}
+	for pass := 0; pass == 0 || pass < probePasses && !over() && rates[most] < goodEnough*best; pass++ {
+		for size := probeFirst; size == probeFirst || size <= most && paced(size, best) && !over(); size = max(2*size, probeLeast) {
+			rate, err := probe(size)
+			if err != nil {
+				return nil, 0, err
+			}
+			rates[size] = max(rates[size], rate)
+			best = max(best, rate)
+		}
+	}
+	return rates, best, nil
 }
 
 // paced says whether chunks of a size are through in time at a rate.

@@ -133,7 +133,8 @@ func TestPickChunk(t *testing.T) {
 	}{
 		{"all the same", flat(10e9), 10e9, 1 << 20},
 		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 1 << 20},
-		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 9.6e9}, 10e9, 256 << 10},
+		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 8.4e9, 1 << 20: 8e9}, 10e9, 256 << 10},
+		{"larger is about as good", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 8.6e9}, 10e9, 1 << 20},
 		{"slow", flat(25e6), 25e6, 256 << 10},
 		{"slow, the largest is best", map[int]float64{128 << 10: 10e6, 256 << 10: 20e6}, 20e6, 256 << 10},
 		{"very slow", flat(5e6), 5e6, 64 << 10},
@@ -141,6 +142,62 @@ func TestPickChunk(t *testing.T) {
 	} {
 		if n := pickChunk(c.rates, c.best); n != c.chunk {
 			t.Errorf("%s: chunks of %d bytes, expected %d", c.name, n, c.chunk)
+		}
+	}
+}
+
+// What is measured in a bad moment does not decide, and a path that is fast at once is measured once.
+func TestSurvey(t *testing.T) {
+	const rate = 1e9
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name   string
+		probe  func(n, size int) float64 // the n-th; 0: the path fails
+		time   int                       // probes until the time is over
+		chunk  int
+		probes int
+	}{
+		{"fast", func(_, _ int) float64 { return rate }, 100, 1 << 20, 5},
+		{"the first stalls", func(n, _ int) float64 {
+			if n == 0 {
+				return rate / 1000
+			}
+			return rate
+		}, 100, 1 << 20, 6},
+		{"the largest stalls once", func(n, _ int) float64 {
+			if n == 4 {
+				return rate / 10
+			}
+			return rate
+		}, 100, 1 << 20, 10},
+		{"all in a bad moment", func(n, _ int) float64 { return rate / 2 }, 100, 1 << 20, 5},
+		{"smaller is better", func(_, size int) float64 { return rate * (256 << 10) / float64(max(size, 256<<10)) }, 100, 256 << 10, 5 * probePasses},
+		{"slow", func(_, _ int) float64 { return 25e6 }, 100, 256 << 10, 3 * probePasses},
+		{"no time", func(_, _ int) float64 { return 1e6 }, 0, 32 << 10, 1},
+		{"broken", func(n, _ int) float64 {
+			if n == 2 {
+				return 0
+			}
+			return rate
+		}, 100, 0, 3},
+	} {
+		n := 0
+		rates, best, err := survey(1<<20, func(size int) (float64, error) {
+			r := c.probe(n, size)
+			if n++; r == 0 {
+				return 0, broken
+			}
+			return r, nil
+		}, func() bool { return n >= c.time })
+		if c.chunk == 0 {
+			if !errors.Is(err, broken) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		} else if chunk := pickChunk(rates, best); chunk != c.chunk || err != nil {
+			t.Errorf("%s: chunks of %d bytes, expected %d; %v", c.name, chunk, c.chunk, err)
+		}
+		if n != c.probes {
+			t.Errorf("%s: %d probes, expected %d", c.name, n, c.probes)
 		}
 	}
 }
