@@ -17,10 +17,12 @@ const (
 	manyCPUs = 8                      // with fewer, looking takes the time of those who work
 )
 
-// Line is a stream socket whose calls block the thread that makes them: it carries the bytes of big copies, where a thread that the kernel wakes by
-// itself is sooner back at work than a goroutine for which the runtime's poller has to be woken first. One goroutine may read while another writes.
+// Line is a stream socket whose calls block the thread that makes them: it carries the bytes of big copies and what a stream stands still for, where a
+// thread that the kernel wakes by itself is sooner back at work than a goroutine for which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
 	fd   int
+	head [MessageHeaderSize]byte // of the message that is being sent
+	bufs [3][]byte
 	last time.Time // when bytes were read last
 	shut atomic.Bool
 }
@@ -102,8 +104,17 @@ func (l *Line) read(b []byte) (int, error) {
 	}
 }
 
-// Write sends all of bufs, which it uses up.
-func (l *Line) Write(bufs [][]byte) error {
+var padding [8]byte
+
+// Send sends a message with its payload, whose length it puts into the header, padded.
+func (l *Line) Send(h MessageHeader, payload []byte) error {
+	h.Len = uint32(len(payload))
+	l.bufs = [3][]byte{h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)]}
+	return l.write(l.bufs[:])
+}
+
+// write sends all of bufs, which it uses up.
+func (l *Line) write(bufs [][]byte) error {
 	for len(bufs) > 0 {
 		if len(bufs[0]) == 0 {
 			bufs = bufs[1:]

@@ -38,7 +38,7 @@ func TestLine(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456"), 1<<20)
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		if err := a.Write([][]byte{want[:5], nil, want[5:9], want[9:]}); err != nil {
+		if err := a.write([][]byte{want[:5], nil, want[5:9], want[9:]}); err != nil {
 			t.Error(err)
 		}
 		a.Shutdown()
@@ -75,12 +75,12 @@ func TestLineShutdown(t *testing.T) {
 	})
 	users.Go(func() {
 		for huge := make([]byte, 1<<20); ; {
-			if err := b.Write([][]byte{huge}); err != nil {
+			if err := b.write([][]byte{huge}); err != nil {
 				return // nobody reads, so it filled the socket and slept
 			}
 		}
 	})
-	if err := a.Write([][]byte{{1, 2, 3}}); err != nil {
+	if err := a.write([][]byte{{1, 2, 3}}); err != nil {
 		t.Fatal(err)
 	}
 	b.Shutdown()
@@ -149,7 +149,7 @@ func BenchmarkLine(b *testing.B) {
 	var bufs [1][]byte
 	for b.Loop() {
 		bufs[0] = data
-		if err := near.Write(bufs[:]); err != nil {
+		if err := near.write(bufs[:]); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -60,7 +60,7 @@ static const char *ptx =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry nothing(.param .u64 p, .param .u32 a, .param .u32 b, .param .f32 c)\n{\n ret;\n}\n";
 
-enum { LAUNCHES = 20000, THREADS = 4 };
+enum { LAUNCHES = 20000, THREADS = 4, HOSTS = 100 };
 static CUcontext context;
 static CUfunction nothing;
 static CUdeviceptr word;
@@ -116,6 +116,12 @@ static void launches(CUstream s) {
   }
   for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL);
   report("each launch of 4 threads on 4 streams", at(total, 3, .5));
+}
+
+static void CUDA_CB nobody(void *user) { (void)user; }
+static CUresult hosts(CUstream s) {
+  for (int i = 0; i < HOSTS; i++) CK(cuLaunchHostFunc(s, nobody, NULL));
+  return cuStreamSynchronize(s);
 }
 
 static void copies(CUstream s) {
@@ -247,6 +253,7 @@ static int driver(void) {
          }
          r;
        })), CUDA_SUCCESS);
+  TIME("100 host functions and a synchronise", 21, 1, CUDA_SUCCESS, hosts(s), CUDA_SUCCESS);
   CUdeviceptr d;
   TIME("allocate and free 1 MiB", 51, 10, CUDA_SUCCESS, (cuMemAlloc(&d, 1 << 20) || cuMemFree(d)), CUDA_SUCCESS);
   copies(s);

@@ -130,12 +130,14 @@ class Bench:
             return None
 
     def rounds(self, names, sides):
+        before = self.trip
         for name in names:
-            known, before = set(self.values), self.measure()
+            known = set(self.values)
             self.turns(self.n, name, {side: (side, {}) for side in sides})
             after = self.measure()
             if before and after:
                 self.trips_then.update((new, (before + after) / 2) for new in set(self.values) - known)
+            before = after
             self.report()
 
     def turns(self, n, name, places, note=True):

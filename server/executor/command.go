@@ -151,6 +151,7 @@ func contextless(op uint16) bool {
 }
 
 func (s *Session) execute(c *command) error {
+	s.commands++
 	if c.Op != wire.OpLaunch {
 		s.launchAll()
 	}

@@ -22,6 +22,8 @@ type transfer struct {
 	refused      bool   // there is none
 	posted       uint64 // bytes that did
 	left         int    // chunks that have not been sent
+	over         bool   // its data and its end have been queued
+	awaited      bool   // a wait ends with it
 	result       cuda.CUresult
 	rows         *rows      // of a box: where its rows lie; nil: without gaps
 	of           *hostRange // of changes of a stretch of it only; nil: everything
@@ -39,6 +41,13 @@ type chunk struct {
 	event cuda.CUevent
 
 	kernels uint64 // of the stream before it
+}
+
+// latest is the download that was enqueued last.
+type latest struct {
+	t       *transfer
+	st      *stream
+	command uint64 // by Session.commands
 }
 
 // copyD2H: every download.
@@ -85,6 +94,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 			if r != cuda.CUDA_SUCCESS {
 				t.result = r
 			}
+			s.latest = latest{t, st, s.commands}
 			return r, nil
 		}
 	}
@@ -200,7 +210,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	t := c.t
 	s.transfers--
 	st.ctx.events = append(st.ctx.events, c.event)
-	if t.reply && r == cuda.CUDA_SUCCESS {
+	if (t.reply || t.awaited) && r == cuda.CUDA_SUCCESS {
 		r = s.settleChunk(st, c)
 	}
 	if r == cuda.CUDA_SUCCESS && t.rows != nil {
@@ -235,6 +245,7 @@ func (s *Session) endTransfer(t *transfer) {
 }
 
 func (s *Session) tellEnd(t *transfer) {
+	t.over = true
 	if t.began != 0 {
 		s.metrics.Observe(metrics.Histogram(class.Copy), metrics.Now()-t.began)
 	}

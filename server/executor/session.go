@@ -104,6 +104,8 @@ type Session struct {
 	launcher     cuda.Launcher // nil where the GPU launches one by one
 	run          run
 	cmd          command // the one being carried out
+	commands     uint64  // carried out, with this one
+	latest       latest
 	entered      *context
 	enteredOK    bool // the driver's current context is that of entered
 	contexts     map[uint64]*context

@@ -1,11 +1,10 @@
 package executor
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,18 +21,19 @@ var (
 )
 
 // side is the connection over which work on the GPU's streams asks the client for something and waits for it: a host function's run, or
-// the bytes of a deferred upload. Each request blocks only the driver's thread that made it.
+// the bytes of a deferred upload. Each request blocks only the driver's thread that made it. A stream stands still meanwhile, so whoever waits for the other
+// end looks for a moment before it sleeps.
 type side struct {
-	mu      sync.Mutex
-	conn    net.Conn
+	mu      sync.Mutex // guards what follows
+	line    *transport.Line
 	seq     uint64
 	waiting map[uint64]*request
 	err     error
-	there   chan struct{} // closed when conn is set
+	there   chan struct{} // closed when line is set
 	closed  chan struct{} // closed when err is set
-	readers sync.WaitGroup
+	reader  sync.WaitGroup
 
-	write sync.Mutex
+	write sync.Mutex // held while a message is sent
 
 	flush atomic.Uint64 // the latest FLUSH
 }
@@ -41,7 +41,8 @@ type side struct {
 type request struct {
 	want transport.MessageType
 	dst  []byte
-	done chan struct{}
+	err  error
+	over transport.Bell // rung once
 }
 
 func newSide() *side {
@@ -56,17 +57,25 @@ func (s *side) attach(c net.Conn) error {
 	case s.err != nil:
 		c.Close()
 		return s.err
-	case s.conn != nil:
+	case s.line != nil:
 		c.Close()
 		return errors.New("the session has a side connection already")
 	}
-	s.conn = c
+	line, err := transport.NewLine(c)
+	if err != nil {
+		return err
+	}
+	s.line = line
 	close(s.there)
-	s.readers.Go(func() { s.fail(s.read(c)) })
+	s.reader.Go(func() {
+		runtime.LockOSThread()
+		s.fail(s.read(line))
+		s.release()
+	})
 	return nil
 }
 
-// fail ends the side: everybody who waits is woken.
+// fail ends the side: everybody who waits is woken, by the reader if there is one, which may be about to store an answer.
 func (s *side) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,15 +84,31 @@ func (s *side) fail(err error) {
 	}
 	s.err = err
 	close(s.closed)
-	if s.conn != nil {
-		s.conn.Close()
+	if s.line != nil {
+		s.line.Shutdown()
 	}
 }
 
-// close ends the side and waits for its goroutine.
+// release tells those who wait that no answer will come.
+func (s *side) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seq, r := range s.waiting {
+		delete(s.waiting, seq)
+		r.err = s.err
+		r.over.Ring()
+	}
+}
+
+// close ends the side and waits for its reader.
 func (s *side) close() {
 	s.fail(errSideClosed)
-	s.readers.Wait()
+	s.reader.Wait()
+	if s.line != nil {
+		s.write.Lock()
+		defer s.write.Unlock()
+		_ = s.line.Close()
+	}
 }
 
 // call sends a request and waits for its answer; a payload is stored in dst, which it must fill exactly.
@@ -101,39 +126,36 @@ func (s *side) call(h transport.MessageHeader, payload []byte, want transport.Me
 	}
 	s.seq++
 	h.Seq = s.seq
-	r := &request{want: want, dst: dst, done: make(chan struct{})}
+	r := &request{want: want, dst: dst}
 	s.waiting[h.Seq] = r
 	s.mu.Unlock()
 	if err := s.send(h, payload); err != nil {
 		s.fail(err)
-		return err
 	}
-	select {
-	case <-r.done:
-		return nil
-	case <-s.closed:
-		return s.err
+	for r.over.Now() == 0 {
+		r.over.Await(0)
 	}
+	return r.err
 }
 
 func (s *side) send(h transport.MessageHeader, payload []byte) error {
-	h.Len = uint32(len(payload))
-	b := h.Append(make([]byte, 0, transport.MessageHeaderSize+len(payload)+8))
-	b = append(b, payload...)
-	b = append(b, padding[:transport.Pad(len(payload))-len(payload)]...)
 	s.write.Lock()
 	defer s.write.Unlock()
-	_, err := s.conn.Write(b)
-	return err
+	return s.line.Send(h, payload)
 }
 
-func (s *side) read(c net.Conn) error {
+func (s *side) read(line *transport.Line) error {
 	const pingLimit = 4096
-	r := bufio.NewReaderSize(c, 64<<10)
-	head := make([]byte, transport.MessageHeaderSize)
-	for {
-		if _, err := io.ReadFull(r, head); err != nil {
+	head, rest := make([]byte, transport.MessageHeaderSize), make([]byte, transport.Pad(pingLimit))
+	read := func(b []byte) error {
+		if err := line.ReadFull(b); err != nil {
 			return fmt.Errorf("%w: %w", errSideClosed, err)
+		}
+		return nil
+	}
+	for {
+		if err := read(head); err != nil {
+			return err
 		}
 		h, _, err := transport.ParseMessage(head)
 		if err != nil {
@@ -143,25 +165,30 @@ func (s *side) read(c net.Conn) error {
 		case transport.MsgRan, transport.MsgPulled, transport.MsgPushed:
 			s.mu.Lock()
 			q, ok := s.waiting[h.Seq]
-			delete(s.waiting, h.Seq)
 			s.mu.Unlock()
 			if !ok || q.want != h.Type || len(q.dst) != int(h.Len) {
 				return fmt.Errorf("%w: answer %v of %d bytes to request %d, which is not open or has another length", ErrProtocol, h.Type, h.Len, h.Seq)
 			}
-			if _, err := io.ReadFull(r, q.dst); err != nil {
-				return fmt.Errorf("%w: %w", errSideClosed, err)
+			if err := read(q.dst); err != nil {
+				return err
 			}
-			if _, err := r.Discard(transport.Pad(len(q.dst)) - len(q.dst)); err != nil {
-				return fmt.Errorf("%w: %w", errSideClosed, err)
+			if err := read(rest[:transport.Pad(len(q.dst))-len(q.dst)]); err != nil {
+				return err
 			}
-			close(q.done)
-		case transport.MsgPing:
+			s.mu.Lock()
+			delete(s.waiting, h.Seq)
+			s.mu.Unlock()
+			q.over.Ring()
+		case transport.MsgPing, transport.MsgPong:
 			if h.Len > pingLimit {
-				return fmt.Errorf("%w: ping of %d bytes", ErrProtocol, h.Len)
+				return fmt.Errorf("%w: %v of %d bytes", ErrProtocol, h.Type, h.Len)
 			}
-			payload := make([]byte, transport.Pad(int(h.Len)))
-			if _, err := io.ReadFull(r, payload); err != nil {
-				return fmt.Errorf("%w: %w", errSideClosed, err)
+			payload := rest[:transport.Pad(int(h.Len))]
+			if err := read(payload); err != nil {
+				return err
+			}
+			if h.Type == transport.MsgPong {
+				continue
 			}
 			h.Type = transport.MsgPong
 			if err := s.send(h, payload[:h.Len]); err != nil {
@@ -172,10 +199,6 @@ func (s *side) read(c net.Conn) error {
 				return fmt.Errorf("%w: FLUSH %d with %d bytes after FLUSH %d", ErrProtocol, h.Seq, h.Len, s.flush.Load())
 			}
 			s.flush.Store(h.Seq)
-		case transport.MsgPong:
-			if _, err := r.Discard(transport.Pad(int(h.Len))); err != nil {
-				return fmt.Errorf("%w: %w", errSideClosed, err)
-			}
 		default:
 			return fmt.Errorf("%w: message %v on the side connection", ErrProtocol, h.Type)
 		}

@@ -191,8 +191,6 @@ func (t *stripes) slotFor(h *transport.MessageHeader) (*slot, error) {
 }
 
 func (t *stripes) send(c *transport.Line) error {
-	head := make([]byte, 0, transport.MessageHeaderSize)
-	var bufs [3][]byte
 	for {
 		t.mu.Lock()
 		for t.err == nil && len(t.queue) == 0 {
@@ -209,8 +207,7 @@ func (t *stripes) send(c *transport.Line) error {
 		t.queue = t.queue[1:]
 		t.out++
 		t.mu.Unlock()
-		bufs = [3][]byte{o.h.Append(head), o.data, padding[:transport.Pad(len(o.data))-len(o.data)]}
-		err := c.Write(bufs[:])
+		err := c.Send(o.h, o.data)
 		t.metrics.Add(metrics.SentTCP, transport.MessageHeaderSize+transport.Pad(len(o.data)))
 		if err != nil {
 			return err

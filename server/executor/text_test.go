@@ -114,15 +114,20 @@ func (g late) CuStreamQuery(st cuda.CUstream) cuda.CUresult {
 	return g.unaware(g.GPU.CuStreamQuery(st))
 }
 
-// waited is a GPU that counts the driver's waiting calls for events.
-type waited struct {
+// counted is a GPU that counts the driver's waiting calls for events, and its answers about streams.
+type counted struct {
 	cuda.GPU
-	n *atomic.Int32
+	waits, queries atomic.Int32
 }
 
-func (g waited) CuEventSynchronize(e cuda.CUevent) cuda.CUresult {
-	g.n.Add(1)
+func (g *counted) CuEventSynchronize(e cuda.CUevent) cuda.CUresult {
+	g.waits.Add(1)
 	return g.GPU.CuEventSynchronize(e)
+}
+
+func (g *counted) CuStreamQuery(s cuda.CUstream) cuda.CUresult {
+	g.queries.Add(1)
+	return g.GPU.CuStreamQuery(s)
 }
 
 // Of many small downloads behind kernels with assertions only the first makes the driver's waiting call.
@@ -136,17 +141,17 @@ func TestDownloadsAskOnceForAssertions(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
-	var n atomic.Int32
-	c := connect(t, func(cfg *Config) { cfg.GPU = late{waited{g, &n}} })
+	gpu := &counted{GPU: g}
+	c := connect(t, func(cfg *Config) { cfg.GPU = late{gpu} })
 	check, _ := c.function(c.loadModule(append(image, 0)), "check", ofModule)
 	st, other, mem := c.stream(1), c.stream(1), c.alloc(8)
 	fetch := func(stream uint64, want int32) {
 		t.Helper()
-		before := n.Load()
+		before := gpu.waits.Load()
 		for range 10 {
 			c.download(mem, 8, stream)
 		}
-		if got := n.Load() - before; got != want {
+		if got := gpu.waits.Load() - before; got != want {
 			t.Errorf("%d waiting calls for ten downloads, want %d", got, want)
 		}
 	}

@@ -9,13 +9,14 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// wait is a synchronising call that waits for events.
+// wait is a synchronising call that waits for events, or for a download.
 type wait struct {
 	thread uint32
 	seq    uint64
 	events []pendingEvent
 	result cuda.CUresult // first failure seen
 	first  [1]pendingEvent
+	after  *transfer
 	ctx    *context // the one that the call was made in
 	class  class.Class
 	began  int64 // by metrics.Now
@@ -40,13 +41,21 @@ func (s *Session) poll() bool {
 	asked := s.side.flush.Load() // before the look at the downloads
 	for i := range s.waits {
 		w := s.waits[i]
-		if s.over(w) {
+		if w.after == nil && s.over(w) {
 			s.waits[i], s.waits[ready] = s.waits[ready], w
 			ready++
 		}
 	}
 	if s.pollProgress() {
 		progress = true
+	}
+	for i := ready; i < len(s.waits); i++ {
+		w := s.waits[i]
+		if w.after != nil && w.after.over {
+			w.result = w.after.result
+			s.waits[i], s.waits[ready] = s.waits[ready], w
+			ready++
+		}
 	}
 	if s.pollPath() {
 		progress = true
@@ -123,7 +132,7 @@ func (s *Session) abandon(ctx *context) {
 	}
 	kept := s.waits[:0]
 	for _, w := range s.waits {
-		hit := false
+		hit := w.after != nil && w.ctx == ctx
 		for _, e := range w.events {
 			hit = hit || e.ctx == ctx
 		}
@@ -167,6 +176,11 @@ func (s *Session) streamSynchronize(c *command) (cuda.CUresult, error) {
 
 // waitStream answers now where it can: the stream is idle, in error, or captured (the driver's error).
 func (s *Session) waitStream(c *command, st *stream) cuda.CUresult {
+	if l := s.latest; l.st == st && l.command+1 == s.commands && l.t.left > 0 && st.ctx == s.entered && len(s.captures) == 0 {
+		l.t.awaited = true // nothing came in between, so the stream's work ends with that download, and is seen to end by the download's own event
+		s.newWait(c).after = l.t
+		return cuda.CUDA_SUCCESS
+	}
 	r := s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS {
 		st.used = st.legacy

@@ -226,8 +226,6 @@ func (b *stripes) await(so func() bool) {
 // sendChunks sends chunks as they come on a connection, until that ends.
 func (s *Session) sendChunks(c *bulkConn) error {
 	b := &s.bulk
-	head := make([]byte, 0, transport.MessageHeaderSize)
-	var bufs [3][]byte
 	for {
 		b.mu.Lock()
 		b.await(b.claimable)
@@ -238,9 +236,7 @@ func (s *Session) sendChunks(c *bulkConn) error {
 		p := b.claim()
 		b.mu.Unlock()
 		u, off, n := p.u, p.off, p.n
-		h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(n), Seq: u.seq, Aux: uint64(off)}
-		bufs = [3][]byte{h.Append(head), u.data[off : off+n], padding[:transport.Pad(n)-n]}
-		err := c.line.Write(bufs[:])
+		err := c.line.Send(transport.MessageHeader{Type: transport.MsgChunk, Seq: u.seq, Aux: uint64(off)}, u.data[off:off+n])
 		s.sent.Add(uint64(n))
 		b.mu.Lock()
 		b.sent(u, n)

@@ -15,16 +15,19 @@ import (
 // thread waits for an answer, since it will go on then, where there are processors enough.
 func (s *Session) sender() {
 	runtime.LockOSThread()
-	awaited := time.Duration(0)
+	awaited, lingers := time.Duration(0), time.Duration(0)
 	if runtime.NumCPU() >= manyCPUs {
-		awaited = spinAwaited
+		awaited, lingers = spinAwaited, linger
 	}
 	worked := time.Now()
 	seen, idle := atomic.LoadUint64(&s.shared.Head), time.Now()
 	for i := 0; s.lost() == 0; i++ {
 		if tail := atomic.LoadUint64(&s.shared.Tail); tail != seen || s.send.again.Load() {
 			seen = tail
-			s.send.again.Store(false)
+			if !s.send.again.Swap(false) {
+				for began := time.Now(); time.Since(began) < lingers && atomic.LoadUint64(&s.shared.Head) != tail; {
+				}
+			}
 			s.flush(toTail)
 			worked, i = time.Now(), 0
 			idle = worked

@@ -40,6 +40,7 @@ const (
 	SystemNotReady   int32 = 802 // the server never answered
 	spin                   = 50 * time.Microsecond
 	spinAwaited            = time.Millisecond     // of the sender, while a thread waits
+	linger                 = time.Microsecond     // of the sender, before it sends: a thread that will wait for what comes next sends both together
 	spinCopy               = 2 * time.Millisecond // of a thread that waits for the end of a big copy
 	manyCPUs               = 8
 	calm                   = 64 // so many first answers are waited for asleep: short programs ask seldom, and each look at the connection is a system call

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -39,14 +38,14 @@ type side struct {
 	flushes  uint64     // sent so far
 
 	mu    sync.Mutex // guards what follows
-	conn  *net.TCPConn
+	line  *transport.Line
 	queue []transport.MessageHeader // host functions that are due
-	due   *sync.Cond
 	ended bool
+
+	due transport.Bell // rung when the queue grows, and at the end
 }
 
 func (d *side) init() {
-	d.due = sync.NewCond(&d.mu)
 	d.wanted = make(chan struct{})
 }
 
@@ -65,47 +64,41 @@ func (d *side) shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
-	d.due.Broadcast()
-	if d.conn != nil {
-		// The descriptor stays: its number is on the list of those that a forked child closes.
-		_ = d.conn.SetDeadline(time.Unix(1, 0))
-		_, _ = d.conn.CloseRead(), d.conn.CloseWrite()
+	d.due.Ring()
+	if d.line != nil {
+		d.line.Shutdown() // the descriptor stays: its number is on the list of those that a forked child closes
 	}
 }
 
 func (d *side) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.conn != nil {
-		_ = d.conn.Close()
+	if d.line != nil {
+		_ = d.line.Close()
 	}
 }
 
-func (d *side) set(c *net.TCPConn) bool {
+func (d *side) set(line *transport.Line) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return false
 	}
-	d.conn = c
+	d.line = line
 	return true
 }
 
 // answer sends a message on the side connection.
 func (d *side) answer(h transport.MessageHeader, payload []byte) error {
 	d.mu.Lock()
-	c := d.conn
+	line := d.line
 	d.mu.Unlock()
-	if c == nil {
+	if line == nil {
 		return net.ErrClosed
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	h.Len = uint32(len(payload))
-	pad := transport.Pad(len(payload)) - len(payload)
-	bufs := net.Buffers{h.Append(nil), payload, padding[:pad]}
-	_, err := bufs.WriteTo(c)
-	return err
+	return line.Send(h, payload)
 }
 
 // HostFunction registers a host function and gives its registration.
@@ -128,22 +121,24 @@ func (s *Session) sideLoop() {
 	}
 	hello := s.cfg.Hello
 	hello.Kind, hello.Session, hello.Secret = transport.KindSide, s.welcome.Session, s.welcome.Secret
+	var line *transport.Line
 	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+	if err == nil {
+		line, err = transport.NewLine(c)
+	}
 	if err != nil {
 		s.lastWords()
 		s.fail(fmt.Errorf("no side connection: %w", err))
 		return
 	}
-	if !s.side.set(c) {
-		c.Close()
+	if !s.side.set(line) {
+		_ = line.Close()
 		return
 	}
-	if rc, err := c.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { s.opened(int(fd)) })
-	}
-	r := bufio.NewReaderSize(c, 4<<10)
+	s.opened(line.FD())
+	runtime.LockOSThread()
 	for {
-		if err := s.sideMessage(r); err != nil {
+		if err := s.sideMessage(line); err != nil {
 			s.lastWords()
 			s.fail(err)
 			return
@@ -151,9 +146,9 @@ func (s *Session) sideLoop() {
 	}
 }
 
-func (s *Session) sideMessage(r *bufio.Reader) error {
+func (s *Session) sideMessage(line *transport.Line) error {
 	var b [transport.MessageHeaderSize]byte
-	if _, err := io.ReadFull(r, b[:]); err != nil {
+	if err := line.ReadFull(b[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
 			err = io.EOF
 		}
@@ -170,8 +165,8 @@ func (s *Session) sideMessage(r *bufio.Reader) error {
 	case transport.MsgRun:
 		s.side.mu.Lock()
 		s.side.queue = append(s.side.queue, h)
-		s.side.due.Signal()
 		s.side.mu.Unlock()
+		s.side.due.Ring()
 		return nil
 	case transport.MsgPull:
 		if h.Result < 0 || h.Aux > transport.MaxMessage {
@@ -180,7 +175,7 @@ func (s *Session) sideMessage(r *bufio.Reader) error {
 		return s.pull(h)
 	case transport.MsgPush:
 		data := make([]byte, transport.Pad(int(h.Len)))
-		if _, err := io.ReadFull(r, data); err != nil {
+		if err := line.ReadFull(data); err != nil {
 			return err
 		}
 		if err := s.pushed(h.ID, h.Aux, data[:h.Len]); err != nil {
@@ -195,22 +190,36 @@ func (s *Session) sideMessage(r *bufio.Reader) error {
 	return protocol("%v on the side connection", h.Type)
 }
 
-// hostLoop runs host functions one at a time on a thread of their own, as the driver does.
-func (s *Session) hostLoop() {
-	runtime.LockOSThread()
-	d := &s.side
+// next waits for the next host function that is due; false at the end.
+func (d *side) next() (transport.MessageHeader, bool) {
 	for {
+		seen := d.due.Now()
 		d.mu.Lock()
-		for len(d.queue) == 0 && !d.ended {
-			d.due.Wait()
-		}
 		if d.ended {
 			d.mu.Unlock()
+			return transport.MessageHeader{}, false
+		}
+		if len(d.queue) > 0 {
+			h := d.queue[0]
+			d.queue = d.queue[1:]
+			d.mu.Unlock()
+			return h, true
+		}
+		d.mu.Unlock()
+		d.due.Await(seen)
+	}
+}
+
+// hostLoop runs host functions one at a time on a thread of their own, as the driver does.
+func (s *Session) hostLoop() {
+	d := &s.side
+	<-d.wanted
+	runtime.LockOSThread()
+	for {
+		h, ok := d.next()
+		if !ok {
 			return
 		}
-		h := d.queue[0]
-		d.queue = d.queue[1:]
-		d.mu.Unlock()
 		answer := transport.MessageHeader{Type: transport.MsgRan, ID: h.ID, Seq: h.Seq, Aux: h.Aux}
 		if !s.runHost(h.Aux, h.Result) {
 			answer.Result = InvalidValue
