@@ -93,6 +93,7 @@ type process struct {
 	ended  endedInfo
 	clean  bool // the worker said that its session ended
 	gpus   chan gpuList
+	calls  func() uint64 // carried out for the client so far
 }
 
 // startProcess starts a worker and waits until its driver is initialised.
@@ -119,6 +120,7 @@ func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shel
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	p := &process{cmd: cmd, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{})}
+	p.calls = func() uint64 { return pages.Calls(page) }
 	answer := make(chan error, 1)
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -221,9 +223,12 @@ func (p *process) gone() bool {
 // kill ends the process at once; the driver frees what it held.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// refillAfter is when a worker that was handed out is replaced, unless somebody wants the next one before. A new process that makes its context
-// holds the driver's locks for a tenth of a second, just when the one that was handed out makes its first allocations.
-const refillAfter = 300 * time.Millisecond
+// A worker that was handed out is replaced once its client has made no calls for refillAfter, or has ended, or after refillLatest, unless somebody wants the next
+// one before. A new process that makes its context holds the driver's locks and the GPU for tenths of a second, which a client that begins would wait for.
+const (
+	refillAfter  = 300 * time.Millisecond
+	refillLatest = 5 * time.Second
+)
 
 // pool keeps workers ready. Each of its fillers holds one process until somebody takes it.
 type pool struct {
@@ -253,7 +258,7 @@ func (p *pool) fill(ctx context.Context) {
 			select {
 			case p.idle <- w:
 				pause = least
-				p.pause(ctx)
+				p.pause(ctx, w)
 				continue
 			case <-ctx.Done():
 				w.line.Close() // its end makes an idle worker exit
@@ -278,14 +283,28 @@ func (p *pool) fill(ctx context.Context) {
 	}
 }
 
-// pause lets the client that has just got a worker begin.
-func (p *pool) pause(ctx context.Context) {
-	t := time.NewTimer(refillAfter)
-	defer t.Stop()
-	select {
-	case <-p.wanted:
-	case <-t.C:
-	case <-ctx.Done():
+// pause lets the client that has just got w begin.
+func (p *pool) pause(ctx context.Context, w *process) {
+	latest, look := time.NewTimer(refillLatest), time.NewTicker(refillAfter)
+	defer latest.Stop()
+	defer look.Stop()
+	for seen := w.calls(); ; {
+		select {
+		case <-look.C:
+			n := w.calls()
+			if n == seen {
+				return
+			}
+			seen = n
+		case <-w.exited:
+			return
+		case <-p.wanted:
+			return
+		case <-latest.C:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

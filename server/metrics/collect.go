@@ -45,6 +45,16 @@ func (p *Pages) Remove(s *Shared) {
 	s.Close()
 }
 
+// Calls is the number of calls that a worker has carried out so far; 0 when it has ended.
+func (p *Pages) Calls(s *Shared) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, live := p.live[s]; !live {
+		return 0
+	}
+	return s.Page.Calls()
+}
+
 // sum is what all workers have counted so far.
 func (p *Pages) sum() *Page {
 	p.mu.Lock()
