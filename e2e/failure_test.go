@@ -45,13 +45,18 @@ func (s *server) workers() int {
 	return n
 }
 
+// closed counts the sessions that are over: their workers have ended and their places are free.
+func (s *server) closed() int {
+	log := s.err.String()
+	return strings.Count(log, `msg="session closed"`) + strings.Count(log, `msg="session ended"`)
+}
+
 // A killed client's worker goes within 2 s, and with it all that the client held; its place is free again.
 func TestKilledClient(t *testing.T) {
 	s := serve(t, "--max-sessions", "1")
-	before := s.workers()
 	const mib = 512
 	var first int64 // bytes free before there was a client
-	for range 3 {
+	for i := range 3 {
 		p := s.client(t, "hold", strconv.Itoa(mib), "loop")
 		free, _ := strconv.ParseInt(p.await(p.out, `^free (\d+)$`)[1], 10, 64)
 		if first == 0 {
@@ -63,7 +68,7 @@ func TestKilledClient(t *testing.T) {
 		p.await(p.out, "^ready$")
 		p.signal(syscall.SIGKILL)
 		p.wait(patience)
-		eventually(t, 2*time.Second, "the killed client's worker is gone", func() bool { return s.workers() <= before })
+		eventually(t, 2*time.Second, "the killed client's session is closed", func() bool { return s.closed() == i+1 })
 	}
 	s.run(t, "hold", strconv.Itoa(mib))
 }
@@ -265,7 +270,9 @@ func TestGarbageToServer(t *testing.T) {
 	if code := other.wait(patience); code != 0 {
 		t.Errorf("the bystander suffered: exit status %d\n%s%s", code, other.out, other.err)
 	}
-	eventually(t, 10*time.Second, "only the warm worker is left", func() bool { return s.workers() <= 1 })
+	eventually(t, 10*time.Second, "only the warm worker is left", func() bool {
+		return s.closed() == strings.Count(s.err.String(), `msg="session opened"`) && s.workers() <= 1
+	})
 }
 
 // A module cache that cannot be written is one warning; modules are then kept in memory.

@@ -154,6 +154,8 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 	if err := s.sessions.admit(nvml); err != nil {
 		return err
 	}
+	over := func() {} // says that the session is over, once its place is free
+	defer func() { over() }()
 	defer s.sessions.leave(nvml)
 	p, err := worker(s.stop)
 	if err != nil {
@@ -214,12 +216,12 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 	switch {
 	case p.clean && p.ended.Reason == "":
 		how = metrics.EndClosed
-		log.Info("session closed", lasted, "calls", p.ended.Calls)
+		over = func() { log.Info("session closed", lasted, "calls", p.ended.Calls) }
 	case p.clean:
 		how = metrics.EndBroken
-		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
+		over = func() { log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason) }
 	default:
-		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
+		over = func() { log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p)) }
 	}
 	s.metrics.Ended.WithLabelValues(kind, how).Inc()
 	return nil
