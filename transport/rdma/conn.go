@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
 )
 
@@ -23,11 +24,16 @@ const (
 	lookEvery  = 200 * time.Millisecond               // whether the device is still there
 	pollBatch  = 64
 	extraSends = 64 // requests beside messages: measuring, windows
+	// A chunk is written in pieces, each with a completion for the sender, while the peer hears of the last one only. So the device gets work before it has used up what
+	// it has; one in software does part of its work in the time of whoever posts, and all of the rest in that of the packets that arrive.
+	pieceBytes = 256 << 10
+	chunkSends = 1 + transport.MaxChunk/pieceBytes // a chunk's requests at most: its header and its pieces
 )
 
 // Kinds of work, in the upper byte of a request's identifier.
 const (
 	workHeader uint64 = iota << 56
+	workPart          // a piece of a message, but for the last one
 	workData
 	workRecv
 	workBind
@@ -58,7 +64,7 @@ type conn struct {
 	peer       *setup
 
 	recvs   int  // receive requests that are posted
-	sends   int  // messages that have not completed, well or badly
+	sends   int  // pieces of messages that have not completed, well or badly
 	probed  int  // writes that measured
 	probing bool // such writes are under way
 	began   bool
@@ -77,7 +83,7 @@ type conn struct {
 	// Guarded by the link's lock.
 	pending  []verbs.SendRequest // messages that are to be posted
 	posting  []verbs.SendRequest // those that are being posted, without the lock
-	inDevice int                 // messages that were posted and have not completed
+	inDevice int                 // pieces that were posted and have not completed
 	flushes  bool                // somebody posts
 	toPost   *sync.Cond          // for the goroutine that does so for the others
 }
@@ -101,7 +107,8 @@ func openConn(parent context.Context, place *Place, epoch uint64, depth int, slo
 	if c.pd, err = c.dev.AllocPD(); err != nil {
 		return
 	}
-	if c.cq, err = c.dev.CreateCQ(4*depth + 2*extraSends); err != nil {
+	sends := depth*chunkSends + extraSends
+	if c.cq, err = c.dev.CreateCQ(sends + 2*depth + extraSends); err != nil {
 		return
 	}
 	if c.headers, err = mapMemory(depth * headerBytes); err != nil {
@@ -123,7 +130,7 @@ func openConn(parent context.Context, place *Place, epoch uint64, depth int, slo
 		err = fmt.Errorf("%w (%d bytes): %w", errSlots, slots.Bytes+source.Bytes, err)
 		return
 	}
-	want := verbs.QPConfig{SendCQ: c.cq, SendDepth: 2*depth + extraSends, RecvDepth: depth + 1, InlineBytes: headerSize}
+	want := verbs.QPConfig{SendCQ: c.cq, SendDepth: sends, RecvDepth: depth + 1, InlineBytes: headerSize}
 	if c.qp, err = c.pd.CreateQP(want); err != nil {
 		want.InlineBytes = 0
 		if c.qp, err = c.pd.CreateQP(want); err != nil {
@@ -185,9 +192,6 @@ func (c *conn) postRecvs(n int) error {
 	return err
 }
 
-// requestsEach is how many requests a message is.
-const requestsEach = 2
-
 // post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the completion. The link's lock is held.
 func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
 	if c.gone {
@@ -197,11 +201,44 @@ func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint6
 	h.put(c.outHeaders[at:])
 	head := verbs.SendRequest{ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at), RKey: c.peer.Headers.Key, Count: 1}
 	head.SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
-	data := verbs.SendRequest{ID: workData | h.position, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: uint32(h.position), Remote: remote, RKey: rkey, Count: 1}
-	data.SGE[0] = verbs.SGE{Addr: addr, Length: h.chunk.Bytes, LKey: lkey}
-	c.pending = append(c.pending, head, data)
-	c.sends++
-	return nil
+	c.pending = append(c.pending, head)
+	for left := h.chunk.Bytes; ; {
+		n := min(left, pieceBytes)
+		c.sends++
+		part := verbs.SendRequest{ID: workPart, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote, RKey: rkey, Count: 1}
+		part.SGE[0] = verbs.SGE{Addr: addr, Length: n, LKey: lkey}
+		if left -= n; left == 0 {
+			part.ID, part.Op, part.Flags, part.Imm = workData|h.position, verbs.OpWriteImm, verbs.Signaled, uint32(h.position)
+			c.pending = append(c.pending, part)
+			return nil
+		}
+		c.pending = append(c.pending, part)
+		addr, remote = addr+uint64(n), remote+uint64(n)
+	}
+}
+
+// next takes the requests of so many pieces from those that are to be posted. The link's lock is held.
+func (c *conn) next(most int) []verbs.SendRequest {
+	n, requests := 0, 0
+	for i := 0; i < len(c.pending) && n < most; i++ {
+		if kindOf(c.pending[i].ID) != workHeader {
+			n, requests = n+1, i+1
+		}
+	}
+	c.posting = append(c.posting[:0], c.pending[:requests]...)
+	c.pending = c.pending[:copy(c.pending, c.pending[requests:])]
+	c.inDevice += n
+	return c.posting
+}
+
+// pieces counts those in a list of requests.
+func pieces(list []verbs.SendRequest) (n int) {
+	for i := range list {
+		if kindOf(list[i].ID) != workHeader {
+			n++
+		}
+	}
+	return n
 }
 
 // watch fails the path when the device reports that it, its port or the queue pair is down.

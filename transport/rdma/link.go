@@ -103,7 +103,7 @@ type Link[M any] struct {
 	results  results[M]
 	spare    results[M]
 	limit    int // chunks under way that measuring found to be enough
-	window   int // those of them that the device has at most
+	window   int // pieces of them that the device has at most
 
 	buffer     []byte   // half of it are slots, half is copied to before it is sent
 	spareParts []uint32 // pieces of the sending half that are free
@@ -316,31 +316,27 @@ func (l *Link[M]) flush(c *conn) {
 	c.flushes = true
 	for !c.gone {
 		if c.ctx.Err() != nil { // they are among those that are given back
-			c.sends -= len(c.pending) / requestsEach
+			c.sends -= pieces(c.pending)
 			c.pending = c.pending[:0]
 		}
-		n := min(len(c.pending), requestsEach*(l.window-c.inDevice))
-		if n <= 0 {
+		list := c.next(l.window - c.inDevice)
+		if len(list) == 0 {
 			break
 		}
-		c.posting = append(c.posting[:0], c.pending[:n]...)
-		c.pending = c.pending[:copy(c.pending, c.pending[n:])]
-		c.inDevice += n / requestsEach
 		l.mu.Unlock()
-		n, err := c.qp.PostSend(c.posting)
+		n, err := c.qp.PostSend(list)
 		l.mu.Lock()
 		if err != nil {
-			for i := range c.posting[n:] {
-				if kindOf(c.posting[n+i].ID) == workData {
-					c.sends--
-					c.inDevice--
-				}
-			}
+			refused := pieces(list[n:])
+			c.sends -= refused
+			c.inDevice -= refused
 			c.cancel(err)
 		}
 	}
 	c.flushes = false
-	l.moved.Broadcast()
+	if c.ctx.Err() != nil {
+		l.moved.Broadcast() // see flushed
+	}
 }
 
 // post posts what [Link.pump] has prepared, in the place of those who have no time for it, until the path is over.
@@ -353,7 +349,7 @@ func (l *Link[M]) post(c *conn) {
 	}
 }
 
-// flushed waits for the end of a flush. mu is held, and let go meanwhile.
+// flushed waits for the end of a flush, on a path that ends. mu is held, and let go meanwhile.
 func (l *Link[M]) flushed(c *conn) {
 	for c.flushes {
 		l.moved.Wait()

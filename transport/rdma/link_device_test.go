@@ -627,7 +627,7 @@ func TestBandwidth(t *testing.T) {
 	server.mu.Lock()
 	server.drop = true
 	server.mu.Unlock()
-	const rounds = 4
+	const rounds = 2
 	var up, down time.Duration // of all but the first, which finds nothing registered
 	for i := uint64(0); i <= rounds; i++ {
 		began := time.Now()

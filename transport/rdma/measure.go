@@ -21,11 +21,11 @@ const (
 	goodEnough  = 0.85                   // of the best: a larger chunk costs both ends less, in what is not measured here as well
 	ahead       = 250 * time.Millisecond // chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
 	leastAhead  = 8
-	atDevice    = 250 * time.Microsecond // of these, those that the device has: until the word of the last one's end is here and others are posted
-	leastAt     = 8
+	atDevice    = 250 * time.Microsecond // the device has pieces of them for so long: until the word of one's end is here and others are posted
+	leastAt     = 12
 )
 
-// measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy, and how many of them the device. It
+// measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy, and how many pieces of them the device. It
 // proves at the same time that the path works. Without slots or memory the usual size is taken.
 func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window int, err error) {
 	chunk, limit, window = min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast)), l.depth, l.depth
@@ -44,10 +44,10 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window in
 		return chunk, limit, window, err
 	}
 	chunk = pickChunk(rates, best)
-	enough := func(span time.Duration, least int) int {
-		return min(max(int(best*span.Seconds())/chunk+1, least), l.depth)
+	enough := func(span time.Duration, bytes, least int) int {
+		return min(max(int(best*span.Seconds())/bytes+1, least), l.depth)
 	}
-	return chunk, enough(ahead, leastAhead), enough(atDevice, leastAt), nil
+	return chunk, enough(ahead, chunk, leastAhead), enough(atDevice, min(chunk, pieceBytes), leastAt), nil
 }
 
 // survey measures the sizes up to the largest. A moment in which a process had no processor must not decide for as long as the path lives: every size counts with

@@ -42,7 +42,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 	res := &l.results
 	var first error
 	l.mu.Lock()
-	recvs, more := 0, false
+	recvs, parts, more := 0, 0, false
 	for i := range list {
 		d := &list[i]
 		err := d.Err()
@@ -54,12 +54,15 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 					recvs++
 				}
 			}
-		case kindOf(d.ID) == workData:
+		case kindOf(d.ID) == workPart, kindOf(d.ID) == workData:
 			c.inDevice--
-			if c.sends--; err == nil {
+			c.sends--
+			l.idle = 0
+			if kindOf(d.ID) == workPart {
+				parts++
+			} else if err == nil {
 				err = l.peer.Completed(numberOf(d.ID))
 			}
-			l.idle = 0
 		case err != nil:
 		case kindOf(d.ID) == workBind:
 			var o *opening
@@ -76,6 +79,11 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 		if first == nil {
 			first = err
 		}
+	}
+	if first == nil && parts == len(list) { // nobody else has to know
+		l.flush(c)
+		l.mu.Unlock()
+		return nil
 	}
 	if first == nil && recvs > 0 && c.ctx.Err() == nil {
 		for c.recvs < l.depth && first == nil {
