@@ -221,7 +221,9 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 		how = metrics.EndBroken
 		over = func() { log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason) }
 	default:
-		over = func() { log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p)) }
+		over = func() {
+			log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
+		}
 	}
 	s.metrics.Ended.WithLabelValues(kind, how).Inc()
 	return nil
