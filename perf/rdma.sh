@@ -3,7 +3,7 @@
 # transport alone and of a client program on the simulated GPU with ib_write_bw's at its best message size, and the latency of a WRITE of 4 KiB with ib_write_lat's.
 # The machine is emulated, so only the ratios mean something. `make perf-rdma` builds what it runs.
 #
-#   perf/rdma.sh          prints figures and ratios; fails where the median of one misses its goal (transport 90 %, end to end 70 %, latency 115 %)
+#   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses its goal (transport 90 %, end to end 70 %, latency 115 %)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v ib_write_bw >/dev/null || { as_root=; [ "$(id -u)" = 0 ] || as_root=sudo; $as_root apt-get install -yq --no-install-recommends perftest >/dev/null; }
