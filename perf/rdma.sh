@@ -6,7 +6,6 @@
 #   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses its goal (transport 90 %, end to end 70 %, latency 115 %)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-command -v ib_write_bw >/dev/null || { as_root=; [ "$(id -u)" = 0 ] || as_root=sudo; $as_root apt-get install -yq --no-install-recommends perftest >/dev/null; }
 
 if [ "${1-}" != inside ]; then
   for t in build/rdma/plain/verbs.test build/rdma/plain/transport-rdma.test build/rdma/plain/e2e-rdma.test; do
@@ -14,7 +13,7 @@ if [ "${1-}" != inside ]; then
   done
   # The machine needs both processors: all that this terminal runs goes before what others run, where that is allowed.
   { echo -20 >/proc/self/autogroup; } 2>/dev/null || true
-  exec verbs/guest/rdma-guest -e RDMA_PERF_ROUNDS -t 1200 "$PWD/perf/rdma.sh" inside
+  exec verbs/guest/rdma-guest -p perftest -e RDMA_PERF_ROUNDS -t 1200 "$PWD/perf/rdma.sh" inside
 fi
 
 listens() { until grep -q ':4853 00000000:0000 0A\|:4853 0\{32\}:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done; } # perftest's port

@@ -154,9 +154,8 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 	if err := s.sessions.admit(nvml); err != nil {
 		return err
 	}
-	over := func() {} // says that the session is over, once its place is free
-	defer func() { over() }()
-	defer s.sessions.leave(nvml)
+	leave := sync.OnceFunc(func() { s.sessions.leave(nvml) })
+	defer leave()
 	p, err := worker(s.stop)
 	if err != nil {
 		return refusef(transport.StatusFailed, "%w", err)
@@ -211,19 +210,18 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 		p.kill()
 		<-p.exited
 	}
+	leave() // before anybody reads that the session is over
 	lasted := slog.Duration("lasted", time.Since(began).Round(time.Millisecond))
 	how := metrics.EndCrashed
 	switch {
 	case p.clean && p.ended.Reason == "":
 		how = metrics.EndClosed
-		over = func() { log.Info("session closed", lasted, "calls", p.ended.Calls) }
+		log.Info("session closed", lasted, "calls", p.ended.Calls)
 	case p.clean:
 		how = metrics.EndBroken
-		over = func() { log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason) }
+		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
 	default:
-		over = func() {
-			log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
-		}
+		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
 	}
 	s.metrics.Ended.WithLabelValues(kind, how).Inc()
 	return nil

@@ -339,10 +339,11 @@ func (q *QP) PostSpin(list []SendRequest, done []Completion, looks int) (taken, 
 	var n C.int
 	r := C.sv_post_spin(q.handle(), (*C.sv_send)(unsafe.Pointer(&list[0])), C.int(len(list)), &n, q.config.SendCQ.handle(),
 		(*C.sv_completion)(unsafe.Pointer(&done[0])), C.int(len(done)), C.int(min(looks, math.MaxInt32)))
-	if r < 0 {
-		return int(n), 0, failed("ibv_post_send", q.dev.name, -int(r))
+	if taken = int(n); taken < len(list) {
+		return taken, 0, failed("ibv_post_send", q.dev.name, -int(r))
 	}
-	return int(n), int(r), nil
+	completed, err = q.config.SendCQ.polled(r)
+	return taken, completed, err
 }
 
 func (q *QP) handle() C.uintptr_t { return C.uintptr_t(uintptr(q.p)) }

@@ -332,6 +332,16 @@ func (c *client) start(thread uint32, op uint16, flags transport.CommandFlags, p
 	return ch
 }
 
+// unanswered wants that there is no answer yet.
+func (c *client) unanswered(ch <-chan message) {
+	c.t.Helper()
+	select {
+	case m := <-ch:
+		c.t.Fatalf("a wait ended early: %+v", m.MessageHeader)
+	default:
+	}
+}
+
 func (c *client) await(ch <-chan message) message {
 	c.t.Helper()
 	select {

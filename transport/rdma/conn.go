@@ -208,7 +208,7 @@ func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint6
 		part := verbs.SendRequest{ID: workPart, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote, RKey: rkey, Count: 1}
 		part.SGE[0] = verbs.SGE{Addr: addr, Length: n, LKey: lkey}
 		if left -= n; left == 0 {
-			part.ID, part.Op, part.Flags, part.Imm = workData|h.position, verbs.OpWriteImm, verbs.Signaled, uint32(h.position)
+			part.ID, part.Op, part.Imm = workData|h.position, verbs.OpWriteImm, uint32(h.position)
 			c.pending = append(c.pending, part)
 			return nil
 		}
