@@ -21,8 +21,9 @@ const (
 	leastRDMASlots   = 12  // fewer are of no use
 	MaxRDMASlots     = 256 // of a session
 	uploadShare      = 3   // one of so many slots is for downloads, the others are for uploads
-	scarce           = 4   // with less than one of so many upload slots free, chunks that the GPU cannot take at once are moved out of them
+	scarce           = 4   // with less than one of so many upload slots free, chunks that the GPU does not come to read are moved out of them
 	stalled          = 20 * time.Millisecond
+	unread           = 2 * time.Millisecond // in which the GPU reads a chunk if it reads chunks at all
 )
 
 // pathLink is what the executor uses of an [rdma.Link]; measuring has one of its own.
@@ -47,7 +48,7 @@ type path struct {
 	gpu   *directSlots // the slots lie in the GPU's memory, and mem is nil
 	busy  []*slot      // upload slots from which the GPU copies
 	out   atomic.Int32 // download slots that the link has
-	last  time.Time    // a download slot was last taken, or with the link, or the GPU has read an upload slot
+	last  time.Time    // a download slot was last taken, or with the link, or the GPU had read all upload slots or one more
 	owner *context     // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
@@ -159,7 +160,10 @@ func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresul
 	p := &s.path
 	if r == cuda.CUDA_SUCCESS {
 		if sl.event, r = s.recordEvent(st); r == cuda.CUDA_SUCCESS {
-			sl.ctx = st.ctx
+			sl.st = st
+			if len(p.busy) == 0 {
+				p.last = time.Now()
+			}
 			p.busy = append(p.busy, sl)
 			return r
 		}
@@ -179,13 +183,15 @@ func (s *Session) pollPath() bool {
 	}
 	p.freed = p.freed[:0]
 	kept := p.busy[:0]
+	var behind *stream // what comes later on it is not complete either
 	for _, sl := range p.busy {
-		if s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+		if sl.st == behind || s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+			behind = sl.st
 			kept = append(kept, sl)
 			continue
 		}
-		sl.ctx.events = append(sl.ctx.events, sl.event)
-		sl.event, sl.ctx = 0, nil
+		sl.st.ctx.events = append(sl.st.ctx.events, sl.event)
+		sl.event, sl.st = 0, nil
 		p.freed = append(p.freed, sl.index)
 	}
 	clear(p.busy[len(kept):])
@@ -198,16 +204,32 @@ func (s *Session) pollPath() bool {
 	return true
 }
 
+// crowded says whether the GPU leaves too few slots for what comes: most wait for it, and it has not read one for a while. Where it reads one after the other, the
+// next is waited for.
+func (s *Session) crowded() bool {
+	p := &s.path
+	for len(p.busy) > len(p.slots)-len(p.slots)/scarce {
+		if s.pollPath() {
+			continue
+		}
+		if time.Since(p.last) > unread {
+			return true
+		}
+		yield()
+	}
+	return false
+}
+
 // abandonPath gives back the slots of a context that ends; its work is over and its events are gone.
 func (s *Session) abandonPath(ctx *context) {
 	p := &s.path
 	kept := p.busy[:0]
 	for _, sl := range p.busy {
-		if sl.ctx != ctx {
+		if sl.st.ctx != ctx {
 			kept = append(kept, sl)
 			continue
 		}
-		sl.event, sl.ctx = 0, nil
+		sl.event, sl.st = 0, nil
 		p.link().Release(sl.index)
 	}
 	clear(p.busy[len(kept):])

@@ -32,7 +32,7 @@ type slot struct {
 	path  bool             // it is one of RDMA's
 	gpu   cuda.CUdeviceptr // where it lies in the GPU's memory, and mem is nil; 0: it does not
 	index uint32           // among those
-	ctx   *context         // of the event, where it is not the pool's
+	st    *stream          // on which the event is, where the slot is not of a pool
 }
 
 // slotPool is a context's slots of one size.
@@ -56,6 +56,7 @@ func (s *Session) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 // takeSlot gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is over.
 func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, error) {
 	var began time.Time
+	grows := true // as far as is known
 	for {
 		for _, sl := range p.slots {
 			if sl.free.Load() {
@@ -66,7 +67,7 @@ func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, err
 		if s.reclaim(ctx, p) {
 			continue
 		}
-		if n := len(p.slots); n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience {
+		if n := len(p.slots); grows && (n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience) {
 			r := s.growPool(ctx, p)
 			if r == cuda.CUDA_SUCCESS {
 				continue
@@ -74,6 +75,7 @@ func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, err
 			if n == 0 {
 				return nil, r, nil
 			}
+			grows = false
 		}
 		if began.IsZero() {
 			began = time.Now()

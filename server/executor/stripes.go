@@ -357,7 +357,7 @@ func (s *Session) pathLanded(b *bulk, l landing) {
 	if r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 && s.path.gpu.flush { // before anything reads what the card wrote
 		r = s.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
 	}
-	if r == cuda.CUDA_SUCCESS && len(s.path.busy) > len(s.path.slots)-len(s.path.slots)/scarce {
+	if r == cuda.CUDA_SUCCESS && s.crowded() {
 		if moved := s.moveOut(b, &l); moved != nil {
 			s.path.link().Release(l.slot.index)
 			s.chunkLanded(b, *moved, nil)
