@@ -27,6 +27,7 @@ RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
 PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely"]
+ALONE = {"c:limits", "out_of_memory"}  # ask for more memory than there is: others get none meanwhile, natively too
 REMOTE_PROGRAMS = ["handles", "upload_seen", "elsewhere"]  # natively undefined, or there
 SMI = {
     "smi:plain": [],
@@ -259,6 +260,14 @@ def compare(case, timeout, env, sides):
     return {"case": case.name, "verdict": verdict, "native": native, "remote": remote, "notes": notes}
 
 
+def compared(cases, at_once, compare_one):
+    """The results of cases as they come; of those that bear no other beside them last, and one by one."""
+    for jobs, alone in ((at_once, False), (1, True)):
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for f in concurrent.futures.as_completed([pool.submit(compare_one, c) for c in cases if (c.name in ALONE) == alone]):
+                yield f.result()
+
+
 def start_server(folder, env):
     p = subprocess.Popen([RUN, "serve", folder], env=env, stdin=subprocess.DEVNULL)
     address = Path(folder, "address")
@@ -312,16 +321,14 @@ def main():
     out = open(Path(os.environ.get("OUT", work)) / "check.jsonl", "a")
     results = []
     try:
-        with concurrent.futures.ThreadPoolExecutor(a.j) as pool:
-            for f in concurrent.futures.as_completed([pool.submit(compare, c, a.timeout, env, sides) for c in chosen]):
-                r = f.result()
-                results.append(r)
-                out.write(json.dumps(r) + "\n")
-                out.flush()
-                seconds = "  ".join(f"{s} {r[s]['seconds']:6.1f} s" if r[s] else f"{s}        -" for s in ("native", "remote"))
-                print(f"{r['case']:<20} {r['verdict']:<8} {seconds}", flush=True)
-                for note in r["notes"]:
-                    print("    " + note.replace("\n", "\n    "), flush=True)
+        for r in compared(chosen, a.j, lambda c: compare(c, a.timeout, env, sides)):
+            results.append(r)
+            out.write(json.dumps(r) + "\n")
+            out.flush()
+            seconds = "  ".join(f"{s} {r[s]['seconds']:6.1f} s" if r[s] else f"{s}        -" for s in ("native", "remote"))
+            print(f"{r['case']:<20} {r['verdict']:<8} {seconds}", flush=True)
+            for note in r["notes"]:
+                print("    " + note.replace("\n", "\n    "), flush=True)
     finally:
         if server:
             server.terminate()

@@ -18,7 +18,7 @@ import (
 	"scuda.dev/scuda/perf"
 )
 
-const speed = "perf/results/2026-11-21-h200-speed.json"
+const speed = "perf/results/2026-11-22-h200-speed.json"
 
 // tables are the results, and the pages and names of their places there.
 var tables = []struct {
