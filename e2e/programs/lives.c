@@ -2,6 +2,7 @@
 // driver makes of a library that stays loaded while its context is reset, and of calls in a primary context that was released for the last time, is
 // left open here: NVIDIA's does not survive the next retain.)
 #include "check.h"
+#include <pthread.h>
 
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev); // newer headers have other forms only
 
@@ -52,6 +53,22 @@ static void use(unsigned at, const char *what) {
   CK(cuMemFree(p));
 }
 
+// A thread that has retained the primary context has it, however others come and go.
+static void *come_and_go(void *unused) {
+  for (unsigned i = 0; i < 20; i++) {
+    CUcontext c;
+    CUdeviceptr p;
+    CK(cuDevicePrimaryCtxRetain(&c, 0));
+    CK(cuCtxSetCurrent(c));
+    CK(cuMemAlloc(&p, 4));
+    CK(cuMemcpyHtoD(p, &i, 4));
+    CHECK(value(p) == i, "a thread's memory is another's");
+    CK(cuMemFree(p));
+    CK(cuDevicePrimaryCtxRelease(0));
+  }
+  return unused;
+}
+
 int main(int argc, char **argv) {
   if (argc > 1) kernels_folder = argv[1];
   int devices;
@@ -94,6 +111,11 @@ int main(int argc, char **argv) {
     CK(cuDevicePrimaryCtxRelease(i));
   }
   CK(cuLibraryUnload(library));
+  CK(cuCtxSetCurrent(NULL));
+  CK(cuDevicePrimaryCtxRelease(0));
+  pthread_t t[2];
+  for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, come_and_go, NULL);
+  for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
   printf("right\n");
   return 0;
 }

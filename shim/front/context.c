@@ -284,21 +284,26 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
   return r;
 }
 
-/* The end of a primary context, by the last release or by a reset. The destructors call back into the driver, so no lock is held. */
+/* The end of a primary context, by the last release or by a reset. The destructors call back into the driver, so no lock is held; where another thread has
+ * retained the context meanwhile, or ended it, it is not ended. */
 static int32_t primary_ends(int32_t dev, uint32_t verb) {
   struct scuda_slot *s = primary_slot(dev);
   scuda_storage_context_dies(scuda_gpus[dev].primary);
   scuda_lock(&primary_lock);
+  if (!(s->flags & SCUDA_CTX_ACTIVE) || (verb == PRIMARY_RELEASE && *scuda_retained(s))) {
+    scuda_unlock(&primary_lock);
+    return CUDA_SUCCESS;
+  }
   s->flags &= ~(uint32_t)SCUDA_CTX_ACTIVE;
   scuda_gpus[dev].primary_flags = 0;
   *scuda_limits_changed(s) = 0;
   s->id = 0;
   int32_t r = verb == PRIMARY_RELEASE && atomic_load(&exiting) && scuda_context_done(scuda_gpus[dev].primary) ? CUDA_SUCCESS : primary(dev, verb, 0);
   s->sticky = CUDA_SUCCESS;
-  scuda_unlock(&primary_lock);
-  scuda_managed_forget_context(scuda_gpus[dev].primary);
+  scuda_managed_forget_context(scuda_gpus[dev].primary); /* with the lock: what its next life has, under the same handle, stays */
   scuda_ranges_forget_context(scuda_gpus[dev].primary);
   scuda_capture_context_dies(scuda_gpus[dev].primary);
+  scuda_unlock(&primary_lock);
   return r;
 }
 
