@@ -23,8 +23,10 @@ const (
 	uploadShare      = 3   // one of so many slots is for downloads, the others are for uploads
 	scarce           = 4   // with less than one of so many upload slots free, chunks that the GPU does not come to read are moved out of them
 	stalled          = 20 * time.Millisecond
-	unread           = 2 * time.Millisecond // in which the GPU reads a chunk if it reads chunks at all
 )
+
+// unread is the time in which the GPU reads a chunk if it reads chunks at all. (A variable for tests.)
+var unread = 2 * time.Millisecond
 
 // pathLink is what the executor uses of an [rdma.Link]; measuring has one of its own.
 type pathLink interface {
