@@ -35,6 +35,7 @@ func (e *InputError) Unwrap() error { return ErrInput }
 type libraryFiles struct {
 	soname, facts, exports, semantics, records string
 	later                                      string // facts about functions that are younger than the header
+	older                                      string // facts about functions that take an older structure than the header's prototype says
 	result                                     string // C type of the status every function returns
 	device                                     string // C type of a device
 }
@@ -42,7 +43,7 @@ type libraryFiles struct {
 var (
 	cudaFiles = libraryFiles{soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json", exports: "facts/libcuda-exports.txt",
 		semantics: "cuda.semantics", result: "CUresult", device: "CUdevice"}
-	nvmlFiles = libraryFiles{soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", later: "facts/nvml-later.json", exports: "facts/libnvidia-ml-exports.txt",
+	nvmlFiles = libraryFiles{soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", later: "facts/nvml-later.json", older: "facts/nvml-older.json", exports: "facts/libnvidia-ml-exports.txt",
 		semantics: "nvml.semantics", records: "nvml.records", result: "nvmlReturn_t", device: "nvmlDevice_t"}
 )
 
@@ -77,7 +78,7 @@ func Load() (*Spec, error) {
 func digest() (sum [32]byte, err error) {
 	h := sha256.New()
 	for _, name := range []string{cudaFiles.facts, cudaFiles.exports, cudaFiles.semantics,
-		nvmlFiles.facts, nvmlFiles.later, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
+		nvmlFiles.facts, nvmlFiles.later, nvmlFiles.older, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
 		b, err := files.ReadFile(name)
 		if err != nil {
 			return sum, err
@@ -125,8 +126,9 @@ type FactField struct {
 	Offset int    `json:"offset"`
 }
 
-// add takes in facts about functions that are younger than the header: another file of the same form.
-func (f *Facts) add(file string) error {
+// add takes in facts that the header does not have, another file of the same form: about functions that are younger than it, or, with older, about
+// functions that have kept the structure of their first days while the header's prototype names today's, which is longer.
+func (f *Facts) add(file string, older bool) error {
 	raw, err := files.ReadFile(file)
 	if err != nil {
 		return err
@@ -136,8 +138,11 @@ func (f *Facts) add(file string) error {
 		return err
 	}
 	for name := range more.Functions {
-		if _, ok := f.Functions[name]; ok {
+		switch _, ok := f.Functions[name]; {
+		case ok && !older:
 			return &InputError{file, name, "is a function of the header too: take it out here"}
+		case !ok && older:
+			return &InputError{file, name, "is no function of the header: take it out here"}
 		}
 	}
 	maps.Copy(f.Functions, more.Functions)
@@ -157,9 +162,12 @@ func loadLibrary(lf libraryFiles) (*Library, error) {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return nil, fmt.Errorf("api/%s: %w", lf.facts, err)
 	}
-	if lf.later != "" {
-		if err := f.add(lf.later); err != nil {
-			return nil, fmt.Errorf("api/%s: %w", lf.later, err)
+	for _, more := range []string{lf.later, lf.older} {
+		if more == "" {
+			continue
+		}
+		if err := f.add(more, more == lf.older); err != nil {
+			return nil, fmt.Errorf("api/%s: %w", more, err)
 		}
 	}
 	lib := &Library{Soname: lf.soname, ByName: map[string]*Func{}, Enums: f.Enums, Types: map[string]Type{}}

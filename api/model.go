@@ -43,26 +43,62 @@ type Param struct {
 	Float  bool
 	Struct bool   // the element is a struct or union (Patches lists the handles in it)
 	Handle string // handle type name ("CUstream") when the value or element is a handle
+	Object string // type name ("CUtexObject") when the value or element is a number that names an object of the driver
 	Device bool   // the value is a CUdevice (or NVML device handle) ordinal
 	Stream bool   // a CUstream whose 0 means the default stream of the called form
 	Delete bool   // the call destroys this handle
 	Count  string // a number, or the name of the parameter that holds the count, or "*name" when it is an in/out pointer to it, or
 	// "name-1", "name-2" (never below 0). Elements of void* are bytes.
+	IfNull IfNull  // In and Out: what becomes of NULL where the count is not 0
+	Select string  // the parameter that says which member of the union the element is
 	GoType string  // type in the generated Go interface
 	Patch  []Patch // handles and devices inside the element
-	Refuse []When  // elements that the server must not give to its driver (host addresses of the client)
+	Words  []Word  // what else inside the element is no mere number
+	Refuse []When  // elements that a client never sends: they would have the driver follow an address of the server's
 }
+
+// IfNull says what becomes of a NULL pointer whose count is not 0.
+type IfNull int
+
+const (
+	NullDefault  IfNull = iota // inputs: CUDA_ERROR_INVALID_VALUE, as the driver says; outputs: the driver's to judge
+	NullOptional               // the driver takes an input's NULL for "none"
+	NullCrashes                // the driver does not look before it writes: CUDA_ERROR_INVALID_VALUE
+)
 
 // Patch is a handle at a byte offset inside a structure.
 type Patch struct {
 	Offset int
 	Handle string // "CUdevice" for device ordinals
 	When   *When  // nil: always
+	Union  bool   // the place means something else when the condition does not hold; elsewhere it is made 0 then
 }
 
-// When is a condition on a 32-bit field of the same element: it has one of the values.
-type When struct {
+// Is says what a number that travels means, and so what the server does with it before its driver gets it.
+type Is int
+
+const (
+	Number  Is = iota // a size, a count, a flag, an enumerator: the driver judges it
+	Object            // names an object of the driver: the session must have been given it
+	Address           // device memory: the driver refuses what is not memory of a GPU (measured by perf/gpu/reach.c)
+	Void              // an address in the client: means nothing to the server, which puts 0 in its place
+)
+
+// String names what it is.
+func (i Is) String() string { return [...]string{"number", "object", "address", "void"}[i] }
+
+// Word is a 64-bit field of a structure that is no handle, and no mere number either.
+type Word struct {
 	Offset int
+	Is     Is
+	Object string // the type, of an Object
+	When   *When
+	Union  bool // as in Patch
+}
+
+// When is a condition on a 32-bit field of the same element, or on the value of the parameter that Select names: it has one of the values.
+type When struct {
+	Offset int // -1: Select's
 	Values []int64
 }
 
@@ -83,10 +119,10 @@ type Func struct {
 	Pre, Post   bool   // the front has hooks scuda_pre_NAME(args, CUresult *r) / scuda_post_NAME(args)
 	ServerHand  bool   // the server carries it out by hand-written code instead of the generated dispatch
 	AsyncErrors bool   // may return errors of earlier asynchronous calls
-	Waits       bool   // the driver holds the caller until the work of the context is over
 	OutsOnError bool
 	Generic     bool     // the generated encoding exists: Async, Sync, and Hand functions marked so
 	Alias       string   // another function that this one is the old name of
+	Unknown     string   // the answer to a number of an object that the session was not given, where it is not its type's
 	Flags       []string // further flags of the row, for the library's own generator
 }
 
@@ -107,9 +143,23 @@ type Library struct {
 	enumTags map[string]string // typedef to key of Enums
 	Groups   []string          // of functions: OtherGroup, then those of the semantics
 	sem      *semantics
-	Absent   []Absent // device attributes that say 0 to clients
-	Parts    []Part   // what functions that work do not support
-	Handles  []string // handle types, sorted; the kind of a handle is its index + 1
+	Absent   []Absent          // device attributes that say 0 to clients
+	Members  []Member          // of unions in structures that hand-written operations carry
+	Parts    []Part            // what functions that work do not support
+	Writes   []Writes          // outputs that are not written whole
+	Handles  []string          // handle types, sorted; the kind of a handle is its index + 1
+	Objects  []string          // integer types that name objects of the driver; their kinds follow those of the handles
+	Unknown  map[string]string // what the driver answers to a number of such a type that it never gave out
+}
+
+// Member is what a structure's union holds when its first field has a value.
+type Member struct {
+	Struct, Const, Record string
+	Value                 int64
+	Size                  int
+	Patch                 []Patch // as in Param, from the record's first byte
+	Words                 []Word
+	Refuse                []When
 }
 
 // Absent is a device attribute that promises something which clients do not have.
@@ -133,6 +183,9 @@ type Type struct {
 	Size, Align      int
 	Kind             string // "int", "uint", "float", "enum", "handle", "pointer", "struct", "func"
 }
+
+// Counted says whether the parameter is an array whose length another parameter tells.
+func (p *Param) Counted() bool { return p.Count != "" && (p.Count[0] < '0' || p.Count[0] > '9') }
 
 // Struct is a record with its fields at their offsets.
 type Struct struct {

@@ -22,6 +22,7 @@ type paramRow struct {
 	dir    Dir
 	delete bool
 	count  string
+	null   IfNull
 }
 
 // condition is a "when" or "refuse" line.
@@ -34,16 +35,19 @@ type condition struct {
 
 // semantics is a parsed .semantics file.
 type semantics struct {
-	file      string
-	reasons   map[string]string
-	whens     []condition
-	refuses   []condition
-	plain     map[string]bool // "STRUCT.path"
-	rows      map[string]row
-	plainUsed map[string]bool
-	groups    []group
-	absent    []Absent
-	parts     []Part
+	file         string
+	reasons      map[string]string
+	whens        []condition
+	refuses      []condition
+	pointers     map[string]Is     // of pointers in structures, by "STRUCT.path"
+	unknown      map[string]string // of types of objects: the answer
+	rows         map[string]row
+	pointersUsed map[string]bool
+	members      []Member
+	groups       []group
+	absent       []Absent
+	parts        []Part
+	writes       [][]string // lines, see Writes
 }
 
 // group is a "group" line.
@@ -77,12 +81,12 @@ func (d Dir) String() string {
 }
 
 var (
-	paramPattern = regexp.MustCompile(`^(\w+):([a-z]+)(?:\[(\*?\w+(?:-[12])?)\])?$`)
+	paramPattern = regexp.MustCompile(`^(\w+):([a-z]+)(?:\[(\*?\w+(?:-[12])?)\])?([?!]?)$`)
 	countPattern = regexp.MustCompile(`^(\*?)(\w+?)(?:-[12])?$`)
 )
 
 func parseSemantics(file, text string) (*semantics, error) {
-	s := &semantics{file: file, reasons: map[string]string{}, plain: map[string]bool{}, plainUsed: map[string]bool{}, rows: map[string]row{}}
+	s := &semantics{file: file, reasons: map[string]string{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{}, unknown: map[string]string{}, rows: map[string]row{}}
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		f := strings.Fields(line)
@@ -116,6 +120,12 @@ func (s *semantics) parseLine(line int, f []string) error {
 		}
 		s.refuses = append(s.refuses, condition{line, f[1], f[2], strings.Split(f[3], ","), ""})
 		return nil
+	case "member":
+		if len(f) != 4 {
+			return fmt.Errorf("want: member STRUCT CONST RECORD")
+		}
+		s.members = append(s.members, Member{Struct: f[1], Const: f[2], Record: f[3]})
+		return nil
 	case "group":
 		if len(f) < 3 || slices.ContainsFunc(s.groups, func(g group) bool { return g.name == f[1] }) {
 			return fmt.Errorf("want: group NAME PREFIX…, each name once")
@@ -136,11 +146,20 @@ func (s *semantics) parseLine(line int, f []string) error {
 		}
 		s.parts = append(s.parts, Part{Key: f[1], Funcs: strings.Split(f[2], ","), Text: strings.Join(f[3:], " ")})
 		return nil
-	case "plain":
+	case "writes":
+		s.writes = append(s.writes, f)
+		return nil
+	case "address", "void":
 		if len(f) != 2 {
-			return fmt.Errorf("want: plain STRUCT.PATH")
+			return fmt.Errorf("want: %s STRUCT.PATH", f[0])
 		}
-		s.plain[f[1]] = true
+		s.pointers[f[1]] = map[string]Is{"address": Address, "void": Void}[f[0]]
+		return nil
+	case "object":
+		if len(f) != 3 || s.unknown[f[1]] != "" {
+			return fmt.Errorf("want: object TYPE RESULT, each type once")
+		}
+		s.unknown[f[1]] = f[2]
 		return nil
 	}
 	if len(f) < 2 {
@@ -157,19 +176,17 @@ func (s *semantics) parseLine(line int, f []string) error {
 	r := row{line: line, class: class, params: map[string]paramRow{}}
 	rest := f[2:]
 	if class == Refused {
-		if len(rest) != 1 {
-			return fmt.Errorf("want: NAME refused:KEY RESULT")
+		if len(rest) == 0 {
+			return fmt.Errorf("want: NAME refused:KEY RESULT [FLAG …]")
 		}
-		r.answer, rest = rest[0], nil
+		r.answer, rest = rest[0], rest[1:]
 	}
 	if class == Missing || class == Unsupported || class == Refused {
-		r.reason = strings.Join(rest, " ")
-		if key != "" {
-			if r.reason = s.reasons[key]; r.reason == "" {
-				return fmt.Errorf("unknown reason %q", key)
-			}
+		if key == "" {
+			r.reason, rest = strings.Join(rest, " "), nil
+		} else if r.reason = s.reasons[key]; r.reason == "" {
+			return fmt.Errorf("unknown reason %q", key)
 		}
-		rest = nil
 	}
 	for _, word := range rest {
 		if !strings.Contains(word, ":") {
@@ -186,7 +203,7 @@ func (s *semantics) parseLine(line int, f []string) error {
 		} else if p.dir, ok = dirNames[m[2]]; !ok {
 			return fmt.Errorf("unknown direction %q", m[2])
 		}
-		p.count = m[3]
+		p.count, p.null = m[3], map[string]IfNull{"?": NullOptional, "!": NullCrashes}[m[4]]
 		r.params[m[1]] = p
 	}
 	s.rows[f[0]] = r
@@ -212,6 +229,9 @@ func (s *semantics) groupOf(name string) string {
 // apply gives every function of lib its row and resolves the parameters.
 func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 	b := &binder{sem: s, lib: lib, lf: lf}
+	if err := b.objects(); err != nil {
+		return &InputError{s.file, "object", err.Error()}
+	}
 	op := uint16(0)
 	for _, fn := range lib.Funcs {
 		if fn.PTSZ {
@@ -254,9 +274,15 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		}
 	}
 	lib.Parts = s.parts
-	for name := range s.plain {
-		if !s.plainUsed[name] {
-			return &InputError{s.file, "plain " + name, "is used by no forwarded function"}
+	if err := b.members(); err != nil {
+		return err
+	}
+	if err := s.resolveWrites(lib); err != nil {
+		return err
+	}
+	for name, is := range s.pointers {
+		if !s.pointersUsed[name] {
+			return &InputError{s.file, is.String() + " " + name, "is used by no forwarded function"}
 		}
 	}
 	for _, fn := range lib.Funcs {
@@ -309,8 +335,6 @@ func (b *binder) function(fn *Func, r row) error {
 		switch {
 		case flag == "async_errors":
 			fn.AsyncErrors = true
-		case flag == "waits":
-			fn.Waits = true
 		case flag == "server":
 			fn.ServerHand = true
 		case flag == "pre":
@@ -321,6 +345,14 @@ func (b *binder) function(fn *Func, r row) error {
 			fn.OutsOnError = true
 		case flag == "generic":
 			fn.Generic = true
+		case strings.HasPrefix(flag, "unknown="):
+			if fn.Unknown = strings.TrimPrefix(flag, "unknown="); !b.result(fn.Unknown) {
+				return fmt.Errorf("%s is no result", fn.Unknown)
+			}
+		case strings.HasPrefix(flag, "select="):
+			if err := selectMember(fn, strings.TrimPrefix(flag, "select=")); err != nil {
+				return err
+			}
 		case strings.HasPrefix(flag, "alias="):
 			fn.Alias = strings.TrimPrefix(flag, "alias=")
 			if b.lib.ByName[fn.Alias] == nil {
@@ -410,7 +442,7 @@ func (b *binder) param(fn *Func, p *Param, r paramRow, made *bool) error {
 	if !known {
 		return fmt.Errorf("unknown type %s", p.CType)
 	}
-	p.Elem, p.Size = p.CType, t.Size
+	p.Elem, p.Size, p.IfNull = p.CType, t.Size, r.null
 	if t.Kind != "pointer" {
 		p.Dir = Value
 		if t.Kind == "func" {
@@ -423,7 +455,7 @@ func (b *binder) param(fn *Func, p *Param, r paramRow, made *bool) error {
 		}
 		return nil
 	}
-	p.Elem, p.Count = Elem(p.CType), "1"
+	p.Elem, p.Count, p.IfNull = Elem(p.CType), "1", r.null
 	if r.count != "" {
 		p.Count = r.count
 	}
@@ -478,96 +510,15 @@ func (b *binder) element(p *Param, t Type) {
 	if t.Kind == "handle" {
 		p.Handle = t.Underlying
 	}
+	p.Object = b.object(name)
 	if p.Struct {
-		p.Patch = b.patches(t.Underlying, 0, nil)
+		p.Patch = b.patches(t.Underlying)
+		p.Words = b.words(t.Underlying)
 		p.Refuse = b.refusals(t.Underlying)
 	}
 }
 
-// patches lists the handles and devices of a record. Those in unions, and those that a "when" line names, are there under conditions only.
-func (b *binder) patches(record string, base int, when *When) []Patch {
-	s := b.lib.Struct(record)
-	if s == nil {
-		return nil
-	}
-	return b.patchFields(s.Name, s, "", base, base, when, s.Union)
-}
-
-func (b *binder) patchFields(record string, s *Struct, prefix string, recordBase, base int, when *When, hidden bool) (out []Patch) {
-	for _, f := range s.Fields {
-		path := strings.TrimPrefix(prefix+"."+f.Name, ".")
-		if f.Name == "" {
-			path = prefix
-		}
-		here, stated := when, false
-		if w := b.when(record, path, recordBase); w != nil {
-			here, stated = w, true
-		}
-		n := 1
-		for _, d := range f.Array {
-			n *= d
-		}
-		t, known := b.lib.Lookup(f.CType)
-		for i := range n {
-			at := base + f.Offset
-			switch {
-			case f.Sub != nil:
-				out = append(out, b.patchFields(record, f.Sub, path, recordBase, at+i*f.Sub.Size, here, (hidden || f.Sub.Union) && !stated)...)
-			case !known:
-			case t.Kind == "struct" && !hidden:
-				out = append(out, b.patches(t.Underlying, at+i*t.Size, here)...)
-			case t.Kind == "handle" && (!hidden || stated):
-				out = append(out, Patch{at + i*8, t.Underlying, here})
-			case (f.CType == b.lf.device || stated && t.Underlying == "int") && (!hidden || stated):
-				out = append(out, Patch{at + i*4, b.lf.device, here})
-			}
-		}
-	}
-	return out
-}
-
-func (b *binder) when(record, path string, base int) *When {
-	for _, c := range b.sem.whens {
-		if c.record == record && c.path == path {
-			w := b.condition(c)
-			w.Offset += base
-			return w
-		}
-	}
-	return nil
-}
-
-func (b *binder) refusals(record string) (out []When) {
-	for _, c := range b.sem.refuses {
-		if c.record == record {
-			out = append(out, *b.condition(c))
-		}
-	}
-	return out
-}
-
-// condition resolves field and constants; what does not exist never matches, which TestConditions forbids.
-func (b *binder) condition(c condition) *When {
-	w := &When{Offset: -1}
-	if s := b.lib.Struct(c.record); s != nil {
-		for _, f := range s.Fields {
-			if f.Name == c.field {
-				w.Offset = f.Offset
-			}
-		}
-	}
-	for _, name := range c.consts {
-		for _, values := range b.lib.Enums {
-			if v, ok := values[name]; ok {
-				w.Values = append(w.Values, v)
-				break
-			}
-		}
-	}
-	return w
-}
-
-// checkPointers refuses records with pointers, except those that "plain" lines declare to be numbers.
+// checkPointers refuses records with pointers, except those of which "address" and "void" lines say what they are.
 func (b *binder) checkPointers(record string) error {
 	s := b.lib.Struct(record)
 	if s == nil || len(s.Fields) == 0 {
@@ -598,10 +549,10 @@ func (b *binder) checkFields(record string, s *Struct, prefix string) error {
 				return err
 			}
 		case "pointer", "func":
-			if !b.sem.plain[record+"."+path] {
+			if b.sem.pointers[record+"."+path] == Number {
 				return fmt.Errorf("%s.%s is a pointer", record, path)
 			}
-			b.sem.plainUsed[record+"."+path] = true
+			b.sem.pointersUsed[record+"."+path] = true
 		}
 	}
 	return nil

@@ -338,6 +338,17 @@ func (lib *Library) EnumRange(typedef string) (low, high int64, ok bool) {
 	return low, high, ok
 }
 
+// EnumValues gives the constants of an enum in their order, those aside that only mark its end.
+func (lib *Library) EnumValues(typedef string) (values []int64) {
+	for name, v := range lib.Enums[lib.enumTag(typedef)] {
+		if !strings.HasSuffix(name, "_MAX") {
+			values = append(values, v)
+		}
+	}
+	slices.Sort(values)
+	return slices.Compact(values)
+}
+
 // EnumTypedef is the typedef of an enum in Enums; "" when it has none.
 func (lib *Library) EnumTypedef(tag string) string {
 	for name, t := range lib.enumTags {

@@ -6,10 +6,9 @@ out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 shim=$PWD/shim
 . "$shim/compat.sh"
-# Go finds out whether the linker knows -no-pie with a program that has no start of its own, so it is told.
-program="-Wl,--wrap=__libc_start_main $old_libraries"
+program="-Wl,--wrap=__libc_start_main $hardened $old_libraries"
 
-"${GO:-go}" build -tags netgo,osusergo -ldflags "-X scuda.dev/scuda/server.release=${SCUDA_VERSION:-dev} '-extldflags=-no-pie $program'" -o "$out/scuda" ./cmd/scuda
+"${GO:-go}" build -buildmode=pie -tags netgo,osusergo -ldflags "-X scuda.dev/scuda/server.release=${SCUDA_VERSION:-dev} '-extldflags=$program'" -o "$out/scuda" ./cmd/scuda
 for name in bench load; do
-  "${CC:-cc}" -std=gnu11 -O2 -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include -o "$out/scuda-$name" "perf/bench/$name.c" -L "$out/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined $program
+  "${CC:-cc}" -std=gnu11 -O2 -fPIE -pie -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include -o "$out/scuda-$name" "perf/bench/$name.c" -L "$out/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined $program
 done

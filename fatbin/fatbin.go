@@ -9,6 +9,7 @@ package fatbin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -130,6 +131,36 @@ func Parse(b []byte) (*Image, error) {
 		return nil, broken(0, "a wrapper holds addresses and means nothing outside its process")
 	}
 	return parsePTX(b)
+}
+
+// Binary says whether an image is one of the forms with headers, which need no NUL at their end.
+func Binary(b []byte) bool {
+	return bytes.HasPrefix(b, []byte(magicELF)) || len(b) >= 4 && le.Uint32(b) == magicFatbin
+}
+
+// Check says what keeps an image from a driver that is not told its size, as cuModuleLoadData is not: headers that promise more than there is, in the
+// image itself or in a cubin that it holds uncompressed. Text passes, whatever it says: a driver reads it up to its NUL.
+func Check(b []byte) error {
+	if len(b) == 0 {
+		return broken(0, "an empty image")
+	}
+	if !Binary(b) {
+		return nil
+	}
+	img, err := Parse(b)
+	if err != nil {
+		return err
+	}
+	for i := range img.Members {
+		m := &img.Members[i]
+		if m.Kind != ELF || m.Compressed() {
+			continue
+		}
+		if n, err := elfSize(m.Payload); err != nil || n > uint64(len(m.Payload)) {
+			return cmp.Or(err, broken(0, "member %d is an ELF file of %d bytes by its headers, there are %d", i, n, len(m.Payload)))
+		}
+	}
+	return nil
 }
 
 func parseFatbins(b []byte) (*Image, error) {

@@ -15,6 +15,7 @@ import (
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
 )
 
@@ -29,6 +30,7 @@ const (
 	msgRDMA    = transport.KindRDMA // joinInfo with the control connection of RDMA
 	msgDrain   = "drain"            // the supervisor shuts down soon
 	msgPage    = "page"             // the page of memory that the worker counts in, before its configuration
+	msgOrder   = "order"            // the memory in which sessions say how far they are, behind the page
 	msgGPUs    = "gpus"             // what does NVML say about the GPUs? The worker's answer: gpuList
 	msgEnded   = "ended"            // endedInfo, the session is over and the worker exits
 )
@@ -56,6 +58,7 @@ type workerConfig struct {
 	LogLevel   int
 
 	board *os.File // of the simulated machine; it travels beside the rest
+	order *order.Shared
 }
 
 type readyInfo struct {
@@ -134,6 +137,7 @@ func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shel
 		p.err = err
 		line.Close()
 		pages.Remove(page)
+		wc.order.Free(p.pid())
 		close(p.exited)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -161,6 +165,9 @@ func (e *workerError) Error() string { return e.text }
 
 func (p *process) handshake(wc workerConfig, page int) error {
 	if err := p.line.Send(msgPage, struct{}{}, page); err != nil {
+		return fmt.Errorf("configure a worker: %w", err)
+	}
+	if err := p.line.Send(msgOrder, struct{}{}, wc.order.FD); err != nil {
 		return fmt.Errorf("configure a worker: %w", err)
 	}
 	if err := p.line.Send(msgConfig, wc, int(wc.board.Fd())); err != nil {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"scuda.dev/scuda/api/nvml"
@@ -39,7 +40,8 @@ func TestProcesses(t *testing.T) {
 		if nvml.NvmlReturn(r) != nvml.NVML_SUCCESS {
 			return nvml.ResultName(nvml.NvmlReturn(r))
 		}
-		return string(b[8 : 8+binary.LittleEndian.Uint64(b)-1])
+		text, _, _ := strings.Cut(string(b[8:8+binary.LittleEndian.Uint64(b)]), "\x00")
+		return text
 	}
 	for _, tt := range []struct {
 		pid  uint64

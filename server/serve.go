@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
 )
@@ -33,7 +34,8 @@ type supervisor struct {
 	handlers sync.WaitGroup
 	shares   *shelf
 	metrics  *metrics.Server
-	board    *os.File       // of the simulated machine
+	board    *os.File // of the simulated machine
+	order    *order.Shared
 	workers  sync.WaitGroup // those who follow a worker to its end
 	slots    chan struct{}  // bounds handshakes under way
 }
@@ -65,6 +67,10 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer s.board.Close()
+	if s.order, err = order.New(); err != nil {
+		return err
+	}
+	defer s.order.Close()
 	side, err := s.openMetrics(ctx)
 	if err != nil {
 		return err
@@ -132,7 +138,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		}
 	}
 	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level), board: s.board}
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level), board: s.board, order: s.order}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {

@@ -25,6 +25,7 @@ import (
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/server/probe"
 	"scuda.dev/scuda/server/stdio"
 	"scuda.dev/scuda/sim"
@@ -70,6 +71,7 @@ type worker struct {
 	nvml    nvml.Driver
 	text    *stdio.Capture
 	page    *metrics.Shared
+	order   *order.Shared
 }
 
 func (w *worker) run() error {
@@ -81,6 +83,15 @@ func (w *worker) run() error {
 	}
 	if err == nil {
 		w.page, err = metrics.OpenPage(m.FD)
+	}
+	if err == nil {
+		m, err = w.line.Receive()
+	}
+	if err == nil && m.Type != msgOrder {
+		err = fmt.Errorf("%w: %q instead of the memory of the sessions' order", handoff.ErrMalformed, m.Type)
+	}
+	if err == nil {
+		w.order, err = order.Open(m.FD)
 	}
 	if err == nil {
 		m, err = w.line.Receive()
@@ -315,7 +326,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
-			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Text: w.text})
+			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Board: w.order.Board, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

@@ -2,5 +2,7 @@
 # Go's build cache does not see changes of a force-included file, so its hash stands among the flags.
 compat="-include $shim/front/compat.h"
 export CGO_ENABLED=1 CGO_CFLAGS="-O2 $compat -DSCUDA_COMPAT_HASH=0x$(sha256sum "$shim/front/compat.h" | cut -c1-12)"
+# The tables through which programs and libraries find each other's functions are filled in at the start and then read-only.
+hardened="-Wl,-z,relro -Wl,-z,now"
 # libdl and libpthread are named for systems whose libc does not contain them (glibc before 2.34).
 old_libraries="-Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0"

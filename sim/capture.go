@@ -199,8 +199,6 @@ func (g *GPU) CuStreamEndCapture(h cuda.CUstream, ph *cuda.CUgraph) cuda.CUresul
 	switch {
 	case cap == nil:
 		return cuda.CUDA_ERROR_ILLEGAL_STATE
-	case cap.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED && cap.thread != g.thread().id:
-		return cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
 	case cap.origin != s:
 		cap.invalidate()
 		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
@@ -210,6 +208,8 @@ func (g *GPU) CuStreamEndCapture(h cuda.CUstream, ph *cuda.CUgraph) cuda.CUresul
 		r = cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 	case !cap.joined():
 		r = cuda.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+	case cap.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED && cap.thread != g.thread().id:
+		r = cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD // and ended it is
 	}
 	g.endCapture(cap)
 	if r != ok {

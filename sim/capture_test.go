@@ -247,7 +247,9 @@ func TestCaptureThreads(t *testing.T) {
 		}
 	}()
 	<-done
-	m.end(s)
+	m.want(cuda.CUDA_ERROR_ILLEGAL_STATE, m.CuStreamEndCapture(s, &gr)) // and ended it is
+	m.begin(s, cuda.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+	m.must(m.CuGraphDestroy(m.end(s)))
 }
 
 // TestCaptureDependencies sets what the next captured node stands behind.

@@ -447,6 +447,9 @@ func (g *GPU) CuCtxSetLimit(limit cuda.CUlimit, value uint64) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
+	if r := g.unsafeInCapture(); r != ok {
+		return r
+	}
 	if limit >= cuda.CU_LIMIT_MAX || value > 1<<40 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -638,3 +641,6 @@ func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, activ
 	}
 	return ok
 }
+
+// FP8 says that kernels on matrices of 8-bit floating point numbers run, as the H200's driver does.
+func (g *GPU) FP8() (int32, cuda.CUresult) { return 1, ok }

@@ -212,3 +212,20 @@ func (g *GPU) CuDeviceGetP2PAttribute(value *int32, attr cuda.CUdevice_P2PAttrib
 		}
 	})
 }
+
+// CuDeviceGetHostAtomicCapabilities: the GPU is behind a bus that carries no atomic operations.
+func (g *GPU) CuDeviceGetHostAtomicCapabilities(capabilities *uint32, operations *cuda.CUatomicOperation, n uint32, dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, capabilities == nil || operations == nil || n == 0, func(*device) { clear(sliceOf(capabilities, uint64(n))) })
+}
+
+// CuDeviceGetP2PAtomicCapabilities knows only what a device is told of itself.
+func (g *GPU) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations *cuda.CUatomicOperation, n uint32, src, dst cuda.CUdevice) cuda.CUresult {
+	r := g.readDevice(src, capabilities == nil || operations == nil || n == 0, func(*device) {})
+	switch {
+	case r != ok:
+		return r
+	case src == dst:
+		return cuda.CUDA_ERROR_INVALID_DEVICE
+	}
+	return cuda.CUDA_ERROR_NOT_SUPPORTED
+}

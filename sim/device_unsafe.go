@@ -30,7 +30,10 @@ func (g *GPU) CuDeviceGetPCIBusId(id unsafe.Pointer, n int32, dev cuda.CUdevice)
 	if r := g.readDevice(dev, id == nil, func(d *device) { text = d.pciBusID() }); r != ok {
 		return r
 	}
-	return giveText(id, n, text)
+	if r := giveText(id, n, text); r != ok || int(n) > len(text) {
+		return r
+	}
+	return cuda.CUDA_ERROR_INVALID_VALUE // a name is cut, this is not
 }
 
 func (g *GPU) CuDeviceGetByPCIBusId(dev *cuda.CUdevice, id unsafe.Pointer) cuda.CUresult {

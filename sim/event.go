@@ -216,10 +216,10 @@ func (g *GPU) CuEventElapsedTime_v2(ms *float32, start, end cuda.CUevent) cuda.C
 		return r
 	case ms == nil || a.stale || b.stale:
 		return cuda.CUDA_ERROR_INVALID_VALUE
-	case a.ctx.dev != b.ctx.dev || !a.timing() || !b.timing() || a.recorded == nil || b.recorded == nil:
-		return cuda.CUDA_ERROR_INVALID_HANDLE
 	case a.capture != nil || b.capture != nil:
 		return cuda.CUDA_ERROR_CAPTURED_EVENT
+	case a.ctx.dev != b.ctx.dev || !a.timing() || !b.timing() || a.recorded == nil || b.recorded == nil:
+		return cuda.CUDA_ERROR_INVALID_HANDLE
 	case !a.recorded.finished() || !b.recorded.finished():
 		return cuda.CUDA_ERROR_NOT_READY
 	}

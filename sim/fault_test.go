@@ -20,8 +20,8 @@ func TestSpec(t *testing.T) {
 		{"driver=12020", Config{Devices: 1, Driver: 12020}},
 		{"preset=small", Config{Devices: 1, MemoryBytes: 256 << 20, Preset: "small", Name: "scuda simulated small GPU"}},
 		{"2, name=mine, kernel-time=1500ms,kernel-instructions=1000", Config{Devices: 2, Name: "mine", KernelTime: 1500 * time.Millisecond, KernelInstructions: 1000}},
-		{"memory=1.5MiB,memory=4194304,fault-alloc=3+,fault-hang=2,fault-lost=9,copy-rate=10MiB",
-			Config{Devices: 1, MemoryBytes: 4 << 20, Faults: Faults{Alloc: 3, AllocOn: true, Hang: 2, Lost: 9, CopyBytes: 10 << 20}}},
+		{"memory=1.5MiB,memory=4194304,fault-alloc=3+,fault-hang=2,fault-lost=9,copy-rate=10MiB,hold=cuMemFree_v2+first",
+			Config{Devices: 1, Hold: "cuMemFree_v2+first", MemoryBytes: 4 << 20, Faults: Faults{Alloc: 3, AllocOn: true, Hang: 2, Lost: 9, CopyBytes: 10 << 20}}},
 	} {
 		got, err := ParseSpec(Config{}, c.spec)
 		if err == nil {
@@ -48,7 +48,7 @@ func TestSpec(t *testing.T) {
 	for spec, want := range map[string]string{
 		"0": "number of GPUs", "many": "number of GPUs", "99": "devices", "2,4": "KEY=VALUE", "memory=": "KEY=VALUE", "memory=big": "a size like",
 		"memory=-1GiB": "a size like", "memory=2000TiB": "a size like", "preset=h100": "h200 or small", "colour=red": "no such setting", "driver=9000": "choose 11040", "driver=12.2": "invalid syntax", "kernel-time=-1s": "above zero",
-		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
+		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function", "fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
 	} {
 		if _, err := ParseSpec(Config{}, spec); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", spec, err)

@@ -44,6 +44,8 @@ type Config struct {
 	KernelTime         time.Duration
 	KernelInstructions uint64
 	Faults             Faults
+	// Hold names the calls that are held up until the context's work is over, joined by "+"; see [HoldAll].
+	Hold string
 }
 
 // ErrConfig is wrapped by errors about a Config that no machine can have.
@@ -119,9 +121,14 @@ type GPU struct {
 	contexts     map[*cudaContext]struct{}
 	captures     map[*capture]struct{}
 	sharedEvents []*sharedState
-	hostNodes    []func() // what HostNode was given
-	allocs       uint64   // of device memory, as Faults count them
-	lastID       uint64   // contexts, streams, captures, allocations
+	hostNodes    map[uintptr]func() // what HostNode was given
+	lastNode     uintptr
+	holds        hold
+	holder       int // the thread whose call is held up, or 0
+	gate         sync.Cond
+	launched     map[cuda.CUfunction]bool // where first launches are held up
+	allocs       uint64                   // of device memory, as Faults count them
+	lastID       uint64                   // contexts, streams, captures, allocations
 }
 
 var _ cuda.GPU = (*GPU)(nil)
@@ -139,6 +146,13 @@ func Open(cfg Config) (*GPU, error) {
 		captures: map[*capture]struct{}{},
 	}
 	g.objects.init()
+	g.gate.L = &g.mu
+	if cfg.Hold != "" {
+		g.launched = map[cuda.CUfunction]bool{}
+		if g.holds, err = parseHold(cfg.Hold); err != nil {
+			return nil, fmt.Errorf("%w: hold=%s: %w", ErrConfig, cfg.Hold, err)
+		}
+	}
 	if cfg.Board == nil {
 		cfg.Board = board.Private()
 	}
@@ -229,6 +243,7 @@ func (g *GPU) CuModuleGetLoadingMode(mode *cuda.CUmoduleLoadingMode) cuda.CUresu
 // ready locks the GPU for a call that needs no context. On success the caller unlocks g.mu.
 func (g *GPU) ready() cuda.CUresult {
 	g.mu.Lock()
+	g.passGate()
 	var r cuda.CUresult
 	switch {
 	case g.closed:

@@ -11,10 +11,10 @@ import (
 type graph struct {
 	handle  cuda.CUgraph // 0 until somebody may ask for it
 	nodes   []*node
-	regions []*region              // memory that its allocation nodes stand for
-	parent  *node                  // the child graph node that it belongs to
-	objects map[*userObject]uint64 // references to user objects
-	uses    int                    // 1 for the graph, 1 for each executable; the last one frees the regions
+	regions []*region  // memory that its allocation nodes stand for
+	parent  *node      // the child graph node that it belongs to
+	objects references // its own; graphs inside it have theirs
+	uses    int        // 1 for the graph, 1 for each executable; the last one frees the regions
 }
 
 // node is a CUgraphNode.
@@ -28,11 +28,12 @@ type node struct {
 
 // exec is a CUgraphExec: a copy of a graph, in an order that keeps its dependencies.
 type exec struct {
-	handle cuda.CUgraphExec
-	graph  *graph
-	steps  []step
-	flags  uint64
-	last   *task // launches of one executable graph do not overlap
+	handle  cuda.CUgraphExec
+	graph   *graph
+	objects map[*node]references // of the graph (nil), and of what its nodes hold
+	steps   []step
+	flags   uint64
+	last    *task // launches of one executable graph do not overlap
 }
 
 type step struct {
@@ -63,6 +64,8 @@ func (g *GPU) dropGraph(gr *graph) {
 	if gr.handle != 0 {
 		g.objects.drop(uint64(gr.handle))
 	}
+	g.release(gr.objects)
+	gr.objects = nil
 	g.releaseGraph(gr)
 }
 
@@ -84,6 +87,14 @@ func (gr *graph) copyable() bool {
 	return len(gr.regions) == 0 && !slices.ContainsFunc(gr.nodes, func(n *node) bool { return n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL })
 }
 
+// frees says whether the graph itself frees memory that it allocates.
+func (gr *graph) frees(reg *region) bool {
+	return slices.ContainsFunc(gr.nodes, func(n *node) bool {
+		of, is := n.op.params.(*region)
+		return is && of == reg && n.op.kind == cuda.CU_GRAPH_NODE_TYPE_MEM_FREE
+	})
+}
+
 func (g *GPU) releaseGraph(gr *graph) {
 	if gr.uses--; gr.uses > 0 {
 		return
@@ -93,10 +104,6 @@ func (g *GPU) releaseGraph(gr *graph) {
 			g.log.Error("sim: free", "error", err)
 		}
 	}
-	for o, n := range gr.objects {
-		g.unref(o, n)
-	}
-	gr.objects = nil
 }
 
 // union appends what is new in b to a.
@@ -246,6 +253,7 @@ func (g *GPU) CuGraphDestroy(h cuda.CUgraph) cuda.CUresult {
 // clone copies a graph; the copies of nodes are in the map.
 func (g *GPU) clone(gr *graph) (*graph, map[*node]*node) {
 	c := newGraph()
+	c.objects.retain(gr.objects)
 	of := map[*node]*node{}
 	nodes, _ := gr.ordered()
 	for _, n := range nodes {
@@ -294,11 +302,26 @@ func list[T any](out *T, count *uint64, have []T) cuda.CUresult {
 		*count = uint64(len(have))
 		return ok
 	}
+	if *count == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	array := sliceOf(out, *count)
 	n := copy(array, have)
 	clear(array[n:])
 	*count = uint64(n)
 	return ok
+}
+
+// listEdges is list for a node's edges. Their data, which are nothing but zeros here, stay what they are behind the last one.
+func listEdges(nodes *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, count *uint64, have []cuda.CUgraphNode) cuda.CUresult {
+	if nodes == nil && data != nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	r := list(nodes, count, have)
+	if r == ok && data != nil {
+		clear(sliceOf(data, *count))
+	}
+	return r
 }
 
 func handles(nodes []*node) []cuda.CUgraphNode {
@@ -330,6 +353,7 @@ func (g *GPU) CuGraphGetRootNodes(h cuda.CUgraph, nodes *cuda.CUgraphNode, count
 			roots = append(roots, n)
 		}
 	}
+	slices.Reverse(roots) // as a driver gives them
 	return list(nodes, count, handles(roots))
 }
 
@@ -343,7 +367,7 @@ func (g *GPU) CuGraphGetEdges_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, dat
 		return r
 	}
 	defer g.mu.Unlock()
-	if (from == nil) != (to == nil) || count == nil {
+	if (from == nil) != (to == nil) || from == nil && data != nil || count == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	var a, b []*node
@@ -372,10 +396,7 @@ func (g *GPU) CuGraphNodeGetDependencies_v2(h cuda.CUgraphNode, deps *cuda.CUgra
 		return r
 	}
 	defer g.mu.Unlock()
-	if deps != nil && data != nil && count != nil {
-		clear(sliceOf(data, *count))
-	}
-	return list(deps, count, handles(n.deps))
+	return listEdges(deps, data, count, handles(n.deps))
 }
 
 func (g *GPU) CuGraphNodeGetDependentNodes(h cuda.CUgraphNode, nodes *cuda.CUgraphNode, count *uint64) cuda.CUresult {
@@ -394,10 +415,7 @@ func (g *GPU) CuGraphNodeGetDependentNodes_v2(h cuda.CUgraphNode, nodes *cuda.CU
 			users = append(users, x)
 		}
 	}
-	if nodes != nil && data != nil && count != nil {
-		clear(sliceOf(data, *count))
-	}
-	return list(nodes, count, handles(users))
+	return listEdges(nodes, data, count, handles(users))
 }
 
 func (g *GPU) CuGraphAddDependencies(h cuda.CUgraph, from, to *cuda.CUgraphNode, n uint64) cuda.CUresult {
@@ -542,12 +560,18 @@ func (g *GPU) CuGraphInstantiateWithFlags(ph *cuda.CUgraphExec, h cuda.CUgraph, 
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	case gr.capturing(g):
 		return cuda.CUDA_ERROR_ILLEGAL_STATE
+	case len(gr.regions) > 0 && gr.uses > 1:
+		return cuda.CUDA_ERROR_NOT_SUPPORTED // its memory is one executable graph's
+	case len(gr.regions) > 0: // those of other graphs have not been tried on a GPU
+		if r := g.unsafeInCapture(); r != ok {
+			return r
+		}
 	}
 	steps, r := g.stepsOf(gr, false)
 	if r != ok {
 		return r
 	}
-	x := &exec{graph: gr, steps: steps, flags: flags}
+	x := &exec{graph: gr, steps: steps, flags: flags, objects: gr.held()}
 	gr.uses++
 	x.handle = cuda.CUgraphExec(g.objects.add(x))
 	*ph = x.handle
@@ -586,6 +610,9 @@ func (g *GPU) CuGraphExecDestroy(h cuda.CUgraphExec) cuda.CUresult {
 	if x.last != nil && len(x.graph.regions) > 0 {
 		g.wait([]*task{x.last})
 	}
+	for _, held := range x.objects {
+		g.releaseBehind(x.last, held)
+	}
 	g.releaseGraph(x.graph)
 	return ok
 }
@@ -617,6 +644,7 @@ func (g *GPU) CuGraphLaunch(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 	run := func(ctx context.Context) error { return runSteps(ctx, steps) }
 	if s.capture != nil {
 		child, _ := g.clone(x.graph)
+		child.objects.retain(x.objects[nil])
 		n, r := s.capture.add(s, g.childOp(child))
 		if r == ok {
 			child.parent = n
@@ -625,6 +653,9 @@ func (g *GPU) CuGraphLaunch(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 	}
 	if r := g.implicitInCapture(s); r != ok {
 		return r
+	}
+	for _, reg := range x.graph.regions {
+		reg.out = !x.graph.frees(reg)
 	}
 	x.last = g.push(s, run, x.last)
 	return ok
@@ -665,7 +696,9 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 		info.Result = cuda.CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
 		return cuda.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 	}
+	nodes := make([]*node, len(steps))
 	for i := range steps {
+		nodes[i] = steps[i].node
 		if steps[i].op.kind != x.steps[i].op.kind {
 			info.Result, info.ErrorNode = cuda.CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, steps[i].node.handle
 			return cuda.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
@@ -676,7 +709,17 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 		}
 		steps[i].node, steps[i].off = x.steps[i].node, x.steps[i].off
 	}
-	x.steps = steps
+	held := gr.held()
+	for i := range steps { // the nodes of x stay those that it was made of
+		if was, found := held[nodes[i]]; found {
+			delete(held, nodes[i])
+			held[steps[i].node] = was
+		}
+	}
+	for _, old := range x.objects {
+		g.releaseBehind(x.last, old)
+	}
+	x.steps, x.objects = steps, held
 	return ok
 }
 

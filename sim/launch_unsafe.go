@@ -256,8 +256,12 @@ func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, p
 
 // launch checks and submits l. g.mu is held.
 func (g *GPU) launch(s *stream, h cuda.CUfunction, l *launch, params, extra unsafe.Pointer) cuda.CUresult {
+	g.passFirst(s, h)
 	r := g.prepare(s.ctx, h, l, params, extra)
 	if r != ok {
+		if s.capture != nil {
+			s.capture.invalidate()
+		}
 		return r
 	}
 	_, r = g.submit(s, g.launchOp(l))

@@ -41,6 +41,7 @@ type region struct {
 	syncOps    bool
 	freeing    bool      // a cuMemFreeAsync is on its way
 	graph      *graph    // owner of memory allocated by a capture
+	out        bool      // of a graph: its last launch allocated it, and nobody has freed it
 	mapping    *mapping  // for regionMapped
 	managed    []advised // of managed memory
 }

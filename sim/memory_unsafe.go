@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/internal/memfd"
 	"scuda.dev/scuda/sim/ptx"
 )
 
@@ -44,12 +45,9 @@ const (
 // newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of addresses.
 func newArena(ordinal int, memory uint64) (arena, error) {
 	size := 4 * memory
-	fd, err := unix.MemfdCreate("scuda-sim-device", unix.MFD_CLOEXEC)
+	fd, err := memfd.New("scuda-sim-device", int64(size))
 	if err != nil {
 		return arena{}, fmt.Errorf("sim: memory file for device %d: %w", ordinal, err)
-	}
-	if err = unix.Ftruncate(fd, int64(size)); err != nil {
-		return arena{}, fmt.Errorf("sim: memory file for device %d: %w", ordinal, errors.Join(err, unix.Close(fd)))
 	}
 	const flags = unix.MAP_SHARED | unix.MAP_NORESERVE
 	hint := arenaBase + uint64(ordinal)*arenaStride

@@ -294,6 +294,9 @@ func (g *GPU) CuModuleUnload(h cuda.CUmodule) cuda.CUresult {
 	if r != ok || m.lib != nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
+	if r := g.unsafeInCapture(); r != ok {
+		return r
+	}
 	r = g.waitContext(m.ctx)
 	g.freeModule(m)
 	return r
@@ -375,6 +378,12 @@ func (m *module) global(dptr *cuda.CUdeviceptr, size *uint64, name unsafe.Pointe
 }
 
 func (g *GPU) CuModuleGetGlobal_v2(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUmodule, name unsafe.Pointer) cuda.CUresult {
+	if dptr != nil { // an H200's driver clears both before it looks at anything
+		*dptr = 0
+	}
+	if size != nil {
+		*size = 0
+	}
 	_, r := g.enter()
 	if r != ok {
 		return r

@@ -19,6 +19,17 @@ func (g *GPU) childOp(child *graph) op {
 	}}
 }
 
+// graphs are those inside a node: a child, or the bodies of a conditional one.
+func (o *op) graphs() []*graph {
+	switch p := o.params.(type) {
+	case *graph:
+		return []*graph{p}
+	case *conditional:
+		return p.bodies
+	}
+	return nil
+}
+
 // add is the common part of the cuGraphAdd…Node calls: build makes the operation with the lock held.
 func (g *GPU) add(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, build func() (op, cuda.CUresult)) cuda.CUresult {
 	gr, r := g.enterGraph(h)
@@ -312,9 +323,18 @@ func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUg
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		steps, r := g.stepsOf(gr, false)
+		if r != ok {
+			return op{}, r
+		}
 		o := g.childOp(gr)
 		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
-		return o, r
+		x, _ := lookup[*exec](g, hx)
+		n := x.step(h).node
+		g.releaseBehind(x.last, x.objects[n])
+		var held references
+		held.retainAll(gr)
+		x.objects[n] = held
+		return o, ok
 	})
 }
 

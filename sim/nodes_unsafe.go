@@ -19,8 +19,19 @@ const hostNodeEntry = 0x5c0d
 func (g *GPU) HostNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.hostNodes = append(g.hostNodes, f)
-	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostNodeEntry, UserData: uintptr(len(g.hostNodes))}
+	if g.hostNodes == nil {
+		g.hostNodes = make(map[uintptr]func())
+	}
+	g.lastNode++
+	g.hostNodes[g.lastNode] = f
+	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostNodeEntry, UserData: g.lastNode}
+}
+
+// DropNode forgets what HostNode gave.
+func (g *GPU) DropNode(p cuda.CUDA_HOST_NODE_PARAMS) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.hostNodes, p.UserData)
 }
 
 // LaunchNode puts a function that HostNode keeps into a stream.
@@ -39,10 +50,10 @@ func (g *GPU) LaunchNode(h cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cuda.CUr
 
 func (g *GPU) hostNodeOp(p *cuda.CUDA_HOST_NODE_PARAMS) func() (op, cuda.CUresult) {
 	return func() (op, cuda.CUresult) {
-		if p == nil || p.Fn != hostNodeEntry || p.UserData == 0 || p.UserData > uintptr(len(g.hostNodes)) {
+		if p == nil || p.Fn != hostNodeEntry || g.hostNodes[p.UserData] == nil {
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		f := g.hostNodes[p.UserData-1]
+		f := g.hostNodes[p.UserData]
 		return op{kind: cuda.CU_GRAPH_NODE_TYPE_HOST, params: *p, run: func(context.Context) error { f(); return nil }}, ok
 	}
 }

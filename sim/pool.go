@@ -146,6 +146,9 @@ func (g *GPU) CuMemPoolTrimTo(h cuda.CUmemoryPool, _ uint64) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
+	if r := g.unsafeInCapture(); r != ok {
+		return r
+	}
 	_, r := g.pool(h)
 	return r
 }
@@ -270,11 +273,18 @@ func (g *GPU) CuMemFreeAsync(dptr cuda.CUdeviceptr, hs cuda.CUstream) cuda.CUres
 			cap.invalidate()
 			return cuda.CUDA_ERROR_NOT_SUPPORTED
 		}
+		if !cap.invalid && cap.graph.frees(reg) {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
 		_, r := cap.add(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_MEM_FREE, params: reg})
 		return r
 	}
 	if reg.graph != nil {
-		return ok // goes with its graph
+		if !reg.out {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		reg.out = false // the memory itself goes with its graph
+		return ok
 	}
 	t, r := g.submit(s, op{run: func(context.Context) error {
 		g.mu.Lock()

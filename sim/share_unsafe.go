@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/internal/memfd"
 )
 
 // Processes that simulate the same GPUs share memory by memory files: a device's memory is one, and so is each allocation of virtual memory
@@ -168,17 +169,15 @@ type sharedState struct{ recorded, passed atomic.Uint64 }
 
 // newSharedEvent gives an event its memory file.
 func newSharedEvent() (fd int, s *sharedState, err error) {
-	fd, err = unix.MemfdCreate("scuda-sim-event", unix.MFD_CLOEXEC)
+	fd, err = memfd.New("scuda-sim-event", page)
 	if err != nil {
 		return -1, nil, err
 	}
-	if err = unix.Ftruncate(fd, page); err == nil {
-		var p unsafe.Pointer
-		if p, err = unix.MmapPtr(fd, 0, nil, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
-			return fd, (*sharedState)(p), nil
-		}
+	p, err := unix.MmapPtr(fd, 0, nil, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return -1, nil, errors.Join(err, unix.Close(fd))
 	}
-	return -1, nil, errors.Join(err, unix.Close(fd))
+	return fd, (*sharedState)(p), nil
 }
 
 // closeShared ends an event for the other processes. Tasks may still look at its state, which stays until the GPU is closed.
@@ -379,14 +378,11 @@ func (g *GPU) CuMemPoolExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemo
 	if r != ok || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.exports&kind == 0 || p.imported {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	fd, err := unix.MemfdCreate("scuda-sim-pool", unix.MFD_CLOEXEC)
+	fd, err := memfd.New("scuda-sim-pool", page)
 	if err != nil {
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM
 	}
 	defer unix.Close(fd)
-	if err := unix.Ftruncate(fd, page); err != nil {
-		return cuda.CUDA_ERROR_OPERATING_SYSTEM
-	}
 	if err := writeTrailer(fd, 0, sharedPlace{Size: page, Device: uint32(p.dev.ordinal), Kind: sharedPool}); err != nil {
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM
 	}

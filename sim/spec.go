@@ -119,8 +119,11 @@ func (c *Config) set(key, value string) (err error) {
 		c.Faults.Lost, err = parseCount(value)
 	case "copy-rate":
 		c.Faults.CopyBytes, err = parseBytes(value)
+	case "hold":
+		c.Hold = value
+		_, err = parseHold(value)
 	default:
-		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, fault-alloc, fault-hang, fault-lost and copy-rate")
+		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, fault-alloc, fault-hang, fault-lost, copy-rate and hold")
 	}
 	return err
 }

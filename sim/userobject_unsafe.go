@@ -19,12 +19,11 @@ func (g *GPU) CuUserObjectCreate(out *cuda.CUuserObject, ptr, destroy unsafe.Poi
 		return r
 	}
 	defer g.mu.Unlock()
-	index := uintptr(ptr)
-	if out == nil || refs == 0 || flags != uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) || uintptr(destroy) != hostNodeEntry || index == 0 ||
-		index > uintptr(len(g.hostNodes)) {
+	f := g.hostNodes[uintptr(ptr)]
+	if out == nil || refs == 0 || flags != uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) || uintptr(destroy) != hostNodeEntry || f == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	o := &userObject{refs: uint64(refs), destroy: g.hostNodes[index-1]}
+	o := &userObject{refs: uint64(refs), destroy: f}
 	o.handle = cuda.CUuserObject(g.objects.add(o))
 	*out = o.handle
 	return ok
@@ -91,10 +90,7 @@ func (g *GPU) CuGraphRetainUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n, f
 	if flags&graphUserObjectMove == 0 {
 		o.refs += uint64(n)
 	}
-	if gr.objects == nil {
-		gr.objects = map[*userObject]uint64{}
-	}
-	gr.objects[o] += uint64(n)
+	gr.objects.add(o, uint64(n))
 	return ok
 }
 
@@ -112,4 +108,69 @@ func (g *GPU) CuGraphReleaseUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n u
 		delete(gr.objects, o)
 	}
 	return g.unref(o, uint64(n))
+}
+
+// references are how often something refers to user objects.
+type references map[*userObject]uint64
+
+func (r *references) add(o *userObject, n uint64) {
+	if *r == nil {
+		*r = references{}
+	}
+	(*r)[o] += n
+}
+
+// retain adds references of its own to everything that more refers to.
+func (r *references) retain(more references) {
+	for o, n := range more {
+		o.refs += n
+		r.add(o, n)
+	}
+}
+
+func (g *GPU) release(r references) {
+	for o, n := range r {
+		g.unref(o, n)
+	}
+}
+
+// releaseBehind releases them when a task is over.
+func (g *GPU) releaseBehind(last *task, r references) {
+	if last == nil || last.finished() || len(r) == 0 {
+		g.release(r)
+		return
+	}
+	g.tasks.Go(func() {
+		<-last.done
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.release(r)
+	})
+}
+
+// held gives references to all that a graph holds: its own (nil), and for each node those of the graphs inside it.
+func (gr *graph) held() map[*node]references {
+	var own references
+	own.retain(gr.objects)
+	all := map[*node]references{nil: own}
+	for _, n := range gr.nodes {
+		var inside references
+		for _, inner := range n.op.graphs() {
+			inside.retainAll(inner)
+		}
+		if inside != nil {
+			all[n] = inside
+		}
+	}
+	return all
+}
+
+// retainAll adds references to what a graph and all graphs inside it hold.
+func (r *references) retainAll(gr *graph) {
+	r.retain(gr.objects)
+	for _, n := range gr.nodes {
+		for _, inner := range n.op.graphs() {
+			r.retainAll(inner)
+		}
+	}
 }

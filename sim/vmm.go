@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/internal/memfd"
 )
 
 // vmmGranularity is the unit of memory that is mapped by hand.
@@ -192,11 +193,9 @@ func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, pr
 	if size > d.total-d.used {
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
-	fd, err := unix.MemfdCreate("scuda-sim", unix.MFD_CLOEXEC)
+	fd, err := memfd.New("scuda-sim", int64(size+page))
 	if err == nil {
-		if err = unix.Ftruncate(fd, int64(size+page)); err == nil {
-			err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.ordinal), Kind: sharedMemory})
-		}
+		err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.ordinal), Kind: sharedMemory})
 		if err != nil {
 			err = errors.Join(err, unix.Close(fd))
 		}

@@ -146,11 +146,11 @@ func ParseMessage(b []byte) (MessageHeader, int, error) {
 }
 
 func (t MessageType) known() bool {
-	return t >= MsgReply && t <= MsgFlushed || t == MsgChunk || t >= MsgPathOffer && t <= MsgWindow || t >= MsgRun && t <= MsgFlush
+	return t >= MsgReply && t <= MsgForget || t == MsgChunk || t >= MsgPathOffer && t <= MsgWindow || t >= MsgRun && t <= MsgFlush
 }
 
 func (t MessageType) String() string {
-	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgText: "TEXT", MsgProgress: "PROGRESS", MsgFlushed: "FLUSHED", MsgChunk: "CHUNK", MsgRun: "RUN", MsgRan: "RAN",
+	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgText: "TEXT", MsgProgress: "PROGRESS", MsgFlushed: "FLUSHED", MsgForget: "FORGET", MsgChunk: "CHUNK", MsgRun: "RUN", MsgRan: "RAN",
 		MsgPull: "PULL", MsgPulled: "PULLED", MsgPing: "PING", MsgPong: "PONG", MsgPush: "PUSH", MsgPushed: "PUSHED", MsgFlush: "FLUSH",
 		MsgPathOffer: "PATH OFFER", MsgPathAnswer: "PATH ANSWER", MsgPathReady: "PATH READY", MsgPathCredit: "PATH CREDIT", MsgPathEnd: "PATH END", MsgWindowWant: "WINDOW WANT", MsgWindow: "WINDOW"}
 	if n, ok := names[t]; ok {

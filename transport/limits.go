@@ -83,6 +83,8 @@ const (
 	MsgProgress MessageType = 6
 	// MsgFlushed answers MsgFlush seq: every download that the GPU had finished by then has been sent.
 	MsgFlushed MessageType = 7
+	// MsgForget says that no graph has what the client registered as number aux any more; flags say what that is: Forget….
+	MsgForget MessageType = 8
 
 	MsgRun    MessageType = 16
 	MsgRan    MessageType = 17
@@ -114,4 +116,11 @@ const (
 	KindRDMA = "rdma" // the control connection of RDMA
 	KindNVML = "nvml"
 	KindInfo = "info"
+)
+
+// What MsgForget is about.
+const (
+	ForgetTransfer uint16 = 1 // the destination of a captured download
+	ForgetSource   uint16 = 2 // the source of a captured upload
+	ForgetFunction uint16 = 3 // a host function
 )

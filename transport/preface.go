@@ -64,6 +64,8 @@ type Device struct {
 	PriorityGreatest int32
 	CtxAPIVersion    uint32
 	CtxFlags         uint32
+	HasFP8           uint32 // 1: the driver says whether it runs kernels in fp8
+	FP8              int32
 	TPCMapBytes      uint64
 	TPCInGPC         [256]uint8
 	GPCOfTPC         [256]uint8

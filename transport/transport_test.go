@@ -105,7 +105,8 @@ func TestParseMessage(t *testing.T) {
 		{MessageHeader{Type: MsgReply, Len: MaxMessage}, nil},
 		{MessageHeader{Type: MsgReply, Len: MaxMessage + 1}, ErrMalformed},
 		{MessageHeader{Type: 0}, ErrMalformed},
-		{MessageHeader{Type: 8}, ErrMalformed},
+		{MessageHeader{Type: 8}, nil},
+		{MessageHeader{Type: 9}, ErrMalformed},
 		{MessageHeader{Type: 25}, ErrMalformed},
 	} {
 		if _, _, err := ParseMessage(c.h.Append(nil)); !errors.Is(err, c.want) {

@@ -457,6 +457,8 @@ var ofWire = [...]Class{
 	34: Memory,  // share_import
 	35: Memory,  // share_end
 	36: Launch,  // launch_several
+	37: Memory,  // order_join
+	38: Memory,  // order
 }
 
 const firstWire = 0xf000

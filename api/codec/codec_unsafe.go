@@ -117,6 +117,29 @@ func (r *Reader) In(size uint64) (unsafe.Pointer, uint64) {
 	return p, n
 }
 
+// Empty as a number of elements says that there is a place for an array, of which the program says that it holds nothing; 0 is NULL.
+const Empty = 1 << 63
+
+// nothing is the place of an array without elements.
+var nothing [8]uint64
+
+// Array is In for arrays whose place the driver tells from NULL though it holds nothing: their number is Empty until [Elements] makes it 0.
+func (r *Reader) Array(size uint64) (unsafe.Pointer, uint64) {
+	if r.err == nil && len(r.buf)-r.at >= 8 && binary.LittleEndian.Uint64(r.buf[r.at:]) == Empty {
+		r.at += 8
+		return unsafe.Pointer(&nothing), Empty
+	}
+	return r.In(size)
+}
+
+// Elements is how many elements an array holds.
+func Elements(n uint64) uint64 {
+	if n == Empty {
+		return 0
+	}
+	return n
+}
+
 // Str reads a string with its NUL.
 func (r *Reader) Str() unsafe.Pointer {
 	p, n := r.In(1)
@@ -129,7 +152,7 @@ func (r *Reader) Str() unsafe.Pointer {
 
 // Need fails unless an array that is there has at least want elements: the driver will read or write so many.
 func (r *Reader) Need(n, want uint64) {
-	if n != 0 && n < want {
+	if n != 0 && Elements(n) < want {
 		r.Fail("array shorter than its count")
 	}
 }
@@ -166,6 +189,10 @@ func (w *Writer) Word() *uint64 {
 
 // Out reserves n zeroed elements behind their count; nil for none. r takes the error when the buffer is too small.
 func (w *Writer) Out(r *Reader, n, size uint64) unsafe.Pointer {
+	if n == Empty {
+		w.Out(r, 0, size)
+		return unsafe.Pointer(&nothing)
+	}
 	left := uint64(len(w.buf) - w.at)
 	if left < 8 || size != 0 && n > (left-8)/size || (n*size+7)&^7 > left-8 {
 		r.Fail("reply would be too large")

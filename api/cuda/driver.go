@@ -18,8 +18,10 @@ type GPU interface {
 	HostFunc(stream CUstream, f func()) CUresult
 	// LaunchNode enqueues what HostNode gave, as HostFunc does; captured, it becomes a node that has these parameters.
 	LaunchNode(stream CUstream, p CUDA_HOST_NODE_PARAMS) CUresult
-	// HostNode gives the parameters of graph nodes that run f, as HostFunc does; f may run as long as the GPU is open.
+	// HostNode gives the parameters of graph nodes that run f, as HostFunc does; f may run until DropNode, or as long as the GPU is open.
 	HostNode(f func()) CUDA_HOST_NODE_PARAMS
+	// DropNode forgets what HostNode gave. No graph has it any more.
+	DropNode(p CUDA_HOST_NODE_PARAMS)
 	// PrimaryContext gives the handle of a device's primary context without retaining it.
 	PrimaryContext(dev CUdevice) (CUcontext, CUresult)
 	// ThreadInit is called on each locked OS thread before its first other call.
@@ -32,6 +34,11 @@ type GPU interface {
 // processing cluster, and the number of that.
 type TPCMapper interface {
 	TPCMap() (tpcInGPC, gpcOfTPC []byte, r CUresult)
+}
+
+// FP8Teller is implemented by a GPU whose driver says whether it runs kernels on matrices of 8-bit floating point numbers, in a private table that cuSPARSELt asks.
+type FP8Teller interface {
+	FP8() (answer int32, r CUresult)
 }
 
 // Launch is a plain kernel launch, as cuLaunchKernel takes it. Params is the address of the parameters' addresses and lies, as they do, outside of

@@ -1328,6 +1328,7 @@ const (
 	PartSemaphores                   // nodes with external semaphores, which are objects of another driver on the same machine
 	PartPeerTokens                   // the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)
 	PartPrivateSlot                  // functions of the driver's private tables that no program is known to call
+	PartEngines                      // the video, JPEG and optical-flow engines: NVIDIA's libnvcuvid and libnvidia-encode drive them through the devices of the GPU's machine themselves; nvJPEG (backends HARDWARE and HARDWARE_DEVICE) needs libnvcuvid, and decodes by its other backends
 	PartKernelNode                   // a node whose function ended with its module
 )
 
@@ -1345,5 +1346,6 @@ var parts = [...]string{
 	"nodes with external semaphores, which are objects of another driver on the same machine",
 	"the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",
 	"functions of the driver's private tables that no program is known to call",
+	"the video, JPEG and optical-flow engines: NVIDIA's libnvcuvid and libnvidia-encode drive them through the devices of the GPU's machine themselves; nvJPEG (backends HARDWARE and HARDWARE_DEVICE) needs libnvcuvid, and decodes by its other backends",
 	"a node whose function ended with its module",
 }

@@ -5,43 +5,47 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b"
+const Digest = "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00"
 
-// Kind is the type of a handle.
+// Kind is the type of a handle, or of a number that names an object.
 type Kind uint8
 
-// Kinds of handles.
+// Kinds of handles, and behind them of numbers.
 const (
-	KindNone                Kind = iota
-	KindArray                    // CUarray
-	KindAsyncCallbackHandle      // CUasyncCallbackHandle
-	KindContext                  // CUcontext
-	KindDevResourceDesc          // CUdevResourceDesc
-	KindEvent                    // CUevent
-	KindExternalMemory           // CUexternalMemory
-	KindExternalSemaphore        // CUexternalSemaphore
-	KindFunction                 // CUfunction
-	KindGraph                    // CUgraph
-	KindGraphDeviceNode          // CUgraphDeviceNode
-	KindGraphExec                // CUgraphExec
-	KindGraphNode                // CUgraphNode
-	KindGraphicsResource         // CUgraphicsResource
-	KindGreenCtx                 // CUgreenCtx
-	KindKernel                   // CUkernel
-	KindLibrary                  // CUlibrary
-	KindLinkState                // CUlinkState
-	KindLogsCallbackHandle       // CUlogsCallbackHandle
-	KindMemoryPool               // CUmemoryPool
-	KindMipmappedArray           // CUmipmappedArray
-	KindModule                   // CUmodule
-	KindStream                   // CUstream
-	KindSurfref                  // CUsurfref
-	KindTexref                   // CUtexref
-	KindUserObject               // CUuserObject
+	KindNone                       Kind = iota
+	KindArray                           // CUarray
+	KindAsyncCallbackHandle             // CUasyncCallbackHandle
+	KindContext                         // CUcontext
+	KindDevResourceDesc                 // CUdevResourceDesc
+	KindEvent                           // CUevent
+	KindExternalMemory                  // CUexternalMemory
+	KindExternalSemaphore               // CUexternalSemaphore
+	KindFunction                        // CUfunction
+	KindGraph                           // CUgraph
+	KindGraphDeviceNode                 // CUgraphDeviceNode
+	KindGraphExec                       // CUgraphExec
+	KindGraphNode                       // CUgraphNode
+	KindGraphicsResource                // CUgraphicsResource
+	KindGreenCtx                        // CUgreenCtx
+	KindKernel                          // CUkernel
+	KindLibrary                         // CUlibrary
+	KindLinkState                       // CUlinkState
+	KindLogsCallbackHandle              // CUlogsCallbackHandle
+	KindMemoryPool                      // CUmemoryPool
+	KindMipmappedArray                  // CUmipmappedArray
+	KindModule                          // CUmodule
+	KindStream                          // CUstream
+	KindSurfref                         // CUsurfref
+	KindTexref                          // CUtexref
+	KindUserObject                      // CUuserObject
+	KindGraphConditionalHandle          // CUgraphConditionalHandle
+	KindMemGenericAllocationHandle      // CUmemGenericAllocationHandle
+	KindSurfObject                      // CUsurfObject
+	KindTexObject                       // CUtexObject
 	kindEnd
 )
 
-var kindNames = [...]string{"none", "CUarray", "CUasyncCallbackHandle", "CUcontext", "CUdevResourceDesc", "CUevent", "CUexternalMemory", "CUexternalSemaphore", "CUfunction", "CUgraph", "CUgraphDeviceNode", "CUgraphExec", "CUgraphNode", "CUgraphicsResource", "CUgreenCtx", "CUkernel", "CUlibrary", "CUlinkState", "CUlogsCallbackHandle", "CUmemoryPool", "CUmipmappedArray", "CUmodule", "CUstream", "CUsurfref", "CUtexref", "CUuserObject"}
+var kindNames = [...]string{"none", "CUarray", "CUasyncCallbackHandle", "CUcontext", "CUdevResourceDesc", "CUevent", "CUexternalMemory", "CUexternalSemaphore", "CUfunction", "CUgraph", "CUgraphDeviceNode", "CUgraphExec", "CUgraphNode", "CUgraphicsResource", "CUgreenCtx", "CUkernel", "CUlibrary", "CUlinkState", "CUlogsCallbackHandle", "CUmemoryPool", "CUmipmappedArray", "CUmodule", "CUstream", "CUsurfref", "CUtexref", "CUuserObject", "CUgraphConditionalHandle", "CUmemGenericAllocationHandle", "CUsurfObject", "CUtexObject"}
 
 // String is the C name of the handle type.
 func (k Kind) String() string {

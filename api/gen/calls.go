@@ -27,7 +27,7 @@ func emitCalls(spec *api.Spec, out *Output) error {
 			return err
 		}
 		var b buffer
-		b.f("# %s\n# FUNCTION SKIPPED PARAMETER/KIND/WRITES/ARGUMENT…\n", Notice)
+		b.f("# %s\n# FUNCTION SKIPPED PARAMETER/KIND/WRITES/MARKS/ARGUMENT…\n", Notice)
 		for _, f := range l.lib.Funcs {
 			if f.Data || strings.HasPrefix(f.Name, "cudbg") { // the debugger's entry points
 				continue
@@ -180,7 +180,7 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 		if _, varies := c.args[p.Name+"~"]; varies {
 			shown = "~"
 		}
-		fmt.Fprintf(&b, " %s/%s/%s/%s", p.Name, kind, shown, token)
+		fmt.Fprintf(&b, " %s/%s/%s/%s/%s", p.Name, kind, shown, callMarks(lib, f, &p), token)
 	}
 	left := "-"
 	if len(skip) > 0 {
@@ -429,6 +429,27 @@ func callPoints(lib *api.Library, s *api.Struct) bool {
 		}
 	}
 	return false
+}
+
+// callMarks says which bytes of a buffer the call may find full of marks: all that it writes only ("o"), those behind what it reads
+// ("i"), or those behind it where another answer shows that it minds ("t": structures of numbers); with the bytes that it may read.
+func callMarks(lib *api.Library, f *api.Func, p *api.Param) string {
+	t, _ := lib.Lookup(p.Elem)
+	size := max(p.Size, 1)
+	if p.Count != "1" && p.Dir != api.InOut {
+		size = 4096 // an array; those that are read have one element here
+	}
+	switch {
+	case t.Kind == "func":
+		return ""
+	case p.Dir == api.Out, p.Dir == api.New, p.Dir == api.Ret:
+		return "o" + strconv.Itoa(size)
+	case p.Dir == api.InOut && f.Flag("versioned") && p.Struct && !callPoints(lib, lib.Struct(p.Elem)):
+		return "t" + strconv.Itoa(size)
+	case p.Dir == api.InOut:
+		return "i" + strconv.Itoa(size)
+	}
+	return ""
 }
 
 // callShown says how to print what a call wrote.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,9 @@ func emitCFront(spec *api.Spec, out *Output) error {
 	if c.recorded, err = readRecorded(c.lib, out.root); err != nil {
 		return err
 	}
+	if err := c.readNames(out.root); err != nil {
+		return err
+	}
 	if err := c.header(out); err != nil {
 		return err
 	}
@@ -34,7 +39,7 @@ func emitCFront(spec *api.Spec, out *Output) error {
 	if err := c.exports(out); err != nil {
 		return err
 	}
-	if err := c.names(out); err != nil {
+	if err := c.results(out); err != nil {
 		return err
 	}
 	if err := c.procAddress(out); err != nil {
@@ -47,6 +52,8 @@ type cfront struct {
 	spec     *api.Spec
 	lib      *api.Library
 	recorded recorded
+	names    map[string][]procRow
+	since    map[string]int // the first version whose cuGetProcAddress gives a symbol
 }
 
 // beforeInit are the functions that work before cuInit.
@@ -313,7 +320,7 @@ func (c *cfront) wireHeader(out *Output) error {
 // exports writes the exported functions, their table, and the linker's version script.
 func (c *cfront) exports(out *Output) error {
 	b := &buffer{}
-	b.f("#include \"front.h\"\n")
+	b.f("#include \"front.h\"\n\n#include <string.h>\n")
 	for _, f := range c.lib.Funcs {
 		if err := c.export(b, f); err != nil {
 			return err
@@ -325,7 +332,11 @@ func (c *cfront) exports(out *Output) error {
 		if slices.Contains(beforeInit, f.Name) {
 			before = "(void *)scuda_hand_" + f.Name
 		}
-		b.f("  {%q, (void *)%s, %s, %d},\n", f.Name, f.Name, before, c.recorded.early[f.Name])
+		older := "0"
+		if base, _ := c.older(f); base != nil {
+			older = "I_" + base.Name
+		}
+		b.f("  {%q, (void *)%s, %s, %d, %s},\n", f.Name, f.Name, before, c.recorded.early[f.Name], older)
 	}
 	b.f("};\n")
 	if err := out.CFile("shim/front/gen/exports_gen.c", b.Bytes()); err != nil {
@@ -354,12 +365,23 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		}
 	}
 	b.f("\nSCUDA_EXPORT int32_t %s(%s) {\n", f.Name, orVoid(decl))
+	if err := emitClears(b, c.lib, f); err != nil {
+		return err
+	}
 	b.f("  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(%s))scuda_divert(I_%s))(%s);\n", orVoid(decl), f.Name, args)
+	if older, since := c.older(f); older != nil {
+		b.f("  if (SCUDA_UNLIKELY(scuda_boot.driver_version < %d)) return ((int32_t (*)(%s))scuda_older(I_%s))(%s);\n", since, orVoid(decl), f.Name, args)
+	}
 	unused := func() {
 		if args != "" {
 			for _, a := range strings.Split(args, ", ") {
 				b.f("  (void)%s;\n", a)
 			}
+		}
+	}
+	if base.Flag("takes") {
+		if err := c.takes(b, f, base, form); err != nil {
+			return err
 		}
 	}
 	switch class := base.Class; {
@@ -392,4 +414,61 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 	}
 	b.f("}\n")
 	return nil
+}
+
+// holds are the functions whose objects keep addresses for later.
+var holds = regexp.MustCompile("^cu(Graph|Tex|TensorMap)")
+
+// takes hands the unified memory that the call names to the GPU: every word of what it was given may be an address.
+func (c *cfront) takes(b *buffer, f, base *api.Func, form string) error {
+	var words, lists []string
+	stream := "SCUDA_LEGACY_STREAM"
+	for _, p := range base.Params {
+		record, structs := c.lib.Record(p)
+		switch pointer := strings.HasSuffix(p.CType, "*"); {
+		case p.Stream:
+			stream = p.Name
+		case !c.lib.NamesMemory(p):
+		case p.CType == "CUdeviceptr":
+			words = append(words, p.Name)
+		case pointer && structs:
+			lists = append(lists, fmt.Sprintf("%s, %s ? %s * (uint64_t)%d : 0", p.Name, p.Name, elements(base, p), record.Size))
+		case pointer && p.CType == "CUdeviceptr *":
+			lists = append(lists, fmt.Sprintf("%s, %s ? %s * (uint64_t)8 : 0", p.Name, p.Name, elements(base, p)))
+		default: // void*
+			words = append(words, "(uint64_t)(uintptr_t)"+p.Name)
+		}
+	}
+	if len(words)+len(lists) == 0 {
+		return fmt.Errorf("%s: takes memory, and has no address that the generator knows", f.Name)
+	}
+	if len(words) > 0 {
+		b.f("  const uint64_t names[] = {%s};\n", strings.Join(words, ", "))
+		lists = append([]string{"names, sizeof names"}, lists...)
+	}
+	call := func(list string) string {
+		return fmt.Sprintf("scuda_managed_named(%s, %s, %s)", list, stream, cmp.Or(form, "0"))
+	}
+	if holds.MatchString(base.Name) {
+		call = func(list string) string { return fmt.Sprintf("scuda_managed_held(%s)", list) }
+	}
+	b.f("  if (SCUDA_UNLIKELY(scuda_managed_some())) {\n    int32_t taken = %s;\n", call(lists[0]))
+	for _, list := range lists[1:] {
+		b.f("    if (!taken) taken = %s;\n", call(list))
+	}
+	b.f("    if (taken) return scuda_answer(I_%s, taken);\n  }\n", f.Name)
+	return nil
+}
+
+// elements is how many a pointer of the call points to: the number stands in a parameter, or there is one.
+func elements(base *api.Func, p api.Param) string {
+	if p.Count != "" && p.Count != "1" {
+		return p.Count
+	}
+	for _, q := range base.Params {
+		if q.CType == "size_t" && (q.Name == "count" || q.Name == "numOps") {
+			return q.Name
+		}
+	}
+	return "1"
 }

@@ -12,6 +12,7 @@ import (
 func (c *cfront) calls(out *Output) error {
 	b := &buffer{}
 	b.f("#include \"front.h\"\n\n#include <stdio.h>\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
+	emitPieces(b, c.lib)
 	for _, f := range c.lib.Funcs {
 		if f.Base != "" || !f.Generic || f.NoProto {
 			continue
@@ -238,7 +239,11 @@ func (w *callWriter) put(p api.Param) {
 		b.f("  p = scuda_put_bytes(p, %s, n_%s, 1);\n", p.Name, p.Name)
 	case api.In, api.InOut:
 		if !w.translates(p) {
-			b.f("  p = scuda_put_bytes(p, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
+			put := "scuda_put_bytes"
+			if p.Counted() {
+				put = "scuda_put_array"
+			}
+			b.f("  p = %s(p, %s, n_%s, %d);\n", put, p.Name, p.Name, p.Size)
 			return
 		}
 		b.f("  {\n    uint8_t *e = p + 8;\n    p = scuda_put_bytes(p, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
@@ -246,7 +251,11 @@ func (w *callWriter) put(p api.Param) {
 		w.devices(p, "scuda_to_server")
 		b.f("    }\n  }\n")
 	default:
-		b.f("  p = scuda_put64(p, n_%s);\n", p.Name)
+		n := "n_" + p.Name
+		if p.Counted() {
+			n = fmt.Sprintf("scuda_room(%s, %s)", p.Name, n)
+		}
+		b.f("  p = scuda_put64(p, %s);\n", n)
 	}
 }
 
@@ -268,7 +277,7 @@ func (w *callWriter) devices(p api.Param, by string) {
 	at := func(offset int, when *api.When) {
 		cond := ""
 		if when != nil {
-			cond = "if (" + condition(when) + ") "
+			cond = "if (" + condition(p, when) + ") "
 		}
 		w.b.f("      %s{ int32_t v; memcpy(&v, e + %d, 4); v = %s(v); memcpy(e + %d, &v, 4); }\n", cond, offset, by, offset)
 	}
@@ -282,10 +291,14 @@ func (w *callWriter) devices(p api.Param, by string) {
 	}
 }
 
-func condition(when *api.When) string {
+func condition(p api.Param, when *api.When) string {
+	have := fmt.Sprintf("scuda_field(e + %d)", when.Offset)
+	if when.Offset < 0 {
+		have = "(uint32_t)" + p.Select
+	}
 	var terms []string
 	for _, v := range when.Values {
-		terms = append(terms, fmt.Sprintf("scuda_field(e + %d) == %du", when.Offset, uint32(v)))
+		terms = append(terms, fmt.Sprintf("%s == %du", have, uint32(v)))
 	}
 	return strings.Join(terms, " || ")
 }
@@ -315,7 +328,7 @@ func (w *callWriter) send() {
 	hasNew, hasDelete := false, false
 	for _, p := range w.f.Params {
 		hasNew = hasNew || p.Dir == api.New
-		hasDelete = hasDelete || p.Delete
+		hasDelete = hasDelete || p.Delete && p.Handle != ""
 	}
 	if hasNew {
 		b.f("  if (r) {\n")
@@ -329,7 +342,7 @@ func (w *callWriter) send() {
 	}
 	if hasDelete {
 		for _, p := range w.f.Params {
-			if p.Delete {
+			if p.Delete && p.Handle != "" {
 				b.f("  if (!r) scuda_slot_free(%s);\n", p.Name)
 			}
 		}
@@ -348,15 +361,22 @@ func (w *callWriter) get(p api.Param) {
 	if p.Handle != "" {
 		kind = p.Handle
 	}
+	get := fmt.Sprintf("scuda_get(&reply, %s, n_%s, %d)", p.Name, p.Name, p.Size)
+	if list := pieces(w.lib, &p); list != "" {
+		get = fmt.Sprintf("scuda_get_pieces(&reply, %s, n_%s, %d, %s)", p.Name, p.Name, p.Size, list)
+	}
+	if p.Elem == "char" {
+		get = fmt.Sprintf("scuda_get_text(&reply, %s, n_%s)", p.Name, p.Name)
+	}
 	adopts := kind != ""
 	for _, patch := range p.Patch {
 		adopts = adopts || patch.Handle != "CUdevice"
 	}
 	if !adopts && !w.translates(p) {
-		b.f("    scuda_get(&reply, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
+		b.f("    %s;\n", get)
 		return
 	}
-	b.f("    {\n      uint64_t n = scuda_get(&reply, %s, n_%s, %d);\n      uint8_t *e = (uint8_t *)%s;\n", p.Name, p.Name, p.Size, p.Name)
+	b.f("    {\n      uint64_t n = %s;\n      uint8_t *e = (uint8_t *)%s;\n", get, p.Name)
 	b.f("      for (uint64_t i = 0; i < n; i++, e += %d) {\n", p.Size)
 	w.devices(p, "scuda_from_server")
 	if kind != "" {
@@ -368,7 +388,7 @@ func (w *callWriter) get(p api.Param) {
 		}
 		cond := ""
 		if patch.When != nil {
-			cond = "if (" + condition(patch.When) + ") "
+			cond = "if (" + condition(p, patch.When) + ") "
 		}
 		b.f("      %sscuda_adopt(scuda_word(e + %d), KIND_%s);\n", cond, patch.Offset, patch.Handle)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,8 +44,8 @@ func message(name string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "CUDA_ERROR_")), "_", " ")
 }
 
-// names writes the tables of result names and texts.
-func (c *cfront) names(out *Output) error {
+// results writes the tables of result names and texts.
+func (c *cfront) results(out *Output) error {
 	results := c.lib.Enums["cudaError_enum"]
 	if results == nil {
 		return fmt.Errorf("the facts have no cudaError_enum")
@@ -73,19 +74,20 @@ func (c *cfront) names(out *Output) error {
 	return out.CFile("shim/front/gen/results_gen.c", b.Bytes())
 }
 
-// procAddress writes the measured table of cuGetProcAddress: for each name and flag the versions from which a symbol (or none) is given.
-func (c *cfront) procAddress(out *Output) error {
-	text, err := os.ReadFile(filepath.Join(out.root, "api/facts/getprocaddress.tsv"))
+// procRow is a measured answer of cuGetProcAddress: the symbol of a name from a version on, or why there is none.
+type procRow struct {
+	flags, since int
+	symbol       string
+	status       int
+}
+
+// readNames reads what cuGetProcAddress was measured to answer.
+func (c *cfront) readNames(root string) error {
+	text, err := os.ReadFile(filepath.Join(root, "api/facts/getprocaddress.tsv"))
 	if err != nil {
 		return err
 	}
-	type row struct {
-		flags, since int
-		symbol       string
-		status       int
-	}
-	rows := map[string][]row{}
-	var names []string
+	c.names, c.since = map[string][]procRow{}, map[string]int{}
 	for n, line := range strings.Split(string(text), "\n") {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
@@ -99,7 +101,7 @@ func (c *cfront) procAddress(out *Output) error {
 		if err1 != nil || err2 != nil {
 			return fmt.Errorf("getprocaddress.tsv:%d: flags and version are numbers", n+1)
 		}
-		r := row{flags: flags, since: since, symbol: f[3]}
+		r := procRow{flags: flags, since: since, symbol: f[3]}
 		if missing, ok := strings.CutPrefix(f[3], "-"); ok {
 			_, status, ok := strings.Cut(missing, "/")
 			if r.status, err = strconv.Atoi(status); !ok || err != nil {
@@ -108,20 +110,25 @@ func (c *cfront) procAddress(out *Output) error {
 			r.symbol = ""
 		} else if c.lib.ByName[r.symbol] == nil {
 			return fmt.Errorf("getprocaddress.tsv:%d: %s is not exported", n+1, r.symbol)
+		} else if first, ok := c.since[r.symbol]; !ok || since < first {
+			c.since[r.symbol] = since
 		}
-		if rows[f[0]] == nil {
-			names = append(names, f[0])
-		}
-		rows[f[0]] = append(rows[f[0]], r)
+		c.names[f[0]] = append(c.names[f[0]], r)
 	}
-	slices.Sort(names)
+	return nil
+}
+
+// procAddress writes the measured table of cuGetProcAddress: for each name and flag the versions from which a symbol (or none) is given.
+func (c *cfront) procAddress(out *Output) error {
+	rows := c.names
+	names := slices.Sorted(maps.Keys(rows))
 	b := &buffer{}
 	b.f("#include \"proc.h\"\n\nconst struct scuda_proc_row scuda_proc_rows[] = {\n")
 	first := map[string]int{}
 	at := 0
 	for _, name := range names {
 		first[name] = at
-		slices.SortStableFunc(rows[name], func(a, b row) int { return cmp.Or(cmp.Compare(a.flags, b.flags), cmp.Compare(a.since, b.since)) })
+		slices.SortStableFunc(rows[name], func(a, b procRow) int { return cmp.Or(cmp.Compare(a.flags, b.flags), cmp.Compare(a.since, b.since)) })
 		for _, r := range rows[name] {
 			index := "-1"
 			if r.symbol != "" {

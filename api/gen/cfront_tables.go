@@ -31,6 +31,7 @@ var privateTables = []privateTable{
 	{name: "CTX_STREAM", id: "21318c60971432488ca641ff7324c8f2", words: 93, slots: map[int]string{
 		3: "scuda_stream_device", 4: "scuda_hooks_context_id", 39: "scuda_stream_object_id", 51: "scuda_stream_object", 91: ""}},
 	{name: "FUNCTION", id: "6e163fbeb958444d835ce182aff1991e", words: 99, slots: map[int]string{7: "scuda_function_each", 93: ""}},
+	{name: "FP8", id: "cd3ea2c67076db4b882e52ae6c2d86f7", words: 2, slots: map[int]string{1: "scuda_fp8"}},
 	{name: "TPC_MAP", id: "1734dc26800d47458726c0f1e7dd8bca", words: 17, slots: map[int]string{4: "scuda_tpc_map", 13: "scuda_tpc_free"}},
 }
 

@@ -135,6 +135,9 @@ func compatVersions(b *buffer) {
 	b.f("\n## Versions\n\nThe client's libraries have the functions of CUDA %s. `cuDriverGetVersion` says what the server's driver says, but no more than that: with a newer driver, programs\n", cudaVersion[:2]+"."+cudaVersion[3:4])
 	b.f("find what they would find with that version (`nvmlSystemGetCudaDriverVersion` and `nvidia-smi` show the driver's own). With an older driver, `cuGetProcAddress` does not know the names that came\n")
 	b.f("later (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`), attributes that it does not know answer its error, and functions that it lacks answer `CUDA_ERROR_NOT_SUPPORTED`.\n")
+	b.f("\nThe libraries' names are there all the same, for the linker and for `dlsym`, which cannot know the server's driver. Where that driver is older than a function with `_v2` in its name, such as\n")
+	b.f("`cuCtxGetDevice_v2` of CUDA 13, the name is the function without `_v2`, with that one's parameters: so programs that look for the newest name and call what they find (numba up to 0.61) work as they do on that driver.\n")
+	b.f("With a driver of CUDA 13, `cuCtxGetDevice_v2` and `cuCtxSynchronize_v2` take what cannot be a context for the current one; NVIDIA's library follows it.\n")
 }
 
 // compatAttributes lists the device attributes that do not say what the server's driver says.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -25,18 +26,14 @@ func emitDispatch(spec *api.Spec, out *Output) error {
 		}
 	}
 	table.f("}\n\n")
-	for _, set := range []struct {
-		name string
-		has  func(*api.Func) bool
-	}{{"asyncErrors", func(fn *api.Func) bool { return fn.AsyncErrors }}, {"waits", func(fn *api.Func) bool { return fn.Waits }}} {
-		table.f("var %s = [...]bool{\n", set.name)
-		for _, fn := range lib.Funcs {
-			if !fn.PTSZ && fn.Op != 0 && set.has(fn) {
-				table.f("cuda.Op%s: true,\n", api.GoName(fn.Name))
-			}
+	g.members()
+	table.f("var asyncErrors = [...]bool{\n")
+	for _, fn := range lib.Funcs {
+		if !fn.PTSZ && fn.Op != 0 && fn.AsyncErrors {
+			table.f("cuda.Op%s: true,\n", api.GoName(fn.Name))
 		}
-		table.f("}\n\n")
 	}
+	table.f("}\n\n")
 	table.Write(g.tables.Bytes())
 	if err := out.GoFile("server/dispatch/zz_table_gen.go", table.Bytes()); err != nil {
 		return err
@@ -72,6 +69,11 @@ func (g *dispatchGen) function(fn *api.Func) error {
 	if needs {
 		b.f("if r.Err() != nil {\nreturn 0\n}\n")
 	}
+	g.selected(fn)
+	for i, p := range fn.Params {
+		g.absent(fn, i, p)
+	}
+	g.elements(fn, api.In, api.InOut)
 	invalid := "cuda.CUDA_ERROR_INVALID_HANDLE"
 	for i, p := range fn.Params {
 		k := g.kind(p.Handle)
@@ -82,6 +84,8 @@ func (g *dispatchGen) function(fn *api.Func) error {
 			b.f("real%d, ok := stream(h, v%d, perThread)\nif !ok {\nreturn %s\n}\n", i, i, invalid)
 		case p.Handle != "" && p.Dir == api.Value:
 			b.f("real%d, ok := real(h, cuda.%s, v%d)\nif !ok {\nreturn %s\n}\n", i, k, i, invalid)
+		case p.Object != "" && p.Dir == api.Value:
+			b.f("if !h.Holds(cuda.%s, v%d) {\nreturn cuda.%s\n}\n", g.kind(p.Object), i, cmp.Or(fn.Unknown, g.lib.Unknown[p.Object]))
 		case p.Handle != "" && (p.Dir == api.In || p.Dir == api.InOut):
 			b.f("if !array(h, cuda.%s, p%d, n%d, perThread) {\nreturn %s\n}\n", k, i, i, invalid)
 		}
@@ -93,10 +97,13 @@ func (g *dispatchGen) function(fn *api.Func) error {
 			n = "1"
 		}
 		if len(p.Refuse) > 0 {
-			b.f("if refused(p%d, %s, %d, %s) {\nreturn cuda.CUDA_ERROR_NOT_SUPPORTED\n}\n", i, n, p.Size, g.refuseTable(p))
+			b.f("if refused(r, p%d, %s, %d, %s) {\nreturn 0\n}\n", i, n, p.Size, g.refuseTable(p))
 		}
 		if t := g.patchTable(p); t != "" {
-			b.f("if !patchIn(h, p%d, %s, %d, %s, perThread) {\nreturn %s\n}\n", i, n, p.Size, t, invalid)
+			b.f("if !patchIn(h, p%d, %s, %d, %s, %s, perThread) {\nreturn %s\n}\n", i, n, p.Size, t, g.selector(fn, p), invalid)
+		}
+		if t := g.wordTable(p); t != "" {
+			b.f("if result := checkWords(h, p%d, %s, %d, %s, %s); result != cuda.CUDA_SUCCESS {\nreturn result\n}\n", i, n, p.Size, t, g.selector(fn, p))
 		}
 	}
 	reserved := false
@@ -106,6 +113,7 @@ func (g *dispatchGen) function(fn *api.Func) error {
 	if reserved {
 		b.f("if r.Err() != nil {\nreturn 0\n}\n")
 	}
+	g.elements(fn, api.Out, api.Ret)
 	g.call(fn)
 	g.reply(fn)
 	b.f("return result\n}\n")
@@ -122,13 +130,24 @@ func (g *dispatchGen) decode(i int, p api.Param) {
 		}
 		b.f("v%d := r.U64()\n", i)
 	case api.In, api.InOut:
-		b.f("p%d, n%d := r.In(%d)\n", i, i, p.Size)
+		b.f("p%d, n%d := r.Array(%d)\n", i, i, p.Size)
 	case api.Str:
 		b.f("p%d := r.Str()\n", i)
 	case api.New:
 		b.f("v%d := r.U64()\n", i)
 	case api.Out, api.Ret:
 		b.f("n%d := r.U64()\n", i)
+	}
+}
+
+// elements makes numbers of elements of what says in arrays' places, too, that they hold nothing.
+func (g *dispatchGen) elements(fn *api.Func, dirs ...api.Dir) {
+	for i, p := range fn.Params {
+		used := p.Handle != "" || p.Object != "" || p.Dir == api.InOut || g.patchTable(p) != "" ||
+			p.Dir == api.In && (g.wordTable(p) != "" || len(p.Refuse) > 0)
+		if slices.Contains(dirs, p.Dir) && p.Counted() && used {
+			g.body.f("n%d = codec.Elements(n%d)\n", i, i)
+		}
 	}
 }
 
@@ -139,7 +158,7 @@ func (g *dispatchGen) want(fn *api.Func, p api.Param) string {
 	}
 	name, minus, _ := strings.Cut(p.Count, "-")
 	name, through := strings.CutPrefix(name, "*")
-	if _, err := strconv.Atoi(name); err == nil {
+	if isNumber(name) {
 		return name
 	}
 	j := slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == name })
@@ -268,6 +287,10 @@ func (g *dispatchGen) reply(fn *api.Func) {
 			b.f("if result == cuda.CUDA_SUCCESS {\n")
 		}
 		switch {
+		case p.Delete && p.Object != "":
+			b.f("h.Take(cuda.%s, v%d)\n", g.kind(p.Object), i)
+		case p.Object != "" && p.Dir == api.Out:
+			b.f("given(h, cuda.%s, p%d, n%d, %s)\n", g.kind(p.Object), i, i, g.parent(fn, ""))
 		case p.Delete:
 			b.f("h.Delete(cuda.%s, v%d)\n", k, i)
 		case p.Dir == api.New:
@@ -282,11 +305,11 @@ func (g *dispatchGen) reply(fn *api.Func) {
 		case api.InOut:
 			b.f("codec.Copy(out%d, p%d, n%d, %d)\n", i, i, i, p.Size)
 			if t := g.patchTable(p); t != "" {
-				b.f("if !patchOut(h, out%d, n%d, %d, %s, %s) %s", i, i, p.Size, t, g.parent(fn, ""), full)
+				b.f("if !patchOut(h, out%d, n%d, %d, %s, %s, %s) %s", i, i, p.Size, t, g.selector(fn, p), g.parent(fn, ""), full)
 			}
 		case api.Out:
 			if t := g.patchTable(p); t != "" {
-				b.f("if !patchOut(h, p%d, n%d, %d, %s, %s) %s", i, i, p.Size, t, g.parent(fn, ""), full)
+				b.f("if !patchOut(h, p%d, n%d, %d, %s, %s, %s) %s", i, i, p.Size, t, g.selector(fn, p), g.parent(fn, ""), full)
 			}
 		case api.Ret:
 			b.f("if !returned(h, cuda.%s, p%d, n%d, %s) %s", k, i, i, g.parent(fn, p.Handle), full)
@@ -320,39 +343,134 @@ func (g *dispatchGen) kind(handle string) string {
 }
 
 // patchTable gives the name of the table of a parameter's handles; devices are the client's business.
-func (g *dispatchGen) patchTable(p api.Param) string {
-	var patches []api.Patch
-	for _, c := range p.Patch {
-		if c.Handle != "CUdevice" {
-			patches = append(patches, c)
-		}
-	}
+func (g *dispatchGen) patchTable(p api.Param) string { return g.patchList(p.Elem, p.Patch) }
+
+func (g *dispatchGen) patchList(record string, all []api.Patch) string {
+	patches := slices.DeleteFunc(slices.Clone(all), func(c api.Patch) bool { return c.Handle == "CUdevice" })
 	if len(patches) == 0 {
 		return ""
 	}
-	t, _ := g.lib.Lookup(p.Elem)
-	name := "patches" + api.GoTypeName(t.Underlying)
+	name := g.tableName("patches", record)
 	if g.once(name) {
 		g.tables.f("var %s = []patch{\n", name)
 		for _, c := range patches {
-			g.tables.f("{%d, cuda.%s, %s},\n", c.Offset, kindName(c.Handle), whenLiteral("&when", c.When))
+			g.tables.f("{%d, cuda.%s, %s, %t},\n", c.Offset, kindName(c.Handle), whenLiteral("&when", c.When), c.Union)
 		}
 		g.tables.f("}\n\n")
 	}
 	return name
 }
 
-func (g *dispatchGen) refuseTable(p api.Param) string {
-	t, _ := g.lib.Lookup(p.Elem)
-	name := "refuse" + api.GoTypeName(t.Underlying)
+// wordTable gives the name of the table of what else is checked in a parameter's structures.
+func (g *dispatchGen) wordTable(p api.Param) string { return g.wordList(p.Elem, p.Words) }
+
+// wordList leaves addresses of device memory to the driver, but for the places of such that are unused.
+func (g *dispatchGen) wordList(record string, all []api.Word) string {
+	words := slices.DeleteFunc(slices.Clone(all), func(w api.Word) bool { return w.Is == api.Address && (w.When == nil || w.Union) })
+	if len(words) == 0 {
+		return ""
+	}
+	name := g.tableName("words", record)
+	if g.once(name) {
+		g.tables.f("var %s = []word{\n", name)
+		for _, w := range words {
+			kind, unknown := "cuda.KindNone", "0"
+			if w.Is == api.Object {
+				kind, unknown = "cuda."+kindName(w.Object), "cuda."+g.lib.Unknown[w.Object]
+			}
+			g.tables.f("{%d, %t, %s, %s, %s, %t},\n", w.Offset, w.Is == api.Void, kind, unknown, whenLiteral("&when", w.When), w.Union)
+		}
+		g.tables.f("}\n\n")
+	}
+	return name
+}
+
+func (g *dispatchGen) refuseTable(p api.Param) string { return g.refuseList(p.Elem, p.Refuse) }
+
+func (g *dispatchGen) refuseList(record string, refuse []api.When) string {
+	if len(refuse) == 0 {
+		return ""
+	}
+	name := g.tableName("refuse", record)
 	if g.once(name) {
 		g.tables.f("var %s = []when{\n", name)
-		for _, c := range p.Refuse {
+		for _, c := range refuse {
 			g.tables.f("%s,\n", whenLiteral("", &c))
 		}
 		g.tables.f("}\n\n")
 	}
 	return name
+}
+
+func (g *dispatchGen) tableName(what, record string) string {
+	t, _ := g.lib.Lookup(record)
+	return what + api.GoTypeName(t.Underlying)
+}
+
+// members writes what unions hold, a map a structure.
+func (g *dispatchGen) members() {
+	var text buffer
+	list := func(name string) string { return cmp.Or(name, "nil") }
+	for i, m := range g.lib.Members {
+		if i == 0 || g.lib.Members[i-1].Struct != m.Struct {
+			text.f("%svar members%s = map[int32]member{\n", map[bool]string{true: "}\n\n"}[i > 0], api.GoTypeName(m.Struct))
+		}
+		text.f("int32(cuda.%s): {%d, %s, %s, %s},\n", m.Const, m.Size, list(g.patchList(m.Record, m.Patch)), list(g.wordList(m.Record, m.Words)), list(g.refuseList(m.Record, m.Refuse)))
+	}
+	if len(g.lib.Members) > 0 {
+		text.f("}\n\n")
+	}
+	g.tables.Write(text.Bytes())
+}
+
+// absent answers for a driver that would follow a NULL pointer.
+func (g *dispatchGen) absent(fn *api.Func, i int, p api.Param) {
+	input := p.Dir == api.In || p.Dir == api.InOut
+	if input && p.IfNull == api.NullOptional || !input && p.IfNull != api.NullCrashes {
+		return
+	}
+	if p.Dir == api.Value {
+		g.body.f("if v%d == 0 {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", i)
+		return
+	}
+	there := ""
+	if want := g.want(fn, p); !isNumber(want) {
+		there = " && " + want + " != 0"
+	}
+	g.body.f("if n%d == 0%s {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", i, there)
+}
+
+func isNumber(s string) bool {
+	_, err := strconv.Atoi(s)
+	return err == nil
+}
+
+// selected makes the values that say what unions hold ones that the description knows: the driver would get the bytes of others as they are.
+func (g *dispatchGen) selected(fn *api.Func) {
+	for _, p := range fn.Params {
+		if p.Select == "" {
+			continue
+		}
+		j := slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select })
+		t, _ := g.lib.Lookup(fn.Params[j].CType)
+		values := "known" + api.GoTypeName(t.Underlying)
+		g.body.f("if !known(%s, v%d) {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", values, j)
+		if g.once(values) {
+			var list []string
+			for _, v := range g.lib.EnumValues(t.Underlying) {
+				list = append(list, strconv.FormatInt(v, 10))
+			}
+			g.tables.f("var %s = []int64{%s}\n\n", values, strings.Join(list, ", "))
+		}
+	}
+}
+
+// selector is the value that says what a parameter's union holds.
+func (g *dispatchGen) selector(fn *api.Func, p api.Param) string {
+	if p.Select == "" {
+		return "0"
+	}
+	return fmt.Sprintf("int64(int32(v%d))", slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select }))
 }
 
 func (g *dispatchGen) once(name string) bool {

@@ -228,13 +228,14 @@ func goConsts(b *buffer, lib *api.Library) error {
 func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 	b.f("\nimport \"strconv\"\n")
 	b.f("\n// Digest names the description that this program was built from; both sides of a session compare it.\nconst Digest = \"%x\"\n", spec.Digest)
-	b.f("\n// Kind is the type of a handle.\ntype Kind uint8\n\n// Kinds of handles.\nconst (\nKindNone Kind = iota\n")
-	for _, h := range lib.Handles {
+	b.f("\n// Kind is the type of a handle, or of a number that names an object.\ntype Kind uint8\n\n// Kinds of handles, and behind them of numbers.\nconst (\nKindNone Kind = iota\n")
+	kinds := slices.Concat(lib.Handles, lib.Objects)
+	for _, h := range kinds {
 		b.f("%s // %s\n", kindName(h), h)
 	}
 	b.f("kindEnd\n)\n")
 	b.f("\nvar kindNames = [...]string{\"none\"")
-	for _, h := range lib.Handles {
+	for _, h := range kinds {
 		b.f(", %q", h)
 	}
 	b.f("}\n\n// String is the C name of the handle type.\nfunc (k Kind) String() string {\nif int(k) < len(kindNames) {\nreturn kindNames[k]\n}\nreturn \"Kind(\" + strconv.Itoa(int(k)) + \")\"\n}\n")

@@ -81,6 +81,9 @@ func nvmlTables(spec *api.Spec) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("#include \"../nvml.h\"\n#include \"../common.h\"\n\n")
 	fmt.Fprintf(&b, "const char nvml_digest[] = \"%x\";\n\n", spec.Digest)
+	list := &buffer{}
+	emitPieces(list, lib)
+	b.Write(list.Bytes())
 	for _, f := range lib.Funcs {
 		if f.Alias != "" || len(f.Params) == 0 {
 			continue
@@ -214,6 +217,8 @@ type nvmlParam struct {
 	deletes                bool
 	array                  *nvmlArray
 	tail                   int // offset of the count of the bytes at the structure's end, 0: none
+	clears                 bool
+	pieces                 string
 	countArg               int
 	size, elements         int
 	patches                []api.Patch
@@ -297,10 +302,19 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		q.deletes = p.Handle != "" && ends
 		return q, nil
 	}
-	q.text = p.Elem == "char" && p.Dir == api.Out
+	q.text = p.Elem == "char" && p.Dir == api.Out && !f.Flag("padded")
 	q.versioned = f.Flag("versioned") && p.Struct
 	q.fresh, q.tail = f.Flag("fresh") && p.Struct, nvmlTailOf(lib, f, p)
+	q.pieces = pieces(lib, &p)
 	var err error
+	cleared, err := lib.Clears(f)
+	if err != nil {
+		return nil, err
+	}
+	q.clears = slices.ContainsFunc(cleared, func(c api.Cleared) bool { return c.Param.Name == p.Name })
+	if q.pieces != "" && len(p.Patch) > 0 {
+		return nil, fmt.Errorf("%s: the handles of %s could not be read where it is not written whole", f.Name, p.Name)
+	}
 	if q.array, err = nvmlArrayOf(lib, f, p); err != nil {
 		return nil, err
 	}
@@ -337,8 +351,15 @@ func (q *nvmlParam) c() string {
 	if q.fresh {
 		flags = append(flags, "NVML_FRESH")
 	}
+	if q.clears {
+		flags = append(flags, "NVML_CLEARS")
+	}
 	if flags == nil {
 		flags = []string{"0"}
+	}
+	list := q.pieces
+	if list == "" {
+		list = "NULL"
 	}
 	patches := "{0}"
 	if len(q.patches) > 0 {
@@ -352,7 +373,7 @@ func (q *nvmlParam) c() string {
 	if q.array != nil {
 		array = fmt.Sprintf("{%d, %d, %d}", q.array.pointer, q.array.count, q.array.size)
 	}
-	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s, %d}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches, array, q.tail)
+	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s, %d, %s}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches, array, q.tail, list)
 }
 
 var nvmlGoDirs = map[string]string{"VALUE": "dirValue", "IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr"}

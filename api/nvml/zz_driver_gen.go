@@ -7,7 +7,7 @@ import "unsafe"
 // Driver is the library as Go methods, one for each function with a known prototype. Pointers are to memory that holds no Go pointers.
 type Driver interface {
 	NvmlComputeInstanceDestroy(computeInstance NvmlComputeInstance) NvmlReturn
-	NvmlComputeInstanceGetInfo(computeInstance NvmlComputeInstance, info *NvmlComputeInstanceInfo) NvmlReturn
+	NvmlComputeInstanceGetInfo(computeInstance NvmlComputeInstance, info *NvmlComputeInstanceInfo_v1) NvmlReturn
 	NvmlComputeInstanceGetInfo_v2(computeInstance NvmlComputeInstance, info *NvmlComputeInstanceInfo) NvmlReturn
 	NvmlDeviceClearAccountingPids(device NvmlDevice) NvmlReturn
 	NvmlDeviceClearCpuAffinity(device NvmlDevice) NvmlReturn
@@ -27,7 +27,7 @@ type Driver interface {
 	NvmlDeviceGetAddressingMode(device NvmlDevice, mode *NvmlDeviceAddressingMode) NvmlReturn
 	NvmlDeviceGetApplicationsClock(device NvmlDevice, clockType NvmlClockType, clockMHz *uint32) NvmlReturn
 	NvmlDeviceGetArchitecture(device NvmlDevice, arch *NvmlDeviceArchitecture) NvmlReturn
-	NvmlDeviceGetAttributes(device NvmlDevice, attributes *NvmlDeviceAttributes) NvmlReturn
+	NvmlDeviceGetAttributes(device NvmlDevice, attributes *NvmlDeviceAttributes_v1) NvmlReturn
 	NvmlDeviceGetAttributes_v2(device NvmlDevice, attributes *NvmlDeviceAttributes) NvmlReturn
 	NvmlDeviceGetAutoBoostedClocksEnabled(device NvmlDevice, isEnabled *NvmlEnableState, defaultIsEnabled *NvmlEnableState) NvmlReturn
 	NvmlDeviceGetBAR1MemoryInfo(device NvmlDevice, bar1Memory *NvmlBAR1Memory) NvmlReturn
@@ -105,9 +105,9 @@ type Driver interface {
 	NvmlDeviceGetGraphicsRunningProcesses(device NvmlDevice, infoCount *uint32, infos *NvmlProcessInfo_v1) NvmlReturn
 	NvmlDeviceGetGraphicsRunningProcesses_v2(device NvmlDevice, infoCount *uint32, infos *NvmlProcessInfo_v2) NvmlReturn
 	NvmlDeviceGetGraphicsRunningProcesses_v3(device NvmlDevice, infoCount *uint32, infos *NvmlProcessInfo) NvmlReturn
-	NvmlDeviceGetGridLicensableFeatures(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures) NvmlReturn
-	NvmlDeviceGetGridLicensableFeatures_v2(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures) NvmlReturn
-	NvmlDeviceGetGridLicensableFeatures_v3(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures) NvmlReturn
+	NvmlDeviceGetGridLicensableFeatures(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures_v1) NvmlReturn
+	NvmlDeviceGetGridLicensableFeatures_v2(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures_v2) NvmlReturn
+	NvmlDeviceGetGridLicensableFeatures_v3(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures_v3) NvmlReturn
 	NvmlDeviceGetGridLicensableFeatures_v4(device NvmlDevice, pGridLicensableFeatures *NvmlGridLicensableFeatures) NvmlReturn
 	NvmlDeviceGetGspFirmwareMode(device NvmlDevice, isEnabled *uint32, defaultMode *uint32) NvmlReturn
 	NvmlDeviceGetGspFirmwareVersion(device NvmlDevice, version unsafe.Pointer) NvmlReturn
@@ -158,7 +158,7 @@ type Driver interface {
 	NvmlDeviceGetNvLinkErrorCounter(device NvmlDevice, link uint32, counter NvmlNvLinkErrorCounter, counterValue *uint64) NvmlReturn
 	NvmlDeviceGetNvLinkInfo(device NvmlDevice, info *NvmlNvLinkInfo) NvmlReturn
 	NvmlDeviceGetNvLinkRemoteDeviceType(device NvmlDevice, link uint32, pNvLinkDeviceType *NvmlIntNvLinkDeviceType) NvmlReturn
-	NvmlDeviceGetNvLinkRemotePciInfo(device NvmlDevice, link uint32, pci *NvmlPciInfo) NvmlReturn
+	NvmlDeviceGetNvLinkRemotePciInfo(device NvmlDevice, link uint32, pci *NvmlPciInfo_v1) NvmlReturn
 	NvmlDeviceGetNvLinkRemotePciInfo_v2(device NvmlDevice, link uint32, pci *NvmlPciInfo) NvmlReturn
 	NvmlDeviceGetNvLinkState(device NvmlDevice, link uint32, isActive *NvmlEnableState) NvmlReturn
 	NvmlDeviceGetNvLinkUtilizationControl(device NvmlDevice, link uint32, counter uint32, control *NvmlNvLinkUtilizationControl) NvmlReturn
@@ -168,9 +168,9 @@ type Driver interface {
 	NvmlDeviceGetNvlinkSupportedBwModes(device NvmlDevice, supportedBwMode *NvmlNvlinkSupportedBwModes) NvmlReturn
 	NvmlDeviceGetOfaUtilization(device NvmlDevice, utilization *uint32, samplingPeriodUs *uint32) NvmlReturn
 	NvmlDeviceGetP2PStatus(device1 NvmlDevice, device2 NvmlDevice, p2pIndex NvmlGpuP2PCapsIndex, p2pStatus *NvmlGpuP2PStatus) NvmlReturn
-	NvmlDeviceGetPciInfo(device NvmlDevice, pci *NvmlPciInfo) NvmlReturn
+	NvmlDeviceGetPciInfo(device NvmlDevice, pci *NvmlPciInfo_v1) NvmlReturn
 	NvmlDeviceGetPciInfoExt(device NvmlDevice, pci *NvmlPciInfoExt) NvmlReturn
-	NvmlDeviceGetPciInfo_v2(device NvmlDevice, pci *NvmlPciInfo) NvmlReturn
+	NvmlDeviceGetPciInfo_v2(device NvmlDevice, pci *NvmlPciInfo_v2) NvmlReturn
 	NvmlDeviceGetPciInfo_v3(device NvmlDevice, pci *NvmlPciInfo) NvmlReturn
 	NvmlDeviceGetPcieLinkMaxSpeed(device NvmlDevice, maxSpeed *uint32) NvmlReturn
 	NvmlDeviceGetPcieReplayCounter(device NvmlDevice, value *uint32) NvmlReturn
@@ -297,7 +297,7 @@ type Driver interface {
 	NvmlErrorString(result NvmlReturn) unsafe.Pointer
 	NvmlEventSetCreate(set *NvmlEventSet) NvmlReturn
 	NvmlEventSetFree(set NvmlEventSet) NvmlReturn
-	NvmlEventSetWait(set NvmlEventSet, data *NvmlEventData, timeoutms uint32) NvmlReturn
+	NvmlEventSetWait(set NvmlEventSet, data *NvmlEventData_v1, timeoutms uint32) NvmlReturn
 	NvmlEventSetWait_v2(set NvmlEventSet, data *NvmlEventData, timeoutms uint32) NvmlReturn
 	NvmlGetExcludedDeviceCount(deviceCount *uint32) NvmlReturn
 	NvmlGetExcludedDeviceInfoByIndex(index uint32, info *NvmlExcludedDeviceInfo) NvmlReturn
@@ -379,7 +379,7 @@ type Driver interface {
 	NvmlVgpuInstanceGetFrameRateLimit(vgpuInstance NvmlVgpuInstance, frameRateLimit *uint32) NvmlReturn
 	NvmlVgpuInstanceGetGpuInstanceId(vgpuInstance NvmlVgpuInstance, gpuInstanceId *uint32) NvmlReturn
 	NvmlVgpuInstanceGetGpuPciId(vgpuInstance NvmlVgpuInstance, vgpuPciId unsafe.Pointer, length *uint32) NvmlReturn
-	NvmlVgpuInstanceGetLicenseInfo(vgpuInstance NvmlVgpuInstance, licenseInfo *NvmlVgpuLicenseInfo) NvmlReturn
+	NvmlVgpuInstanceGetLicenseInfo(vgpuInstance NvmlVgpuInstance, licenseInfo *NvmlVgpuLicenseInfo_v1) NvmlReturn
 	NvmlVgpuInstanceGetLicenseInfo_v2(vgpuInstance NvmlVgpuInstance, licenseInfo *NvmlVgpuLicenseInfo) NvmlReturn
 	NvmlVgpuInstanceGetLicenseStatus(vgpuInstance NvmlVgpuInstance, licensed *uint32) NvmlReturn
 	NvmlVgpuInstanceGetMdevUUID(vgpuInstance NvmlVgpuInstance, mdevUuid unsafe.Pointer, size uint32) NvmlReturn
@@ -420,7 +420,7 @@ func (Unimplemented) NvmlComputeInstanceDestroy(_ NvmlComputeInstance) NvmlRetur
 }
 
 // NvmlComputeInstanceGetInfo is not implemented.
-func (Unimplemented) NvmlComputeInstanceGetInfo(_ NvmlComputeInstance, _ *NvmlComputeInstanceInfo) NvmlReturn {
+func (Unimplemented) NvmlComputeInstanceGetInfo(_ NvmlComputeInstance, _ *NvmlComputeInstanceInfo_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -520,7 +520,7 @@ func (Unimplemented) NvmlDeviceGetArchitecture(_ NvmlDevice, _ *NvmlDeviceArchit
 }
 
 // NvmlDeviceGetAttributes is not implemented.
-func (Unimplemented) NvmlDeviceGetAttributes(_ NvmlDevice, _ *NvmlDeviceAttributes) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetAttributes(_ NvmlDevice, _ *NvmlDeviceAttributes_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -906,17 +906,17 @@ func (Unimplemented) NvmlDeviceGetGraphicsRunningProcesses_v3(_ NvmlDevice, _ *u
 }
 
 // NvmlDeviceGetGridLicensableFeatures is not implemented.
-func (Unimplemented) NvmlDeviceGetGridLicensableFeatures(_ NvmlDevice, _ *NvmlGridLicensableFeatures) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetGridLicensableFeatures(_ NvmlDevice, _ *NvmlGridLicensableFeatures_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
 // NvmlDeviceGetGridLicensableFeatures_v2 is not implemented.
-func (Unimplemented) NvmlDeviceGetGridLicensableFeatures_v2(_ NvmlDevice, _ *NvmlGridLicensableFeatures) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetGridLicensableFeatures_v2(_ NvmlDevice, _ *NvmlGridLicensableFeatures_v2) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
 // NvmlDeviceGetGridLicensableFeatures_v3 is not implemented.
-func (Unimplemented) NvmlDeviceGetGridLicensableFeatures_v3(_ NvmlDevice, _ *NvmlGridLicensableFeatures) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetGridLicensableFeatures_v3(_ NvmlDevice, _ *NvmlGridLicensableFeatures_v3) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -1171,7 +1171,7 @@ func (Unimplemented) NvmlDeviceGetNvLinkRemoteDeviceType(_ NvmlDevice, _ uint32,
 }
 
 // NvmlDeviceGetNvLinkRemotePciInfo is not implemented.
-func (Unimplemented) NvmlDeviceGetNvLinkRemotePciInfo(_ NvmlDevice, _ uint32, _ *NvmlPciInfo) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetNvLinkRemotePciInfo(_ NvmlDevice, _ uint32, _ *NvmlPciInfo_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -1221,7 +1221,7 @@ func (Unimplemented) NvmlDeviceGetP2PStatus(_ NvmlDevice, _ NvmlDevice, _ NvmlGp
 }
 
 // NvmlDeviceGetPciInfo is not implemented.
-func (Unimplemented) NvmlDeviceGetPciInfo(_ NvmlDevice, _ *NvmlPciInfo) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetPciInfo(_ NvmlDevice, _ *NvmlPciInfo_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -1231,7 +1231,7 @@ func (Unimplemented) NvmlDeviceGetPciInfoExt(_ NvmlDevice, _ *NvmlPciInfoExt) Nv
 }
 
 // NvmlDeviceGetPciInfo_v2 is not implemented.
-func (Unimplemented) NvmlDeviceGetPciInfo_v2(_ NvmlDevice, _ *NvmlPciInfo) NvmlReturn {
+func (Unimplemented) NvmlDeviceGetPciInfo_v2(_ NvmlDevice, _ *NvmlPciInfo_v2) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -1858,7 +1858,7 @@ func (Unimplemented) NvmlEventSetCreate(_ *NvmlEventSet) NvmlReturn { return NVM
 func (Unimplemented) NvmlEventSetFree(_ NvmlEventSet) NvmlReturn { return NVML_ERROR_NOT_SUPPORTED }
 
 // NvmlEventSetWait is not implemented.
-func (Unimplemented) NvmlEventSetWait(_ NvmlEventSet, _ *NvmlEventData, _ uint32) NvmlReturn {
+func (Unimplemented) NvmlEventSetWait(_ NvmlEventSet, _ *NvmlEventData_v1, _ uint32) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 
@@ -2250,7 +2250,7 @@ func (Unimplemented) NvmlVgpuInstanceGetGpuPciId(_ NvmlVgpuInstance, _ unsafe.Po
 }
 
 // NvmlVgpuInstanceGetLicenseInfo is not implemented.
-func (Unimplemented) NvmlVgpuInstanceGetLicenseInfo(_ NvmlVgpuInstance, _ *NvmlVgpuLicenseInfo) NvmlReturn {
+func (Unimplemented) NvmlVgpuInstanceGetLicenseInfo(_ NvmlVgpuInstance, _ *NvmlVgpuLicenseInfo_v1) NvmlReturn {
 	return NVML_ERROR_NOT_SUPPORTED
 }
 

@@ -5,12 +5,12 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b"
+const Digest = "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00"
 
-// Kind is the type of a handle.
+// Kind is the type of a handle, or of a number that names an object.
 type Kind uint8
 
-// Kinds of handles.
+// Kinds of handles, and behind them of numbers.
 const (
 	KindNone            Kind = iota
 	KindComputeInstance      // nvmlComputeInstance_t

@@ -95,6 +95,14 @@ type NvmlComputeInstanceInfo struct {
 	Placement   NvmlComputeInstancePlacement
 }
 
+// NvmlComputeInstanceInfo_v1 has 24 bytes, aligned to 8.
+type NvmlComputeInstanceInfo_v1 struct {
+	Device      NvmlDevice
+	GpuInstance NvmlGpuInstance
+	Id          uint32
+	ProfileId   uint32
+}
+
 // NvmlComputeInstancePlacement has 8 bytes, aligned to 4.
 type NvmlComputeInstancePlacement struct {
 	Start uint32
@@ -246,6 +254,16 @@ type NvmlDeviceAttributes struct {
 	MemorySizeMB              uint64
 }
 
+// NvmlDeviceAttributes_v1 has 24 bytes, aligned to 4.
+type NvmlDeviceAttributes_v1 struct {
+	MultiprocessorCount   uint32
+	SharedCopyEngineCount uint32
+	SharedDecoderCount    uint32
+	SharedEncoderCount    uint32
+	SharedJpegCount       uint32
+	SharedOfaCount        uint32
+}
+
 type NvmlDeviceCapabilities = NvmlDeviceCapabilities_v1
 
 // NvmlDeviceCapabilities_v1 has 8 bytes, aligned to 4.
@@ -368,6 +386,13 @@ type NvmlEventData struct {
 	EventData         uint64
 	GpuInstanceId     uint32
 	ComputeInstanceId uint32
+}
+
+// NvmlEventData_v1 has 24 bytes, aligned to 8.
+type NvmlEventData_v1 struct {
+	Device    NvmlDevice
+	EventType uint64
+	EventData uint64
 }
 
 // NvmlEventSet is an opaque handle.
@@ -610,11 +635,56 @@ type NvmlGridLicensableFeature struct {
 	LicenseExpiry  NvmlGridLicenseExpiry
 }
 
+// NvmlGridLicensableFeature_v1 has 136 bytes, aligned to 4.
+type NvmlGridLicensableFeature_v1 struct {
+	FeatureCode  NvmlGridLicenseFeatureCode
+	FeatureState uint32
+	LicenseInfo  [128]byte
+}
+
+// NvmlGridLicensableFeature_v2 has 264 bytes, aligned to 4.
+type NvmlGridLicensableFeature_v2 struct {
+	FeatureCode  NvmlGridLicenseFeatureCode
+	FeatureState uint32
+	LicenseInfo  [128]byte
+	ProductName  [128]byte
+}
+
+// NvmlGridLicensableFeature_v3 has 268 bytes, aligned to 4.
+type NvmlGridLicensableFeature_v3 struct {
+	FeatureCode    NvmlGridLicenseFeatureCode
+	FeatureState   uint32
+	LicenseInfo    [128]byte
+	ProductName    [128]byte
+	FeatureEnabled uint32
+}
+
 // NvmlGridLicensableFeatures has 860 bytes, aligned to 4.
 type NvmlGridLicensableFeatures struct {
 	IsGridLicenseSupported  int32
 	LicensableFeaturesCount uint32
 	GridLicensableFeatures  [3]NvmlGridLicensableFeature
+}
+
+// NvmlGridLicensableFeatures_v1 has 416 bytes, aligned to 4.
+type NvmlGridLicensableFeatures_v1 struct {
+	IsGridLicenseSupported  int32
+	LicensableFeaturesCount uint32
+	GridLicensableFeatures  [3]NvmlGridLicensableFeature_v1
+}
+
+// NvmlGridLicensableFeatures_v2 has 800 bytes, aligned to 4.
+type NvmlGridLicensableFeatures_v2 struct {
+	IsGridLicenseSupported  int32
+	LicensableFeaturesCount uint32
+	GridLicensableFeatures  [3]NvmlGridLicensableFeature_v2
+}
+
+// NvmlGridLicensableFeatures_v3 has 812 bytes, aligned to 4.
+type NvmlGridLicensableFeatures_v3 struct {
+	IsGridLicenseSupported  int32
+	LicensableFeaturesCount uint32
+	GridLicensableFeatures  [3]NvmlGridLicensableFeature_v3
 }
 
 // NvmlGridLicenseExpiry has 16 bytes, aligned to 4.
@@ -827,6 +897,25 @@ type NvmlPciInfo struct {
 	PciDeviceId    uint32
 	PciSubSystemId uint32
 	BusId          [32]byte
+}
+
+// NvmlPciInfo_v1 has 32 bytes, aligned to 4.
+type NvmlPciInfo_v1 struct {
+	BusId       [16]byte
+	Domain      uint32
+	Bus         uint32
+	Device      uint32
+	PciDeviceId uint32
+}
+
+// NvmlPciInfo_v2 has 36 bytes, aligned to 4.
+type NvmlPciInfo_v2 struct {
+	BusId          [16]byte
+	Domain         uint32
+	Bus            uint32
+	Device         uint32
+	PciDeviceId    uint32
+	PciSubSystemId uint32
 }
 
 type NvmlPcieLinkState int32
@@ -1250,6 +1339,13 @@ type NvmlVgpuLicenseInfo struct {
 	_             [3]byte
 	LicenseExpiry NvmlVgpuLicenseExpiry
 	CurrentState  uint32
+}
+
+// NvmlVgpuLicenseInfo_v1 has 20 bytes, aligned to 4.
+type NvmlVgpuLicenseInfo_v1 struct {
+	IsLicensed    uint8
+	_             [3]byte
+	LicenseExpiry NvmlVgpuLicenseExpiry
 }
 
 // NvmlVgpuMetadata has 212 bytes, aligned to 4.

@@ -41,6 +41,8 @@ const (
 	OpShareImport       uint16 = 0xf022
 	OpShareEnd          uint16 = 0xf023
 	OpLaunchSeveral     uint16 = 0xf024
+	OpOrderJoin         uint16 = 0xf025
+	OpOrder             uint16 = 0xf026
 )
 
 var opNames = map[uint16]string{
@@ -81,6 +83,8 @@ var opNames = map[uint16]string{
 	OpShareImport:       "share_import",
 	OpShareEnd:          "share_end",
 	OpLaunchSeveral:     "launch_several",
+	OpOrderJoin:         "order_join",
+	OpOrder:             "order",
 }
 
 // Launch is the payload of OpLaunch.
@@ -681,3 +685,44 @@ type LaunchSeveral struct {
 
 // SizeLaunchSeveral is the size of LaunchSeveral in bytes.
 const SizeLaunchSeveral = 8
+
+// OrderJoin is the payload of OpOrderJoin.
+// answered: the session's place among them
+// It is answered by OrderPlace.
+type OrderJoin struct {
+}
+
+// SizeOrderJoin is the size of OrderJoin in bytes.
+const SizeOrderJoin = 0
+
+// OrderPlace is the payload.
+type OrderPlace struct {
+	ID       uint64
+	Place    uint32
+	Reserved uint32
+}
+
+// SizeOrderPlace is the size of OrderPlace in bytes.
+const SizeOrderPlace = 16
+
+// Order is the payload of OpOrder.
+// what follows comes behind what other sessions have been asked for up to these positions
+// then for each its order_after
+type Order struct {
+	Count    uint32
+	Reserved uint32
+}
+
+// SizeOrder is the size of Order in bytes.
+const SizeOrder = 8
+
+// OrderAfter is the payload.
+type OrderAfter struct {
+	ID       uint64
+	Position uint64
+	Place    uint32
+	Reserved uint32
+}
+
+// SizeOrderAfter is the size of OrderAfter in bytes.
+const SizeOrderAfter = 24

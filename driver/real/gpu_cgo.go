@@ -28,12 +28,13 @@ type GPU struct {
 	tpcFree unsafe.Pointer
 
 	mu   sync.Mutex
-	kept []cgo.Handle // host functions of graphs, which may run again
+	kept map[cgo.Handle]struct{} // host functions of graphs, which may run again
 }
 
 var (
 	_ cuda.GPU       = (*GPU)(nil)
 	_ cuda.TPCMapper = (*GPU)(nil)
+	_ cuda.FP8Teller = (*GPU)(nil)
 	_ cuda.Launcher  = (*GPU)(nil)
 )
 
@@ -93,6 +94,7 @@ func (d *driver) invokeTensor(i int, a *words) cuda.CUresult {
 // Private tables of the driver, by their identifiers.
 var (
 	cudartInterface = cuda.CUuuid{Bytes: [16]byte{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}}
+	fp8Table        = cuda.CUuuid{Bytes: [16]byte{0xcd, 0x3e, 0xa2, 0xc6, 0x70, 0x76, 0xdb, 0x4b, 0x88, 0x2e, 0x52, 0xae, 0x6c, 0x2d, 0x86, 0xf7}}
 	tpcMapTable     = cuda.CUuuid{Bytes: [16]byte{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}}
 )
 
@@ -150,6 +152,15 @@ func (g *GPU) TPCMap() (tpcInGPC, gpcOfTPC []byte, r cuda.CUresult) {
 	return tpcInGPC, gpcOfTPC, cuda.CUDA_SUCCESS
 }
 
+// FP8 asks what cuSPARSELt asks before it takes matrices of 8-bit floating point numbers, as that asks it.
+func (g *GPU) FP8() (int32, cuda.CUresult) {
+	slot := g.tableSlot(&fp8Table, 1)
+	if slot == nil {
+		return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return int32(call(slot, &words{0, 7})), cuda.CUDA_SUCCESS
+}
+
 // hostFunc is what a cgo handle of HostFunc leads to.
 type hostFunc struct {
 	run  func()
@@ -170,9 +181,7 @@ func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
 	case r != cuda.CUDA_SUCCESS:
 		h.Delete()
 	case captured:
-		g.mu.Lock()
-		g.kept = append(g.kept, h)
-		g.mu.Unlock()
+		g.keep(h)
 	}
 	return r
 }
@@ -196,10 +205,28 @@ func (g *GPU) LaunchAll(list []cuda.Launch) {
 // HostNode keeps f for graph nodes.
 func (g *GPU) HostNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
 	h := cgo.NewHandle(&hostFunc{f, false})
-	g.mu.Lock()
-	g.kept = append(g.kept, h)
-	g.mu.Unlock()
+	g.keep(h)
 	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostEntry(), UserData: uintptr(h)}
+}
+
+func (g *GPU) keep(h cgo.Handle) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.kept == nil {
+		g.kept = make(map[cgo.Handle]struct{})
+	}
+	g.kept[h] = struct{}{}
+}
+
+// DropNode forgets what HostNode gave.
+func (g *GPU) DropNode(p cuda.CUDA_HOST_NODE_PARAMS) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := cgo.Handle(p.UserData)
+	if _, kept := g.kept[h]; kept {
+		delete(g.kept, h)
+		h.Delete()
+	}
 }
 
 //export scudaRealHostFunc
@@ -219,7 +246,7 @@ func (g *GPU) ThreadInit() {}
 func (g *GPU) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, h := range g.kept {
+	for h := range g.kept {
 		h.Delete()
 	}
 	g.kept = nil

@@ -212,6 +212,11 @@ func TestHostNode(t *testing.T) {
 	if ran != 2 {
 		t.Errorf("ran %d times", ran)
 	}
+	for range 2 {
+		if g.DropNode(p); len(g.kept) != 0 {
+			t.Errorf("%d host functions are kept", len(g.kept))
+		}
+	}
 }
 
 func TestNVML(t *testing.T) {

@@ -823,7 +823,7 @@ func (d *nvmlDriver) NvmlComputeInstanceDestroy(a0 nvml.NvmlComputeInstance) nvm
 }
 
 // NvmlComputeInstanceGetInfo calls nvmlComputeInstanceGetInfo.
-func (d *nvmlDriver) NvmlComputeInstanceGetInfo(a0 nvml.NvmlComputeInstance, a1 *nvml.NvmlComputeInstanceInfo) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlComputeInstanceGetInfo(a0 nvml.NvmlComputeInstance, a1 *nvml.NvmlComputeInstanceInfo_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlComputeInstanceGetInfo, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -958,7 +958,7 @@ func (d *nvmlDriver) NvmlDeviceGetArchitecture(a0 nvml.NvmlDevice, a1 *nvml.Nvml
 }
 
 // NvmlDeviceGetAttributes calls nvmlDeviceGetAttributes.
-func (d *nvmlDriver) NvmlDeviceGetAttributes(a0 nvml.NvmlDevice, a1 *nvml.NvmlDeviceAttributes) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetAttributes(a0 nvml.NvmlDevice, a1 *nvml.NvmlDeviceAttributes_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetAttributes, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -1528,21 +1528,21 @@ func (d *nvmlDriver) NvmlDeviceGetGraphicsRunningProcesses_v3(a0 nvml.NvmlDevice
 }
 
 // NvmlDeviceGetGridLicensableFeatures calls nvmlDeviceGetGridLicensableFeatures.
-func (d *nvmlDriver) NvmlDeviceGetGridLicensableFeatures(a0 nvml.NvmlDevice, a1 *nvml.NvmlGridLicensableFeatures) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetGridLicensableFeatures(a0 nvml.NvmlDevice, a1 *nvml.NvmlGridLicensableFeatures_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetGridLicensableFeatures, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
 }
 
 // NvmlDeviceGetGridLicensableFeatures_v2 calls nvmlDeviceGetGridLicensableFeatures_v2.
-func (d *nvmlDriver) NvmlDeviceGetGridLicensableFeatures_v2(a0 nvml.NvmlDevice, a1 *nvml.NvmlGridLicensableFeatures) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetGridLicensableFeatures_v2(a0 nvml.NvmlDevice, a1 *nvml.NvmlGridLicensableFeatures_v2) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetGridLicensableFeatures_v2, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
 }
 
 // NvmlDeviceGetGridLicensableFeatures_v3 calls nvmlDeviceGetGridLicensableFeatures_v3.
-func (d *nvmlDriver) NvmlDeviceGetGridLicensableFeatures_v3(a0 nvml.NvmlDevice, a1 *nvml.NvmlGridLicensableFeatures) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetGridLicensableFeatures_v3(a0 nvml.NvmlDevice, a1 *nvml.NvmlGridLicensableFeatures_v3) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetGridLicensableFeatures_v3, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -1914,7 +1914,7 @@ func (d *nvmlDriver) NvmlDeviceGetNvLinkRemoteDeviceType(a0 nvml.NvmlDevice, a1 
 }
 
 // NvmlDeviceGetNvLinkRemotePciInfo calls nvmlDeviceGetNvLinkRemotePciInfo.
-func (d *nvmlDriver) NvmlDeviceGetNvLinkRemotePciInfo(a0 nvml.NvmlDevice, a1 uint32, a2 *nvml.NvmlPciInfo) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetNvLinkRemotePciInfo(a0 nvml.NvmlDevice, a1 uint32, a2 *nvml.NvmlPciInfo_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetNvLinkRemotePciInfo, &words{uint64(a0), uint64(a1), address(a2)})
 	runtime.KeepAlive(a2)
 	return r
@@ -1986,7 +1986,7 @@ func (d *nvmlDriver) NvmlDeviceGetP2PStatus(a0 nvml.NvmlDevice, a1 nvml.NvmlDevi
 }
 
 // NvmlDeviceGetPciInfo calls nvmlDeviceGetPciInfo.
-func (d *nvmlDriver) NvmlDeviceGetPciInfo(a0 nvml.NvmlDevice, a1 *nvml.NvmlPciInfo) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetPciInfo(a0 nvml.NvmlDevice, a1 *nvml.NvmlPciInfo_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetPciInfo, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -2000,7 +2000,7 @@ func (d *nvmlDriver) NvmlDeviceGetPciInfoExt(a0 nvml.NvmlDevice, a1 *nvml.NvmlPc
 }
 
 // NvmlDeviceGetPciInfo_v2 calls nvmlDeviceGetPciInfo_v2.
-func (d *nvmlDriver) NvmlDeviceGetPciInfo_v2(a0 nvml.NvmlDevice, a1 *nvml.NvmlPciInfo) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlDeviceGetPciInfo_v2(a0 nvml.NvmlDevice, a1 *nvml.NvmlPciInfo_v2) nvml.NvmlReturn {
 	r := d.invoke(symNvmlDeviceGetPciInfo_v2, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r
@@ -2847,7 +2847,7 @@ func (d *nvmlDriver) NvmlEventSetFree(a0 nvml.NvmlEventSet) nvml.NvmlReturn {
 }
 
 // NvmlEventSetWait calls nvmlEventSetWait.
-func (d *nvmlDriver) NvmlEventSetWait(a0 nvml.NvmlEventSet, a1 *nvml.NvmlEventData, a2 uint32) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlEventSetWait(a0 nvml.NvmlEventSet, a1 *nvml.NvmlEventData_v1, a2 uint32) nvml.NvmlReturn {
 	r := d.invoke(symNvmlEventSetWait, &words{uint64(a0), address(a1), uint64(a2)})
 	runtime.KeepAlive(a1)
 	return r
@@ -3410,7 +3410,7 @@ func (d *nvmlDriver) NvmlVgpuInstanceGetGpuPciId(a0 nvml.NvmlVgpuInstance, a1 un
 }
 
 // NvmlVgpuInstanceGetLicenseInfo calls nvmlVgpuInstanceGetLicenseInfo.
-func (d *nvmlDriver) NvmlVgpuInstanceGetLicenseInfo(a0 nvml.NvmlVgpuInstance, a1 *nvml.NvmlVgpuLicenseInfo) nvml.NvmlReturn {
+func (d *nvmlDriver) NvmlVgpuInstanceGetLicenseInfo(a0 nvml.NvmlVgpuInstance, a1 *nvml.NvmlVgpuLicenseInfo_v1) nvml.NvmlReturn {
 	r := d.invoke(symNvmlVgpuInstanceGetLicenseInfo, &words{uint64(a0), address(a1)})
 	runtime.KeepAlive(a1)
 	return r

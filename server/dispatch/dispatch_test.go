@@ -72,6 +72,20 @@ func (d *driver) CuMemcpy2DAsync_v2(c *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda
 func (d *driver) CuStreamSynchronize(s cuda.CUstream) cuda.CUresult {
 	return d.log("sync %#x", uint64(s))
 }
+func (d *driver) CuStreamSetAttribute(s cuda.CUstream, id cuda.CUstreamAttrID, v *cuda.CUstreamAttrValue) cuda.CUresult {
+	w := (*[2]uint64)(unsafe.Pointer(v))
+	return d.log("attribute %d %#x %#x", id, w[0], w[1])
+}
+
+func (d *driver) CuMemCreate(h *cuda.CUmemGenericAllocationHandle, size uint64, _ *cuda.CUmemAllocationProp, _ uint64) cuda.CUresult {
+	*h = 0x5000
+	return d.log("create %d", size)
+}
+
+func (d *driver) CuMemRelease(h cuda.CUmemGenericAllocationHandle) cuda.CUresult {
+	return d.log("release %#x", uint64(h))
+}
+
 func (d *driver) CuCtxSetLimit(l cuda.CUlimit, v uint64) cuda.CUresult {
 	return d.log("limit %d %d", l, v)
 }
@@ -193,11 +207,20 @@ func TestCall(t *testing.T) {
 		{"outputs of a failure", cuda.OpCuGraphExecUpdate_v2, false, words(client(5), client(3), 1), 910, 910, "update", words(1, 4, serverBase, 0)},
 		{"structure both ways", cuda.OpCuGraphInstantiateWithParams, false, words(client(9), client(3), 1, 0, client(2), 0, 0), 0, 0, "instantiate on 0x200", words(1, 0, client(2), 0, 1)},
 		{"default stream in a structure", cuda.OpCuGraphInstantiateWithParams, true, words(client(9), client(3), 1, 0, 0, 0, 0), 0, 0, "instantiate on 0x7777", nil},
-		{"handle in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(array), words(0, 0)), 0, 0, "texture of 0x800, view false", words(1, 1)},
-		{"address in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(0, 0)), 0, 0, fmt.Sprintf("texture of %#x, view false", client(6)), words(1, 1)},
-		{"garbage in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(wrong), words(0, 0)), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"handle in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(array), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, 0, "texture of 0x800, view false", words(1, 1)},
+		{"address in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, 0, fmt.Sprintf("texture of %#x, view false", client(6)), words(1, 1)},
+		{"garbage in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(wrong), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
 		{"copy between arrays", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_ARRAY, SrcArray: cuda.CUarray(client(6)), DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d 0x800", nil},
-		{"copy from the client's memory", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: 0x1000})), 0, cuda.CUDA_ERROR_NOT_SUPPORTED, "", nil},
+		{"no texture description", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(0, 0)), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"what is unused", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcArray: 77, SrcHost: 78, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d 0x0", nil},
+		{"no batch", cuda.OpCuStreamBatchMemOp_v2, false, words(0, 1, 0, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"no place for an attribute", cuda.OpCuStreamGetAttribute, false, words(client(2), 1, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"an attribute that nobody knows", cuda.OpCuStreamSetAttribute, false, words(client(2), 99, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"an attribute with an event", cuda.OpCuStreamSetAttribute, false, words(client(2), 7, 1, client(1), 0, 0, 0, 0, 0, 0, 0), 0, 0, "attribute 7 0x100 0x0", nil},
+		{"an attribute with garbage", cuda.OpCuStreamSetAttribute, false, words(client(2), 7, 1, 77, 0, 0, 0, 0, 0, 0, 0), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"an attribute with a node of kernels", cuda.OpCuStreamSetAttribute, false, words(client(2), 13, 1, 1, 77, 0, 0, 0, 0, 0, 0), 0, 0, "attribute 13 0x1 0x0", nil},
+		{"an object of nobody", cuda.OpCuMemRelease, false, words(77), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"a texture of nobody", cuda.OpCuTexObjectDestroy, false, words(77), 0, 0, "", nil},
 		{"synchronous copy of the per-thread form", cuda.OpCuMemcpy2D_v2, true, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d on 0x7777; sync 0x7777", nil},
 		{"counts less one, opaque address", cuda.OpCuTensorMapEncodeTiled, false, words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1, 2, 1, 0, 0, 0, 3), 0, 0, "tensor 2 at 0xd000 stride 64 fill 3",
 			words(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5)},
@@ -216,6 +239,47 @@ func TestCall(t *testing.T) {
 		if c.reply != nil && !slices.Equal(w.Bytes(), c.reply) || c.reply == nil && c.want != 0 && len(w.Bytes()) != 0 {
 			t.Errorf("%s: reply %x, want %x", c.name, w.Bytes(), c.reply)
 		}
+	}
+}
+
+// A structure that would have the driver take an address of the client's for one of this process ends the session.
+func TestHostMemoryIsNotTaken(t *testing.T) {
+	for _, kind := range []cuda.CUmemorytype{cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_UNIFIED} {
+		plain := cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE}
+		from, to := plain, plain
+		from.SrcMemoryType, to.DstMemoryType = kind, kind
+		for _, box := range []cuda.CUDA_MEMCPY2D{from, to} {
+			d := &driver{}
+			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), codec.NewReader(join(words(1), asBytes(box))), codec.NewWriter(codec.Aligned(64)))
+			if !errors.Is(err, codec.ErrMalformed) || len(d.calls) != 0 {
+				t.Errorf("%v: %v, calls %q", kind, err, d.calls)
+			}
+		}
+	}
+}
+
+// Objects with numbers are the session's from their creation to their end.
+func TestNumbersOfObjects(t *testing.T) {
+	h, d, w := session(t), &driver{}, codec.NewWriter(codec.Aligned(64))
+	release := func() cuda.CUresult {
+		r, err := Call(cuda.OpCuMemRelease, false, d, h, codec.NewReader(words(0x5000)), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	prop := asBytes(cuda.CUmemAllocationProp{})
+	if r, err := Call(cuda.OpCuMemCreate, false, d, h, codec.NewReader(join(words(1, 4096, 1), prop, words(0))), w); r != 0 || err != nil {
+		t.Fatal(r, err)
+	}
+	if r := release(); r != 0 {
+		t.Error(r)
+	}
+	if r := release(); r != cuda.CUDA_ERROR_INVALID_VALUE {
+		t.Errorf("a second release: %v", r)
+	}
+	if got := strings.Join(d.calls, "; "); got != "create 4096; release 0x5000" {
+		t.Error(got)
 	}
 }
 

@@ -8,6 +8,7 @@ package dispatch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"scuda.dev/scuda/api/codec"
@@ -24,6 +25,12 @@ type Handles interface {
 	Client(kind cuda.Kind, real, parent uint64) uint64
 	// Delete forgets a handle whose object has ended.
 	Delete(kind cuda.Kind, client uint64)
+	// Holds says whether the session was given a number that names an object of the driver, and has not given it back.
+	Holds(kind cuda.Kind, number uint64) bool
+	// Give notes a number that the driver gave to the session; it ends with its parent, if that is a handle.
+	Give(kind cuda.Kind, number, parent uint64)
+	// Take notes that the session gave a number back.
+	Take(kind cuda.Kind, number uint64)
 	// PerThread is the driver's stream that stands for the calling thread's default stream.
 	PerThread() uint64
 }
@@ -54,32 +61,39 @@ func Has(op uint16) bool { return int(op) < len(methods) && methods[op] != nil }
 // AsyncErrors says whether an operation may report the failure of an earlier unanswered call.
 func AsyncErrors(op uint16) bool { return int(op) < len(asyncErrors) && asyncErrors[op] }
 
-// Waits says whether the driver holds the caller of an operation until the work of the context is over.
-func Waits(op uint16) bool { return int(op) < len(waits) && waits[op] }
-
-// patch is a handle inside of a structure; when wants a 32-bit field of the same element to have one of the values.
+// patch is a handle inside of a structure.
 type patch struct {
 	offset uintptr
 	kind   cuda.Kind
 	when   *when
+	union  bool // where the condition does not hold, the place means something else; elsewhere it is unused then
 }
 
+// word is a field of a structure that is no handle and must not reach the driver unseen: a number that names an object of a kind, or (void) an
+// address that means nothing here.
+type word struct {
+	offset  uintptr
+	void    bool
+	kind    cuda.Kind
+	unknown cuda.CUresult // the answer to a number that the session was not given
+	when    *when
+	union   bool
+}
+
+// when wants a 32-bit field of the same element, or what is selected beside it, to have one of the values.
 type when struct {
-	offset uintptr
+	offset int
 	values []int64
 }
 
-func (c *when) holds(element unsafe.Pointer) bool {
+func (c *when) holds(element unsafe.Pointer, selected int64) bool {
 	if c == nil {
 		return true
 	}
-	have := int64(*codec.Word32(element, c.offset))
-	for _, v := range c.values {
-		if v == have {
-			return true
-		}
+	if c.offset >= 0 {
+		selected = int64(*codec.Word32(element, uintptr(c.offset)))
 	}
-	return false
+	return slices.Contains(c.values, selected)
 }
 
 // real translates a handle; 0 stays 0, the driver knows what to say to it.
@@ -125,15 +139,18 @@ func array(h Handles, kind cuda.Kind, p unsafe.Pointer, n uint64, perThread bool
 	return true
 }
 
-// patchIn translates the handles inside of n structures in place.
-func patchIn(h Handles, p unsafe.Pointer, n, size uint64, patches []patch, perThread bool) bool {
+// patchIn translates the handles inside of n structures in place. What their conditions say is unused becomes 0.
+func patchIn(h Handles, p unsafe.Pointer, n, size uint64, patches []patch, selected int64, perThread bool) bool {
 	for i := range n {
 		element := unsafe.Add(p, i*size)
 		for _, c := range patches {
-			if !c.when.holds(element) {
+			word := codec.Word64(element, c.offset)
+			if !c.when.holds(element, selected) {
+				if !c.union {
+					*word = 0
+				}
 				continue
 			}
-			word := codec.Word64(element, c.offset)
 			v, ok := one(h, c.kind, *word, perThread)
 			if !ok {
 				return false
@@ -144,15 +161,111 @@ func patchIn(h Handles, p unsafe.Pointer, n, size uint64, patches []patch, perTh
 	return true
 }
 
+// checkWords makes the numbers inside of n structures those of the session.
+func checkWords(h Handles, p unsafe.Pointer, n, size uint64, words []word, selected int64) cuda.CUresult {
+	for i := range n {
+		element := unsafe.Add(p, i*size)
+		for j := range words {
+			c := &words[j]
+			word, there := codec.Word64(element, c.offset), c.when.holds(element, selected)
+			switch {
+			case there && c.void, !there && !c.void && !c.union:
+				*word = 0
+			case there && c.kind != cuda.KindNone && !h.Holds(c.kind, *word):
+				return c.unknown
+			}
+		}
+	}
+	return cuda.CUDA_SUCCESS
+}
+
+// translate makes one structure that a hand-written operation carries the driver's.
+func translate(h Handles, p unsafe.Pointer, size uint64, patches []patch, words []word, selected int64) cuda.CUresult {
+	if !patchIn(h, p, 1, size, patches, selected, false) {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	return checkWords(h, p, 1, size, words, selected)
+}
+
+// given notes the numbers that the driver gave to the session.
+func given(h Handles, kind cuda.Kind, p unsafe.Pointer, n, parent uint64) {
+	for _, number := range codec.Words(p, n) {
+		h.Give(kind, number, parent)
+	}
+}
+
+// known says whether a 32-bit value is among those of an enumeration.
+func known(values []int64, v uint64) bool {
+	_, found := slices.BinarySearch(values, int64(int32(v)))
+	return found
+}
+
+// member is what a union holds: its size, and what is in it.
+type member struct {
+	size    uint64
+	patches []patch
+	words   []word
+	refuse  []when
+}
+
+// ErrHostMemory is the cause of the error about a structure in which the driver would take an address for one of this process's memory.
+var ErrHostMemory = errors.New("memory of the client where the server's would be taken")
+
+// NodeParams makes the parameters of a graph node, of any type, the driver's: handles are translated, numbers are those of the session, and what points
+// into memory is 0, for the caller to fill in. A type that is not known is CUDA_ERROR_NOT_SUPPORTED.
+func NodeParams(h Handles, p *cuda.CUgraphNodeParams) (cuda.CUresult, error) {
+	if p.Type == cuda.CU_GRAPH_NODE_TYPE_EMPTY {
+		p.U = [29]uint64{}
+		return cuda.CUDA_SUCCESS, nil
+	}
+	m, ok := membersCUgraphNodeParams[int32(p.Type)]
+	if !ok {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED, nil
+	}
+	u := unsafe.Pointer(&p.U)
+	for i := range m.refuse {
+		if m.refuse[i].holds(u, 0) {
+			return 0, ErrHostMemory
+		}
+	}
+	r := translate(h, u, m.size, m.patches, m.words, 0)
+	clear(unsafe.Slice((*byte)(u), unsafe.Sizeof(p.U))[m.size:])
+	return r, nil
+}
+
+// BoxEnd makes the end of a copy that is not the client's memory the driver's: an array or device memory. The other end is the caller's to fill in; src
+// says that the GPU's end is the source. The plain form of the structure has no contexts.
+func BoxEnd(h Handles, m *cuda.CUDA_MEMCPY3D_PEER, src bool) (cuda.CUresult, error) {
+	kind := m.DstMemoryType
+	if src {
+		kind = m.SrcMemoryType
+	}
+	if kind == cuda.CU_MEMORYTYPE_HOST || kind == cuda.CU_MEMORYTYPE_UNIFIED {
+		return 0, ErrHostMemory
+	}
+	return translate(h, unsafe.Pointer(m), uint64(unsafe.Sizeof(*m)), patchesCUDA_MEMCPY3D_PEER_v1, wordsCUDA_MEMCPY3D_PEER_v1, 0), nil
+}
+
+// LaunchAttribute makes the value of an attribute of a launch the driver's; value is a CUlaunchAttributeValue.
+func LaunchAttribute(h Handles, id cuda.CUlaunchAttributeID, value unsafe.Pointer) cuda.CUresult {
+	selected := int64(id)
+	if !known(knownCUlaunchAttributeID, uint64(uint32(id))) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return translate(h, value, launchAttributeBytes, patchesCUlaunchAttributeValue, wordsCUlaunchAttributeValue, selected)
+}
+
+const launchAttributeBytes = uint64(unsafe.Sizeof(cuda.CUlaunchAttributeValue{}))
+
 // patchOut puts client handles into n structures that the driver has filled.
-func patchOut(h Handles, p unsafe.Pointer, n, size uint64, patches []patch, parent uint64) bool {
+func patchOut(h Handles, p unsafe.Pointer, n, size uint64, patches []patch, selected int64, parent uint64) bool {
 	if p == nil {
 		return true
 	}
 	for i := range n {
 		element := unsafe.Add(p, i*size)
 		for _, c := range patches {
-			if c.when.holds(element) && !back(h, c.kind, codec.Word64(element, c.offset), parent) {
+			if c.when.holds(element, selected) && !back(h, c.kind, codec.Word64(element, c.offset), parent) {
 				return false
 			}
 		}
@@ -179,11 +292,12 @@ func back(h Handles, kind cuda.Kind, word *uint64, parent uint64) bool {
 	return *word != 0
 }
 
-// refused finds structures that name host memory of the client, which the driver must not be given.
-func refused(p unsafe.Pointer, n, size uint64, conditions []when) bool {
+// refused finds structures that no client sends: the driver would take an address in them for one of this process.
+func refused(r *codec.Reader, p unsafe.Pointer, n, size uint64, conditions []when) bool {
 	for i := range n {
 		for j := range conditions {
-			if conditions[j].holds(unsafe.Add(p, i*size)) {
+			if conditions[j].holds(unsafe.Add(p, i*size), 0) {
+				r.Fail("memory of the client where the server's would be taken")
 				return true
 			}
 		}

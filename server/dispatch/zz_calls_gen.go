@@ -12,13 +12,16 @@ import (
 
 func callCuArray3DCreate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(40)
+	p1, n1 := r.Array(40)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -60,13 +63,16 @@ func callCuArray3DGetDescriptor_v2(drv cuda.Driver, h Handles, r *codec.Reader, 
 
 func callCuArrayCreate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(24)
+	p1, n1 := r.Array(24)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -247,7 +253,7 @@ func callCuCtxCreate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 
 func callCuCtxCreate_v3(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
+	p1, n1 := r.Array(8)
 	v2 := r.U64()
 	v3 := r.U64()
 	v4 := r.U64()
@@ -257,6 +263,9 @@ func callCuCtxCreate_v3(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	r.Need(n1, uint64(uint32(v2)))
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -675,7 +684,7 @@ func callCuDeviceGetGraphMemAttribute(drv cuda.Driver, h Handles, r *codec.Reade
 
 func callCuDeviceGetHostAtomicCapabilities(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(4)
+	p1, n1 := r.Array(4)
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
@@ -685,6 +694,9 @@ func callCuDeviceGetHostAtomicCapabilities(drv cuda.Driver, h Handles, r *codec.
 	r.Need(n1, uint64(uint32(v2)))
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
@@ -726,7 +738,7 @@ func callCuDeviceGetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 
 func callCuDeviceGetP2PAtomicCapabilities(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(4)
+	p1, n1 := r.Array(4)
 	v2 := r.U64()
 	v3 := r.U64()
 	v4 := r.U64()
@@ -737,6 +749,9 @@ func callCuDeviceGetP2PAtomicCapabilities(drv cuda.Driver, h Handles, r *codec.R
 	r.Need(n1, uint64(uint32(v2)))
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 4)
 	if r.Err() != nil {
@@ -813,13 +828,16 @@ func callCuDeviceGraphMemTrim(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 func callCuDeviceSetGraphMemAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(1)
+	p2, n2 := r.Array(1)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n2, 8)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	result := drv.CuDeviceSetGraphMemAttribute(cuda.CUdevice(v0), cuda.CUgraphMem_attribute(v1), p2)
 	if result != cuda.CUDA_SUCCESS {
@@ -1201,7 +1219,7 @@ func callCuFuncSetSharedMemConfig(drv cuda.Driver, h Handles, r *codec.Reader, w
 func callCuGraphAddChildGraphNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
@@ -1211,6 +1229,10 @@ func callCuGraphAddChildGraphNode(drv cuda.Driver, h Handles, r *codec.Reader, w
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1236,8 +1258,8 @@ func callCuGraphAddChildGraphNode(drv cuda.Driver, h Handles, r *codec.Reader, w
 
 func callCuGraphAddDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
-	p2, n2 := r.In(8)
+	p1, n1 := r.Array(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1247,6 +1269,14 @@ func callCuGraphAddDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n1 = codec.Elements(n1)
+	n2 = codec.Elements(n2)
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1266,9 +1296,9 @@ func callCuGraphAddDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *
 
 func callCuGraphAddDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
-	p2, n2 := r.In(8)
-	p3, n3 := r.In(8)
+	p1, n1 := r.Array(8)
+	p2, n2 := r.Array(8)
+	p3, n3 := r.Array(8)
 	v4 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1279,6 +1309,14 @@ func callCuGraphAddDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reader, 
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 && v4 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 && v4 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n1 = codec.Elements(n1)
+	n2 = codec.Elements(n2)
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1299,7 +1337,7 @@ func callCuGraphAddDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reader, 
 func callCuGraphAddEmptyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1308,6 +1346,10 @@ func callCuGraphAddEmptyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1330,7 +1372,7 @@ func callCuGraphAddEmptyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 func callCuGraphAddEventRecordNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
@@ -1340,6 +1382,10 @@ func callCuGraphAddEventRecordNode(drv cuda.Driver, h Handles, r *codec.Reader, 
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1366,7 +1412,7 @@ func callCuGraphAddEventRecordNode(drv cuda.Driver, h Handles, r *codec.Reader, 
 func callCuGraphAddEventWaitNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
@@ -1376,6 +1422,10 @@ func callCuGraphAddEventWaitNode(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1402,7 +1452,7 @@ func callCuGraphAddEventWaitNode(drv cuda.Driver, h Handles, r *codec.Reader, w 
 func callCuGraphAddMemFreeNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
@@ -1412,6 +1462,10 @@ func callCuGraphAddMemFreeNode(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1434,9 +1488,9 @@ func callCuGraphAddMemFreeNode(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 func callCuGraphAddMemcpyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
-	p4, n4 := r.In(200)
+	p4, n4 := r.Array(200)
 	v5 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1446,6 +1500,13 @@ func callCuGraphAddMemcpyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n4 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1456,11 +1517,14 @@ func callCuGraphAddMemcpyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if !array(h, cuda.KindGraphNode, p2, n2, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
-	if refused(p4, n4, 200, refuseCUDA_MEMCPY3D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if refused(r, p4, n4, 200, refuseCUDA_MEMCPY3D_v2) {
+		return 0
 	}
-	if !patchIn(h, p4, n4, 200, patchesCUDA_MEMCPY3D_v2, perThread) {
+	if !patchIn(h, p4, n4, 200, patchesCUDA_MEMCPY3D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p4, n4, 200, wordsCUDA_MEMCPY3D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	real5, ok := real(h, cuda.KindContext, v5)
 	if !ok {
@@ -1478,9 +1542,9 @@ func callCuGraphAddMemcpyNode(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 func callCuGraphAddMemsetNode(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
-	p4, n4 := r.In(40)
+	p4, n4 := r.Array(40)
 	v5 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1490,6 +1554,13 @@ func callCuGraphAddMemsetNode(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n4 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -1595,6 +1666,7 @@ func callCuGraphConditionalHandleCreate(drv cuda.Driver, h Handles, r *codec.Rea
 		w.Reset()
 		return result
 	}
+	given(h, cuda.KindGraphConditionalHandle, p0, n0, v1)
 	return result
 }
 
@@ -1857,6 +1929,9 @@ func callCuGraphExecGetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.Err() != nil {
 		return 0
 	}
+	if v0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -1876,7 +1951,7 @@ func callCuGraphExecGetFlags(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 func callCuGraphExecMemcpyNodeSetParams(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(200)
+	p2, n2 := r.Array(200)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1884,6 +1959,9 @@ func callCuGraphExecMemcpyNodeSetParams(drv cuda.Driver, h Handles, r *codec.Rea
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
@@ -1893,11 +1971,14 @@ func callCuGraphExecMemcpyNodeSetParams(drv cuda.Driver, h Handles, r *codec.Rea
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
-	if refused(p2, n2, 200, refuseCUDA_MEMCPY3D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if refused(r, p2, n2, 200, refuseCUDA_MEMCPY3D_v2) {
+		return 0
 	}
-	if !patchIn(h, p2, n2, 200, patchesCUDA_MEMCPY3D_v2, perThread) {
+	if !patchIn(h, p2, n2, 200, patchesCUDA_MEMCPY3D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p2, n2, 200, wordsCUDA_MEMCPY3D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	real3, ok := real(h, cuda.KindContext, v3)
 	if !ok {
@@ -1913,7 +1994,7 @@ func callCuGraphExecMemcpyNodeSetParams(drv cuda.Driver, h Handles, r *codec.Rea
 func callCuGraphExecMemsetNodeSetParams(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(40)
+	p2, n2 := r.Array(40)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -1921,6 +2002,9 @@ func callCuGraphExecMemsetNodeSetParams(drv cuda.Driver, h Handles, r *codec.Rea
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraphExec, v0)
 	if !ok {
@@ -1999,7 +2083,7 @@ func callCuGraphExecUpdate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		return 0
 	}
 	result := drv.CuGraphExecUpdate_v2(cuda.CUgraphExec(real0), cuda.CUgraph(real1), (*cuda.CUgraphExecUpdateResultInfo)(p2))
-	if !patchOut(h, p2, n2, 24, patchesCUgraphExecUpdateResultInfo_v1, v0) {
+	if !patchOut(h, p2, n2, 24, patchesCUgraphExecUpdateResultInfo_v1, 0, v0) {
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
@@ -2010,7 +2094,7 @@ func callCuGraphGetEdges(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	v0 := r.U64()
 	n1 := r.U64()
 	n2 := r.U64()
-	p3, n3 := r.In(8)
+	p3, n3 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2019,6 +2103,9 @@ func callCuGraphGetEdges(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	r.Need(n3, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n3 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
@@ -2030,6 +2117,8 @@ func callCuGraphGetEdges(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
+	n2 = codec.Elements(n2)
 	result := drv.CuGraphGetEdges(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphNode)(p2), (*uint64)(p3))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2052,7 +2141,7 @@ func callCuGraphGetEdges_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	n1 := r.U64()
 	n2 := r.U64()
 	n3 := r.U64()
-	p4, n4 := r.In(8)
+	p4, n4 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2062,6 +2151,9 @@ func callCuGraphGetEdges_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	r.Need(n4, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n4 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
@@ -2074,6 +2166,8 @@ func callCuGraphGetEdges_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
+	n2 = codec.Elements(n2)
 	result := drv.CuGraphGetEdges_v2(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphNode)(p2), (*cuda.CUgraphEdgeData)(p3), (*uint64)(p4))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2094,7 +2188,7 @@ func callCuGraphGetEdges_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 func callCuGraphGetNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	n1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2102,6 +2196,9 @@ func callCuGraphGetNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
@@ -2112,6 +2209,7 @@ func callCuGraphGetNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
 	result := drv.CuGraphGetNodes(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2128,7 +2226,7 @@ func callCuGraphGetNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 func callCuGraphGetRootNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	n1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2136,6 +2234,9 @@ func callCuGraphGetRootNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
@@ -2146,6 +2247,7 @@ func callCuGraphGetRootNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
 	result := drv.CuGraphGetRootNodes(cuda.CUgraph(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2163,7 +2265,7 @@ func callCuGraphInstantiate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	v0 := r.U64()
 	v1 := r.U64()
 	n2 := r.U64()
-	n3 := r.U64()
+	p3, n3 := r.Array(1)
 	v4 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -2173,6 +2275,7 @@ func callCuGraphInstantiate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.Err() != nil {
 		return 0
 	}
+	n3 = codec.Elements(n3)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -2181,7 +2284,7 @@ func callCuGraphInstantiate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	p2 := w.Out(r, n2, 8)
-	p3 := w.Out(r, n3, 1)
+	out3 := w.Out(r, n3, 1)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2194,6 +2297,7 @@ func callCuGraphInstantiate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
+	codec.Copy(out3, p3, n3, 1)
 	return result
 }
 
@@ -2223,13 +2327,16 @@ func callCuGraphInstantiateWithFlags(drv cuda.Driver, h Handles, r *codec.Reader
 func callCuGraphInstantiateWithParams(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(32)
+	p2, n2 := r.Array(32)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -2238,7 +2345,7 @@ func callCuGraphInstantiateWithParams(drv cuda.Driver, h Handles, r *codec.Reade
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
-	if !patchIn(h, p2, n2, 32, patchesCUDA_GRAPH_INSTANTIATE_PARAMS, perThread) {
+	if !patchIn(h, p2, n2, 32, patchesCUDA_GRAPH_INSTANTIATE_PARAMS, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	out2 := w.Out(r, n2, 32)
@@ -2251,7 +2358,7 @@ func callCuGraphInstantiateWithParams(drv cuda.Driver, h Handles, r *codec.Reade
 		create(h, r, cuda.KindGraphExec, v0, *created, v1)
 	}
 	codec.Copy(out2, p2, n2, 32)
-	if !patchOut(h, out2, n2, 32, patchesCUDA_GRAPH_INSTANTIATE_PARAMS, v1) {
+	if !patchOut(h, out2, n2, 32, patchesCUDA_GRAPH_INSTANTIATE_PARAMS, 0, v1) {
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
@@ -2262,7 +2369,7 @@ func callCuGraphInstantiate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	v0 := r.U64()
 	v1 := r.U64()
 	n2 := r.U64()
-	n3 := r.U64()
+	p3, n3 := r.Array(1)
 	v4 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -2272,6 +2379,7 @@ func callCuGraphInstantiate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	if r.Err() != nil {
 		return 0
 	}
+	n3 = codec.Elements(n3)
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -2280,7 +2388,7 @@ func callCuGraphInstantiate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	p2 := w.Out(r, n2, 8)
-	p3 := w.Out(r, n3, 1)
+	out3 := w.Out(r, n3, 1)
 	if r.Err() != nil {
 		return 0
 	}
@@ -2293,6 +2401,7 @@ func callCuGraphInstantiate_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
+	codec.Copy(out3, p3, n3, 1)
 	return result
 }
 
@@ -2328,6 +2437,12 @@ func callCuGraphKernelNodeGetAttribute(drv cuda.Driver, h Handles, r *codec.Read
 	if r.Err() != nil {
 		return 0
 	}
+	if !known(knownCUlaunchAttributeID, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -2341,13 +2456,17 @@ func callCuGraphKernelNodeGetAttribute(drv cuda.Driver, h Handles, r *codec.Read
 		w.Reset()
 		return result
 	}
+	if !patchOut(h, p2, n2, 64, patchesCUlaunchAttributeValue, int64(int32(v1)), v0) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
 	return result
 }
 
 func callCuGraphKernelNodeSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(64)
+	p2, n2 := r.Array(64)
 	if r.End() != nil {
 		return 0
 	}
@@ -2355,9 +2474,21 @@ func callCuGraphKernelNodeSetAttribute(drv cuda.Driver, h Handles, r *codec.Read
 	if r.Err() != nil {
 		return 0
 	}
+	if !known(knownCUlaunchAttributeID, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if !patchIn(h, p2, n2, 64, patchesCUlaunchAttributeValue, int64(int32(v1)), perThread) {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p2, n2, 64, wordsCUlaunchAttributeValue, int64(int32(v1))); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	result := drv.CuGraphKernelNodeSetAttribute(cuda.CUgraphNode(real0), cuda.CUkernelNodeAttrID(v1), (*cuda.CUkernelNodeAttrValue)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -2415,7 +2546,7 @@ func callCuGraphMemFreeNodeGetParams(drv cuda.Driver, h Handles, r *codec.Reader
 
 func callCuGraphMemcpyNodeSetParams(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(200)
+	p1, n1 := r.Array(200)
 	if r.End() != nil {
 		return 0
 	}
@@ -2423,15 +2554,21 @@ func callCuGraphMemcpyNodeSetParams(drv cuda.Driver, h Handles, r *codec.Reader,
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
-	if refused(p1, n1, 200, refuseCUDA_MEMCPY3D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if refused(r, p1, n1, 200, refuseCUDA_MEMCPY3D_v2) {
+		return 0
 	}
-	if !patchIn(h, p1, n1, 200, patchesCUDA_MEMCPY3D_v2, perThread) {
+	if !patchIn(h, p1, n1, 200, patchesCUDA_MEMCPY3D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p1, n1, 200, wordsCUDA_MEMCPY3D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	result := drv.CuGraphMemcpyNodeSetParams(cuda.CUgraphNode(real0), (*cuda.CUDA_MEMCPY3D)(p1))
 	if result != cuda.CUDA_SUCCESS {
@@ -2468,13 +2605,16 @@ func callCuGraphMemsetNodeGetParams(drv cuda.Driver, h Handles, r *codec.Reader,
 
 func callCuGraphMemsetNodeSetParams(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(40)
+	p1, n1 := r.Array(40)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
@@ -2517,7 +2657,7 @@ func callCuGraphNodeFindInClone(drv cuda.Driver, h Handles, r *codec.Reader, w *
 func callCuGraphNodeGetDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	n1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2525,6 +2665,9 @@ func callCuGraphNodeGetDependencies(drv cuda.Driver, h Handles, r *codec.Reader,
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
@@ -2535,6 +2678,7 @@ func callCuGraphNodeGetDependencies(drv cuda.Driver, h Handles, r *codec.Reader,
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
 	result := drv.CuGraphNodeGetDependencies(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2551,8 +2695,8 @@ func callCuGraphNodeGetDependencies(drv cuda.Driver, h Handles, r *codec.Reader,
 func callCuGraphNodeGetDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	n1 := r.U64()
-	n2 := r.U64()
-	p3, n3 := r.In(8)
+	p2, n2 := r.Array(8)
+	p3, n3 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2562,16 +2706,21 @@ func callCuGraphNodeGetDependencies_v2(drv cuda.Driver, h Handles, r *codec.Read
 	if r.Err() != nil {
 		return 0
 	}
+	if n3 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
+	out2 := w.Out(r, n2, 8)
 	out3 := w.Out(r, n3, 8)
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
 	result := drv.CuGraphNodeGetDependencies_v2(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphEdgeData)(p2), (*uint64)(p3))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2581,6 +2730,7 @@ func callCuGraphNodeGetDependencies_v2(drv cuda.Driver, h Handles, r *codec.Read
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
+	codec.Copy(out2, p2, n2, 8)
 	codec.Copy(out3, p3, n3, 8)
 	return result
 }
@@ -2588,7 +2738,7 @@ func callCuGraphNodeGetDependencies_v2(drv cuda.Driver, h Handles, r *codec.Read
 func callCuGraphNodeGetDependentNodes(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	n1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2596,6 +2746,9 @@ func callCuGraphNodeGetDependentNodes(drv cuda.Driver, h Handles, r *codec.Reade
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
@@ -2606,6 +2759,7 @@ func callCuGraphNodeGetDependentNodes(drv cuda.Driver, h Handles, r *codec.Reade
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
 	result := drv.CuGraphNodeGetDependentNodes(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*uint64)(p2))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2622,8 +2776,8 @@ func callCuGraphNodeGetDependentNodes(drv cuda.Driver, h Handles, r *codec.Reade
 func callCuGraphNodeGetDependentNodes_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	n1 := r.U64()
-	n2 := r.U64()
-	p3, n3 := r.In(8)
+	p2, n2 := r.Array(8)
+	p3, n3 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -2633,16 +2787,21 @@ func callCuGraphNodeGetDependentNodes_v2(drv cuda.Driver, h Handles, r *codec.Re
 	if r.Err() != nil {
 		return 0
 	}
+	if n3 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	real0, ok := real(h, cuda.KindGraphNode, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	p1 := w.Out(r, n1, 8)
-	p2 := w.Out(r, n2, 8)
+	out2 := w.Out(r, n2, 8)
 	out3 := w.Out(r, n3, 8)
 	if r.Err() != nil {
 		return 0
 	}
+	n1 = codec.Elements(n1)
 	result := drv.CuGraphNodeGetDependentNodes_v2(cuda.CUgraphNode(real0), (*cuda.CUgraphNode)(p1), (*cuda.CUgraphEdgeData)(p2), (*uint64)(p3))
 	if result != cuda.CUDA_SUCCESS {
 		w.Reset()
@@ -2652,6 +2811,7 @@ func callCuGraphNodeGetDependentNodes_v2(drv cuda.Driver, h Handles, r *codec.Re
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
+	codec.Copy(out2, p2, n2, 8)
 	codec.Copy(out3, p3, n3, 8)
 	return result
 }
@@ -2759,8 +2919,8 @@ func callCuGraphReleaseUserObject(drv cuda.Driver, h Handles, r *codec.Reader, w
 
 func callCuGraphRemoveDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
-	p2, n2 := r.In(8)
+	p1, n1 := r.Array(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -2770,6 +2930,14 @@ func callCuGraphRemoveDependencies(drv cuda.Driver, h Handles, r *codec.Reader, 
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n1 = codec.Elements(n1)
+	n2 = codec.Elements(n2)
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -2789,9 +2957,9 @@ func callCuGraphRemoveDependencies(drv cuda.Driver, h Handles, r *codec.Reader, 
 
 func callCuGraphRemoveDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
-	p2, n2 := r.In(8)
-	p3, n3 := r.In(8)
+	p1, n1 := r.Array(8)
+	p2, n2 := r.Array(8)
+	p3, n3 := r.Array(8)
 	v4 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -2802,6 +2970,14 @@ func callCuGraphRemoveDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reade
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 && v4 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 && v4 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n1 = codec.Elements(n1)
+	n2 = codec.Elements(n2)
 	real0, ok := real(h, cuda.KindGraph, v0)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -3248,7 +3424,7 @@ func callCuMemAlloc_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 func callCuMemCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(32)
+	p2, n2 := r.Array(32)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3257,6 +3433,12 @@ func callCuMemCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Write
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if result := checkWords(h, p2, n2, 32, wordsCUmemAllocationProp_v1, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3267,6 +3449,7 @@ func callCuMemCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Write
 		w.Reset()
 		return result
 	}
+	given(h, cuda.KindMemGenericAllocationHandle, p0, n0, 0)
 	return result
 }
 
@@ -3301,7 +3484,7 @@ func callCuMemFree_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 
 func callCuMemGetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(8)
+	p1, n1 := r.Array(8)
 	v2 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3310,6 +3493,9 @@ func callCuMemGetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3350,7 +3536,7 @@ func callCuMemGetAddressRange_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 
 func callCuMemGetAllocationGranularity(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(32)
+	p1, n1 := r.Array(32)
 	v2 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3359,6 +3545,12 @@ func callCuMemGetAllocationGranularity(drv cuda.Driver, h Handles, r *codec.Read
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if result := checkWords(h, p1, n1, 32, wordsCUmemAllocationProp_v1, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3382,6 +3574,9 @@ func callCuMemGetAllocationPropertiesFromHandle(drv cuda.Driver, h Handles, r *c
 	if r.Err() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindMemGenericAllocationHandle, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	p0 := w.Out(r, n0, 32)
 	if r.Err() != nil {
 		return 0
@@ -3396,7 +3591,7 @@ func callCuMemGetAllocationPropertiesFromHandle(drv cuda.Driver, h Handles, r *c
 
 func callCuMemGetDefaultMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(8)
+	p1, n1 := r.Array(8)
 	v2 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3405,6 +3600,9 @@ func callCuMemGetDefaultMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3448,7 +3646,7 @@ func callCuMemGetInfo_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 
 func callCuMemGetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(8)
+	p1, n1 := r.Array(8)
 	v2 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3457,6 +3655,9 @@ func callCuMemGetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3483,6 +3684,9 @@ func callCuMemMap(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, 
 	if r.End() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindMemGenericAllocationHandle, v3) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	result := drv.CuMemMap(cuda.CUdeviceptr(v0), uint64(v1), uint64(v2), cuda.CUmemGenericAllocationHandle(v3), uint64(v4))
 	if result != cuda.CUDA_SUCCESS {
 		return result
@@ -3491,7 +3695,7 @@ func callCuMemMap(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, 
 }
 
 func callCuMemMapArrayAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(96)
+	p0, n0 := r.Array(96)
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
@@ -3501,8 +3705,15 @@ func callCuMemMapArrayAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.Err() != nil {
 		return 0
 	}
-	if !patchIn(h, p0, n0, 96, patchesCUarrayMapInfo_v1, perThread) {
+	if n0 == 0 && uint64(uint32(v1)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n0 = codec.Elements(n0)
+	if !patchIn(h, p0, n0, 96, patchesCUarrayMapInfo_v1, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 96, wordsCUarrayMapInfo_v1, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	real2, ok := stream(h, v2, perThread)
 	if !ok {
@@ -3517,7 +3728,7 @@ func callCuMemMapArrayAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 
 func callCuMemPoolCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(88)
+	p1, n1 := r.Array(88)
 	if r.End() != nil {
 		return 0
 	}
@@ -3525,8 +3736,14 @@ func callCuMemPoolCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if result := checkWords(h, p1, n1, 88, wordsCUmemPoolProps_v1, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	created := w.Word()
 	result := drv.CuMemPoolCreate((*cuda.CUmemoryPool)(unsafe.Pointer(created)), (*cuda.CUmemPoolProps)(p1))
@@ -3579,7 +3796,7 @@ func callCuMemPoolExportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *
 func callCuMemPoolGetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
+	p2, n2 := r.Array(8)
 	if r.End() != nil {
 		return 0
 	}
@@ -3587,6 +3804,9 @@ func callCuMemPoolGetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real1, ok := real(h, cuda.KindMemoryPool, v1)
 	if !ok {
@@ -3634,7 +3854,7 @@ func callCuMemPoolGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 func callCuMemPoolImportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(64)
+	p2, n2 := r.Array(64)
 	if r.End() != nil {
 		return 0
 	}
@@ -3642,6 +3862,9 @@ func callCuMemPoolImportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	r.Need(n2, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real1, ok := real(h, cuda.KindMemoryPool, v1)
 	if !ok {
@@ -3661,7 +3884,7 @@ func callCuMemPoolImportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *
 
 func callCuMemPoolSetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(12)
+	p1, n1 := r.Array(12)
 	v2 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3669,6 +3892,9 @@ func callCuMemPoolSetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	r.Need(n1, v2)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 && v2 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindMemoryPool, v0)
 	if !ok {
@@ -3684,13 +3910,16 @@ func callCuMemPoolSetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 func callCuMemPoolSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(1)
+	p2, n2 := r.Array(1)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n2, 8)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindMemoryPool, v0)
 	if !ok {
@@ -3725,10 +3954,14 @@ func callCuMemRelease(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writ
 	if r.End() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindMemGenericAllocationHandle, v0) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	result := drv.CuMemRelease(cuda.CUmemGenericAllocationHandle(v0))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}
+	h.Take(cuda.KindMemGenericAllocationHandle, v0)
 	return result
 }
 
@@ -3751,13 +3984,14 @@ func callCuMemRetainAllocationHandle(drv cuda.Driver, h Handles, r *codec.Reader
 		w.Reset()
 		return result
 	}
+	given(h, cuda.KindMemGenericAllocationHandle, p0, n0, 0)
 	return result
 }
 
 func callCuMemSetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(12)
+	p2, n2 := r.Array(12)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3765,6 +3999,9 @@ func callCuMemSetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	r.Need(n2, v3)
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	result := drv.CuMemSetAccess(cuda.CUdeviceptr(v0), uint64(v1), (*cuda.CUmemAccessDesc)(p2), uint64(v3))
 	if result != cuda.CUDA_SUCCESS {
@@ -3774,7 +4011,7 @@ func callCuMemSetAccess(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 }
 
 func callCuMemSetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(8)
+	p0, n0 := r.Array(8)
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
@@ -3783,6 +4020,9 @@ func callCuMemSetMemPool(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.W
 	r.Need(n0, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real2, ok := real(h, cuda.KindMemoryPool, v2)
 	if !ok {
@@ -3809,7 +4049,7 @@ func callCuMemUnmap(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer
 }
 
 func callCuMemcpy2DAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(128)
+	p0, n0 := r.Array(128)
 	v1 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3818,11 +4058,17 @@ func callCuMemcpy2DAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 128, refuseCUDA_MEMCPY2D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 128, patchesCUDA_MEMCPY2D_v2, perThread) {
+	if refused(r, p0, n0, 128, refuseCUDA_MEMCPY2D_v2) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 128, patchesCUDA_MEMCPY2D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 128, wordsCUDA_MEMCPY2D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	real1, ok := stream(h, v1, perThread)
 	if !ok {
@@ -3836,7 +4082,7 @@ func callCuMemcpy2DAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 }
 
 func callCuMemcpy2DUnaligned_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(128)
+	p0, n0 := r.Array(128)
 	if r.End() != nil {
 		return 0
 	}
@@ -3844,11 +4090,17 @@ func callCuMemcpy2DUnaligned_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 128, refuseCUDA_MEMCPY2D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 128, patchesCUDA_MEMCPY2D_v2, perThread) {
+	if refused(r, p0, n0, 128, refuseCUDA_MEMCPY2D_v2) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 128, patchesCUDA_MEMCPY2D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 128, wordsCUDA_MEMCPY2D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	result := drv.CuMemcpy2DUnaligned_v2((*cuda.CUDA_MEMCPY2D)(p0))
 	if result != cuda.CUDA_SUCCESS {
@@ -3858,7 +4110,7 @@ func callCuMemcpy2DUnaligned_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *
 }
 
 func callCuMemcpy2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(128)
+	p0, n0 := r.Array(128)
 	if r.End() != nil {
 		return 0
 	}
@@ -3866,11 +4118,17 @@ func callCuMemcpy2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 128, refuseCUDA_MEMCPY2D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 128, patchesCUDA_MEMCPY2D_v2, perThread) {
+	if refused(r, p0, n0, 128, refuseCUDA_MEMCPY2D_v2) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 128, patchesCUDA_MEMCPY2D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 128, wordsCUDA_MEMCPY2D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	var result cuda.CUresult
 	if perThread {
@@ -3889,7 +4147,7 @@ func callCuMemcpy2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 }
 
 func callCuMemcpy3DAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(200)
+	p0, n0 := r.Array(200)
 	v1 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3898,11 +4156,17 @@ func callCuMemcpy3DAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 200, refuseCUDA_MEMCPY3D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_v2, perThread) {
+	if refused(r, p0, n0, 200, refuseCUDA_MEMCPY3D_v2) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 200, wordsCUDA_MEMCPY3D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	real1, ok := stream(h, v1, perThread)
 	if !ok {
@@ -3916,7 +4180,7 @@ func callCuMemcpy3DAsync_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 }
 
 func callCuMemcpy3DPeer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(200)
+	p0, n0 := r.Array(200)
 	if r.End() != nil {
 		return 0
 	}
@@ -3924,11 +4188,17 @@ func callCuMemcpy3DPeer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 200, refuseCUDA_MEMCPY3D_PEER_v1) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_PEER_v1, perThread) {
+	if refused(r, p0, n0, 200, refuseCUDA_MEMCPY3D_PEER_v1) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_PEER_v1, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 200, wordsCUDA_MEMCPY3D_PEER_v1, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	var result cuda.CUresult
 	if perThread {
@@ -3947,7 +4217,7 @@ func callCuMemcpy3DPeer(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wr
 }
 
 func callCuMemcpy3DPeerAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(200)
+	p0, n0 := r.Array(200)
 	v1 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -3956,11 +4226,17 @@ func callCuMemcpy3DPeerAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 200, refuseCUDA_MEMCPY3D_PEER_v1) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_PEER_v1, perThread) {
+	if refused(r, p0, n0, 200, refuseCUDA_MEMCPY3D_PEER_v1) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_PEER_v1, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 200, wordsCUDA_MEMCPY3D_PEER_v1, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	real1, ok := stream(h, v1, perThread)
 	if !ok {
@@ -3974,7 +4250,7 @@ func callCuMemcpy3DPeerAsync(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 }
 
 func callCuMemcpy3D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(200)
+	p0, n0 := r.Array(200)
 	if r.End() != nil {
 		return 0
 	}
@@ -3982,11 +4258,17 @@ func callCuMemcpy3D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 	if r.Err() != nil {
 		return 0
 	}
-	if refused(p0, n0, 200, refuseCUDA_MEMCPY3D_v2) {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_v2, perThread) {
+	if refused(r, p0, n0, 200, refuseCUDA_MEMCPY3D_v2) {
+		return 0
+	}
+	if !patchIn(h, p0, n0, 200, patchesCUDA_MEMCPY3D_v2, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p0, n0, 200, wordsCUDA_MEMCPY3D_v2, 0); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	var result cuda.CUresult
 	if perThread {
@@ -4412,7 +4694,7 @@ func callCuMemsetD8_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 
 func callCuMipmappedArrayCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(40)
+	p1, n1 := r.Array(40)
 	v2 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -4420,6 +4702,9 @@ func callCuMipmappedArrayCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if v0 == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -4625,6 +4910,9 @@ func callCuOccupancyAvailableDynamicSMemPerBlock(drv cuda.Driver, h Handles, r *
 	if r.Err() != nil {
 		return 0
 	}
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real1, ok := real(h, cuda.KindFunction, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4721,7 +5009,7 @@ func callCuParamSetTexRef(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 }
 
 func callCuPointerSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(1)
+	p0, n0 := r.Array(1)
 	v1 := r.U64()
 	v2 := r.U64()
 	if r.End() != nil {
@@ -4730,6 +5018,9 @@ func callCuPointerSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	r.Need(n0, 4)
 	if r.Err() != nil {
 		return 0
+	}
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	result := drv.CuPointerSetAttribute(p0, cuda.CUpointer_attribute(v1), cuda.CUdeviceptr(v2))
 	if result != cuda.CUDA_SUCCESS {
@@ -4741,7 +5032,7 @@ func callCuPointerSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 func callCuStreamBatchMemOp_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(48)
+	p2, n2 := r.Array(48)
 	v3 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -4749,6 +5040,9 @@ func callCuStreamBatchMemOp_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	r.Need(n2, uint64(uint32(v1)))
 	if r.Err() != nil {
 		return 0
+	}
+	if n2 == 0 && uint64(uint32(v1)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
@@ -4780,8 +5074,8 @@ func callCuStreamBeginCapture(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 func callCuStreamBeginCaptureToGraph(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(8)
-	p3, n3 := r.In(8)
+	p2, n2 := r.Array(8)
+	p3, n3 := r.Array(8)
 	v4 := r.U64()
 	v5 := r.U64()
 	if r.End() != nil {
@@ -4792,6 +5086,10 @@ func callCuStreamBeginCaptureToGraph(drv cuda.Driver, h Handles, r *codec.Reader
 	if r.Err() != nil {
 		return 0
 	}
+	if n2 == 0 && v4 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n2 = codec.Elements(n2)
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4960,6 +5258,12 @@ func callCuStreamGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.Err() != nil {
 		return 0
 	}
+	if !known(knownCUlaunchAttributeID, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -4973,34 +5277,9 @@ func callCuStreamGetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		w.Reset()
 		return result
 	}
-	return result
-}
-
-func callCuStreamGetCaptureInfo(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	v0 := r.U64()
-	n1 := r.U64()
-	n2 := r.U64()
-	if r.End() != nil {
-		return 0
-	}
-	r.Need(n1, 1)
-	r.Need(n2, 1)
-	if r.Err() != nil {
-		return 0
-	}
-	real0, ok := stream(h, v0, perThread)
-	if !ok {
-		return cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	p1 := w.Out(r, n1, 4)
-	p2 := w.Out(r, n2, 8)
-	if r.Err() != nil {
-		return 0
-	}
-	result := drv.CuStreamGetCaptureInfo(cuda.CUstream(real0), (*cuda.CUstreamCaptureStatus)(p1), (*cuda.Cuuint64)(p2))
-	if result != cuda.CUDA_SUCCESS {
+	if !patchOut(h, p2, n2, 64, patchesCUlaunchAttributeValue, int64(int32(v1)), 0) {
 		w.Reset()
-		return result
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	return result
 }
@@ -5221,7 +5500,7 @@ func callCuStreamQuery(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Wri
 func callCuStreamSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
 	v1 := r.U64()
-	p2, n2 := r.In(64)
+	p2, n2 := r.Array(64)
 	if r.End() != nil {
 		return 0
 	}
@@ -5229,9 +5508,21 @@ func callCuStreamSetAttribute(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 	if r.Err() != nil {
 		return 0
 	}
+	if !known(knownCUlaunchAttributeID, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if !patchIn(h, p2, n2, 64, patchesCUlaunchAttributeValue, int64(int32(v1)), perThread) {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if result := checkWords(h, p2, n2, 64, wordsCUlaunchAttributeValue, int64(int32(v1))); result != cuda.CUDA_SUCCESS {
+		return result
 	}
 	result := drv.CuStreamSetAttribute(cuda.CUstream(real0), cuda.CUstreamAttrID(v1), (*cuda.CUstreamAttrValue)(p2))
 	if result != cuda.CUDA_SUCCESS {
@@ -5258,7 +5549,7 @@ func callCuStreamSynchronize(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 
 func callCuStreamUpdateCaptureDependencies(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
+	p1, n1 := r.Array(8)
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
@@ -5268,6 +5559,10 @@ func callCuStreamUpdateCaptureDependencies(drv cuda.Driver, h Handles, r *codec.
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 && v2 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n1 = codec.Elements(n1)
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5284,8 +5579,8 @@ func callCuStreamUpdateCaptureDependencies(drv cuda.Driver, h Handles, r *codec.
 
 func callCuStreamUpdateCaptureDependencies_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(8)
-	p2, n2 := r.In(8)
+	p1, n1 := r.Array(8)
+	p2, n2 := r.Array(8)
 	v3 := r.U64()
 	v4 := r.U64()
 	if r.End() != nil {
@@ -5296,6 +5591,10 @@ func callCuStreamUpdateCaptureDependencies_v2(drv cuda.Driver, h Handles, r *cod
 	if r.Err() != nil {
 		return 0
 	}
+	if n1 == 0 && v3 != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	n1 = codec.Elements(n1)
 	real0, ok := stream(h, v0, perThread)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
@@ -5410,7 +5709,7 @@ func callCuStreamWriteValue64_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 
 func callCuSurfObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(144)
+	p1, n1 := r.Array(144)
 	if r.End() != nil {
 		return 0
 	}
@@ -5419,7 +5718,13 @@ func callCuSurfObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.Err() != nil {
 		return 0
 	}
-	if !patchIn(h, p1, n1, 144, patchesCUDA_RESOURCE_DESC_v1, perThread) {
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if !patchIn(h, p1, n1, 144, patchesCUDA_RESOURCE_DESC_v1, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	p0 := w.Out(r, n0, 8)
@@ -5431,6 +5736,7 @@ func callCuSurfObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 		w.Reset()
 		return result
 	}
+	given(h, cuda.KindSurfObject, p0, n0, 0)
 	return result
 }
 
@@ -5439,10 +5745,14 @@ func callCuSurfObjectDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 	if r.End() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindSurfObject, v0) {
+		return cuda.CUDA_SUCCESS
+	}
 	result := drv.CuSurfObjectDestroy(cuda.CUsurfObject(v0))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}
+	h.Take(cuda.KindSurfObject, v0)
 	return result
 }
 
@@ -5456,6 +5766,9 @@ func callCuSurfObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader
 	if r.Err() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindSurfObject, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	p0 := w.Out(r, n0, 144)
 	if r.Err() != nil {
 		return 0
@@ -5465,7 +5778,7 @@ func callCuSurfObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader
 		w.Reset()
 		return result
 	}
-	if !patchOut(h, p0, n0, 144, patchesCUDA_RESOURCE_DESC_v1, 0) {
+	if !patchOut(h, p0, n0, 144, patchesCUDA_RESOURCE_DESC_v1, 0, 0) {
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
@@ -5529,13 +5842,13 @@ func callCuTensorMapEncodeIm2col(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	v1 := r.U64()
 	v2 := r.U64()
 	v3 := r.U64()
-	p4, n4 := r.In(8)
-	p5, n5 := r.In(8)
-	p6, n6 := r.In(4)
-	p7, n7 := r.In(4)
+	p4, n4 := r.Array(8)
+	p5, n5 := r.Array(8)
+	p6, n6 := r.Array(4)
+	p7, n7 := r.Array(4)
 	v8 := r.U64()
 	v9 := r.U64()
-	p10, n10 := r.In(4)
+	p10, n10 := r.Array(4)
 	v11 := r.U64()
 	v12 := r.U64()
 	v13 := r.U64()
@@ -5551,6 +5864,21 @@ func callCuTensorMapEncodeIm2col(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	r.Need(n10, uint64(uint32(v2)))
 	if r.Err() != nil {
 		return 0
+	}
+	if n4 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n5 == 0 && less(uint64(uint32(v2)), 1) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n6 == 0 && less(uint64(uint32(v2)), 2) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n7 == 0 && less(uint64(uint32(v2)), 2) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n10 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
@@ -5569,13 +5897,13 @@ func callCuTensorMapEncodeIm2colWide(drv cuda.Driver, h Handles, r *codec.Reader
 	v1 := r.U64()
 	v2 := r.U64()
 	v3 := r.U64()
-	p4, n4 := r.In(8)
-	p5, n5 := r.In(8)
+	p4, n4 := r.Array(8)
+	p5, n5 := r.Array(8)
 	v6 := r.U64()
 	v7 := r.U64()
 	v8 := r.U64()
 	v9 := r.U64()
-	p10, n10 := r.In(4)
+	p10, n10 := r.Array(4)
 	v11 := r.U64()
 	v12 := r.U64()
 	v13 := r.U64()
@@ -5590,6 +5918,15 @@ func callCuTensorMapEncodeIm2colWide(drv cuda.Driver, h Handles, r *codec.Reader
 	r.Need(n10, uint64(uint32(v2)))
 	if r.Err() != nil {
 		return 0
+	}
+	if n4 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n5 == 0 && less(uint64(uint32(v2)), 1) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n10 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
@@ -5608,10 +5945,10 @@ func callCuTensorMapEncodeTiled(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	v1 := r.U64()
 	v2 := r.U64()
 	v3 := r.U64()
-	p4, n4 := r.In(8)
-	p5, n5 := r.In(8)
-	p6, n6 := r.In(4)
-	p7, n7 := r.In(4)
+	p4, n4 := r.Array(8)
+	p5, n5 := r.Array(8)
+	p6, n6 := r.Array(4)
+	p7, n7 := r.Array(4)
 	v8 := r.U64()
 	v9 := r.U64()
 	v10 := r.U64()
@@ -5627,6 +5964,18 @@ func callCuTensorMapEncodeTiled(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	if r.Err() != nil {
 		return 0
 	}
+	if n4 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n5 == 0 && less(uint64(uint32(v2)), 1) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n6 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n7 == 0 && uint64(uint32(v2)) != 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	p0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
 		return 0
@@ -5640,7 +5989,7 @@ func callCuTensorMapEncodeTiled(drv cuda.Driver, h Handles, r *codec.Reader, w *
 }
 
 func callCuTensorMapReplaceAddress(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
-	p0, n0 := r.In(128)
+	p0, n0 := r.Array(128)
 	v1 := r.U64()
 	if r.End() != nil {
 		return 0
@@ -5648,6 +5997,9 @@ func callCuTensorMapReplaceAddress(drv cuda.Driver, h Handles, r *codec.Reader, 
 	r.Need(n0, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	out0 := w.Out(r, n0, 128)
 	if r.Err() != nil {
@@ -5664,9 +6016,9 @@ func callCuTensorMapReplaceAddress(drv cuda.Driver, h Handles, r *codec.Reader, 
 
 func callCuTexObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	n0 := r.U64()
-	p1, n1 := r.In(144)
-	p2, n2 := r.In(104)
-	p3, n3 := r.In(112)
+	p1, n1 := r.Array(144)
+	p2, n2 := r.Array(104)
+	p3, n3 := r.Array(112)
 	if r.End() != nil {
 		return 0
 	}
@@ -5677,7 +6029,13 @@ func callCuTexObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 	if r.Err() != nil {
 		return 0
 	}
-	if !patchIn(h, p1, n1, 144, patchesCUDA_RESOURCE_DESC_v1, perThread) {
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if n2 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if !patchIn(h, p1, n1, 144, patchesCUDA_RESOURCE_DESC_v1, 0, perThread) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	p0 := w.Out(r, n0, 8)
@@ -5689,6 +6047,7 @@ func callCuTexObjectCreate(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 		w.Reset()
 		return result
 	}
+	given(h, cuda.KindTexObject, p0, n0, 0)
 	return result
 }
 
@@ -5697,10 +6056,14 @@ func callCuTexObjectDestroy(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	if r.End() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindTexObject, v0) {
+		return cuda.CUDA_SUCCESS
+	}
 	result := drv.CuTexObjectDestroy(cuda.CUtexObject(v0))
 	if result != cuda.CUDA_SUCCESS {
 		return result
 	}
+	h.Take(cuda.KindTexObject, v0)
 	return result
 }
 
@@ -5714,6 +6077,9 @@ func callCuTexObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader,
 	if r.Err() != nil {
 		return 0
 	}
+	if !h.Holds(cuda.KindTexObject, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	p0 := w.Out(r, n0, 144)
 	if r.Err() != nil {
 		return 0
@@ -5723,7 +6089,7 @@ func callCuTexObjectGetResourceDesc(drv cuda.Driver, h Handles, r *codec.Reader,
 		w.Reset()
 		return result
 	}
-	if !patchOut(h, p0, n0, 144, patchesCUDA_RESOURCE_DESC_v1, 0) {
+	if !patchOut(h, p0, n0, 144, patchesCUDA_RESOURCE_DESC_v1, 0, 0) {
 		w.Reset()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
@@ -5739,6 +6105,9 @@ func callCuTexObjectGetResourceViewDesc(drv cuda.Driver, h Handles, r *codec.Rea
 	r.Need(n0, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if !h.Holds(cuda.KindTexObject, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 112)
 	if r.Err() != nil {
@@ -5761,6 +6130,9 @@ func callCuTexObjectGetTextureDesc(drv cuda.Driver, h Handles, r *codec.Reader, 
 	r.Need(n0, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if !h.Holds(cuda.KindTexObject, v1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 104)
 	if r.Err() != nil {
@@ -6137,7 +6509,7 @@ func callCuTexRefGetMipmappedArray(drv cuda.Driver, h Handles, r *codec.Reader, 
 
 func callCuTexRefSetAddress2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(24)
+	p1, n1 := r.Array(24)
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
@@ -6146,6 +6518,9 @@ func callCuTexRefSetAddress2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindTexref, v0)
 	if !ok {
@@ -6160,7 +6535,7 @@ func callCuTexRefSetAddress2D_v2(drv cuda.Driver, h Handles, r *codec.Reader, w 
 
 func callCuTexRefSetAddress2D_v3(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(24)
+	p1, n1 := r.Array(24)
 	v2 := r.U64()
 	v3 := r.U64()
 	if r.End() != nil {
@@ -6169,6 +6544,9 @@ func callCuTexRefSetAddress2D_v3(drv cuda.Driver, h Handles, r *codec.Reader, w 
 	r.Need(n1, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindTexref, v0)
 	if !ok {
@@ -6251,13 +6629,16 @@ func callCuTexRefSetArray(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.
 
 func callCuTexRefSetBorderColor(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {
 	v0 := r.U64()
-	p1, n1 := r.In(4)
+	p1, n1 := r.Array(4)
 	if r.End() != nil {
 		return 0
 	}
 	r.Need(n1, 4)
 	if r.Err() != nil {
 		return 0
+	}
+	if n1 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	real0, ok := real(h, cuda.KindTexref, v0)
 	if !ok {

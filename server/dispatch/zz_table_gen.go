@@ -213,7 +213,6 @@ var methods = [...]method{
 	cuda.OpCuStreamDestroy_v2:                                   callCuStreamDestroy_v2,
 	cuda.OpCuStreamEndCapture:                                   callCuStreamEndCapture,
 	cuda.OpCuStreamGetAttribute:                                 callCuStreamGetAttribute,
-	cuda.OpCuStreamGetCaptureInfo:                               callCuStreamGetCaptureInfo,
 	cuda.OpCuStreamGetCtx:                                       callCuStreamGetCtx,
 	cuda.OpCuStreamGetCtx_v2:                                    callCuStreamGetCtx_v2,
 	cuda.OpCuStreamGetDevice:                                    callCuStreamGetDevice,
@@ -297,62 +296,188 @@ var asyncErrors = [...]bool{
 	cuda.OpCuStreamSynchronize:    true,
 }
 
-var waits = [...]bool{
-	cuda.OpCuArrayDestroy:          true,
-	cuda.OpCuCtxSetLimit:           true,
-	cuda.OpCuMemFree_v2:            true,
-	cuda.OpCuMipmappedArrayDestroy: true,
-	cuda.OpCuModuleUnload:          true,
+var patchesCUDA_MEMCPY3D_v2 = []patch{
+	{56, cuda.KindArray, &when{32, []int64{3}}, false},
+	{144, cuda.KindArray, &when{120, []int64{3}}, false},
 }
 
 var refuseCUDA_MEMCPY3D_v2 = []when{
-	{32, []int64{1}},
-	{120, []int64{1}},
+	{32, []int64{1, 4}},
+	{120, []int64{1, 4}},
 }
 
-var patchesCUDA_MEMCPY3D_v2 = []patch{
-	{56, cuda.KindArray, nil},
-	{144, cuda.KindArray, nil},
+var wordsCUDA_MEMCPY3D_v2 = []word{
+	{40, true, cuda.KindNone, 0, nil, false},
+	{48, false, cuda.KindNone, 0, &when{32, []int64{2}}, false},
+	{64, true, cuda.KindNone, 0, nil, false},
+	{128, true, cuda.KindNone, 0, nil, false},
+	{136, false, cuda.KindNone, 0, &when{120, []int64{2}}, false},
+	{152, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUgraphExecUpdateResultInfo_v1 = []patch{
-	{8, cuda.KindGraphNode, nil},
-	{16, cuda.KindGraphNode, nil},
+	{8, cuda.KindGraphNode, nil, false},
+	{16, cuda.KindGraphNode, nil, false},
 }
 
 var patchesCUDA_GRAPH_INSTANTIATE_PARAMS = []patch{
-	{8, cuda.KindStream, nil},
-	{16, cuda.KindGraphNode, nil},
+	{8, cuda.KindStream, nil, false},
+	{16, cuda.KindGraphNode, nil, false},
+}
+
+var knownCUlaunchAttributeID = []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16}
+
+var patchesCUlaunchAttributeValue = []patch{
+	{0, cuda.KindEvent, &when{-1, []int64{7}}, true},
+	{0, cuda.KindEvent, &when{-1, []int64{12}}, true},
+}
+
+var wordsCUlaunchAttributeValue = []word{
+	{8, true, cuda.KindNone, 0, &when{-1, []int64{13}}, true},
+}
+
+var wordsCUmemAllocationProp_v1 = []word{
+	{16, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUarrayMapInfo_v1 = []patch{
-	{8, cuda.KindMipmappedArray, &when{0, []int64{1}}},
-	{8, cuda.KindArray, &when{0, []int64{0}}},
+	{8, cuda.KindMipmappedArray, &when{0, []int64{1}}, true},
+	{8, cuda.KindArray, &when{0, []int64{0}}, true},
 }
 
-var refuseCUDA_MEMCPY2D_v2 = []when{
-	{16, []int64{1}},
-	{72, []int64{1}},
+var wordsCUarrayMapInfo_v1 = []word{
+	{64, false, cuda.KindMemGenericAllocationHandle, cuda.CUDA_ERROR_INVALID_VALUE, &when{60, []int64{0}}, true},
+}
+
+var wordsCUmemPoolProps_v1 = []word{
+	{16, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_MEMCPY2D_v2 = []patch{
-	{40, cuda.KindArray, nil},
-	{96, cuda.KindArray, nil},
+	{40, cuda.KindArray, &when{16, []int64{3}}, false},
+	{96, cuda.KindArray, &when{72, []int64{3}}, false},
 }
 
-var refuseCUDA_MEMCPY3D_PEER_v1 = []when{
-	{32, []int64{1}},
-	{120, []int64{1}},
+var refuseCUDA_MEMCPY2D_v2 = []when{
+	{16, []int64{1, 4}},
+	{72, []int64{1, 4}},
+}
+
+var wordsCUDA_MEMCPY2D_v2 = []word{
+	{24, true, cuda.KindNone, 0, nil, false},
+	{32, false, cuda.KindNone, 0, &when{16, []int64{2}}, false},
+	{80, true, cuda.KindNone, 0, nil, false},
+	{88, false, cuda.KindNone, 0, &when{72, []int64{2}}, false},
 }
 
 var patchesCUDA_MEMCPY3D_PEER_v1 = []patch{
-	{56, cuda.KindArray, nil},
-	{64, cuda.KindContext, nil},
-	{144, cuda.KindArray, nil},
-	{152, cuda.KindContext, nil},
+	{56, cuda.KindArray, &when{32, []int64{3}}, false},
+	{64, cuda.KindContext, nil, false},
+	{144, cuda.KindArray, &when{120, []int64{3}}, false},
+	{152, cuda.KindContext, nil, false},
+}
+
+var refuseCUDA_MEMCPY3D_PEER_v1 = []when{
+	{32, []int64{1, 4}},
+	{120, []int64{1, 4}},
+}
+
+var wordsCUDA_MEMCPY3D_PEER_v1 = []word{
+	{40, true, cuda.KindNone, 0, nil, false},
+	{48, false, cuda.KindNone, 0, &when{32, []int64{2}}, false},
+	{128, true, cuda.KindNone, 0, nil, false},
+	{136, false, cuda.KindNone, 0, &when{120, []int64{2}}, false},
 }
 
 var patchesCUDA_RESOURCE_DESC_v1 = []patch{
-	{8, cuda.KindArray, &when{0, []int64{0}}},
-	{8, cuda.KindMipmappedArray, &when{0, []int64{1}}},
+	{8, cuda.KindArray, &when{0, []int64{0}}, true},
+	{8, cuda.KindMipmappedArray, &when{0, []int64{1}}, true},
+}
+
+var patchesCUDA_KERNEL_NODE_PARAMS_v3 = []patch{
+	{0, cuda.KindFunction, nil, false},
+	{56, cuda.KindKernel, nil, false},
+	{64, cuda.KindContext, nil, false},
+}
+
+var wordsCUDA_KERNEL_NODE_PARAMS_v3 = []word{
+	{40, true, cuda.KindNone, 0, nil, false},
+	{48, true, cuda.KindNone, 0, nil, false},
+}
+
+var patchesCUDA_MEMCPY_NODE_PARAMS = []patch{
+	{8, cuda.KindContext, nil, false},
+	{72, cuda.KindArray, &when{48, []int64{3}}, false},
+	{160, cuda.KindArray, &when{136, []int64{3}}, false},
+}
+
+var wordsCUDA_MEMCPY_NODE_PARAMS = []word{
+	{56, true, cuda.KindNone, 0, nil, false},
+	{64, false, cuda.KindNone, 0, &when{48, []int64{2}}, false},
+	{80, true, cuda.KindNone, 0, nil, false},
+	{144, true, cuda.KindNone, 0, nil, false},
+	{152, false, cuda.KindNone, 0, &when{136, []int64{2}}, false},
+	{168, true, cuda.KindNone, 0, nil, false},
+}
+
+var refuseCUDA_MEMCPY_NODE_PARAMS = []when{
+	{48, []int64{1, 4}},
+	{136, []int64{1, 4}},
+}
+
+var patchesCUDA_MEMSET_NODE_PARAMS_v2 = []patch{
+	{40, cuda.KindContext, nil, false},
+}
+
+var wordsCUDA_HOST_NODE_PARAMS_v2 = []word{
+	{0, true, cuda.KindNone, 0, nil, false},
+	{8, true, cuda.KindNone, 0, nil, false},
+}
+
+var patchesCUDA_CHILD_GRAPH_NODE_PARAMS = []patch{
+	{0, cuda.KindGraph, nil, false},
+}
+
+var patchesCUDA_EVENT_WAIT_NODE_PARAMS = []patch{
+	{0, cuda.KindEvent, nil, false},
+}
+
+var patchesCUDA_EVENT_RECORD_NODE_PARAMS = []patch{
+	{0, cuda.KindEvent, nil, false},
+}
+
+var wordsCUDA_MEM_ALLOC_NODE_PARAMS_v2 = []word{
+	{16, true, cuda.KindNone, 0, nil, false},
+	{88, true, cuda.KindNone, 0, nil, false},
+}
+
+var patchesCUDA_BATCH_MEM_OP_NODE_PARAMS_v2 = []patch{
+	{0, cuda.KindContext, nil, false},
+}
+
+var wordsCUDA_BATCH_MEM_OP_NODE_PARAMS_v2 = []word{
+	{16, true, cuda.KindNone, 0, nil, false},
+}
+
+var patchesCUDA_CONDITIONAL_NODE_PARAMS = []patch{
+	{24, cuda.KindContext, nil, false},
+}
+
+var wordsCUDA_CONDITIONAL_NODE_PARAMS = []word{
+	{0, false, cuda.KindGraphConditionalHandle, cuda.CUDA_ERROR_INVALID_VALUE, nil, false},
+	{16, true, cuda.KindNone, 0, nil, false},
+}
+
+var membersCUgraphNodeParams = map[int32]member{
+	int32(cuda.CU_GRAPH_NODE_TYPE_KERNEL):       {72, patchesCUDA_KERNEL_NODE_PARAMS_v3, wordsCUDA_KERNEL_NODE_PARAMS_v3, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_MEMCPY):       {216, patchesCUDA_MEMCPY_NODE_PARAMS, wordsCUDA_MEMCPY_NODE_PARAMS, refuseCUDA_MEMCPY_NODE_PARAMS},
+	int32(cuda.CU_GRAPH_NODE_TYPE_MEMSET):       {48, patchesCUDA_MEMSET_NODE_PARAMS_v2, nil, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_HOST):         {16, nil, wordsCUDA_HOST_NODE_PARAMS_v2, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_GRAPH):        {16, patchesCUDA_CHILD_GRAPH_NODE_PARAMS, nil, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT):   {8, patchesCUDA_EVENT_WAIT_NODE_PARAMS, nil, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD): {8, patchesCUDA_EVENT_RECORD_NODE_PARAMS, nil, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC):    {120, nil, wordsCUDA_MEM_ALLOC_NODE_PARAMS_v2, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_MEM_FREE):     {8, nil, nil, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP): {32, patchesCUDA_BATCH_MEM_OP_NODE_PARAMS_v2, wordsCUDA_BATCH_MEM_OP_NODE_PARAMS_v2, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL):  {32, patchesCUDA_CONDITIONAL_NODE_PARAMS, wordsCUDA_CONDITIONAL_NODE_PARAMS, nil},
 }

@@ -50,7 +50,7 @@ func (quick) CuFuncGetParamInfo(_ cuda.CUfunction, i uint64, offset, size *uint6
 
 // quickLaunches encodes n unanswered launches of a function with the grids that grid gives; the first parameter is the number of the launch.
 func quickLaunches(c *client, n int, grid func(i int) uint32) (commands [][]byte) {
-	f, _ := c.function(c.loadModule([]byte("\x7fELF image")), "f", ofModule)
+	f, _ := c.function(c.loadModule([]byte("an image of text\x00")), "f", ofModule)
 	for i := range n {
 		p := wire.Launch{Func: f, Grid: [3]uint32{grid(i), 1, 1}, Block: [3]uint32{32, 1, 1}, ParamBytes: 4 * quickParams}
 		params := make([]byte, 4*quickParams)

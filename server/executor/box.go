@@ -5,6 +5,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/dispatch"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
@@ -78,24 +79,23 @@ func (s *Session) newBox(p *wire.CopyBox) (*boxCopy, cuda.CUresult, error) {
 	if want := map[bool]uint64{true: b.bytes, false: reach}[p.Flags&boxData != 0]; p.Bytes != want {
 		return nil, 0, protocolError("copy of a box of %d bytes that announces %d", want, p.Bytes)
 	}
-	if b.down {
+	r, err := s.boxEnds(m, b.down)
+	return b, r, err
+}
+
+// boxEnds makes a copy between the client's memory and the GPU's one of the driver's. Nothing of the client's end stays: its bytes will lie, from the
+// first on, in memory of the server's.
+func (s *Session) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error) {
+	if down {
 		m.DstMemoryType, m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstDevice, m.DstArray, m.DstContext = cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
 	} else {
 		m.SrcMemoryType, m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcDevice, m.SrcArray, m.SrcContext = cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
 	}
-	if (m.SrcMemoryType == cuda.CU_MEMORYTYPE_HOST) == (m.DstMemoryType == cuda.CU_MEMORYTYPE_HOST) {
-		return nil, 0, protocolError("copy of a box within host memory")
+	r, err := dispatch.BoxEnd(s.handles, m, down)
+	if err != nil {
+		return 0, protocolError("copy of a box with %v", err)
 	}
-	m.SrcHost, m.DstHost = 0, 0
-	for _, swapped := range []cuda.CUresult{
-		swap(s, cuda.KindArray, &m.SrcArray), swap(s, cuda.KindArray, &m.DstArray),
-		swap(s, cuda.KindContext, &m.SrcContext), swap(s, cuda.KindContext, &m.DstContext),
-	} {
-		if swapped != cuda.CUDA_SUCCESS {
-			return b, swapped, nil
-		}
-	}
-	return b, cuda.CUDA_SUCCESS, nil
+	return r, nil
 }
 
 // boxStream finds the stream of a copy and refuses what natively is refused during a capture.
@@ -240,17 +240,18 @@ func (b *boxCopy) straight(s *Session, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 
 // pullBox: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
 func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresult, error) {
-	captured := s.isCapturing(st)
+	if s.isCapturing(st) {
+		return s.captureBox(p, b, st), nil
+	}
 	var buf *pullBuffer
 	switch {
-	case captured || p.Bytes > pullMost:
+	case p.Bytes > pullMost:
 		mem, r := s.pageLocked(st.ctx, int(p.Bytes))
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
-		if buf = (&pullBuffer{mem: mem}); !captured {
-			st.ctx.pulls = append(st.ctx.pulls, buf)
-		}
+		buf = &pullBuffer{mem: mem}
+		st.ctx.pulls = append(st.ctx.pulls, buf)
 	default:
 		var r cuda.CUresult
 		var err error
@@ -259,17 +260,9 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 		}
 	}
 	mem, source := buf.mem[:p.Bytes], p.ID
-	if captured && !b.peer {
-		if r, done := s.captureCopy(st, plainBox(b.straight(s, mem)), s.fetches(source, mem), true); done {
-			return r, nil
-		}
-	}
-	r := s.ask(st, func() { s.fetchNode(source, mem, !captured) })
+	r := s.ask(st, func() { s.fetchNode(source, mem, true) })
 	if r == cuda.CUDA_SUCCESS {
 		r = s.enqueueBox(b, b.straight(s, mem), st)
-	}
-	if captured {
-		return r, nil
 	}
 	e, re := s.recordEvent(st)
 	if re == cuda.CUDA_SUCCESS {
@@ -280,22 +273,21 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 	return r, nil
 }
 
-// captureBox captures a download: its rows are sent whenever the graph runs.
+// captureBox captures a copy: its rows are fetched or sent whenever the graph runs.
 func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
-	mem, r := s.pageLocked(st.ctx, int(p.Bytes))
+	mem, r := s.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	id, host := p.ID, b.host
+	end := s.sends
+	if !b.down {
+		end = func(ctx *context, id uint32, mem []byte, _ rows) *hostEnd { return s.fetches(ctx, id, mem) }
+	}
+	var one *cuda.CUDA_MEMCPY3D
 	if !b.peer {
-		if r, done := s.captureCopy(st, plainBox(b.straight(s, mem)), s.sends(id, mem, host), false); done {
-			return r
-		}
+		one = plainBox(b.straight(s, mem))
 	}
-	if r := s.enqueueBox(b, b.straight(s, mem), st); r != cuda.CUDA_SUCCESS {
-		return r
-	}
-	return s.ask(st, func() { s.sendNode(id, mem, host) })
+	return s.capture(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult { return s.enqueueBox(b, b.straight(s, mem), st) })
 }
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.
@@ -303,21 +295,20 @@ func (s *Session) downloadBox(c *command, p *wire.CopyBox, b *boxCopy, st *strea
 	t := &transfer{id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0, rows: &b.host}
 	if r == cuda.CUDA_SUCCESS {
 		var err error
+		s.expect(t)
 		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult { return s.move(b, off, sl.mem[:n], st) })
 		if err != nil {
 			return 0, err
 		}
+		s.failed(t, r)
 		if t.left > 0 {
 			c.later = true
-			if r != cuda.CUDA_SUCCESS {
-				t.result = r
-			}
 			return r, nil
 		}
 	}
 	if t.done {
 		c.later = true
-		t.result = r
+		s.failed(t, r)
 		s.endTransfer(t)
 	}
 	return r, nil

@@ -15,6 +15,7 @@ import (
 type capture struct {
 	thread uint32
 	mode   cuda.CUstreamCaptureMode
+	given  bool // the graph is the program's
 }
 
 // prohibited says whether a thread is natively kept from potentially unsafe calls now.
@@ -99,8 +100,8 @@ func (s *Session) beginning() {
 }
 
 // began notes a capture that the driver has begun.
-func (s *Session) began(st *stream, mode cuda.CUstreamCaptureMode) {
-	s.captures[st.real] = capture{s.cmd.Thread, mode}
+func (s *Session) began(st *stream, mode cuda.CUstreamCaptureMode, given bool) {
+	s.captures[st.real] = capture{s.cmd.Thread, mode, given}
 }
 
 // beginCapture: cuStreamBeginCapture (global mode) and cuStreamBeginCapture_v2.
@@ -132,7 +133,7 @@ func (s *Session) begin(c *command, mode cuda.CUstreamCaptureMode, call func(*st
 	}
 	s.beginning()
 	if r = call(st, a, mode); r == cuda.CUDA_SUCCESS {
-		s.began(st, mode)
+		s.began(st, mode, false)
 	}
 	return r, nil
 }
@@ -165,7 +166,7 @@ func (s *Session) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
 	s.beginning()
 	r = s.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(g), (*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
 	if r == cuda.CUDA_SUCCESS {
-		s.began(st, mode)
+		s.began(st, mode, true)
 	}
 	return r, nil
 }
@@ -181,11 +182,15 @@ func (s *Session) endCapture(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if k, ok := s.captures[st.real]; ok && k.thread != s.cmd.Thread && k.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
-		return cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, nil
-	}
+	k, known := s.captures[st.real]
 	graph := alloc[cuda.CUgraph](&s.arena)
 	r = s.gpu.CuStreamEndCapture(st.real, graph)
+	if known && r == cuda.CUDA_SUCCESS && k.thread != s.cmd.Thread && k.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+		// For the driver all threads are this one. Natively such a call ends the capture, too, and gives no graph.
+		if r = cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; !k.given {
+			s.gpu.CuGraphDestroy(*graph)
+		}
+	}
 	if !s.isCapturing(st) {
 		delete(s.captures, st.real)
 	}

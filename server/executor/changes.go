@@ -161,7 +161,7 @@ func appendChanged(list []stretch, old, now []byte, known []bool) []stretch {
 	return list
 }
 
-// noteSent notes what the client sent to a range's device memory, which needs not come back.
+// noteSent notes what the client sent to a range's device memory, which needs not come back. What lies behind the range's end is none of it.
 func (s *Session) noteSent(dst uint64, data []byte) {
 	for _, h := range s.hostRanges {
 		at := dst - uint64(h.device)
@@ -172,8 +172,8 @@ func (s *Session) noteSent(dst uint64, data []byte) {
 		if h.sent.mem == nil {
 			return
 		}
-		copy(h.sent.mem[at:], data)
-		for b := (at + changeBlock - 1) / changeBlock; b*changeBlock < at+uint64(len(data)) && (min((b+1)*changeBlock, h.bytes) <= at+uint64(len(data))); b++ {
+		end := at + uint64(copy(h.sent.mem[at:], data))
+		for b := (at + changeBlock - 1) / changeBlock; b*changeBlock < end && min((b+1)*changeBlock, h.bytes) <= end; b++ {
 			h.sent.known[b] = true
 		}
 		return

@@ -60,6 +60,7 @@ var wireOps = [...]handler{
 	wire.OpShareImport - firstWire:       (*Session).shareImport,
 	wire.OpShareEnd - firstWire:          (*Session).shareEnd,
 	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
+	wire.OpOrderJoin - firstWire:         (*Session).orderJoin,
 }
 
 // serverOps are functions of the driver that the generated dispatch does not carry out, or not alone.
@@ -79,6 +80,7 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuEventSynchronize:           (*Session).eventSynchronize,
 	cuda.OpCuGraphDestroy:               (*Session).releaseObjects,
 	cuda.OpCuGraphExecDestroy:           (*Session).graphExecDestroy,
+	cuda.OpCuGraphAddChildGraphNode:     (*Session).addChildGraph,
 	cuda.OpCuGraphInstantiateWithFlags:  (*Session).graphInstantiate,
 	cuda.OpCuGraphInstantiateWithParams: (*Session).graphInstantiate,
 	cuda.OpCuGraphReleaseUserObject:     (*Session).releaseObjects,
@@ -122,7 +124,10 @@ func (s *Session) step() (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	return true, s.count(&s.cmd)
+	if err = s.count(&s.cmd); err == nil {
+		s.carriedOut(&s.cmd)
+	}
+	return true, err
 }
 
 // count carries a command out, counts it and, where somebody waits for it or its turn has come, notes how long it took.
@@ -144,13 +149,16 @@ func (s *Session) count(c *command) error {
 // contextless operations go without a context: the client may name one that does not exist yet.
 func contextless(op uint16) bool {
 	switch op {
-	case wire.OpErrorText, wire.OpPrimary, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing:
+	case wire.OpErrorText, wire.OpPrimary, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpOrderJoin:
 		return true
 	}
 	return false
 }
 
 func (s *Session) execute(c *command) error {
+	if c.Op == wire.OpOrder {
+		return s.order(c) // no end of a run of launches
+	}
 	s.commands++
 	if c.Op != wire.OpLaunch {
 		s.launchAll()
@@ -201,8 +209,8 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 	if ctx := s.entered; ctx != nil && ctx.legacy.seen != s.barrier.gen {
 		s.passBarrier(&ctx.legacy) // the dispatch does not ask for the legacy stream
 	}
-	if dispatch.Waits(c.Op) {
-		s.finish(s.entered)
+	if c.Flags&transport.FlagAnswer != 0 { // among these are the calls in which the driver waits
+		defer s.mayWait()()
 	}
 	var r cuda.CUresult
 	var err error

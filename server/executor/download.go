@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"sync/atomic"
+
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -14,22 +16,31 @@ type transfer struct {
 	id           uint32
 	thread       uint32
 	seq          uint64
-	began        int64  // the command's
-	reply        bool   // a REPLY ends it
-	done         bool   // a DONE ends it
-	stripe       bool   // its data go over the bulk connections
-	link         bool   // a window was asked for; they may go by RDMA
-	refused      bool   // there is none
-	posted       uint64 // bytes that did
-	left         int    // chunks that have not been sent
-	over         bool   // its data and its end have been queued
-	awaited      bool   // a wait ends with it
+	began        int64       // the command's
+	reply        bool        // a REPLY ends it
+	done         bool        // a DONE ends it
+	stripe       bool        // its data go over the bulk connections
+	link         bool        // a window was asked for; they may go by RDMA
+	refused      atomic.Bool // there is none
+	posted       uint64      // bytes that did
+	left         int         // chunks that the executor has not seen arrive
+	over         bool        // its data and its end have been queued
+	awaited      bool        // a wait ends with it
 	result       cuda.CUresult
 	rows         *rows      // of a box: where its rows lie; nil: without gaps
 	of           *hostRange // of changes of a stretch of it only; nil: everything
 	from, bytes  uint64     // that stretch
 	managed      bool       // of unified memory
 	wire.Changes            // of the changes, what was sent
+
+	// Of an asynchronous download; with posted and result these belong to whoever holds late.mu.
+	late     bool           // it is one; does not change
+	word     *atomic.Uint32 // where the GPU writes number when all of it has come down; nil: not yet, or it cannot (unsigned)
+	number   uint32
+	unsigned bool
+	whole    bool     // all of its chunks have been enqueued
+	unsent   []*chunk // those that have not been sent
+	told     bool     // its end has been
 }
 
 // chunk is a piece of a download in a staging slot.
@@ -40,7 +51,9 @@ type chunk struct {
 	off   uint64
 	event cuda.CUevent
 
-	kernels uint64 // of the stream before it
+	more     bool   // others follow
+	fetching bool   // it is being fetched out of the GPU's memory
+	kernels  uint64 // of the stream before it
 }
 
 // latest is the download that was enqueued last.
@@ -85,22 +98,21 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 		if t.stripe && s.path.mode() == rdma.ModeRDMA {
 			t.link = s.path.link().Want(t.id, t.seq, p.Bytes)
 		}
+		s.expect(t)
 		r, err = s.download(st, t, cuda.CUdeviceptr(p.Src), p.Bytes)
 		if err != nil {
 			return 0, err
 		}
+		s.failed(t, r)
 		if t.left > 0 { // it ends with the last chunk that was enqueued
 			c.later = true
-			if r != cuda.CUDA_SUCCESS {
-				t.result = r
-			}
 			s.latest = latest{t, st, s.commands}
 			return r, nil
 		}
 	}
 	if t.posted > 0 || t.done {
 		c.later = true
-		t.result = r
+		s.failed(t, r)
 		s.endTransfer(t)
 		return r, nil
 	}
@@ -157,6 +169,9 @@ func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func
 		}
 		off += n
 	}
+	if result == cuda.CUDA_SUCCESS {
+		s.sign(st, t)
+	}
 	t.left--
 	if t.left == 0 && result == cuda.CUDA_SUCCESS {
 		result = t.result // all chunks were sent while this one waited for slots
@@ -171,6 +186,11 @@ func (s *Session) addChunk(st *stream, c *chunk) {
 	c.kernels = st.kernels
 	st.downloads = append(st.downloads, c)
 	s.transfers++
+	if c.t.late {
+		s.late.mu.Lock()
+		c.t.unsent = append(c.t.unsent, c)
+		s.late.mu.Unlock()
+	}
 }
 
 // pollDownloads queues the data of all chunks that have arrived.
@@ -213,26 +233,38 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	if (t.reply || t.awaited) && r == cuda.CUDA_SUCCESS {
 		r = s.settleChunk(st, c)
 	}
-	if r == cuda.CUDA_SUCCESS && t.rows != nil {
-		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
-	} else if r == cuda.CUDA_SUCCESS && t.of != nil && s.sendChanges(t, c) {
-	} else if r == cuda.CUDA_SUCCESS && t.stripe {
-		t.posted += uint64(c.bytes)
-		if h := (transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}); !s.place(h, c.slot, c.bytes, t.left > 1) {
-			t.refused = true
-			s.postFrom(h, c.slot, c.bytes)
-		}
-	} else if r == cuda.CUDA_SUCCESS {
-		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
-		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
-	} else {
+	if c.more = t.left > 1; t.late {
+		s.late.mu.Lock()
+		s.arrivedLate(c, r)
+		s.late.mu.Unlock()
+	} else if r != cuda.CUDA_SUCCESS {
 		c.slot.free.Store(true)
-		if t.result == cuda.CUDA_SUCCESS {
-			t.result = r
-		}
+	} else if !s.send(c) {
+		s.sendFetched(c)
 	}
+	s.failed(t, r)
 	if t.left--; t.left == 0 {
 		s.endTransfer(t)
+	}
+}
+
+// sendFetched sends a chunk of the GPU's memory that RDMA does not take.
+func (s *Session) sendFetched(c *chunk) {
+	s.postFrom(transport.MessageHeader{ID: c.t.id, Seq: c.t.seq, Aux: c.off}, c.slot, c.bytes)
+	c.t.posted += uint64(c.bytes)
+}
+
+// failed notes a download's first failure.
+func (s *Session) failed(t *transfer, r cuda.CUresult) {
+	if r == cuda.CUDA_SUCCESS {
+		return
+	}
+	if t.late {
+		s.late.mu.Lock()
+		defer s.late.mu.Unlock()
+	}
+	if t.result == cuda.CUDA_SUCCESS {
+		t.result = r
 	}
 }
 
@@ -257,8 +289,11 @@ func (s *Session) tellEnd(t *transfer) {
 		}
 		payload = wire.Bytes(&t.Changes)
 	}
-	if t.done {
-		s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted}, nil, nil)
+	switch {
+	case t.late:
+		s.late.end(s, t)
+	case t.done:
+		s.sayDone(t)
 	}
 	switch {
 	case t.reply:
@@ -298,26 +333,22 @@ func (s *Session) failDownloads(st *stream, r cuda.CUresult) {
 
 // captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection, so that
 // what follows on the stream finds them with the client. Its buffer is its own, since the graph may run
-// at any time until the session ends.
+// at any time.
 func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error) {
 	if p.Bytes == 0 {
 		return cuda.CUDA_SUCCESS, nil
 	}
-	mem, r := s.pageLocked(st.ctx, int(p.Bytes))
+	mem, r := s.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	id, whole := p.Transfer, rows{p.Bytes, 1, 1, 0, 0}
+	var one *cuda.CUDA_MEMCPY3D
 	if p.Bytes <= maxWidth {
-		b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(p.Src),
+		one = &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(p.Src),
 			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
-		if r, done := s.captureCopy(st, &b, s.sends(id, mem, whole), false); done {
-			return r, nil
-		}
 	}
-	r = s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
-	if r != cuda.CUDA_SUCCESS {
-		return r, nil
-	}
-	return s.ask(st, func() { s.sendNode(id, mem, whole) }), nil
+	end := s.sends(st.ctx, p.Transfer, mem, rows{p.Bytes, 1, 1, 0, 0})
+	return s.capture(st, end, one, func() cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
+	}), nil
 }

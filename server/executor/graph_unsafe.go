@@ -1,12 +1,15 @@
 package executor
 
 import (
+	"cmp"
 	"os"
 	"unsafe"
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/dispatch"
+	"scuda.dev/scuda/transport"
 )
 
 // Explicit graph nodes. The client sends the parameters of a node of any type as a CUgraphNodeParams; here its handles become the driver's
@@ -36,6 +39,7 @@ type node struct {
 	deps   *cuda.CUgraphNode
 	edges  *cuda.CUgraphEdgeData
 	count  uint64
+	end    *hostEnd // of a host function
 }
 
 // member gives the parameters of one type.
@@ -67,8 +71,8 @@ func (s *Session) graphNode(c *command) (cuda.CUresult, error) {
 	if p.Flags&nodeHostCopy != 0 {
 		return s.hostCopy(c, n)
 	}
-	if r := s.nodeParams(n); r != cuda.CUDA_SUCCESS {
-		return r, nil
+	if r, err := s.nodeParams(n); r != cuda.CUDA_SUCCESS || err != nil {
+		return r, err
 	}
 	return s.applyNode(c, n)
 }
@@ -114,41 +118,32 @@ func found(ok bool) cuda.CUresult {
 	return cuda.CUDA_ERROR_INVALID_HANDLE
 }
 
-// swap puts the driver's value in the place of a handle; none stays none.
-func swap[H ~uint64](s *Session, kind cuda.Kind, h *H) cuda.CUresult {
-	if *h == 0 {
-		return cuda.CUDA_SUCCESS
+// nodeParams makes the client's parameters the driver's: what the description says of their words, and behind that the memory that they point to.
+func (s *Session) nodeParams(n *node) (cuda.CUresult, error) {
+	k := *member[cuda.CUDA_KERNEL_NODE_PARAMS](n.params)
+	if n.params.Type == cuda.CU_GRAPH_NODE_TYPE_KERNEL { // found by what is launched, a function or a kernel
+		member[cuda.CUDA_KERNEL_NODE_PARAMS](n.params).Func, member[cuda.CUDA_KERNEL_NODE_PARAMS](n.params).Kern = 0, 0
 	}
-	real, ok := s.table.Real(kind, uint64(*h))
-	*h = H(real)
-	return found(ok)
-}
-
-// nodeParams makes the client's parameters the driver's.
-func (s *Session) nodeParams(n *node) cuda.CUresult {
+	if r, err := dispatch.NodeParams(s.handles, n.params); err != nil {
+		return 0, protocolError("a graph node with %v", err)
+	} else if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
 	switch n.params.Type {
-	case cuda.CU_GRAPH_NODE_TYPE_KERNEL:
-		return s.kernelParams(n)
-	case cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
-		m := member[cuda.CUDA_MEMCPY_NODE_PARAMS](n.params)
-		if r := swap(s, cuda.KindContext, &m.CopyCtx); r != cuda.CUDA_SUCCESS {
-			return r
-		}
-		return s.boxParams(&m.CopyParams)
-	case cuda.CU_GRAPH_NODE_TYPE_MEMSET:
-		return swap(s, cuda.KindContext, &member[cuda.CUDA_MEMSET_NODE_PARAMS_v2](n.params).Ctx)
-	case cuda.CU_GRAPH_NODE_TYPE_HOST:
-		*member[cuda.CUDA_HOST_NODE_PARAMS](n.params) = s.hostNode(n.p.Host)
 	case cuda.CU_GRAPH_NODE_TYPE_GRAPH:
-		return swap(s, cuda.KindGraph, &member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph)
-	case cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-		return swap(s, cuda.KindEvent, &member[cuda.CUDA_EVENT_RECORD_NODE_PARAMS](n.params).Event)
+		if n.p.Verb == nodeAdd && member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph == n.graph {
+			return cuda.CUDA_ERROR_INVALID_VALUE, nil // see addChildGraph
+		}
+	case cuda.CU_GRAPH_NODE_TYPE_KERNEL:
+		return s.kernelParams(n, cmp.Or(uint64(k.Func), uint64(k.Kern))), nil
+	case cuda.CU_GRAPH_NODE_TYPE_HOST:
+		n.end = s.runs(n.p.Host)
+		*member[cuda.CUDA_HOST_NODE_PARAMS](n.params) = n.end.call
 	case cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		a := member[cuda.CUDA_MEM_ALLOC_NODE_PARAMS](n.params)
 		if uint64(len(n.tail)) != a.AccessDescCount*uint64(unsafe.Sizeof(cuda.CUmemAccessDesc{})) {
-			return cuda.CUDA_ERROR_INVALID_VALUE
+			return cuda.CUDA_ERROR_INVALID_VALUE, nil
 		}
-		a.AccessDescs, a.PoolProps.Win32SecurityAttributes = 0, 0
 		if len(n.tail) > 0 {
 			a.AccessDescs = uintptr(pointerTo(n.tail))
 		}
@@ -156,81 +151,64 @@ func (s *Session) nodeParams(n *node) cuda.CUresult {
 	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		b := member[cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS_v2](n.params)
 		if uint64(len(n.tail)) != uint64(b.Count)*uint64(unsafe.Sizeof(cuda.CUstreamBatchMemOpParams{})) {
-			return cuda.CUDA_ERROR_INVALID_VALUE
+			return cuda.CUDA_ERROR_INVALID_VALUE, nil
 		}
-		b.ParamArray = 0
 		if len(n.tail) > 0 {
 			b.ParamArray = uintptr(pointerTo(n.tail))
 		}
-		return swap(s, cuda.KindContext, &b.Ctx)
-	case cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL:
-		k := member[cuda.CUDA_CONDITIONAL_NODE_PARAMS](n.params)
-		k.PhGraph_out = 0
-		return swap(s, cuda.KindContext, &k.Ctx)
-	case cuda.CU_GRAPH_NODE_TYPE_EMPTY, cuda.CU_GRAPH_NODE_TYPE_MEM_FREE:
-	default:
-		return noAddress
 	}
-	return cuda.CUDA_SUCCESS
+	return cuda.CUDA_SUCCESS, nil
 }
 
-// hostNode keeps a function of the client's for graphs; getters of its nodes find it again.
-func (s *Session) hostNode(registration uint64) cuda.CUDA_HOST_NODE_PARAMS {
-	p := s.askNode(func() {
+// addChildGraph: cuGraphAddChildGraphNode(*node, graph, dependencies[n], n, child). A graph is no child of its own: an H200's driver ends by SIGSEGV.
+func (s *Session) addChildGraph(c *command) (cuda.CUresult, error) {
+	a := s.args(c)
+	a.U64()
+	graph := a.U64()
+	a.Array(8)
+	a.U64()
+	if child := a.U64(); a.end() == nil && child == graph {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	return s.general(c)
+}
+
+// runs is a function of the client's for graphs; getters of its nodes find it again.
+func (s *Session) runs(registration uint64) *hostEnd {
+	return s.newHostEnd(transport.ForgetFunction, registration, func() {
 		if err := s.side.run(registration, false, 0); err != nil {
 			s.sideFailed("run a host function", err)
 		}
 	})
-	s.hostNodes[p.UserData] = registration
-	return p
 }
 
-// boxParams translates the arrays of a copy. Host memory is the client's, which the driver must not be given.
-func (s *Session) boxParams(b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	b.SrcHost, b.DstHost, b.Reserved0, b.Reserved1 = 0, 0, 0, 0
-	if b.SrcMemoryType == cuda.CU_MEMORYTYPE_HOST || b.DstMemoryType == cuda.CU_MEMORYTYPE_HOST {
-		return noAddress
-	}
-	return s.boxArrays(b)
-}
-
-func (s *Session) boxArrays(b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	r := cuda.CUDA_SUCCESS
-	if b.SrcMemoryType == cuda.CU_MEMORYTYPE_ARRAY {
-		r = swap(s, cuda.KindArray, &b.SrcArray)
-	}
-	if r == cuda.CUDA_SUCCESS && b.DstMemoryType == cuda.CU_MEMORYTYPE_ARRAY {
-		r = swap(s, cuda.KindArray, &b.DstArray)
-	}
-	return r
-}
-
-func (s *Session) kernelParams(n *node) cuda.CUresult {
-	k := member[cuda.CUDA_KERNEL_NODE_PARAMS](n.params)
-	h := uint64(k.Func)
-	if h == 0 {
-		h = uint64(k.Kern)
-	}
+func (s *Session) kernelParams(n *node, h uint64) cuda.CUresult {
 	f, r := s.layoutOf(h)
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	params := s.kernelArguments(f, n.tail)
-	k.Func, k.Kern, k.KernelParams, k.Extra = cuda.CUfunction(f.real), 0, uintptr(params), 0
+	k := member[cuda.CUDA_KERNEL_NODE_PARAMS](n.params)
+	k.KernelParams = uintptr(s.kernelArguments(f, n.tail))
 	if s.table.Kind(h) == cuda.KindKernel {
-		k.Func, k.Kern = 0, cuda.CUkernel(f.real)
+		k.Kern = cuda.CUkernel(f.real)
+	} else {
+		k.Func = cuda.CUfunction(f.real)
 	}
-	return swap(s, cuda.KindContext, &k.Ctx)
+	return cuda.CUDA_SUCCESS
 }
 
 // applyNode gives a node to the driver.
 func (s *Session) applyNode(c *command, n *node) (cuda.CUresult, error) {
 	if n.p.Verb != nodeAdd {
+		before := s.hostEndOf(n)
 		s.answerNode(c, n, 0)
-		return s.native(func() cuda.CUresult { return s.changeNode(n) }), nil
+		r := s.native(func() cuda.CUresult { return s.changeNode(n) })
+		s.settleEnd(n, before, r)
+		return r, nil
 	}
 	out := alloc[cuda.CUgraphNode](&s.arena)
 	r := s.native(func() cuda.CUresult { return s.addNode(n, out) })
+	s.settleEnd(n, nil, r)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
@@ -245,6 +223,33 @@ func (s *Session) applyNode(c *command, n *node) (cuda.CUresult, error) {
 	}
 	s.answerNode(c, n, graphs)
 	return r, nil
+}
+
+// hostEndOf finds what a host function's node of a graph, whose parameters are about to change, has.
+func (s *Session) hostEndOf(n *node) *hostEnd {
+	if n.end == nil || n.p.Verb != nodeSet {
+		return nil
+	}
+	graph, known := s.table.Real(cuda.KindGraph, s.table.Parent(n.p.Node))
+	now := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
+	if !known || s.gpu.CuGraphHostNodeGetParams(n.self, now) != cuda.CUDA_SUCCESS {
+		return nil
+	}
+	n.graph = cuda.CUgraph(graph)
+	return s.hostEnds[now.UserData]
+}
+
+// settleEnd lets the graph of a node have its host function, in the place of the one before. That of a node of an executable graph stays to the
+// session's end: there is nothing that it could belong to.
+func (s *Session) settleEnd(n *node, before *hostEnd, r cuda.CUresult) {
+	switch {
+	case n.end == nil:
+	case r != cuda.CUDA_SUCCESS:
+		s.discard(n.end)
+	case n.graph != 0:
+		s.belongs(n.end, n.graph)
+		s.replaced(before, n.graph)
+	}
 }
 
 // answerNode tells the client what the driver chose for a node.
@@ -341,11 +346,11 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 	case cuda.CU_GRAPH_NODE_TYPE_HOST:
 		h := member[cuda.CUDA_HOST_NODE_PARAMS](params)
 		if r = s.gpu.CuGraphHostNodeGetParams(self, h); r == cuda.CUDA_SUCCESS {
-			registration, ours := s.hostNodes[h.UserData]
-			if !ours { // what stands for a copy with the client's memory, where no client's handle leads to
+			end := s.hostEnds[h.UserData]
+			if end == nil || end.kind != transport.ForgetFunction { // what stands for a copy with the client's memory, where no client's handle leads to
 				return noAddress, nil
 			}
-			params.U = [29]uint64{registration}
+			params.U = [29]uint64{end.number}
 		}
 	case cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		a := member[cuda.CUDA_MEM_ALLOC_NODE_PARAMS](params)

@@ -99,8 +99,6 @@ func TestRefusedNodes(t *testing.T) {
 		op   uint16
 		b    []byte
 	}{
-		"host memory without its flag": {cuda.CUDA_ERROR_NOT_SUPPORTED, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, host)},
 		"a box without end": {cuda.CUDA_ERROR_INVALID_VALUE, wire.OpGraphNode,
 			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeHostCopy}, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, huge)},
 		"external semaphores": {cuda.CUDA_ERROR_NOT_SUPPORTED, wire.OpGraphNode,

@@ -8,8 +8,8 @@ import (
 )
 
 // A copy with host memory at one end, added to a graph or captured, is a small graph in the driver's graph: a host function that fetches the bytes before
-// the copy from page-locked memory, or one that sends them behind the copy to it. That memory lives as long as the session. Copies of the node (clones)
-// have the same host function, by which they are known.
+// the copy from page-locked memory, or one that sends them behind the copy to it. That memory lives as long as a graph has the node (hostEnd). Copies of the
+// node (clones) have the same host function, by which they are known.
 
 // maxNodeBytes bounds the page-locked memory of one copy node.
 const maxNodeBytes = 16 << 30
@@ -46,14 +46,17 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 	if up == (b.DstMemoryType == cuda.CU_MEMORYTYPE_HOST) || s.entered == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
-	if r := swap(s, cuda.KindContext, &m.CopyCtx); r != cuda.CUDA_SUCCESS {
-		return r, nil
+	ctx := s.entered.real
+	if m.CopyCtx != 0 {
+		real, ok := s.table.Real(cuda.KindContext, uint64(m.CopyCtx))
+		if !ok {
+			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+		}
+		ctx = cuda.CUcontext(real)
 	}
-	if m.CopyCtx == 0 {
-		m.CopyCtx = s.entered.real
-	}
-	if r := s.boxArrays(b); r != cuda.CUDA_SUCCESS {
-		return r, nil
+	m.CopyCtx, b.Reserved0, b.Reserved1 = ctx, 0, 0
+	if r, err := s.boxEnds(peerBox(b), !up); r != cuda.CUDA_SUCCESS || err != nil {
+		return r, err
 	}
 	pitch, slice := b.DstPitch, b.DstHeight
 	if up {
@@ -63,25 +66,23 @@ func (s *Session) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
-	mem, r := s.nodeBuffer(n, int(bytes))
+	mem, r := s.nodeBuffer(s.entered, int(bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	id := uint32(n.p.Host)
-	var host cuda.CUDA_HOST_NODE_PARAMS
-	b.Reserved0, b.Reserved1, b.SrcHost, b.DstHost = 0, 0, 0, 0
+	var end *hostEnd
 	if up {
 		b.SrcHost = uintptr(addressOf(mem))
-		host = s.fetches(id, mem)
+		end = s.fetches(s.entered, uint32(n.p.Host), mem)
 	} else {
 		b.DstHost = uintptr(addressOf(mem))
-		host = s.sends(id, mem, rows{b.WidthInBytes, b.Height, b.Depth, pitch, slice})
+		end = s.sends(s.entered, uint32(n.p.Host), mem, rows{b.WidthInBytes, b.Height, b.Depth, pitch, slice})
 	}
 	if n.p.Verb == nodeSet {
 		s.answerNode(c, n, 0)
-		return s.changeCopy(n, b, host), nil
+		return s.changeCopy(n, b, end), nil
 	}
-	graph, r := s.copyGraph(m, host, up)
+	graph, r := s.copyGraph(m, end)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
@@ -147,145 +148,137 @@ func (s *Session) takePlace(n *node, added *cuda.CUgraphNode) cuda.CUresult {
 	return r
 }
 
-// nodeBuffer gives the memory of a copy node. Launches of one executable graph do not overlap, so its changed nodes keep theirs.
-func (s *Session) nodeBuffer(n *node, bytes int) ([]byte, cuda.CUresult) {
-	if n.p.Verb == nodeSetExec {
-		if mem := s.nodeBuffers[n.p.Exec][n.p.Node]; len(mem) >= bytes {
-			return mem[:bytes], cuda.CUDA_SUCCESS
-		}
-	}
-	mem, r := s.pageLocked(s.entered, bytes)
-	if r == cuda.CUDA_SUCCESS && n.p.Verb == nodeSetExec {
-		if s.nodeBuffers[n.p.Exec] == nil {
-			s.nodeBuffers[n.p.Exec] = make(map[uint64][]byte)
-		}
-		s.nodeBuffers[n.p.Exec][n.p.Node] = mem
-	}
-	return mem, r
-}
-
-// copyGraph makes the graph that stands for a copy.
-func (s *Session) copyGraph(m *cuda.CUDA_MEMCPY_NODE_PARAMS, host cuda.CUDA_HOST_NODE_PARAMS, up bool) (cuda.CUgraph, cuda.CUresult) {
+// copyGraph makes the graph that stands for a copy. On a failure nothing is left of its host end.
+func (s *Session) copyGraph(m *cuda.CUDA_MEMCPY_NODE_PARAMS, end *hostEnd) (cuda.CUgraph, cuda.CUresult) {
 	graph, first, second := alloc[cuda.CUgraph](&s.arena), alloc[cuda.CUgraphNode](&s.arena), alloc[cuda.CUgraphNode](&s.arena)
 	function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
-	*function = host
+	*function = end.call
 	r := s.gpu.CuGraphCreate(graph, 0)
 	if r != cuda.CUDA_SUCCESS {
+		s.discard(end)
 		return 0, r
 	}
-	if up {
+	if end.up() {
 		r = s.gpu.CuGraphAddHostNode(first, *graph, nil, 0, function)
 	} else {
 		r = s.gpu.CuGraphAddMemcpyNode(first, *graph, nil, 0, &m.CopyParams, m.CopyCtx)
 	}
 	switch {
 	case r != cuda.CUDA_SUCCESS:
-	case up:
+	case end.up():
 		r = s.gpu.CuGraphAddMemcpyNode(second, *graph, first, 1, &m.CopyParams, m.CopyCtx)
 	default:
 		r = s.gpu.CuGraphAddHostNode(second, *graph, first, 1, function)
 	}
 	if r != cuda.CUDA_SUCCESS {
 		s.gpu.CuGraphDestroy(*graph)
+		s.discard(end)
+		return 0, r
 	}
+	s.belongs(end, *graph)
 	return *graph, r
 }
 
-// clientCopy is a copy with the client's memory at one end, by the number that the client has for that.
-type clientCopy struct {
-	id uint32
-	up bool
+// fetches is the host end that fetches the bytes of an upload.
+func (s *Session) fetches(ctx *context, id uint32, mem []byte) *hostEnd {
+	h := s.newHostEnd(transport.ForgetSource, uint64(id), func() { s.fetchNode(id, mem, false) })
+	h.ctx, h.mem = ctx, mem
+	return h
 }
 
-// fetches is the host function that fetches the bytes of an upload.
-func (s *Session) fetches(id uint32, mem []byte) cuda.CUDA_HOST_NODE_PARAMS {
-	p := s.askNode(func() { s.fetchNode(id, mem, false) })
-	s.nodeCopies[p.UserData] = clientCopy{id, true}
-	return p
+// sends is the host end that sends the bytes of a download.
+func (s *Session) sends(ctx *context, id uint32, mem []byte, b rows) *hostEnd {
+	h := s.newHostEnd(transport.ForgetTransfer, uint64(id), func() { s.sendNode(id, mem, b) })
+	h.ctx, h.mem = ctx, mem
+	return h
 }
 
-// sends is the host function that sends the bytes of a download.
-func (s *Session) sends(id uint32, mem []byte, b rows) cuda.CUDA_HOST_NODE_PARAMS {
-	p := s.askNode(func() { s.sendNode(id, mem, b) })
-	s.nodeCopies[p.UserData] = clientCopy{id, false}
-	return p
+// inside is the graph that stands for a copy.
+type inside struct {
+	graph        cuda.CUgraph
+	moves, calls cuda.CUgraphNode
+	end          *hostEnd
 }
 
-// insideCopy finds the two nodes of the graph that stands for a copy; CUDA_ERROR_INVALID_VALUE where node is something else.
-func (s *Session) insideCopy(node cuda.CUgraphNode) (moves, calls cuda.CUgraphNode, of clientCopy, r cuda.CUresult) {
+// insideCopy finds it; CUDA_ERROR_INVALID_VALUE where node is something else.
+func (s *Session) insideCopy(node cuda.CUgraphNode) (c inside, r cuda.CUresult) {
 	graph, count, kind := alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena), alloc[cuda.CUgraphNodeType](&s.arena)
 	if r = s.gpu.CuGraphNodeGetType(node, kind); r != cuda.CUDA_SUCCESS {
-		return 0, 0, of, r
+		return c, r
 	}
 	if *kind != cuda.CU_GRAPH_NODE_TYPE_GRAPH {
-		return 0, 0, of, cuda.CUDA_ERROR_INVALID_VALUE
+		return c, cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if r = s.gpu.CuGraphChildGraphNodeGetGraph(node, graph); r == cuda.CUDA_SUCCESS {
 		r = s.gpu.CuGraphGetNodes(*graph, nil, count)
 	}
 	if r != cuda.CUDA_SUCCESS {
-		return 0, 0, of, r
+		return c, r
 	}
 	nodes := allocN[cuda.CUgraphNode](&s.arena, 2)
 	if *count != 2 {
-		return 0, 0, of, cuda.CUDA_ERROR_INVALID_VALUE
+		return c, cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if r = s.gpu.CuGraphGetNodes(*graph, &nodes[0], count); r != cuda.CUDA_SUCCESS {
-		return 0, 0, of, r
+		return c, r
 	}
-	known := false
+	c.graph = *graph
 	for _, inner := range nodes {
 		if r = s.gpu.CuGraphNodeGetType(inner, kind); r != cuda.CUDA_SUCCESS {
-			return 0, 0, of, r
+			return c, r
 		}
 		switch *kind {
 		case cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
-			moves = inner
+			c.moves = inner
 		case cuda.CU_GRAPH_NODE_TYPE_HOST:
-			calls = inner
+			c.calls = inner
 			function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
 			if r = s.gpu.CuGraphHostNodeGetParams(inner, function); r != cuda.CUDA_SUCCESS {
-				return 0, 0, of, r
+				return c, r
 			}
-			of, known = s.nodeCopies[function.UserData]
+			c.end = s.hostEnds[function.UserData]
 		}
 	}
-	if moves == 0 || !known {
+	if c.moves == 0 || c.end == nil || c.end.kind == transport.ForgetFunction {
 		r = cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return moves, calls, of, r
+	return c, r
 }
 
 // changeCopy changes the two nodes of the graph that stands for a copy.
-func (s *Session) changeCopy(n *node, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	moves, calls, _, r := s.insideCopy(n.self)
+func (s *Session) changeCopy(n *node, b *cuda.CUDA_MEMCPY3D, end *hostEnd) cuda.CUresult {
+	c, r := s.insideCopy(n.self)
 	if r == cuda.CUDA_SUCCESS {
-		r = s.gpu.CuGraphMemcpyNodeSetParams(moves, b)
+		r = s.gpu.CuGraphMemcpyNodeSetParams(c.moves, b)
 	}
 	if r != cuda.CUDA_SUCCESS {
+		s.discard(end)
 		return r
 	}
+	s.belongs(end, c.graph)
 	function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&s.arena)
-	*function = host
-	return s.gpu.CuGraphHostNodeSetParams(calls, function)
+	*function = end.call
+	r = s.gpu.CuGraphHostNodeSetParams(c.calls, function)
+	s.replaced(c.end, c.graph)
+	return r
 }
 
 // getBox reads a copy node; where the client's memory is, its number stands for the address.
 func (s *Session) getBox(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	moves, _, of, r := s.insideCopy(self)
-	inside := r == cuda.CUDA_SUCCESS
-	if !inside {
-		moves = self
+	c, r := s.insideCopy(self)
+	copies := r == cuda.CUDA_SUCCESS
+	if !copies {
+		c.moves = self
 	}
-	if r = s.gpu.CuGraphMemcpyNodeGetParams(moves, b); r != cuda.CUDA_SUCCESS {
+	if r = s.gpu.CuGraphMemcpyNodeGetParams(c.moves, b); r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	b.SrcHost, b.DstHost = 0, 0
 	switch {
-	case inside && of.up:
-		b.SrcMemoryType, b.SrcHost, b.SrcDevice = cuda.CU_MEMORYTYPE_HOST, uintptr(of.id), 0
-	case inside:
-		b.DstMemoryType, b.DstHost, b.DstDevice = cuda.CU_MEMORYTYPE_HOST, uintptr(of.id), 0
+	case copies && c.end.up():
+		b.SrcMemoryType, b.SrcHost, b.SrcDevice = cuda.CU_MEMORYTYPE_HOST, uintptr(c.end.number), 0
+	case copies:
+		b.DstMemoryType, b.DstHost, b.DstDevice = cuda.CU_MEMORYTYPE_HOST, uintptr(c.end.number), 0
 	}
 	b.SrcArray = cuda.CUarray(s.clientHandle(cuda.KindArray, uint64(b.SrcArray)))
 	b.DstArray = cuda.CUarray(s.clientHandle(cuda.KindArray, uint64(b.DstArray)))
@@ -294,14 +287,14 @@ func (s *Session) getBox(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUre
 
 // captureCopy captures a copy with the client's memory as one node, as natively. It says whether it could: what goes before in the capture may be known in
 // another form only (edges with data).
-func (s *Session) captureCopy(st *stream, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_HOST_NODE_PARAMS, up bool) (cuda.CUresult, bool) {
+func (s *Session) captureCopy(st *stream, b *cuda.CUDA_MEMCPY3D, end *hostEnd) (cuda.CUresult, bool) {
 	status, graph, count := alloc[cuda.CUstreamCaptureStatus](&s.arena), alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena)
 	deps := alloc[*cuda.CUgraphNode](&s.arena) // points to the driver's own list
 	r := s.gpu.CuStreamGetCaptureInfo_v2(st.real, status, nil, graph, pointerOf(deps), count)
 	if r != cuda.CUDA_SUCCESS || *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
 		return r, false
 	}
-	child, r := s.copyGraph(&cuda.CUDA_MEMCPY_NODE_PARAMS{CopyCtx: st.ctx.real, CopyParams: *b}, host, up)
+	child, r := s.copyGraph(&cuda.CUDA_MEMCPY_NODE_PARAMS{CopyCtx: st.ctx.real, CopyParams: *b}, end)
 	if r != cuda.CUDA_SUCCESS {
 		return r, true
 	}
@@ -312,6 +305,46 @@ func (s *Session) captureCopy(st *stream, b *cuda.CUDA_MEMCPY3D, host cuda.CUDA_
 		r = s.gpu.CuStreamUpdateCaptureDependencies(st.real, node, 1, uint32(cuda.CU_STREAM_SET_CAPTURE_DEPENDENCIES))
 	}
 	return r, true
+}
+
+// capture captures a copy as one node where that can be, else as two. The box is nil of a copy that is too long for one.
+func (s *Session) capture(st *stream, end *hostEnd, b *cuda.CUDA_MEMCPY3D, enqueue func() cuda.CUresult) cuda.CUresult {
+	if b != nil {
+		if r, done := s.captureCopy(st, b, end); done {
+			return r
+		}
+	}
+	if r := s.capturedBy(st, end); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	if !end.up() {
+		if r := enqueue(); r != cuda.CUDA_SUCCESS {
+			return r
+		}
+		return s.gpu.LaunchNode(st.real, end.call)
+	}
+	if r := s.gpu.LaunchNode(st.real, end.call); r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	return enqueue()
+}
+
+// capturedBy lets the graph that a stream captures hold a host end, where it cannot be one node. The capture may be over already.
+func (s *Session) capturedBy(st *stream, end *hostEnd) cuda.CUresult {
+	status, graph := alloc[cuda.CUstreamCaptureStatus](&s.arena), alloc[cuda.CUgraph](&s.arena)
+	r := s.gpu.CuStreamGetCaptureInfo_v3(st.real, status, nil, graph, nil, nil, nil)
+	if r == cuda.CUDA_ERROR_NOT_SUPPORTED {
+		r = s.gpu.CuStreamGetCaptureInfo_v2(st.real, status, nil, graph, nil, nil)
+	}
+	if r == cuda.CUDA_SUCCESS && *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
+		r = cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	}
+	if r != cuda.CUDA_SUCCESS {
+		s.discard(end)
+		return r
+	}
+	s.belongs(end, *graph)
+	return r
 }
 
 // fetchNode fills the memory of an upload from the client, which needs the source no more if this is its last use.
@@ -346,11 +379,8 @@ func (s *Session) sendNode(transfer uint32, mem []byte, b rows) {
 	}
 }
 
-// graphExecDestroy forgets the buffers of an executable graph, which may still be running: they stay allocated.
+// graphExecDestroy forgets an executable graph that kernels may launch.
 func (s *Session) graphExecDestroy(c *command) (cuda.CUresult, error) {
-	if len(s.nodeBuffers) > 0 {
-		delete(s.nodeBuffers, s.args(c).U64())
-	}
 	if len(s.deviceGraphs) > 0 {
 		delete(s.deviceGraphs, s.args(c).U64())
 	}

@@ -293,6 +293,7 @@ func (nothing) LaunchNode(cuda.CUstream, cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresu
 	return cuda.CUDA_ERROR_NOT_SUPPORTED
 }
 func (nothing) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS { return cuda.CUDA_HOST_NODE_PARAMS{} }
+func (nothing) DropNode(cuda.CUDA_HOST_NODE_PARAMS)        {}
 func (nothing) PrimaryContext(cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
 	return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
 }

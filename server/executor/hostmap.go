@@ -185,7 +185,6 @@ func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
-	s.finish(s.entered)
 	delete(s.hostRanges, p.Address)
 	s.sentBytes -= uint64(len(h.sent.mem))
 	if h.under == nil {

@@ -6,12 +6,14 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/dispatch"
 	"scuda.dev/scuda/transport"
 )
 
 const (
 	launchCooperative = 1 // wire.Launch.Flags
 	maxAttributes     = 64
+	maxSeveral        = 64 // launches of wire.LaunchSeveral, one a GPU
 )
 
 // layout is how a function's parameters lie in its packed buffer.
@@ -22,6 +24,7 @@ type layout struct {
 	bytes   uint32
 	name    string // where the driver does not tell layouts, else empty
 	scan    *scan  // whether its image prints
+	waited  bool   // its code is loaded; see mayWait
 }
 
 // launch: all forms of kernel launches.
@@ -52,6 +55,10 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
 	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given)
+	if s.sharing != nil && !f.waited {
+		f.waited, together = true, false
+		defer s.mayWait()()
+	}
 	if !together || !s.run.room(len(f.offsets)) {
 		s.launchAll()
 	}
@@ -170,7 +177,7 @@ func (s *Session) launchSeveral(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	const each = int(unsafe.Sizeof(wire.Launch{}))
-	if int(p.Count) > len(rest)/each {
+	if p.Count > maxSeveral || int(p.Count) > len(rest)/each {
 		return 0, protocolError("%d launches in %d bytes", p.Count, len(rest))
 	}
 	list := allocN[cuda.CUDA_LAUNCH_PARAMS](&s.arena, int(p.Count)+1)
@@ -208,7 +215,7 @@ func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream,
 	for i := range n {
 		a, _ := as[cuda.CUlaunchAttribute](attrs[i*size:])
 		list[i] = *a
-		if r := s.patchAttribute(&list[i]); r != cuda.CUDA_SUCCESS {
+		if r := dispatch.LaunchAttribute(s.handles, a.Id, unsafe.Pointer(&list[i].Value)); r != cuda.CUDA_SUCCESS {
 			return nil, r
 		}
 	}
@@ -226,20 +233,6 @@ func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream,
 		config.Attrs = uintptr(unsafe.Pointer(unsafe.SliceData(list)))
 	}
 	return config, cuda.CUDA_SUCCESS
-}
-
-// patchAttribute puts the driver's event into those attributes that have one.
-func (s *Session) patchAttribute(a *cuda.CUlaunchAttribute) cuda.CUresult {
-	switch a.Id {
-	case cuda.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, cuda.CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-		h := (*uint64)(unsafe.Pointer(&a.Value))
-		real, ok := s.table.Real(cuda.KindEvent, *h)
-		if !ok {
-			return cuda.CUDA_ERROR_INVALID_HANDLE
-		}
-		*h = real
-	}
-	return cuda.CUDA_SUCCESS
 }
 
 // layoutOf finds a function or kernel that is about to be launched, and its parameters.

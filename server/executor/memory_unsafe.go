@@ -2,6 +2,7 @@ package executor
 
 import (
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,13 @@ func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sl
 
 func pointerTo(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
+// markWords are those of page-locked memory that the GPU writes.
+func markWords(b []byte) []atomic.Uint32 {
+	return unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+func addressOfWord(w *atomic.Uint32) uint64 { return uint64(uintptr(unsafe.Pointer(w))) }
+
 // hostMemory is memory that the driver gave (page-locked).
 func hostMemory(p unsafe.Pointer, bytes int) []byte { return unsafe.Slice((*byte)(p), bytes) }
 
@@ -45,12 +53,15 @@ type arena struct {
 	used int
 }
 
+// errArena ends the session of a client whose one command needs more than there is, wherever that is noticed (see [Session.loop]).
+var errArena = fmt.Errorf("%w: the arguments of one command take more than %d bytes", ErrProtocol, arenaBytes)
+
 func (a *arena) reset() { a.used = 0 }
 
 func (a *arena) bytes(n int) []byte {
 	size := (n + 15) &^ 15
-	if size > len(a.mem)-a.used {
-		panic("executor: arena too small for the arguments of one call") // sizes are fixed or checked by the callers
+	if n < 0 || size < n || size > len(a.mem)-a.used {
+		panic(errArena)
 	}
 	b := a.mem[a.used : a.used+n : a.used+size]
 	a.used += size
@@ -97,6 +108,11 @@ const affinityBytes = uint64(unsafe.Sizeof(cuda.CUexecAffinityParam{}))
 // boxOf reads the description of a copy.
 func boxOf(words *[25]uint64) *cuda.CUDA_MEMCPY3D_PEER {
 	return (*cuda.CUDA_MEMCPY3D_PEER)(unsafe.Pointer(words))
+}
+
+// peerBox is a description seen as the one with contexts, which lie where it has words that must be 0.
+func peerBox(m *cuda.CUDA_MEMCPY3D) *cuda.CUDA_MEMCPY3D_PEER {
+	return (*cuda.CUDA_MEMCPY3D_PEER)(unsafe.Pointer(m))
 }
 
 // plainBox is a description without contexts: they lie where the plain structure has words that must be 0.

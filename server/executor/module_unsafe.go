@@ -3,11 +3,13 @@ package executor
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/fatbin"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
@@ -43,21 +45,33 @@ func (s *Session) image(h modcache.Hash) *modcache.Image {
 	return img
 }
 
-// code gives an image as the driver wants it: text (PTX) must end with a NUL.
+// code gives an image as the driver wants it. The driver is told no size, so what it reads must end by itself: the headers of containers and cubins lie
+// within the image and promise nothing beyond, and text (PTX) ends with a NUL.
 func (s *Session) code(h modcache.Hash) (unsafe.Pointer, cuda.CUresult) {
 	img := s.image(h)
 	if img == nil {
 		return nil, cuda.CUDA_ERROR_NOT_FOUND
 	}
-	if isBinary(img.Data) || img.Data[len(img.Data)-1] == 0 {
-		return pointerTo(img.Data), cuda.CUDA_SUCCESS
+	if err := s.checkImage(h, img.Data); err != nil {
+		s.log.Info("an image is not given to the driver", "reason", err)
+		return nil, cuda.CUDA_ERROR_INVALID_IMAGE
 	}
-	return nil, cuda.CUDA_ERROR_INVALID_IMAGE
+	return pointerTo(img.Data), cuda.CUDA_SUCCESS
 }
 
-func isBinary(b []byte) bool {
-	return bytes.HasPrefix(b, []byte("\x7fELF")) || bytes.HasPrefix(b, []byte{0x50, 0xed, 0x55, 0xba})
+// checkImage looks at an image once.
+func (s *Session) checkImage(h modcache.Hash, data []byte) error {
+	err, known := s.checked[h]
+	if !known {
+		if err = fatbin.Check(data); err == nil && !fatbin.Binary(data) && data[len(data)-1] != 0 {
+			err = errNoNUL
+		}
+		s.checked[h] = err
+	}
+	return err
 }
+
+var errNoNUL = errors.New("text without a NUL at its end")
 
 // jitOptions are the options of a load: the client's that have plain values, and log buffers of our own.
 type jitOptions struct {
@@ -68,7 +82,7 @@ type jitOptions struct {
 	infoSize, errsSize int // index of the sizes in values
 }
 
-func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, bool) {
+func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, cuda.CUresult) {
 	n := len(pairs) / 16
 	j := &jitOptions{options: allocN[cuda.CUjit_option](&s.arena, n+7), values: allocN[uint64](&s.arena, n+7)}
 	for i := range n {
@@ -77,8 +91,12 @@ func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, bool) {
 		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
 			continue // the client's buffers; ours take their place
 		case cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
-			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES:
-			return nil, false // addresses in the client's memory
+			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES,
+			cuda.CU_JIT_REFERENCED_KERNEL_COUNT, cuda.CU_JIT_REFERENCED_VARIABLE_COUNT:
+			return nil, noAddress // addresses in the client's memory, and how many
+		}
+		if uint32(option) >= uint32(cuda.CU_JIT_NUM_OPTIONS) { // of a later driver: it might take the value for an address
+			return nil, cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		j.add(option, binary.LittleEndian.Uint64(pairs[i*16+8:]))
 	}
@@ -92,7 +110,7 @@ func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, bool) {
 	j.infoSize = j.add(cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
 	j.add(cuda.CU_JIT_ERROR_LOG_BUFFER, addressOf(j.errors))
 	j.errsSize = j.add(cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
-	return j, true
+	return j, cuda.CUDA_SUCCESS
 }
 
 // symbols are variables of the client's that code refers to by name, with the addresses at which kernels find them.
@@ -166,9 +184,9 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	j, ok := s.jit(rest[:p.JITCount*16], y)
-	if !ok {
-		return noAddress, nil
+	j, r := s.jit(rest[:p.JITCount*16], y)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
 	}
 	options, values, n := s.libraryOptions(rest[p.JITCount*16:][:p.LibCount*16])
 	lib := alloc[cuda.CUlibrary](&s.arena)
@@ -194,10 +212,14 @@ func (s *Session) libraryOptions(pairs []byte) (*cuda.CUlibraryOption, unsafe.Po
 	n := 0
 	for i := 0; i < len(pairs); i += 16 {
 		option := cuda.CUlibraryOption(binary.LittleEndian.Uint64(pairs[i:]))
-		if option == cuda.CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE {
+		value := binary.LittleEndian.Uint64(pairs[i+8:])
+		switch {
+		case option == cuda.CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE:
 			continue // a table of the client's functions, meant for registration on its side
+		case uint32(option) >= uint32(cuda.CU_LIBRARY_NUM_OPTIONS):
+			value = 0 // the driver refuses what it does not know, and must not follow what a later one might
 		}
-		options[n], values[n] = option, binary.LittleEndian.Uint64(pairs[i+8:])
+		options[n], values[n] = option, value
 		n++
 	}
 	if n == 0 {
@@ -225,12 +247,11 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	j, ok := s.jit(rest[:p.JITCount*16], y)
-	if !ok {
-		return noAddress, nil
+	j, r := s.jit(rest[:p.JITCount*16], y)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
 	}
 	mod := alloc[cuda.CUmodule](&s.arena)
-	s.finish(s.entered)
 	r = s.native(func() cuda.CUresult {
 		return s.gpu.CuModuleLoadDataEx(mod, code, j.n, &j.options[0], unsafe.Pointer(&j.values[0]))
 	})

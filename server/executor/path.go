@@ -286,7 +286,7 @@ func (st *stream) holdsPathSlot(t *transfer) bool {
 // the stream is answered when the chunk's event is complete, and has to come behind the download's end.
 func (s *Session) moveIn(c *chunk) {
 	p := &s.path
-	if c.slot.path || !c.t.link || c.t.refused || p.mode() != rdma.ModeRDMA {
+	if c.slot.path || !c.t.link || c.t.refused.Load() || p.mode() != rdma.ModeRDMA {
 		return
 	}
 	sl := p.takeDown()
@@ -298,6 +298,12 @@ func (s *Session) moveIn(c *chunk) {
 	} else if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
 		return s.gpu.CuMemcpyHtoDAsync_v2(sl.gpu, pointerTo(c.slot.mem), uint64(c.bytes), st)
 	}); r != cuda.CUDA_SUCCESS {
+		sl.free.Store(true)
+		return
+	}
+	s.late.mu.Lock()
+	defer s.late.mu.Unlock()
+	if c.t.late && !slices.Contains(c.t.unsent, c) { // it was sent meanwhile
 		sl.free.Store(true)
 		return
 	}

@@ -62,6 +62,7 @@ func (r *run) add() *cuda.Launch {
 // their memory in the input buffer is used again. None of them is answered: failures are kept.
 func (s *Session) launchAll() {
 	if s.run.n == 0 {
+		s.handedOver()
 		return
 	}
 	list := s.run.list[:s.run.n]
@@ -81,6 +82,7 @@ func (s *Session) launchAll() {
 			s.unanswered(wire.OpLaunch, r)
 		}
 	}
+	s.handedOver()
 }
 
 // driverPointer makes a pointer of an address outside of Go's heap.

@@ -18,6 +18,7 @@ import (
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
 )
 
@@ -66,6 +67,8 @@ type Config struct {
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
+	// Board is where the sessions of a server see how far the others are; nil: there are none.
+	Board *order.Board
 	// Text is where the driver's prints arrive; nil when nobody collects them.
 	Text Text
 }
@@ -79,12 +82,15 @@ type Session struct {
 	metrics *metrics.Page
 	came    int64 // when there was last something on the connection, by metrics.Now
 	sharer  Sharer
+	board   *order.Board
+	sharing *sharing // nil: the program shares no memory
 	staging int
 	text    Text
 
 	in   input
 	out  output
 	side *side
+	late lateDownloads
 	// stripes carry the bytes of big copies.
 	stripes    *stripes
 	path       path
@@ -112,6 +118,7 @@ type Session struct {
 	streams      map[uint64]*stream
 	layouts      map[uint64]*layout
 	images       map[modcache.Hash]*modcache.Image
+	checked      map[modcache.Hash]error // images that were looked at, see checkImage
 	scans        map[modcache.Hash]*scan
 	scanned      map[uint64]*scan                            // by module and library
 	loaded       map[uint64]modcache.Hash                    // images of modules and libraries
@@ -128,17 +135,13 @@ type Session struct {
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary
 	mappings     []*mapping
-	spare        []*mapping                   // those of mappings without users, the largest first
-	deviceGraphs map[uint64]uint64            // executable graphs that kernels may launch: the driver's handles
-	nodeCopies   map[uintptr]clientCopy       // user data of a host function in graphs: the copy that it is part of
-	hostNodes    map[uintptr]uint64           // user data of a host function in graphs: the client's registration
-	nodeBuffers  map[uint64]map[uint64][]byte // executable graph, node: memory of a copy whose parameters were changed
-	hostRanges   map[uint64]*hostRange        // by the client's address
-	sentBytes    uint64                       // of their sent.mem
-	flushed      uint64                       // the last FLUSH that was answered
-	asks         bool                         // some work of the session asks the client for something
-	stretches    []stretch                    // of sendChanges
-	hostWindows  map[uint64]bool              // windows of addresses that are reserved
+	spare        []*mapping            // those of mappings without users, the largest first
+	deviceGraphs map[uint64]uint64     // executable graphs that kernels may launch: the driver's handles
+	hostEnds     map[uintptr]*hostEnd  // user data of a host function in graphs: what it belongs to
+	hostRanges   map[uint64]*hostRange // by the client's address
+	sentBytes    uint64                // of their sent.mem
+	stretches    []stretch             // of sendChanges
+	hostWindows  map[uint64]bool       // windows of addresses that are reserved
 
 	clientBase, clientBytes uint64 // the client's region of handles
 
@@ -154,6 +157,8 @@ type Session struct {
 	sinceOut  int // commands since an answer was queued
 
 	destructors atomic.Int32 // of user objects, running
+	endedMu     sync.Mutex
+	ended       []*hostEnd // that no graph has any more; the driver's threads add to it
 
 	stopped   chan struct{}
 	stopOnce  sync.Once
@@ -183,12 +188,12 @@ func New(cfg Config) (*Session, error) {
 		cfg.RDMASlots = DefaultRDMASlots
 	}
 	s := &Session{
-		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, metrics: cfg.Metrics, sharer: cfg.Sharer, staging: cfg.Staging, text: cfg.Text,
+		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, metrics: cfg.Metrics, sharer: cfg.Sharer, board: cfg.Board, staging: cfg.Staging, text: cfg.Text,
 		side: newSide(), stripes: newStripes(cfg.Metrics), table: table,
 		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
-		images: make(map[modcache.Hash]*modcache.Image), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
+		images: make(map[modcache.Hash]*modcache.Image), checked: make(map[modcache.Hash]error), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
 		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostNodes: make(map[uintptr]uint64), nodeCopies: make(map[uintptr]clientCopy), nodeBuffers: make(map[uint64]map[uint64][]byte), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
+		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostEnds: make(map[uintptr]*hostEnd), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
 		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice, direct: cfg.GPUDirect,
 		stopped: make(chan struct{}), noSupport: make(map[uint16]bool), refused: make(map[cuda.Part]bool),
 	}
@@ -208,6 +213,7 @@ func New(cfg Config) (*Session, error) {
 	if s.run, err = newRun(); err != nil {
 		return nil, err
 	}
+	s.side.flushed = s.flush
 	s.launcher, _ = cfg.GPU.(cuda.Launcher)
 	s.writer = codec.NewWriter(s.outMem)
 	s.handles = &handles{table, s}
@@ -252,6 +258,7 @@ func (s *Session) Run() error {
 	s.side.close()
 	s.path.close()
 	s.stripes.close()
+	s.late.pumps.Wait()
 	s.conn.Close()
 	return err
 }
@@ -281,7 +288,16 @@ func (s *Session) Free() {
 	}
 }
 
-func (s *Session) loop() error {
+func (s *Session) loop() (err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case errArena:
+			err = errArena
+		default:
+			panic(p)
+		}
+	}()
 	last := time.Now() // when there was last something to do
 	for {
 		n, err := s.receive()
@@ -306,6 +322,9 @@ func (s *Session) loop() error {
 		}
 		s.sinceOut = 0
 		if progress {
+			if len(s.hostEnds) > 0 {
+				s.bury()
+			}
 			s.gauges()
 			last = time.Now()
 			continue

@@ -310,15 +310,18 @@ func TestCaptureAndReplay(t *testing.T) {
 	_, _ = c.call(cuda.OpCuStreamEndCapture, words(st, 1)) // invalidated by the synchronisation
 
 	c.must(cuda.OpCuStreamBeginCapture_v2, words(st, 0))
+	if m := c.await(c.start(6, cuda.OpCuStreamEndCapture, 0, words(st, 1), nil)); m.Result != int32(cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+		t.Fatalf("another thread ends the capture: %d", m.Result)
+	}
+	c.expect(cuda.CUDA_ERROR_ILLEGAL_STATE, cuda.OpCuStreamEndCapture, words(st, 1)) // which it did
+
+	c.must(cuda.OpCuStreamBeginCapture_v2, words(st, 0))
 	c.send(wire.OpCopyH2DPull, wire.Bytes(&wire.CopyH2DPull{Dst: buf, Bytes: n, Stream: st, Source: 3}))
 	c.send(wire.OpHostFunc, wire.Bytes(&wire.HostFunc{Stream: st, Registration: 4}))
 	c.asyncDownload(1<<16, got, buf, st, 0)
 	info, _, _ := wire.View[wire.CaptureValues](c.must(wire.OpCaptureInfo, wire.Bytes(&wire.CaptureInfo{Stream: st, MaxNodes: 8})))
 	if info.Status != int32(cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE) || info.Graph == 0 {
 		t.Fatalf("capture info %+v", info)
-	}
-	if m := c.await(c.start(6, cuda.OpCuStreamEndCapture, 0, words(st, 1), nil)); m.Result != int32(cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
-		t.Fatalf("another thread ends the capture: %d", m.Result)
 	}
 	graph := word(c.must(cuda.OpCuStreamEndCapture, words(st, 1)), 1)
 	exec := c.newHandle()

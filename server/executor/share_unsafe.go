@@ -52,6 +52,9 @@ func (s *Session) shareExport(c *command) (cuda.CUresult, error) {
 		}
 		r = s.gpu.CuMemPoolExportToShareableHandle(pointerOf(out), cuda.CUmemoryPool(pool), kind, p.Flags)
 	} else {
+		if !s.table.Holds(cuda.KindMemGenericAllocationHandle, p.Object) {
+			return cuda.CUDA_ERROR_INVALID_VALUE, nil
+		}
 		r = s.gpu.CuMemExportToShareableHandle(pointerOf(out), cuda.CUmemGenericAllocationHandle(p.Object), kind, p.Flags)
 	}
 	if r != cuda.CUDA_SUCCESS {
@@ -108,6 +111,7 @@ func (s *Session) shareImport(c *command) (cuda.CUresult, error) {
 	mem := alloc[cuda.CUmemGenericAllocationHandle](&s.arena)
 	r := s.gpu.CuMemImportFromShareableHandle(mem, from, kind)
 	if r == cuda.CUDA_SUCCESS {
+		s.table.Give(cuda.KindMemGenericAllocationHandle, uint64(*mem), 0)
 		answerWith(s, c, wire.ShareObject{Object: uint64(*mem)}, 0)
 	}
 	return r, nil

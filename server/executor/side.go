@@ -35,7 +35,8 @@ type side struct {
 
 	write sync.Mutex // held while a message is sent
 
-	flush atomic.Uint64 // the latest FLUSH
+	flush   atomic.Uint64 // the latest FLUSH
+	flushed func(uint64)  // answers it
 }
 
 type request struct {
@@ -199,6 +200,7 @@ func (s *side) read(line *transport.Line) error {
 				return fmt.Errorf("%w: FLUSH %d with %d bytes after FLUSH %d", ErrProtocol, h.Seq, h.Len, s.flush.Load())
 			}
 			s.flush.Store(h.Seq)
+			s.flushed(h.Seq)
 		default:
 			return fmt.Errorf("%w: message %v on the side connection", ErrProtocol, h.Type)
 		}

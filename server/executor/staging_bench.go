@@ -145,22 +145,22 @@ type memoryCard struct {
 	s       *Session
 	memory  []byte
 	credits chan uint32
-	orders  chan order
+	orders  chan copyOrder
 	uploads chan uint64
 	taken   atomic.Int64
 	feeders int
 	done    sync.WaitGroup
 }
 
-// order is one chunk's copy between a slot and the memory.
-type order struct {
+// copyOrder is one chunk's copy between a slot and the memory.
+type copyOrder struct {
 	chunk rdma.Chunk
 	slot  uint32
 	out   *outgoing // of a download
 }
 
 func newMemoryCard(s *Session, ups int, memory []byte, feeders int) *memoryCard {
-	c := &memoryCard{s: s, memory: memory, credits: make(chan uint32, ups), orders: make(chan order, 2*MaxRDMASlots), uploads: make(chan uint64), feeders: feeders}
+	c := &memoryCard{s: s, memory: memory, credits: make(chan uint32, ups), orders: make(chan copyOrder, 2*MaxRDMASlots), uploads: make(chan uint64), feeders: feeders}
 	for i := range ups {
 		c.credits <- uint32(i)
 	}
@@ -168,7 +168,7 @@ func newMemoryCard(s *Session, ups int, memory []byte, feeders int) *memoryCard 
 		for seq := range c.uploads {
 			for off := 0; off < len(c.memory); off += largeBytes {
 				n := min(largeBytes, len(c.memory)-off)
-				c.orders <- order{chunk: rdma.Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n)}, slot: <-c.credits}
+				c.orders <- copyOrder{chunk: rdma.Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n)}, slot: <-c.credits}
 			}
 		}
 		close(c.orders)
@@ -205,7 +205,7 @@ func (c *memoryCard) Want(uint32, uint64, uint64) bool { return true }
 func (c *memoryCard) Forget(uint32, uint64)            {}
 func (c *memoryCard) Close()                           { close(c.uploads); c.done.Wait() }
 func (c *memoryCard) Place(ch rdma.Chunk, _ uint64, o outgoing) bool {
-	c.orders <- order{chunk: ch, out: &o}
+	c.orders <- copyOrder{chunk: ch, out: &o}
 	return true
 }
 

@@ -17,13 +17,15 @@ type context struct {
 	streams   []*stream // all others
 	perThread map[uint32]*stream
 
-	events []cuda.CUevent // free ones, without timing
-	left   []cuda.CUevent // behind the work of streams that were destroyed meanwhile
-	small  slotPool
-	large  slotPool
-	pulls  []*pullBuffer
-	helper cuda.CUstream // for events that stand for other events; made on demand
-	mark   cuda.CUevent  // the barrier's event when its source lies here
+	events     []cuda.CUevent // free ones, without timing
+	left       []cuda.CUevent // behind the work of streams that were destroyed meanwhile
+	small      slotPool
+	large      slotPool
+	pulls      []*pullBuffer
+	marks      []*mark
+	nodeMemory [][]byte      // page-locked, of graphs that are gone
+	helper     cuda.CUstream // for events that stand for other events; made on demand
+	mark       cuda.CUevent  // the barrier's event when its source lies here
 }
 
 // stream is a stream of the session.
@@ -35,11 +37,12 @@ type stream struct {
 	nonBlocking bool // not ordered against the legacy stream
 	used        bool // since it was last known to be empty
 	seen        uint64
-	asked       cuda.CUevent // behind the last thing that it asks of the client; 0: nothing that is not known to be answered
-	behind      int          // commands since
+	sent        uint64       // unanswered commands, of a session that shares memory
+	half        cuda.CUevent // behind the first half of queueMost of them; see pace
 	kernels     uint64       // launches, of graphs too
 	judged      uint64       // so many of them have been seen to end without a failed assertion
 	downloads   []*chunk
+	mark        *mark // which the GPU writes behind asynchronous downloads
 	watches     []*watch
 }
 
@@ -119,7 +122,6 @@ func (s *Session) addContext(h uint64, real cuda.CUcontext) error {
 
 // dropContext forgets a context that is about to end. Answers that depend on it are given now.
 func (s *Session) dropContext(ctx *context) {
-	s.finish(ctx)
 	s.within(ctx, s.gpu.CuCtxSynchronize)
 	s.poll()
 	s.abandon(ctx)
@@ -186,7 +188,7 @@ func (s *Session) settleLeft(ctx *context) {
 }
 
 func (s *Session) dropStream(st *stream) {
-	s.answered(st)
+	st.dropMark()
 	ctx := st.ctx
 	if st.kernels != st.judged {
 		ctx.legacy.kernels++ // its assertions are the context's
@@ -229,8 +231,8 @@ func (s *Session) stream(h uint64) (*stream, cuda.CUresult) {
 	case wire.OpLaunch, wire.OpLaunchSeveral, cuda.OpCuGraphLaunch:
 		st.kernels++
 	}
-	if st.asked != 0 && s.cmd.Flags&transport.FlagAnswer == 0 {
-		s.queue(st)
+	if s.sharing != nil && s.cmd.Flags&transport.FlagAnswer == 0 {
+		s.pace(st)
 	}
 	if st.seen != s.barrier.gen {
 		s.launchAll()

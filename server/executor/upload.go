@@ -184,6 +184,7 @@ func (s *Session) feedBulk() (bool, error) {
 	s.in.take(b.pad)
 	s.bulk = nil
 	s.cmd = b.cmd
+	s.carriedOut(&s.cmd)
 	r := b.result
 	if b.image != nil {
 		r = s.storeImage(b)
@@ -262,33 +263,17 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
-	captured := s.isCapturing(st)
-	var buf *pullBuffer
-	if captured {
-		// The graph may run at any time until the session ends, so the buffer is its own.
-		bytes := p.Bytes
-		if bytes > maxWidth {
-			bytes = pullMost
-		}
-		mem, r := s.pageLocked(st.ctx, int(bytes))
-		if r != cuda.CUDA_SUCCESS {
-			return r, nil
-		}
-		if p.Bytes <= maxWidth {
-			b := cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
-				DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
-			if r, done := s.captureCopy(st, &b, s.fetches(p.Source, mem), true); done {
-				return r, nil
-			}
-		}
-		buf = &pullBuffer{mem: mem[:min(len(mem), pullMost)]}
-	} else if buf, r, err = s.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
+	if s.isCapturing(st) {
+		return s.captureH2D(p, st), nil
+	}
+	buf, r, err := s.takePull(st.ctx, p.Bytes)
+	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
 	source := p.Source
 	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; {
 		piece := buf.mem[:min(uint64(len(buf.mem)), p.Bytes-off)]
-		at, last := off, !captured && off+uint64(len(piece)) == p.Bytes
+		at, last := off, off+uint64(len(piece)) == p.Bytes
 		r = s.ask(st, func() {
 			if err := s.side.pull(source, at, piece, last); err != nil {
 				s.sideFailed("fetch the source of a deferred upload", err)
@@ -300,15 +285,52 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 		}
 		off += uint64(len(piece))
 	}
-	if captured {
-		return r, nil
-	}
 	if e, re := s.recordEvent(st); re == cuda.CUDA_SUCCESS {
 		buf.event = e
 	} else if r == cuda.CUDA_SUCCESS {
 		r = re
 	}
 	return r, nil
+}
+
+// captureH2D captures an upload: its bytes are fetched whenever the graph runs.
+func (s *Session) captureH2D(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
+	if p.Bytes > maxWidth {
+		return s.capturePieces(p, st)
+	}
+	mem, r := s.nodeBuffer(st.ctx, int(p.Bytes))
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	b := &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
+		DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
+	return s.capture(st, s.fetches(st.ctx, p.Source, mem), b, func() cuda.CUresult {
+		return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(mem), p.Bytes, st.real)
+	})
+}
+
+// capturePieces captures one that is too long for a node. Its pieces go through the same memory, one behind the other.
+func (s *Session) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
+	mem, r := s.nodeBuffer(st.ctx, pullMost)
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	source := p.Source
+	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; off += pullMost {
+		at, piece := off, mem[:min(pullMost, p.Bytes-off)]
+		end := s.newHostEnd(transport.ForgetSource, 0, func() {
+			if err := s.side.pull(source, at, piece, false); err != nil {
+				s.sideFailed("fetch the source of a captured upload", err)
+			}
+		})
+		if off == 0 { // all belong to one graph, and end with it
+			end.number, end.ctx, end.mem = uint64(source), st.ctx, mem
+		}
+		r = s.capture(st, end, nil, func() cuda.CUresult {
+			return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst+at), pointerTo(piece), uint64(len(piece)), st.real)
+		})
+	}
+	return r
 }
 
 // sideFailed ends the session: what the stream needed from the client will never come.
@@ -338,7 +360,11 @@ func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
 	}
 	registration, callback := p.Registration, p.Kind == 1
 	if s.isCapturing(st) && !callback {
-		return s.gpu.LaunchNode(st.real, s.hostNode(registration)), nil
+		end := s.runs(registration)
+		if r = s.capturedBy(st, end); r == cuda.CUDA_SUCCESS {
+			r = s.gpu.LaunchNode(st.real, end.call)
+		}
+		return r, nil
 	}
 	return s.ask(st, func() {
 		if err := s.side.run(registration, callback, 0); err != nil {

@@ -15,10 +15,12 @@ func (s *Session) userObject(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	registration := p.Registration
-	hook := s.gpu.HostNode(func() {
+	var hook cuda.CUDA_HOST_NODE_PARAMS
+	hook = s.gpu.HostNode(func() {
 		s.destructors.Add(1)
 		go func() {
 			defer s.destructors.Add(-1)
+			s.gpu.DropNode(hook) // which has begun, and comes once
 			if err := s.side.run(registration, false, 0); err != nil {
 				s.sideFailed("run the destructor of a user object", err)
 			}
@@ -38,6 +40,7 @@ func pointerAt(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Poin
 // releaseObjects carries out a call that may drop the last reference of a user object, and lets its destructor end before the answer.
 func (s *Session) releaseObjects(c *command) (cuda.CUresult, error) {
 	r, err := s.general(c)
+	s.bury()
 	if s.destructors.Load() == 0 {
 		return r, err
 	}

@@ -1,12 +1,9 @@
 package executor
 
 import (
-	"time"
-
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/transport"
 )
 
 // wait is a synchronising call that waits for events, or for a download.
@@ -29,7 +26,7 @@ type pendingEvent struct {
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0 || s.path.out.Load() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.flushed
+	return len(s.waits) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.watches) > 0 || len(s.endings) > 0 || s.path.out.Load() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.late.flushed.Load()
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -60,9 +57,11 @@ func (s *Session) poll() bool {
 	if s.pollPath() {
 		progress = true
 	}
-	if asked != s.flushed {
-		s.out.message(transport.MessageHeader{Type: transport.MsgFlushed, Seq: asked}, nil, nil)
-		s.flushed, progress = asked, true
+	if asked > s.late.flushed.Load() {
+		s.late.mu.Lock()
+		s.sayFlushed(asked)
+		s.late.mu.Unlock()
+		progress = true
 	}
 	if ready == 0 {
 		return progress
@@ -288,70 +287,6 @@ func (s *Session) unfinished(ctx *context) ([]pendingEvent, cuda.CUresult) {
 		}
 	}
 	return nil, r
-}
-
-// finish goes before a call that the driver holds until the context's work is over. Work that asks the client (s.asks) may wait until downloads have
-// reached it, so they go on meanwhile: the executor waits here, and the driver has nothing left to wait for.
-func (s *Session) finish(ctx *context) {
-	if !s.asks || ctx == nil || len(s.captures) > 0 {
-		return
-	}
-	events, r := s.unfinished(ctx)
-	if r != cuda.CUDA_SUCCESS {
-		return // for the driver to say
-	}
-	w := &wait{events: events}
-	for began := time.Now(); !s.over(w); {
-		if s.napAfter(time.Since(began)) != nil {
-			return // the session is over
-		}
-	}
-}
-
-// queueMost is how much a stream takes behind something unfinished before the driver holds the caller: 1021 launches or copies on an H200, less the
-// launches of a run and the chunks of a copy.
-const queueMost = 900
-
-// ask enqueues a function that asks the client for something.
-func (s *Session) ask(st *stream, f func()) cuda.CUresult {
-	s.asks = true
-	r := s.gpu.HostFunc(st.real, f)
-	if r != cuda.CUDA_SUCCESS || s.isCapturing(st) {
-		return r
-	}
-	s.answered(st)
-	if e, r := s.recordEvent(st); r == cuda.CUDA_SUCCESS {
-		st.asked = e
-	}
-	return r
-}
-
-// askNode makes one of a function that asks the client for something, for a graph.
-func (s *Session) askNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
-	s.asks = true
-	return s.gpu.HostNode(f)
-}
-
-// answered forgets what the stream asked last.
-func (s *Session) answered(st *stream) {
-	if st.asked != 0 {
-		st.ctx.events = append(st.ctx.events, st.asked)
-		st.asked, st.behind = 0, 0
-	}
-}
-
-// queue counts a command behind what the stream asks, and lets so many only go to the driver before that is answered.
-func (s *Session) queue(st *stream) {
-	if st.behind++; st.behind < queueMost {
-		return
-	}
-	s.launchAll()
-	for began := time.Now(); s.gpu.CuEventQuery(st.asked) == cuda.CUDA_ERROR_NOT_READY; {
-		if s.napAfter(time.Since(began)) != nil {
-			return // the session is over
-		}
-	}
-	s.answered(st)
 }
 
 // eventSynchronize: cuEventSynchronize(hEvent).

@@ -72,8 +72,10 @@ type Table struct {
 	pages          [2][]*[pageSlots]entry // of the client's and of the server's region, made when first used
 	byReal         map[reality]uint64
 	children       map[uint64]map[uint64]struct{}
-	free           []uint64 // slots of the server region that were used before
-	next           uint64   // first slot of the server region that was never used
+	numbers        map[reality]*number
+	numbered       map[uint64][]reality // numbers by their parents
+	free           []uint64             // slots of the server region that were used before
+	next           uint64               // first slot of the server region that was never used
 	live           int
 }
 
@@ -87,7 +89,7 @@ func New(client, server Region) (*Table, error) {
 	if client.Base < server.Base+server.Slots*SlotBytes && server.Base < client.Base+client.Slots*SlotBytes {
 		return nil, fmt.Errorf("handle regions overlap: %w", ErrHandle)
 	}
-	t := &Table{client: client, server: server, byReal: map[reality]uint64{}, children: map[uint64]map[uint64]struct{}{}}
+	t := &Table{client: client, server: server, byReal: map[reality]uint64{}, children: map[uint64]map[uint64]struct{}{}, numbers: map[reality]*number{}, numbered: map[uint64][]reality{}}
 	for i, r := range []Region{client, server} {
 		t.pages[i] = make([]*[pageSlots]entry, (r.Slots+pageSlots-1)/pageSlots)
 	}
@@ -301,6 +303,7 @@ func (t *Table) remove(client uint64) {
 	}
 	t.removeChild(e.parent, client)
 	t.removeChild(e.second, client)
+	t.endNumbers(client)
 	*e = entry{}
 	t.live--
 	if i, ok := t.server.index(client); ok {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/class"
+	"scuda.dev/scuda/internal/memfd"
 )
 
 const errorCodes = 1000 // CUresults are below; the last is CUDA_ERROR_UNKNOWN, 999
@@ -74,12 +75,8 @@ type Shared struct {
 
 // NewPage makes a page that another process can open.
 func NewPage() (*Shared, error) {
-	fd, err := unix.MemfdCreate("scuda-metrics", unix.MFD_CLOEXEC)
+	fd, err := memfd.New("scuda-metrics", int64(pageBytes))
 	if err != nil {
-		return nil, fmt.Errorf("memory for metrics: %w", err)
-	}
-	if err := unix.Ftruncate(fd, int64(pageBytes)); err != nil {
-		unix.Close(fd)
 		return nil, fmt.Errorf("memory for metrics: %w", err)
 	}
 	return OpenPage(fd)

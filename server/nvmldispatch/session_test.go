@@ -76,7 +76,7 @@ func TestProcesses(t *testing.T) {
 		{"list", nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, request(1, 1, u32(2), 2), 0, request(1, u32(2), 2, process(4242), process(200))},
 		{"array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 2, make([]byte, len(utilization))), 0, request(24, info, 2, utilization)},
 		{"no array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(24, info, 0)},
-		{"own name", nvml.OpNvmlSystemGetProcessName, request(4242, 20, 20), 0, request(8, "python3\x00")},
+		{"own name", nvml.OpNvmlSystemGetProcessName, request(4242, 20, 20), 0, request(20, "python3"+strings.Repeat("\x00", 13))},
 		{"own name in a small buffer", nvml.OpNvmlSystemGetProcessName, request(4242, 7, 7), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
 		{"nvidia-smi's list", nvml.OpNvmlInternalGetExportTable, slot(213, 500), 0, append(request(2), append(entry(4242, 1, "python3"), entry(200, 0, "x")...)...)},
 		{"nvidia-smi's list, too long", nvml.OpNvmlInternalGetExportTable, slot(213, 1), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(2)},

@@ -15,9 +15,9 @@ var functions = [...]function{
 	}},
 	2: {name: "nvmlComputeInstanceGetInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindComputeInstance, size: 8, count: 1},
-		{dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}},
+		{dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlComputeInstanceGetInfo(nvml.NvmlComputeInstance(a.word[0]), (*nvml.NvmlComputeInstanceInfo)(a.at[1]))
+		return d.NvmlComputeInstanceGetInfo(nvml.NvmlComputeInstance(a.word[0]), (*nvml.NvmlComputeInstanceInfo_v1)(a.at[1]))
 	}},
 	3: {name: "nvmlComputeInstanceGetInfo_v2", params: []param{
 		{dir: dirValue, kind: nvml.KindComputeInstance, size: 8, count: 1},
@@ -138,9 +138,9 @@ var functions = [...]function{
 	}},
 	22: {name: "nvmlDeviceGetAttributes", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 40, count: 1},
+		{dir: dirOut, size: 24, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAttributes(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceAttributes)(a.at[1]))
+		return d.NvmlDeviceGetAttributes(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceAttributes_v1)(a.at[1]))
 	}},
 	23: {name: "nvmlDeviceGetAttributes_v2", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -650,21 +650,21 @@ var functions = [...]function{
 	}},
 	100: {name: "nvmlDeviceGetGridLicensableFeatures", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 860, count: 1},
+		{dir: dirOut, size: 416, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures)(a.at[1]))
+		return d.NvmlDeviceGetGridLicensableFeatures(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures_v1)(a.at[1]))
 	}},
 	101: {name: "nvmlDeviceGetGridLicensableFeatures_v2", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 860, count: 1},
+		{dir: dirOut, size: 800, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures)(a.at[1]))
+		return d.NvmlDeviceGetGridLicensableFeatures_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures_v2)(a.at[1]))
 	}},
 	102: {name: "nvmlDeviceGetGridLicensableFeatures_v3", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 860, count: 1},
+		{dir: dirOut, size: 812, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures_v3(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures)(a.at[1]))
+		return d.NvmlDeviceGetGridLicensableFeatures_v3(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures_v3)(a.at[1]))
 	}},
 	103: {name: "nvmlDeviceGetGridLicensableFeatures_v4", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -681,7 +681,7 @@ var functions = [...]function{
 	}},
 	105: {name: "nvmlDeviceGetGspFirmwareVersion", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, size: 1, count: 64},
+		{dir: dirOut, size: 1, count: 64},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlDeviceGetGspFirmwareVersion(nvml.NvmlDevice(a.word[0]), a.at[1])
 	}},
@@ -998,9 +998,9 @@ var functions = [...]function{
 	153: {name: "nvmlDeviceGetNvLinkRemotePciInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
 		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 68, count: 1},
+		{dir: dirOut, size: 32, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkRemotePciInfo(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlPciInfo)(a.at[2]))
+		return d.NvmlDeviceGetNvLinkRemotePciInfo(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlPciInfo_v1)(a.at[2]))
 	}},
 	154: {name: "nvmlDeviceGetNvLinkRemotePciInfo_v2", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1069,9 +1069,9 @@ var functions = [...]function{
 	}},
 	163: {name: "nvmlDeviceGetPciInfo", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 68, count: 1},
+		{dir: dirOut, size: 32, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPciInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo)(a.at[1]))
+		return d.NvmlDeviceGetPciInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo_v1)(a.at[1]))
 	}},
 	164: {name: "nvmlDeviceGetPciInfoExt", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1081,9 +1081,9 @@ var functions = [...]function{
 	}},
 	165: {name: "nvmlDeviceGetPciInfo_v2", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 68, count: 1},
+		{dir: dirOut, size: 36, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPciInfo_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo)(a.at[1]))
+		return d.NvmlDeviceGetPciInfo_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo_v2)(a.at[1]))
 	}},
 	166: {name: "nvmlDeviceGetPciInfo_v3", params: []param{
 		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
@@ -1886,10 +1886,10 @@ var functions = [...]function{
 	}},
 	292: {name: "nvmlEventSetWait", params: []param{
 		{dir: dirValue, kind: nvml.KindEventSet, size: 8, count: 1},
-		{dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}}},
+		{dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}}},
 		{dir: dirValue, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlEventSetWait(nvml.NvmlEventSet(a.word[0]), (*nvml.NvmlEventData)(a.at[1]), uint32(a.word[2]))
+		return d.NvmlEventSetWait(nvml.NvmlEventSet(a.word[0]), (*nvml.NvmlEventData_v1)(a.at[1]), uint32(a.word[2]))
 	}},
 	293: {name: "nvmlEventSetWait_v2", params: []param{
 		{dir: dirValue, kind: nvml.KindEventSet, size: 8, count: 1},
@@ -2180,7 +2180,7 @@ var functions = [...]function{
 	}},
 	348: {name: "nvmlSystemGetProcessName", params: []param{
 		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
+		{dir: dirOut, countArg: 3, size: 1},
 		{dir: dirValue, size: 4, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
 		return d.NvmlSystemGetProcessName(uint32(a.word[0]), a.at[1], uint32(a.word[2]))
@@ -2359,9 +2359,9 @@ var functions = [...]function{
 	}},
 	377: {name: "nvmlVgpuInstanceGetLicenseInfo", params: []param{
 		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 24, count: 1},
+		{dir: dirOut, size: 20, count: 1},
 	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuLicenseInfo)(a.at[1]))
+		return d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuLicenseInfo_v1)(a.at[1]))
 	}},
 	378: {name: "nvmlVgpuInstanceGetLicenseInfo_v2", params: []param{
 		{dir: dirValue, size: 4, count: 1},

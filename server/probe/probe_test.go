@@ -56,6 +56,7 @@ func (b *broken) LaunchNode(cuda.CUstream, cuda.CUDA_HOST_NODE_PARAMS) cuda.CUre
 }
 func (b *broken) HostNode(func()) cuda.CUDA_HOST_NODE_PARAMS { return cuda.CUDA_HOST_NODE_PARAMS{} }
 
+func (b *broken) DropNode(cuda.CUDA_HOST_NODE_PARAMS) {}
 func (b *broken) HostFunc(cuda.CUstream, func()) cuda.CUresult {
 	return cuda.CUDA_ERROR_NOT_SUPPORTED
 }

@@ -153,6 +153,11 @@ func inContext(gpu cuda.GPU, a *area, d *transport.Device, dev cuda.CUdevice, ke
 	if gpu.CuCtxGetFlags(&a.u) == cuda.CUDA_SUCCESS {
 		d.CtxFlags = a.u
 	}
+	if t, ok := gpu.(cuda.FP8Teller); ok {
+		if answer, r := t.FP8(); r == cuda.CUDA_SUCCESS {
+			d.HasFP8, d.FP8 = 1, answer
+		}
+	}
 	if t, ok := gpu.(cuda.TPCMapper); ok {
 		if in, of, r := t.TPCMap(); r == cuda.CUDA_SUCCESS && len(in) == len(of) && len(in) <= len(d.TPCInGPC) {
 			d.TPCMapBytes = uint64(copy(d.TPCInGPC[:], in))

@@ -67,6 +67,7 @@ func devices(list []transport.Device) *C.struct_scuda_device {
 		o.limit_result = *(*[16]C.int32_t)(unsafe.Pointer(&d.LimitResult))
 		o.priority_least, o.priority_greatest = C.int32_t(d.PriorityLeast), C.int32_t(d.PriorityGreatest)
 		o.ctx_api_version, o.ctx_flags = C.uint32_t(d.CtxAPIVersion), C.uint32_t(d.CtxFlags)
+		o.has_fp8, o.fp8 = C.uint32_t(d.HasFP8), C.int32_t(d.FP8)
 		o.tpc_map_bytes = C.uint64_t(d.TPCMapBytes)
 		o.tpc_in_gpc = *(*[256]C.uint8_t)(unsafe.Pointer(&d.TPCInGPC))
 		o.gpc_of_tpc = *(*[256]C.uint8_t)(unsafe.Pointer(&d.GPCOfTPC))
@@ -120,12 +121,12 @@ func scuda_core_overlaps(p unsafe.Pointer, n C.uint64_t) C.int32_t {
 }
 
 //export scuda_core_source
-func scuda_core_source(src unsafe.Pointer, n C.uint64_t) C.uint32_t {
+func scuda_core_source(src unsafe.Pointer, n C.uint64_t, graph C.uint32_t) C.uint32_t {
 	s := current.Load()
 	if s == nil {
 		return 0
 	}
-	return C.uint32_t(s.Source(bytes(src, n)))
+	return C.uint32_t(s.Source(bytes(src, n), graph != 0))
 }
 
 //export scuda_core_hostfn

@@ -21,6 +21,18 @@ int32_t scuda_allocation_check(uint64_t handle) {
   return scuda_ranges_find(&handles, handle, &r) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Other processes have it from now on, where it is mapped and where it will be. */
+static int is(const struct scuda_range *r, uint64_t handle) { return r->start == handle; }
+static int maps(const struct scuda_range *r, uint64_t handle) { return r->flags & SCUDA_RANGE_HANDLE && r->owner == handle; }
+void scuda_allocation_share(uint64_t handle) {
+  scuda_ranges_mark(&handles, is, handle, SCUDA_RANGE_SHARED);
+  scuda_ranges_mark(&scuda_device_ranges, maps, handle, SCUDA_RANGE_SHARED);
+}
+int scuda_allocation_shared(uint64_t handle) {
+  struct scuda_range r;
+  return scuda_ranges_find(&handles, handle, &r) && r.flags & SCUDA_RANGE_SHARED;
+}
+
 void scuda_post_cuMemCreate(uint64_t *handle, uint64_t size, const void *properties, uint64_t flags) {
   (void)size, (void)properties, (void)flags;
   scuda_allocation_came(*handle);

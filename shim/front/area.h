@@ -14,8 +14,12 @@ struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
 struct area {
   struct area *next, *next_open;
   struct scuda_pages pages;
-  uint64_t asked, context, attached;  /* attached: the stream of CU_MEM_ATTACH_SINGLE */
-  uint32_t attachment, blocks, twin, open;  /* twin: the server has memory of ours for it; open: it is in the list */
+  uint64_t asked, context;
+  uint32_t attachment, made_for;            /* what it is attached to, and was at first */
+  uint64_t attached, giver;                 /* keys: the stream of CU_MEM_ATTACH_SINGLE; the one whose work was given it in spite of its attachment */
+  uint64_t wanted;                          /* the number of the call that takes it */
+  uint32_t held;                            /* an object that kernels use has its address */
+  uint32_t blocks, twin, open;              /* twin: the server has memory of ours for it; open: it is in the list */
   struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
   uint32_t coming, flights;                 /* blocks that are to come with the next wait, or more; windows that are asked for */

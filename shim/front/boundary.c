@@ -1,8 +1,10 @@
-/* libscuda.so's part of system calls on unified memory. Where the kernel cannot hand its own faults to us (pager.c), a system call on memory that the GPU
+/* libscuda.so's part of system calls. By one a program may tell another process that it has done something to memory that both use (order.c): then the front
+ * hears of it before. And unified memory: where the kernel cannot hand its own faults to us (pager.c), a system call on memory that the GPU
  * has fails with EFAULT. So the C library's calls that read into the program's memory, or write from it, bring it here first. Nothing happens until the
  * front asks for it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,12 +22,22 @@ EXPORT void scuda_boundary(void (*fn)(const void *p, size_t bytes, int write)) {
 
 enum { OUT, IN }; /* of the program's memory; into it */
 
+static void (*_Atomic telling)(void);
+EXPORT void scuda_before_telling(void (*fn)(void)) { atomic_store(&telling, fn); }
+
+static void tell(void) {
+  void (*fn)(void) = atomic_load_explicit(&telling, memory_order_relaxed);
+  if (__builtin_expect(fn != NULL, 0)) fn();
+}
+
 static void here(const void *p, size_t bytes, int into) {
+  if (into == OUT) tell();
   void (*fn)(const void *, size_t, int) = atomic_load_explicit(&bring, memory_order_relaxed);
   if (__builtin_expect(fn != NULL, 0)) fn(p, bytes, into);
 }
 
 static void all_here(const struct iovec *v, long n, int into) {
+  if (into == OUT) tell();
   if (__builtin_expect(atomic_load_explicit(&bring, memory_order_relaxed) == NULL, 1)) return;
   for (long i = 0; v && i < n; i++) here(v[i].iov_base, v[i].iov_len, into);
 }
@@ -69,6 +81,9 @@ CALL(ssize_t, pwritev64, (int f, const struct iovec *v, int n, off64_t at), all_
 CALL(ssize_t, send, (int f, const void *p, size_t n, int flags), here(p, n, OUT), f, p, n, flags)
 CALL(ssize_t, sendto, (int f, const void *p, size_t n, int flags, const struct sockaddr *to, socklen_t len), here(p, n, OUT), f, p, n, flags, to, len)
 CALL(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), message_here(m, OUT), f, m, flags)
+CALL(int, fflush, (FILE *f), tell(), f)
+CALL(int, fclose, (FILE *f), tell(), f)
+CALL(int, sem_post, (sem_t *s), tell(), s)
 CALL(size_t, fwrite, (const void *p, size_t size, size_t n, FILE *f), here(p, size * n, OUT), p, size, n, f)
 
 CALL(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags), all_here(v, n, IN), f, v, n, at, flags)
@@ -87,6 +102,7 @@ static void numbered_here(long number, const long *a) {
   case SYS_writev: case SYS_pwritev: case SYS_pwritev2: all_here(p, a[2], OUT); break;
   case SYS_recvmsg: message_here(p, IN); break;
   case SYS_sendmsg: message_here(p, OUT); break;
+  case SYS_futex: tell(); break;
   case SYS_getrandom: here((const void *)a[0], (size_t)a[1], IN); break;
   }
 }

@@ -99,6 +99,15 @@ int scuda_box_in_host(const struct scuda_box_side *s) {
   return s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && s->device && scuda_is_host(s->device));
 }
 
+/* Managed memory is the device's, whatever the copy calls it, and so is what is not the program's. It goes to the server as such: there UNIFIED could mean
+ * the server's own memory. */
+void scuda_box_settle(struct scuda_box_side *s) {
+  uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
+  if (scuda_is_managed(p)) s->device = p;
+  else if (s->type != CU_MEMORYTYPE_UNIFIED || scuda_box_in_host(s)) return;
+  s->type = CU_MEMORYTYPE_DEVICE;
+}
+
 uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b) {
   uint64_t rows, before, at, span;
   if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
@@ -235,6 +244,7 @@ static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box
 }
 
 int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i) {
+  scuda_box_settle(s);
   if (!scuda_box_in_host(s)) return CUDA_SUCCESS;
   uint64_t bytes = scuda_box_straighten(s, b);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -262,7 +272,7 @@ static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t str
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
   m.flags = flags | BOX_PULL;
-  m.id = scuda_core.source(src, span);
+  m.id = scuda_core.source(src, span, captured);
   if (captured) scuda_graph_host(m.id, 1, src);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
@@ -297,7 +307,7 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   if (r || !b.width || !b.height || !b.depth) return r;
   if (from_host && to_host) return within_host(&b, stream, how, sync);
   struct scuda_box_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
-  if (device->type == CU_MEMORYTYPE_UNIFIED) device->type = CU_MEMORYTYPE_DEVICE;
+  scuda_box_settle(device);
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
   if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width))) return CUDA_ERROR_INVALID_VALUE;
   uint64_t span = scuda_box_straighten(host, &b);
@@ -317,15 +327,6 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   return from_host ? upload_box(&b, span, stream, how, sync, flags) : download_box(&b, span, stream, how, sync, flags);
 }
 
-/* Managed memory is the device's, whatever the copy calls it. */
-static int32_t settle_side(struct scuda_box_side *s, uint64_t stream, uint32_t ptds) {
-  uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
-  if (!scuda_is_managed(p)) return CUDA_SUCCESS;
-  s->type = CU_MEMORYTYPE_DEVICE;
-  s->device = p;
-  return scuda_managed_acquire(stream, ptds);
-}
-
 static struct scuda_box_side widen(const struct side_2d *s) {
   return (struct scuda_box_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
 }
@@ -335,9 +336,7 @@ static struct scuda_box_side widen(const struct side_2d *s) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
     struct copy_2d c = *(const struct copy_2d *)p;                                                                   \
     struct scuda_box box = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
-    int32_t r = settle_side(&box.src, stream, ptds);                                                                 \
-    if (!r) r = settle_side(&box.dst, stream, ptds);                                                                 \
-    if (r) return r;                                                                                                 \
+    scuda_box_settle(&box.src), scuda_box_settle(&box.dst);                                                          \
     c.src.type = box.src.type, c.src.device = box.src.device, c.dst.type = box.dst.type, c.dst.device = box.dst.device; \
     if (!scuda_box_in_host(&box.src) && !scuda_box_in_host(&box.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
     return scuda_box_copy(&box, stream, ptds, sync, 0);                                                              \
@@ -346,9 +345,7 @@ static struct scuda_box_side widen(const struct side_2d *s) {
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
     struct scuda_box c = *(const struct scuda_box *)p;                                                               \
-    int32_t r = settle_side(&c.src, stream, ptds);                                                                   \
-    if (!r) r = settle_side(&c.dst, stream, ptds);                                                                   \
-    if (r) return r;                                                                                                 \
+    scuda_box_settle(&c.src), scuda_box_settle(&c.dst);                                                              \
     if (!scuda_box_in_host(&c.src) && !scuda_box_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds);     \
     return scuda_box_copy(&c, stream, ptds, sync, peer);                                                             \
   }
@@ -363,18 +360,26 @@ COPY_3D(cuMemcpy3DPeerAsync, WITH(uint64_t stream), WITH(stream), stream, 0, 1)
 
 /* ---- one row of an array and host memory ---- */
 
+static int32_t row(struct scuda_box *b, uint64_t array, uint64_t stream, uint32_t ptds, int sync) {
+  if (!scuda_slot_of(array, KIND_CUarray)) return CUDA_ERROR_INVALID_VALUE;
+  scuda_box_settle(&b->src), scuda_box_settle(&b->dst);
+  if (scuda_box_in_host(&b->src) || scuda_box_in_host(&b->dst)) return scuda_box_copy(b, stream, ptds, sync, 0);
+  int32_t r = scuda_wire_cuMemcpy3DAsync_v2(b, stream, ptds);
+  return r || !sync ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
+}
+
 static int32_t array_upload(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)src},
                         .dst = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .width = bytes, .height = 1, .depth = 1};
-  return scuda_slot_of(array, KIND_CUarray) ? scuda_box_copy(&b, stream, ptds, sync, 0) : CUDA_ERROR_INVALID_VALUE;
+  return row(&b, array, stream, ptds, sync);
 }
 
 static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .dst = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)dst},
                         .width = bytes, .height = 1, .depth = 1};
-  return scuda_slot_of(array, KIND_CUarray) ? scuda_box_copy(&b, stream, ptds, sync, 0) : CUDA_ERROR_INVALID_VALUE;
+  return row(&b, array, stream, ptds, sync);
 }
 
 int32_t scuda_hand_cuMemcpyHtoA_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint32_t ptds) {
@@ -405,16 +410,16 @@ _Static_assert(sizeof(struct attributes) == 24 && sizeof(struct batch_op) == 112
 
 static int valid_order(int32_t order) { return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY; }
 
-/* The legacy stream takes no batches. */
-static int32_t batch_stream(uint64_t stream, uint32_t ptds) {
-  int32_t r = scuda_usable(stream);
-  return r ? r : stream == 1 || (!stream && !ptds) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+/* The legacy stream takes no batches; that is said before *failed is touched. */
+static int32_t batch_stream(uint64_t stream, uint32_t ptds, uint64_t *failed) {
+  if (stream == 1 || (!stream && !ptds)) return CUDA_ERROR_INVALID_VALUE;
+  if (failed) *failed = UINT64_MAX;
+  return scuda_usable(stream);
 }
 
 static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t *sizes, uint64_t count, const struct attributes *attrs,
                      const uint64_t *first, uint64_t kinds, uint64_t *failed, uint64_t stream, uint32_t ptds) {
-  if (failed) *failed = UINT64_MAX;
-  int32_t r = batch_stream(stream, ptds);
+  int32_t r = batch_stream(stream, ptds, failed);
   if (r) return r;
   if (!dsts || !srcs || !sizes || !count || !attrs || !first || !kinds || kinds > count || first[0]) return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < kinds; i++)
@@ -483,8 +488,7 @@ static int32_t batch_box(const struct batch_op *op, uint64_t stream, uint32_t pt
 }
 
 static int32_t batch_3d(uint64_t count, const struct batch_op *ops, uint64_t *failed, uint64_t flags, uint64_t stream, uint32_t ptds) {
-  if (failed) *failed = UINT64_MAX;
-  int32_t r = batch_stream(stream, ptds);
+  int32_t r = batch_stream(stream, ptds, failed);
   if (r) return r;
   if (!count || !ops || flags) return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < count; i++) {

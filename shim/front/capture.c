@@ -13,8 +13,9 @@ int scuda_capture_doubt(uint64_t stream, uint32_t ptds) {
   return atomic_load(&scuda_captures) && (atomic_load(&spoiled) || stream == 1 || (stream == 0 && !ptds));
 }
 
-void scuda_capture_refused(int32_t result) {
-  if (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) atomic_store(&spoiled, 1);
+/* A wrong launch ends a capture, too, with its own error. */
+void scuda_capture_refused(int32_t result, int work) {
+  if (work || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)) atomic_store(&spoiled, 1);
 }
 
 /* ---- which streams began one: the stream's slot, or for a thread's own stream the thread, bears a mark ---- */

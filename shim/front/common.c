@@ -38,6 +38,26 @@ void scuda_lock_slow(scuda_lock_t *l) {
 
 void scuda_unlock_slow(scuda_lock_t *l) { scuda_futex_wake(&l->word, 1); }
 
+void scuda_store(void *to, const void *from, size_t size, const struct scuda_piece *pieces) {
+  if (!pieces) {
+    memcpy(to, from, size);
+    return;
+  }
+  for (; pieces->to; pieces++) {
+    size_t n = pieces->to - pieces->from;
+    const char *at = (const char *)from + pieces->from;
+    if (pieces->each == SCUDA_PIECE_TEXT) {
+      size_t length = strnlen(at, n);
+      if (length < n) n = length + 1;
+    } else if (pieces->each) {
+      uint32_t count;
+      memcpy(&count, (const char *)from + pieces->count_at, sizeof count);
+      if (count < n / pieces->each) n = count * (size_t)pieces->each;
+    }
+    memcpy((char *)to + pieces->from, at, n);
+  }
+}
+
 /* --- log: SCUDA_LOG=level[,file=PATH] --- */
 
 static _Atomic int log_level = INT_MIN;

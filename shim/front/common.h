@@ -31,6 +31,12 @@ enum { SCUDA_DEBUG = -4, SCUDA_INFO = 0, SCUDA_WARN = 4, SCUDA_ERROR = 8 };
 int scuda_log_enabled(int level);
 __attribute__((format(printf, 2, 3))) void scuda_log(int level, const char *format, ...);
 
+/* A part of a structure that a call writes ("writes" in api/cuda.semantics); a list ends with to = 0. */
+enum { SCUDA_PIECE_TEXT = 0xffff };   /* as `each`: up to its NUL */
+struct scuda_piece { uint16_t from, to, each, count_at; };
+/* Copies a structure, or the pieces of it where there is a list. */
+void scuda_store(void *to, const void *from, size_t size, const struct scuda_piece *pieces);
+
 /* The configured server as "host:port" in buf; 1 when there is one. SCUDA_SERVER wins (empty: none), else the user's host file. */
 int scuda_server(char *buf, size_t cap);
 /* The token (SCUDA_TOKEN, SCUDA_TOKEN_FILE, else the user's token file) in buf; 1 when there is one. */

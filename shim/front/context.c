@@ -89,8 +89,16 @@ int32_t scuda_hand_cuCtxPopCurrent(uint64_t *ctx) { return scuda_hand_cuCtxPopCu
 
 /* ---- facts about a context ---- */
 
+/* A program may know the form of CUDA 12, without a context, and call the newest name that it finds (numba 0.61): a register holds anything then, which
+ * NVIDIA's library of CUDA 13 follows. What cannot be a context, also none that has ended, means the current one. */
+uint64_t scuda_context_meant(uint64_t ctx) {
+  const struct scuda_slot *s = scuda_slot(ctx);
+  return !s || (s->kind && s->kind != KIND_CUcontext) ? 0 : ctx;
+}
+
 int32_t scuda_hand_cuCtxGetDevice_v2(int32_t *device, uint64_t ctx) {
   struct scuda_slot *s;
+  ctx = scuda_context_meant(ctx);
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
   if (!ctx && r == CUDA_ERROR_CONTEXT_IS_DESTROYED) r = CUDA_SUCCESS; /* the current context's device is known even so */

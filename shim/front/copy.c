@@ -28,11 +28,17 @@ int32_t scuda_usable(uint64_t stream) {
 }
 
 static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync, int captured) {
-  struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes), sync ? SCUDA_COPY_SYNC : 0};
+  struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0};
   if (captured) scuda_graph_host(m.source, 1, (void *)(uintptr_t)src);
   int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds | SCUDA_WORKS, &m, sizeof m);
   if (r || !sync) return r;
   return scuda_wire_cuStreamSynchronize(stream, ptds); /* the source may change after the call */
+}
+
+/* What the front refuses by itself, a context that has ended by an error refuses with that error, as its driver would. */
+static int32_t invalid(void) {
+  const struct scuda_slot *c = scuda_slot(scuda_header_context(scuda_thread()));
+  return c && c->sticky ? c->sticky : CUDA_ERROR_INVALID_VALUE;
 }
 
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
@@ -40,7 +46,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
-  if (!src || !dst) return CUDA_ERROR_INVALID_VALUE;
+  if (!src || !dst) return invalid();
   int pinned = scuda_is_pinned(src, bytes);
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
@@ -48,7 +54,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
 
   struct wire_copy_h2d m = {dst, bytes, stream, flags, 0};
   int known = scuda_on_device(dst, bytes);
-  if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return invalid();
   int bulk = bytes > SCUDA_INLINE_MAX;
   if (!bulk) scuda_use_pinned_in(src, bytes);
   if (bulk && scuda_capture_doubt(stream, ptds)) { /* a bulk command has no answer */
@@ -66,7 +72,7 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   else scuda_put_struct(c.payload + sizeof m, src, bytes);
   r = bulk ? scuda_send_bulk(&c, src, bytes) : scuda_send(&c);
   /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a synchronous upload has returned. */
-  int waits = (bulk && (scuda_blocking || !known)) || (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
+  int waits = (bulk && (scuda_blocking || !known || atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_ANSWERED)) || (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
   return r || !waits ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
 }
 
@@ -76,8 +82,8 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
-  if (!dst || !src) return CUDA_ERROR_INVALID_VALUE;
-  if (!scuda_on_device(src, bytes) && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!dst || !src) return invalid();
+  if (!scuda_on_device(src, bytes) && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
@@ -93,7 +99,7 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 
 /* ---- the calls ---- */
 
-/* Managed memory is the device's in every copy: what the program wrote goes up first, and its next access fetches what the copy brought. */
+/* Managed memory is the device's in every copy, which has taken it by now: the program's next access fetches what the copy brought. */
 static int of_managed(uint64_t dst, uint64_t src) { return scuda_is_managed(dst) || scuda_is_managed(src); }
 
 int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) {
@@ -116,16 +122,14 @@ int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes,
 /* The unified forms find out what each address is. */
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   if (!bytes) return scuda_usable(stream);
-  if (!dst || !src) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = CUDA_SUCCESS;
-  if (of_managed(dst, src) && (r = scuda_managed_acquire(stream, ptds))) return r;
+  if (!dst || !src) return invalid();
   int to_host = scuda_is_host(dst), from_host = scuda_is_host(src);
   if (from_host && !to_host) return scuda_upload(dst, (const void *)(uintptr_t)src, bytes, stream, ptds, sync);
   if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
   if (!to_host) {
     uint32_t how = ptds | (scuda_on_device(dst, bytes) && scuda_on_device(src, bytes) ? 0 : SCUDA_ANSWER);
     if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
-    r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
+    int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
   }
   struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};

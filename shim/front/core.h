@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 5
+#define SCUDA_CORE_ABI 6
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
  * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
@@ -69,6 +69,8 @@ struct scuda_device {           /* one of the server's GPUs as the hello saw it 
   int32_t limit_result[16];
   int32_t priority_least, priority_greatest;
   uint32_t ctx_api_version, ctx_flags;
+  uint32_t has_fp8;             /* the driver has the private table FP8 */
+  int32_t fp8;                  /* what its slot 1 says */
   uint64_t tpc_map_bytes;       /* private TPC_MAP table's arrays, 0 where unknown */
   uint8_t tpc_in_gpc[256], gpc_of_tpc[256];
 };
@@ -97,8 +99,8 @@ typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t b
 typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
     /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous one with DONE */
 typedef int32_t (*scuda_core_overlaps_fn)(const void *p, uint64_t bytes); /* 1: an unfinished download or host function may still write there */
-typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes);
-    /* registers the source of a deferred upload, forgotten when the server says so (flag 1 of its last PULL; never for captured copies) */
+typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes, uint32_t graph);
+    /* registers the source of a deferred upload, of one in a graph with graph 1, forgotten when the server says so (flag 1 of its last PULL; never for captured copies) */
 typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
 typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap);

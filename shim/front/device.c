@@ -108,7 +108,12 @@ int32_t scuda_hand_cuDeviceGet(int32_t *device, int32_t ordinal) {
 int32_t scuda_hand_cuDeviceGetName(char *name, int32_t len, int32_t dev) {
   if (!name || len <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  snprintf(name, (size_t)len, "%s", scuda_gpus[dev].d.name);
+  char whole[64] = {0}; /* as much as an H200's driver writes, where there is room */
+  const char *known = scuda_gpus[dev].d.name;
+  for (size_t i = 0; i < sizeof whole - 1 && known[i]; i++) whole[i] = known[i];
+  uint32_t room = (uint32_t)len < sizeof whole ? (uint32_t)len : sizeof whole;
+  memcpy(name, whole, room);
+  name[room - 1] = 0;
   return CUDA_SUCCESS;
 }
 
@@ -161,8 +166,7 @@ int32_t scuda_hand_cuDeviceTotalMem_v2(uint64_t *bytes, int32_t dev) {
 int32_t scuda_hand_cuDeviceGetPCIBusId(char *id, int32_t len, int32_t dev) {
   if (!id || len <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  snprintf(id, (size_t)len, "%s", scuda_gpus[dev].d.pci_bus_id);
-  return CUDA_SUCCESS;
+  return snprintf(id, (size_t)len, "%s", scuda_gpus[dev].d.pci_bus_id) < len ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 int32_t scuda_hand_cuDeviceGetByPCIBusId(int32_t *dev, const char *id) {

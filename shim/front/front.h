@@ -41,8 +41,11 @@ int32_t scuda_refuse(uint32_t i, enum scuda_part part); /* NOT_SUPPORTED for a p
 int32_t scuda_answer_error(uint32_t i, int32_t result);
 static inline int32_t scuda_answer(uint32_t i, int32_t result) { return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result); }
 
-struct scuda_export { const char *name; void *entry; void *before_init; int32_t early; }; /* early: the answer before cuInit if not NOT_INITIALIZED */
+/* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a driver that does not know its
+ * name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls it knows the older function's parameters (api/gen/names.go). */
+struct scuda_export { const char *name; void *entry; void *before_init; int32_t early, older; };
 extern const struct scuda_export scuda_exports[];
+void *scuda_older(uint32_t i);       /* the entry of .older */
 
 struct scuda_core_api {
   scuda_core_open_fn open;
@@ -92,6 +95,7 @@ struct scuda_thread {
   uint32_t own;                /* SCUDA_OWN: what it does is the library's */
   uint64_t named;              /* the stream that the thread's last call named; see progress.c */
   uint64_t recording;          /* the event that the next command records */
+  uint32_t shared;             /* the next command uses memory that other processes have as well; see order.c */
   uint64_t answered;           /* ring offset behind the thread's last answered command */
   uint64_t per_thread_object;  /* its address stands for the thread's default stream (CTX_STREAM) */
 };
@@ -136,13 +140,15 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 /* ---- commands (ring.c) ---- */
 /* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream that the thread named last. */
 enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_OWN = 32, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17 };
-struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
+struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
   int bad;
   uint8_t *big;
   uint8_t small[256];
 };
+enum { SCUDA_ORDER_TOLD = 1, SCUDA_ORDER_ANSWERED = 2 };
+extern _Atomic int scuda_ordering; /* memory is shared with other processes: they are told of our calls, or each is answered (order.c) */
 extern _Atomic int scuda_sharing; /* another process may look at our device memory as soon as a synchronous upload has returned */
 extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
 int32_t scuda_ring_setup(void);
@@ -164,8 +170,13 @@ static inline uint8_t *scuda_put64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); r
 static inline uint32_t scuda_field(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t scuda_word(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* u64 count, bytes, padding */
+uint8_t *scuda_put_array(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* where the driver tells a place that holds nothing from NULL */
+static inline uint64_t scuda_room(const void *place, uint64_t count) { return count || !place ? count : 1ull << 63; }
 uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
+uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size, const struct scuda_piece *pieces);
+uint64_t scuda_get_text(struct scuda_reply *r, char *to, uint64_t cap); /* up to its NUL */
+uint64_t scuda_peek(const struct scuda_reply *r, uint64_t offset); /* a 32-bit field of the element that comes next */
 
 /* ---- where the time goes (trace.c) ---- */
 extern int scuda_tracing;
@@ -206,6 +217,7 @@ static inline int scuda_context_usable(uint64_t ctx) {
 /* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the same handle. What a library
  * has in a context (addresses of variables, functions) is that life's. 0: it cannot be used. */
 static inline uint64_t scuda_context_life(uint64_t ctx) { return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0; }
+uint64_t scuda_context_meant(uint64_t ctx);   /* by a caller of a _v2 function that may not know that it takes one */
 int32_t scuda_no_context(void);  /* why the thread has no usable context: it never had one, or a primary one that ended */
 void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
 
@@ -217,7 +229,10 @@ enum {                         /* flags of a range */
   SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
   SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
   SCUDA_RANGE_MAPPED = 16,     /* host: kernels may use it (mapped.c) */
-  SCUDA_RANGE_MANAGED = 32     /* device: unified memory (managed.c) */
+  SCUDA_RANGE_MANAGED = 32,    /* device: unified memory (managed.c) */
+  SCUDA_RANGE_HANDLE = 64,     /* device: mapped; owner is the handle of the physical memory */
+  SCUDA_RANGE_SHARED = 128,    /* device: other processes have it as well (order.c) */
+  SCUDA_RANGE_GRAPH = 256      /* device: of a graph, perhaps: only the driver knows when it can be freed */
 };
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
 int scuda_is_host(uint64_t p);
@@ -225,6 +240,8 @@ struct scuda_location { int32_t type, id; }; /* CUmemLocation */
 int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l); /* CUresult: NOT_SUPPORTED for memory of the server's host */
 int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
 void scuda_allocation_came(uint64_t handle);
+void scuda_allocation_share(uint64_t handle);
+int scuda_allocation_shared(uint64_t handle);
 void scuda_shared_object_gone(void); /* share.c */
 int scuda_host_reaches(uint64_t start, uint64_t bytes); /* all of it is memory of this process */
 int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
@@ -233,7 +250,7 @@ void scuda_ranges_forget_owner(uint64_t owner);
 extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
 int scuda_capture_doubt(uint64_t stream, uint32_t ptds); /* a capture may forbid work for the stream: the call is to have an answer */
-void scuda_capture_refused(int32_t result);              /* an answer while captures may be going on */
+void scuda_capture_refused(int32_t result, int work);    /* an answer while captures may be going on; work: of work for a stream */
 void scuda_capture_stream_dies(struct scuda_slot *s);
 void scuda_capture_context_dies(uint64_t ctx);
 
@@ -269,6 +286,11 @@ uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped r
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
+/* managed.c. Names are bytes in which every word may be an address. */
+extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
+static inline int scuda_managed_some(void) { return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0; }
+int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds); /* a call's work takes what it names */
+int32_t scuda_managed_held(const void *names, uint64_t bytes);                                  /* launches take what an object names; CUresult */
 void scuda_mapped_publish(void);                              /* before a wait, or a question, for work that may wait for the program */
 void scuda_mapped_download(uint64_t finished);                /* after a call that has waited for the stream of that key */
 enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };          /* other values of finished; NO_STREAM: for something on a stream that is not known */
@@ -329,6 +351,7 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
 struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
 struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
 int scuda_box_in_host(const struct scuda_box_side *s);
+void scuda_box_settle(struct scuda_box_side *s); /* what is not the program's memory is the device's, whatever the copy calls it */
 void scuda_box_move(void *box);  /* between two straightened sides in host memory; a host function of graphs */
 /* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
 uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);

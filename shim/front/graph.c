@@ -177,9 +177,12 @@ static int32_t send(const struct target *t, const struct params *params, uint32_
   w.flags = flags | (t->general ? GENERAL : 0) | (t->edges ? EDGES : 0);
   w.deps = (uint32_t)t->count;
   memcpy(w.params, params, sizeof w.params);
+  int32_t r = scuda_managed_held(params, sizeof *params);
+  if (!r) r = scuda_managed_held(tail, tail_bytes);
+  if (r) return r;
   if (t->verb == ADD && !(w.node = scuda_slot_new(KIND_CUgraphNode))) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_GRAPH_NODE, SCUDA_ANSWER, sizeof w + t->count * (t->edges ? 16 : 8) + tail_bytes);
+  r = scuda_begin(&c, OP_GRAPH_NODE, SCUDA_ANSWER, sizeof w + t->count * (t->edges ? 16 : 8) + tail_bytes);
   uint32_t len = 0;
   if (!r) {
     uint8_t *p = scuda_put_struct(c.payload, &w, sizeof w);
@@ -402,7 +405,7 @@ static int32_t host_copy(const struct target *t, const struct copy *copy, uint32
   uint64_t bytes = scuda_box_straighten(host, &c.box);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
-  uint64_t id = up ? scuda_core.source(at, bytes) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
+  uint64_t id = up ? scuda_core.source(at, bytes, 1) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
   scuda_graph_host((uint32_t)id, up, at);
   memcpy(p.u, &c, sizeof c);
   struct wire_graph_node_made made;
@@ -493,6 +496,7 @@ static void copy_is(const struct target *t, const struct scuda_box *c) {
 /* 1: *r is the answer; 0: the driver can do it alone, as *c says now. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
  * graph what is copied may change, but not that. */
 static int copy_node(const struct target *t, struct copy *c, int32_t *r) {
+  scuda_box_settle(&c->box.src), scuda_box_settle(&c->box.dst);
   int ends = host_ends(&c->box), old = ends;
   uint32_t flags = 0;
   if ((*r = check(t))) return 1;
@@ -623,7 +627,7 @@ static int32_t alloc_node(struct target t, struct alloc *a) {
   if (r || t.verb != ADD) return r;
   a->address = made.address;
   keep(*t.out, &(struct node){.keeps = KEEPS_ALLOC});
-  scuda_device_range_add(made.address, a->bytes, SCUDA_RANGE_OTHER, *t.out);
+  scuda_device_range_add(made.address, a->bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_GRAPH, *t.out);
   return r;
 }
 int32_t scuda_hand_cuGraphAddMemAllocNode(ADD_PARAMS, void *p) { return alloc_node(ADDING(cuGraphAddMemAllocNode), p); }

@@ -73,7 +73,7 @@ static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_loca
 
 static int32_t prefetch(uint64_t p, uint64_t bytes, struct scuda_location where, uint64_t stream, uint32_t ptds) {
   int32_t r = say(p, bytes, PREFETCH, where);
-  return r || scuda_location_device(where) == CU_DEVICE_CPU ? r : scuda_managed_acquire(stream, ptds);
+  return r || scuda_location_device(where) == CU_DEVICE_CPU ? r : scuda_managed_named(&p, sizeof p, stream, ptds);
 }
 
 int32_t scuda_hand_cuMemPrefetchAsync(uint64_t p, uint64_t bytes, int32_t device, uint64_t stream, uint32_t ptds) {

@@ -16,9 +16,11 @@ int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, u
     int32_t option = jit->options[n];
     uint64_t value = (uint64_t)(uintptr_t)jit->values[n];
     switch (option) {
-    case CU_JIT_WALL_TIME:
     case CU_JIT_INFO_LOG_BUFFER:
     case CU_JIT_ERROR_LOG_BUFFER:
+      if (!value) return CUDA_ERROR_INVALID_VALUE;
+      continue;
+    case CU_JIT_WALL_TIME:
     case CU_JIT_REFERENCED_KERNEL_NAMES:
     case CU_JIT_REFERENCED_KERNEL_COUNT:
     case CU_JIT_REFERENCED_VARIABLE_NAMES:
@@ -66,7 +68,7 @@ static void jit_log(const struct scuda_jit *jit, int32_t buffer_option, int32_t 
     if (jit->options[n] == size_option) size = &jit->values[n];
   }
   if (!size) return;
-  uint64_t cap = (uint32_t)(uintptr_t)*size, n = bytes < cap ? bytes : cap;
+  uint64_t cap = (uint32_t)(uintptr_t)*size, n = bytes < cap ? bytes : cap > 1 ? cap : 0; /* a text that is cut counts with its NUL */
   if (buffer && cap) {
     memcpy(buffer, text, n);
     buffer[n < cap ? n : cap - 1] = 0;

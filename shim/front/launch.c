@@ -1,6 +1,7 @@
 /* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's own error comes at the call. */
 #include "front.h"
 #include "managed.h"
+#include "range.h"
 
 #include <stdlib.h>
 
@@ -190,7 +191,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
     if (buffer) memcpy(early, buffer, bytes);
     else scuda_params_pack(f, params, early);
     buffer = early;
-    if ((r = scuda_managed_acquire(l->stream, ptds))) return r;
+    if ((r = scuda_managed_take(SCUDA_REACHABLE, early, bytes, l->stream, ptds))) return r;
   }
 
   uint32_t how = ptds | SCUDA_WORKS;
@@ -221,6 +222,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   p += attr_bytes;
   if (buffer) memcpy(p, buffer, bytes);
   else scuda_params_pack(f, params, p);
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_ordering, memory_order_relaxed))) c.shared = (uint32_t)scuda_ranges_any(&scuda_device_ranges, p, bytes, SCUDA_RANGE_SHARED);
   if (SCUDA_UNLIKELY(node)) {
     struct wire_launch_made made;
     uint32_t len = 0;
@@ -263,7 +265,10 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
     if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
     use_pinned(f, l[i].params);
     bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
-    if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_acquire(l[i].stream, 0))) return r;
+    uint8_t names[f->param_bytes + 8]; /* and the values are read once more: they may lie in memory that the program cannot touch any more in a moment */
+    memset(names, 0, f->param_bytes);
+    scuda_params_pack(f, l[i].params, names);
+    if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].stream, 0))) return r;
   }
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, SCUDA_ANSWER, bytes);
@@ -455,6 +460,7 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *min_grid, 
     *best_block = block;
     *min_grid = blocks * a[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
   }
+  if (!best_threads) *best_block = *min_grid = 0; /* no block fits */
   return CUDA_SUCCESS;
 }
 
@@ -465,6 +471,6 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *
 /* A graph's kernels may use mapped memory too. */
 int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int32_t *r) {
   *r = graph ? scuda_mapped_upload(stream, ptds) : CUDA_ERROR_INVALID_VALUE;
-  if (!*r) *r = scuda_managed_acquire(stream, ptds);
+  if (!*r) *r = scuda_managed_take(SCUDA_REACHABLE, NULL, 0, stream, ptds);
   return *r != CUDA_SUCCESS;
 }

@@ -107,8 +107,13 @@ static int32_t dump(uint32_t *iterator, char *buffer, size_t *size) {
     return refuse("CUlogIterator is beyond the end of the logs");
   }
   for (uint32_t n = from; n < end; n++) want += line_bytes(n);
+  if (want > room && room < sizeof missing - 1) {
+    scuda_unlock(&lock);
+    *size = 0;
+    return refuse("Provided buffer is not large enough to write any logs to");
+  }
   if (want > room) {
-    head = sizeof missing - 1 < room ? sizeof missing - 1 : room;
+    head = sizeof missing - 1;
     memcpy(buffer, missing, head);
     while (want > room - head) want -= line_bytes(from++);
   }

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "area.h"
 #include "denial.h"
+#include "named.h"
 #include "range.h"
 #include "work.h"
 
@@ -205,15 +206,29 @@ static int32_t finish(uint64_t context) {
   return r;
 }
 
-/* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
- * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. */
-static int32_t quiet(uint64_t context, uint32_t attachment, uint64_t attached) {
-  if (attachment == CU_MEM_ATTACH_HOST || __atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
-  if (attachment == CU_MEM_ATTACH_GLOBAL && !atomic_exchange(&scuda_work_pending, 0)) return CUDA_SUCCESS;
-  if (attachment == CU_MEM_ATTACH_GLOBAL) return finish(context);
+/* Waits for the work of a stream, of whatever context; of all, where it is not known or has ended. */
+static int32_t finish_stream(uint64_t context, uint64_t key) {
+  if (key == SCUDA_NO_STREAM) return CUDA_SUCCESS;
+  if (!scuda_slot_of(key, KIND_CUstream)) return finish(context);
   struct scuda_self self = scuda_self_begin(context);
-  int32_t r = scuda_wire_cuStreamSynchronize(attached, 0);
+  int32_t r = scuda_wire_cuStreamSynchronize(key, 0);
   scuda_self_end(self);
+  return r == CUDA_ERROR_INVALID_HANDLE ? finish(context) : r;
+}
+
+/* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
+ * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. The lock is
+ * let go meanwhile: other threads may have to give the work that this work waits for. */
+static int32_t quiet(struct area *a) {
+  uint64_t context = a->context, attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM, giver = a->giver;
+  if (__atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
+  int all = a->attachment == CU_MEM_ATTACH_GLOBAL;
+  if (all && !atomic_exchange(&scuda_work_pending, 0)) return CUDA_SUCCESS;
+  a->giver = SCUDA_NO_STREAM;
+  scuda_unlock(&lock);
+  int32_t r = all ? finish(context) : finish_stream(context, attached);
+  if (!r && !all && giver != attached) r = finish_stream(context, giver);
+  scuda_lock(&lock);
   return r;
 }
 
@@ -265,11 +280,7 @@ static int fault(uint64_t address, int write) {
     if (was == BUSY || (lost && flights)) {
       await_landing();
     } else if (was == AWAY && !waited && atomic_load(&scuda_work_pending) && !lost) {
-      uint64_t context = a->context, attached = a->attached;
-      uint32_t attachment = a->attachment;
-      scuda_unlock(&lock); /* other threads may have to give the work that this work waits for */
-      int32_t r = quiet(context, attachment, attached);
-      scuda_lock(&lock);
+      int32_t r = quiet(a);
       if (r) lose(r);
       waited = 1;
     } else {
@@ -328,9 +339,20 @@ static uint64_t end_of(uint64_t address) {
 
 /* ---- the GPU's side ---- */
 
-/* Memory that is attached to the host, or to another stream, is not this work's. */
-static int concerned(const struct area *a, uint64_t stream, int all) {
-  return all || a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == stream);
+/* Areas that are attached to less than all streams: without any, kernels take every area. */
+static _Atomic uint32_t restricted;
+static uint32_t held; /* there are such areas, or were */
+
+static void attach(struct area *a, uint32_t attachment, uint64_t key) {
+  if (a->attachment != CU_MEM_ATTACH_GLOBAL) atomic_fetch_sub(&restricted, 1);
+  a->attachment = attachment;
+  a->attached = key;
+  if (attachment != CU_MEM_ATTACH_GLOBAL) atomic_fetch_add(&restricted, 1);
+}
+
+/* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not named is none of its business. */
+static int attached_to(const struct area *a, uint64_t key) {
+  return a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == key);
 }
 
 static int32_t hand_over(struct area *a) {
@@ -371,16 +393,43 @@ static int32_t hand_over(struct area *a) {
   return r;
 }
 
-static int32_t acquire(uint64_t stream, int all) {
+/* Work of a stream takes an area. A fault there waits for that stream too, where the attachment alone would not say so. */
+static void want(struct area *a, uint64_t call, uint64_t key) {
+  a->wanted = call;
+  if (attached_to(a, key)) return;
+  a->giver = a->giver == SCUDA_NO_STREAM || a->giver == key ? key : SCUDA_ALL_STREAMS;
+}
+
+/* The one place that says which areas work takes: those that get the call's number, ... */
+static void choose(enum scuda_reach reach, const struct scuda_named *n, uint64_t call, uint64_t key) {
+  for (uint32_t i = 0; i < n->count; i++) {
+    struct area *a = area_at(n->list[i]);
+    if (a) want(a, call, key);
+  }
+  if (reach != SCUDA_REACHABLE || !held) return;
+  for (struct area *a = areas; a; a = a->next)
+    if (a->held) want(a, call, key);
+}
+
+/* ... and for work that may use what it was not told of, those that are attached to its stream. */
+static int taken(const struct area *a, enum scuda_reach reach, uint64_t call, uint64_t key) {
+  return a->wanted == call || reach == SCUDA_EVERYTHING || (reach == SCUDA_REACHABLE && attached_to(a, key));
+}
+
+static int32_t acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key) {
+  static uint64_t calls;
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&lock);
+  uint64_t call = ++calls;
+  choose(reach, n, call, key);
   for (struct area **at = &opened, *a; (a = *at) && !r;) {
-    if (!concerned(a, stream, all)) {
+    if (!taken(a, reach, call, key)) {
       at = &a->next_open;
       continue;
     }
-    if (ground(a)) {
-      at = &opened; /* the list may be another by now */
+    if (ground(a)) { /* the lists may be others by now */
+      choose(reach, n, call = ++calls, key);
+      at = &opened;
       continue;
     }
     *at = a->next_open;
@@ -392,17 +441,48 @@ static int32_t acquire(uint64_t stream, int all) {
   return r;
 }
 
-int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds) {
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return CUDA_SUCCESS;
+static void hold(const struct scuda_named *n) {
+  scuda_lock(&lock);
+  for (uint32_t i = 0; i < n->count; i++) {
+    struct area *a = area_at(n->list[i]);
+    if (a) held |= a->held = 1;
+  }
+  scuda_unlock(&lock);
+}
+
+static int32_t take(enum scuda_reach reach, const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
   uint64_t key = scuda_stream_key(stream, ptds);
   if (SCUDA_UNLIKELY(!scuda_work_known(key))) {
     scuda_lock(&lock);
     scuda_work_given(key);
     scuda_unlock(&lock);
   }
-  if (SCUDA_LIKELY(!atomic_load(&work_left))) return CUDA_SUCCESS;
+  if (SCUDA_UNLIKELY(atomic_load(&scuda_captures)) && n->count) hold(n); /* a graph does, it may be */
+  if (SCUDA_LIKELY(!atomic_load(&work_left) && !atomic_load(&restricted))) return CUDA_SUCCESS;
   if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will do it */
-  return acquire(stream, 0);
+  return acquire(reach, n, key);
+}
+
+int32_t scuda_managed_take(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  if (SCUDA_LIKELY(!scuda_managed_some()) || !scuda_thread()->current) return CUDA_SUCCESS;
+  struct scuda_named n;
+  int look = reach == SCUDA_NAMED || atomic_load(&restricted) || atomic_load(&scuda_captures); /* else kernels take all there is */
+  int32_t r = scuda_named_gather(&n, look ? given : NULL, bytes);
+  if (!r && (reach != SCUDA_NAMED || n.count)) r = take(reach, &n, stream, ptds);
+  scuda_named_forget(&n);
+  return r;
+}
+
+int32_t scuda_managed_named(const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) { return scuda_managed_take(SCUDA_NAMED, given, bytes, stream, ptds); }
+
+int32_t scuda_managed_held(const void *given, uint64_t bytes) {
+  struct scuda_named n;
+  if (!scuda_managed_some()) return CUDA_SUCCESS;
+  int32_t r = scuda_named_gather(&n, given, bytes);
+  if (r) return r;
+  if (n.count) hold(&n);
+  scuda_named_forget(&n);
+  return r;
 }
 
 /* What came with a wait: pinned blocks are allowed, so that the program's accesses are no faults, the others say by a fault whether they are wanted. */
@@ -445,7 +525,9 @@ static void push(struct area *a) {
 void scuda_managed_settled(uint64_t key) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return;
   scuda_lock(&lock);
-  int over = scuda_work_over(key);
+  int over = scuda_work_over(key), alone = scuda_work_alone();
+  for (struct area *a = areas; a && alone && atomic_load(&restricted); a = a->next)
+    if (over || a->giver == key) a->giver = SCUDA_NO_STREAM;
   for (struct area *a = areas; over && a && !lost; a = a->next) {
     if (!a->coming) continue;
     a->coming = 0;
@@ -476,7 +558,9 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   }
   a->asked = bytes;
   a->context = owner;
-  a->attachment = attachment;
+  a->attachment = CU_MEM_ATTACH_GLOBAL;
+  a->made_for = attachment;
+  a->giver = SCUDA_NO_STREAM;
   a->blocks = (uint32_t)blocks;
   a->low = a->blocks;
   a->twin = !address;
@@ -510,6 +594,7 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   scuda_lock(&lock);
   a->next = areas;
   areas = a;
+  attach(a, attachment, 0);
   mark(a, 0, a->blocks, address ? AWAY : FRESH);
   scuda_unlock(&lock);
   atomic_fetch_add(&scuda_managed_count, 1);
@@ -518,6 +603,7 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
 }
 
 static void unlink_area(struct area *a) {
+  attach(a, CU_MEM_ATTACH_GLOBAL, 0);
   struct area **at = &areas;
   while (*at && *at != a) at = &(*at)->next;
   if (*at) *at = a->next;
@@ -599,7 +685,7 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   int32_t r = from < to ? make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a) : CUDA_SUCCESS;
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
     scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
-  if (!r) r = acquire(0, 1); /* what is here of the pages lacks the variable */
+  if (!r) r = acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS); /* what is here of the pages lacks the variable */
   scuda_lock(&lock);
   for (uint64_t at = address; !r && at < address + bytes && (a = area_at(at)); at = a->pages.start + a->pages.bytes) {
     uint64_t end = a->pages.start + a->pages.bytes;
@@ -680,10 +766,21 @@ int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t stream, uint64_t p, uint64_t 
   scuda_lock(&lock);
   struct area *a = area_at(p);
   r = a && a->pages.start == p && (!bytes || bytes == a->asked) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  if (!r) {
-    a->attachment = flags;
-    a->attached = stream;
-  }
+  if (!r) attach(a, flags, scuda_stream_key(stream, ptds));
   scuda_unlock(&lock);
   return r;
+}
+
+/* Its work goes on, so that a fault waits for all there is. */
+void scuda_managed_stream_ends(uint64_t stream) {
+  if (!atomic_load(&restricted)) return;
+  scuda_lock(&lock);
+  for (struct area *a = areas; a; a = a->next) {
+    if (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == stream) {
+      attach(a, a->made_for, 0);
+      a->giver = SCUDA_ALL_STREAMS;
+    }
+    if (a->giver == stream) a->giver = SCUDA_ALL_STREAMS;
+  }
+  scuda_unlock(&lock);
 }

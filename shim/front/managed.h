@@ -4,14 +4,16 @@
 #include "advice.h"
 #include "front.h"
 
-extern _Atomic uint32_t scuda_managed_count;  /* ranges */
 /* figures.c: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
 enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_FIGURES };
 extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 
 int scuda_is_managed(uint64_t p);
-/* Before work of a stream that may use managed memory: what the program wrote goes up, and the GPU owns it all. */
-int32_t scuda_managed_acquire(uint64_t stream, uint32_t ptds);
+/* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or set takes what it names. A kernel
+ * takes what is attached to all or to its stream, and, whatever it is attached to, what its parameters name or objects hold that kernels use. */
+enum scuda_reach { SCUDA_NAMED, SCUDA_REACHABLE, SCUDA_EVERYTHING };
+int32_t scuda_managed_take(enum scuda_reach reach, const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds);
+void scuda_managed_stream_ends(uint64_t stream);                /* memory that is attached to it is attached to what it was at first */
 void scuda_managed_settled(uint64_t key);     /* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __managed__ variable of a module */
 /* What was said of the range that holds all of [p, p + bytes), and where in it that begins; NULL: there is none. Locked until ... */

@@ -17,11 +17,13 @@ void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint
 
 int scuda_on_device(uint64_t p, uint64_t bytes) {
   struct scuda_range r;
-  return scuda_ranges_find(&scuda_device_ranges, p, &r) && bytes <= r.start + r.bytes - p;
+  if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) return 0;
+  if (SCUDA_UNLIKELY(r.flags & SCUDA_RANGE_SHARED)) scuda_thread()->shared = 1;
+  return bytes <= r.start + r.bytes - p;
 }
 
 static int of_context(const struct scuda_range *r, uint64_t ctx) { return r->context == ctx; }
-static int of_owner(const struct scuda_range *r, uint64_t owner) { return r->owner == owner; }
+static int of_owner(const struct scuda_range *r, uint64_t owner) { return r->owner == owner && !(r->flags & SCUDA_RANGE_HANDLE); }
 void scuda_ranges_forget_context(uint64_t ctx) { scuda_ranges_remove_if(&scuda_device_ranges, of_context, ctx); }
 void scuda_ranges_forget_owner(uint64_t owner) { scuda_ranges_remove_if(&scuda_device_ranges, of_owner, owner); }
 
@@ -35,9 +37,12 @@ void scuda_post_cuMemAllocPitch_v2(uint64_t *p, uint64_t *pitch, uint64_t width,
   if (p && pitch) scuda_device_range_add(*p, *pitch * height, SCUDA_RANGE_ALLOC, 0);
 }
 
+/* What is allocated while something captures may be a node of a graph. */
+static uint32_t graphs(void) { return atomic_load(&scuda_captures) ? SCUDA_RANGE_GRAPH : 0; }
+
 void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {
   (void)stream;
-  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER, 0);
+  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER | graphs(), 0);
 }
 
 /* ---- memory that the driver would keep elsewhere than on a GPU ---- */
@@ -77,14 +82,13 @@ int scuda_pre_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, int32
 void scuda_post_cuMemAllocFromPoolAsync(uint64_t *p, uint64_t bytes, uint64_t pool, uint64_t stream) {
   (void)pool;
   (void)stream;
-  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER, 0);
+  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER | graphs(), 0);
 }
 
 void scuda_post_cuMemMap(uint64_t p, uint64_t bytes, uint64_t offset, uint64_t handle, uint64_t flags) {
   (void)offset;
-  (void)handle;
   (void)flags;
-  scuda_device_range_add(p, bytes, SCUDA_RANGE_OTHER, 0);
+  scuda_device_range_add(p, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_HANDLE | (scuda_allocation_shared(handle) ? SCUDA_RANGE_SHARED : 0), handle);
 }
 
 void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
@@ -95,10 +99,12 @@ void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
 
 void scuda_post_cuMemFree_v2(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
 
+/* A graph's memory can be freed between a launch and the graph's own free node, and a capture frees only what it allocated: the driver says so at the call. */
 int scuda_pre_cuMemFreeAsync(uint64_t p, uint64_t stream, uint32_t ptds, int32_t *r) {
   struct scuda_range range;
   (void)stream, (void)ptds, (void)r;
-  return scuda_ranges_find(&scuda_device_ranges, p, &range) && range.start == p ? 0 : 2;
+  if (atomic_load(&scuda_captures) || !scuda_ranges_find(&scuda_device_ranges, p, &range)) return 2;
+  return range.start == p && !(range.flags & SCUDA_RANGE_GRAPH) ? 0 : 2;
 }
 void scuda_post_cuMemFreeAsync(uint64_t p, uint64_t stream) {
   (void)stream;
@@ -120,16 +126,17 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 
 /* Pinned memory is an operand like any other: what the GPU works on is its twin, as in a launch. */
 static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
-  if (scuda_is_managed(p)) return scuda_managed_acquire(stream, ptds);
   if (!scuda_in_pinned_area(p)) return CUDA_SUCCESS;
   scuda_use_pinned(p);
   return scuda_mapped_upload(stream, ptds);
 }
 
-/* What set memory of the program itself is done when it returns. */
+/* What set memory that the program can touch is done when it returns. */
+static int touchable(uint64_t p) { return scuda_in_pinned_area(p) || scuda_is_managed(p); }
 static int32_t settled(int32_t r, uint32_t ptds) {
+  uint64_t key = scuda_stream_key(SCUDA_LEGACY_STREAM, ptds);
   if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, ptds);
-  if (!r) scuda_mapped_download(scuda_stream_key(SCUDA_LEGACY_STREAM, ptds));
+  if (!r) scuda_mapped_download(key), scuda_managed_settled(key);
   return r;
 }
 
@@ -137,7 +144,7 @@ static int32_t settled(int32_t r, uint32_t ptds) {
   static int set_##name(uint64_t p, uint64_t n) { return p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width); } \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                         \
-    if (!scuda_in_pinned_area(p)) return ANSWER_UNLESS(set_##name(p, n));                                             \
+    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, n));                                                        \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
     return 1;                                                                                                         \
   }                                                                                                                   \
@@ -157,7 +164,7 @@ SET(D32, uint32_t, 4)
   int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */                 \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                                     \
-    if (!scuda_in_pinned_area(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                      \
+    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                 \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                      \
     return 1;                                                                                                                     \
   }                                                                                                                               \
@@ -571,10 +578,11 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
   int32_t r;
   int known = scuda_ranges_find(&scuda_device_ranges, p, NULL) || scuda_ranges_find(&scuda_host_ranges, p, NULL);
   int ordinary = !known && is_own_memory(p);
+  for (uint32_t i = 0; i < count; i++) /* before anything is written */
+    if (!attribute_size(attributes[i]) || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t i = 0; i < count; i++) {
     uint32_t size = attribute_size(attributes[i]);
-    if (!size || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
-    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary memory, whose range it leaves alone. */
+    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary or no memory, whose range it leaves alone. */
     if (ordinary && (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)) continue;
     memset(data[i], 0, size);
     if (ordinary) {
@@ -585,7 +593,7 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
     if (local_attribute(data[i], attributes[i], p, 0, &r)) continue;
     struct value v;
     if ((r = ask(p, 1, &attributes[i], &v))) return r;
-    take(data[i], attributes[i], &v);
+    if (take(data[i], attributes[i], &v) && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
   }
   return CUDA_SUCCESS;
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "managed.h"
 #include "net.h"
+#include "order.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -86,6 +87,7 @@ void *scuda_divert(uint32_t i) {
     void *f = __atomic_load_n(&real_functions[i], __ATOMIC_RELAXED);
     if (!f) {
       f = dlsym(real_driver, e->name);
+      if (!f && e->older) f = dlsym(real_driver, scuda_exports[e->older].name);
       if (!f) {
         scuda_log(SCUDA_INFO, "the machine's driver has no %s", e->name);
         f = (void *)fail_not_found;
@@ -105,6 +107,8 @@ void *scuda_divert(uint32_t i) {
   }
 }
 
+void *scuda_older(uint32_t i) { return scuda_exports[scuda_exports[i].older].entry; }
+
 static int32_t not_supported(uint32_t i, uint32_t bit, const char *what) {
   if (!(atomic_fetch_or(&refusals[i], 1u << bit) >> bit & 1)) scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -123,7 +127,14 @@ int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported b
 
 /* ---- the core ---- */
 
+/* The core's threads look at what lies in this library, so it stays when the program closes it (hashcat does at its end). */
+static void stay(void) {
+  Dl_info self;
+  if (dladdr(&scuda_live, &self)) dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 static int32_t open_core(void) {
+  stay();
   char folder[PATH_MAX], path[PATH_MAX + 32];
   const char *override = getenv("SCUDA_CORE");
   if (override && *override) snprintf(path, sizeof path, "%s", override);
@@ -263,4 +274,5 @@ __attribute__((destructor)) static void at_exit(void) {
   scuda_trace_end();
   scuda_managed_end();
   if (core_started == getpid() && connect_result == CUDA_SUCCESS) scuda_core.close();
+  scuda_order_end();
 }

@@ -30,6 +30,7 @@ enum {                        /* nvml_param.flags */
   NVML_COUNT_POINTER = 2,     /* the counting argument is a pointer to the count */
   NVML_FILLS = 4,             /* the array has room for what the GPU has, whatever the count says: `count` elements are asked for */
   NVML_FRESH = 8,             /* the handles in the structure come from the call; before it there may be anything in their place */
+  NVML_CLEARS = 16,           /* set to 0 before anything else is looked at */
 };
 
 struct nvml_patch { uint16_t offset; uint8_t kind; };
@@ -47,6 +48,7 @@ struct nvml_param {
   struct nvml_patch patch[2]; /* handles inside the element */
   struct nvml_array array;
   uint16_t tail;              /* where the structure says how many bytes it ends in, for which it has TAIL_ROOM; 0: it does not */
+  const struct scuda_piece *pieces;   /* what is written of an element; NULL: all of it */
 };
 
 struct nvml_func {

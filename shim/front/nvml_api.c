@@ -57,10 +57,12 @@ EXPORT int nvmlShutdown(void) {
 
 /* The server serves one call at a time, so a long wait is made of short ones between which other threads get their turn. */
 enum { SLICE_MS = 50 };
+enum { EVENT_DATA = 16 };   /* eventData of nvmlEventData_t */
 
 static int wait_event(uint32_t index, uint64_t set, void *data, uint32_t timeout) {
   uint64_t args[3] = {set, (uint64_t)(uintptr_t)data, timeout};
   if (nvml_mode() != NVML_REMOTE || !nvml_session_ready()) return nvml_call(index, args);
+  if (set && data) memset((uint8_t *)data + EVENT_DATA, 0, 8);   /* also where nothing happens in time, as natively */
   for (uint32_t left = timeout;;) {
     args[2] = left < SLICE_MS ? left : SLICE_MS;
     int r = nvml_call(index, args);

@@ -192,7 +192,11 @@ static int decode(const struct nvml_func *f, const uint64_t *args, const struct 
     uint8_t *p_to = (uint8_t *)(uintptr_t)args[i];
     int has_array = p->array.size != 0 && n > p->array.pointer;
     if (has_array) memcpy(&to, p_to + p->array.pointer, 8);
-    memcpy(p_to, from, n * ext[i].size);
+    if (p->pieces) {
+      for (uint64_t k = 0; k < n; k++) scuda_store(p_to + k * ext[i].size, from + k * ext[i].size, ext[i].size, p->pieces);
+    } else {
+      memcpy(p_to, from, n * ext[i].size);
+    }
     patches_from_wire(p, n, ext[i].size, p_to);
     if (has_array) memcpy(p_to + p->array.pointer, &to, 8);
     if (p->array.size == 0) continue;
@@ -209,6 +213,7 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
   for (unsigned i = 0; i < f->nparams; i++) {
     int r = extent_of(f, i, args, &ext[i]);
     if (r) return r;
+    if (f->params[i].flags & NVML_CLEARS && args[i]) memset((void *)(uintptr_t)args[i], 0, f->params[i].size);
     uint64_t bytes = 8 + ((ext[i].elements * ext[i].size + 7) & ~(uint64_t)7);
     uint8_t dir = f->params[i].dir;
     req += dir == NVML_OUT || dir == NVML_VALUE ? 8 : bytes;

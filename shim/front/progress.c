@@ -13,6 +13,7 @@
  * not the current one, and everything once an error has ended the context. */
 #define _GNU_SOURCE
 #include "managed.h"
+#include "order.h"
 
 #include <time.h>
 
@@ -163,7 +164,11 @@ static int elsewhere(uint64_t event) {
   return 0;
 }
 int scuda_pre_cuCtxRecordEvent(uint64_t ctx, uint64_t event, int32_t *r) { return (void)ctx, (void)r, elsewhere(event); }
-int scuda_pre_cuIpcGetEventHandle(void *handle, uint64_t event, int32_t *r) { return (void)handle, (void)r, elsewhere(event); }
+int scuda_pre_cuIpcGetEventHandle(void *handle, uint64_t event, int32_t *r) {
+  (void)handle, (void)r;
+  scuda_order_join();
+  return elsewhere(event);
+}
 int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t node, uint64_t event, int32_t *r) { return (void)node, (void)r, elsewhere(event); }
 int scuda_pre_cuGraphExecEventRecordNodeSetEvent(uint64_t exec, uint64_t node, uint64_t event, int32_t *r) {
   return (void)exec, (void)node, (void)r, elsewhere(event);
@@ -251,3 +256,5 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
   scuda_managed_settled(SCUDA_ALL_STREAMS);
   return 1;
 }
+
+int scuda_pre_cuCtxSynchronize_v2(uint64_t ctx, int32_t *r) { return !ctx || scuda_context_meant(ctx) ? 0 : scuda_pre_cuCtxSynchronize(r); }

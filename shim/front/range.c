@@ -84,3 +84,23 @@ void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scu
   t->count = kept;
   scuda_unlock(&t->lock);
 }
+
+void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg, uint32_t flags) {
+  scuda_lock(&t->lock);
+  for (uint32_t i = 0; i < t->count; i++)
+    if (which(&t->list[i], arg)) t->list[i].flags |= flags;
+  scuda_unlock(&t->lock);
+}
+
+int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag) {
+  int hit = 0;
+  scuda_lock(&t->lock);
+  uint64_t first = t->count ? t->list[0].start : UINT64_MAX;
+  for (uint64_t at = 0; !hit && at + 8 <= bytes; at += 8) {
+    uint64_t p = scuda_word(words + at);
+    const struct scuda_range *r = p < first ? NULL : containing(t, p);
+    hit = r && r->flags & flag;
+  }
+  scuda_unlock(&t->lock);
+  return hit;
+}

@@ -1,12 +1,12 @@
 /* The command ring: appending commands, waiting for room, and synchronous calls. */
 #define _GNU_SOURCE
-#include "front.h"
+#include "order.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32, TRACE_AS_DATA = 65536, STARTED = 1 << 17 /* a command that was sent already */ };
+enum { RING_BYTES = 4 << 20, COMMAND_MAX = 1 << 20, HEADER = 32, TRACE_AS_DATA = 65536, STARTED = 1 << 18 /* a command that was sent already */ };
 int scuda_blocking;
 _Atomic int scuda_sharing;
 static scuda_lock_t lock;
@@ -79,6 +79,35 @@ static int is_sticky(int32_t result) {
   return 0;
 }
 
+static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, uint32_t op, uint32_t flags, uint64_t context) {
+  uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
+  uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
+  uint32_t last[2] = {t->ordinal, 0};
+  memcpy(p, &size, 4);
+  memcpy(p + 4, words, 4);
+  memcpy(p + 8, &tail, 8);
+  memcpy(p + 16, &context, 8);
+  memcpy(p + 24, last, 8);
+  return p + HEADER;
+}
+
+/* The command that is about to be appended comes behind what other processes were told of. Under the ring's lock, which is let go of when the session is lost. */
+static int put_order(const struct scuda_thread *t) {
+  static struct wire_order_after list[SCUDA_ORDER_MOST];
+  uint32_t n = scuda_order_news(list), bytes = n * (uint32_t)sizeof *list, size = HEADER + (uint32_t)sizeof(struct wire_order) + bytes;
+  if (!n) return 1;
+  if (tail + size - load_head() > RING_BYTES && !wait_for_room(size)) {
+    scuda_unlock(&lock);
+    return 0;
+  }
+  uint8_t *p = put_header(t, size, OP_ORDER, 0, 0);
+  struct wire_order m = {.count = n};
+  memcpy(p, &m, sizeof m);
+  memcpy(p + sizeof m, list, bytes);
+  tail += size;
+  return 1;
+}
+
 int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload) {
   if (SCUDA_UNLIKELY(!scuda_remote()))
     return atomic_load(&scuda_live.mode) == SCUDA_ENDED ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
@@ -103,9 +132,12 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
       flags |= SCUDA_ANSWER;
     }
   }
+  int ordering = atomic_load_explicit(&scuda_ordering, memory_order_relaxed);
+  if (SCUDA_UNLIKELY(ordering == SCUDA_ORDER_ANSWERED) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
   uint32_t size = HEADER + (uint32_t)payload;
 
   scuda_lock(&lock);
+  if (SCUDA_UNLIKELY(ordering == SCUDA_ORDER_TOLD) && !put_order(t)) return lost();
   if (SCUDA_UNLIKELY(tail + size - load_head() > RING_BYTES)) {
     uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
     if (!wait_for_room(size)) {
@@ -115,18 +147,12 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
     if (since) scuda_trace_note(SCUDA_COUNT_QUEUE, op, since, 0);
   }
   if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_COUNT_SENT, op, 0, size);
-  uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
-  uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
-  uint32_t last[2] = {t->ordinal, 0};
-  memcpy(p, &size, 4);
-  memcpy(p + 4, words, 4);
-  memcpy(p + 8, &tail, 8);
-  memcpy(p + 16, &context, 8);
-  memcpy(p + 24, last, 8);
-  c->payload = p + HEADER;
+  c->payload = put_header(t, size, op, flags, context);
   c->thread = t;
   c->context = context;
-  c->answer = flags & SCUDA_ANSWER;
+  c->answer = flags & SCUDA_ANSWER ? flags & (SCUDA_ANSWER | SCUDA_WORKS) : 0;
+  c->shared = t->shared | (op == OP_cuGraphLaunch) | (op == OP_cuStreamBatchMemOp_v2);
+  t->shared = 0;
   tail += size;
   c->end = tail;
   if (SCUDA_LIKELY(t->named > 2 && !(flags & SCUDA_ASKS) && scuda_slot_of(t->named, KIND_CUstream))) __atomic_store_n(&scuda_track(t->named)->work, tail, __ATOMIC_RELEASE);
@@ -134,8 +160,11 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   return CUDA_SUCCESS;
 }
 
+static int told(void) { return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_TOLD); }
+
 static void publish(struct scuda_cmd *c) {
   __atomic_store_n(&scuda_shared.tail, c->end, __ATOMIC_RELEASE);
+  if (told() && c->shared && !c->answer) scuda_order_tell(c->end);
   scuda_unlock(&lock);
 }
 
@@ -163,8 +192,9 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(c->since)) scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since, c->bytes + call.reply_len);
   if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
-  if (SCUDA_UNLIKELY(call.result) && atomic_load_explicit(&scuda_captures, memory_order_relaxed)) scuda_capture_refused(call.result);
+  if (SCUDA_UNLIKELY(call.result) && atomic_load_explicit(&scuda_captures, memory_order_relaxed)) scuda_capture_refused(call.result, c->answer & SCUDA_WORKS);
   c->thread->answered = c->end;
+  if (told()) scuda_order_tell(c->end);
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
   if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context(); /* of which the server was not told */
   return call.result;
@@ -229,7 +259,16 @@ uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t 
   return count ? scuda_put_struct(p, from, count * size) : p;
 }
 
-uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size) {
+uint8_t *scuda_put_array(uint8_t *p, const void *from, uint64_t count, uint64_t size) {
+  p = scuda_put64(p, scuda_room(from, count));
+  return count ? scuda_put_struct(p, from, count * size) : p;
+}
+
+uint64_t scuda_peek(const struct scuda_reply *r, uint64_t offset) {
+  return r->bad || (uint64_t)(r->end - r->at) < 8 + offset + 4 ? 0 : scuda_field(r->at + 8 + offset);
+}
+
+uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size, const struct scuda_piece *pieces) {
   uint64_t n;
   if (r->bad || r->end - r->at < 8) {
     r->bad = 1;
@@ -241,7 +280,18 @@ uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size)
     r->bad = 1;
     return 0;
   }
-  if (n) memcpy(to, r->at, n * size);
+  if (n && !pieces) memcpy(to, r->at, n * size);
+  for (uint64_t i = 0; pieces && i < n; i++) scuda_store((uint8_t *)to + i * size, r->at + i * size, size, pieces);
   r->at += scuda_pad(n * size);
   return n;
 }
+
+uint64_t scuda_get_text(struct scuda_reply *r, char *to, uint64_t cap) {
+  uint64_t n = scuda_get_pieces(r, NULL, cap, 1, (const struct scuda_piece[]){{0, 0, 0, 0}});
+  const char *from = (const char *)r->at - scuda_pad(n);
+  size_t length = n ? strnlen(from, n) : 0;
+  if (n) memcpy(to, from, length < n ? length + 1 : n);
+  return n;
+}
+
+uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size) { return scuda_get_pieces(r, to, cap, size, NULL); }

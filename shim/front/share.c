@@ -2,6 +2,7 @@
  * one end of a socket pair on which a packet with the server's token waits; whoever imports looks at the packet without taking it. The other end
  * stays with us: when nobody holds the program's end any more, the server is told that it may let go of the memory. */
 #define _GNU_SOURCE
+#include "order.h"
 #include "range.h"
 
 #include <errno.h>
@@ -75,6 +76,7 @@ static int32_t export_object(void *out, uint32_t kind, uint64_t object, int32_t 
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_HANDLE_TYPE_WIN32 || type == CU_MEM_HANDLE_TYPE_WIN32_KMT) return CUDA_ERROR_INVALID_VALUE;
   reap();
+  scuda_order_join();
   struct wire_share_export m = {object, flags, kind, (uint32_t)type};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_SHARE_EXPORT, SCUDA_ANSWER, sizeof m);
@@ -100,8 +102,9 @@ static int32_t export_object(void *out, uint32_t kind, uint64_t object, int32_t 
 int32_t scuda_hand_cuMemExportToShareableHandle(void *out, uint64_t handle, int32_t type, uint64_t flags) {
   int32_t r = scuda_allocation_check(handle);
   if (r) return r;
-  atomic_store(&scuda_sharing, 1);
-  return export_object(out, ALLOCATION, handle, type, flags, I_cuMemExportToShareableHandle);
+  r = export_object(out, ALLOCATION, handle, type, flags, I_cuMemExportToShareableHandle);
+  if (!r) scuda_allocation_share(handle);
+  return r;
 }
 int32_t scuda_hand_cuMemPoolExportToShareableHandle(void *out, uint64_t pool, int32_t type, uint64_t flags) {
   int32_t r = scuda_check(pool, KIND_CUmemoryPool);
@@ -123,7 +126,7 @@ static int32_t import_object(void *handle, uint32_t kind, uint64_t *object, int3
     memcpy(m.value, handle, sizeof m.value);
   }
   reap();
-  atomic_store(&scuda_sharing, 1);
+  scuda_order_join();
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_SHARE_IMPORT, SCUDA_ANSWER, sizeof m);
   if (r) return r;
@@ -140,7 +143,9 @@ int32_t scuda_hand_cuMemImportFromShareableHandle(uint64_t *out, void *handle, i
   uint64_t object = 0;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = import_object(handle, ALLOCATION, &object, type, I_cuMemImportFromShareableHandle);
-  if (!r) scuda_allocation_came(*out = object);
+  if (r) return r;
+  scuda_allocation_came(*out = object);
+  scuda_allocation_share(object);
   return r;
 }
 
@@ -157,9 +162,15 @@ int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *out, void *handl
 /* ---- memory that another process allocated: copies must know it for device memory ---- */
 
 static void foreign(uint64_t p) {
-  atomic_store(&scuda_sharing, 1);
+  scuda_order_join();
   uint64_t base = 0, bytes = 0;
-  if (!scuda_wire_cuMemGetAddressRange_v2(&base, &bytes, p, 0)) scuda_device_range_add(base, bytes, SCUDA_RANGE_OTHER, 0);
+  if (!scuda_wire_cuMemGetAddressRange_v2(&base, &bytes, p, 0)) scuda_device_range_add(base, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_SHARED, 0);
+}
+
+static int around(const struct scuda_range *r, uint64_t p) { return p - r->start < r->bytes; }
+static void share(uint64_t p) {
+  scuda_order_join();
+  scuda_ranges_mark(&scuda_device_ranges, around, p, SCUDA_RANGE_SHARED);
 }
 
 void scuda_post_cuIpcOpenMemHandle(uint64_t *p, struct scuda_bytes64 handle, uint32_t flags) {
@@ -167,11 +178,15 @@ void scuda_post_cuIpcOpenMemHandle(uint64_t *p, struct scuda_bytes64 handle, uin
   foreign(*p);
 }
 void scuda_post_cuIpcGetMemHandle(void *handle, uint64_t p) {
-  (void)handle, (void)p;
-  atomic_store(&scuda_sharing, 1);
+  (void)handle;
+  share(p);
 }
 void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *p, struct scuda_bytes64 handle, uint32_t flags) { scuda_post_cuIpcOpenMemHandle(p, handle, flags); }
 void scuda_post_cuIpcCloseMemHandle(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
+void scuda_post_cuMemPoolExportPointer(void *data, uint64_t p) {
+  (void)data;
+  share(p);
+}
 void scuda_post_cuMemPoolImportPointer(uint64_t *p, uint64_t pool, void *data) {
   (void)pool, (void)data;
   foreign(*p);
@@ -187,6 +202,7 @@ int scuda_pre_cuStreamWaitEvent(uint64_t stream, uint64_t event, uint32_t flags,
 void scuda_post_cuIpcOpenEventHandle(uint64_t *event, struct scuda_bytes64 handle) {
   (void)handle;
   scuda_event_elsewhere(*event);
+  scuda_order_join();
 }
 
 void scuda_shared_object_gone(void) {

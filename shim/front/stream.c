@@ -1,5 +1,5 @@
 /* Streams and events: what is more than one generic call. */
-#include "front.h"
+#include "managed.h"
 
 #include <stdlib.h>
 
@@ -19,7 +19,37 @@ int scuda_pre_cuStreamCreateWithPriority(uint64_t *stream, uint32_t flags, int32
   return scuda_pre_cuStreamCreate(stream, flags, r);
 }
 
+void scuda_post_cuStreamDestroy(uint64_t stream) { scuda_managed_stream_ends(stream); }
+void scuda_post_cuStreamDestroy_v2(uint64_t stream) { scuda_managed_stream_ends(stream); }
+
 void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_download(SCUDA_ALL_STREAMS); }
+
+/* ---- batch memory operations: the driver refuses unified memory there ---- */
+
+enum { OPERATION_WORDS = 6 }; /* of CUstreamBatchMemOpParams; the second is an address, where the operation has one */
+
+static int operation(uint64_t address, int32_t *r) {
+  *r = CUDA_ERROR_INVALID_VALUE;
+  return scuda_is_managed(address) ? 1 : scuda_on_device(address, 1) ? 0 : 2;
+}
+
+#define OPERATION(name, type)                                                                                                   \
+  int scuda_pre_##name(uint64_t stream, uint64_t address, type value, uint32_t flags, uint32_t ptds, int32_t *r) {              \
+    (void)stream, (void)value, (void)flags, (void)ptds;                                                                         \
+    return operation(address, r);                                                                                               \
+  }
+OPERATION(cuStreamWriteValue32_v2, uint32_t)
+OPERATION(cuStreamWriteValue64_v2, uint64_t)
+OPERATION(cuStreamWaitValue32_v2, uint32_t)
+OPERATION(cuStreamWaitValue64_v2, uint64_t)
+
+int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds, int32_t *r) {
+  (void)stream, (void)flags, (void)ptds;
+  const uint64_t *words = list;
+  for (uint32_t i = 0; scuda_managed_some() && list && i < count && count <= 256; i++)
+    if (operation(words[OPERATION_WORDS * i + 1], r) == 1) return 1;
+  return 0;
+}
 
 /* ---- functions of the program in stream order ---- */
 
@@ -92,22 +122,27 @@ static int32_t capture_info(uint64_t stream, int32_t *status, uint64_t *id, uint
       scuda_adopt(v.graph, KIND_CUgraph);
       if (id) *id = v.id;
       if (graph) *graph = v.graph;
-      if (count) *count = v.count;
+      if (edges && !nodes) r = CUDA_ERROR_INVALID_VALUE; /* noticed that late */
+      if (count && !r) *count = v.count;
       struct scuda_thread *t = scuda_thread();
       uint64_t *list = lend(t, 0, 8 * (size_t)v.sent + 8);
       uint8_t *data = lend(t, 1, 8 * (size_t)v.sent + 8);
-      if (!list || !data) r = CUDA_ERROR_OUT_OF_MEMORY;
+      if (!r && (!list || !data)) r = CUDA_ERROR_OUT_OF_MEMORY;
       if (!r) {
         memcpy(list, reply + sizeof v, 8 * (size_t)v.sent);
         if (edges) memcpy(data, reply + sizeof v + 8 * (size_t)v.sent, 8 * (size_t)v.sent);
         for (uint32_t i = 0; i < v.sent; i++) scuda_adopt(list[i], KIND_CUgraphNode);
-        if (nodes) *nodes = list;
-        if (edges) *edges = data;
+        if (nodes) *nodes = v.sent ? list : NULL;
+        if (edges) *edges = v.sent ? data : NULL;
       }
     }
     free(reply);
     return r;
   }
+}
+
+int32_t scuda_hand_cuStreamGetCaptureInfo(uint64_t stream, int32_t *status, uint64_t *id, uint32_t ptds) {
+  return capture_info(stream, status, id, NULL, NULL, NULL, NULL, ptds);
 }
 
 int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, uint64_t *count, uint32_t ptds) {

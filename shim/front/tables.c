@@ -15,18 +15,29 @@ const uint64_t *scuda_table_words(const char *name) {
 static const uint8_t tool_ids[][4] = {{0x7c, 0xb6, 0x3f, 0x9b}, {0xa3, 0x17, 0x46, 0xd1}, {0xa6, 0xb1, 0xff, 0x99},
                                       {0x12, 0x7d, 0x48, 0x31}, {0x2c, 0x8e, 0x0a, 0xd8}, {0xd7, 0xbd, 0x8a, 0xf8}};
 
+/* Tables by which libraries for the GPU's engines share what the driver has mapped. */
+static const uint8_t engine_ids[][4] = {{0x9a, 0xf0, 0x70, 0x7b}, {0xb1, 0x05, 0x41, 0xe1}};
+
+static int is_among(const uint8_t (*ids)[4], size_t n, const uint8_t *id) {
+  for (size_t i = 0; i < n; i++)
+    if (!memcmp(ids[i], id, 4)) return 1;
+  return 0;
+}
+
 int32_t scuda_export_table(const void **table, const void *uuid) {
   const uint8_t *id = uuid;
   for (uint32_t i = 0; i < scuda_table_count; i++) {
     if (memcmp(scuda_tables[i].id, id, 16)) continue;
+    if (!strcmp(scuda_tables[i].name, "FP8") && !(scuda_gpu_count && scuda_gpus[0].d.has_fp8)) break;
     *table = scuda_tables[i].words;
     return CUDA_SUCCESS;
   }
   *table = NULL;
-  static _Atomic uint8_t warned;
-  for (size_t i = 0; i < sizeof tool_ids / sizeof *tool_ids; i++)
-    if (!memcmp(tool_ids[i], id, 4) && !atomic_exchange(&warned, 1))
-      scuda_log(SCUDA_WARN, "a profiler or debugger asks for the driver's private tables; run it on the server, next to the GPU");
+  static _Atomic uint8_t warned, told;
+  if (is_among(tool_ids, sizeof tool_ids / sizeof *tool_ids, id) && !atomic_exchange(&warned, 1))
+    scuda_log(SCUDA_WARN, "a profiler or debugger asks for the driver's private tables; run it on the server, next to the GPU");
+  if (is_among(engine_ids, sizeof engine_ids / sizeof *engine_ids, id) && !atomic_exchange(&told, 1))
+    scuda_log(SCUDA_WARN, "not supported: %s", scuda_parts[PART_engines]);
   char hex[33];
   for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", id[i]);
   scuda_log(SCUDA_DEBUG, "private table %s is not offered", hex);
@@ -258,6 +269,10 @@ int32_t scuda_function_each(uint64_t ctx, uint64_t module, void (*each)(void *us
   scuda_module_each_function(module, each, user, &count);
   return count;
 }
+
+/* ---- FP8: cuSPARSELt asks whether the driver runs kernels on matrices of fp8 ---- */
+
+int32_t scuda_fp8(void) { return scuda_gpus[0].d.fp8; }
 
 /* ---- TPC_MAP: at least 256 bytes each, so that nobody reads over the end ---- */
 

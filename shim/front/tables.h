@@ -43,6 +43,8 @@ int32_t scuda_stream_object(uint64_t ctx, uint64_t stream, void **object, int32_
 
 int32_t scuda_function_each(uint64_t ctx, uint64_t module, void (*each)(void *user, uint64_t function), void *user);
 
+int32_t scuda_fp8(void);
+
 int32_t scuda_tpc_map(void **tpc_in_gpc, void **gpc_of_tpc);
 int32_t scuda_tpc_free(void *a, void *b);
 #endif

@@ -38,9 +38,11 @@ void scuda_work_given(uint64_t key) {
   note_place(place = t->current);
 }
 
+int scuda_work_alone(void) { return !workers && worker == scuda_thread(); }
+
 /* Where several threads give work, or several contexts have it, some other work may go on. */
 int scuda_work_over(uint64_t key) {
-  int over = !workers && worker == scuda_thread() && places.count < 2 && (key == SCUDA_ALL_STREAMS || (!streams && key == working));
+  int over = scuda_work_alone() && places.count < 2 && (key == SCUDA_ALL_STREAMS || (!streams && key == working));
   if (over) {
     working = SCUDA_NO_STREAM;
     streams = 0;

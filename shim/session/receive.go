@@ -141,7 +141,7 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 		if h.ID >= transport.FirstTransfer {
 			s.news()
 		}
-	case transport.MsgDone, transport.MsgFlushed:
+	case transport.MsgDone, transport.MsgFlushed, transport.MsgForget:
 		if h.Len != 0 {
 			return protocol("a payload of %d bytes in %v", h.Len, h.Type)
 		}
@@ -196,6 +196,8 @@ func (s *Session) finish(rx *receiver) {
 		if h.Result != 0 {
 			s.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
 		}
+	case transport.MsgForget:
+		s.forget(h.Flags, h.Aux)
 	case transport.MsgFlushed:
 		s.mu.Lock()
 		s.mu.flushed = max(s.mu.flushed, h.Seq)

@@ -123,7 +123,7 @@ type Session struct {
 	received atomic.Uint64 // bytes of answers and downloads so far
 	sent     atomic.Uint64 // bytes of commands and uploads so far
 	hosts    atomic.Int64  // registered host functions that may still run
-	kept     atomic.Bool   // there are captured downloads
+	kept     atomic.Int64  // captured downloads
 	side     side
 	bulk     stripes
 	images   images

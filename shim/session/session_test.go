@@ -350,7 +350,7 @@ func TestPull(t *testing.T) {
 	for i := range src {
 		src[i] = byte(i / 1000)
 	}
-	id := s.Source(src)
+	id := s.Source(src, false)
 	within(t, func() {
 		for _, c := range []struct {
 			name       string
@@ -380,6 +380,37 @@ func TestPull(t *testing.T) {
 		}
 		if h, _ := p.ask(transport.MessageHeader{Type: transport.MsgPing, Seq: 3}); h.Type != transport.MsgPong || h.Seq != 3 {
 			t.Errorf("ping: %+v", h)
+		}
+	})
+}
+
+// What no graph of the server has any more is neither asked for nor does it hold up anything.
+func TestForgotten(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	s, _ := p.open(f, nil)
+	dst, src := make([]byte, 100), make([]byte, 100)
+	for range 3 {
+		id, source := s.Transfer(dst, 0, TransferCaptured), s.Source(src, true)
+		function := s.HostFunction(HostFunction{Func: 1, Keep: true})
+		if !s.Overlaps(dst) {
+			t.Fatal("a captured download may come at any time")
+		}
+		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetTransfer, Aux: uint64(id)}, nil)
+		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetSource, Aux: uint64(source)}, nil)
+		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetFunction, Aux: function}, nil)
+		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetTransfer, Aux: uint64(id)}, nil) // for the second time
+		within(t, func() {
+			for s.Overlaps(dst) {
+				s.Look()
+			}
+		})
+	}
+	within(t, func() {
+		for left := 1; left > 0; {
+			s.Look()
+			s.mu.Lock()
+			left = len(s.mu.transfers) + len(s.mu.sources) + len(s.mu.hosts)
+			s.mu.Unlock()
 		}
 	})
 }
@@ -602,11 +633,11 @@ func TestServerLoss(t *testing.T) {
 func TestSideIsOpenedWhenNeeded(t *testing.T) {
 	for name, need := range map[string]func(*Session){
 		"a host function":              func(s *Session) { s.HostFunction(HostFunction{}) },
-		"the source of a later upload": func(s *Session) { s.Source(make([]byte, 8)) },
+		"the source of a later upload": func(s *Session) { s.Source(make([]byte, 8), false) },
 		"a captured download":          func(s *Session) { s.Transfer(make([]byte, 8), 0, TransferCaptured) },
 		"many at once, on their threads": func(s *Session) {
 			for range 8 {
-				go s.Source(make([]byte, 8))
+				go s.Source(make([]byte, 8), false)
 			}
 		},
 	} {

@@ -9,7 +9,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/core.h.
-const ABI = 5
+const ABI = 6
 
 // Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
 type Shared struct {

@@ -110,6 +110,9 @@ func (s *Session) HostFunction(f HostFunction) uint64 {
 	s.mu.nextHost++
 	s.mu.order++
 	s.mu.hosts[s.mu.nextHost] = registered{f, s.mu.order}
+	if f.Keep {
+		s.mu.hosts[s.mu.nextHost] = registered{f, always}
+	}
 	return s.mu.nextHost
 }
 

@@ -1,8 +1,8 @@
 package session
 
 import (
+	"math"
 	"sync/atomic"
-	"time"
 
 	"scuda.dev/scuda/transport"
 )
@@ -51,7 +51,7 @@ func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 
 	s.mu.order++
 	s.mu.transfers[id] = transfer{dst: dst, order: s.mu.order, kept: kind == TransferCaptured}
 	if kind == TransferCaptured { // its bytes come over the side connection
-		s.kept.Store(true)
+		s.kept.Add(1)
 		s.mu.Unlock()
 		s.wantSide()
 		return id
@@ -90,12 +90,32 @@ func (s *Session) endTransfer(id uint32) {
 	}
 }
 
+// forget lets go of what the server's graphs had: it is not asked for again.
+func (s *Session) forget(kind uint16, number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch kind {
+	case transport.ForgetTransfer:
+		if t, ok := s.mu.transfers[uint32(number)]; ok && t.kept {
+			delete(s.mu.transfers, uint32(number))
+			s.kept.Add(-1)
+		}
+	case transport.ForgetSource:
+		delete(s.mu.sources, uint32(number))
+	case transport.ForgetFunction:
+		if f, ok := s.mu.hosts[number]; ok && f.Keep {
+			delete(s.mu.hosts, number)
+			s.hosts.Add(-1)
+		}
+	}
+}
+
 // Overlaps says whether an unfinished download, or a host function that has yet to run, may still write to p.
 func (s *Session) Overlaps(p []byte) bool {
 	if s.hosts.Load() > 0 {
 		return true
 	}
-	if atomic.LoadUint32(&s.shared.TransfersPending) == 0 && !s.kept.Load() {
+	if atomic.LoadUint32(&s.shared.TransfersPending) == 0 && s.kept.Load() == 0 {
 		return false
 	}
 	s.mu.Lock()
@@ -118,10 +138,6 @@ func (s *Session) late(order uint64, p []byte) bool {
 	return false
 }
 
-// quiet is how long nothing has to arrive before a host function no longer waits for an answer to FLUSH. The server answers unless its driver holds it up,
-// perhaps for the very stream that waits for this function; it avoids the calls that are known to.
-const quiet = time.Second
-
 // awaitEarlier waits until those of the downloads before order, into p if that is not nil, have arrived that the GPU had finished. The GPU's stream, which
 // asks for something behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection. Other
 // downloads may wait for something else, perhaps for what the caller is about to do.
@@ -135,23 +151,8 @@ func (s *Session) awaitEarlier(order uint64, p []byte) {
 	if err != nil {
 		return
 	}
-	var tick *time.Timer
-	tick = time.AfterFunc(quiet, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.landed.Broadcast()
-		tick.Reset(quiet)
-	})
-	defer tick.Stop()
-	seen, since := s.received.Load(), time.Now()
 	for s.lost() == 0 && s.mu.flushed < flush && s.late(order, p) {
 		s.landed.Wait()
-		if n := s.received.Load(); n != seen {
-			seen, since = n, time.Now()
-		} else if p == nil && time.Since(since) >= quiet {
-			s.log.Debug("a host function runs though the server has not said which downloads come before it")
-			return
-		}
 	}
 }
 
@@ -168,8 +169,11 @@ func (s *Session) flushDownloads() (uint64, error) {
 	return n, s.side.answer(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}, nil)
 }
 
-// Source registers the source of a deferred upload.
-func (s *Session) Source(src []byte) uint32 {
+// always is the order of what a graph asks for: it may be behind any download.
+const always = math.MaxUint64
+
+// Source registers the source of a deferred upload, or of one in a graph.
+func (s *Session) Source(src []byte, graph bool) uint32 {
 	s.wantSide()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,6 +183,9 @@ func (s *Session) Source(src []byte) uint32 {
 	}
 	s.mu.order++
 	s.mu.sources[s.mu.nextSrc] = source{src, s.mu.order}
+	if graph {
+		s.mu.sources[s.mu.nextSrc] = source{src, always}
+	}
 	return s.mu.nextSrc
 }
 

@@ -8,13 +8,15 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/internal/memfd"
 )
 
 const size = int(unsafe.Sizeof(layout{}))
 
 // New makes a board and gives a descriptor with which other processes can open it.
 func New() (*Board, *os.File, error) {
-	fd, err := unix.MemfdCreate("scuda-sim-board", unix.MFD_CLOEXEC)
+	fd, err := memfd.New("scuda-sim-board", int64(size))
 	if err != nil {
 		return nil, nil, fmt.Errorf("the board of the simulated machine: %w", err)
 	}

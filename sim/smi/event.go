@@ -36,23 +36,23 @@ func (d *Driver) NvmlDeviceGetSupportedEventTypes(dev nvml.NvmlDevice, to *uint6
 }
 
 // wait answers as for a GPU on which nothing happens.
-func (d *Driver) wait(set nvml.NvmlEventSet, data *nvml.NvmlEventData, ms uint32) nvml.NvmlReturn {
+func (d *Driver) wait(set nvml.NvmlEventSet, data bool, ms uint32) nvml.NvmlReturn {
 	d.mu.Lock()
 	known := d.sets[set]
 	d.mu.Unlock()
-	if !known || data == nil {
+	if !known || !data {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
 	time.Sleep(time.Duration(ms) * time.Millisecond)
 	return nvml.NVML_ERROR_TIMEOUT
 }
 
-func (d *Driver) NvmlEventSetWait(set nvml.NvmlEventSet, data *nvml.NvmlEventData, ms uint32) nvml.NvmlReturn {
-	return d.wait(set, data, ms)
+func (d *Driver) NvmlEventSetWait(set nvml.NvmlEventSet, data *nvml.NvmlEventData_v1, ms uint32) nvml.NvmlReturn {
+	return d.wait(set, data != nil, ms)
 }
 
 func (d *Driver) NvmlEventSetWait_v2(set nvml.NvmlEventSet, data *nvml.NvmlEventData, ms uint32) nvml.NvmlReturn {
-	return d.wait(set, data, ms)
+	return d.wait(set, data != nil, ms)
 }
 
 // version of a request of the first form that has so many bytes.

@@ -83,12 +83,18 @@ func (d *Driver) pci(g *Device) (info nvml.NvmlPciInfo) {
 	return info
 }
 
-func (d *Driver) NvmlDeviceGetPciInfo(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo) nvml.NvmlReturn {
-	return store(d, dev, to, d.pci)
+func (d *Driver) NvmlDeviceGetPciInfo(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo_v1) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) nvml.NvmlPciInfo_v1 {
+		info := d.pci(g)
+		return nvml.NvmlPciInfo_v1{BusId: info.BusIdLegacy, Bus: info.Bus, Device: info.Device, PciDeviceId: info.PciDeviceId}
+	})
 }
 
-func (d *Driver) NvmlDeviceGetPciInfo_v2(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo) nvml.NvmlReturn {
-	return store(d, dev, to, d.pci)
+func (d *Driver) NvmlDeviceGetPciInfo_v2(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo_v2) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) nvml.NvmlPciInfo_v2 {
+		info := d.pci(g)
+		return nvml.NvmlPciInfo_v2{BusId: info.BusIdLegacy, Bus: info.Bus, Device: info.Device, PciDeviceId: info.PciDeviceId, PciSubSystemId: info.PciSubSystemId}
+	})
 }
 
 func (d *Driver) NvmlDeviceGetPciInfo_v3(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo) nvml.NvmlReturn {

@@ -284,9 +284,12 @@ var privateTables = []struct{ uuid, want string }{
 	{"21318c60971432488ca641ff7324c8f2", "0 size 744 null 91"},
 	{"6e163fbeb958444d835ce182aff1991e", "0 size 792 null 93"},
 	{"1734dc26800d47458726c0f1e7dd8bca", "0 size 136 null"},
+	{"cd3ea2c67076db4b882e52ae6c2d86f7", "1"}, // until the server's driver is known
 	{"f8cff95121468b4eb9e2fb469e7c0dd9", "1"},
 	{"195bcbf4d67d024aacc51d29cea631ae", "1"},
 	{"7cb63f9b9ca48e42a484beb66e6aed7f", "1"},
+	{"9af0707b8e2dd84c8e4eb994c82ddc35", "1"},
+	{"b10541e1f7c7c74a9f64f223be99f1e2", "1"},
 	{"00000000000000000000000000000001", "1"},
 }
 
@@ -311,6 +314,7 @@ checks: 0 flag 0 slot3 0
 release 0; destructors 4 2 1
 minus one: get 201
 unknown slot: 801
+fp8: table 0 size 16 slot 1 1
 `
 
 func TestPrivateTables(t *testing.T) {
@@ -321,7 +325,12 @@ func TestPrivateTables(t *testing.T) {
 		want += "table " + p.uuid + ": " + p.want + "\n"
 	}
 	want += "cuInit 0, table at the same place\n"
-	out := program(t, "tables", true, []string{"FAKECORE_DEVICES=2"}, ids...)
+	for env, line := range map[string]string{"FAKECORE_FP8=0": "fp8: table 0 size 16 slot 1 0\n", "FAKECORE_FP8=-1": "fp8: table 1\n"} {
+		if out := program(t, "tables", true, []string{env}, ids...); !strings.HasSuffix(out, line) {
+			t.Errorf("%s: got %s, want it to end with %s", env, out, line)
+		}
+	}
+	out := program(t, "tables", true, []string{"FAKECORE_DEVICES=2", "FAKECORE_FP8=1"}, ids...)
 	var rest strings.Builder
 	checked := 0
 	for line := range strings.Lines(out) {

@@ -4,6 +4,18 @@
 #include <stdio.h>
 
 enum { ELEMENTS_MAX = 1 << 20 };
+static const struct scuda_piece pieces_CUDA_ARRAY3D_DESCRIPTOR_0[] = {{0, 36, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUgraphExecUpdateResultInfo_1[] = {{0, 4, 0, 0}, {8, 24, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUDA_RESOURCE_DESC_2[] = {{0, 4, 0, 0}, {8, 16, 0, 0}, {136, 140, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUDA_RESOURCE_DESC_3[] = {{0, 4, 0, 0}, {8, 32, 0, 0}, {136, 140, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUDA_RESOURCE_DESC_4[] = {{0, 4, 0, 0}, {8, 48, 0, 0}, {136, 140, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_5[] = {{0, 28, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_6[] = {{0, 12, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_7[] = {{0, 2, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_8[] = {{0, 16, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_9[] = {{0, 12, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_10[] = {{0, 4, 0, 0}, {8, 16, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_CUlaunchAttributeValue_11[] = {{0, 4, 0, 0}, {0, 0, 0, 0}};
 
 int32_t scuda_wire_cuArray3DCreate_v2(uint64_t *pHandle, const void *pAllocateArray, uint32_t how) {
   int32_t r;
@@ -51,7 +63,7 @@ int32_t scuda_wire_cuArray3DGetDescriptor_v2(void *pArrayDescriptor, uint64_t hA
   struct scuda_reply reply;
   r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pArrayDescriptor * 40));
   if (!r) {
-    scuda_get(&reply, pArrayDescriptor, n_pArrayDescriptor, 40);
+    scuda_get_pieces(&reply, pArrayDescriptor, n_pArrayDescriptor, 40, pieces_CUDA_ARRAY3D_DESCRIPTOR_0);
     if (reply.bad) r = scuda_bad_reply("cuArray3DGetDescriptor_v2");
   }
   scuda_reply_done(&reply);
@@ -286,7 +298,7 @@ int32_t scuda_wire_cuCtxCreate_v3(uint64_t *pctx, void *paramsArray, int32_t num
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_pctx);
-  p = scuda_put_bytes(p, paramsArray, n_paramsArray, 8);
+  p = scuda_put_array(p, paramsArray, n_paramsArray, 8);
   p = scuda_put64(p, (uint64_t)(int64_t)numParams);
   p = scuda_put64(p, (uint64_t)flags);
   p = scuda_put64(p, (uint64_t)(int64_t)scuda_to_server(dev));
@@ -758,8 +770,8 @@ int32_t scuda_wire_cuDeviceGetHostAtomicCapabilities(uint32_t *capabilities, con
     return r;
   }
   uint8_t *p = c.payload;
-  p = scuda_put64(p, n_capabilities);
-  p = scuda_put_bytes(p, operations, n_operations, 4);
+  p = scuda_put64(p, scuda_room(capabilities, n_capabilities));
+  p = scuda_put_array(p, operations, n_operations, 4);
   p = scuda_put64(p, (uint64_t)count);
   p = scuda_put64(p, (uint64_t)(int64_t)scuda_to_server(dev));
   (void)p;
@@ -820,8 +832,8 @@ int32_t scuda_wire_cuDeviceGetP2PAtomicCapabilities(uint32_t *capabilities, cons
     return r;
   }
   uint8_t *p = c.payload;
-  p = scuda_put64(p, n_capabilities);
-  p = scuda_put_bytes(p, operations, n_operations, 4);
+  p = scuda_put64(p, scuda_room(capabilities, n_capabilities));
+  p = scuda_put_array(p, operations, n_operations, 4);
   p = scuda_put64(p, (uint64_t)count);
   p = scuda_put64(p, (uint64_t)(int64_t)scuda_to_server(srcDevice));
   p = scuda_put64(p, (uint64_t)(int64_t)scuda_to_server(dstDevice));
@@ -1316,7 +1328,7 @@ int32_t scuda_wire_cuGraphAddChildGraphNode(uint64_t *phGraphNode, uint64_t hGra
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)childGraph);
   (void)p;
@@ -1344,8 +1356,8 @@ int32_t scuda_wire_cuGraphAddDependencies(uint64_t hGraph, const uint64_t *from,
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, from, n_from, 8);
-  p = scuda_put_bytes(p, to, n_to, 8);
+  p = scuda_put_array(p, from, n_from, 8);
+  p = scuda_put_array(p, to, n_to, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
@@ -1369,9 +1381,9 @@ int32_t scuda_wire_cuGraphAddDependencies_v2(uint64_t hGraph, const uint64_t *fr
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, from, n_from, 8);
-  p = scuda_put_bytes(p, to, n_to, 8);
-  p = scuda_put_bytes(p, edgeData, n_edgeData, 8);
+  p = scuda_put_array(p, from, n_from, 8);
+  p = scuda_put_array(p, to, n_to, 8);
+  p = scuda_put_array(p, edgeData, n_edgeData, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
@@ -1396,7 +1408,7 @@ int32_t scuda_wire_cuGraphAddEmptyNode(uint64_t *phGraphNode, uint64_t hGraph, c
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
@@ -1427,7 +1439,7 @@ int32_t scuda_wire_cuGraphAddEventRecordNode(uint64_t *phGraphNode, uint64_t hGr
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)event);
   (void)p;
@@ -1459,7 +1471,7 @@ int32_t scuda_wire_cuGraphAddEventWaitNode(uint64_t *phGraphNode, uint64_t hGrap
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)event);
   (void)p;
@@ -1490,7 +1502,7 @@ int32_t scuda_wire_cuGraphAddMemFreeNode(uint64_t *phGraphNode, uint64_t hGraph,
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)dptr);
   (void)p;
@@ -1524,7 +1536,7 @@ int32_t scuda_wire_cuGraphAddMemcpyNode(uint64_t *phGraphNode, uint64_t hGraph, 
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put_bytes(p, copyParams, n_copyParams, 200);
   p = scuda_put64(p, (uint64_t)ctx);
@@ -1559,7 +1571,7 @@ int32_t scuda_wire_cuGraphAddMemsetNode(uint64_t *phGraphNode, uint64_t hGraph, 
   uint8_t *p = c.payload;
   p = scuda_put64(p, new_phGraphNode);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put_bytes(p, memsetParams, n_memsetParams, 40);
   p = scuda_put64(p, (uint64_t)ctx);
@@ -2022,7 +2034,7 @@ int32_t scuda_wire_cuGraphExecUpdate_v2(uint64_t hGraphExec, uint64_t hGraph, vo
   r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_resultInfo * 24));
   if (!r || reply.at != reply.end) {
     {
-      uint64_t n = scuda_get(&reply, resultInfo, n_resultInfo, 24);
+      uint64_t n = scuda_get_pieces(&reply, resultInfo, n_resultInfo, 24, pieces_CUgraphExecUpdateResultInfo_1);
       uint8_t *e = (uint8_t *)resultInfo;
       for (uint64_t i = 0; i < n; i++, e += 24) {
       scuda_adopt(scuda_word(e + 8), KIND_CUgraphNode);
@@ -2052,8 +2064,8 @@ int32_t scuda_wire_cuGraphGetEdges(uint64_t hGraph, uint64_t *from, uint64_t *to
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put64(p, n_from);
-  p = scuda_put64(p, n_to);
+  p = scuda_put64(p, scuda_room(from, n_from));
+  p = scuda_put64(p, scuda_room(to, n_to));
   p = scuda_put_bytes(p, numEdges, n_numEdges, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2099,9 +2111,9 @@ int32_t scuda_wire_cuGraphGetEdges_v2(uint64_t hGraph, uint64_t *from, uint64_t 
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put64(p, n_from);
-  p = scuda_put64(p, n_to);
-  p = scuda_put64(p, n_edgeData);
+  p = scuda_put64(p, scuda_room(from, n_from));
+  p = scuda_put64(p, scuda_room(to, n_to));
+  p = scuda_put64(p, scuda_room(edgeData, n_edgeData));
   p = scuda_put_bytes(p, numEdges, n_numEdges, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2144,7 +2156,7 @@ int32_t scuda_wire_cuGraphGetNodes(uint64_t hGraph, uint64_t *nodes, uint64_t *n
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put64(p, n_nodes);
+  p = scuda_put64(p, scuda_room(nodes, n_nodes));
   p = scuda_put_bytes(p, numNodes, n_numNodes, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2179,7 +2191,7 @@ int32_t scuda_wire_cuGraphGetRootNodes(uint64_t hGraph, uint64_t *rootNodes, uin
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put64(p, n_rootNodes);
+  p = scuda_put64(p, scuda_room(rootNodes, n_rootNodes));
   p = scuda_put_bytes(p, numRootNodes, n_numRootNodes, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2211,7 +2223,7 @@ int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, ui
   if (!new_phGraphExec) return CUDA_ERROR_OUT_OF_MEMORY;
   how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphInstantiate, how, 40);
+  r = scuda_begin(&c, OP_cuGraphInstantiate, how, 40 + scuda_pad(n_logBuffer * 1));
   if (r) {
     scuda_slot_free(new_phGraphExec);
     return r;
@@ -2220,7 +2232,7 @@ int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, ui
   p = scuda_put64(p, new_phGraphExec);
   p = scuda_put64(p, (uint64_t)hGraph);
   p = scuda_put64(p, n_phErrorNode);
-  p = scuda_put64(p, n_logBuffer);
+  p = scuda_put_array(p, logBuffer, n_logBuffer, 1);
   p = scuda_put64(p, (uint64_t)bufferSize);
   (void)p;
   struct scuda_reply reply;
@@ -2233,7 +2245,7 @@ int32_t scuda_wire_cuGraphInstantiate(uint64_t *phGraphExec, uint64_t hGraph, ui
       scuda_adopt(scuda_word(e), KIND_CUgraphNode);
       }
     }
-    scuda_get(&reply, logBuffer, n_logBuffer, 1);
+    scuda_get_text(&reply, logBuffer, n_logBuffer);
     if (reply.bad) r = scuda_bad_reply("cuGraphInstantiate");
   }
   scuda_reply_done(&reply);
@@ -2326,7 +2338,7 @@ int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph,
   if (!new_phGraphExec) return CUDA_ERROR_OUT_OF_MEMORY;
   how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphInstantiate_v2, how, 40);
+  r = scuda_begin(&c, OP_cuGraphInstantiate_v2, how, 40 + scuda_pad(n_logBuffer * 1));
   if (r) {
     scuda_slot_free(new_phGraphExec);
     return r;
@@ -2335,7 +2347,7 @@ int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph,
   p = scuda_put64(p, new_phGraphExec);
   p = scuda_put64(p, (uint64_t)hGraph);
   p = scuda_put64(p, n_phErrorNode);
-  p = scuda_put64(p, n_logBuffer);
+  p = scuda_put_array(p, logBuffer, n_logBuffer, 1);
   p = scuda_put64(p, (uint64_t)bufferSize);
   (void)p;
   struct scuda_reply reply;
@@ -2348,7 +2360,7 @@ int32_t scuda_wire_cuGraphInstantiate_v2(uint64_t *phGraphExec, uint64_t hGraph,
       scuda_adopt(scuda_word(e), KIND_CUgraphNode);
       }
     }
-    scuda_get(&reply, logBuffer, n_logBuffer, 1);
+    scuda_get_text(&reply, logBuffer, n_logBuffer);
     if (reply.bad) r = scuda_bad_reply("cuGraphInstantiate_v2");
   }
   scuda_reply_done(&reply);
@@ -2398,7 +2410,14 @@ int32_t scuda_wire_cuGraphKernelNodeGetAttribute(uint64_t hNode, int32_t attr, v
   struct scuda_reply reply;
   r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_value_out * 64));
   if (!r) {
-    scuda_get(&reply, value_out, n_value_out, 64);
+    {
+      uint64_t n = scuda_get_pieces(&reply, value_out, n_value_out, 64, attr == 1 ? pieces_CUlaunchAttributeValue_5 : attr == 4 || attr == 11 ? pieces_CUlaunchAttributeValue_6 : attr == 9 ? pieces_CUlaunchAttributeValue_7 : attr == 7 ? pieces_CUlaunchAttributeValue_8 : attr == 12 ? pieces_CUlaunchAttributeValue_9 : attr == 13 ? pieces_CUlaunchAttributeValue_10 : pieces_CUlaunchAttributeValue_11);
+      uint8_t *e = (uint8_t *)value_out;
+      for (uint64_t i = 0; i < n; i++, e += 64) {
+      if ((uint32_t)attr == 7u) scuda_adopt(scuda_word(e + 0), KIND_CUevent);
+      if ((uint32_t)attr == 12u) scuda_adopt(scuda_word(e + 0), KIND_CUevent);
+      }
+    }
     if (reply.bad) r = scuda_bad_reply("cuGraphKernelNodeGetAttribute");
   }
   scuda_reply_done(&reply);
@@ -2574,7 +2593,7 @@ int32_t scuda_wire_cuGraphNodeGetDependencies(uint64_t hNode, uint64_t *dependen
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hNode);
-  p = scuda_put64(p, n_dependencies);
+  p = scuda_put64(p, scuda_room(dependencies, n_dependencies));
   p = scuda_put_bytes(p, numDependencies, n_numDependencies, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2605,14 +2624,14 @@ int32_t scuda_wire_cuGraphNodeGetDependencies_v2(uint64_t hNode, uint64_t *depen
   if (n_numDependencies > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetDependencies_v2, how, 32 + scuda_pad(n_numDependencies * 8));
+  r = scuda_begin(&c, OP_cuGraphNodeGetDependencies_v2, how, 32 + scuda_pad(n_edgeData * 8) + scuda_pad(n_numDependencies * 8));
   if (r) {
     return r;
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hNode);
-  p = scuda_put64(p, n_dependencies);
-  p = scuda_put64(p, n_edgeData);
+  p = scuda_put64(p, scuda_room(dependencies, n_dependencies));
+  p = scuda_put_array(p, edgeData, n_edgeData, 8);
   p = scuda_put_bytes(p, numDependencies, n_numDependencies, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2648,7 +2667,7 @@ int32_t scuda_wire_cuGraphNodeGetDependentNodes(uint64_t hNode, uint64_t *depend
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hNode);
-  p = scuda_put64(p, n_dependentNodes);
+  p = scuda_put64(p, scuda_room(dependentNodes, n_dependentNodes));
   p = scuda_put_bytes(p, numDependentNodes, n_numDependentNodes, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2679,14 +2698,14 @@ int32_t scuda_wire_cuGraphNodeGetDependentNodes_v2(uint64_t hNode, uint64_t *dep
   if (n_numDependentNodes > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
   how |= SCUDA_ANSWER;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuGraphNodeGetDependentNodes_v2, how, 32 + scuda_pad(n_numDependentNodes * 8));
+  r = scuda_begin(&c, OP_cuGraphNodeGetDependentNodes_v2, how, 32 + scuda_pad(n_edgeData * 8) + scuda_pad(n_numDependentNodes * 8));
   if (r) {
     return r;
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hNode);
-  p = scuda_put64(p, n_dependentNodes);
-  p = scuda_put64(p, n_edgeData);
+  p = scuda_put64(p, scuda_room(dependentNodes, n_dependentNodes));
+  p = scuda_put_array(p, edgeData, n_edgeData, 8);
   p = scuda_put_bytes(p, numDependentNodes, n_numDependentNodes, 8);
   (void)p;
   struct scuda_reply reply;
@@ -2812,8 +2831,8 @@ int32_t scuda_wire_cuGraphRemoveDependencies(uint64_t hGraph, const uint64_t *fr
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, from, n_from, 8);
-  p = scuda_put_bytes(p, to, n_to, 8);
+  p = scuda_put_array(p, from, n_from, 8);
+  p = scuda_put_array(p, to, n_to, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
@@ -2837,9 +2856,9 @@ int32_t scuda_wire_cuGraphRemoveDependencies_v2(uint64_t hGraph, const uint64_t 
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, from, n_from, 8);
-  p = scuda_put_bytes(p, to, n_to, 8);
-  p = scuda_put_bytes(p, edgeData, n_edgeData, 8);
+  p = scuda_put_array(p, from, n_from, 8);
+  p = scuda_put_array(p, to, n_to, 8);
+  p = scuda_put_array(p, edgeData, n_edgeData, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   (void)p;
   r = scuda_call(&c, NULL, 0, NULL);
@@ -3629,7 +3648,7 @@ int32_t scuda_wire_cuMemMapArrayAsync(void *mapInfoList, uint32_t count, uint64_
     return r;
   }
   uint8_t *p = c.payload;
-  p = scuda_put_bytes(p, mapInfoList, n_mapInfoList, 96);
+  p = scuda_put_array(p, mapInfoList, n_mapInfoList, 96);
   p = scuda_put64(p, (uint64_t)count);
   p = scuda_put64(p, (uint64_t)hStream);
   (void)p;
@@ -4809,7 +4828,7 @@ int32_t scuda_wire_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)stream);
   p = scuda_put64(p, (uint64_t)count);
-  p = scuda_put_bytes(p, paramArray, n_paramArray, 48);
+  p = scuda_put_array(p, paramArray, n_paramArray, 48);
   p = scuda_put64(p, (uint64_t)flags);
   (void)p;
   r = scuda_send(&c);
@@ -4849,8 +4868,8 @@ int32_t scuda_wire_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hStream);
   p = scuda_put64(p, (uint64_t)hGraph);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
-  p = scuda_put_bytes(p, dependencyData, n_dependencyData, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencyData, n_dependencyData, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)(int64_t)mode);
   (void)p;
@@ -5028,37 +5047,15 @@ int32_t scuda_wire_cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *va
   struct scuda_reply reply;
   r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_value * 64));
   if (!r) {
-    scuda_get(&reply, value, n_value, 64);
+    {
+      uint64_t n = scuda_get_pieces(&reply, value, n_value, 64, attr == 1 ? pieces_CUlaunchAttributeValue_5 : attr == 4 || attr == 11 ? pieces_CUlaunchAttributeValue_6 : attr == 9 ? pieces_CUlaunchAttributeValue_7 : attr == 7 ? pieces_CUlaunchAttributeValue_8 : attr == 12 ? pieces_CUlaunchAttributeValue_9 : attr == 13 ? pieces_CUlaunchAttributeValue_10 : pieces_CUlaunchAttributeValue_11);
+      uint8_t *e = (uint8_t *)value;
+      for (uint64_t i = 0; i < n; i++, e += 64) {
+      if ((uint32_t)attr == 7u) scuda_adopt(scuda_word(e + 0), KIND_CUevent);
+      if ((uint32_t)attr == 12u) scuda_adopt(scuda_word(e + 0), KIND_CUevent);
+      }
+    }
     if (reply.bad) r = scuda_bad_reply("cuStreamGetAttribute");
-  }
-  scuda_reply_done(&reply);
-  return r;
-}
-
-int32_t scuda_wire_cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint32_t how) {
-  int32_t r;
-  if ((r = scuda_check(hStream, KIND_CUstream))) return r;
-  uint64_t n_captureStatus_out = captureStatus_out ? 1 : 0;
-  if (n_captureStatus_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  uint64_t n_id_out = id_out ? 1 : 0;
-  if (n_id_out > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  how |= SCUDA_ANSWER;
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_cuStreamGetCaptureInfo, how, 24);
-  if (r) {
-    return r;
-  }
-  uint8_t *p = c.payload;
-  p = scuda_put64(p, (uint64_t)hStream);
-  p = scuda_put64(p, n_captureStatus_out);
-  p = scuda_put64(p, n_id_out);
-  (void)p;
-  struct scuda_reply reply;
-  r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_captureStatus_out * 4) + 8 + scuda_pad(n_id_out * 8));
-  if (!r) {
-    scuda_get(&reply, captureStatus_out, n_captureStatus_out, 4);
-    scuda_get(&reply, id_out, n_id_out, 8);
-    if (reply.bad) r = scuda_bad_reply("cuStreamGetCaptureInfo");
   }
   scuda_reply_done(&reply);
   return r;
@@ -5333,7 +5330,7 @@ int32_t scuda_wire_cuStreamUpdateCaptureDependencies(uint64_t hStream, uint64_t 
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hStream);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)flags);
   (void)p;
@@ -5356,8 +5353,8 @@ int32_t scuda_wire_cuStreamUpdateCaptureDependencies_v2(uint64_t hStream, uint64
   }
   uint8_t *p = c.payload;
   p = scuda_put64(p, (uint64_t)hStream);
-  p = scuda_put_bytes(p, dependencies, n_dependencies, 8);
-  p = scuda_put_bytes(p, dependencyData, n_dependencyData, 8);
+  p = scuda_put_array(p, dependencies, n_dependencies, 8);
+  p = scuda_put_array(p, dependencyData, n_dependencyData, 8);
   p = scuda_put64(p, (uint64_t)numDependencies);
   p = scuda_put64(p, (uint64_t)flags);
   (void)p;
@@ -5387,7 +5384,7 @@ int32_t scuda_wire_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t
 int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitValue32_v2, how | SCUDA_WORKS, 32);
   if (r) {
@@ -5406,7 +5403,7 @@ int32_t scuda_wire_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32
 int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWaitValue64_v2, how | SCUDA_WORKS, 32);
   if (r) {
@@ -5425,7 +5422,7 @@ int32_t scuda_wire_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64
 int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWriteValue32_v2, how | SCUDA_WORKS, 32);
   if (r) {
@@ -5444,7 +5441,7 @@ int32_t scuda_wire_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint3
 int32_t scuda_wire_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t how) {
   int32_t r;
   if ((r = scuda_check(stream, KIND_CUstream))) return r;
-  if (!scuda_on_device(addr, 1) || flags > 0xff) how |= SCUDA_ANSWER;
+  if (flags > 0xff) how |= SCUDA_ANSWER;
   struct scuda_cmd c;
   r = scuda_begin(&c, OP_cuStreamWriteValue64_v2, how | SCUDA_WORKS, 32);
   if (r) {
@@ -5522,7 +5519,7 @@ int32_t scuda_wire_cuSurfObjectGetResourceDesc(void *pResDesc, uint64_t surfObje
   r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pResDesc * 144));
   if (!r) {
     {
-      uint64_t n = scuda_get(&reply, pResDesc, n_pResDesc, 144);
+      uint64_t n = scuda_get_pieces(&reply, pResDesc, n_pResDesc, 144, scuda_peek(&reply, 0) == 0 || scuda_peek(&reply, 0) == 1 ? pieces_CUDA_RESOURCE_DESC_2 : scuda_peek(&reply, 0) == 2 ? pieces_CUDA_RESOURCE_DESC_3 : scuda_peek(&reply, 0) == 3 ? pieces_CUDA_RESOURCE_DESC_4 : NULL);
       uint8_t *e = (uint8_t *)pResDesc;
       for (uint64_t i = 0; i < n; i++, e += 144) {
       if (scuda_field(e + 0) == 0u) scuda_adopt(scuda_word(e + 8), KIND_CUarray);
@@ -5614,13 +5611,13 @@ int32_t scuda_wire_cuTensorMapEncodeIm2col(void *tensorMap, int32_t tensorDataTy
   p = scuda_put64(p, (uint64_t)(int64_t)tensorDataType);
   p = scuda_put64(p, (uint64_t)tensorRank);
   p = scuda_put64(p, (uint64_t)(uintptr_t)globalAddress);
-  p = scuda_put_bytes(p, globalDim, n_globalDim, 8);
-  p = scuda_put_bytes(p, globalStrides, n_globalStrides, 8);
-  p = scuda_put_bytes(p, pixelBoxLowerCorner, n_pixelBoxLowerCorner, 4);
-  p = scuda_put_bytes(p, pixelBoxUpperCorner, n_pixelBoxUpperCorner, 4);
+  p = scuda_put_array(p, globalDim, n_globalDim, 8);
+  p = scuda_put_array(p, globalStrides, n_globalStrides, 8);
+  p = scuda_put_array(p, pixelBoxLowerCorner, n_pixelBoxLowerCorner, 4);
+  p = scuda_put_array(p, pixelBoxUpperCorner, n_pixelBoxUpperCorner, 4);
   p = scuda_put64(p, (uint64_t)channelsPerPixel);
   p = scuda_put64(p, (uint64_t)pixelsPerColumn);
-  p = scuda_put_bytes(p, elementStrides, n_elementStrides, 4);
+  p = scuda_put_array(p, elementStrides, n_elementStrides, 4);
   p = scuda_put64(p, (uint64_t)(int64_t)interleave);
   p = scuda_put64(p, (uint64_t)(int64_t)swizzle);
   p = scuda_put64(p, (uint64_t)(int64_t)l2Promotion);
@@ -5658,13 +5655,13 @@ int32_t scuda_wire_cuTensorMapEncodeIm2colWide(void *tensorMap, int32_t tensorDa
   p = scuda_put64(p, (uint64_t)(int64_t)tensorDataType);
   p = scuda_put64(p, (uint64_t)tensorRank);
   p = scuda_put64(p, (uint64_t)(uintptr_t)globalAddress);
-  p = scuda_put_bytes(p, globalDim, n_globalDim, 8);
-  p = scuda_put_bytes(p, globalStrides, n_globalStrides, 8);
+  p = scuda_put_array(p, globalDim, n_globalDim, 8);
+  p = scuda_put_array(p, globalStrides, n_globalStrides, 8);
   p = scuda_put64(p, (uint64_t)(int64_t)pixelBoxLowerCornerWidth);
   p = scuda_put64(p, (uint64_t)(int64_t)pixelBoxUpperCornerWidth);
   p = scuda_put64(p, (uint64_t)channelsPerPixel);
   p = scuda_put64(p, (uint64_t)pixelsPerColumn);
-  p = scuda_put_bytes(p, elementStrides, n_elementStrides, 4);
+  p = scuda_put_array(p, elementStrides, n_elementStrides, 4);
   p = scuda_put64(p, (uint64_t)(int64_t)interleave);
   p = scuda_put64(p, (uint64_t)(int64_t)mode);
   p = scuda_put64(p, (uint64_t)(int64_t)swizzle);
@@ -5705,10 +5702,10 @@ int32_t scuda_wire_cuTensorMapEncodeTiled(void *tensorMap, int32_t tensorDataTyp
   p = scuda_put64(p, (uint64_t)(int64_t)tensorDataType);
   p = scuda_put64(p, (uint64_t)tensorRank);
   p = scuda_put64(p, (uint64_t)(uintptr_t)globalAddress);
-  p = scuda_put_bytes(p, globalDim, n_globalDim, 8);
-  p = scuda_put_bytes(p, globalStrides, n_globalStrides, 8);
-  p = scuda_put_bytes(p, boxDim, n_boxDim, 4);
-  p = scuda_put_bytes(p, elementStrides, n_elementStrides, 4);
+  p = scuda_put_array(p, globalDim, n_globalDim, 8);
+  p = scuda_put_array(p, globalStrides, n_globalStrides, 8);
+  p = scuda_put_array(p, boxDim, n_boxDim, 4);
+  p = scuda_put_array(p, elementStrides, n_elementStrides, 4);
   p = scuda_put64(p, (uint64_t)(int64_t)interleave);
   p = scuda_put64(p, (uint64_t)(int64_t)swizzle);
   p = scuda_put64(p, (uint64_t)(int64_t)l2Promotion);
@@ -5816,7 +5813,7 @@ int32_t scuda_wire_cuTexObjectGetResourceDesc(void *pResDesc, uint64_t texObject
   r = scuda_call_generic(&c, &reply, 8 + scuda_pad(n_pResDesc * 144));
   if (!r) {
     {
-      uint64_t n = scuda_get(&reply, pResDesc, n_pResDesc, 144);
+      uint64_t n = scuda_get_pieces(&reply, pResDesc, n_pResDesc, 144, scuda_peek(&reply, 0) == 0 || scuda_peek(&reply, 0) == 1 ? pieces_CUDA_RESOURCE_DESC_2 : scuda_peek(&reply, 0) == 2 ? pieces_CUDA_RESOURCE_DESC_3 : scuda_peek(&reply, 0) == 3 ? pieces_CUDA_RESOURCE_DESC_4 : NULL);
       uint8_t *e = (uint8_t *)pResDesc;
       for (uint64_t i = 0; i < n; i++, e += 144) {
       if (scuda_field(e + 0) == 0u) scuda_adopt(scuda_word(e + 8), KIND_CUarray);

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b"
+#define SCUDA_DIGEST "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
@@ -2059,6 +2059,7 @@ int32_t scuda_hand_cuCtxSetCurrent(uint64_t ctx);
 void scuda_post_cuCtxSetFlags(uint32_t flags);
 void scuda_post_cuCtxSetLimit(int32_t limit, uint64_t value);
 int scuda_pre_cuCtxSynchronize(int32_t *r);
+int scuda_pre_cuCtxSynchronize_v2(uint64_t ctx, int32_t *r);
 void scuda_post_cuCtxSynchronize_v2(uint64_t ctx);
 int32_t scuda_hand_cuDeviceComputeCapability(int32_t *major, int32_t *minor, int32_t dev);
 int32_t scuda_hand_cuDeviceGet(int32_t *device, int32_t ordinal);
@@ -2223,6 +2224,7 @@ int scuda_pre_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t ha
 void scuda_post_cuMemMap(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t handle, uint64_t flags);
 int scuda_pre_cuMemPoolCreate(uint64_t *pool, const void *poolProps, int32_t *r);
 void scuda_post_cuMemPoolDestroy(uint64_t pool);
+void scuda_post_cuMemPoolExportPointer(void *shareData_out, uint64_t ptr);
 int32_t scuda_hand_cuMemPoolExportToShareableHandle(void *handle_out, uint64_t pool, int32_t handleType, uint64_t flags);
 int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attr, void *value);
 int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *pool_out, void *handle, int32_t handleType, uint64_t flags);
@@ -2305,18 +2307,26 @@ int32_t scuda_hand_cuProfilerStart(void);
 int32_t scuda_hand_cuProfilerStop(void);
 int32_t scuda_hand_cuStreamAddCallback(uint64_t hStream, void *callback, void *userData, uint32_t flags, uint32_t ptds);
 int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t hStream, uint64_t dptr, uint64_t length, uint32_t flags, uint32_t ptds);
+int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *paramArray, uint32_t flags, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamBeginCapture(uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamBeginCaptureToGraph(uint64_t hStream, uint64_t hGraph, const uint64_t *dependencies, const void *dependencyData, uint64_t numDependencies, int32_t mode, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamBeginCapture_v2(uint64_t hStream, int32_t mode, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamCreate(uint64_t *phStream, uint32_t Flags, int32_t *r);
 int scuda_pre_cuStreamCreateWithPriority(uint64_t *phStream, uint32_t flags, int32_t priority, int32_t *r);
+void scuda_post_cuStreamDestroy(uint64_t hStream);
+void scuda_post_cuStreamDestroy_v2(uint64_t hStream);
 int scuda_pre_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint32_t ptds, int32_t *r);
+int32_t scuda_hand_cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint32_t ptds);
 int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, uint64_t *numDependencies_out, uint32_t ptds);
 int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint64_t *graph_out, void **dependencies_out, void **edgeData_out, uint64_t *numDependencies_out, uint32_t ptds);
 int scuda_pre_cuStreamIsCapturing(uint64_t hStream, int32_t *captureStatus, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamQuery(uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamSynchronize(uint64_t hStream, uint32_t ptds, int32_t *r);
 int scuda_pre_cuStreamWaitEvent(uint64_t hStream, uint64_t hEvent, uint32_t Flags, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamWaitValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamWaitValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamWriteValue32_v2(uint64_t stream, uint64_t addr, uint32_t value, uint32_t flags, uint32_t ptds, int32_t *r);
+int scuda_pre_cuStreamWriteValue64_v2(uint64_t stream, uint64_t addr, uint64_t value, uint32_t flags, uint32_t ptds, int32_t *r);
 int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode);
 int32_t scuda_hand_cuUserObjectCreate(uint64_t *object_out, void *ptr, void *destroy, uint32_t initialRefcount, uint32_t flags);
 
@@ -2332,6 +2342,7 @@ enum scuda_part {
   PART_semaphores, /* nodes with external semaphores, which are objects of another driver on the same machine */
   PART_peer_tokens, /* the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS) */
   PART_private_slot, /* functions of the driver's private tables that no program is known to call */
+  PART_engines, /* the video, JPEG and optical-flow engines: NVIDIA's libnvcuvid and libnvidia-encode drive them through the devices of the GPU's machine themselves; nvJPEG (backends HARDWARE and HARDWARE_DEVICE) needs libnvcuvid, and decodes by its other backends */
   PART_kernel_node, /* a node whose function ended with its module */
   SCUDA_PARTS
 };
@@ -2546,7 +2557,6 @@ int32_t scuda_wire_cuStreamDestroy(uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuStreamDestroy_v2(uint64_t hStream, uint32_t how);
 int32_t scuda_wire_cuStreamEndCapture(uint64_t hStream, uint64_t *phGraph, uint32_t how);
 int32_t scuda_wire_cuStreamGetAttribute(uint64_t hStream, int32_t attr, void *value, uint32_t how);
-int32_t scuda_wire_cuStreamGetCaptureInfo(uint64_t hStream, int32_t *captureStatus_out, uint64_t *id_out, uint32_t how);
 int32_t scuda_wire_cuStreamGetCtx(uint64_t hStream, uint64_t *pctx, uint32_t how);
 int32_t scuda_wire_cuStreamGetCtx_v2(uint64_t hStream, uint64_t *pCtx, uint64_t *pGreenCtx, uint32_t how);
 int32_t scuda_wire_cuStreamGetDevice(uint64_t hStream, int32_t *device, uint32_t how);

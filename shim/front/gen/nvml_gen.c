@@ -2,1761 +2,1773 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "b40508c251f2194d13223e4f3d2166bb853339c4e1a397f48b62f321b877f81b";
+const char nvml_digest[] = "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00";
 
+static const struct scuda_piece pieces_nvmlPciInfo_v1_t_0[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 32, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlPciInfo_v2_t_1[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 36, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlPciInfo_t_2[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 36, 0, 0}, {36, 68, SCUDA_PIECE_TEXT, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlGpuFabricInfo_t_3[] = {{0, 25, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlGpuThermalSettings_t_4[] = {{0, 4, 0, 0}, {4, 64, 20, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlProcessInfo_v1_t_5[] = {{0, 4, 0, 0}, {8, 16, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlProcessInfo_v2_t_6[] = {{0, 4, 0, 0}, {8, 24, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlProcessInfo_t_7[] = {{0, 4, 0, 0}, {8, 24, 0, 0}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlGridLicensableFeatures_v1_t_8[] = {{0, 8, 0, 0}, {8, 416, 136, 4}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlGridLicensableFeatures_v2_t_9[] = {{0, 8, 0, 0}, {8, 800, 264, 4}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlGridLicensableFeatures_v3_t_10[] = {{0, 8, 0, 0}, {8, 812, 268, 4}, {0, 0, 0, 0}};
+static const struct scuda_piece pieces_nvmlGridLicensableFeatures_t_11[] = {{0, 8, 0, 0}, {8, 860, 284, 4}, {0, 0, 0, 0}};
 static const struct nvml_param p_nvmlComputeInstanceDestroy[] = {
-  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlComputeInstanceGetInfo[] = {
-  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}, {0}, 0},
+  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0, 2}, {8, 5}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlComputeInstanceGetInfo_v2[] = {
-  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}, {0}, 0},
+  {NVML_VALUE, 1, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}, {8, 5}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceClearAccountingPids[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceClearCpuAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceClearEccErrorCounts[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceClearFieldValues[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceCreateGpuInstance[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceCreateGpuInstanceWithPlacement[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceDiscoverGpus[] = {
-  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceFreezeNvLinkUtilizationCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAPIRestriction[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingBufferSize[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingPids[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAccountingStats[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetActiveVgpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAdaptiveClockInfoStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAddressingMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetApplicationsClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetArchitecture[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAttributes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAttributes_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetAutoBoostedClocksEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetBAR1MemoryInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetBoardId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetBoardPartNumber[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetBrand[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetBridgeChipInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 1028, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 1028, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetBusType[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetC2cModeInfoV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetClkMonStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 264, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 264, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetClockInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetClockOffsets[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeInstanceId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeRunningProcesses[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_v1_t_5},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeRunningProcesses_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_v2_t_6},
 };
 static const struct nvml_param p_nvmlDeviceGetComputeRunningProcesses_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_t_7},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeGpuAttestationReport[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 12332, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 12332, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeGpuCertificate[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 9224, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 9224, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeMemSizeInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetConfComputeProtectedMemoryUsage[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCoolerInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCount[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCount_v2[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCpuAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCpuAffinityWithinScope[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCreatableVgpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCudaComputeCapability[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrPcieLinkGeneration[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrPcieLinkWidth[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrentClockFreqs[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrentClocksEventReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetCurrentClocksThrottleReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDecoderUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDefaultApplicationsClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDefaultEccMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDetailedEccErrors[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDeviceHandleFromMigDeviceHandle[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDisplayActive[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDisplayMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDramEncryptionMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDriverModel[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDriverModel_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetDynamicPstatesInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 132, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 132, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetEccMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderCapacity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderSessions[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderStats[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetEncoderUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetEnforcedPowerLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFBCSessions[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFBCStats[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFanControlPolicy_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFanSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFanSpeedRPM[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFanSpeed_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetFieldValues[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 2, 40, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpcClkMinMaxVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpcClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuFabricInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 28, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 28, 1, {{0}}, {0}, 0, pieces_nvmlGpuFabricInfo_t_3},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuFabricInfoV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceById[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstancePossiblePlacements[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstancePossiblePlacements_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceProfileInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 48, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 48, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceProfileInfoByIdV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceProfileInfoV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 152, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstanceRemainingCapacity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuInstances[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 5, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 5, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuMaxPcieLinkGeneration[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGpuOperationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGraphicsRunningProcesses[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_v1_t_5},
 };
 static const struct nvml_param p_nvmlDeviceGetGraphicsRunningProcesses_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_v2_t_6},
 };
 static const struct nvml_param p_nvmlDeviceGetGraphicsRunningProcesses_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_t_7},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 416, 1, {{0}}, {0}, 0, pieces_nvmlGridLicensableFeatures_v1_t_8},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 800, 1, {{0}}, {0}, 0, pieces_nvmlGridLicensableFeatures_v2_t_9},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 812, 1, {{0}}, {0}, 0, pieces_nvmlGridLicensableFeatures_v3_t_10},
 };
 static const struct nvml_param p_nvmlDeviceGetGridLicensableFeatures_v4[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 860, 1, {{0}}, {0}, 0, pieces_nvmlGridLicensableFeatures_t_11},
 };
 static const struct nvml_param p_nvmlDeviceGetGspFirmwareMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetGspFirmwareVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 1, 64, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 1, 64, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByIndex[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, NVML_CLEARS, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByIndex_v2[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByPciBusId[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByPciBusId_v2[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleBySerial[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByUUID[] = {
-  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_STR, 0, 0, 0, 1, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHandleByUUIDV[] = {
-  {NVML_IN, 0, NVML_VERSIONED, 0, 52, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 52, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHostVgpuMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetHostname_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetIndex[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetInforomConfigurationChecksum[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetInforomImageVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetInforomVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 4, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 4, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetIrqNum[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetJpgUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetLastBBXFlushTime[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMPSComputeRunningProcesses[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 16, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_v1_t_5},
 };
 static const struct nvml_param p_nvmlDeviceGetMPSComputeRunningProcesses_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_v2_t_6},
 };
 static const struct nvml_param p_nvmlDeviceGetMPSComputeRunningProcesses_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 24, 0, {{0}}, {0}, 0, pieces_nvmlProcessInfo_t_7},
 };
 static const struct nvml_param p_nvmlDeviceGetMarginTemperature[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxClockInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxCustomerBoostClock[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxMigDeviceCount[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxPcieLinkGeneration[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMaxPcieLinkWidth[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemClkMinMaxVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 2, 8, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryBusWidth[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryErrorCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMemoryInfo_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 40, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMigDeviceHandleByIndex[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMigMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMinMaxClockOfPState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMinMaxFanSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMinorNumber[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetModuleId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetMultiGpuBoard[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetName[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNumFans[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNumGpuCores[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNumaNodeId[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkCapability[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkErrorCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 1612, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 1612, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkRemoteDeviceType[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkRemotePciInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0}}, {0}, 0, pieces_nvmlPciInfo_v1_t_0},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkRemotePciInfo_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0, pieces_nvmlPciInfo_t_2},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkUtilizationControl[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkUtilizationCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvLinkVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvlinkBwMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetNvlinkSupportedBwModes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 28, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 28, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetOfaUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetP2PStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0}}, {0}, 0, pieces_nvmlPciInfo_v1_t_0},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfoExt[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 64, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 64, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfo_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}, {0}, 0, pieces_nvmlPciInfo_v2_t_1},
 };
 static const struct nvml_param p_nvmlDeviceGetPciInfo_v3[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 68, 1, {{0}}, {0}, 0, pieces_nvmlPciInfo_t_2},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieLinkMaxSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieReplayCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPcieThroughput[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPdi[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPerformanceModes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 2052, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPerformanceState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPersistenceMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPgpuMetadataString[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPlatformInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 44, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 44, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementDefaultLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementLimitConstraints[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerManagementMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerMizerMode_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerSource[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetPowerUsage[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetProcessUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 32, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 32, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetProcessesUtilizationInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 4, 40}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 4, 40}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRemappedRows[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRemappedRows_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRepairStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRetiredPages[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRetiredPagesPendingStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRetiredPages_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRowRemapperHistogram[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 20, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 20, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetRunningProcessDetailList[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 8, 32}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 8, 32}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSamples[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 5, 16, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 5, 16, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSerial[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSramEccErrorStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 104, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 104, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 28}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 28}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedClocksEventReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedClocksThrottleReasons[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedEventTypes[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedGraphicsClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedMemoryClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedPerformanceStates[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetSupportedVgpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTargetFanSpeed[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTemperature[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTemperatureThreshold[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTemperatureV[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetThermalSettings[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 64, 1, {{0}}, {0}, 0, pieces_nvmlGpuThermalSettings_t_4},
 };
 static const struct nvml_param p_nvmlDeviceGetTopologyCommonAncestor[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTopologyNearestGpus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, NVML_COUNT_POINTER, 3, 8, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTotalEccErrors[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetTotalEnergyConsumption[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetUUID[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetUnrepairableMemoryFlag_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetUtilizationRates[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVbiosVersion[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuInstancesUtilizationInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {24, 8, 64}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {24, 8, 64}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuMetadata[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuProcessUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 96, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 96, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuProcessesUtilizationInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 4, 104}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {16, 4, 104}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuSchedulerCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 40, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuSchedulerLog[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 9624, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 9624, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuSchedulerState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuTypeCreatablePlacements[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuTypeSupportedPlacements[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVgpuUtilization[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 4, 48, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 4, 48, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetViolationStatus[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceGetVirtualizationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceIsMigDeviceHandle[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceModifyDrainState[] = {
-  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceOnSameBoard[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDevicePowerSmoothingActivatePresetProfile[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDevicePowerSmoothingSetState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDevicePowerSmoothingUpdatePresetProfileParam[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceQueryDrainState[] = {
-  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceReadPRMCounters_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 16, 1, {{0}}, {8, 0, 24}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 16, 1, {{0}}, {8, 0, 24}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceReadWritePRM_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 504, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 504, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceRegisterEvents[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceRemoveGpu[] = {
-  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceRemoveGpu_v2[] = {
-  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 68, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceResetApplicationsClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceResetGpuLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceResetMemoryLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceResetNvLinkErrorCounters[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceResetNvLinkUtilizationCounter[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetAPIRestriction[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetAccountingMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetApplicationsClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetAutoBoostedClocksEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetClockOffsets[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetComputeMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetConfComputeUnprotectedMemSize[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetCpuAffinity[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetDefaultAutoBoostedClocksEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetDefaultFanSpeed_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetDramEncryptionMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetDriverModel[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetEccMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetFanControlPolicy[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetFanSpeed_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetGpcClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetGpuLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetGpuOperationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetHostname_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 64, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 64, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetMemClkVfOffset[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetMemoryLockedClocks[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetMigMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetNvLinkDeviceLowPowerThreshold[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetNvLinkUtilizationControl[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetNvlinkBwMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetPersistenceMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetPowerManagementLimit[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetPowerManagementLimit_v2[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetPowerMizerMode_v1[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetTemperatureThreshold[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetVgpuCapabilities[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetVgpuSchedulerState[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceSetVirtualizationMode[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceValidateInforom[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileClearRequestedProfiles[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 36, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 36, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileGetCurrentProfiles[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 100, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 100, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileGetProfilesInfo[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 11256, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 11256, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlDeviceWorkloadPowerProfileSetRequestedProfiles[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 36, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 36, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlErrorString[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlEventSetCreate[] = {
-  {NVML_OUT, 3, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 3, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlEventSetFree[] = {
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlEventSetWait[] = {
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0, 2}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlEventSetWait_v2[] = {
-  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 3, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 32, 1, {{0, 2}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGetExcludedDeviceCount[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGetExcludedDeviceInfoByIndex[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 148, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 148, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGetVgpuCompatibility[] = {
-  {NVML_IN, 0, 0, 0, 212, 1, {{0}}, {0}, 204},
-  {NVML_IN, 0, 0, 0, 128, 1, {{0}}, {0}, 120},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 212, 1, {{0}}, {0}, 204, NULL},
+  {NVML_IN, 0, 0, 0, 128, 1, {{0}}, {0}, 120, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGetVgpuDriverCapabilities[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGetVgpuVersion[] = {
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmMetricsGet[] = {
-  {NVML_VALUE, 0, 0, 0, 8424, 1, {{8, 4}, {16, 4}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 8424, 1, {{8, 4}, {16, 4}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmMigSampleGet[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmQueryDeviceSupport[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmQueryIfStreamingEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmSampleAlloc[] = {
-  {NVML_OUT, 4, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 4, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmSampleFree[] = {
-  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmSampleGet[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 4, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpmSetStreamingEnabled[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceCreateComputeInstance[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceCreateComputeInstanceWithPlacement[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceDestroy[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetActiveVgpus[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 4}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 4}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceById[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 1, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstancePossiblePlacements[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceProfileInfo[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 36, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceProfileInfoV[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 136, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 136, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstanceRemainingCapacity[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetComputeInstances[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 1, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 1, NVML_COUNT_POINTER | NVML_FILLS, 4, 8, 128, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetCreatableVgpus[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 4}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {8, 4, 4}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetInfo[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0, 2}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0, 2}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuSchedulerLog[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 9632, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 9632, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuSchedulerState[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceGetVgpuTypeCreatablePlacements[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{0}}, {16, 8, 4}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceSetVgpuHeterogeneousMode[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlGpuInstanceSetVgpuSchedulerState[] = {
-  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 5, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlInitWithFlags[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSetVgpuVersion[] = {
-  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemEventSetCreate[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED | NVML_FRESH, 0, 16, 1, {{8, 6}}, {0}, 0},
+  {NVML_INOUT, 0, NVML_VERSIONED | NVML_FRESH, 0, 16, 1, {{8, 6}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemEventSetFree[] = {
-  {NVML_IN, 0, NVML_VERSIONED, 0, 16, 1, {{8, 6}}, {0}, 0},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 16, 1, {{8, 6}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemEventSetWait[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{8, 6}}, {16, 24, 16}, 0},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 32, 1, {{8, 6}}, {16, 24, 16}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeCapabilities[] = {
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeGpusReadyState[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeKeyRotationThresholdInfo[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeSettings[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 20, 1, {{0}}, {0}, 0},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 20, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetConfComputeState[] = {
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetCudaDriverVersion[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetCudaDriverVersion_v2[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetDriverBranch[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 84, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 84, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetDriverVersion[] = {
-  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetHicVersion[] = {
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 1, 36, 0, {{0}}, {0}, 0},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 1, 36, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetNVMLVersion[] = {
-  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 2, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetNvlinkBwMode[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetProcessName[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemGetTopologyGpuSet[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemRegisterEvents[] = {
-  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{16, 6}}, {0}, 0},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 24, 1, {{16, 6}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemSetConfComputeGpusReadyState[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemSetConfComputeKeyRotationThresholdInfo[] = {
-  {NVML_IN, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_IN, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlSystemSetNvlinkBwMode[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetCount[] = {
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetDevices[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 2, NVML_COUNT_POINTER, 2, 8, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetFanSpeedInfo[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 196, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 196, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetHandleByIndex[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetLedState[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 260, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 260, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetPsuInfo[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 268, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 268, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetTemperature[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitGetUnitInfo[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 384, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 384, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlUnitSetLedState[] = {
-  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 7, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceClearAccountingPids[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetAccountingMode[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetAccountingPids[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 4, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetAccountingStats[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 56, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEccMode[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEncoderCapacity[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEncoderSessions[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 32, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetEncoderStats[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFBCSessions[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 2, 48, 0, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFBCStats[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFbUsage[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetFrameRateLimit[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetGpuInstanceId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetGpuPciId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetLicenseInfo[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 20, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetLicenseInfo_v2[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 24, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetLicenseStatus[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetMdevUUID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetMetadata[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetPlacementId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetRuntimeStateSize[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetType[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetUUID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetVmDriverVersion[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceGetVmID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuInstanceSetEncoderCapacity[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetBAR1Info[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 16, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetCapabilities[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetClass[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetDeviceID[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetFbReservation[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetFrameRateLimit[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetFramebufferSize[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetGpuInstanceProfileId[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetGspHeapSize[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetLicense[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetMaxInstances[] = {
-  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 2, 0, 0, 8, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetMaxInstancesPerGpuInstance[] = {
-  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0},
+  {NVML_INOUT, 0, NVML_VERSIONED, 0, 12, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetMaxInstancesPerVm[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetName[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0},
-  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, NVML_COUNT_POINTER, 3, 1, 0, {{0}}, {0}, 0, NULL},
+  {NVML_INOUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetNumDisplayHeads[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 static const struct nvml_param p_nvmlVgpuTypeGetResolution[] = {
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
-  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_VALUE, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
+  {NVML_OUT, 0, 0, 0, 4, 1, {{0}}, {0}, 0, NULL},
 };
 
 const struct nvml_func nvml_funcs[] = {

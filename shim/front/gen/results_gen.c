@@ -117,5 +117,6 @@ const char *const scuda_parts[SCUDA_PARTS] = {
   [PART_semaphores] = "nodes with external semaphores, which are objects of another driver on the same machine",
   [PART_peer_tokens] = "the tokens for drivers of other devices on the GPU's machine (CU_POINTER_ATTRIBUTE_P2P_TOKENS)",
   [PART_private_slot] = "functions of the driver's private tables that no program is known to call",
+  [PART_engines] = "the video, JPEG and optical-flow engines: NVIDIA's libnvcuvid and libnvidia-encode drive them through the devices of the GPU's machine themselves; nvJPEG (backends HARDWARE and HARDWARE_DEVICE) needs libnvcuvid, and decodes by its other backends",
   [PART_kernel_node] = "a node whose function ended with its module",
 };

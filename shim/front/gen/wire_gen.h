@@ -41,6 +41,8 @@ enum {
   OP_SHARE_IMPORT = 0xf022,
   OP_SHARE_END = 0xf023,
   OP_LAUNCH_SEVERAL = 0xf024,
+  OP_ORDER_JOIN = 0xf025,
+  OP_ORDER = 0xf026,
 };
 
 struct wire_launch {
@@ -424,4 +426,29 @@ struct wire_launch_several {
   uint32_t flags;
 };
 _Static_assert(sizeof(struct wire_launch_several) == 8, "layout of wire_launch_several");
+
+struct wire_order_join {
+};
+_Static_assert(sizeof(struct wire_order_join) == 0, "layout of wire_order_join");
+
+struct wire_order_place {
+  uint64_t id;
+  uint32_t place;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_order_place) == 16, "layout of wire_order_place");
+
+struct wire_order {
+  uint32_t count;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_order) == 8, "layout of wire_order");
+
+struct wire_order_after {
+  uint64_t id;
+  uint64_t position;
+  uint32_t place;
+  uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_order_after) == 24, "layout of wire_order_after");
 #endif

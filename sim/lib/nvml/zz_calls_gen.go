@@ -14,7 +14,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 0:
 		return uint64(uint32(d.NvmlComputeInstanceDestroy(nvml.NvmlComputeInstance(w[0]))))
 	case 1:
-		return uint64(uint32(d.NvmlComputeInstanceGetInfo(nvml.NvmlComputeInstance(w[0]), (*nvml.NvmlComputeInstanceInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlComputeInstanceGetInfo(nvml.NvmlComputeInstance(w[0]), (*nvml.NvmlComputeInstanceInfo_v1)(pointer(w[1])))))
 	case 2:
 		return uint64(uint32(d.NvmlComputeInstanceGetInfo_v2(nvml.NvmlComputeInstance(w[0]), (*nvml.NvmlComputeInstanceInfo)(pointer(w[1])))))
 	case 3:
@@ -54,7 +54,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 20:
 		return uint64(uint32(d.NvmlDeviceGetArchitecture(nvml.NvmlDevice(w[0]), (*nvml.NvmlDeviceArchitecture)(pointer(w[1])))))
 	case 21:
-		return uint64(uint32(d.NvmlDeviceGetAttributes(nvml.NvmlDevice(w[0]), (*nvml.NvmlDeviceAttributes)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetAttributes(nvml.NvmlDevice(w[0]), (*nvml.NvmlDeviceAttributes_v1)(pointer(w[1])))))
 	case 22:
 		return uint64(uint32(d.NvmlDeviceGetAttributes_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlDeviceAttributes)(pointer(w[1])))))
 	case 23:
@@ -210,11 +210,11 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 98:
 		return uint64(uint32(d.NvmlDeviceGetGraphicsRunningProcesses_v3(nvml.NvmlDevice(w[0]), (*uint32)(pointer(w[1])), (*nvml.NvmlProcessInfo)(pointer(w[2])))))
 	case 99:
-		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures_v1)(pointer(w[1])))))
 	case 100:
-		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures_v2)(pointer(w[1])))))
 	case 101:
-		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures_v3(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures_v3(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures_v3)(pointer(w[1])))))
 	case 102:
 		return uint64(uint32(d.NvmlDeviceGetGridLicensableFeatures_v4(nvml.NvmlDevice(w[0]), (*nvml.NvmlGridLicensableFeatures)(pointer(w[1])))))
 	case 103:
@@ -316,7 +316,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 151:
 		return uint64(uint32(d.NvmlDeviceGetNvLinkRemoteDeviceType(nvml.NvmlDevice(w[0]), uint32(w[1]), (*nvml.NvmlIntNvLinkDeviceType)(pointer(w[2])))))
 	case 152:
-		return uint64(uint32(d.NvmlDeviceGetNvLinkRemotePciInfo(nvml.NvmlDevice(w[0]), uint32(w[1]), (*nvml.NvmlPciInfo)(pointer(w[2])))))
+		return uint64(uint32(d.NvmlDeviceGetNvLinkRemotePciInfo(nvml.NvmlDevice(w[0]), uint32(w[1]), (*nvml.NvmlPciInfo_v1)(pointer(w[2])))))
 	case 153:
 		return uint64(uint32(d.NvmlDeviceGetNvLinkRemotePciInfo_v2(nvml.NvmlDevice(w[0]), uint32(w[1]), (*nvml.NvmlPciInfo)(pointer(w[2])))))
 	case 154:
@@ -336,11 +336,11 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 161:
 		return uint64(uint32(d.NvmlDeviceGetP2PStatus(nvml.NvmlDevice(w[0]), nvml.NvmlDevice(w[1]), nvml.NvmlGpuP2PCapsIndex(w[2]), (*nvml.NvmlGpuP2PStatus)(pointer(w[3])))))
 	case 162:
-		return uint64(uint32(d.NvmlDeviceGetPciInfo(nvml.NvmlDevice(w[0]), (*nvml.NvmlPciInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetPciInfo(nvml.NvmlDevice(w[0]), (*nvml.NvmlPciInfo_v1)(pointer(w[1])))))
 	case 163:
 		return uint64(uint32(d.NvmlDeviceGetPciInfoExt(nvml.NvmlDevice(w[0]), (*nvml.NvmlPciInfoExt)(pointer(w[1])))))
 	case 164:
-		return uint64(uint32(d.NvmlDeviceGetPciInfo_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlPciInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlDeviceGetPciInfo_v2(nvml.NvmlDevice(w[0]), (*nvml.NvmlPciInfo_v2)(pointer(w[1])))))
 	case 165:
 		return uint64(uint32(d.NvmlDeviceGetPciInfo_v3(nvml.NvmlDevice(w[0]), (*nvml.NvmlPciInfo)(pointer(w[1])))))
 	case 166:
@@ -592,7 +592,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 290:
 		return uint64(uint32(d.NvmlEventSetFree(nvml.NvmlEventSet(w[0]))))
 	case 291:
-		return uint64(uint32(d.NvmlEventSetWait(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData)(pointer(w[1])), uint32(w[2]))))
+		return uint64(uint32(d.NvmlEventSetWait(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData_v1)(pointer(w[1])), uint32(w[2]))))
 	case 292:
 		return uint64(uint32(d.NvmlEventSetWait_v2(nvml.NvmlEventSet(w[0]), (*nvml.NvmlEventData)(pointer(w[1])), uint32(w[2]))))
 	case 293:
@@ -756,7 +756,7 @@ func call(d nvml.Driver, function int32, w *[words]uint64) uint64 {
 	case 372:
 		return uint64(uint32(d.NvmlVgpuInstanceGetGpuPciId(nvml.NvmlVgpuInstance(w[0]), pointer(w[1]), (*uint32)(pointer(w[2])))))
 	case 373:
-		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo)(pointer(w[1])))))
+		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo_v1)(pointer(w[1])))))
 	case 374:
 		return uint64(uint32(d.NvmlVgpuInstanceGetLicenseInfo_v2(nvml.NvmlVgpuInstance(w[0]), (*nvml.NvmlVgpuLicenseInfo)(pointer(w[1])))))
 	case 375:

@@ -1,5 +1,5 @@
 /* A core that answers by itself (see ../../core.h): it takes the commands off the ring and gives every synchronous call the same answer.
- * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0) and FAKECORE_REPLY=none|zeros|noise say what. */
+ * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0), FAKECORE_FP8 (none) and FAKECORE_REPLY=none|zeros|noise say what. */
 #include "../../core.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,6 +35,8 @@ int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
     for (int k = 0; k < 16; k++) d->uuid[k] = d->uuid_v1[k] = (uint8_t)(16 * i + k);
     strcpy(d->pci_bus_id, "0000:1B:00.0");
     d->total_mem = 1ull << 36;
+    d->has_fp8 = setting("FAKECORE_FP8", -1) >= 0;
+    d->fp8 = (int32_t)setting("FAKECORE_FP8", 0);
     d->attributes[1] = d->attributes[2] = d->attributes[3] = 1024;   /* threads in a block, block dimensions */
     d->attributes[4] = 64;
     d->attributes[5] = 2147483647;                                  /* grid dimensions */

@@ -1,0 +1,233 @@
+package executor
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport"
+)
+
+// Work of the GPU may wait for the client (see [Session.ask]), and the client, before it does what it is asked for, for downloads that the GPU had finished before
+// that: it sends FLUSH. The executor must not be needed for the answer. The driver holds it up in many calls until the context's work is over, and what waits
+// here is part of that. So the thread that reads the side connection sends those downloads itself, and makes no call of the driver: behind the last chunk
+// of an asynchronous download the GPU writes a number to page-locked memory. What is ordered behind the download is ordered behind that word, too.
+
+// ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the driver's, and makes no call of the driver.
+func (s *Session) ask(st *stream, f func()) cuda.CUresult { return s.gpu.HostFunc(st.real, f) }
+
+// askNode makes one of a function that asks the client for something, for a graph.
+func (s *Session) askNode(f func()) cuda.CUDA_HOST_NODE_PARAMS { return s.gpu.HostNode(f) }
+
+// lateDownloads are the asynchronous downloads whose ends have not been told. No call of the driver is made while mu is held.
+type lateDownloads struct {
+	mu      sync.Mutex
+	list    []*transfer   // in the order of the commands
+	flushed atomic.Uint64 // the last FLUSH that was answered; stored with mu held
+
+	pumping atomic.Bool
+	pumps   sync.WaitGroup
+}
+
+// mark is a word of page-locked memory and the number that the GPU was last told to write there. It belongs to one stream.
+type mark struct {
+	word   *atomic.Uint32
+	number uint32
+}
+
+const marksBytes = 4 << 10 // of a context's marks that are allocated at a time
+
+// expect enters an asynchronous download that is about to be enqueued.
+func (s *Session) expect(t *transfer) {
+	if t.late = t.done && t.of == nil; !t.late {
+		return
+	}
+	s.late.mu.Lock()
+	s.late.list = append(s.late.list, t)
+	s.late.mu.Unlock()
+}
+
+// sign has the GPU say when all chunks of an asynchronous download have come down. Where it cannot, the executor alone can tell.
+func (s *Session) sign(st *stream, t *transfer) {
+	if !t.late {
+		return
+	}
+	if st.mark == nil {
+		st.mark = s.takeMark(st.ctx)
+	}
+	r := cuda.CUDA_ERROR_OUT_OF_MEMORY
+	if m := st.mark; m != nil {
+		m.number++
+		at := cuda.CUdeviceptr(addressOfWord(m.word))
+		if r = s.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0); r == cuda.CUDA_ERROR_NOT_SUPPORTED { // old drivers
+			r = s.gpu.CuMemsetD32Async(at, m.number, 1, st.real)
+		}
+	}
+	s.late.mu.Lock()
+	defer s.late.mu.Unlock()
+	t.whole = true
+	if t.unsigned = r != cuda.CUDA_SUCCESS; !t.unsigned {
+		t.word, t.number = st.mark.word, st.mark.number
+	}
+}
+
+// takeMark gives a word that no stream has, or nil.
+func (s *Session) takeMark(ctx *context) *mark {
+	if len(ctx.marks) == 0 {
+		mem, r := s.pageLocked(ctx, marksBytes)
+		if r != cuda.CUDA_SUCCESS {
+			return nil
+		}
+		clear(mem)
+		list := markWords(mem)
+		for i := range list {
+			ctx.marks = append(ctx.marks, &mark{word: &list[i]})
+		}
+	}
+	n := len(ctx.marks) - 1
+	m := ctx.marks[n]
+	ctx.marks = ctx.marks[:n]
+	return m
+}
+
+// dropMark takes back the word of a stream that ends. One that is still to be written is left alone.
+func (st *stream) dropMark() {
+	if m := st.mark; m != nil && m.word.Load() == m.number {
+		st.ctx.marks = append(st.ctx.marks, m)
+	}
+	st.mark = nil
+}
+
+// landed says whether all of a download has come down, as far as memory tells. late.mu is held.
+func (t *transfer) landed() bool { return t.word != nil && int32(t.word.Load()-t.number) >= 0 }
+
+// sendLate sends the asynchronous downloads that have come down, and their ends. It says whether it could. late.mu is held.
+func (s *Session) sendLate() bool {
+	able := true
+	for _, t := range s.late.list {
+		if t.told || t.result != cuda.CUDA_SUCCESS {
+			continue // the executor has the rest to say
+		}
+		if len(t.unsent) > 0 && !t.landed() {
+			able = able && !t.unsigned
+			continue
+		}
+		for len(t.unsent) > 0 && s.send(t.unsent[0]) {
+			t.unsent = t.unsent[1:]
+		}
+		switch {
+		case len(t.unsent) > 0:
+			able = false
+		case t.whole:
+			s.sayDone(t)
+		}
+	}
+	return able
+}
+
+// send queues the data of a chunk that has come down. It says no where only the executor can: the chunk lies in the GPU's memory and RDMA does not take it. For
+// late downloads late.mu is held.
+func (s *Session) send(c *chunk) bool {
+	switch t := c.t; {
+	case c.fetching:
+		return false
+	case t.rows != nil:
+		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
+	case t.of != nil && s.sendChanges(t, c):
+	case t.stripe:
+		h := transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}
+		if !s.place(h, c.slot, c.bytes, c.more) {
+			if t.refused.Store(true); c.slot.gpu != 0 {
+				return false
+			}
+			s.stripes.post(h, c.slot.mem[:c.bytes], &c.slot.free)
+		}
+		t.posted += uint64(c.bytes)
+	default:
+		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
+		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
+	}
+	return true
+}
+
+// arrivedLate sends a chunk that the executor has seen to arrive, unless that has been done. late.mu is held, but not while the driver is called.
+func (s *Session) arrivedLate(c *chunk, r cuda.CUresult) {
+	t := c.t
+	if !slices.Contains(t.unsent, c) {
+		return
+	}
+	if r != cuda.CUDA_SUCCESS {
+		c.slot.free.Store(true)
+	} else if !s.send(c) {
+		c.fetching = true
+		s.late.mu.Unlock()
+		s.sendFetched(c)
+		s.late.mu.Lock()
+	}
+	t.unsent = slices.DeleteFunc(t.unsent, func(o *chunk) bool { return o == c })
+}
+
+// sayDone tells the end of an asynchronous download. For late ones late.mu is held.
+func (s *Session) sayDone(t *transfer) {
+	t.told = true
+	s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted}, nil, nil)
+}
+
+// sayFlushed answers FLUSH once. late.mu is held.
+func (s *Session) sayFlushed(asked uint64) bool {
+	if asked <= s.late.flushed.Load() {
+		return false
+	}
+	s.late.flushed.Store(asked)
+	s.out.message(transport.MessageHeader{Type: transport.MsgFlushed, Seq: asked}, nil, nil)
+	return true
+}
+
+// flush answers FLUSH on the thread that reads the side connection, whatever call holds the executor.
+func (s *Session) flush(asked uint64) {
+	s.late.mu.Lock()
+	if s.sendLate() {
+		s.sayFlushed(asked)
+	}
+	s.late.mu.Unlock()
+	s.push()
+}
+
+// push sees to it that what is queued for the client leaves without the executor.
+func (s *Session) push() {
+	if done, err := s.out.flush(); done || err != nil || !s.late.pumping.CompareAndSwap(false, true) {
+		return
+	}
+	s.late.pumps.Go(func() {
+		for {
+			done, err := s.out.flush()
+			if err == nil && !done {
+				_, err = s.conn.Wait(transport.Writable, time.Second)
+			}
+			if err != nil {
+				return // the executor finds the same
+			}
+			if !done {
+				continue
+			}
+			s.late.pumping.Store(false)
+			if s.out.pending() == 0 || !s.late.pumping.CompareAndSwap(false, true) {
+				return
+			}
+		}
+	})
+}
+
+// end tells the end of a download, unless that has been done, and forgets it.
+func (l *lateDownloads) end(s *Session, t *transfer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !t.told {
+		s.sayDone(t)
+	}
+	if i := slices.Index(l.list, t); i >= 0 {
+		l.list = slices.Delete(l.list, i, i+1)
+	}
+}

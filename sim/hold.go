@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// A real driver holds the caller of many functions up until the work of the context is over, and calls of other threads may wait for that one as well. Which
+// functions these are differs between drivers and with what was done before. The simulated driver does it where it is told to.
+
+// The settings that stand for several functions.
+const (
+	HoldAll      = "all"      // every call but those that by their nature wait for nothing
+	HoldMeasured = "measured" // those that an H200's driver (580) was seen to hold up, and first launches
+	HoldFirst    = "first"    // a kernel's first launch, for which its code is loaded
+)
+
+// measured are the functions that were held up on an H200.
+var measured = []string{"ArrayDestroy", "CtxSetLimit", "MemFree", "MemFreeHost", "MemHostUnregister", "MipmappedArrayDestroy", "ModuleLoadData", "ModuleLoadDataEx", "ModuleUnload"}
+
+// unheld are the beginnings of functions that only put work into a stream, look at something, or say what is current.
+var unheld = []string{"CtxGet", "CtxPopCurrent", "CtxPushCurrent", "CtxSetCurrent", "EventElapsedTime", "EventQuery", "EventRecord", "GraphLaunch", "Launch", "PointerGet", "Stream", "Thread"}
+
+// hold is what the simulated driver holds up.
+type hold struct {
+	names      map[string]bool
+	all, first bool
+}
+
+// parseHold reads names of functions with or without their versions, joined by "+".
+func parseHold(s string) (hold, error) {
+	h := hold{names: map[string]bool{}}
+	known := map[string]bool{}
+	for op := range uint16(math.MaxUint16) {
+		known[plainName(cuda.OpName(op))] = true
+	}
+	for _, name := range strings.Split(s, "+") {
+		switch name {
+		case "":
+		case HoldAll:
+			h.all, h.first = true, true
+		case HoldMeasured:
+			h.first = true
+			for _, m := range measured {
+				h.names[m] = true
+			}
+		case HoldFirst:
+			h.first = true
+		default:
+			if name = plainName(name); !known[name] {
+				return hold{}, fmt.Errorf("no function %q; name functions, %s, %s or %s, joined by +", name, HoldAll, HoldMeasured, HoldFirst)
+			}
+			h.names[strings.TrimPrefix(name, "cu")] = true
+		}
+	}
+	return h, nil
+}
+
+// plainName is a function's name without its version.
+func plainName(name string) string {
+	if i := strings.LastIndex(name, "_v"); i > 0 {
+		name = name[:i]
+	}
+	return name
+}
+
+func (h *hold) includes(name string) bool {
+	name = plainName(name)
+	if h.names[name] {
+		return true
+	}
+	if !h.all || strings.HasSuffix(name, "Async") {
+		return false
+	}
+	for _, prefix := range unheld {
+		if strings.HasPrefix(name, prefix) && name != "StreamCreate" && name != "StreamDestroy" {
+			return false
+		}
+	}
+	return true
+}
+
+// passGate keeps a thread out of the driver while another's call is held up, and holds its own call up if it is one of those. g.mu is held, and given up meanwhile.
+func (g *GPU) passGate() {
+	if g.holds.names == nil {
+		return
+	}
+	me := syscall.Gettid()
+	for g.holder != 0 && g.holder != me {
+		g.gate.Wait()
+	}
+	if name := calledName(); name != "" && g.holds.includes(name) {
+		g.holdUp()
+	}
+}
+
+// passFirst holds the first launch of a kernel up. g.mu is held, and given up meanwhile.
+func (g *GPU) passFirst(s *stream, f cuda.CUfunction) {
+	if !g.holds.first || s.capture != nil || g.launched[f] {
+		return
+	}
+	g.launched[f] = true
+	g.holdUp()
+}
+
+// holdUp waits until the work of the current context is over.
+func (g *GPU) holdUp() {
+	c, r := g.currentOf(g.thread())
+	if r != ok || g.holder != 0 || c.usable() != ok {
+		return
+	}
+	g.holder = syscall.Gettid()
+	g.waitContext(c)
+	g.holder = 0
+	g.gate.Broadcast()
+}
+
+// calledName is the function of the driver's that was called, without "Cu": the outermost method of that name.
+func calledName() (name string) {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		f, more := frames.Next()
+		method, found := strings.CutPrefix(f.Function, "scuda.dev/scuda/sim.(*GPU).")
+		if !found {
+			return name
+		}
+		if cu, found := strings.CutPrefix(method, "Cu"); found {
+			name = cu
+		}
+		if !more {
+			return name
+		}
+	}
+}
