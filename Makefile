@@ -69,9 +69,10 @@ packages:
 	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v chromium >/dev/null && command -v promtool >/dev/null && command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null && command -v java >/dev/null && command -v python3 >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
-# The CUDA runtime of other versions, for the tests: NVIDIA's libraries as Debian distributes them, not installed.
+# The CUDA runtime of other versions and programs that are older than scuda, for the tests: as Debian distributes them, not installed.
 runtimes: packages
 	@./e2e/runtimes.sh build/cudart
+	@./e2e/packaged.sh build/packaged
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names
 	@v=$$($(GO) env GOVERSION 2>/dev/null | grep -oE '^go1\.[0-9]+' | cut -d. -f2); test "$${v:-0}" -ge 21 || \

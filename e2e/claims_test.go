@@ -125,7 +125,7 @@ func TestRefusals(t *testing.T) {
 		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 	}
 	// The server's own, which are in its log, and what the simulated GPU has nothing for.
-	left := map[string]bool{"kernel_node": true, "private_slot": true, "io_memory": true}
+	left := map[string]bool{"kernel_node": true, "private_slot": true, "io_memory": true, "engines": true}
 	text := p.err.String()
 	for _, part := range spec.CUDA.Parts {
 		said := 0

@@ -27,6 +27,9 @@ func TestDifferential(t *testing.T) {
 	folder := standAlone(t)
 	s := serve(t)
 	for _, name := range all {
+		if name == "capacities" { // TestPrograms compares it with an H200's answers; the stand-alone simulation has no logs of a compiler
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=memory=1GiB"}, program(name), kernels)
 			p.stdin.Close()

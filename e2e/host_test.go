@@ -153,6 +153,7 @@ func TestOtherServers(t *testing.T) {
 			if query := s.run(t, "query"); !strings.HasPrefix(query, "driver "+c.told+",") {
 				t.Errorf("the program is told %.40q", query)
 			}
+			s.run(t, "names")
 		})
 	}
 }

@@ -7,10 +7,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"scuda.dev/scuda/api"
 )
 
 // How faults of unified memory reach scuda: settings of SCUDA_PAGER. Without userfaultfd the first is the last, before Linux 6.7 the second.
@@ -29,6 +33,64 @@ func TestManagedRandom(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestManagedNamed makes every call that names memory on unified memory of every attachment, wherever its pages are, and random sequences of them.
+// SCUDA_TEST_MANAGED says how many of these; each takes some 25 ms.
+func TestManagedNamed(t *testing.T) {
+	sequences := 20
+	if n, err := strconv.Atoi(os.Getenv("SCUDA_TEST_MANAGED")); err == nil {
+		sequences = n
+	}
+	s := serve(t)
+	for _, pager := range append([]string{"uffd-user"}, pagers...) {
+		t.Run(pager, func(t *testing.T) {
+			first := map[bool]string{true: "1", false: "1001"}[slices.Contains(pagers, pager)] // 1: and everything with everything
+			p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_named"), kernels, first, fmt.Sprint(sequences))
+			if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), fmt.Sprintf("calls, %d programs", sequences)) {
+				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+		})
+	}
+}
+
+// unnamed are functions whose work uses the memory at an address and that managed_named does not call, with the reason.
+var unnamed = map[string]string{
+	"cuGraphAddBatchMemOpNode":           "a driver refuses to launch such a graph (H200), scuda does as it says",
+	"cuGraphBatchMemOpNodeSetParams":     "the same",
+	"cuGraphExecBatchMemOpNodeSetParams": "the same",
+	"cuGraphExecMemsetNodeSetParams":     "a driver changes nodes of one row only (H200), and those of this program have several",
+	"cuGraphExecMemcpyNodeSetParams":     "the same",
+	"cuTexRefSetAddress_v2":              "the simulation has no kernels that read texture references",
+	"cuTexRefSetAddress2D_v2":            "the same",
+	"cuTexRefSetAddress2D_v3":            "the same",
+	"cuTensorMapEncodeTiled":             "the simulation has no kernels that use tensor maps",
+	"cuTensorMapEncodeIm2col":            "the same",
+	"cuTensorMapEncodeIm2colWide":        "the same",
+	"cuTensorMapReplaceAddress":          "the same",
+}
+
+// TestManagedNamedIsWhole: managed_named calls every function whose work uses the memory at an address, as the API description says.
+func TestManagedNamedIsWhole(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, []string{"LD_LIBRARY_PATH=" + lib}, program("managed_named"), kernels, "list")
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s", code, p.err)
+	}
+	called := map[string]bool{}
+	for _, line := range lines(p.out.String()) {
+		called[regexp.MustCompile(`^\w*`).FindString(line)] = true
+	}
+	for _, f := range spec.CUDA.Funcs {
+		if takes := f.Base == "" && (f.Flag("takes") || f.Flag("takes_by_hand")); takes && !called[f.Name] && unnamed[f.Name] == "" {
+			t.Errorf("%s uses the memory at an address and is not in e2e/programs/managed_named.h", f.Name)
+		} else if unnamed[f.Name] != "" && (!takes || called[f.Name]) {
+			t.Errorf("%s is not missing any more", f.Name)
+		}
 	}
 }
 

@@ -11,17 +11,19 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"scuda.dev/scuda/api"
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml"}
+var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "holdup", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml", "ipc_order", "capture_ends", "capacities", "object_lives"}
 
 // What the simulated GPU does not have: it must say so at once.
 var realOnly = map[string]string{"texrefs": "cuTexRefCreate(&t): got 801 (CUDA_ERROR_NOT_SUPPORTED)"}
 
 func TestPrograms(t *testing.T) {
 	s := serve(t)
-	names := append(slices.Clone(all), "elsewhere") // which natively is not refused
+	names := append(slices.Clone(all), "elsewhere", "names") // which natively is not refused, and a fault
 	for name, says := range realOnly {
 		if gpu == "real" {
 			names = append(names, name)
@@ -46,6 +48,38 @@ func TestPrograms(t *testing.T) {
 				t.Errorf("native (-), simulated over scuda (+):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Two processes whose kernels find the memory that they share by addresses in memory.
+func TestHiddenSharing(t *testing.T) {
+	s := serve(t)
+	p := start(t, s.env("LD_PRELOAD="+lib+"/libscuda.so"), program("ipc_order"), kernels, "hidden")
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}
+
+// TestCapacitiesAreWhole: every function that fills an array of a length that another parameter tells is in the program about that.
+func TestCapacitiesAreWhole(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := os.ReadFile(filepath.Join("testdata", "capacities.golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(map[string]bool)
+	for line := range strings.Lines(string(lines)) {
+		asked[strings.TrimSuffix(strings.Fields(line)[0], ":")] = true
+	}
+	for _, f := range spec.CUDA.Funcs {
+		for _, p := range f.Params {
+			if fills := p.Dir == api.Out || p.Dir == api.InOut || p.Dir == api.Ret; fills && p.Counted() && !asked[f.Name] {
+				t.Errorf("capacities.c does not ask %s, which fills %s", f.Name, p.Name)
+			}
+		}
 	}
 }
 

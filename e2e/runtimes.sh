@@ -10,24 +10,17 @@ folder=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-list() { # RELEASE: apt is the command for its packages
-  local at=$work/$1
-  apt=(apt-get -qq -o "Dir::Etc::sourcelist=$at/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$at/lists" -o "Dir::Cache=$at/cache" -o APT::Sandbox::User=)
-  [ -e "$at" ] && return
-  mkdir -p "$at/lists/partial" "$at/cache/archives/partial"
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 non-free" >"$at/sources.list"
-  "${apt[@]}" update
-}
+. "$here/debian.sh"
 shared() { # RELEASE PACKAGE LIBRARY
   [ -e "$folder/$3" ] && return
-  list "$1"
+  debian_apt "$1" non-free
   (cd "$work/$1" && "${apt[@]}" download "$2" && dpkg -x "$2"_*.deb .)
   cp -L "$work/$1/usr/lib/x86_64-linux-gnu/$3" "$folder/$3.part"
   mv "$folder/$3.part" "$folder/$3"
 }
 static() { # RELEASE ARCHIVE: of a package of nearly 1 GB, so only the parts of it that are needed
   [ -e "$folder/$2" ] && return
-  list "$1"
+  debian_apt "$1" non-free
   local url
   url=$("${apt[@]}" download --print-uris nvidia-cuda-dev | cut -d "'" -f 2)
   python3 "$here/runtimes.py" "$url" libcudart_static.a "$folder/$2.part"

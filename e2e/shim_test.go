@@ -10,6 +10,15 @@ import (
 	"testing"
 )
 
+// A program may close the library, whose threads go on, and open it again.
+func TestClosedLibrary(t *testing.T) {
+	s := serve(t)
+	p := start(t, s.env(), program("dlopen"), "again")
+	if code := p.wait(patience); code != 0 || strings.Count(p.out.String(), "again: cuInit = 0\n") != 3 {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}
+
 // The library that a program opens by name is the preloaded one; no other setting is needed.
 func TestPreloadAlone(t *testing.T) {
 	s := serve(t)

@@ -1,10 +1,13 @@
 // Calls every function of libcuda.so.1 or libnvidia-ml.so.1 in many ways and prints what it answers: rightly, with wrong arguments one at a time,
 // before the library is initialised, and in a forked child. The calls are the lines of testdata/answers/{cuda,nvml}.calls (written by api/gen).
 //
-//   answers FILE.calls [-j PROCESSES] [FUNCTION[:CASE]...]
+//   answers FILE.calls [-w] [-j PROCESSES] [FUNCTION|FUNCTION:CASE|:CASE ...]
 //
 // A line of output: function, case, answer (a number, the signal that ended the process, TIMEOUT, or "no X" where something that the call
 // needs cannot be made), then what the call wrote. Each call runs in a process that may end; the next one goes on behind it.
+// With -w it prints which bytes of its buffers a call writes: buffers are filled with marks, twice, with one the complement of the other, so
+// that every byte written changes in one of the two calls. Behind the answer stands PARAMETER=BEGIN-END[,BEGIN-END…] for each buffer that could be
+// marked; what the call reads is marked only behind its end, PARAMETER+SIZE=…, unless the call answers the same to a buffer full of marks.
 // With ANSWERS_SENT=OFFSET a fourth column says whether a call that succeeded sent anything: OFFSET is where the library keeps how much it has sent.
 #define _GNU_SOURCE
 #include "answers.h"
@@ -16,11 +19,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_PARAMS = 24, MAX_CASES = 12000, TEXT = 400, AGAIN = 7, PATIENCE = 8 };
+enum { MAX_PARAMS = 24, MAX_CASES = 12000, TEXT = 600, AGAIN = 7, PATIENCE = 8 };
 
 struct param {
   const char *name, *out, *token;
-  char kind;
+  char kind, marks; // marks: 'o' the buffer is only written, 'i' its first `reads` bytes are read, 't' as 'i', but it may hold any numbers; 0 no output
+  size_t reads;
 };
 struct function {
   const char *name;
@@ -42,7 +46,7 @@ struct test {
 static struct function functions[1600];
 static struct test tests[MAX_CASES];
 static struct answer *answers;
-static int function_count, test_count, nvml;
+static int function_count, test_count, nvml, marked;
 static const volatile uint64_t *sent; // by the library; NULL: not asked for
 
 // ---- The lines.
@@ -78,7 +82,7 @@ static void add_wrong(struct function *f, int i, const char *skip) {
     }
 }
 
-// NAME SKIPPED PARAM… where SKIPPED is ",case,case," and a PARAM name/kind/out/token.
+// NAME SKIPPED PARAM… where SKIPPED is ",case,case," and a PARAM name/kind/out/marks/token.
 static void parse(char *line) {
   struct function *f = &functions[function_count++];
   f->name = word(&line, ' ');
@@ -86,7 +90,10 @@ static void parse(char *line) {
   while (*line) {
     char *text = word(&line, ' ');
     struct param *p = &f->param[f->params++];
-    p->name = word(&text, '/'), p->kind = *word(&text, '/'), p->out = word(&text, '/'), p->token = text;
+    p->name = word(&text, '/'), p->kind = *word(&text, '/'), p->out = word(&text, '/');
+    const char *marks = word(&text, '/');
+    if (*marks) p->marks = *marks, p->reads = strtoul(marks + 1, NULL, 10);
+    p->token = text;
   }
   if (!strstr(skip, ",before,")) add(f, "before", -1, NULL);
   if (!strstr(skip, ",right,")) add(f, "right", -1, NULL);
@@ -97,14 +104,25 @@ static void parse(char *line) {
 
 // ---- Arguments.
 
-static char *arena, *arena_next;
+static char *arena, *arena_next, *last_room;
+static size_t last_size;
 enum { ARENA = 8 << 20 };
 
 void *room(size_t n) {
   char *p = arena_next;
+  last_room = p, last_size = n;
   arena_next += (n + 255) & ~(size_t)255;
   if (arena_next > arena + ARENA) FAIL("the arena is full");
   return p;
+}
+
+// Marks: those of one call are the complement of the other's.
+static int marking;   // 0: buffers are zero; 1 and 2: the two marks
+static int mark_read; // also what the call reads, or may read, where that may be any number
+
+static void mark(const struct param *p, char *buffer, size_t size) {
+  if (!marking || !p->marks) return;
+  for (size_t i = mark_read && p->marks != 'i' ? 0 : p->reads; i < size; i++) buffer[i] = (char)((i * 37 + 11) ^ (marking == 2 ? 0xff : 0));
 }
 
 static const char *missing; // what could not be made for this call
@@ -148,9 +166,11 @@ static void place(char *buffer, const char *text, int initialised) {
 struct value {
   uint64_t word;
   int is_float, words; // words: a structure by value that lies at word
+  size_t size;         // of the buffer at word, 0: none
 };
 
-static struct value value(const char *token, int initialised) {
+static struct value value(const struct param *p, int initialised) {
+  const char *token = p->token;
   char *end;
   switch (*token) {
   case 'i': return (struct value){.word = token[1] == '-' ? (uint64_t)strtoll(token + 1, NULL, 0) : strtoull(token + 1, NULL, 0)};
@@ -160,7 +180,11 @@ static struct value value(const char *token, int initialised) {
     memcpy(&v.word, &f, 4);
     return v;
   }
-  case 'm': return (struct value){.word = maker(token + 1, initialised)};
+  case 'm': {
+    struct value v = {.word = maker(token + 1, initialised)};
+    if (v.word && v.word == (uintptr_t)last_room && p->marks == 'o') v.size = last_size, mark(p, last_room, last_size);
+    return v;
+  }
   case 't': {
     char *text = room(strlen(token) + 1);
     strcpy(text, token + 1);
@@ -173,9 +197,11 @@ static struct value value(const char *token, int initialised) {
     return v;
   }
   case 'b': {
-    char *buffer = room(strtol(token + 1, &end, 10));
+    size_t size = strtoul(token + 1, &end, 10);
+    char *buffer = room(size);
+    mark(p, buffer, size);
     if (*end == ':') place(buffer, end + 1, initialised);
-    return (struct value){.word = (uintptr_t)buffer};
+    return (struct value){.word = (uintptr_t)buffer, .size = size};
   }
   }
   FAIL("no token: %s", token);
@@ -247,18 +273,88 @@ static void show(char *text, const struct function *f, const struct value *v) {
   }
 }
 
-static void run(int index) {
-  struct test *t = &tests[index];
-  struct answer *a = &answers[index];
+// Makes the arguments of a call; 0: something is missing.
+static int prepare(const struct test *t, struct value *v) {
   int initialised = strcmp(t->name, "before") != 0;
-  struct value v[MAX_PARAMS];
+  if (initialised && marking && !nvml) cuCtxSetCurrent(context); // the call before may have taken it away
   arena_next = arena, missing = NULL;
   memset(arena, 0, 1 << 20);
   for (int i = 0; i < t->f->params; i++) {
-    v[i] = value(t->f->param[i].token, initialised);
-    if (i == t->param) v[i].word = wrong(&t->f->param[i], t->what);
+    v[i] = value(&t->f->param[i], initialised);
+    if (i == t->param) v[i].word = wrong(&t->f->param[i], t->what), v[i].size = 0;
   }
-  if (missing) {
+  return !missing;
+}
+
+// The buffers of a call before and after it.
+struct buffers {
+  char *before[MAX_PARAMS], *after[MAX_PARAMS];
+};
+
+static char *copy(const void *from, size_t n) {
+  char *to = malloc(n + 1);
+  if (!to) FAIL("no memory");
+  return memcpy(to, from, n);
+}
+
+static int call_marked(const struct test *t, struct value *v, struct buffers *b) {
+  if (!prepare(t, v)) return -1;
+  for (int i = 0; i < t->f->params; i++) b->before[i] = copy((void *)v[i].word, v[i].size);
+  alarm(PATIENCE);
+  int r = call(t->f->address, v, t->f->params);
+  alarm(0);
+  for (int i = 0; i < t->f->params; i++) b->after[i] = copy((void *)v[i].word, v[i].size);
+  return r;
+}
+
+// The extents of bytes that were marked, and that one of the two calls changed.
+static void show_written(char *text, const struct param *p, size_t size, const struct buffers *b, int i) {
+  size_t used = strlen(text), from = 0;
+  for (from = 0; from < size && b[0].before[i][from] == b[1].before[i][from];) from++;
+  if (from == size) return;
+  used += snprintf(text + used, TEXT - used, p->marks == 'i' || !mark_read ? " %s+%zu=" : " %s=", p->name, p->reads);
+  const char *comma = "";
+  for (size_t at = 0, end; at < size && used < TEXT - 40; at = end) {
+    for (end = at; end < size && b[0].before[i][end] != b[1].before[i][end] && (b[0].before[i][end] != b[0].after[i][end] || b[1].before[i][end] != b[1].after[i][end]);) end++;
+    if (end > at) used += snprintf(text + used, TEXT - used, "%s%zu-%zu", comma, at, end), comma = ",";
+    else end++;
+  }
+}
+
+// What a call writes.
+static void run_marked(int index) {
+  const struct test *t = &tests[index];
+  struct answer *a = &answers[index];
+  struct value v[MAX_PARAMS];
+  struct buffers b[2];
+  char text[TEXT];
+  int plain = 0, same = 0;
+  marking = 0;
+  if (prepare(t, v)) {
+    alarm(PATIENCE);
+    plain = call(t->f->address, v, t->f->params);
+    alarm(0);
+  }
+  for (mark_read = 1; mark_read >= 0 && !missing && !same; mark_read--) {
+    int r[2];
+    for (marking = 1; marking <= 2 && !missing; marking++) r[marking - 1] = call_marked(t, v, &b[marking - 1]);
+    if (missing) break;
+    same = r[0] == plain && r[1] == plain;
+    snprintf(text, TEXT, same ? "%d" : "%d, with marks %d and %d", plain, r[0], r[1]);
+    if (same) break;
+  }
+  if (missing) snprintf(text, TEXT, "%s", missing);
+  for (int i = 0; i < t->f->params && same; i++)
+    if (v[i].size && t->f->param[i].marks) show_written(text, &t->f->param[i], v[i].size, b, i);
+  strcpy(a->text, text);
+  a->done = 1;
+}
+
+static void run(int index) {
+  struct test *t = &tests[index];
+  struct answer *a = &answers[index];
+  struct value v[MAX_PARAMS];
+  if (!prepare(t, v)) {
     snprintf(a->text, TEXT, "%s", missing);
     a->done = 1;
     return;
@@ -308,7 +404,7 @@ static void session(const int *mine, int count, int *next, enum phase phase) {
     if (phase_of(t) != phase) continue;
     alarm(PATIENCE);
     if (initialised && !(nvml ? sound_nvml : sound_cuda)()) _exit(AGAIN);
-    run(mine[*next]);
+    (marked ? run_marked : run)(mine[*next]);
     alarm(0);
   }
   _exit(0);
@@ -334,9 +430,14 @@ static void worker(const int *mine, int count, int *next, enum phase phase) {
 }
 
 static int wanted(const struct test *t, int argc, char **argv) {
+  if (marked) {
+    int outputs = 0;
+    for (int i = 0; i < t->f->params; i++) outputs += t->f->param[i].marks != 0;
+    if (!outputs || !strcmp(t->name, "child")) return 0;
+  }
   for (int i = 0; i < argc; i++) {
     size_t n = strlen(t->f->name);
-    if (!strcmp(argv[i], t->f->name) || (!strncmp(argv[i], t->f->name, n) && argv[i][n] == ':' && !strcmp(argv[i] + n + 1, t->name))) return 1;
+    if (!strcmp(argv[i], t->f->name) || (argv[i][0] == ':' && !strcmp(argv[i] + 1, t->name)) || (!strncmp(argv[i], t->f->name, n) && argv[i][n] == ':' && !strcmp(argv[i] + n + 1, t->name))) return 1;
   }
   return argc == 0;
 }
@@ -357,6 +458,7 @@ int main(int argc, char **argv) {
   if (!f) FAIL("%s: %s", argv[1], strerror(errno));
   int jobs = 1;
   argc -= 2, argv += 2;
+  if (argc >= 1 && !strcmp(argv[0], "-w")) marked = 1, argc--, argv++;
   if (argc >= 2 && !strcmp(argv[0], "-j")) jobs = atoi(argv[1]), argc -= 2, argv += 2;
   void *library = dlopen(nvml ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) FAIL("%s", dlerror());

@@ -1,5 +1,5 @@
 // Random programs on unified memory against a plain model: every byte that the CPU reads must be what the model has. Each thread has ranges and a
-// stream of its own, and what one thread does moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
+// stream of its own, to which some are attached, or to the CPU, and what one thread does moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
 #include "managed.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ static void step(struct worker *w) {
   struct range *r = some(w), *q;
   size_t from, at, n = stretch(w, r, LARGEST, &from);
   int advice;
-  switch (next(w, 15)) {
+  switch (next(w, 16)) {
   case 0: case 1: // the CPU reads
     settle(w);
     compare(w, r, r->p + from, from, n, "read");
@@ -96,6 +96,11 @@ static void step(struct worker *w) {
   case 12: // of some pages
     advice = 1 + (int)next(w, 6); // set and unset: read mostly, preferred location, accessed by
     CK(advise(dev(r->p) + from, n, (CUmem_advise)advice, next(w, 2) ? device : CU_DEVICE_CPU));
+    break;
+  case 15: // calls that name it take it all the same
+    settle(w);
+    CK(cuStreamAttachMemAsync(w->stream, dev(r->p), 0, (unsigned)CU_MEM_ATTACH_GLOBAL << next(w, 3)));
+    w->busy = 1;
     break;
   case 14: // to and fro, for a while, now and then without the CPU
     if (next(w, 3)) break;

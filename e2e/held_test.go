@@ -1,0 +1,39 @@
+package e2e
+
+import (
+	"runtime"
+	"slices"
+	"testing"
+)
+
+// Programs that cannot do where a driver holds up every call that could be, with the reason; they do with those that an H200's driver holds up.
+var needFree = map[string]string{
+	"streams":    "sees that a stream is busy after such a call",
+	"per_thread": "a thread's stream waits for what another thread has yet to send",
+	"flood":      "a host function waits for what threads have yet to send",
+}
+
+// TestHeldUp runs every program on a driver that holds the caller up, and other threads' calls with it, until the context's work is over.
+func TestHeldUp(t *testing.T) {
+	if gpu != "sim" {
+		t.Skip("a real driver holds up what it holds up")
+	}
+	held, some := serve(t, "--gpu", "sim:hold=all"), serve(t, "--gpu", "sim:hold=measured")
+	names := append(slices.Clone(all), "crowd", "elsewhere", "faults", "flood")
+	t.Run("programs", func(t *testing.T) {
+		room := make(chan struct{}, runtime.NumCPU())
+		for _, name := range names {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				room <- struct{}{}
+				defer func() { <-room }()
+				s := held
+				if needFree[name] != "" {
+					s = some
+				}
+				s.run(t, name)
+			})
+		}
+	})
+	some.run(t, "holdup") // where fewer calls wait, more goes on at once
+}
