@@ -502,8 +502,9 @@ def main():
 import frameworks  # noqa: E402  (they register their cases)
 import libraries  # noqa: E402
 import management  # noqa: E402
+import processes  # noqa: E402
 
-assert frameworks and libraries and management
+assert frameworks and libraries and management and processes
 
 if __name__ == "__main__":
     main()

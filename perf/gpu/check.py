@@ -4,7 +4,7 @@
     check.py [-j N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
 Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for the C programs of e2e/programs;
-"cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or
+"written:cuda" and "written:nvml" (which bytes of their buffers all functions write, e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or
 built where there is Go), both of suite nvml. "torch_" means all that begin so.
 A case whose native run does not repeat itself bit for bit (it is run again when it differs) is reported as "varies", not as equal.
 """
@@ -26,9 +26,9 @@ ROOT = HERE.parent.parent
 RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
-PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely"]
+PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice", "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely", "holdup", "ipc_order", "capture_ends", "capacities", "object_lives"]
 ALONE = {"c:limits", "out_of_memory"}  # ask for more memory than there is: others get none meanwhile, natively too
-REMOTE_PROGRAMS = ["handles", "upload_seen", "elsewhere"]  # natively undefined, or there
+REMOTE_PROGRAMS = ["handles", "upload_seen", "elsewhere", "names"]  # natively undefined, or there
 SMI = {
     "smi:plain": [],
     "smi:list": ["-L"],
@@ -86,6 +86,16 @@ def parse_query(stdout):
         elif int(m[1]) not in absent:
             out[m[0]] = line
     return out, {}
+
+
+def parse_written(stdout):
+    """The functions that succeed, with the bytes that they write; those that are not supported aside."""
+    lacks = set()
+    for library in ("cuda", "nvml"):
+        words = (line.split() for line in (ROOT / f"api/{library}.semantics").read_text().splitlines())
+        lacks |= {w[0] for w in words if len(w) > 1 and w[1].split(":")[0] in ("unsupported", "missing")}
+    rows = (line.split("\t") for line in stdout.splitlines())
+    return {name: text for name, _, text in rows if text.split(" ")[0] == "0" and re.sub("_pt[sd][sz]$", "", name) not in lacks}, {}
 
 
 def parse_shape(stdout):
@@ -177,6 +187,11 @@ def programs(folder):
         target = f"{folder}/{name}"
         make = ["gcc", "-O1", "-Wno-unused", "-o", target, str(ROOT / f"e2e/programs/{name}.c"), "-I", include, "-L", libcuda or ".", "-l:libcuda.so.1", "-lm", "-lpthread", "-ldl"]
         cases.append(Case(f"c:{name}", [target, str(ROOT / "testdata/kernels")], parse_query if name == "query" else parse_lines, name in PROGRAMS, make=make))
+    answers = f"{folder}/answers"
+    for i, library in enumerate(("cuda", "nvml")):
+        make = ["gcc", "-O1", "-w", "-o", answers, str(ROOT / "e2e/programs/answers.c"), "-I", str(ROOT / "shim/include"), "-L", libcuda or ".", "-l:libcuda.so.1", "-lpthread", "-ldl"]
+        command = [answers, str(ROOT / f"testdata/answers/{library}.calls"), "-w", "-j", "4", ":right"]
+        cases.append(Case(f"written:{library}", command, parse_written, make=None if i else make))
     if shutil.which("nvcc"):
         for kind in ("static", "shared"):
             make = ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind, "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]

@@ -90,6 +90,24 @@ def torch_sparse_csr():
 
 
 @case
+def torch_cslt_fp8():
+    torch = torch_for_repeating()
+    generated = generator(torch, 23)
+    pairs = torch.tensor([0, 0, 1, 1], dtype=torch.float32).tile(256, 32)
+    sparse = torch.randint(1, 4, (256, 128), generator=generated).float() * pairs
+    dense = torch.randint(1, 4, (256, 128), generator=generated).float()
+    out = {"version": repr(torch.backends.cusparselt.version())}
+    for kind in (torch.float8_e4m3fn, torch.float16, torch.int8):
+        compressed, b = torch._cslt_compress(sparse.cuda().to(kind)), dense.cuda().to(kind).t()
+        out[str(kind)] = digest(torch._cslt_sparse_mm(compressed, b).float())
+        for to in (torch.bfloat16, torch.float16, torch.float32) if kind is torch.float8_e4m3fn else ():
+            half = torch.tensor([0.5], device="cuda")
+            out[f"{kind} to {to}"] = digest(torch._cslt_sparse_mm(compressed, b, out_dtype=to).float())
+            out[f"{kind} scaled to {to}"] = digest(torch._cslt_sparse_mm(compressed, b, alpha=half, out_dtype=to).float())
+    return out
+
+
+@case
 def torch_sorting():
     torch = torch_for_repeating()
     g, out = generator(torch, 5), {}
@@ -380,6 +398,57 @@ void managed_free(void *p, ssize_t bytes, int device, void *stream) { cudaFree(p
 
 
 @case
+def torch_capture_without_memory():
+    """Captures that fail for want of memory under cudaMallocAsync, with right ones behind them; a capture that another thread allocates beside."""
+    import threading
+
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "backend:cudaMallocAsync"
+    torch = torch_for_repeating()
+    out = {}
+
+    def right():
+        graph, static = torch.cuda.CUDAGraph(), torch.full((100,), 2.0, device="cuda")
+        with torch.cuda.graph(graph):
+            result = static * 3 + 1
+        static.fill_(5)
+        graph.replay()
+        torch.cuda.synchronize()
+        return float(result.sum())
+
+    def allocate():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(1024))
+        except RuntimeError:
+            pass
+
+    def beside(mode):
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(), capture_error_mode=mode):
+                torch.zeros(2000, device="cuda") + 1
+                other = threading.Thread(target=allocate)
+                other.start()
+                other.join()
+        except RuntimeError as e:
+            return first_line(e)
+        return "right"
+
+    out["before"] = right()
+    for i in range(3):
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                torch.zeros(2**40, device="cuda")
+            out[f"capture {i}"] = "no error"
+        except RuntimeError as e:
+            out[f"capture {i}"] = first_line(e)[:60]
+        out[f"behind {i}"] = right()
+    for mode in ("thread_local", "relaxed"):
+        out[mode] = beside(mode)
+        out[f"behind {mode}"] = right()
+    return out
+
+
+@case
 def torch_managed():
     """Every tensor lies in unified memory; the CPU reads and writes it in place between kernels."""
     import ctypes
@@ -409,110 +478,6 @@ def torch_managed():
                 x.mul_(1.5)
         torch.cuda.synchronize()
         return {"rows": digest(there.copy(), repr(parts)), "weights": digest(w), "sorted": digest(x.flatten().sort().values)}
-
-
-def ipc_child(inbox, outbox):
-    import torch
-
-    x = inbox.get()
-    outbox.put(("seen", digest(x)))
-    x.mul_(2)
-    torch.cuda.synchronize()
-    outbox.put(("changed", None))
-    mine = torch.arange(1000, dtype=torch.float32, device="cuda") ** 2
-    outbox.put(("mine", mine))
-    handle = inbox.get()
-    event = torch.cuda.Event.from_ipc_handle(torch.device("cuda:0"), handle)
-    event.synchronize()
-    outbox.put(("event", event.query()))
-    inbox.get()  # the parent has used what is ours
-
-
-@case
-def torch_ipc():
-    torch = torch_for_repeating()
-    import torch.multiprocessing as mp
-
-    context = mp.get_context("spawn")
-    there, here = context.Queue(), context.Queue()
-    child = context.Process(target=ipc_child, args=(there, here))
-    child.start()
-    x = torch.randn(1 << 20, generator=generator(torch, 18)).cuda()
-    out = {"before": digest(x)}
-    there.put(x)
-    for _ in range(2):
-        kind, value = here.get(timeout=60)
-        out[kind] = repr(value)
-    out["after"] = digest(x)
-    kind, mine = here.get(timeout=60)
-    out[kind] = digest(mine * 1)
-    event = torch.cuda.Event(interprocess=True)
-    torch.cuda._sleep(1_000_000)
-    event.record()
-    there.put(event.ipc_handle())
-    out["event"] = repr(here.get(timeout=60)[1])
-    del mine
-    there.put(None)
-    child.join(30)
-    out["exit"] = repr(child.exitcode)
-    return out
-
-
-def collective(rank, world, port, outbox):
-    import torch
-    import torch.distributed as dist
-
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
-    out, x = {}, torch.randn(1 << 20, generator=generator(torch, 41 + rank)).cuda()
-    small, parts = torch.arange(6, device="cuda") + 10 * rank, [torch.empty(6, dtype=torch.int64, device="cuda") for _ in range(world)]
-    dist.all_reduce(x)
-    out["all_reduce"] = digest(x)
-    dist.all_gather(parts, small)
-    dist.broadcast(small, world - 1)
-    out["gathered"] = digest(*parts, small)
-    if world > 1:
-        dist.barrier()
-        dist.send(x[:100], 0) if rank == 1 else dist.recv(x[:100], 1) if rank == 0 else None
-        out["received"] = digest(x)
-    large = torch.randn(32 << 20, generator=generator(torch, 43)).cuda()
-    for _ in range(3):
-        dist.all_reduce(large, dist.ReduceOp.AVG)
-    out["large"] = digest(large)
-    torch.manual_seed(44)
-    net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 32)).cuda()
-    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
-    optimizer, g = torch.optim.SGD(net.parameters(), lr=0.1), generator(torch, 45 + rank)
-    for _ in range(10):
-        optimizer.zero_grad()
-        net(torch.randn(128, 256, generator=g).cuda()).square().mean().backward()
-        optimizer.step()
-    out["trained"] = digest(*(p.detach() for p in net.parameters()))
-    dist.destroy_process_group()
-    outbox.put((rank, out))
-
-
-@case
-def torch_nccl():
-    """Collectives and data-parallel training with a process for each GPU that there is."""
-    import socket
-
-    torch = torch_for_repeating()
-    import torch.multiprocessing as mp
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    context, world = mp.get_context("spawn"), torch.cuda.device_count()
-    outbox = context.Queue()
-    ranks = [context.Process(target=collective, args=(r, world, port, outbox)) for r in range(world)]
-    for r in ranks:
-        r.start()
-    out = {f"rank {rank}": values for rank, values in (outbox.get(timeout=90) for _ in ranks)}
-    for r in ranks:
-        r.join(30)
-    return {"exits": [r.exitcode for r in ranks], **dict(sorted(out.items()))}
 
 
 @case
@@ -631,6 +596,24 @@ def torch_mixed_training():
         scaler.update()
         losses.append(loss.item())
     return {"losses": digest(repr(losses)), "weights": digest(*net.state_dict().values()), "scale": repr(scaler.get_scale())}
+
+
+@case
+def torch_pinned_twice():
+    """A copy to pinned memory behind a long kernel, and one from there whose conversion was never launched before: the driver holds that launch up."""
+    torch = torch_for_repeating()
+    out = {}
+    for kind in (torch.float64, torch.int16, torch.complex64, torch.bool):
+        a = torch.arange(1000, device="cuda", dtype=torch.float32)
+        b = torch.zeros(1000, pin_memory=True)
+        c = torch.zeros(1000, device="cuda", dtype=kind)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)
+        b.copy_(a, non_blocking=True)
+        c.copy_(b, non_blocking=True)
+        torch.cuda.synchronize()
+        out[str(kind)] = digest(b, c)
+    return out
 
 
 @case
