@@ -216,10 +216,10 @@ func TestFuzzedSessions(t *testing.T) {
 		group.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, worker))
 			for time.Now().Before(end) && !t.Failed() {
-				r := all[rnd.IntN(len(all))]
+				r, began := all[rnd.IntN(len(all))], s.err.Len()
 				if b := r.mutate(rnd); !s.replay(t, b) {
 					return
-				} else if strings.Contains(s.err.String(), "worker crashed") {
+				} else if strings.Contains(s.err.Since(began), "worker crashed") {
 					keepFuzzed(t, r.program, b)
 					return
 				}

@@ -38,6 +38,7 @@ var errSessionOver = errors.New("the server ended the session")
 
 // hostile is one session of such a client, without side and bulk connections.
 type hostile struct {
+	began   int // how long the log of the server was
 	t       *testing.T
 	conn    net.Conn
 	id      string
@@ -55,12 +56,13 @@ type hostile struct {
 
 func (s *server) hostile(t *testing.T) *hostile {
 	t.Helper()
+	began := s.err.Len()
 	c, welcome, err := transport.DialNet(t.Context(), s.addr, nil, &transport.Hello{Kind: transport.KindCUDA, Digest: cuda.Digest, Version: "hostile", Program: "hostile",
 		ClientBase: hostileBase, ClientSlots: hostileSlots, ServerBase: 2 * hostileBase, ServerSlots: hostileSlots})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hostile{t: t, conn: c, id: welcome.Session, handles: map[string][]uint64{}}
+	h := &hostile{t: t, conn: c, id: welcome.Session, began: began, handles: map[string][]uint64{}}
 	h.context = h.slot("CUcontext")
 	h.must(wire.OpPrimary, wire.Bytes(&wire.Primary{Context: h.context}))
 	return h
@@ -346,11 +348,11 @@ func TestOffsetsOfTheHostEndAreNotTaken(t *testing.T) {
 }
 
 // crashed waits for what the log says of a session's end.
-func (s *server) crashed(t *testing.T, id string) (crashed bool) {
+func (s *server) crashed(t *testing.T, h *hostile) (crashed bool) {
 	t.Helper()
-	end := regexp.MustCompile(`msg="([^"]*)"[^\n]* session=` + id + ` [^\n]*lasted=`)
-	eventually(t, patience, "the log tells of the end of session "+id, func() bool {
-		m := end.FindStringSubmatch(s.err.String())
+	end := regexp.MustCompile(`msg="([^"]*)"[^\n]* session=` + h.id + ` [^\n]*lasted=`)
+	eventually(t, patience, "the log tells of the end of session "+h.id, func() bool {
+		m := end.FindStringSubmatch(s.err.Since(h.began))
 		crashed = m != nil && strings.Contains(m[1], "crashed")
 		return m != nil
 	})
@@ -419,7 +421,7 @@ func (s *server) attack(t *testing.T, spec *api.Spec, c hostileCall, rounds int,
 		payload := c.payload(&words{h: h, spec: spec, rand: r})
 		if _, _, err := h.call(c.op, payload); err != nil {
 			h.close()
-			if s.crashed(t, h.id) {
+			if s.crashed(t, h) {
 				t.Errorf("%s, call %d of seed %d: the worker crashed; payload %x", c.name, i, seed, payload)
 				return
 			}

@@ -113,10 +113,20 @@ func (o *output) follow(s *bufio.Scanner) {
 	o.mu.Unlock()
 }
 
-func (o *output) String() string {
+func (o *output) String() string { return o.Since(0) }
+
+// Since is what was printed behind the first n bytes: a test of thousands of sessions must not read the whole of it for each.
+func (o *output) Since(n int) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.text.String()
+	return string(o.text.Bytes()[n:])
+}
+
+// Len is how many bytes were printed.
+func (o *output) Len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Len()
 }
 
 // process is a program under way.
