@@ -210,7 +210,7 @@ func TestWire(t *testing.T) {
 }
 
 func TestSemanticErrors(t *testing.T) {
-	for _, bad := range []string{"f", "f what", "f sync x:sideways", "f sync\nf sync", "f missing:why", "reason x", "when a b", "refuse a", "void", "address a b", "object", "object A", "absent why A", "f sync x:in[-1]", "f sync :in"} {
+	for _, bad := range []string{"f", "f what", "f sync x:sideways", "f sync\nf sync", "f missing:why", "reason x", "when a b", "refuse a", "void", "address a b", "object", "object A", "token", "token A", "absent why A", "f sync x:in[-1]", "f sync :in"} {
 		if _, err := parseSemantics("x.semantics", bad); !errors.Is(err, ErrInput) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -259,7 +259,7 @@ func FuzzSemantics(f *testing.F) {
 		if err != nil && !errors.Is(err, ErrInput) {
 			t.Error(err)
 		}
-		if err == nil && len(sem.rows) == 0 && len(sem.reasons)+len(sem.whens)+len(sem.refuses)+len(sem.members)+len(sem.pointers)+len(sem.unknown)+len(sem.groups)+len(sem.absent)+len(sem.parts)+len(sem.writes) == 0 &&
+		if err == nil && len(sem.rows) == 0 && len(sem.reasons)+len(sem.whens)+len(sem.refuses)+len(sem.members)+len(sem.pointers)+len(sem.unknown)+len(sem.tokens)+len(sem.groups)+len(sem.absent)+len(sem.parts)+len(sem.writes) == 0 &&
 			strings.TrimSpace(strings.Split(line, "#")[0]) != "" && !strings.ContainsAny(line, "\n\r") {
 			t.Errorf("%q was lost", line)
 		}

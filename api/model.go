@@ -44,6 +44,7 @@ type Param struct {
 	Struct bool   // the element is a struct or union (Patches lists the handles in it)
 	Handle string // handle type name ("CUstream") when the value or element is a handle
 	Object string // type name ("CUtexObject") when the value or element is a number that names an object of the driver
+	Token  string // type name ("CUipcMemHandle") when the value or element is a structure for which the client has a token
 	Device bool   // the value is a CUdevice (or NVML device handle) ordinal
 	Stream bool   // a CUstream whose 0 means the default stream of the called form
 	Delete bool   // the call destroys this handle
@@ -149,6 +150,8 @@ type Library struct {
 	Writes   []Writes          // outputs that are not written whole
 	Handles  []string          // handle types, sorted; the kind of a handle is its index + 1
 	Objects  []string          // integer types that name objects of the driver; their kinds follow those of the handles
+	Tokens   []string          // types of structures for which clients get tokens; their kinds follow those of the objects
+	NoToken  map[string]string // what a token answers that stands for nothing
 	Unknown  map[string]string // what the driver answers to a number of such a type that it never gave out
 }
 

@@ -41,6 +41,7 @@ type semantics struct {
 	refuses      []condition
 	pointers     map[string]Is     // of pointers in structures, by "STRUCT.path"
 	unknown      map[string]string // of types of objects: the answer
+	tokens       map[string]string // of types that tokens stand for: the answer to what is none
 	rows         map[string]row
 	pointersUsed map[string]bool
 	members      []Member
@@ -86,7 +87,7 @@ var (
 )
 
 func parseSemantics(file, text string) (*semantics, error) {
-	s := &semantics{file: file, reasons: map[string]string{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{}, unknown: map[string]string{}, rows: map[string]row{}}
+	s := &semantics{file: file, reasons: map[string]string{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{}, unknown: map[string]string{}, tokens: map[string]string{}, rows: map[string]row{}}
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		f := strings.Fields(line)
@@ -154,6 +155,12 @@ func (s *semantics) parseLine(line int, f []string) error {
 			return fmt.Errorf("want: %s STRUCT.PATH", f[0])
 		}
 		s.pointers[f[1]] = map[string]Is{"address": Address, "void": Void}[f[0]]
+		return nil
+	case "token":
+		if len(f) != 3 || s.tokens[f[1]] != "" {
+			return fmt.Errorf("want: token TYPE RESULT, each type once")
+		}
+		s.tokens[f[1]] = f[2]
 		return nil
 	case "object":
 		if len(f) != 3 || s.unknown[f[1]] != "" {
@@ -231,6 +238,9 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 	b := &binder{sem: s, lib: lib, lf: lf}
 	if err := b.objects(); err != nil {
 		return &InputError{s.file, "object", err.Error()}
+	}
+	if err := b.tokens(); err != nil {
+		return &InputError{s.file, "token", err.Error()}
 	}
 	op := uint16(0)
 	for _, fn := range lib.Funcs {
@@ -511,6 +521,7 @@ func (b *binder) element(p *Param, t Type) {
 		p.Handle = t.Underlying
 	}
 	p.Object = b.object(name)
+	p.Token = b.token(name)
 	if p.Struct {
 		p.Patch = b.patches(t.Underlying)
 		p.Words = b.words(t.Underlying)

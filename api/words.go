@@ -29,6 +29,33 @@ func (b *binder) objects() error {
 	return nil
 }
 
+// TokenBytes is the size of every structure that a token stands for.
+const TokenBytes = 64
+
+// tokens makes the types of "token" lines kinds of their own, behind those of the objects.
+func (b *binder) tokens() error {
+	for name, answer := range b.sem.tokens {
+		if t, ok := b.lib.Lookup(name); !ok || t.Kind != "struct" || t.Size != TokenBytes {
+			return fmt.Errorf("%s is no structure of %d bytes", name, TokenBytes)
+		}
+		if !b.result(answer) {
+			return fmt.Errorf("%s is no result", answer)
+		}
+		b.lib.Tokens = append(b.lib.Tokens, name)
+	}
+	slices.Sort(b.lib.Tokens)
+	b.lib.NoToken = b.sem.tokens
+	return nil
+}
+
+// token is the name of a type that tokens stand for, "" for other types.
+func (b *binder) token(ctype string) string {
+	if slices.Contains(b.lib.Tokens, ctype) {
+		return ctype
+	}
+	return ""
+}
+
 // result says whether a name is one of the library's results.
 func (b *binder) result(name string) bool {
 	_, ok := b.lib.Enums["cudaError_enum"][name]

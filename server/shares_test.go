@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 )
@@ -122,5 +124,62 @@ func TestSharesAreBounded(t *testing.T) {
 	}
 	if _, err := a.Publish(fd); err == nil {
 		t.Error("one share more than allowed")
+	}
+}
+
+func TestSharedValues(t *testing.T) {
+	shelf := newShelf()
+	a, first := workerOn(t, shelf)
+	b, _ := workerOn(t, shelf)
+	v := executor.Value{Kind: cuda.KindIpcMemHandle, Bytes: [64]byte{1, 2, 63: 3}}
+	token, err := a.PublishValue(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.FetchValue(token); err != nil || got != v {
+		t.Errorf("fetched %v, %v", got, err)
+	}
+	if fd, err := b.Fetch(token); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("a value as a descriptor: %d, %v", fd, err)
+	}
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	descriptor, err := a.Publish(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.FetchValue(descriptor); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("a descriptor as a value: %v, %v", got, err)
+	}
+	b.Withdraw(token) // is not its own
+	if _, err := b.FetchValue(token); err != nil {
+		t.Errorf("after another session's withdrawal: %v", err)
+	}
+	shelf.forget(first)
+	if _, err := b.FetchValue(token); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("after the end of the session that shared it: %v", err)
+	}
+	if len(shelf.items)+len(shelf.counts) != 0 {
+		t.Errorf("%d items and %d counts are left", len(shelf.items), len(shelf.counts))
+	}
+}
+
+func TestSharedValuesAreBounded(t *testing.T) {
+	shelf, p := newShelf(), &process{}
+	put := func(i int) error {
+		var token executor.Token
+		binary.LittleEndian.PutUint64(token[:], uint64(i))
+		return shelf.put(token, shared{-1, &executor.Value{}, p})
+	}
+	for i := range executor.MaxValues {
+		if err := put(i); err != nil {
+			t.Fatalf("value %d: %v", i, err)
+		}
+	}
+	if err := put(executor.MaxValues); err == nil {
+		t.Error("one value more than allowed")
+	}
+	if err := shelf.put(executor.Token{15: 1}, shared{-1, nil, p}); err == nil {
+		t.Error("nothing was shared")
 	}
 }

@@ -96,6 +96,9 @@ func (g *dispatchGen) function(fn *api.Func) error {
 		if p.Dir == api.Value {
 			n = "1"
 		}
+		if p.Token != "" {
+			b.f("if !meant(h, cuda.%s, p%d, %s) {\nreturn cuda.%s\n}\n", g.kind(p.Token), i, n, g.lib.NoToken[p.Token])
+		}
 		if len(p.Refuse) > 0 {
 			b.f("if refused(r, p%d, %s, %d, %s) {\nreturn 0\n}\n", i, n, p.Size, g.refuseTable(p))
 		}
@@ -308,6 +311,9 @@ func (g *dispatchGen) reply(fn *api.Func) {
 				b.f("if !patchOut(h, out%d, n%d, %d, %s, %s, %s) %s", i, i, p.Size, t, g.selector(fn, p), g.parent(fn, ""), full)
 			}
 		case api.Out:
+			if p.Token != "" {
+				b.f("if !hidden(h, cuda.%s, p%d, n%d) %s", g.kind(p.Token), i, i, full)
+			}
 			if t := g.patchTable(p); t != "" {
 				b.f("if !patchOut(h, p%d, n%d, %d, %s, %s, %s) %s", i, i, p.Size, t, g.selector(fn, p), g.parent(fn, ""), full)
 			}

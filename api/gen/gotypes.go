@@ -228,8 +228,8 @@ func goConsts(b *buffer, lib *api.Library) error {
 func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 	b.f("\nimport \"strconv\"\n")
 	b.f("\n// Digest names the description that this program was built from; both sides of a session compare it.\nconst Digest = \"%x\"\n", spec.Digest)
-	b.f("\n// Kind is the type of a handle, or of a number that names an object.\ntype Kind uint8\n\n// Kinds of handles, and behind them of numbers.\nconst (\nKindNone Kind = iota\n")
-	kinds := slices.Concat(lib.Handles, lib.Objects)
+	b.f("\n// Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.\ntype Kind uint8\n\n// Kinds of handles, behind them of numbers, and behind those of tokens.\nconst (\nKindNone Kind = iota\n")
+	kinds := slices.Concat(lib.Handles, lib.Objects, lib.Tokens)
 	for _, h := range kinds {
 		b.f("%s // %s\n", kindName(h), h)
 	}

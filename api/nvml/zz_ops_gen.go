@@ -5,12 +5,12 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00"
+const Digest = "3a13f8b8f44c261f0f7fbae50af21dd604efb0c58b9b557cba7b16254afec212"
 
-// Kind is the type of a handle, or of a number that names an object.
+// Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8
 
-// Kinds of handles, and behind them of numbers.
+// Kinds of handles, behind them of numbers, and behind those of tokens.
 const (
 	KindNone            Kind = iota
 	KindComputeInstance      // nvmlComputeInstance_t

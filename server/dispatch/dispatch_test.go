@@ -24,6 +24,20 @@ type handles struct{ *handle.Table }
 
 func (handles) PerThread() uint64 { return ownStream }
 
+// Hide and Mean: the token of a value is its complement; 0 stands for nothing and has none.
+func (handles) Hide(_ cuda.Kind, v *[64]byte) bool { return complement(v) }
+func (handles) Mean(_ cuda.Kind, v *[64]byte) bool { return complement(v) }
+
+func complement(v *[64]byte) bool {
+	if *v == [64]byte{} {
+		return false
+	}
+	for i := range v {
+		v[i] = ^v[i]
+	}
+	return true
+}
+
 func client(i uint64) uint64 { return clientBase + i*handle.SlotBytes }
 
 // driver records what it is asked to do.

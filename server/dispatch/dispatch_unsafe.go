@@ -31,9 +31,16 @@ type Handles interface {
 	Give(kind cuda.Kind, number, parent uint64)
 	// Take notes that the session gave a number back.
 	Take(kind cuda.Kind, number uint64)
+	// Hide puts a token for the client in the place of what the driver gave; it says whether there was room for one.
+	Hide(kind cuda.Kind, value *[tokenBytes]byte) bool
+	// Mean puts what a token of the client's stands for in its place; it says whether it stands for anything.
+	Mean(kind cuda.Kind, value *[tokenBytes]byte) bool
 	// PerThread is the driver's stream that stands for the calling thread's default stream.
 	PerThread() uint64
 }
+
+// tokenBytes is the size of every structure that a token stands for.
+const tokenBytes = int(unsafe.Sizeof(cuda.CUipcMemHandle{}))
 
 // ErrOperation is returned for operations that have no generated form.
 var ErrOperation = errors.New("unknown operation")
@@ -192,6 +199,33 @@ func given(h Handles, kind cuda.Kind, p unsafe.Pointer, n, parent uint64) {
 	for _, number := range codec.Words(p, n) {
 		h.Give(kind, number, parent)
 	}
+}
+
+// hidden puts tokens in the place of n structures that the driver gave.
+func hidden(h Handles, kind cuda.Kind, p unsafe.Pointer, n uint64) bool {
+	for i := range tokens(p, n) {
+		if !h.Hide(kind, &tokens(p, n)[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// meant puts what they stand for in the place of n tokens.
+func meant(h Handles, kind cuda.Kind, p unsafe.Pointer, n uint64) bool {
+	for i := range tokens(p, n) {
+		if !h.Mean(kind, &tokens(p, n)[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func tokens(p unsafe.Pointer, n uint64) [][tokenBytes]byte {
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*[tokenBytes]byte)(p), n)
 }
 
 // known says whether a 32-bit value is among those of an enumeration.

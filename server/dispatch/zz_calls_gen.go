@@ -3074,6 +3074,10 @@ func callCuIpcGetEventHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *cod
 		w.Reset()
 		return result
 	}
+	if !hidden(h, cuda.KindIpcEventHandle, p0, n0) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
 	return result
 }
 
@@ -3096,6 +3100,10 @@ func callCuIpcGetMemHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *codec
 		w.Reset()
 		return result
 	}
+	if !hidden(h, cuda.KindIpcMemHandle, p0, n0) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
 	return result
 }
 
@@ -3106,6 +3114,9 @@ func callCuIpcOpenEventHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *co
 		return 0
 	}
 	if v0 == 0 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if !meant(h, cuda.KindIpcEventHandle, p1, 1) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	created := w.Word()
@@ -3127,6 +3138,9 @@ func callCuIpcOpenMemHandle(drv cuda.Driver, h Handles, r *codec.Reader, w *code
 	r.Need(n0, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if !meant(h, cuda.KindIpcMemHandle, p1, 1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3150,6 +3164,9 @@ func callCuIpcOpenMemHandle_v2(drv cuda.Driver, h Handles, r *codec.Reader, w *c
 	r.Need(n0, 1)
 	if r.Err() != nil {
 		return 0
+	}
+	if !meant(h, cuda.KindIpcMemHandle, p1, 1) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {
@@ -3790,6 +3807,10 @@ func callCuMemPoolExportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *
 		w.Reset()
 		return result
 	}
+	if !hidden(h, cuda.KindMemPoolPtrExportData, p0, n0) {
+		w.Reset()
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
 	return result
 }
 
@@ -3869,6 +3890,9 @@ func callCuMemPoolImportPointer(drv cuda.Driver, h Handles, r *codec.Reader, w *
 	real1, ok := real(h, cuda.KindMemoryPool, v1)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	if !meant(h, cuda.KindMemPoolPtrExportData, p2, n2) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	p0 := w.Out(r, n0, 8)
 	if r.Err() != nil {

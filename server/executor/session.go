@@ -82,6 +82,7 @@ type Session struct {
 	metrics *metrics.Page
 	came    int64 // when there was last something on the connection, by metrics.Now
 	sharer  Sharer
+	tokens  tokens
 	board   *order.Board
 	sharing *sharing // nil: the program shares no memory
 	staging int

@@ -16,12 +16,16 @@ type Token [16]byte
 // ErrNoShare says that nobody shares anything under a token.
 var ErrNoShare = errors.New("nothing is shared under this token; the process that shared it may have ended")
 
-// Sharer keeps file descriptors for the other sessions of the server.
+// Sharer keeps file descriptors, and what the driver says of memory and events, for the other sessions of the server.
 type Sharer interface {
 	// Publish keeps a copy of fd until Withdraw or the end of the session.
 	Publish(fd int) (Token, error)
 	// Fetch gives a copy of what is kept. Its error may wrap [ErrNoShare].
 	Fetch(Token) (int, error)
+	// PublishValue keeps a value until Withdraw or the end of the session.
+	PublishValue(Value) (Token, error)
+	// FetchValue gives what is kept. Its error may wrap [ErrNoShare].
+	FetchValue(Token) (Value, error)
 	Withdraw(Token)
 }
 

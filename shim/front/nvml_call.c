@@ -117,15 +117,18 @@ static int patches_to_wire(const struct nvml_param *p, const struct extent *e, u
   return NVML_OK;
 }
 
-static void patches_from_wire(const struct nvml_param *p, uint64_t elements, uint32_t size, uint8_t *data) {
-  if (p->kind != 0) {
-    for (uint64_t k = 0; k < elements; k++) {
-      uint64_t v;
-      memcpy(&v, data + k * 8, 8);
-      v = handle_from_wire(v, p->kind);
-      memcpy(data + k * 8, &v, 8);
-    }
+/* Stores handles. The driver gives none that is 0: those are places of an array that it left alone. */
+static void handles_from_wire(uint8_t kind, uint64_t elements, const uint8_t *from, uint8_t *to) {
+  for (uint64_t k = 0; k < elements; k++) {
+    uint64_t v;
+    memcpy(&v, from + k * 8, 8);
+    if (!v) continue;
+    v = handle_from_wire(v, kind);
+    memcpy(to + k * 8, &v, 8);
   }
+}
+
+static void patches_from_wire(const struct nvml_param *p, uint64_t elements, uint32_t size, uint8_t *data) {
   for (int n = 0; n < 2 && p->patch[n].kind; n++) {
     uint64_t v, at = p->patch[n].offset;
     if (at + 8 > elements * size) continue;
@@ -192,7 +195,9 @@ static int decode(const struct nvml_func *f, const uint64_t *args, const struct 
     uint8_t *p_to = (uint8_t *)(uintptr_t)args[i];
     int has_array = p->array.size != 0 && n > p->array.pointer;
     if (has_array) memcpy(&to, p_to + p->array.pointer, 8);
-    if (p->pieces) {
+    if (p->kind) {
+      handles_from_wire(p->kind, n, from, p_to);
+    } else if (p->pieces) {
       for (uint64_t k = 0; k < n; k++) scuda_store(p_to + k * ext[i].size, from + k * ext[i].size, ext[i].size, p->pieces);
     } else {
       memcpy(p_to, from, n * ext[i].size);

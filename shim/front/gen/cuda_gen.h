@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00"
+#define SCUDA_DIGEST "3a13f8b8f44c261f0f7fbae50af21dd604efb0c58b9b557cba7b16254afec212"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 

@@ -2,7 +2,7 @@
 #include "../nvml.h"
 #include "../common.h"
 
-const char nvml_digest[] = "60bf89e8534326112d0167c66f3ac9830b8ef777ffe40866fcbbbc4f62beaf00";
+const char nvml_digest[] = "3a13f8b8f44c261f0f7fbae50af21dd604efb0c58b9b557cba7b16254afec212";
 
 static const struct scuda_piece pieces_nvmlPciInfo_v1_t_0[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 32, 0, 0}, {0, 0, 0, 0}};
 static const struct scuda_piece pieces_nvmlPciInfo_v2_t_1[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 36, 0, 0}, {0, 0, 0, 0}};
