@@ -2,7 +2,7 @@
 //
 // A server is the one of SCUDA_SERVER, else the first line of $XDG_CONFIG_HOME/scuda/host (~/.config/scuda/host) that is neither empty nor a
 // comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A token is SCUDA_TOKEN, else the first line of the file SCUDA_TOKEN_FILE, else that of the file token
-// beside host. SCUDA_LOG is LEVEL or LEVEL,file=PATH. The C front reads the same settings by the same rules (shim/front/common.c).
+// beside host. SCUDA_LOG is LEVEL or LEVEL,file=PATH. The C front reads the same settings by the same rules (shim/front/base/common.c).
 package config
 
 import (

@@ -48,7 +48,7 @@ type Welcome struct {
 	Devices       []Device `json:",omitempty"`
 }
 
-// Device is a snapshot of one of the server's GPUs, the counterpart of struct scuda_device in shim/front/core.h.
+// Device is a snapshot of one of the server's GPUs, the counterpart of struct scuda_device in shim/front/base/core.h.
 type Device struct {
 	Name             string
 	UUID             [16]byte

@@ -11,7 +11,7 @@ import (
 // calls writes the generic encodings: for each function one that checks handles, writes the command and reads the reply.
 func (c *cfront) calls(out *Output) error {
 	b := &buffer{}
-	b.f("#include \"front.h\"\n\n#include <stdio.h>\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
+	b.f("#include \"base/base.h\"\n\n#include <stdio.h>\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
 	emitPieces(b, c.lib)
 	for _, f := range c.lib.Funcs {
 		if f.Base != "" || !f.Generic || f.NoProto {

@@ -61,7 +61,7 @@ func (c *cfront) results(out *Output) error {
 	slices.SortFunc(list, func(a, b result) int { return cmp.Or(cmp.Compare(a.value, b.value), strings.Compare(a.name, b.name)) })
 	list = slices.CompactFunc(list, func(a, b result) bool { return a.value == b.value })
 	b := &buffer{}
-	b.f("#include \"proc.h\"\n\nconst struct scuda_result scuda_results[] = {\n")
+	b.f("#include \"calls/proc.h\"\n\nconst struct scuda_result scuda_results[] = {\n")
 	for _, r := range list {
 		b.f("  {%d, %q, %q},\n", r.value, r.name, message(r.name))
 	}
@@ -123,7 +123,7 @@ func (c *cfront) procAddress(out *Output) error {
 	rows := c.names
 	names := slices.Sorted(maps.Keys(rows))
 	b := &buffer{}
-	b.f("#include \"proc.h\"\n\nconst struct scuda_proc_row scuda_proc_rows[] = {\n")
+	b.f("#include \"calls/proc.h\"\n\nconst struct scuda_proc_row scuda_proc_rows[] = {\n")
 	first := map[string]int{}
 	at := 0
 	for _, name := range names {

@@ -38,7 +38,7 @@ var privateTables = []privateTable{
 // emitTables writes the arrays of the private tables.
 func emitTables(_ *api.Spec, out *Output) error {
 	b := &buffer{}
-	b.f("#include \"tables.h\"\n\n")
+	b.f("#include \"calls/tables.h\"\n\n")
 	b.f("#define STUB(table, slot) \\\n  static int32_t stub_##table##_##slot(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) { \\\n")
 	b.f("    return scuda_table_stub(#table, slot, a, b, c, d, e, f); \\\n  }\n")
 	for _, t := range privateTables {

@@ -13,7 +13,7 @@ import (
 // The NVML front is driven by tables: a description of each function for nvml_call.c, and stubs that put their arguments into an array of words.
 // The server has the same table in Go (package nvmldispatch).
 
-// nvmlOwn are the functions that shim/front/nvml_api.c defines itself.
+// nvmlOwn are the functions that shim/front/nvml/api.c defines itself.
 var nvmlOwn = map[string]bool{"nvmlInit": true, "nvmlInit_v2": true, "nvmlInitWithFlags": true, "nvmlShutdown": true, "nvmlErrorString": true,
 	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true, "nvmlGpmMetricsGet": true, "nvmlInternalGetExportTable": true}
 
@@ -35,9 +35,9 @@ func emitNVML(spec *api.Spec, out *Output) error {
 		name string
 		text []byte
 	}{
-		{"shim/front/gen/nvml_gen.h", nvmlHeader(lib)},
-		{"shim/front/gen/nvml_gen.c", tables},
-		{"shim/front/gen/libnvidia-ml.map", nvmlVersionScript(lib)},
+		{"shim/front/nvml/gen/nvml_gen.h", nvmlHeader(lib)},
+		{"shim/front/nvml/gen/nvml_gen.c", tables},
+		{"shim/front/nvml/gen/libnvidia-ml.map", nvmlVersionScript(lib)},
 	} {
 		if err := out.CFile(file.name, file.text); err != nil {
 			return err
@@ -79,7 +79,7 @@ func nvmlHeader(lib *api.Library) []byte {
 func nvmlTables(spec *api.Spec) ([]byte, error) {
 	lib := spec.NVML
 	var b bytes.Buffer
-	b.WriteString("#include \"../nvml.h\"\n#include \"../common.h\"\n\n")
+	b.WriteString("#include \"nvml/nvml.h\"\n#include \"base/common.h\"\n\n")
 	fmt.Fprintf(&b, "const char nvml_digest[] = \"%x\";\n\n", spec.Digest)
 	list := &buffer{}
 	emitPieces(list, lib)

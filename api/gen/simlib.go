@@ -26,7 +26,7 @@ func emitSimLib(spec *api.Spec, out *Output) error {
 		lib                  *api.Library
 		pkg, exports, prefix string
 		unsupported          int
-	}{{spec.CUDA, "cuda", "front", "#include \"front.h\"\n", 801}, {spec.NVML, "nvml", "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n", 3}} {
+	}{{spec.CUDA, "cuda", "front", "#include \"base/base.h\"\n", 801}, {spec.NVML, "nvml", "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n", 3}} {
 		c := &cfront{spec: spec, lib: l.lib}
 		numbers := map[string]int{}
 		for i, fn := range Methods(l.lib) {

@@ -1,6 +1,6 @@
 package main
 
-// The force-included shim/front/compat.h gives the program a start that old systems have, too (../build.sh).
+// The force-included shim/front/base/compat.h gives the program a start that old systems have, too (../build.sh).
 
 // #cgo CFLAGS: -DSCUDA_PROGRAM
 import "C"

@@ -84,7 +84,7 @@ all processes until interrupted. The program need not use scuda. On a terminal t
 	return cmd
 }
 
-// trace is what shim/front/trace.c writes.
+// trace is what shim/front/base/trace.c writes.
 type trace struct {
 	PID     int          `json:"pid"`
 	NS      int64        `json:"ns"`

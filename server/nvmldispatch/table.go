@@ -35,7 +35,7 @@ type patch struct {
 // array is one that a structure points at: where its pointer and its count lie, and the bytes of an element.
 type array struct{ pointer, count, size uint16 }
 
-// param mirrors struct nvml_param of shim/front/nvml.h.
+// param mirrors struct nvml_param of shim/front/nvml/nvml.h.
 type param struct {
 	dir      direction
 	kind     nvml.Kind

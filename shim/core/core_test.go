@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 var library, client string
 
 func build(dir string) error {
-	compat, err := filepath.Abs("../front/compat.h")
+	compat, err := filepath.Abs("../front/base/compat.h")
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func TestSymbols(t *testing.T) {
 	for _, m := range regexp.MustCompile(`GLIBC_2\.(3[2-9]|[4-9]\d)\)? +(\S+)`).FindAllStringSubmatch(string(out), -1) {
 		t.Errorf("%s needs glibc 2.%s", m[2], m[1])
 	}
-	header, err := os.ReadFile("../front/core.h")
+	header, err := os.ReadFile("../front/base/core.h")
 	if err != nil {
 		t.Fatal(err)
 	}

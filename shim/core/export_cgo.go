@@ -2,7 +2,7 @@ package main
 
 /*
 #include <stdlib.h>
-#include "../front/core.h"
+#include "../front/base/core.h"
 */
 import "C"
 

@@ -1,4 +1,4 @@
-// Command core is libscuda-core.so: package shim/session behind the C interface of shim/front/core.h. It is built with -buildmode=c-shared and
+// Command core is libscuda-core.so: package shim/session behind the C interface of shim/front/base/core.h. It is built with -buildmode=c-shared and
 // loaded by the front on the first call that needs a server.
 //
 // It lives in somebody else's process, so it keeps small and quiet: asynchronous preemption (a signal) is switched off by the linker flag

@@ -8,10 +8,10 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/core.h.
+// ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/base/core.h.
 const ABI = 6
 
-// Shared is struct scuda_shared of shim/front/core.h, which explains it; the front owns the memory.
+// Shared is struct scuda_shared of shim/front/base/core.h, which explains it; the front owns the memory.
 type Shared struct {
 	ABI         uint32
 	Hosting     uint32

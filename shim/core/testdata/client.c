@@ -1,6 +1,6 @@
 // Drives libscuda-core.so through its C interface. argv: core, scenario. Prints one line for each thing seen.
 #define _GNU_SOURCE
-#include "../../front/core.h"
+#include "../../front/base/core.h"
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,8 +1,9 @@
 package residency
 
-// #include "../residency.c"
-// #include "../habit.c"
-// #include "../advice.c"
+// #cgo CFLAGS: -I${SRCDIR}/..
+// #include "uvm/residency.c"
+// #include "uvm/habit.c"
+// #include "uvm/advice.c"
 import "C"
 
 import "unsafe"

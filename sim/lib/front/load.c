@@ -1,7 +1,7 @@
 /* libcuda.so.1 of the stand-alone simulation: C alone, so that a program may fork before it uses the driver, as it may with NVIDIA's. The simulation
  * itself, in Go, lies beside it and is loaded by the first call that needs it; a process that forks after that has children that are refused, which is
  * what the driver does too. */
-#include "front.h"
+#include "base/base.h"
 
 #include <dlfcn.h>
 #include <limits.h>

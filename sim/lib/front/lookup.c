@@ -1,5 +1,5 @@
 /* Look-ups by name and number, from the tables of the front. */
-#include "proc.h"
+#include "calls/proc.h"
 #include "gen/procaddress_gen.c"
 #include "gen/results_gen.c"
 

@@ -1,6 +1,6 @@
-/* A core that answers by itself (see ../../core.h): it takes the commands off the ring and gives every synchronous call the same answer.
+/* A core that answers by itself (see ../../base/core.h): it takes the commands off the ring and gives every synchronous call the same answer.
  * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0), FAKECORE_FP8 (none) and FAKECORE_REPLY=none|zeros|noise say what. */
-#include "../../core.h"
+#include "../../base/core.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

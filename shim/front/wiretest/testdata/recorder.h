@@ -1,5 +1,5 @@
 /* A core that keeps every command and answers by what the case sets. */
-#include "core.h"
+#include "base/core.h"
 
 struct command { uint32_t size; uint16_t op, flags; uint64_t seq, context; uint32_t thread, reserved; uint8_t payload[]; };
 

@@ -1,0 +1,368 @@
+/* What the parts of libcuda.so.1's front share. Handles are 64-bit values here (addresses of slots), results are CUresult values. */
+#ifndef SCUDA_FRONT_H
+#define SCUDA_FRONT_H
+#include "base/common.h"
+#include "base/core.h"
+#include "gen/wire_gen.h"
+#include "gen/cuda_gen.h"
+
+#include <string.h>
+
+/* Constants that the headers define as macros. */
+enum { CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTREGISTER_IOMEMORY = 4 };
+enum { LAUNCH_PARAM_END, LAUNCH_PARAM_BUFFER_POINTER, LAUNCH_PARAM_BUFFER_SIZE }; /* markers in the extra argument of a launch */
+
+/* ---- mode (mode.c) ----
+ * One word decides what an exported function does. It lies on a page that the kernel zeroes in a forked child, so that a child of a process
+ * with a session finds UNDECIDED and is told apart by scuda_core_started, which it inherits. */
+enum scuda_mode {
+  SCUDA_UNDECIDED,
+  SCUDA_REMOTE,      /* cuInit succeeded against a server: the normal paths run */
+  SCUDA_CONFIGURED,  /* a server is configured, cuInit has not succeeded yet */
+  SCUDA_PASS,        /* calls go to the machine's own driver */
+  SCUDA_NONE,        /* neither server nor driver */
+  SCUDA_CHILD,       /* forked from a process with a session */
+  SCUDA_ENDED        /* the process is exiting */
+};
+struct scuda_live { _Alignas(4096) _Atomic uint32_t mode; uint8_t rest[4092]; };
+extern struct scuda_live scuda_live;
+static inline int scuda_remote(void) {
+  return SCUDA_LIKELY(atomic_load_explicit(&scuda_live.mode, memory_order_relaxed) == SCUDA_REMOTE);
+}
+/* Slow path of exported function number i (an index of scuda_exports): the function to call instead. */
+void *scuda_divert(uint32_t i);
+int32_t scuda_connect(void);  /* opens the core and the session, once; CUresult */
+int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
+int32_t scuda_unsupported(uint32_t i, const char *what);
+void scuda_not_supported(uint32_t i);                   /* logs once that another than this library said so */
+int32_t scuda_refuse(uint32_t i, enum scuda_part part); /* NOT_SUPPORTED for a part of what the function does, logged once by name */
+
+/* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered for them (logs.c). */
+int32_t scuda_answer_error(uint32_t i, int32_t result);
+static inline int32_t scuda_answer(uint32_t i, int32_t result) { return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result); }
+
+/* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a driver that does not know its
+ * name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls it knows the older function's parameters (api/gen/names.go). */
+struct scuda_export { const char *name; void *entry; void *before_init; int32_t early, older; };
+extern const struct scuda_export scuda_exports[];
+void *scuda_older(uint32_t i);       /* the entry of .older */
+
+struct scuda_core_api {
+  scuda_core_open_fn open;
+  scuda_core_call_fn call;
+  scuda_core_send_fn send;
+  scuda_core_bulk_fn bulk;
+  scuda_core_transfer_fn transfer;
+  scuda_core_overlaps_fn overlaps;
+  scuda_core_source_fn source;
+  scuda_core_hostfn_fn hostfn;
+  scuda_core_image_fn image;
+  scuda_core_pin_fn pin;
+  scuda_core_look_fn look;
+  scuda_core_close_fn close;
+};
+extern struct scuda_core_api scuda_core;
+extern struct scuda_shared scuda_shared;
+extern struct scuda_boot scuda_boot;
+int32_t scuda_driver_version(void);  /* what cuDriverGetVersion says; 0: nobody has asked yet */
+
+/* ---- devices (device.c) ---- */
+#define SCUDA_DEVICES_MAX 64
+struct scuda_gpu {             /* a GPU that the program sees */
+  struct scuda_device d;       /* with the attributes of unsupported features set to 0 */
+  int32_t server_ordinal;
+  uint32_t primary_flags;      /* with which its primary context is made */
+  uint64_t primary;            /* context handle */
+};
+extern struct scuda_gpu *scuda_gpus;
+extern int32_t scuda_gpu_count;
+int32_t scuda_devices_setup(void);
+static inline int scuda_device_ok(int32_t dev) { return (uint32_t)dev < (uint32_t)scuda_gpu_count; }
+/* Ordinals between program and server; values that are no ordinals stay what they are. */
+static inline int32_t scuda_to_server(int32_t dev) { return scuda_device_ok(dev) ? scuda_gpus[dev].server_ordinal : dev; }
+int32_t scuda_from_server(int32_t ordinal);
+
+/* ---- threads (thread.c) ---- */
+struct scuda_thread {
+  uint64_t current;            /* top of the context stack, or 0 */
+  uint32_t ordinal, depth;     /* depth: contexts below the top */
+  uint64_t *below;             /* the stack without its top */
+  uint32_t below_cap;
+  uint32_t capture_mode;
+  uint64_t captures;           /* 1: the thread's own stream began a capture; see capture.c */
+  const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value; /* last CTX_LOCAL_STORAGE hit */
+  void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
+  uint32_t own;                /* SCUDA_OWN: what it does is the library's */
+  uint64_t named;              /* the stream that the thread's last call named; see progress.c */
+  uint64_t recording;          /* the event that the next command records */
+  uint32_t shared;             /* the next command uses memory that other processes have as well; see order.c */
+  uint64_t answered;           /* ring offset behind the thread's last answered command */
+  uint64_t per_thread_object;  /* its address stands for the thread's default stream (CTX_STREAM) */
+};
+extern __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
+struct scuda_thread *scuda_thread_new(void);
+int scuda_thread_start(void *(*run)(void *), void *argument);  /* one of ours, detached, that takes none of the program's signals; not 0: there is none */
+static inline struct scuda_thread *scuda_thread(void) {
+  struct scuda_thread *t = scuda_self;
+  return SCUDA_LIKELY(t != NULL) ? t : scuda_thread_new();
+}
+
+/* ---- handles (handle.c) ---- */
+struct scuda_slot {            /* 64 bytes; its address is the handle */
+  uint32_t kind;               /* enum scuda_kind; 0: free */
+  uint32_t flags;              /* by kind */
+  uint64_t context;            /* the context it belongs to, or 0 */
+  void *data;                  /* by kind */
+  uint64_t id;                 /* cached cuCtxGetId, cuStreamGetId; 0: not known */
+  int32_t device;
+  union { uint32_t next_free; int32_t sticky; }; /* contexts: the error that ended it; every later call gives it */
+  uint64_t word[2];
+  uint8_t object[8];           /* contexts: its address stands for the legacy stream, streams: for the stream (CTX_STREAM) */
+};
+_Static_assert(sizeof(struct scuda_slot) == 64, "a slot has 64 bytes");
+int32_t scuda_handles_setup(void);
+void scuda_contexts_fail(int32_t device, int32_t result);  /* after a kernel's fault nothing works in any of the process's contexts on that GPU */
+uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
+void scuda_slot_free(uint64_t handle);
+void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *)); /* each that the front handed out */
+void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
+extern uint64_t scuda_slots_base, scuda_slots_bytes;  /* both regions, client's first */
+static inline struct scuda_slot *scuda_slot(uint64_t handle) {
+  return handle - scuda_slots_base < scuda_slots_bytes && !(handle & 63) ? (struct scuda_slot *)(uintptr_t)handle : NULL;
+}
+static inline struct scuda_slot *scuda_slot_of(uint64_t handle, uint32_t kind) {
+  struct scuda_slot *s = scuda_slot(handle);
+  return s && s->kind == kind ? s : NULL;
+}
+/* 0, or the CUresult for a handle that is not of that kind (a kernel passes as a function, 0, 1, 2 as streams). */
+int32_t scuda_check(uint64_t handle, uint32_t kind);
+
+/* ---- commands (ring.c) ---- */
+/* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream that the thread named last. */
+enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_OWN = 32, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17 };
+struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
+struct scuda_reply {           /* of a generic call */
+  const uint8_t *at, *end;
+  int bad;
+  uint8_t *big;
+  uint8_t small[256];
+};
+enum { SCUDA_ORDER_TOLD = 1, SCUDA_ORDER_ANSWERED = 2 };
+extern _Atomic int scuda_ordering; /* memory is shared with other processes: they are told of our calls, or each is answered (order.c) */
+extern _Atomic int scuda_sharing; /* another process may look at our device memory as soon as a synchronous upload has returned */
+extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
+int32_t scuda_ring_setup(void);
+/* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by scuda_blocking and where
+ * the thread has no usable context, so that the driver's own error comes at the call. */
+int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload);
+int32_t scuda_send(struct scuda_cmd *c);  /* asynchronous; waits only when the command is to be answered */
+int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes);  /* for SCUDA_BULK commands */
+void scuda_start(struct scuda_cmd *c); /* sends a command at once, so that the thread can do something before it makes the call */
+int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len);
+int32_t scuda_call_generic(struct scuda_cmd *c, struct scuda_reply *r, uint64_t cap);
+void scuda_reply_done(struct scuda_reply *r);
+int32_t scuda_bad_reply(const char *name);
+int32_t scuda_simple(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes);  /* a hand-written operation without a reply payload */
+uint64_t scuda_header_context(struct scuda_thread *t);  /* 0 when the current context cannot be used */
+
+static inline uint64_t scuda_pad(uint64_t n) { return (n + 7) & ~(uint64_t)7; }
+static inline uint8_t *scuda_put64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); return p + 8; }
+static inline uint32_t scuda_field(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t scuda_word(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* u64 count, bytes, padding */
+uint8_t *scuda_put_array(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* where the driver tells a place that holds nothing from NULL */
+static inline uint64_t scuda_room(const void *place, uint64_t count) { return count || !place ? count : 1ull << 63; }
+uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
+uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
+uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size, const struct scuda_piece *pieces);
+uint64_t scuda_get_text(struct scuda_reply *r, char *to, uint64_t cap); /* up to its NUL */
+uint64_t scuda_peek(const struct scuda_reply *r, uint64_t offset); /* a 32-bit field of the element that comes next */
+
+/* ---- where the time goes (trace.c) ---- */
+extern int scuda_tracing;
+void scuda_trace_setup(void);
+uint64_t scuda_trace_now(void);
+void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes); /* kind: SCUDA_COUNT_...; since 0: it took no time */
+void scuda_trace_error(int32_t result);            /* the program was given it */
+void scuda_trace_end(void);
+
+/* ---- what is known of the GPU's progress (progress.c) ---- */
+static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */
+  return &scuda_shared.tracks[(handle - scuda_slots_base) / sizeof(struct scuda_slot)];
+}
+void scuda_track_new(uint64_t handle);
+void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched);  /* under the ring's lock */
+void scuda_event_elsewhere(uint64_t event);  /* others than cuEventRecord will record it */
+int scuda_event_is_elsewhere(uint64_t event);
+int scuda_event_is_odd(uint64_t event);  /* never recorded, or last while something was captured */
+void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
+int scuda_context_done(uint64_t context);  /* the last command of the process was waited for, by its context or its default stream */
+
+/* ---- contexts (context.c) ---- */
+enum {                         /* flags of a context slot above the CUctx_flags */
+  SCUDA_CTX_PRIMARY = 1 << 16,
+  SCUDA_CTX_DEAD = 1 << 17,
+  SCUDA_CTX_ACTIVE = 1 << 18   /* of a primary one: it is there. A reset ends it, though its references stay. */
+};
+static inline uint64_t *scuda_retained(struct scuda_slot *s) { return &s->word[0]; }   /* of a primary context */
+static inline uint64_t *scuda_attached(struct scuda_slot *s) { return &s->word[0]; }   /* of another one: cuCtxAttach without cuCtxDetach */
+static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; } /* bit n: CUlimit n was set */
+int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
+int32_t scuda_context_sound(void);  /* 0, or why calls that need a context cannot work: there is none, or a kernel's fault has ended it */
+int32_t scuda_current_device(void);  /* of the current context, else 0 */
+static inline int scuda_context_usable(uint64_t ctx) {
+  struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
+  return s && !(s->flags & SCUDA_CTX_DEAD) && (s->flags & (SCUDA_CTX_PRIMARY | SCUDA_CTX_ACTIVE)) != SCUDA_CTX_PRIMARY;
+}
+/* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the same handle. What a library
+ * has in a context (addresses of variables, functions) is that life's. 0: it cannot be used. */
+static inline uint64_t scuda_context_life(uint64_t ctx) { return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0; }
+uint64_t scuda_context_meant(uint64_t ctx);   /* by a caller of a _v2 function that may not know that it takes one */
+int32_t scuda_no_context(void);  /* why the thread has no usable context: it never had one, or a primary one that ended */
+void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
+
+/* ---- memory (memory.c, copy.c) ---- */
+struct scuda_range { uint64_t start, bytes, context, owner; uint32_t flags; int32_t device; };
+enum {                         /* flags of a range */
+  SCUDA_RANGE_ALLOC = 1,       /* device: cuMemAlloc */
+  SCUDA_RANGE_OTHER = 2,       /* device: mapped, from a pool, or a module's variable (owner) */
+  SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
+  SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
+  SCUDA_RANGE_MAPPED = 16,     /* host: kernels may use it (mapped.c) */
+  SCUDA_RANGE_MANAGED = 32,    /* device: unified memory (managed.c) */
+  SCUDA_RANGE_HANDLE = 64,     /* device: mapped; owner is the handle of the physical memory */
+  SCUDA_RANGE_SHARED = 128,    /* device: other processes have it as well (order.c) */
+  SCUDA_RANGE_GRAPH = 256      /* device: of a graph, perhaps: only the driver knows when it can be freed */
+};
+void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
+int scuda_is_host(uint64_t p);
+struct scuda_location { int32_t type, id; }; /* CUmemLocation */
+int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l); /* CUresult: NOT_SUPPORTED for memory of the server's host */
+int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
+void scuda_allocation_came(uint64_t handle);
+void scuda_allocation_share(uint64_t handle);
+int scuda_allocation_shared(uint64_t handle);
+void scuda_shared_object_gone(void); /* share.c */
+int scuda_host_reaches(uint64_t start, uint64_t bytes); /* all of it is memory of this process */
+int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
+void scuda_ranges_forget_context(uint64_t ctx);
+void scuda_ranges_forget_owner(uint64_t owner);
+extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
+int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
+int scuda_capture_doubt(uint64_t stream, uint32_t ptds); /* a capture may forbid work for the stream: the call is to have an answer */
+void scuda_capture_refused(int32_t result, int work);    /* an answer while captures may be going on; work: of work for a stream */
+void scuda_capture_stream_dies(struct scuda_slot *s);
+void scuda_capture_context_dies(uint64_t ctx);
+
+/* ---- what the library does on its own behalf (carrier.c) ---- */
+int32_t scuda_carrier(uint64_t context, uint64_t *stream); /* the context's stream of ours */
+/* Between the two the calling thread's context is another, and no capture forbids its calls; then that, and the stream that its last call named, are the program's again. */
+struct scuda_self { uint64_t current, named; uint32_t own; };
+static inline struct scuda_self scuda_self_begin(uint64_t context) {
+  struct scuda_thread *t = scuda_thread();
+  struct scuda_self s = {t->current, t->named, t->own};
+  t->current = context;
+  t->own = SCUDA_OWN;
+  return s;
+}
+static inline void scuda_self_end(struct scuda_self s) {
+  struct scuda_thread *t = scuda_thread();
+  t->current = s.current;
+  t->named = s.named;
+  t->own = s.own;
+}
+
+/* ---- pinned memory that kernels use (mapped.c) ---- */
+extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
+/* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
+#define SCUDA_PINNED_FIRST 0x600000000000u
+#define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
+static inline int scuda_in_pinned_area(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
+void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
+void scuda_use_pinned_in(const void *data, uint64_t bytes);
+int32_t scuda_twin(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
+uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
+uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
+int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
+void scuda_unmap_host(uint64_t start);
+int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
+/* managed.c. Names are bytes in which every word may be an address. */
+extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
+static inline int scuda_managed_some(void) { return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0; }
+int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds); /* a call's work takes what it names */
+int32_t scuda_managed_held(const void *names, uint64_t bytes);                                  /* launches take what an object names; CUresult */
+void scuda_mapped_publish(void);                              /* before a wait, or a question, for work that may wait for the program */
+void scuda_mapped_download(uint64_t finished);                /* after a call that has waited for the stream of that key */
+enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };          /* other values of finished; NO_STREAM: for something on a stream that is not known */
+uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds);    /* the stream as the calling thread means it */
+int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r); /* 1: it has waited for the stream as well, with this result */
+
+/* ---- modules (module.c) ---- */
+struct scuda_param { uint32_t offset, size; };
+struct scuda_func {            /* data of a function's or kernel's slot */
+  struct scuda_func *next;     /* of the same module or library */
+  uint64_t handle, parent;     /* parent: module or library; of a kernel's function: the kernel */
+  uint64_t context, life;      /* of a kernel's function: the context that it lies in, and its life */
+  struct scuda_func *forms;    /* a kernel's functions, one a context's life */
+  uint32_t hash;
+  int32_t device;              /* that the attributes belong to */
+  int32_t attr[16];            /* INT32_MIN: not known */
+  int32_t set[16];             /* what the program set last, INT32_MIN: nothing */
+  int32_t around[16];          /* the same, but on this handle or on another of the same kernel */
+  uint64_t state;              /* a hash of both: equal whenever the attributes are */
+  uint32_t param_count, param_bytes;
+  struct scuda_param *params;
+  uint64_t good[4];            /* hashes of launches that the driver accepted though it might not have */
+  uint32_t good_next;
+  uint32_t block[3];           /* the only shape of blocks that it takes (.reqntid); 0: it takes others, or that is not known */
+  char *name;
+};
+static inline struct scuda_func *scuda_func(uint64_t handle) {
+  struct scuda_slot *s = scuda_slot(handle);
+  return s && (s->kind == KIND_CUfunction || s->kind == KIND_CUkernel) ? s->data : NULL;
+}
+/* Parameters of a launch, in one of their two forms: the packed buffer, or NULL and what the array's values take packed (launch.c). */
+enum { SCUDA_PARAMS_MAX = 32768 };
+int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra, const void **buffer, uint32_t *bytes);
+void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p);
+int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
+void scuda_occupancy_changed(void);
+/* CUDART_INTERFACE; the variables of the program that the code refers to */
+int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count);
+
+/* ---- host functions (stream.c): kind 0, or 1 for callbacks ---- */
+int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds);
+
+/* ---- graphs (graph.c) ---- */
+uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function that graphs may call until the program ends */
+void scuda_graph_host(uint32_t id, int up, void *at);  /* box.c: the program's end of a copy in a graph */
+void *scuda_graph_host_of(uint32_t id, int up);
+void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
+
+/* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
+enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_COPY_MANAGED = 8, SCUDA_COPY_PUSH = 16, SCUDA_LEGACY_STREAM = 0 };
+int scuda_is_pinned(const void *p, uint64_t bytes);
+int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags); /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
+int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
+int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);  /* finds out what each address is */
+
+/* ---- boxes of memory (box.c) ---- */
+struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
+struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
+int scuda_box_in_host(const struct scuda_box_side *s);
+void scuda_box_settle(struct scuda_box_side *s); /* what is not the program's memory is the device's, whatever the copy calls it */
+void scuda_box_move(void *box);  /* between two straightened sides in host memory; a host function of graphs */
+/* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
+uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);
+int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
+/* In the body of a conditional node: */
+int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
+int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i);  /* host memory becomes where the GPU finds it */
+int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
+struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
+int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */
+
+/* ---- private tables (tables.c) ---- */
+int32_t scuda_export_table(const void **table, const void *uuid);
+#endif

@@ -1,0 +1,230 @@
+#define _GNU_SOURCE
+#include "base/common.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+void scuda_futex_wait(_Atomic uint32_t *word, uint32_t value, uint32_t timeout_ms) {
+  struct timespec limit = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout_ms ? &limit : NULL, NULL, 0);
+}
+
+void scuda_futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
+
+void scuda_lock_slow(scuda_lock_t *l) {
+  for (int i = 0; i < 200; i++) {
+    uint32_t free_word = 0;
+    if (atomic_load_explicit(&l->word, memory_order_relaxed) == 0 &&
+        atomic_compare_exchange_weak_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed))
+      return;
+#if defined(__x86_64__)
+    __asm__ volatile("pause"); /* the builtin would write "rep; nop", see entry.h */
+#endif
+  }
+  while (atomic_exchange_explicit(&l->word, 2, memory_order_acquire) != 0) scuda_futex_wait(&l->word, 2, 0);
+}
+
+void scuda_unlock_slow(scuda_lock_t *l) { scuda_futex_wake(&l->word, 1); }
+
+void scuda_store(void *to, const void *from, size_t size, const struct scuda_piece *pieces) {
+  if (!pieces) {
+    memcpy(to, from, size);
+    return;
+  }
+  for (; pieces->to; pieces++) {
+    size_t n = pieces->to - pieces->from;
+    const char *at = (const char *)from + pieces->from;
+    if (pieces->each == SCUDA_PIECE_TEXT) {
+      size_t length = strnlen(at, n);
+      if (length < n) n = length + 1;
+    } else if (pieces->each) {
+      uint32_t count;
+      memcpy(&count, (const char *)from + pieces->count_at, sizeof count);
+      if (count < n / pieces->each) n = count * (size_t)pieces->each;
+    }
+    memcpy((char *)to + pieces->from, at, n);
+  }
+}
+
+/* --- log: SCUDA_LOG=level[,file=PATH] --- */
+
+static _Atomic int log_level = INT_MIN;
+static _Atomic int log_fd = 2;
+
+static void log_setup(void) {
+  int level = SCUDA_WARN;
+  const char *text = getenv("SCUDA_LOG");
+  if (text) {
+    static const struct { const char *name; int level; } levels[] = {
+        {"debug", SCUDA_DEBUG}, {"info", SCUDA_INFO}, {"warn", SCUDA_WARN}, {"error", SCUDA_ERROR}};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+      if (!strncasecmp(text, levels[i].name, strlen(levels[i].name))) level = levels[i].level;
+    const char *file = strstr(text, "file=");
+    if (file) {
+      char path[PATH_MAX];
+      snprintf(path, sizeof path, "%.*s", (int)strcspn(file + 5, ","), file + 5);
+      int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+      if (fd >= 0) atomic_store(&log_fd, fd);
+    }
+  }
+  atomic_store(&log_level, level);
+}
+
+int scuda_log_enabled(int level) {
+  if (atomic_load(&log_level) == INT_MIN) log_setup();
+  return level >= atomic_load(&log_level);
+}
+
+void scuda_log(int level, const char *format, ...) {
+  if (!scuda_log_enabled(level)) return;
+  int saved = errno;
+  const char *word = level >= SCUDA_ERROR ? "error" : level >= SCUDA_WARN ? "warning" : level >= SCUDA_INFO ? "info" : "debug";
+  char line[1024];
+  int n = snprintf(line, sizeof line, "scuda: %s: ", word);
+  va_list args;
+  va_start(args, format);
+  int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
+  va_end(args);
+  n += m < (int)sizeof line - n - 2 ? m : (int)sizeof line - n - 2;
+  line[n++] = '\n';
+  if (write(atomic_load(&log_fd), line, (size_t)n) < 0) { /* nowhere to say it */ }
+  errno = saved;
+}
+
+/* --- configuration --- */
+
+/* The first line of a file of the user's configuration folder that is neither empty nor a comment. */
+static int first_line(const char *path, char *buf, size_t cap) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[4096];
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  char *rest = text;
+  for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n")) {
+    line += strspn(line, " \t\r");
+    line[strcspn(line, "#\r")] = 0;
+    size_t len = strlen(line);
+    while (len && (line[len - 1] == ' ' || line[len - 1] == '\t')) line[--len] = 0;
+    if (!len) continue;
+    return (size_t)snprintf(buf, cap, "%s", line) < cap;
+  }
+  return 0;
+}
+
+static int config_line(const char *name, char *buf, size_t cap) {
+  char path[PATH_MAX];
+  const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  if (base && *base) snprintf(path, sizeof path, "%s/scuda/%s", base, name);
+  else if (home && *home) snprintf(path, sizeof path, "%s/.config/scuda/%s", home, name);
+  else return 0;
+  return first_line(path, buf, cap);
+}
+
+int scuda_server(char *buf, size_t cap) {
+  const char *server = getenv("SCUDA_SERVER");
+  if (!server) {
+    if (!config_line("host", buf, cap)) return 0;
+  } else if (!*server || (size_t)snprintf(buf, cap, "%s", server) >= cap) {
+    return 0;
+  }
+  /* The default port is added to a bare name, a bare IPv4 address, or an address in brackets. */
+  const char *bracket = strrchr(buf, ']'), *colon = strrchr(buf, ':');
+  int has_port = bracket ? bracket[1] == ':' : colon && strchr(buf, ':') == colon;
+  if (!has_port) {
+    size_t n = strlen(buf);
+    snprintf(buf + n, cap - n, ":14833");
+  }
+  return 1;
+}
+
+int scuda_token(char *buf, size_t cap) {
+  const char *token = getenv("SCUDA_TOKEN"), *file = getenv("SCUDA_TOKEN_FILE");
+  if (token && *token) return (size_t)snprintf(buf, cap, "%s", token) < cap;
+  if (file && *file) return first_line(file, buf, cap);
+  return config_line("token", buf, cap);
+}
+
+/* --- the machine's own library --- */
+
+/* stat by system call: the function is new in glibc 2.33. */
+static int stat_of(const char *path, struct stat *st) {
+#if defined(__x86_64__)
+  return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0);
+#else
+  return stat(path, st);
+#endif
+}
+
+int scuda_folder_of(const void *self, char *buf, size_t cap) {
+  Dl_info info;
+  char real[PATH_MAX];
+  if (!dladdr(self, &info) || !info.dli_fname || !realpath(info.dli_fname, real)) return 0;
+  char *slash = strrchr(real, '/');
+  if (!slash) return 0;
+  *slash = 0;
+  return (size_t)snprintf(buf, cap, "%s", real) < cap;
+}
+
+static void *open_other(const char *path, const struct stat *own, const char *why) {
+  struct stat st;
+  if (stat_of(path, &st) || !S_ISREG(st.st_mode) || (st.st_dev == own->st_dev && st.st_ino == own->st_ino)) return NULL;
+  /* Another copy of this library (a second installation) carries a symlink-free sibling core; it is not a driver either. */
+  char sibling[PATH_MAX], real[PATH_MAX];
+  if (realpath(path, real)) {
+    char *slash = strrchr(real, '/');
+    if (slash) {
+      *slash = 0;
+      if ((size_t)snprintf(sibling, sizeof sibling, "%s/libscuda-core.so", real) < sizeof sibling && !access(sibling, F_OK)) return NULL;
+    }
+  }
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (handle) scuda_log(SCUDA_DEBUG, "calls pass to %s (%s)", path, why);
+  else scuda_log(SCUDA_WARN, "cannot open %s: %s", path, dlerror());
+  return handle;
+}
+
+void *scuda_find_real(const char *soname, const char *env_override, const void *self) {
+  static const char *const folders[] = {
+      "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/usr/lib/wsl/lib",
+      "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/run/opengl-driver/lib", "/usr/lib/nvidia", "/usr/lib/aarch64-linux-gnu"};
+  struct stat own = {0};
+  Dl_info info;
+  if (dladdr(self, &info) && info.dli_fname) stat_of(info.dli_fname, &own);
+
+  const char *override = getenv(env_override);
+  if (override && *override) return open_other(override, &own, env_override);
+
+  char path[PATH_MAX];
+  const char *list = getenv("LD_LIBRARY_PATH");
+  while (list && *list) {
+    size_t n = strcspn(list, ":;");
+    if (n && n < sizeof path - 64) {
+      snprintf(path, sizeof path, "%.*s/%s", (int)n, list, soname);
+      void *handle = open_other(path, &own, "LD_LIBRARY_PATH");
+      if (handle) return handle;
+    }
+    list += n;
+    if (*list) list++;
+  }
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    snprintf(path, sizeof path, "%s/%s", folders[i], soname);
+    void *handle = open_other(path, &own, "system folder");
+    if (handle) return handle;
+  }
+  return NULL;
+}

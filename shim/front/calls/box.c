@@ -1,0 +1,509 @@
+/* Copies of rectangles, boxes and arrays, and batches of copies. With host memory at one end, small uploads carry their rows, big ones send them
+ * behind, and the rows of a download come back to their places; the driver itself only ever sees memory of the server. */
+#include "uvm/managed.h"
+#include "base/range.h"
+
+#include <stdlib.h>
+
+enum { BOX_DATA = 4, BOX_PULL = 8, BOX_DOWNLOAD = 16, BOX_PEER = 32 };
+enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
+
+struct side_2d { uint64_t x, y; uint32_t type, pad; uint64_t host, device, array, pitch; };
+struct copy_2d { struct side_2d src, dst; uint64_t width, height; };                                                    /* CUDA_MEMCPY2D */
+_Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_box) == 200, "layouts of copy descriptions");
+
+/* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
+
+/* What copies of compressed formats count in are blocks of 4×4 elements. */
+static uint32_t block_edge(int32_t format) { return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB ? 4 : 1; }
+
+static uint32_t element_bytes(int32_t format, uint32_t channels) {
+  switch (format) {
+  case CU_AD_FORMAT_UNSIGNED_INT8:
+  case CU_AD_FORMAT_SIGNED_INT8:
+    return channels;
+  case CU_AD_FORMAT_UNSIGNED_INT16:
+  case CU_AD_FORMAT_SIGNED_INT16:
+  case CU_AD_FORMAT_HALF:
+    return 2 * channels;
+  case CU_AD_FORMAT_UNSIGNED_INT32:
+  case CU_AD_FORMAT_SIGNED_INT32:
+  case CU_AD_FORMAT_FLOAT:
+    return 4 * channels;
+  case CU_AD_FORMAT_UNORM_INT8X1:
+  case CU_AD_FORMAT_SNORM_INT8X1:
+    return 1;
+  case CU_AD_FORMAT_UNORM_INT8X2:
+  case CU_AD_FORMAT_SNORM_INT8X2:
+  case CU_AD_FORMAT_UNORM_INT16X1:
+  case CU_AD_FORMAT_SNORM_INT16X1:
+    return 2;
+  case CU_AD_FORMAT_UNORM_INT8X4:
+  case CU_AD_FORMAT_SNORM_INT8X4:
+  case CU_AD_FORMAT_UNORM_INT16X2:
+  case CU_AD_FORMAT_SNORM_INT16X2:
+  case CU_AD_FORMAT_UNORM_INT_101010_2:
+  case CU_AD_FORMAT_YUY2:
+  case CU_AD_FORMAT_Y210:
+  case CU_AD_FORMAT_Y216:
+  case CU_AD_FORMAT_AYUV:
+  case CU_AD_FORMAT_Y410:
+    return 4;
+  case CU_AD_FORMAT_UNORM_INT16X4:
+  case CU_AD_FORMAT_SNORM_INT16X4:
+  case CU_AD_FORMAT_Y416:
+    return 8;
+  }
+  if (block_edge(format) > 1) return format <= CU_AD_FORMAT_BC1_UNORM_SRGB || format == CU_AD_FORMAT_BC4_UNORM || format == CU_AD_FORMAT_BC4_SNORM ? 8 : 16;
+  return 0;
+}
+
+struct array_2d { uint64_t width, height; int32_t format; uint32_t channels; };
+struct array_3d { uint64_t width, height, depth; int32_t format; uint32_t channels, flags; };
+
+/* Of an array's slot: word[0] its width in elements or blocks, word[1] height and depth, flags the bytes of an element; 0 where not known. */
+static void keep_extent(uint64_t array, const struct array_3d *d) {
+  struct scuda_slot *s = scuda_slot_of(array, KIND_CUarray);
+  uint64_t height = d->height ? d->height : 1, depth = d->depth ? d->depth : 1;
+  if (!s || height >> 32 || depth >> 32) return;
+  uint32_t edge = block_edge(d->format);
+  s->flags = element_bytes(d->format, d->channels);
+  s->word[0] = (d->width + edge - 1) / edge;
+  height = (height + edge - 1) / edge;
+  s->word[1] = height << 32 | depth;
+}
+
+void scuda_post_cuArrayCreate_v2(uint64_t *array, const void *desc) {
+  const struct array_2d *d = desc;
+  keep_extent(*array, &(struct array_3d){.width = d->width, .height = d->height, .format = d->format, .channels = d->channels});
+}
+void scuda_post_cuArray3DCreate_v2(uint64_t *array, const void *desc) { keep_extent(*array, desc); }
+
+int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element) {
+  struct scuda_slot *s = scuda_slot_of(array, KIND_CUarray);
+  if (!s) return CUDA_ERROR_INVALID_HANDLE;
+  if (!s->word[0]) {
+    struct array_3d d = {0};
+    int32_t r = scuda_wire_cuArray3DGetDescriptor_v2(&d, array, 0);
+    if (r) return r;
+    keep_extent(array, &d);
+  }
+  *element = s->flags;
+  *extent = (struct scuda_array){s->word[0] * s->flags, s->word[1] >> 32, s->word[1] & UINT32_MAX};
+  return CUDA_SUCCESS;
+}
+
+/* ---- boxes ---- */
+
+int scuda_box_in_host(const struct scuda_box_side *s) {
+  return s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && s->device && scuda_is_host(s->device));
+}
+
+/* Managed memory is the device's, whatever the copy calls it, and so is what is not the program's. It goes to the server as such: there UNIFIED could mean
+ * the server's own memory. */
+void scuda_box_settle(struct scuda_box_side *s) {
+  uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
+  if (scuda_is_managed(p)) s->device = p;
+  else if (s->type != CU_MEMORYTYPE_UNIFIED || scuda_box_in_host(s)) return;
+  s->type = CU_MEMORYTYPE_DEVICE;
+}
+
+uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b) {
+  uint64_t rows, before, at, span;
+  if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
+  if (b->depth > 1 && s->height < b->height) return 0;
+  if (__builtin_mul_overflow(b->depth - 1, s->height, &rows) || __builtin_add_overflow(rows, b->height - 1, &rows)) return 0;
+  if (__builtin_mul_overflow(rows, s->pitch, &span) || __builtin_add_overflow(span, b->width, &span)) return 0;
+  if (__builtin_mul_overflow(s->z, s->height, &before) || __builtin_add_overflow(before, s->y, &before)) return 0;
+  if (__builtin_mul_overflow(before, s->pitch, &at) || __builtin_add_overflow(at, s->x, &at)) return 0;
+  if (s->type != CU_MEMORYTYPE_HOST) s->host = s->device;
+  if (!s->host || __builtin_add_overflow(s->host, at, &s->host)) return 0;
+  s->type = CU_MEMORYTYPE_HOST;
+  s->device = 0;
+  s->x = s->y = s->z = 0;
+  return span;
+}
+
+static int within(uint64_t at, uint64_t n, uint64_t limit) { return n <= limit && at <= limit - n; }
+
+/* Whether the device end certainly is what the copy takes it for; else the driver is asked. */
+static int certain(const struct scuda_box_side *s, const struct scuda_box *b) {
+  if (s->lod) return 0;
+  if (s->type == CU_MEMORYTYPE_ARRAY) {
+    const struct scuda_slot *a = scuda_slot_of(s->array, KIND_CUarray);
+    return a && a->flags && !(s->x % a->flags) && !(b->width % a->flags) && within(s->x, b->width, a->word[0] * a->flags) &&
+           within(s->y, b->height, a->word[1] >> 32) && within(s->z, b->depth, a->word[1] & UINT32_MAX);
+  }
+  struct scuda_box_side line = *s;
+  line.type = CU_MEMORYTYPE_UNIFIED;
+  uint64_t span = scuda_box_straighten(&line, b);
+  return span && scuda_on_device(line.host, span) && (b->height == 1 || s->x + b->width <= s->pitch);
+}
+
+static int without_gaps(const struct scuda_box_side *s, const struct scuda_box *b) {
+  return (b->height == 1 || s->pitch == b->width) && (b->depth == 1 || (s->pitch == b->width && s->height == b->height));
+}
+
+/* Copies the rows of a box from where it lies (or, with to set, to there) to memory that holds them without gaps. */
+static void copy_rows(uint8_t *packed, const struct scuda_box_side *s, const struct scuda_box *b) {
+  const uint8_t *from = (const uint8_t *)(uintptr_t)s->host;
+  for (uint64_t z = 0; z < b->depth; z++)
+    for (uint64_t y = 0; y < b->height; y++, packed += b->width) memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
+}
+
+/* The program's memory in copies of graphs, by the numbers under which the server asks for it or sends it. A graph may run until the program ends. */
+static struct graph_host { uint32_t id, up; void *at; } *graph_hosts;
+static uint32_t graph_host_count, graph_host_room;
+static scuda_lock_t graph_host_lock;
+
+void scuda_graph_host(uint32_t id, int up, void *at) {
+  scuda_lock(&graph_host_lock);
+  if (graph_host_count == graph_host_room) {
+    uint32_t room = graph_host_room ? 2 * graph_host_room : 64;
+    struct graph_host *more = realloc(graph_hosts, room * sizeof *more);
+    if (more) graph_hosts = more, graph_host_room = room;
+  }
+  if (graph_host_count < graph_host_room) graph_hosts[graph_host_count++] = (struct graph_host){id, (uint32_t)up, at};
+  scuda_unlock(&graph_host_lock);
+}
+
+void *scuda_graph_host_of(uint32_t id, int up) {
+  void *at = NULL;
+  scuda_lock(&graph_host_lock);
+  for (uint32_t i = graph_host_count; i-- && !at;) /* numbers come again when all were used: the last one counts */
+    if (graph_hosts[i].id == id && graph_hosts[i].up == (uint32_t)up) at = graph_hosts[i].at;
+  scuda_unlock(&graph_host_lock);
+  return at;
+}
+
+void scuda_box_move(void *box) {
+  const struct scuda_box *b = box;
+  for (uint64_t z = 0; z < b->depth; z++)
+    for (uint64_t y = 0; y < b->height; y++)
+      memmove((void *)(uintptr_t)(b->dst.host + (z * b->dst.height + y) * b->dst.pitch),
+              (const void *)(uintptr_t)(b->src.host + (z * b->src.height + y) * b->src.pitch), b->width);
+}
+
+/* Captured, the copy becomes a function whose box lives as long as graphs may call it: until the program ends. */
+static int32_t within_host(struct scuda_box *b, uint64_t stream, uint32_t how, int sync) {
+  if (!scuda_box_straighten(&b->src, b) || !scuda_box_straighten(&b->dst, b)) return CUDA_ERROR_INVALID_VALUE;
+  if (!sync && scuda_stream_capturing(stream, how)) {
+    struct scuda_box *captured = malloc(sizeof *captured);
+    if (!captured) return CUDA_ERROR_OUT_OF_MEMORY;
+    *captured = *b;
+    int32_t r = scuda_host_function(stream, (void *)scuda_box_move, captured, 0, 0, how);
+    if (r) free(captured);
+    return r;
+  }
+  int32_t r = scuda_wire_cuStreamSynchronize(stream, how);
+  if (!r) scuda_box_move(b);
+  return r;
+}
+
+static void put_box(struct scuda_cmd *c, const struct scuda_box *b, const struct wire_copy_box *rest) {
+  struct wire_copy_box m = *rest;
+  memcpy(m.box, b, sizeof *b);
+  memcpy(c->payload, &m, sizeof m);
+}
+
+static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box *m, uint32_t how, int sure) {
+  struct scuda_cmd c;
+  if (m->bytes <= SCUDA_INLINE_MAX) {
+    int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof *m + m->bytes);
+    if (r) return r;
+    put_box(&c, b, m);
+    memset(c.payload + sizeof *m + scuda_pad(m->bytes) - 8, 0, 8);
+    copy_rows(c.payload + sizeof *m, &b->src, b);
+    return scuda_send(&c);
+  }
+  if (scuda_capture_doubt(m->stream, how & SCUDA_PTDS)) { /* a bulk command has no answer: that of a part says what a capture forbids */
+    struct scuda_box part = *b;
+    part.width = b->width < SCUDA_INLINE_MAX ? b->width : SCUDA_INLINE_MAX;
+    part.height = part.depth = 1;
+    struct wire_copy_box w = *m;
+    w.bytes = part.width;
+    int32_t r = upload_rows(&part, &w, how | SCUDA_ANSWER, sure);
+    if (r) return r;
+  }
+  const void *data = (const void *)(uintptr_t)b->src.host;
+  void *packed = NULL;
+  if (!without_gaps(&b->src, b)) {
+    if (!(packed = malloc(m->bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    copy_rows(packed, &b->src, b);
+    data = packed;
+  }
+  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | SCUDA_BULK, sizeof *m + 8);
+  if (!r) {
+    put_box(&c, b, m);
+    scuda_put64(c.payload + sizeof *m, m->bytes);
+    r = scuda_send_bulk(&c, data, m->bytes);
+  }
+  free(packed);
+  if (!r && (scuda_blocking || !sure)) r = scuda_wire_cuCtxSynchronize(0); /* brings the copy's error */
+  return r;
+}
+
+int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i) {
+  scuda_box_settle(s);
+  if (!scuda_box_in_host(s)) return CUDA_SUCCESS;
+  uint64_t bytes = scuda_box_straighten(s, b);
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_is_pinned((void *)(uintptr_t)s->host, bytes)) return scuda_refuse(i, PART_body_copy);
+  int32_t r = scuda_twin(s->host, &s->device);
+  s->type = CU_MEMORYTYPE_DEVICE;
+  s->host = 0;
+  return r;
+}
+
+int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i) {
+  int32_t r = scuda_box_to_twin(&b.src, &b, i);
+  if (!r) r = scuda_box_to_twin(&b.dst, &b, i);
+  return r ? r : scuda_wire_cuMemcpy3DAsync_v2(&b, stream, ptds);
+}
+
+/* In graphs, and where a download that has not arrived may still change it, the server asks for the memory when its stream gets there. */
+static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
+  void *src = (void *)(uintptr_t)b->src.host;
+  int sure = certain(&b->dst, b);
+  struct wire_copy_box m = {.bytes = b->width * b->height * b->depth, .stream = stream, .flags = flags | BOX_DATA};
+  int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
+  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
+  int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
+  if (!late) return upload_rows(b, &m, how, sure);
+  m.bytes = span;
+  m.flags = flags | BOX_PULL;
+  m.id = scuda_core.source(src, span, captured);
+  if (captured) scuda_graph_host(m.id, 1, src);
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
+  if (r) return r;
+  put_box(&c, b, &m);
+  r = scuda_send(&c);
+  if (r || !sync) return r;
+  return scuda_wire_cuStreamSynchronize(stream, how); /* the source may change after the call */
+}
+
+static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
+  void *dst = (void *)(uintptr_t)b->dst.host;
+  int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
+  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, how & SCUDA_PTDS) && scuda_is_pinned(dst, span) && certain(&b->src, b));
+  struct wire_copy_box m = {.bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)};
+  m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
+  if (captured) scuda_graph_host(m.id, 0, dst);
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), sizeof m);
+  if (r) return r;
+  put_box(&c, b, &m);
+  r = scuda_send(&c);
+  if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, how & SCUDA_PTDS));
+  return r;
+}
+
+int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer) {
+  struct scuda_box b = *c;
+  int from_host = scuda_box_in_host(&b.src), to_host = scuda_box_in_host(&b.dst);
+  int32_t r = scuda_usable(stream);
+  if (r || !b.width || !b.height || !b.depth) return r;
+  if (from_host && to_host) return within_host(&b, stream, how, sync);
+  struct scuda_box_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
+  scuda_box_settle(device);
+  if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
+  if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width))) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t span = scuda_box_straighten(host, &b);
+  if (!span || ((span > UINT32_MAX || !certain(device, &b)) && !scuda_host_reaches(host->host, span))) return CUDA_ERROR_INVALID_VALUE;
+  if (device->type == CU_MEMORYTYPE_DEVICE && without_gaps(host, &b) && without_gaps(device, &b) && !device->lod) {
+    uint64_t at = device->device + (device->z * device->height + device->y) * device->pitch + device->x;
+    if (!device->device) return CUDA_ERROR_INVALID_VALUE;
+    return from_host ? scuda_upload(at, (const void *)(uintptr_t)host->host, span, stream, how, sync)
+                     : scuda_download((void *)(uintptr_t)host->host, at, span, stream, how, sync);
+  }
+  if (!peer) b.src.context = b.dst.context = 0; /* reserved words of the plain form */
+  else if (device->context && (r = scuda_check(device->context, KIND_CUcontext))) return r;
+  host->context = 0;
+  if (!host->pitch) host->pitch = b.width; /* of one row */
+  if (!host->height) host->height = b.height;
+  uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? BOX_PEER : 0);
+  return from_host ? upload_box(&b, span, stream, how, sync, flags) : download_box(&b, span, stream, how, sync, flags);
+}
+
+static struct scuda_box_side widen(const struct side_2d *s) {
+  return (struct scuda_box_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
+}
+
+#define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                                         \
+  int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
+    if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
+    struct copy_2d c = *(const struct copy_2d *)p;                                                                   \
+    struct scuda_box box = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
+    scuda_box_settle(&box.src), scuda_box_settle(&box.dst);                                                          \
+    c.src.type = box.src.type, c.src.device = box.src.device, c.dst.type = box.dst.type, c.dst.device = box.dst.device; \
+    if (!scuda_box_in_host(&box.src) && !scuda_box_in_host(&box.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
+    return scuda_box_copy(&box, stream, ptds, sync, 0);                                                              \
+  }
+#define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer)                                                   \
+  int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
+    if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
+    struct scuda_box c = *(const struct scuda_box *)p;                                                               \
+    scuda_box_settle(&c.src), scuda_box_settle(&c.dst);                                                              \
+    if (!scuda_box_in_host(&c.src) && !scuda_box_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds);     \
+    return scuda_box_copy(&c, stream, ptds, sync, peer);                                                             \
+  }
+#define WITH(...) , __VA_ARGS__
+COPY_2D(cuMemcpy2D_v2, , , SCUDA_LEGACY_STREAM, 1)
+COPY_2D(cuMemcpy2DUnaligned_v2, , , SCUDA_LEGACY_STREAM, 1)
+COPY_2D(cuMemcpy2DAsync_v2, WITH(uint64_t stream), WITH(stream), stream, 0)
+COPY_3D(cuMemcpy3D_v2, , , SCUDA_LEGACY_STREAM, 1, 0)
+COPY_3D(cuMemcpy3DPeer, , , SCUDA_LEGACY_STREAM, 1, 1)
+COPY_3D(cuMemcpy3DAsync_v2, WITH(uint64_t stream), WITH(stream), stream, 0, 0)
+COPY_3D(cuMemcpy3DPeerAsync, WITH(uint64_t stream), WITH(stream), stream, 0, 1)
+
+/* ---- one row of an array and host memory ---- */
+
+static int32_t row(struct scuda_box *b, uint64_t array, uint64_t stream, uint32_t ptds, int sync) {
+  if (!scuda_slot_of(array, KIND_CUarray)) return CUDA_ERROR_INVALID_VALUE;
+  scuda_box_settle(&b->src), scuda_box_settle(&b->dst);
+  if (scuda_box_in_host(&b->src) || scuda_box_in_host(&b->dst)) return scuda_box_copy(b, stream, ptds, sync, 0);
+  int32_t r = scuda_wire_cuMemcpy3DAsync_v2(b, stream, ptds);
+  return r || !sync ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
+}
+
+static int32_t array_upload(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)src},
+                        .dst = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
+                        .width = bytes, .height = 1, .depth = 1};
+  return row(&b, array, stream, ptds, sync);
+}
+
+static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
+                        .dst = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)dst},
+                        .width = bytes, .height = 1, .depth = 1};
+  return row(&b, array, stream, ptds, sync);
+}
+
+int32_t scuda_hand_cuMemcpyHtoA_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint32_t ptds) {
+  return array_upload(array, offset, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
+int32_t scuda_hand_cuMemcpyHtoAAsync_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  return array_upload(array, offset, src, bytes, stream, ptds, 0);
+}
+int32_t scuda_hand_cuMemcpyAtoH_v2(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint32_t ptds) {
+  return array_download(dst, array, offset, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
+int32_t scuda_hand_cuMemcpyAtoHAsync_v2(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  return array_download(dst, array, offset, bytes, stream, ptds, 0);
+}
+
+/* ---- batches: their copies may run in any order, so also one after the other ---- */
+
+struct attributes { int32_t order; int32_t src[2], dst[2]; uint32_t flags; };                                          /* CUmemcpyAttributes */
+struct operand {                                                                                                       /* CUmemcpy3DOperand */
+  int32_t type, pad;
+  union {
+    struct { uint64_t ptr, row, layer; int32_t hint[2]; } ptr;
+    struct { uint64_t array, x, y, z; } array;
+  };
+};
+struct batch_op { struct operand src, dst; uint64_t width, height, depth; int32_t order; uint32_t flags; };           /* CUDA_MEMCPY3D_BATCH_OP */
+_Static_assert(sizeof(struct attributes) == 24 && sizeof(struct batch_op) == 112, "layouts of batched copies");
+
+static int valid_order(int32_t order) { return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY; }
+
+/* The legacy stream takes no batches; that is said before *failed is touched. */
+static int32_t batch_stream(uint64_t stream, uint32_t ptds, uint64_t *failed) {
+  if (stream == 1 || (!stream && !ptds)) return CUDA_ERROR_INVALID_VALUE;
+  if (failed) *failed = UINT64_MAX;
+  return scuda_usable(stream);
+}
+
+static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t *sizes, uint64_t count, const struct attributes *attrs,
+                     const uint64_t *first, uint64_t kinds, uint64_t *failed, uint64_t stream, uint32_t ptds) {
+  int32_t r = batch_stream(stream, ptds, failed);
+  if (r) return r;
+  if (!dsts || !srcs || !sizes || !count || !attrs || !first || !kinds || kinds > count || first[0]) return CUDA_ERROR_INVALID_VALUE;
+  for (uint64_t i = 0; i < kinds; i++)
+    if (!valid_order(attrs[i].order) || attrs[i].flags & ~1u || (i && first[i] <= first[i - 1]) || first[i] >= count) return CUDA_ERROR_INVALID_VALUE;
+  for (uint64_t i = 0; i < count; i++) {
+    r = dsts[i] && srcs[i] && sizes[i] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!r) r = scuda_copy(dsts[i], srcs[i], sizes[i], stream, ptds, 0);
+    if (r) {
+      if (failed) *failed = i;
+      return r;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *first, uint64_t kinds,
+                                      uint64_t *failed, uint64_t stream, uint32_t ptds) {
+  return batch(dsts, srcs, sizes, count, attrs, first, kinds, failed, stream, ptds);
+}
+int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *first,
+                                         uint64_t kinds, uint64_t stream, uint32_t ptds) {
+  if (!stream) return CUDA_ERROR_INVALID_VALUE; /* no default stream, of whichever kind */
+  return batch(dsts, srcs, sizes, count, attrs, first, kinds, NULL, stream, ptds);
+}
+
+/* Extents and row lengths are in elements or blocks of the array, else bytes. */
+static int32_t element_of(const struct operand *o, uint32_t *element) {
+  struct scuda_array extent;
+  uint32_t size;
+  if (o->type == CU_MEMCPY_OPERAND_TYPE_POINTER) return CUDA_SUCCESS;
+  if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_array_extent(o->array.array, &extent, &size);
+  if (r) return r;
+  if (!size) return CUDA_ERROR_INVALID_VALUE; /* video of several planes, which are arrays of their own (cuArrayGetPlane) */
+  if (*element && *element != size) return CUDA_ERROR_INVALID_VALUE;
+  *element = size;
+  return CUDA_SUCCESS;
+}
+
+static int32_t operand_side(const struct operand *o, const struct batch_op *op, uint32_t element, struct scuda_box_side *s) {
+  if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+    *s = (struct scuda_box_side){.type = CU_MEMORYTYPE_ARRAY, .array = o->array.array, .x = o->array.x * element, .y = o->array.y, .z = o->array.z};
+    return CUDA_SUCCESS;
+  }
+  uint64_t row = o->ptr.row ? o->ptr.row : op->width, layer = o->ptr.layer ? o->ptr.layer : op->height;
+  if (!o->ptr.ptr || row < op->width || layer < op->height || row > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
+  *s = (struct scuda_box_side){.type = CU_MEMORYTYPE_UNIFIED, .device = o->ptr.ptr, .pitch = row * element, .height = layer};
+  return CUDA_SUCCESS;
+}
+
+static int32_t batch_box(const struct batch_op *op, uint64_t stream, uint32_t ptds) {
+  uint32_t element = 0;
+  struct scuda_box b = {0};
+  int32_t r = valid_order(op->order) && !(op->flags & ~1u) && op->width && op->height && op->depth ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!r) r = element_of(&op->src, &element);
+  if (!r) r = element_of(&op->dst, &element);
+  if (!element) element = 1;
+  if (!r) r = operand_side(&op->src, op, element, &b.src);
+  if (!r) r = operand_side(&op->dst, op, element, &b.dst);
+  if (r) return r;
+  if (op->width > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
+  b.width = op->width * element;
+  b.height = op->height;
+  b.depth = op->depth;
+  return scuda_hand_cuMemcpy3DAsync_v2(&b, stream, ptds);
+}
+
+static int32_t batch_3d(uint64_t count, const struct batch_op *ops, uint64_t *failed, uint64_t flags, uint64_t stream, uint32_t ptds) {
+  int32_t r = batch_stream(stream, ptds, failed);
+  if (r) return r;
+  if (!count || !ops || flags) return CUDA_ERROR_INVALID_VALUE;
+  for (uint64_t i = 0; i < count; i++) {
+    if ((r = batch_box(&ops[i], stream, ptds))) {
+      if (failed) *failed = i;
+      return r;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemcpy3DBatchAsync(uint64_t count, void *ops, uint64_t *failed, uint64_t flags, uint64_t stream, uint32_t ptds) {
+  return batch_3d(count, ops, failed, flags, stream, ptds);
+}
+int32_t scuda_hand_cuMemcpy3DBatchAsync_v2(uint64_t count, void *ops, uint64_t flags, uint64_t stream, uint32_t ptds) {
+  if (!stream) return CUDA_ERROR_INVALID_VALUE;
+  return batch_3d(count, ops, NULL, flags, stream, ptds);
+}

@@ -1,0 +1,139 @@
+/* Copies between the program's memory and the GPU. Small uploads travel inside their command, big ones as bulk data straight from the source;
+ * downloads are written to their destination by the core. */
+#include "uvm/managed.h"
+#include "base/range.h"
+
+#include <stdlib.h>
+
+/* ---- a copy as a box of one row ---- */
+
+static struct scuda_box_side in_host(const void *p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p}; }
+static struct scuda_box_side on_device(uint64_t p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_DEVICE, .device = p}; }
+static struct scuda_box line(struct scuda_box_side src, struct scuda_box_side dst, uint64_t bytes) {
+  src.pitch = dst.pitch = bytes;
+  return (struct scuda_box){src, dst, bytes, 1, 1};
+}
+
+/* ---- uploads ---- */
+
+int scuda_is_pinned(const void *p, uint64_t bytes) {
+  struct scuda_range r;
+  return scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r) && bytes <= r.start + r.bytes - (uint64_t)(uintptr_t)p;
+}
+
+int32_t scuda_usable(uint64_t stream) {
+  int32_t r = scuda_check(stream, KIND_CUstream);
+  if (r) return r;
+  return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : scuda_no_context();
+}
+
+static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync, int captured) {
+  struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0};
+  if (captured) scuda_graph_host(m.source, 1, (void *)(uintptr_t)src);
+  int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds | SCUDA_WORKS, &m, sizeof m);
+  if (r || !sync) return r;
+  return scuda_wire_cuStreamSynchronize(stream, ptds); /* the source may change after the call */
+}
+
+/* What the front refuses by itself, a context that has ended by an error refuses with that error, as its driver would. */
+static int32_t invalid(void) {
+  const struct scuda_slot *c = scuda_slot(scuda_header_context(scuda_thread()));
+  return c && c->sticky ? c->sticky : CUDA_ERROR_INVALID_VALUE;
+}
+
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+  int sync = flags & SCUDA_COPY_SYNC;
+  int32_t r = scuda_usable(stream);
+  if (r) return r;
+  if (!bytes) return CUDA_SUCCESS;
+  if (!src || !dst) return invalid();
+  int pinned = scuda_is_pinned(src, bytes);
+  int captured = !sync && scuda_stream_capturing(stream, ptds);
+  if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
+  if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1)) return pull(dst, src, bytes, stream, ptds, sync, captured);
+
+  struct wire_copy_h2d m = {dst, bytes, stream, flags, 0};
+  int known = scuda_on_device(dst, bytes);
+  if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return invalid();
+  int bulk = bytes > SCUDA_INLINE_MAX;
+  if (!bulk) scuda_use_pinned_in(src, bytes);
+  if (bulk && scuda_capture_doubt(stream, ptds)) { /* a bulk command has no answer */
+    if ((r = scuda_upload(dst, src, SCUDA_INLINE_MAX, stream, ptds, flags))) return r;
+    m.dst += SCUDA_INLINE_MAX;
+    src = (const char *)src + SCUDA_INLINE_MAX;
+    m.bytes = bytes -= SCUDA_INLINE_MAX;
+    bulk = bytes > SCUDA_INLINE_MAX;
+  }
+  struct scuda_cmd c;
+  r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS | (bulk ? SCUDA_BULK : known ? 0 : SCUDA_ANSWER), sizeof m + (bulk ? 8 : bytes));
+  if (r) return r;
+  memcpy(c.payload, &m, sizeof m);
+  if (bulk) scuda_put64(c.payload + sizeof m, bytes);
+  else scuda_put_struct(c.payload + sizeof m, src, bytes);
+  r = bulk ? scuda_send_bulk(&c, src, bytes) : scuda_send(&c);
+  /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a synchronous upload has returned. */
+  int waits = (bulk && (scuda_blocking || !known || atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_ANSWERED)) || (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
+  return r || !waits ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
+}
+
+/* ---- downloads ---- */
+
+int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  int32_t r = scuda_usable(stream);
+  if (r) return r;
+  if (!bytes) return CUDA_SUCCESS;
+  if (!dst || !src) return invalid();
+  if (!scuda_on_device(src, bytes) && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
+  uint32_t ordinal = scuda_thread()->ordinal;
+  int captured = !sync && scuda_stream_capturing(stream, ptds);
+  if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
+  struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
+  if (captured) scuda_graph_host(m.transfer, 0, dst);
+  if (!later) scuda_mapped_publish();
+  r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
+  if (!later && !r) scuda_stream_idle(stream, ptds);
+  if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, ptds));
+  return r;
+}
+
+/* ---- the calls ---- */
+
+/* Managed memory is the device's in every copy, which has taken it by now: the program's next access fetches what the copy brought. */
+static int of_managed(uint64_t dst, uint64_t src) { return scuda_is_managed(dst) || scuda_is_managed(src); }
+
+int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) {
+  if (of_managed(dst, (uint64_t)(uintptr_t)src)) return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  return scuda_upload(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
+int32_t scuda_hand_cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  if (of_managed(dst, (uint64_t)(uintptr_t)src)) return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, ptds, 0);
+  return scuda_upload(dst, src, bytes, stream, ptds, 0);
+}
+int32_t scuda_hand_cuMemcpyDtoH_v2(void *dst, uint64_t src, uint64_t bytes, uint32_t ptds) {
+  if (of_managed((uint64_t)(uintptr_t)dst, src)) return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  return scuda_download(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
+int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  if (of_managed((uint64_t)(uintptr_t)dst, src)) return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, ptds, 0);
+  return scuda_download(dst, src, bytes, stream, ptds, 0);
+}
+
+/* The unified forms find out what each address is. */
+int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  if (!bytes) return scuda_usable(stream);
+  if (!dst || !src) return invalid();
+  int to_host = scuda_is_host(dst), from_host = scuda_is_host(src);
+  if (from_host && !to_host) return scuda_upload(dst, (const void *)(uintptr_t)src, bytes, stream, ptds, sync);
+  if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
+  if (!to_host) {
+    uint32_t how = ptds | (scuda_on_device(dst, bytes) && scuda_on_device(src, bytes) ? 0 : SCUDA_ANSWER);
+    if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
+    int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
+    return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
+  }
+  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};
+  return scuda_box_copy(&b, stream, ptds, sync, 0);
+}
+int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds) { return scuda_copy(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1); }
+int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) { return scuda_copy(dst, src, bytes, stream, ptds, 0); }

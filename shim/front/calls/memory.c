@@ -1,0 +1,620 @@
+/* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is ordinary memory here;
+ * what it means (copies that return at once, addresses that are known) is kept by the table. */
+#define _GNU_SOURCE
+#include "uvm/managed.h"
+#include "base/range.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner) {
+  struct scuda_range r = {start, bytes, scuda_thread()->current, owner, flags, scuda_current_device()};
+  if (start && bytes) scuda_ranges_add(&scuda_device_ranges, &r);
+}
+
+int scuda_on_device(uint64_t p, uint64_t bytes) {
+  struct scuda_range r;
+  if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) return 0;
+  if (SCUDA_UNLIKELY(r.flags & SCUDA_RANGE_SHARED)) scuda_thread()->shared = 1;
+  return bytes <= r.start + r.bytes - p;
+}
+
+static int of_context(const struct scuda_range *r, uint64_t ctx) { return r->context == ctx; }
+static int of_owner(const struct scuda_range *r, uint64_t owner) { return r->owner == owner && !(r->flags & SCUDA_RANGE_HANDLE); }
+void scuda_ranges_forget_context(uint64_t ctx) { scuda_ranges_remove_if(&scuda_device_ranges, of_context, ctx); }
+void scuda_ranges_forget_owner(uint64_t owner) { scuda_ranges_remove_if(&scuda_device_ranges, of_owner, owner); }
+
+/* ---- device memory ---- */
+
+void scuda_post_cuMemAlloc_v2(uint64_t *p, uint64_t bytes) { scuda_device_range_add(*p, bytes, SCUDA_RANGE_ALLOC, 0); }
+
+void scuda_post_cuMemAllocPitch_v2(uint64_t *p, uint64_t *pitch, uint64_t width, uint64_t height, uint32_t element) {
+  (void)width;
+  (void)element;
+  if (p && pitch) scuda_device_range_add(*p, *pitch * height, SCUDA_RANGE_ALLOC, 0);
+}
+
+/* What is allocated while something captures may be a node of a graph. */
+static uint32_t graphs(void) { return atomic_load(&scuda_captures) ? SCUDA_RANGE_GRAPH : 0; }
+
+void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {
+  (void)stream;
+  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER | graphs(), 0);
+}
+
+/* ---- memory that the driver would keep elsewhere than on a GPU ---- */
+
+/* The head of CUmemAllocationProp (its type, the types of its handles, its place) and of CUmemPoolProps. */
+struct placed { int32_t type, handle_types; struct scuda_location location; };
+
+int32_t scuda_elsewhere(uint32_t i, int32_t type, const struct scuda_location *l) {
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return scuda_refuse(i, PART_managed_pool);
+  if (l && l->type >= CU_MEM_LOCATION_TYPE_HOST && l->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+    return scuda_refuse(i, PART_server_host);
+  return CUDA_SUCCESS;
+}
+static int placed_elsewhere(uint32_t i, const struct placed *p, int32_t *r) { return p && (*r = scuda_elsewhere(i, p->type, &p->location)) != CUDA_SUCCESS; }
+
+int scuda_pre_cuMemCreate(uint64_t *handle, uint64_t bytes, const void *prop, uint64_t flags, int32_t *r) {
+  (void)handle, (void)bytes, (void)flags;
+  return placed_elsewhere(I_cuMemCreate, prop, r);
+}
+int scuda_pre_cuMemPoolCreate(uint64_t *pool, const void *props, int32_t *r) {
+  (void)pool;
+  return placed_elsewhere(I_cuMemPoolCreate, props, r);
+}
+int scuda_pre_cuMemGetDefaultMemPool(uint64_t *pool, void *location, int32_t type, int32_t *r) {
+  (void)pool;
+  return (*r = scuda_elsewhere(I_cuMemGetDefaultMemPool, type, location)) != CUDA_SUCCESS;
+}
+int scuda_pre_cuMemGetMemPool(uint64_t *pool, void *location, int32_t type, int32_t *r) {
+  (void)pool;
+  return (*r = scuda_elsewhere(I_cuMemGetMemPool, type, location)) != CUDA_SUCCESS;
+}
+int scuda_pre_cuMemSetMemPool(void *location, int32_t type, uint64_t pool, int32_t *r) {
+  (void)pool;
+  return (*r = scuda_elsewhere(I_cuMemSetMemPool, type, location)) != CUDA_SUCCESS;
+}
+
+void scuda_post_cuMemAllocFromPoolAsync(uint64_t *p, uint64_t bytes, uint64_t pool, uint64_t stream) {
+  (void)pool;
+  (void)stream;
+  scuda_device_range_add(*p, bytes, SCUDA_RANGE_OTHER | graphs(), 0);
+}
+
+void scuda_post_cuMemMap(uint64_t p, uint64_t bytes, uint64_t offset, uint64_t handle, uint64_t flags) {
+  (void)offset;
+  (void)flags;
+  scuda_device_range_add(p, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_HANDLE | (scuda_allocation_shared(handle) ? SCUDA_RANGE_SHARED : 0), handle);
+}
+
+void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
+  struct scuda_range r; /* one call may unmap several mappings that lie side by side */
+  for (uint64_t at = p; at < p + bytes; at = r.start + r.bytes)
+    if (!scuda_ranges_remove(&scuda_device_ranges, at, &r)) break;
+}
+
+void scuda_post_cuMemFree_v2(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
+
+/* A graph's memory can be freed between a launch and the graph's own free node, and a capture frees only what it allocated: the driver says so at the call. */
+int scuda_pre_cuMemFreeAsync(uint64_t p, uint64_t stream, uint32_t ptds, int32_t *r) {
+  struct scuda_range range;
+  (void)stream, (void)ptds, (void)r;
+  if (atomic_load(&scuda_captures) || !scuda_ranges_find(&scuda_device_ranges, p, &range)) return 2;
+  return range.start == p && !(range.flags & SCUDA_RANGE_GRAPH) ? 0 : 2;
+}
+void scuda_post_cuMemFreeAsync(uint64_t p, uint64_t stream) {
+  (void)stream;
+  scuda_ranges_remove(&scuda_device_ranges, p, NULL);
+}
+
+int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t p, int32_t *result) {
+  struct scuda_range r;
+  if (!scuda_ranges_find(&scuda_device_ranges, p, &r) || !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+  if (base) *base = r.start;
+  if (bytes) *bytes = r.bytes;
+  *result = CUDA_SUCCESS;
+  return 1;
+}
+
+/* ---- sets and copies on the device: those that may be wrong are sent with a request for an answer, so that the error comes at the call ---- */
+
+#define ANSWER_UNLESS(ok) ((void)r, (ok) ? 0 : 2)
+
+/* Pinned memory is an operand like any other: what the GPU works on is its twin, as in a launch. */
+static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
+  if (!scuda_in_pinned_area(p)) return CUDA_SUCCESS;
+  scuda_use_pinned(p);
+  return scuda_mapped_upload(stream, ptds);
+}
+
+/* What set memory that the program can touch is done when it returns. */
+static int touchable(uint64_t p) { return scuda_in_pinned_area(p) || scuda_is_managed(p); }
+static int32_t settled(int32_t r, uint32_t ptds) {
+  uint64_t key = scuda_stream_key(SCUDA_LEGACY_STREAM, ptds);
+  if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, ptds);
+  if (!r) scuda_mapped_download(key), scuda_managed_settled(key);
+  return r;
+}
+
+#define SET(name, type, width)                                                                                        \
+  static int set_##name(uint64_t p, uint64_t n) { return p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width); } \
+  int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
+    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                         \
+    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, n));                                                        \
+    *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
+    return 1;                                                                                                         \
+  }                                                                                                                   \
+  int scuda_pre_cuMemset##name##Async(uint64_t p, type value, uint64_t n, uint64_t stream, uint32_t ptds, int32_t *r) { \
+    (void)value;                                                                                                      \
+    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, n));                                       \
+  }
+SET(D8, uint8_t, 1)
+SET(D16, uint16_t, 2)
+SET(D32, uint32_t, 4)
+
+#define SET_2D(name, type, size)                                                                                                  \
+  static int set_##name(uint64_t p, uint64_t pitch, uint64_t width, uint64_t height) {                                            \
+    return p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX &&            \
+           width * size <= pitch && scuda_on_device(p, pitch * height);                                                           \
+  }                                                                                                                               \
+  int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
+    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */                 \
+    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                                     \
+    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                 \
+    *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                      \
+    return 1;                                                                                                                     \
+  }                                                                                                                               \
+  int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
+                                      uint32_t ptds, int32_t *r) {                                                                \
+    (void)value;                                                                                                                  \
+    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1;                                                             \
+    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, pitch, width, height));                                \
+  }
+SET_2D(D2D8, uint8_t, 1)
+SET_2D(D2D16, uint16_t, 2)
+SET_2D(D2D32, uint32_t, 4)
+
+int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+  if ((*r = bring(dst, stream, ptds)) || (*r = bring(src, stream, ptds))) return 1;
+  return ANSWER_UNLESS(scuda_on_device(dst, bytes) && scuda_on_device(src, bytes));
+}
+
+int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds, int32_t *r) {
+  int how = scuda_pre_cuMemcpyDtoDAsync_v2(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, r);
+  if (how == 1 || !scuda_in_pinned_area(dst)) return how;
+  *r = settled(scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, ptds | SCUDA_ANSWER), ptds);
+  return 1;
+}
+
+int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds, int32_t *r) {
+  struct scuda_slot *s;
+  if ((to && (*r = scuda_context_of(to, &s))) || (from && (*r = scuda_context_of(from, &s)))) return 1;
+  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
+}
+
+int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+  (void)stream;
+  return scuda_pre_cuMemcpyPeer(dst, to, src, from, bytes, ptds, r);
+}
+
+/* ---- pinned host memory ---- */
+
+/* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses
+ * are handed out upwards, and again from the start when the area has been gone through. */
+enum { HUGE_PAGE = 2 << 20 };
+static _Atomic uint64_t pinned_top; /* above everything that was handed out so far */
+static void *pinned_map(uint64_t size) {
+  static scuda_lock_t lock;
+  static uint64_t next = SCUDA_PINNED_FIRST;
+  const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  void *at = MAP_FAILED;
+  int huge = size >= HUGE_PAGE;
+  scuda_lock(&lock);
+  for (int tries = 0; tries < 64 && at == MAP_FAILED && size < SCUDA_PINNED_END - SCUDA_PINNED_FIRST; tries++) {
+    if (huge) next = (next + HUGE_PAGE - 1) & ~(uint64_t)(HUGE_PAGE - 1);
+    if (size > SCUDA_PINNED_END - next) next = SCUDA_PINNED_FIRST;
+    at = mmap((void *)(uintptr_t)next, size, prot, flags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break; /* a kernel before 4.17 took the address as a hint */
+    if (at == MAP_FAILED && errno != EEXIST) break;
+    next += at == MAP_FAILED ? 1ull << 30 : size;
+    if (next > atomic_load(&pinned_top)) atomic_store(&pinned_top, next);
+  }
+  scuda_unlock(&lock);
+  if (at == MAP_FAILED) at = mmap(NULL, size, prot, flags, -1, 0);
+  if (at != MAP_FAILED && huge) madvise(at, size, MADV_HUGEPAGE); /* it is wanted in memory as a whole, and copied as a whole */
+  return at;
+}
+
+static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_slot *s;
+  int32_t result = scuda_context_of(0, &s);
+  if (!result) result = s->sticky;
+  if (result) return result;
+  if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
+  *p = NULL;
+  if (atomic_load(&scuda_captures)) { /* what device memory is refused for, other memory is as well */
+    uint64_t probe;
+    if ((result = scuda_wire_cuMemAlloc_v2(&probe, 1, SCUDA_ANSWER)) || (result = scuda_wire_cuMemFree_v2(probe, SCUDA_ANSWER))) return result;
+  }
+  if (!bytes) return CUDA_SUCCESS;
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) & ~(page - 1);
+  if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  void *at = pinned_map(size);
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  /* owner keeps the flags that the program gave */
+  struct scuda_range r = {(uint64_t)(uintptr_t)at, bytes, scuda_thread()->current, flags, SCUDA_RANGE_OWNED, s->device};
+  if (!scuda_ranges_add(&scuda_host_ranges, &r)) {
+    munmap(at, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  scuda_core.pin(at, bytes);
+  *p = at;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemHostAlloc(void **p, uint64_t bytes, uint32_t flags) { return host_alloc(p, bytes, flags); }
+int32_t scuda_hand_cuMemAllocHost_v2(void **p, uint64_t bytes) { return host_alloc(p, bytes, 0); }
+
+/* An operation of the GPU may still use the memory. Natively freeing it waits, so it does here. */
+static int32_t quiesce(struct scuda_range *r) {
+  int mapped = r->flags & SCUDA_RANGE_MAPPED, capturing = atomic_load(&scuda_captures) != 0;
+  int busy = __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) || scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1 ||
+             (mapped && atomic_load(&scuda_mapped_launched));
+  int32_t result = busy && !capturing ? scuda_wire_cuCtxSynchronize(0) : CUDA_SUCCESS;
+  if (mapped) scuda_unmap_host(r->start);
+  return result;
+}
+
+int32_t scuda_hand_cuMemFreeHost(void *p) {
+  struct scuda_range r;
+  uint64_t start = (uint64_t)(uintptr_t)p;
+  if (!p) return CUDA_SUCCESS;
+  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
+  const struct scuda_slot *context = scuda_slot(r.context);
+  if (context && context->sticky) return context->sticky; /* as natively, it stays until the process ends */
+  quiesce(&r);
+  if (!scuda_ranges_remove(&scuda_host_ranges, start, &r)) return CUDA_ERROR_INVALID_VALUE;
+  scuda_core.pin(p, 0);
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  munmap(p, (r.bytes + page - 1) & ~(page - 1));
+  return CUDA_SUCCESS;
+}
+
+int scuda_host_reaches(uint64_t start, uint64_t bytes) {
+  unsigned char present[4096];
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = start + bytes;
+  if (end < start) return 0;
+  for (uint64_t at = start & ~(page - 1), step; at < end; at += step) {
+    step = (end - at + page - 1) / page * page;
+    if (step > sizeof present * page) step = sizeof present * page;
+    if (mincore((void *)(uintptr_t)at, step, present) && errno == ENOMEM) return 0;
+  }
+  return 1;
+}
+
+/* Memory, and not a device's: the kernel reads it for others. */
+static int is_ordinary(void *p) {
+  char byte;
+  struct iovec here = {&byte, 1}, there = {p, 1};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
+int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags) {
+  if (!p || !bytes || flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_slot *s;
+  int32_t result = scuda_context_of(0, &s);
+  if (!result) result = s->sticky;
+  if (result) return result;
+  uint64_t start = (uint64_t)(uintptr_t)p;
+  if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
+  if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (!scuda_host_reaches(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return is_ordinary(p) ? CUDA_ERROR_INVALID_VALUE : scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
+  struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
+  if (!scuda_ranges_add(&scuda_host_ranges, &r)) return CUDA_ERROR_OUT_OF_MEMORY;
+  scuda_core.pin(p, bytes);
+  return CUDA_SUCCESS;
+}
+int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) { return scuda_hand_cuMemHostRegister_v2(p, bytes, flags & 3); }
+
+int32_t scuda_hand_cuMemHostUnregister(void *p) {
+  struct scuda_range r;
+  uint64_t start = (uint64_t)(uintptr_t)p;
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  quiesce(&r);
+  scuda_core.pin(p, 0);
+  scuda_ranges_remove(&scuda_host_ranges, start, NULL);
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_hand_cuMemHostGetFlags(uint32_t *flags, void *p) {
+  struct scuda_range r;
+  if (!flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
+  /* Under unified addressing every allocation is portable and mapped; the driver reports the mapping. */
+  *flags = (uint32_t)r.owner | CU_MEMHOSTALLOC_DEVICEMAP;
+  return CUDA_SUCCESS;
+}
+
+/* Kernels see the memory once it has been asked for. */
+static int32_t mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device) {
+  uint64_t base = r->start;
+  if (!(r->flags & SCUDA_RANGE_MAPPED)) {
+    int32_t result = scuda_map_host(r->start, r->bytes, &base);
+    if (result) return result;
+    r->flags |= SCUDA_RANGE_MAPPED;
+    scuda_ranges_add(&scuda_host_ranges, r);
+  } else {
+    base = scuda_mapped_base(r->start);
+  }
+  *device = base + (p - r->start);
+  return CUDA_SUCCESS;
+}
+
+/* Unified addressing lets a program pass the address of pinned memory to a kernel without having asked for anything. */
+void scuda_use_pinned(uint64_t p) {
+  struct scuda_range r;
+  uint64_t device;
+  if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) mapped_address(&r, p, &device);
+}
+
+/* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device memory may point to pinned memory.
+ * Those that come another way are not seen. Four half words at once are compared with the upper half of such an address. */
+void scuda_use_pinned_in(const void *data, uint64_t bytes) {
+  enum { BLOCK = 1024 };
+  typedef uint32_t half __attribute__((vector_size(16)));
+  const uint32_t upper = (uint32_t)(SCUDA_PINNED_FIRST >> 32), same = ~(uint32_t)((SCUDA_PINNED_END - SCUDA_PINNED_FIRST - 1) >> 32);
+  const half mask = {0, same, 0, same}, wanted = {1, upper, 1, upper};
+  const uint8_t *p = data;
+  uint64_t span = atomic_load_explicit(&pinned_top, memory_order_relaxed);
+  if (!span) return;
+  span -= SCUDA_PINNED_FIRST;
+  for (uint64_t n; bytes >= 8; bytes -= n, p += n) {
+    n = bytes < BLOCK ? bytes : BLOCK;
+    if (n == BLOCK) {
+      half found = {0}, x;
+      for (int i = 0; i < BLOCK; i += (int)sizeof x) {
+        memcpy(&x, p + i, sizeof x);
+        found |= (half)((x & mask) == wanted);
+      }
+      if (!(found[1] | found[3])) continue;
+    }
+    for (uint64_t v, i = 0; i + 8 <= n; i += 8) {
+      memcpy(&v, p + i, 8);
+      if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < span)) scuda_use_pinned(v);
+    }
+  }
+}
+
+int32_t scuda_twin(uint64_t p, uint64_t *device) {
+  struct scuda_range r;
+  return scuda_ranges_find(&scuda_host_ranges, p, &r) ? mapped_address(&r, p, device) : CUDA_ERROR_INVALID_VALUE;
+}
+
+uint64_t scuda_kernel_address(uint64_t p) {
+  struct scuda_range r;
+  uint64_t device;
+  return scuda_ranges_find(&scuda_host_ranges, p, &r) && !mapped_address(&r, p, &device) ? device : p;
+}
+
+int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint32_t flags) {
+  struct scuda_range r;
+  if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
+  return mapped_address(&r, (uint64_t)(uintptr_t)p, device);
+}
+
+/* ---- attributes of a pointer ---- */
+
+static uint32_t attribute_size(int32_t attribute) {
+  switch (attribute) {
+  case CU_POINTER_ATTRIBUTE_CONTEXT:
+  case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+  case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+  case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+  case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+  case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+  case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    return 8;
+  case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+    return 16;
+  case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+  case CU_POINTER_ATTRIBUTE_MAPPED:
+  case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+  case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    return 4;
+  }
+  return 0;
+}
+
+static int32_t store(void *to, int32_t attribute, uint64_t value) {
+  memcpy(to, &value, attribute_size(attribute)); /* truth values take 4 bytes */
+  return CUDA_SUCCESS;
+}
+
+/* What only the client knows of pinned memory; ids are numbers that no allocation on the GPU has. */
+static int pinned_attribute(const struct scuda_range *r, int32_t attribute, uint64_t *value) {
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), base = r->start & ~(page - 1);
+  switch (attribute) {
+  case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    *value = 1ull << 63 | r->start;
+    return 1;
+  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    *value = base;
+    return 1;
+  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    *value = (r->start + r->bytes - base + page - 1) & ~(page - 1);
+    return 1;
+  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    *value = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+    return 1;
+  }
+  return attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS; /* all else is 0 */
+}
+
+/* Answers from the tables: 1 when it did. `alone`: the one attribute was asked for by itself, which for a device pointer of pinned memory is a
+ * request to use it from kernels; asking for everything (cudaPointerGetAttributes) is not. */
+static int local_attribute(void *to, int32_t attribute, uint64_t p, int alone, int32_t *result) {
+  struct scuda_range r;
+  int device = scuda_ranges_find(&scuda_device_ranges, p, &r);
+  if (!device && !scuda_ranges_find(&scuda_host_ranges, p, &r)) return 0;
+  *result = CUDA_SUCCESS;
+  uint64_t value = 0;
+  switch (attribute) {
+  case CU_POINTER_ATTRIBUTE_CONTEXT:
+    if (device && !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+    value = r.context;
+    break;
+  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    value = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    break;
+  case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    value = p;
+    if (!device && alone) *result = mapped_address(&r, p, &value);
+    if (*result) return 1;
+    break;
+  case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    if (device && r.flags & SCUDA_RANGE_MANAGED) value = p;
+    else if (device) *result = CUDA_ERROR_INVALID_VALUE; /* the driver stores a 0 all the same */
+    else value = p;
+    break;
+  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    value = (r.flags & SCUDA_RANGE_MANAGED) != 0;
+    break;
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    value = (uint32_t)r.device;
+    break;
+  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    if (device && !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+    value = r.start;
+    break;
+  case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    if (device && !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+    value = r.bytes;
+    break;
+  case CU_POINTER_ATTRIBUTE_MAPPED:
+    value = 1;
+    break;
+  default:
+    if (device && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) *result = scuda_refuse(I_cuPointerGetAttribute, PART_peer_tokens);
+    if (device) return *result != CUDA_SUCCESS;
+    if (!pinned_attribute(&r, attribute, &value)) *result = CUDA_ERROR_INVALID_VALUE;
+    if (*result) return 1;
+  }
+  store(to, attribute, value);
+  return 1;
+}
+
+/* Whether the address is mapped in this process: then it is not one of the server's that we have not seen. */
+static int is_own_memory(uint64_t p) {
+  unsigned char present;
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  return mincore((void *)(uintptr_t)(p & ~(page - 1)), 1, &present) == 0 || errno != ENOMEM;
+}
+
+int scuda_is_host(uint64_t p) {
+  if (scuda_ranges_find(&scuda_device_ranges, p, NULL)) return 0;
+  return scuda_ranges_find(&scuda_host_ranges, p, NULL) || is_own_memory(p);
+}
+
+struct value { int32_t result; uint32_t bytes; uint8_t value[64]; };
+
+static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct value *values) {
+  struct scuda_cmd c;
+  struct wire_pointer_attributes m = {p, count, 0};
+  int32_t r = scuda_begin(&c, OP_POINTER_ATTRIBUTES, SCUDA_ANSWER, sizeof m + scuda_pad(4ull * count));
+  if (r) return r;
+  memcpy(c.payload, &m, sizeof m);
+  scuda_put_struct(c.payload + sizeof m, attributes, 4ull * count);
+  struct { struct wire_pointer_values head; struct value values[32]; } reply;
+  uint32_t len = 0;
+  r = scuda_call(&c, &reply, sizeof reply, &len);
+  if (r) return r;
+  if (len < sizeof reply.head + count * sizeof *values || reply.head.count != count) return scuda_bad_reply("cuPointerGetAttribute");
+  memcpy(values, reply.values, count * sizeof *values);
+  return CUDA_SUCCESS;
+}
+
+static int32_t take(void *to, int32_t attribute, struct value *v) {
+  uint32_t size = attribute_size(attribute);
+  if (v->result) return v->result;
+  uint64_t word;
+  memcpy(&word, v->value, 8);
+  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) word = (uint32_t)scuda_from_server((int32_t)word);
+  if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) scuda_adopt(word, KIND_CUcontext);
+  if (size == 16) {
+    memcpy(to, v->value, 16);
+    return CUDA_SUCCESS;
+  }
+  return store(to, attribute, word);
+}
+
+int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t p) {
+  int32_t r;
+  if (!data || !attribute_size(attribute)) return CUDA_ERROR_INVALID_VALUE;
+  if (local_attribute(data, attribute, p, 1, &r)) return r;
+  if (!scuda_ranges_find(&scuda_device_ranges, p, NULL) && is_own_memory(p)) return CUDA_ERROR_INVALID_VALUE; /* ordinary memory */
+  struct value v;
+  r = ask(p, 1, &attribute, &v);
+  return r ? r : take(data, attribute, &v);
+}
+
+int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, void **data, uint64_t p) {
+  if (!count || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r;
+  int known = scuda_ranges_find(&scuda_device_ranges, p, NULL) || scuda_ranges_find(&scuda_host_ranges, p, NULL);
+  int ordinary = !known && is_own_memory(p);
+  for (uint32_t i = 0; i < count; i++) /* before anything is written */
+    if (!attribute_size(attributes[i]) || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t size = attribute_size(attributes[i]);
+    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary or no memory, whose range it leaves alone. */
+    if (ordinary && (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)) continue;
+    memset(data[i], 0, size);
+    if (ordinary) {
+      if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
+      if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) memcpy(data[i], &p, 8);
+      continue;
+    }
+    if (local_attribute(data[i], attributes[i], p, 0, &r)) continue;
+    struct value v;
+    if ((r = ask(p, 1, &attributes[i], &v))) return r;
+    if (take(data[i], attributes[i], &v) && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Pool attributes are 4 or 8 bytes; the wire carries 8. */
+static int pool_attribute_is_int(int32_t attribute) {
+  return attribute == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
+         attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+
+int32_t scuda_hand_cuMemPoolGetAttribute(uint64_t pool, int32_t attribute, void *value) {
+  uint64_t word = 0;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_wire_cuMemPoolGetAttribute(pool, attribute, &word, 0);
+  if (!r) memcpy(value, &word, pool_attribute_is_int(attribute) ? 4 : 8);
+  return r;
+}
+
+int32_t scuda_hand_cuMemPoolSetAttribute(uint64_t pool, int32_t attribute, void *value) {
+  uint64_t word = 0;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  memcpy(&word, value, pool_attribute_is_int(attribute) ? 4 : 8);
+  return scuda_wire_cuMemPoolSetAttribute(pool, attribute, &word, 0);
+}

@@ -1,0 +1,155 @@
+/* Streams and events: what is more than one generic call. */
+#include "uvm/managed.h"
+
+#include <stdlib.h>
+
+/* Flags that a driver refuses are sent with a request for an answer. */
+int scuda_pre_cuEventCreate(uint64_t *event, uint32_t flags, int32_t *r) {
+  (void)event, (void)r;
+  return flags & ~(uint32_t)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) ? 2 : 0;
+}
+
+int scuda_pre_cuStreamCreate(uint64_t *stream, uint32_t flags, int32_t *r) {
+  (void)stream, (void)r;
+  return flags & ~(uint32_t)CU_STREAM_NON_BLOCKING ? 2 : 0;
+}
+
+int scuda_pre_cuStreamCreateWithPriority(uint64_t *stream, uint32_t flags, int32_t priority, int32_t *r) {
+  (void)priority; /* out of range: the driver takes the nearest one */
+  return scuda_pre_cuStreamCreate(stream, flags, r);
+}
+
+void scuda_post_cuStreamDestroy(uint64_t stream) { scuda_managed_stream_ends(stream); }
+void scuda_post_cuStreamDestroy_v2(uint64_t stream) { scuda_managed_stream_ends(stream); }
+
+void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_download(SCUDA_ALL_STREAMS); }
+
+/* ---- batch memory operations: the driver refuses unified memory there ---- */
+
+enum { OPERATION_WORDS = 6 }; /* of CUstreamBatchMemOpParams; the second is an address, where the operation has one */
+
+static int operation(uint64_t address, int32_t *r) {
+  *r = CUDA_ERROR_INVALID_VALUE;
+  return scuda_is_managed(address) ? 1 : scuda_on_device(address, 1) ? 0 : 2;
+}
+
+#define OPERATION(name, type)                                                                                                   \
+  int scuda_pre_##name(uint64_t stream, uint64_t address, type value, uint32_t flags, uint32_t ptds, int32_t *r) {              \
+    (void)stream, (void)value, (void)flags, (void)ptds;                                                                         \
+    return operation(address, r);                                                                                               \
+  }
+OPERATION(cuStreamWriteValue32_v2, uint32_t)
+OPERATION(cuStreamWriteValue64_v2, uint64_t)
+OPERATION(cuStreamWaitValue32_v2, uint32_t)
+OPERATION(cuStreamWaitValue64_v2, uint64_t)
+
+int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds, int32_t *r) {
+  (void)stream, (void)flags, (void)ptds;
+  const uint64_t *words = list;
+  for (uint32_t i = 0; scuda_managed_some() && list && i < count && count <= 256; i++)
+    if (operation(words[OPERATION_WORDS * i + 1], r) == 1) return 1;
+  return 0;
+}
+
+/* ---- functions of the program in stream order ---- */
+
+int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds) {
+  int32_t r = scuda_check(stream, KIND_CUstream);
+  if (r) return r;
+  if (!fn) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_header_context(scuda_thread())) return scuda_no_context();
+  int keep = kind == 0 && scuda_stream_capturing(stream, ptds);
+  struct wire_host_func m = {stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags};
+  return scuda_simple(OP_HOST_FUNC, ptds | SCUDA_WORKS, &m, sizeof m);
+}
+
+int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return scuda_host_function(stream, fn, user, 0, 0, ptds); }
+
+int32_t scuda_hand_cuStreamAddCallback(uint64_t stream, void *callback, void *user, uint32_t flags, uint32_t ptds) {
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  return scuda_host_function(stream, callback, user, 1, flags, ptds);
+}
+
+/* ---- what a capture has collected: the lists belong to the thread until its next call ---- */
+
+static void *lend(struct scuda_thread *t, int which, size_t bytes) {
+  if (t->list_bytes[which] < bytes) {
+    free(t->lists[which]);
+    t->lists[which] = malloc(bytes);
+    t->list_bytes[which] = t->lists[which] ? bytes : 0;
+  }
+  return t->lists[which];
+}
+
+enum { NODES_AT_FIRST = 64, NODES_MAX = 60000 };
+
+static int32_t capture_info(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, void **edges, uint64_t *count, uint32_t ptds) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  int32_t r = scuda_check(stream, KIND_CUstream);
+  if (r) return r;
+  if (!atomic_load(&scuda_captures) && scuda_header_context(scuda_thread())) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  }
+  uint32_t max = nodes || edges ? NODES_AT_FIRST : 0;
+  for (;;) {
+    struct wire_capture_info m = {stream, max, edges ? 1 : 0};
+    struct scuda_cmd c;
+    if ((r = scuda_begin(&c, OP_CAPTURE_INFO, SCUDA_ANSWER | ptds, sizeof m))) return r;
+    memcpy(c.payload, &m, sizeof m);
+    uint32_t cap = (uint32_t)sizeof(struct wire_capture_values) + max * (edges ? 16 : 8), len = 0;
+    uint8_t *reply = malloc(cap);
+    if (!reply) cap = 0;
+    r = scuda_call(&c, reply, cap, &len);
+    struct wire_capture_values v;
+    if (!r && len < sizeof v) r = reply ? scuda_bad_reply("cuStreamGetCaptureInfo") : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r) {
+      free(reply);
+      return r;
+    }
+    memcpy(&v, reply, sizeof v);
+    if (max && v.sent < v.count && v.count <= NODES_MAX) {
+      max = v.count;
+      free(reply);
+      continue;
+    }
+    if (len < sizeof v + (uint64_t)v.sent * (edges ? 16 : 8)) {
+      free(reply);
+      return scuda_bad_reply("cuStreamGetCaptureInfo");
+    }
+    *status = v.status;
+    if (v.status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+      scuda_adopt(v.graph, KIND_CUgraph);
+      if (id) *id = v.id;
+      if (graph) *graph = v.graph;
+      if (edges && !nodes) r = CUDA_ERROR_INVALID_VALUE; /* noticed that late */
+      if (count && !r) *count = v.count;
+      struct scuda_thread *t = scuda_thread();
+      uint64_t *list = lend(t, 0, 8 * (size_t)v.sent + 8);
+      uint8_t *data = lend(t, 1, 8 * (size_t)v.sent + 8);
+      if (!r && (!list || !data)) r = CUDA_ERROR_OUT_OF_MEMORY;
+      if (!r) {
+        memcpy(list, reply + sizeof v, 8 * (size_t)v.sent);
+        if (edges) memcpy(data, reply + sizeof v + 8 * (size_t)v.sent, 8 * (size_t)v.sent);
+        for (uint32_t i = 0; i < v.sent; i++) scuda_adopt(list[i], KIND_CUgraphNode);
+        if (nodes) *nodes = v.sent ? list : NULL;
+        if (edges) *edges = v.sent ? data : NULL;
+      }
+    }
+    free(reply);
+    return r;
+  }
+}
+
+int32_t scuda_hand_cuStreamGetCaptureInfo(uint64_t stream, int32_t *status, uint64_t *id, uint32_t ptds) {
+  return capture_info(stream, status, id, NULL, NULL, NULL, NULL, ptds);
+}
+
+int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, uint64_t *count, uint32_t ptds) {
+  return capture_info(stream, status, id, graph, nodes, NULL, count, ptds);
+}
+
+int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, void **edges, uint64_t *count,
+                                             uint32_t ptds) {
+  return capture_info(stream, status, id, graph, nodes, edges, count, ptds);
+}

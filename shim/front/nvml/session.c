@@ -1,0 +1,262 @@
+/* The NVML session: one connection of kind "nvml", one call at a time. It is made in C, without the Go core, because programs ask NVML for
+ * the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go runtime runs cannot be forked.
+ * A forked child is as one that has not called nvmlInit, as natively; its nvmlInit opens a connection of its own. */
+#define _GNU_SOURCE
+#include "nvml/nvml.h"
+#include "base/common.h"
+#include "base/net.h"
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "nvml/gen/nvml_gen.h"
+
+#define FRAME_MAGIC 0x46435553u
+#define FLAG_ANSWER 1u
+#define MSG_REPLY 1
+#define MSG_TEXT 4
+
+enum { KNOWN = 3 };
+
+static struct {
+  scuda_lock_t lock;
+  int fd;                   /* -1: not connected */
+  int lost;                 /* the connection broke; stays until the program initialises NVML anew */
+  uint64_t seq;
+  struct scuda_inbox in;
+  struct known { uint32_t len; uint8_t reply[16]; } known[KNOWN];   /* answers that stay as they are while the session lasts, by known_index */
+  char server[320];         /* host:port, for messages */
+} session = {.fd = -1};
+static atomic_int users;    /* nvmlInit minus nvmlShutdown */
+
+static void drop(void) {
+  if (session.fd >= 0) close(session.fd);
+  session.fd = -1;
+  session.in.r = session.in.w = 0;
+  memset(session.known, 0, sizeof session.known);
+}
+
+/* The lock and the connection are the parent's. */
+static void in_child(void) {
+  atomic_store(&session.lock.word, 0);
+  drop();
+  session.lost = 0;
+  atomic_store(&users, 0);
+}
+
+static void session_lock(void) {
+  static atomic_int prepared;
+  if (!atomic_exchange(&prepared, 1)) pthread_atfork(NULL, NULL, in_child);
+  scuda_lock(&session.lock);
+}
+
+static void session_unlock(void) { scuda_unlock(&session.lock); }
+
+static void le32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
+
+static int lose(void) {
+  char why[128];
+  scuda_log(SCUDA_ERROR, "lost the server %s: %s; NVML answers NVML_ERROR_GPU_IS_LOST until the program initialises it again",
+            session.server, strerror_r(errno, why, sizeof why));
+  drop();
+  session.lost = 1;
+  return NVML_GPU_IS_LOST;
+}
+
+struct message { uint32_t len; uint16_t type, flags; uint32_t id; int32_t result; uint64_t seq, aux; };
+
+static int receive_reply(void *reply, uint32_t cap, uint32_t *got, int32_t *result) {
+  struct message m;
+  for (;;) {
+    if (scuda_net_recv(session.fd, &session.in, &m, sizeof m, 0) != 0) return -1;
+    size_t padded = ((size_t)m.len + 7) & ~(size_t)7;
+    if (m.type == MSG_REPLY && m.len <= cap) {
+      if (scuda_net_recv(session.fd, &session.in, reply, m.len, 0) != 0 || scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
+      *got = m.len;
+      *result = m.result;
+      return 0;
+    }
+    if (m.type == MSG_TEXT && m.len <= 4096) {
+      char text[4097];
+      if (scuda_net_recv(session.fd, &session.in, text, m.len, 0) != 0 || scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
+      text[m.len] = 0;
+      scuda_log(SCUDA_WARN, "server: %s", text);
+      continue;
+    }
+    errno = EPROTO;
+    return -1;
+  }
+}
+
+/* A command's header and the frame's around it; what follows has `size` bytes. */
+enum { COMMAND_HEADER = 32, FRAME_HEADER = 8 };
+
+static void frame_header(uint8_t *p, uint32_t bytes) {
+  le32(p, FRAME_MAGIC);
+  le32(p + 4, bytes);
+}
+
+static void command_header(uint8_t *p, uint16_t op, uint32_t req_len) {
+  uint32_t size = COMMAND_HEADER + req_len;
+  uint16_t flags = FLAG_ANSWER;
+  memset(p, 0, COMMAND_HEADER);
+  le32(p, size);
+  memcpy(p + 4, &op, 2);
+  memcpy(p + 6, &flags, 2);
+  memcpy(p + 8, &session.seq, 8);
+  session.seq += size;
+}
+
+/* Makes one call; the lock is held and the connection open. */
+static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+  uint8_t head[FRAME_HEADER + COMMAND_HEADER];
+  int32_t result = 0;
+  frame_header(head, COMMAND_HEADER + req_len);
+  command_header(head + FRAME_HEADER, op, req_len);
+  *reply_len = 0;
+  if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 || receive_reply(reply, reply_cap, reply_len, &result) != 0)
+    return lose();
+  return result;
+}
+
+static int known_index(uint16_t op) {
+  switch (op) {
+  case NVML_OP_nvmlDeviceGetCount: return 0; /* the GPUs that nvmlInit found */
+  case NVML_OP_nvmlDeviceGetCount_v2: return 1;
+  case NVML_OP_nvmlSystemGetCudaDriverVersion_v2: return 2;
+  }
+  return -1;
+}
+
+static void know(uint16_t op, const void *reply, uint32_t len) {
+  struct known *k = &session.known[known_index(op)];
+  if (len > sizeof k->reply) return;
+  memcpy(k->reply, reply, len);
+  k->len = len;
+}
+
+static int connect_session(struct scuda_bytes first) {
+  char *welcome = NULL;
+  if (!scuda_server(session.server, sizeof session.server)) return NVML_DRIVER_NOT_LOADED;
+  int fd = scuda_net_dial(session.server);
+  if (fd < 0) return NVML_DRIVER_NOT_LOADED;
+  session.in.r = session.in.w = 0;
+  if (scuda_net_hello(fd, &session.in, session.server, "nvml", nvml_digest, first, &welcome) != 0) {
+    close(fd);
+    return NVML_DRIVER_NOT_LOADED;
+  }
+  uint64_t version[2] = {1, (uint64_t)scuda_net_version_in(welcome)};
+  free(welcome);
+  if (version[1] != 0) know(NVML_OP_nvmlSystemGetCudaDriverVersion_v2, version, sizeof version);
+  session.fd = fd;
+  return NVML_OK;
+}
+
+/* What programs do first costs one write and one read: nvmlInit, and the question for the number of GPUs that comes next. */
+static int connect_and_init(uint64_t flags) {
+  uint64_t places = 1, reply[2];
+  enum { COMMAND = COMMAND_HEADER + sizeof flags };
+  uint8_t first[FRAME_HEADER + 2 * COMMAND];
+  uint32_t got;
+  int32_t result, counted;
+  session.seq = 0;
+  frame_header(first, 2 * COMMAND);
+  command_header(first + FRAME_HEADER, NVML_OP_nvmlInitWithFlags, sizeof flags);
+  memcpy(first + FRAME_HEADER + COMMAND_HEADER, &flags, sizeof flags);
+  command_header(first + FRAME_HEADER + COMMAND, NVML_OP_nvmlDeviceGetCount_v2, sizeof places);
+  memcpy(first + FRAME_HEADER + COMMAND + COMMAND_HEADER, &places, sizeof places);
+  int r = connect_session((struct scuda_bytes){first, sizeof first});
+  if (r != NVML_OK) return r;
+  if (receive_reply(NULL, 0, &got, &result) != 0 || receive_reply(reply, sizeof reply, &got, &counted) != 0) return lose();
+  if (counted == NVML_OK) know(NVML_OP_nvmlDeviceGetCount_v2, reply, got);
+  return result;
+}
+
+static int open_session(uint32_t flags) {
+  uint64_t arg = flags;
+  uint32_t got;
+  int r = session.fd < 0 ? connect_and_init(arg) : exchange(NVML_OP_nvmlInitWithFlags, &arg, sizeof arg, NULL, 0, &got);
+  if (r != NVML_OK) drop();
+  return r;
+}
+
+int nvml_session_begin(uint32_t flags) {
+  session_lock();
+  int r = NVML_OK;
+  if (session.lost || atomic_load(&users) == 0 || session.fd < 0) {
+    r = open_session(flags);
+    if (r == NVML_OK) session.lost = 0;
+  }
+  if (r == NVML_OK) atomic_fetch_add(&users, 1);
+  session_unlock();
+  return r;
+}
+
+int nvml_session_end(void) {
+  session_lock();
+  int r = NVML_OK;
+  if (atomic_load(&users) == 0) {
+    r = NVML_UNINITIALIZED;
+  } else if (atomic_fetch_sub(&users, 1) == 1) {
+    drop();
+    session.lost = 0;
+  }
+  session_unlock();
+  return r;
+}
+
+int nvml_session_ready(void) { return atomic_load_explicit(&users, memory_order_relaxed) > 0; }
+
+/* Whether the connection stands and brings nothing: as long as it does, what was answered once still holds. */
+static int quiet(void) {
+  struct pollfd p = {.fd = session.fd, .events = POLLIN | POLLRDHUP};
+  return session.in.r == session.in.w && poll(&p, 1, 0) == 0;
+}
+
+/* As exchange; what stays as it is is asked for once. */
+static int ask(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+  int which = known_index(op);
+  uint64_t places;
+  if (which < 0 || req_len != sizeof places) return exchange(op, req, req_len, reply, reply_cap, reply_len);
+  memcpy(&places, req, sizeof places);
+  if (places != 1) return exchange(op, req, req_len, reply, reply_cap, reply_len);   /* NULL: the driver says what it thinks of that */
+  struct known *k = &session.known[which];
+  if (k->len != 0 && k->len <= reply_cap && quiet()) {
+    memcpy(reply, k->reply, k->len);
+    *reply_len = k->len;
+    return NVML_OK;
+  }
+  int r = exchange(op, req, req_len, reply, reply_cap, reply_len);
+  if (r == NVML_OK) know(op, reply, *reply_len);
+  return r;
+}
+
+int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+  session_lock();
+  int r;
+  if (session.lost) r = NVML_GPU_IS_LOST;
+  else if (session.fd < 0) r = NVML_UNINITIALIZED;   /* another thread has shut it down */
+  else r = ask(op, req, req_len, reply, reply_cap, reply_len);
+  session_unlock();
+  return r;
+}
+
+int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes) {
+  uint64_t req[3] = {16};
+  uint32_t got = 0;
+  memcpy(req + 1, uuid, 16);
+  *bytes = 0;
+  session_lock();
+  int r = NVML_OK;
+  if (session.lost) r = NVML_GPU_IS_LOST;
+  else if (session.fd < 0) {
+    session.seq = 0;
+    r = connect_session((struct scuda_bytes){0});
+  }
+  if (r == NVML_OK) r = exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, bytes, 8, &got);
+  session_unlock();
+  return r == NVML_OK && got != 8 ? NVML_NOT_FOUND : r;
+}

@@ -1,0 +1,36 @@
+/* A stream of ours in each context, which waits for no other: for what travels on the library's own behalf. */
+#include "base/base.h"
+
+#include <stdlib.h>
+
+static struct carrier { struct carrier *next; uint64_t life, stream; } *carriers;
+static scuda_lock_t lock;
+
+extern int32_t cuStreamCreate(uint64_t *stream, uint32_t flags);
+
+static int32_t make(uint64_t context, uint64_t life, struct carrier **made) {
+  struct carrier *c = malloc(sizeof *c);
+  struct scuda_self self = scuda_self_begin(context);
+  uint64_t stream;
+  int32_t r = c ? cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) : CUDA_ERROR_OUT_OF_MEMORY;
+  scuda_self_end(self);
+  if (r) {
+    free(c);
+    return r;
+  }
+  *c = (struct carrier){carriers, life, stream};
+  *made = carriers = c;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_carrier(uint64_t context, uint64_t *stream) {
+  uint64_t life = scuda_context_life(context);
+  int32_t r = CUDA_SUCCESS;
+  scuda_lock(&lock);
+  struct carrier *c = carriers;
+  while (c && c->life != life) c = c->next;
+  if (!c) r = make(context, life, &c);
+  if (!r) *stream = c->stream;
+  scuda_unlock(&lock);
+  return r;
+}

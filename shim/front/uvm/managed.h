@@ -1,0 +1,28 @@
+/* Unified memory, as the other parts of the front see it (managed.c). */
+#ifndef SCUDA_MANAGED_H
+#define SCUDA_MANAGED_H
+#include "uvm/advice.h"
+#include "base/base.h"
+
+/* figures.c: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
+enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_FIGURES };
+extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
+
+int scuda_is_managed(uint64_t p);
+/* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or set takes what it names. A kernel
+ * takes what is attached to all or to its stream, and, whatever it is attached to, what its parameters name or objects hold that kernels use. */
+enum scuda_reach { SCUDA_NAMED, SCUDA_REACHABLE, SCUDA_EVERYTHING };
+int32_t scuda_managed_take(enum scuda_reach reach, const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds);
+void scuda_managed_stream_ends(uint64_t stream);                /* memory that is attached to it is attached to what it was at first */
+void scuda_managed_settled(uint64_t key);     /* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
+int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __managed__ variable of a module */
+/* What was said of the range that holds all of [p, p + bytes), and where in it that begins; NULL: there is none. Locked until ... */
+struct scuda_advices *scuda_managed_advices(uint64_t p, uint64_t bytes, uint64_t *from);
+void scuda_managed_advised(void);                                      /* ... this */
+void scuda_managed_heed(uint64_t p, uint64_t bytes);                   /* between the two: its preferred location has changed */
+void scuda_managed_want(uint64_t p, uint64_t bytes);                   /* between the two: the CPU will read it */
+int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody will read what is there */
+void scuda_managed_end(void);  /* says what was moved; the process ends */
+void scuda_managed_full(uint64_t bytes);  /* says that an allocation does not fit */
+void scuda_managed_forget_context(uint64_t context);
+#endif

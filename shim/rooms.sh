@@ -1,0 +1,15 @@
+# Compiles the front's rooms, which are folders of shim/front: a C file belongs to a library because it lies in one of its rooms. To be sourced after
+# compat.sh, with $shim set to this folder.
+front=$shim/front
+cc=${CC:-cc}
+# Probes attach to the entries (a patchable NOP in front of them, no endbr64); nothing runs and no thread starts at load.
+flags="-std=c11 -O2 -g -fPIC -fvisibility=hidden -fcf-protection=none -fpatchable-function-entry=1 -ffunction-sections -Wall -Wextra -Werror"
+flags="$flags -DSCUDA_VERSION=\"${SCUDA_VERSION:-dev}\""
+
+# room NAME FOLDER: the objects of a room, in a folder.
+room() (
+  mkdir -p "$2"
+  cd "$2"
+  printf '%s\0' "$front/$1"/*.c | xargs -0 -n 1 -P "$(nproc)" \
+    "$cc" $flags -include "$front/base/compat.h" -include "$front/base/entry.h" "-I$front" -c
+)
