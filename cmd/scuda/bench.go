@@ -50,7 +50,7 @@ between two processes do. Without a configured server a server of its own is sta
 			return r.table(cmd.OutOrStdout())
 		},
 	}
-	cmd.AddCommand(newProxy(), newBenchStaging(), newSyscalls())
+	cmd.AddCommand(newProxy(), newSyscalls())
 	f := cmd.Flags()
 	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")

@@ -306,6 +306,14 @@ func (s *Session) withAsyncError(r cuda.CUresult) cuda.CUresult {
 	return r
 }
 
+// nonzero makes an error of a result.
+func nonzero(r cuda.CUresult) error {
+	if r == cuda.CUDA_SUCCESS {
+		return nil
+	}
+	return r
+}
+
 // args reads the parameters of a generally encoded call.
 type args struct{ codec.Reader }
 

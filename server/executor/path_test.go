@@ -72,7 +72,7 @@ func TestChunksLeaveTheirSlots(t *testing.T) {
 			p := &paced{GPU: openSim(t), events: make(map[cuda.CUevent]recorded)}
 			p.complete = func(e recorded) bool { return tt.complete(p, e) }
 			const rounds = 1 // and one before
-			if _, err := MeasureStaging(p, chunks*largeBytes, slots, 0, rounds); err != nil {
+			if _, err := measureStaging(p, chunks*largeBytes, slots, 0, rounds); err != nil {
 				t.Fatal(err)
 			}
 			if p.slots+p.rest != (rounds+1)*chunks || !tt.right(p.rest/(rounds+1)) {
