@@ -115,7 +115,7 @@ func (s *Session) boxStream(p *wire.CopyBox, b *boxCopy) (*stream, cuda.CUresult
 		probe := *b // of the device end's first bytes, read, so that nothing changes
 		probe.turn()
 		m := probe.part(s, 0, 0, 0, min(b.host.width, 64<<10), 1, 1, s.arena.bytes(64<<10))
-		r = s.native(func() cuda.CUresult { return s.gpu.CuMemcpy3D_v2(plainBox(m)) })
+		r = s.inThreadMode(func() cuda.CUresult { return s.gpu.CuMemcpy3D_v2(plainBox(m)) })
 	}
 	return st, r
 }

@@ -4,82 +4,13 @@ import (
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
-	"scuda.dev/scuda/transport"
 )
-
-// All commands run on one thread, but stream capture knows threads: a thread may be prohibited from calls that could disturb a capture. The
-// executor's own mode is RELAXED, so nothing is prohibited, and becomes GLOBAL for the commands of a thread for which something would be
-// prohibited natively: the driver itself then says what.
 
 // capture is a capture sequence that a client thread began.
 type capture struct {
 	thread uint32
 	mode   cuda.CUstreamCaptureMode
 	given  bool // the graph is the program's
-}
-
-// prohibited says whether a thread is natively kept from potentially unsafe calls now.
-func (s *Session) prohibited(ordinal uint32) bool {
-	mode := cuda.CU_STREAM_CAPTURE_MODE_GLOBAL
-	if t := s.threads[ordinal]; t != nil {
-		mode = t.mode
-	}
-	if s.cmd.Flags&transport.FlagOwn != 0 {
-		mode = cuda.CU_STREAM_CAPTURE_MODE_RELAXED
-	}
-	if mode == cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
-		return false
-	}
-	for _, c := range s.captures {
-		if c.thread == ordinal && c.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
-			return true
-		}
-		if c.thread != ordinal && c.mode == cuda.CU_STREAM_CAPTURE_MODE_GLOBAL && mode == cuda.CU_STREAM_CAPTURE_MODE_GLOBAL {
-			return true
-		}
-	}
-	return false
-}
-
-// native makes a call of the driver as the command's thread would natively make it.
-func (s *Session) native(call func() cuda.CUresult) cuda.CUresult {
-	if len(s.captures) == 0 || !s.prohibited(s.cmd.Thread) {
-		return call()
-	}
-	s.asThread = true
-	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
-	r := call()
-	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
-	s.asThread = false
-	return r
-}
-
-// own makes calls of the driver that the program did not make, possibly amid one that it made.
-func (s *Session) own(calls func()) {
-	if !s.asThread {
-		calls()
-		return
-	}
-	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
-	calls()
-	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
-}
-
-func (s *Session) setCaptureMode(mode cuda.CUstreamCaptureMode) {
-	p := alloc[cuda.CUstreamCaptureMode](&s.arena)
-	*p = mode
-	if r := s.gpu.CuThreadExchangeStreamCaptureMode(p); r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_SUPPORTED {
-		s.log.Warn("cannot set the capture mode", "error", cuda.ResultName(r))
-	}
-}
-
-// isCapturing says whether work on st is captured instead of run.
-func (s *Session) isCapturing(st *stream) bool {
-	if len(s.captures) == 0 || st.legacy {
-		return false
-	}
-	status := alloc[cuda.CUstreamCaptureStatus](&s.arena)
-	return s.gpu.CuStreamIsCapturing(st.real, status) == cuda.CUDA_SUCCESS && *status != cuda.CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 func (s *Session) captureMode(c *command) (cuda.CUresult, error) {

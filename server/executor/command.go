@@ -217,7 +217,7 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 	if len(s.captures) == 0 {
 		r, err = dispatch.Call(c.Op, perThread, s.gpu, s.handles, &s.reader, s.writer)
 	} else {
-		s.native(func() cuda.CUresult {
+		s.inThreadMode(func() cuda.CUresult {
 			r, err = dispatch.Call(c.Op, perThread, s.gpu, s.handles, &s.reader, s.writer)
 			return r
 		})
@@ -236,15 +236,6 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 
 // noAddress answers what would have the driver follow an address of the client's memory: commands that scuda's client does not send.
 const noAddress = cuda.CUDA_ERROR_NOT_SUPPORTED
-
-// refuse is the answer to what functions do not support though they work otherwise. The client knows the function's name, and logs it.
-func (s *Session) refuse(p cuda.Part) cuda.CUresult {
-	if !s.refused[p] {
-		s.refused[p] = true
-		s.log.Warn("a call is not supported; CUDA_ERROR_NOT_SUPPORTED (801) was answered", "what", p)
-	}
-	return cuda.CUDA_ERROR_NOT_SUPPORTED
-}
 
 // answer ends a command: with a REPLY where one is expected, else a failure is kept.
 func (s *Session) answer(c *command, r cuda.CUresult) {
@@ -271,39 +262,9 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 	s.reply(c.Thread, c.Seq, r, payload)
 }
 
-// unanswered keeps the failure of a command that is not answered.
-func (s *Session) unanswered(op uint16, r cuda.CUresult) {
-	s.log.Debug("an unanswered call failed", "function", OpName(op), "result", resultText(r))
-	s.countError(r)
-	if r == cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED {
-		return // the capture's end says so too; a later call that has nothing to do with it must not
-	}
-	s.keepAsyncError(r)
-}
-
-func (s *Session) countError(r cuda.CUresult) {
-	if r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_READY {
-		s.metrics.Error(int32(r))
-	}
-}
-
 func (s *Session) reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte) {
 	s.sendText(r)
 	s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: thread, Result: int32(r), Seq: seq}, payload, nil)
-}
-
-func (s *Session) keepAsyncError(r cuda.CUresult) {
-	if s.asyncErr == cuda.CUDA_SUCCESS {
-		s.asyncErr = r
-	}
-}
-
-// withAsyncError lets a successful answer report the first failure of an unanswered command.
-func (s *Session) withAsyncError(r cuda.CUresult) cuda.CUresult {
-	if r == cuda.CUDA_SUCCESS {
-		r, s.asyncErr = s.asyncErr, cuda.CUDA_SUCCESS
-	}
-	return r
 }
 
 // nonzero makes an error of a result.
@@ -316,11 +277,6 @@ func nonzero(r cuda.CUresult) error {
 
 // args reads the parameters of a generally encoded call.
 type args struct{ codec.Reader }
-
-func (s *Session) args(c *command) *args {
-	s.params.Reset(c.payload)
-	return &s.params
-}
 
 func (a *args) end() error {
 	if err := a.End(); err != nil {
@@ -339,25 +295,17 @@ func view[T any](c *command) (*T, []byte, error) {
 }
 
 // answerWith copies v to where it lives until the answer is queued.
-func answerWith[T any](s *Session, c *command, v T, more int) []byte {
-	b := s.arena.bytes(len(wire.Bytes(&v)) + more)
+func answerWith[T any](a *arena, c *command, v T, more int) []byte {
+	b := a.bytes(len(wire.Bytes(&v)) + more)
 	n := copy(b, wire.Bytes(&v))
 	c.reply = b
 	return b[n:]
 }
 
-// handleReply is the answer to one `ret` handle.
-func (s *Session) handleReply(kind cuda.Kind, real, parent uint64) []byte {
-	type one struct{ n, handle uint64 }
-	v := alloc[one](&s.arena)
-	v.n, v.handle = 1, s.table.Client(kind, real, parent)
-	return wire.Bytes(v)
-}
-
 // handles is the session as the generated dispatch sees it.
 type handles struct {
 	*handle.Table
-	s *Session
+	b *base
 }
 
 // Real finds streams in the session: whoever asks is about to use them.
@@ -365,7 +313,7 @@ func (h *handles) Real(kind cuda.Kind, client uint64) (uint64, bool) {
 	if kind != cuda.KindStream {
 		return h.Table.Real(kind, client)
 	}
-	st, r := h.s.stream(client)
+	st, r := h.b.stream(client)
 	if r != cuda.CUDA_SUCCESS {
 		return 0, false
 	}
@@ -374,8 +322,8 @@ func (h *handles) Real(kind cuda.Kind, client uint64) (uint64, bool) {
 
 // New gives what the current context owns that parent.
 func (h *handles) New(kind cuda.Kind, client, real, parent uint64) error {
-	if parent == 0 && h.s.entered != nil && (kind == cuda.KindEvent || kind == cuda.KindModule) {
-		parent = h.s.entered.handle
+	if parent == 0 && h.b.entered != nil && (kind == cuda.KindEvent || kind == cuda.KindModule) {
+		parent = h.b.entered.handle
 	}
 	return h.Table.New(kind, client, real, parent)
 }
@@ -383,15 +331,15 @@ func (h *handles) New(kind cuda.Kind, client, real, parent uint64) error {
 // Client ties the module of a library to the current context.
 func (h *handles) Client(kind cuda.Kind, real, parent uint64) uint64 {
 	client := h.Table.Client(kind, real, parent)
-	if kind == cuda.KindModule && h.s.entered != nil {
-		h.Tie(client, h.s.entered.handle)
+	if kind == cuda.KindModule && h.b.entered != nil {
+		h.Tie(client, h.b.entered.handle)
 	}
 	return client
 }
 
 // PerThread is the calling thread's default stream; where it cannot be made the driver answers for the legacy stream.
 func (h *handles) PerThread() uint64 {
-	st, r := h.s.stream(uint64(cuda.StreamPerThread))
+	st, r := h.b.stream(uint64(cuda.StreamPerThread))
 	if r != cuda.CUDA_SUCCESS {
 		return 0
 	}

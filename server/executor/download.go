@@ -88,7 +88,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 			return s.captureD2H(p, st)
 		case p.Flags&flagSync != 0 && s.prohibited(c.Thread):
 			probe := s.arena.bytes(8)
-			r = s.native(func() cuda.CUresult {
+			r = s.inThreadMode(func() cuda.CUresult {
 				return s.gpu.CuMemcpyDtoH_v2(pointerTo(probe), cuda.CUdeviceptr(p.Src), min(p.Bytes, 8))
 			})
 		}

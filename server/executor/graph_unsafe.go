@@ -202,12 +202,12 @@ func (s *Session) applyNode(c *command, n *node) (cuda.CUresult, error) {
 	if n.p.Verb != nodeAdd {
 		before := s.hostEndOf(n)
 		s.answerNode(c, n, 0)
-		r := s.native(func() cuda.CUresult { return s.changeNode(n) })
+		r := s.inThreadMode(func() cuda.CUresult { return s.changeNode(n) })
 		s.settleEnd(n, before, r)
 		return r, nil
 	}
 	out := alloc[cuda.CUgraphNode](&s.arena)
-	r := s.native(func() cuda.CUresult { return s.addNode(n, out) })
+	r := s.inThreadMode(func() cuda.CUresult { return s.addNode(n, out) })
 	s.settleEnd(n, nil, r)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
@@ -264,13 +264,13 @@ func (s *Session) answerNode(c *command, n *node, graphs uint32) {
 			break
 		}
 		made.Graphs = graphs
-		list := codec.Words(pointerTo(answerWith(s, c, made, int(8*graphs))), uint64(graphs))
+		list := codec.Words(pointerTo(answerWith(&s.arena, c, made, int(8*graphs))), uint64(graphs))
 		for i, real := range driverWords(k.PhGraph_out, int(graphs)) {
 			list[i] = s.table.Client(cuda.KindGraph, real, n.p.Node)
 		}
 		return
 	}
-	answerWith(s, c, made, 0)
+	answerWith(&s.arena, c, made, 0)
 }
 
 func (s *Session) addNode(n *node, out *cuda.CUgraphNode) cuda.CUresult {
@@ -371,7 +371,7 @@ func (s *Session) graphNodeGet(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	answer := wire.GraphNodeParams{Params: *(*[32]uint64)(unsafe.Pointer(params)), TailBytes: uint32(len(tail))}
-	copy(answerWith(s, c, answer, len(tail)), tail)
+	copy(answerWith(&s.arena, c, answer, len(tail)), tail)
 	return r, nil
 }
 
@@ -413,8 +413,8 @@ func (s *Session) getKernelParams(self cuda.CUgraphNode, k *cuda.CUDA_KERNEL_NOD
 	return packed, cuda.CUDA_SUCCESS
 }
 
-func (s *Session) clientHandle(kind cuda.Kind, real uint64) uint64 {
-	h, _ := s.table.Find(kind, real)
+func (b *base) clientHandle(kind cuda.Kind, real uint64) uint64 {
+	h, _ := b.table.Find(kind, real)
 	return h
 }
 

@@ -85,7 +85,7 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 		at = m.start + m.bytes
 	}
 	s.hostRanges[p.Address] = &hostRange{bytes: p.Bytes, device: cuda.CUdeviceptr(p.Address), under: under}
-	answerWith(s, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
+	answerWith(&s.arena, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
 
@@ -96,7 +96,7 @@ func (s *Session) hostElsewhere(c *command, address, bytes uint64) cuda.CUresult
 		return r
 	}
 	s.hostRanges[address] = &hostRange{bytes: bytes, device: *at}
-	answerWith(s, c, wire.GlobalInfo{Address: uint64(*at), Bytes: bytes}, 0)
+	answerWith(&s.arena, c, wire.GlobalInfo{Address: uint64(*at), Bytes: bytes}, 0)
 	return cuda.CUDA_SUCCESS
 }
 

@@ -55,7 +55,7 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
 	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given)
-	if s.sharing != nil && !f.waited {
+	if s.base.order != nil && !f.waited {
 		f.waited, together = true, false
 		defer s.mayWait()()
 	}
@@ -97,7 +97,7 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	r = s.gpu.CuLaunchKernelEx(config, cuda.CUfunction(f.real), params, nil)
 	if node, made := deviceNode(config); made && r == cuda.CUDA_SUCCESS {
-		answerWith(s, c, wire.LaunchMade{DeviceNode: node}, 0)
+		answerWith(&s.arena, c, wire.LaunchMade{DeviceNode: node}, 0)
 	}
 	return r, nil
 }
@@ -281,6 +281,6 @@ func (s *Session) occupancyClusters(c *command) (cuda.CUresult, error) {
 	} else {
 		r = s.gpu.CuOccupancyMaxPotentialClusterSize(out, cuda.CUfunction(real), config)
 	}
-	answerWith(s, c, wire.OccupancyValue{Value: *out}, 0)
+	answerWith(&s.arena, c, wire.OccupancyValue{Value: *out}, 0)
 	return r, nil
 }

@@ -134,7 +134,7 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 	}
 	r = s.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
-	out := answerWith(s, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	out := answerWith(&s.arena, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil
@@ -155,7 +155,7 @@ func (s *Session) linkComplete(c *command) (cuda.CUresult, error) {
 		l.cubin = unsafe.Slice((*byte)(*cubin), *size)
 	}
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
-	out := answerWith(s, c, wire.LinkResult{Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	out := answerWith(&s.arena, c, wire.LinkResult{Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil

@@ -152,11 +152,11 @@ func (j *jitOptions) add(o cuda.CUjit_option, v uint64) int {
 }
 
 // logs makes the answer: what the just-in-time compiler wrote. The driver leaves the filled sizes in the values.
-func (j *jitOptions) logs(s *Session, c *command) {
+func (j *jitOptions) logs(a *arena, c *command) {
 	info := j.info[:min(uint64(uint32(j.values[j.infoSize])), uint64(len(j.info)))]
 	errs := j.errors[:min(uint64(uint32(j.values[j.errsSize])), uint64(len(j.errors)))]
 	info, errs = untilNUL(info), untilNUL(errs)
-	rest := answerWith(s, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	rest := answerWith(a, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
 	copy(rest[copy(rest, info):], errs)
 	c.outs = true
 }
@@ -191,7 +191,7 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 	options, values, n := s.libraryOptions(rest[p.JITCount*16:][:p.LibCount*16])
 	lib := alloc[cuda.CUlibrary](&s.arena)
 	r = s.gpu.CuLibraryLoadData(lib, code, &j.options[0], unsafe.Pointer(&j.values[0]), j.n, options, values, n)
-	j.logs(s, c)
+	j.logs(&s.arena, c)
 	if r != cuda.CUDA_SUCCESS {
 		s.log.Info("the driver refused a library", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
@@ -252,10 +252,10 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	mod := alloc[cuda.CUmodule](&s.arena)
-	r = s.native(func() cuda.CUresult {
+	r = s.inThreadMode(func() cuda.CUresult {
 		return s.gpu.CuModuleLoadDataEx(mod, code, j.n, &j.options[0], unsafe.Pointer(&j.values[0]))
 	})
-	j.logs(s, c)
+	j.logs(&s.arena, c)
 	if r != cuda.CUDA_SUCCESS {
 		s.log.Info("the driver refused a module", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
@@ -347,7 +347,7 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	s.layouts[p.Handle] = l
 	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes, Block: l.scan.block(symbol)}
 	s.attributes(real, kernel, &info.Attributes)
-	out := answerWith(s, c, info, len(l.offsets)*8)
+	out := answerWith(&s.arena, c, info, len(l.offsets)*8)
 	for i := range l.offsets {
 		binary.LittleEndian.PutUint32(out[i*8:], l.offsets[i])
 		binary.LittleEndian.PutUint32(out[i*8+4:], l.sizes[i])
@@ -425,7 +425,7 @@ func (s *Session) getGlobal(c *command) (cuda.CUresult, error) {
 		s.gpu.CuPointerGetAttribute(pointerOf(managed), cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, *address) == cuda.CUDA_SUCCESS {
 		info.Managed = *managed & 1
 	}
-	answerWith(s, c, info, 0)
+	answerWith(&s.arena, c, info, 0)
 	return r, nil
 }
 

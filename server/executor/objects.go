@@ -109,7 +109,7 @@ func (s *Session) makeContext(h uint64, dev cuda.CUdevice, create func(*cuda.CUc
 	}
 	s.lastDevice.Store(int32(dev))
 	out := alloc[cuda.CUcontext](&s.arena)
-	r := s.native(func() cuda.CUresult { return create(out) })
+	r := s.inThreadMode(func() cuda.CUresult { return create(out) })
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
@@ -170,7 +170,7 @@ func (s *Session) makeStream(h uint64, flags uint32, create func(*cuda.CUstream)
 		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
 	}
 	out := alloc[cuda.CUstream](&s.arena)
-	r := s.native(func() cuda.CUresult { return create(out) })
+	r := s.inThreadMode(func() cuda.CUresult { return create(out) })
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}

@@ -55,17 +55,14 @@ func (s *Session) orderJoin(c *command) (cuda.CUresult, error) {
 		}
 		reply.Place = uint32(n)
 		s.sharing = &sharing{place: place, reply: reply, at: c.Seq, stuck: make(map[uint32]uint64)}
+		s.base.order = s
 	}
-	answerWith(s, c, s.sharing.reply, 0)
+	answerWith(&s.arena, c, s.sharing.reply, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
 
 // handedOver says that the driver has all commands so far. The run is empty.
-func (s *Session) handedOver() {
-	if s.sharing != nil {
-		s.sharing.place.Reach(s.sharing.at)
-	}
-}
+func (s *Session) handedOver() { s.sharing.place.Reach(s.sharing.at) }
 
 // carriedOut notes that a command was carried out or lies in the run. One with bulk data was once those have come.
 func (s *Session) carriedOut(c *command) {
@@ -101,9 +98,9 @@ func (s *Session) busy(ctx *context) bool {
 // launches of a run and the chunks of a copy.
 const queueMost = 900
 
-// pace lets a stream have only so much work that the driver does not hold the session up. Natively a launch does not return while there is no room for it, so
+// limitWork lets a stream have only so much work that the driver does not hold the session up. Natively a launch does not return while there is no room for it, so
 // the program would not have told others of it yet.
-func (s *Session) pace(st *stream) {
+func (s *Session) limitWork(st *stream) {
 	if st.sent++; st.sent%(queueMost/2) != 0 || s.isCapturing(st) {
 		return
 	}

@@ -242,7 +242,7 @@ func (s *Session) streamQuery(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	r = s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
+	r = s.inThreadMode(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS && s.mayAssert() {
 		r = s.settleStream(st)
 	}

@@ -53,7 +53,7 @@ func (s *Session) pointerAttributes(c *command) (cuda.CUresult, error) {
 		return 0, protocolError("%d pointer attributes in %d bytes", p.Count, len(rest))
 	}
 	const size = 72
-	out := answerWith(s, c, wire.PointerValues{Count: p.Count}, int(p.Count)*size)
+	out := answerWith(&s.arena, c, wire.PointerValues{Count: p.Count}, int(p.Count)*size)
 	for i := range int(p.Count) {
 		attr, _ := as[cuda.CUpointer_attribute](rest[i*4:])
 		v, _ := as[pointerValue](out[i*size:])
@@ -100,7 +100,7 @@ func (s *Session) captureInfo(c *command) (cuda.CUresult, error) {
 	}
 	v := wire.CaptureValues{Status: int32(*status)}
 	if *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
-		answerWith(s, c, v, 0)
+		answerWith(&s.arena, c, v, 0)
 		return r, nil
 	}
 	v.ID, v.Graph, v.Count = uint64(*id), s.table.Client(cuda.KindGraph, uint64(*graph), 0), uint32(*count)
@@ -109,7 +109,7 @@ func (s *Session) captureInfo(c *command) (cuda.CUresult, error) {
 	if wantEdges {
 		each += edgeBytes
 	}
-	out := answerWith(s, c, v, int(v.Sent)*each)
+	out := answerWith(&s.arena, c, v, int(v.Sent)*each)
 	if v.Sent == 0 {
 		return r, nil
 	}

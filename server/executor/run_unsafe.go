@@ -60,29 +60,33 @@ func (r *run) add() *cuda.Launch {
 
 // launchAll makes the launches of the run. It is called before anything else that happens in the driver in the order of the commands, and before
 // their memory in the input buffer is used again. None of them is answered: failures are kept.
-func (s *Session) launchAll() {
-	if s.run.n == 0 {
-		s.handedOver()
+func (b *base) launchAll() {
+	if b.run.n == 0 {
+		if b.order != nil {
+			b.order.handedOver()
+		}
 		return
 	}
-	list := s.run.list[:s.run.n]
-	s.run.n, s.run.pointers = 0, 0
+	list := b.run.list[:b.run.n]
+	b.run.n, b.run.pointers = 0, 0
 	began := metrics.Now()
-	if s.launcher != nil {
-		s.launcher.LaunchAll(list)
+	if b.launcher != nil {
+		b.launcher.LaunchAll(list)
 	} else {
 		for i := range list {
 			l := &list[i]
-			l.Result = s.gpu.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
+			l.Result = b.gpu.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
 		}
 	}
-	s.metrics.Observe(metrics.Histogram(class.Launch), (metrics.Now()-began)/int64(len(list)))
+	b.metrics.Observe(metrics.Histogram(class.Launch), (metrics.Now()-began)/int64(len(list)))
 	for i := range list {
 		if r := list[i].Result; r != cuda.CUDA_SUCCESS {
-			s.unanswered(wire.OpLaunch, r)
+			b.unanswered(wire.OpLaunch, r)
 		}
 	}
-	s.handedOver()
+	if b.order != nil {
+		b.order.handedOver()
+	}
 }
 
 // driverPointer makes a pointer of an address outside of Go's heap.

@@ -75,17 +75,15 @@ type Config struct {
 
 // Session is one client's session. New makes it, Run carries it out.
 type Session struct {
+	base
+
 	conn    transport.Conn
-	gpu     cuda.GPU
 	modules *modcache.Cache
-	log     *slog.Logger
-	metrics *metrics.Page
 	came    int64 // when there was last something on the connection, by metrics.Now
 	sharer  Sharer
 	tokens  tokens
 	board   *order.Board
 	sharing *sharing // nil: the program shares no memory
-	staging int
 	text    Text
 
 	in   input
@@ -99,24 +97,13 @@ type Session struct {
 	rdmaDevice string
 	direct     GPUDirect
 	lastDevice atomic.Int32 // of the context that was made last
-	arena      arena
 
-	table   *handle.Table
-	handles *handles
-	params  args
-	reader  codec.Reader
-	writer  *codec.Writer
-	outMem  []byte
+	reader codec.Reader
+	writer *codec.Writer
+	outMem []byte
 
-	launcher     cuda.Launcher // nil where the GPU launches one by one
-	run          run
-	cmd          command // the one being carried out
-	commands     uint64  // carried out, with this one
+	commands     uint64 // carried out, with this one
 	latest       latest
-	entered      *context
-	enteredOK    bool // the driver's current context is that of entered
-	contexts     map[uint64]*context
-	streams      map[uint64]*stream
 	layouts      map[uint64]*layout
 	images       map[modcache.Hash]*modcache.Image
 	checked      map[modcache.Hash]error // images that were looked at, see checkImage
@@ -129,10 +116,6 @@ type Session struct {
 	prints       bool    // kernels were launched that may print
 	asserts      bool    // kernels were launched that assert
 	pooled       bool    // memory pools are in use
-	threads      map[uint32]*thread
-	captures     map[cuda.CUstream]capture
-	asThread     bool // within native
-	barrier      barrier
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary
 	mappings     []*mapping
@@ -154,8 +137,7 @@ type Session struct {
 	endings   []*transfer // downloads whose data have been sent, but not yet their ends
 	transfers int         // downloads under way
 	active    []*stream   // streams with downloads under way
-	asyncErr  cuda.CUresult
-	sinceOut  int // commands since an answer was queued
+	sinceOut  int         // commands since an answer was queued
 
 	destructors atomic.Int32 // of user objects, running
 	endedMu     sync.Mutex
@@ -164,7 +146,6 @@ type Session struct {
 	stopped   chan struct{}
 	stopOnce  sync.Once
 	noSupport map[uint16]bool // operations logged as not supported
-	refused   map[cuda.Part]bool
 }
 
 // New prepares a session. Its error says what is wrong with the hello.
@@ -189,15 +170,39 @@ func New(cfg Config) (*Session, error) {
 		cfg.RDMASlots = DefaultRDMASlots
 	}
 	s := &Session{
-		conn: cfg.Conn, gpu: cfg.GPU, modules: cfg.Modules, log: cfg.Log, metrics: cfg.Metrics, sharer: cfg.Sharer, board: cfg.Board, staging: cfg.Staging, text: cfg.Text,
-		side: newSide(), stripes: newStripes(cfg.Metrics), table: table,
-		contexts: make(map[uint64]*context), streams: make(map[uint64]*stream), layouts: make(map[uint64]*layout),
-		images: make(map[modcache.Hash]*modcache.Image), checked: make(map[modcache.Hash]error), scans: make(map[modcache.Hash]*scan), scanned: make(map[uint64]*scan), loaded: make(map[uint64]modcache.Hash), knownParams: make(map[modcache.Hash]map[string][]fatbin.Param), links: make(map[uint64]*link), threads: make(map[uint32]*thread),
-		clientBase: cfg.Hello.ClientBase, clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes, watches: make(map[uint64]*watch),
-		captures: make(map[cuda.CUstream]capture), primaries: make(map[cuda.CUdevice]*primary), hostEnds: make(map[uintptr]*hostEnd), deviceGraphs: make(map[uint64]uint64), hostRanges: make(map[uint64]*hostRange), hostWindows: make(map[uint64]bool),
-		rdmaSlots: min(cfg.RDMASlots, MaxRDMASlots), rdmaDevice: cfg.RDMADevice, direct: cfg.GPUDirect,
-		stopped: make(chan struct{}), noSupport: make(map[uint16]bool), refused: make(map[cuda.Part]bool),
+		base:    newBase(cfg, table),
+		conn:    cfg.Conn,
+		modules: cfg.Modules,
+		sharer:  cfg.Sharer,
+		board:   cfg.Board,
+		text:    cfg.Text,
+		side:    newSide(),
+		stripes: newStripes(cfg.Metrics),
+
+		images:       make(map[modcache.Hash]*modcache.Image),
+		checked:      make(map[modcache.Hash]error),
+		scans:        make(map[modcache.Hash]*scan),
+		scanned:      make(map[uint64]*scan),
+		loaded:       make(map[uint64]modcache.Hash),
+		knownParams:  make(map[modcache.Hash]map[string][]fatbin.Param),
+		layouts:      make(map[uint64]*layout),
+		links:        make(map[uint64]*link),
+		hostEnds:     make(map[uintptr]*hostEnd),
+		deviceGraphs: make(map[uint64]uint64),
+		hostRanges:   make(map[uint64]*hostRange),
+		hostWindows:  make(map[uint64]bool),
+		primaries:    make(map[cuda.CUdevice]*primary),
+		watches:      make(map[uint64]*watch),
+		clientBase:   cfg.Hello.ClientBase,
+		clientBytes:  cfg.Hello.ClientSlots * handle.SlotBytes,
+
+		rdmaSlots:  min(cfg.RDMASlots, MaxRDMASlots),
+		rdmaDevice: cfg.RDMADevice,
+		direct:     cfg.GPUDirect,
+		stopped:    make(chan struct{}),
+		noSupport:  make(map[uint16]bool),
 	}
+	s.handles = &handles{table, &s.base}
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}
 	}
@@ -215,9 +220,7 @@ func New(cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s.side.flushed = s.flush
-	s.launcher, _ = cfg.GPU.(cuda.Launcher)
 	s.writer = codec.NewWriter(s.outMem)
-	s.handles = &handles{table, s}
 	return s, nil
 }
 

@@ -77,7 +77,7 @@ func (s *Session) shareExport(c *command) (cuda.CUresult, error) {
 		*out = [64]uint8{}
 		copy(out[:], token[:])
 	}
-	answerWith(s, c, wire.ShareValue{Value: *out}, 0)
+	answerWith(&s.arena, c, wire.ShareValue{Value: *out}, 0)
 	return r, nil
 }
 
@@ -108,7 +108,7 @@ func (s *Session) shareImport(c *command) (cuda.CUresult, error) {
 		r := s.gpu.CuMemPoolImportFromShareableHandle(pool, from, kind, 0)
 		if r == cuda.CUDA_SUCCESS {
 			err = s.handles.New(cuda.KindMemoryPool, p.Object, uint64(*pool), 0)
-			answerWith(s, c, wire.ShareObject{Object: p.Object}, 0)
+			answerWith(&s.arena, c, wire.ShareObject{Object: p.Object}, 0)
 		}
 		return r, err
 	}
@@ -116,7 +116,7 @@ func (s *Session) shareImport(c *command) (cuda.CUresult, error) {
 	r := s.gpu.CuMemImportFromShareableHandle(mem, from, kind)
 	if r == cuda.CUDA_SUCCESS {
 		s.table.Give(cuda.KindMemGenericAllocationHandle, uint64(*mem), 0)
-		answerWith(s, c, wire.ShareObject{Object: uint64(*mem)}, 0)
+		answerWith(&s.arena, c, wire.ShareObject{Object: uint64(*mem)}, 0)
 	}
 	return r, nil
 }

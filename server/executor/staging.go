@@ -44,9 +44,9 @@ type slotPool struct {
 func (p *slotPool) init(size, limit int) { p.size, p.limit = size, limit }
 
 // pageLocked allocates page-locked memory that lives as long as ctx.
-func (s *Session) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
-	p := alloc[unsafe.Pointer](&s.arena)
-	r := s.within(ctx, func() cuda.CUresult { return s.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable) })
+func (b *base) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
+	p := alloc[unsafe.Pointer](&b.arena)
+	r := b.within(ctx, func() cuda.CUresult { return b.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable) })
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}

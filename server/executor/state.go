@@ -68,55 +68,55 @@ func newTable(h transport.Hello) (*handle.Table, error) {
 }
 
 // enter makes the command's context the driver's current one.
-func (s *Session) enter(h uint64) cuda.CUresult {
-	if s.enteredOK && (s.entered == nil && h == 0 || s.entered != nil && s.entered.handle == h) {
+func (b *base) enter(h uint64) cuda.CUresult {
+	if b.enteredOK && (b.entered == nil && h == 0 || b.entered != nil && b.entered.handle == h) {
 		return cuda.CUDA_SUCCESS
 	}
-	s.launchAll()
+	b.launchAll()
 	var ctx *context
 	var real cuda.CUcontext
 	if h != 0 {
-		if ctx = s.contexts[h]; ctx == nil {
+		if ctx = b.contexts[h]; ctx == nil {
 			return cuda.CUDA_ERROR_INVALID_CONTEXT
 		}
 		real = ctx.real
 	}
-	if r := s.gpu.CuCtxSetCurrent(real); r != cuda.CUDA_SUCCESS {
-		s.enteredOK = false
+	if r := b.gpu.CuCtxSetCurrent(real); r != cuda.CUDA_SUCCESS {
+		b.enteredOK = false
 		return r
 	}
-	s.entered, s.enteredOK = ctx, true
+	b.entered, b.enteredOK = ctx, true
 	return cuda.CUDA_SUCCESS
 }
 
 // within runs f with ctx current and returns to the context before.
-func (s *Session) within(ctx *context, f func() cuda.CUresult) cuda.CUresult {
-	before := s.entered
-	if ctx == before && s.enteredOK {
+func (b *base) within(ctx *context, f func() cuda.CUresult) cuda.CUresult {
+	before := b.entered
+	if ctx == before && b.enteredOK {
 		return f()
 	}
-	if r := s.enter(ctx.handle); r != cuda.CUDA_SUCCESS {
+	if r := b.enter(ctx.handle); r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	r := f()
 	if before == nil {
-		s.enter(0)
+		b.enter(0)
 	} else {
-		s.enter(before.handle)
+		b.enter(before.handle)
 	}
 	return r
 }
 
 // addContext enters a new context of the driver under the client's handle.
-func (s *Session) addContext(h uint64, real cuda.CUcontext) error {
-	if err := s.table.New(cuda.KindContext, h, uint64(real), 0); err != nil {
+func (b *base) addContext(h uint64, real cuda.CUcontext) error {
+	if err := b.table.New(cuda.KindContext, h, uint64(real), 0); err != nil {
 		return err
 	}
 	ctx := &context{handle: h, real: real, perThread: make(map[uint32]*stream)}
 	ctx.legacy = stream{real: 0, ctx: ctx, legacy: true, used: true}
 	ctx.small.init(smallBytes, smallSlots)
-	ctx.large.init(largeBytes, s.staging)
-	s.contexts[h] = ctx
+	ctx.large.init(largeBytes, b.staging)
+	b.contexts[h] = ctx
 	return nil
 }
 
@@ -140,17 +140,17 @@ func (s *Session) dropContext(ctx *context) {
 }
 
 // addStream enters a stream that the driver made in the current context.
-func (s *Session) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, error) {
-	ctx := s.entered
+func (b *base) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, error) {
+	ctx := b.entered
 	if h != 0 {
-		if err := s.table.New(cuda.KindStream, h, uint64(real), ctx.handle); err != nil {
+		if err := b.table.New(cuda.KindStream, h, uint64(real), ctx.handle); err != nil {
 			return nil, err
 		}
 	}
 	st := &stream{handle: h, real: real, ctx: ctx, nonBlocking: flags&uint32(cuda.CU_STREAM_NON_BLOCKING) != 0}
 	ctx.streams = append(ctx.streams, st)
 	if h != 0 {
-		s.streams[h] = st
+		b.streams[h] = st
 	}
 	return st, nil
 }
@@ -208,57 +208,57 @@ func (s *Session) dropStream(st *stream) {
 }
 
 // stream finds the stream that a command names and prepares it for more work.
-func (s *Session) stream(h uint64) (*stream, cuda.CUresult) {
+func (b *base) stream(h uint64) (*stream, cuda.CUresult) {
 	var st *stream
 	switch {
-	case h == 0 && s.cmd.Flags&transport.FlagPTDS == 0, h == uint64(cuda.StreamLegacy):
-		if s.entered == nil {
+	case h == 0 && b.cmd.Flags&transport.FlagPTDS == 0, h == uint64(cuda.StreamLegacy):
+		if b.entered == nil {
 			return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
 		}
-		st = &s.entered.legacy
+		st = &b.entered.legacy
 	case h == 0, h == uint64(cuda.StreamPerThread):
 		var r cuda.CUresult
-		if st, r = s.perThread(); r != cuda.CUDA_SUCCESS {
+		if st, r = b.perThread(); r != cuda.CUDA_SUCCESS {
 			return nil, r
 		}
 	default:
-		if st = s.streams[h]; st == nil {
+		if st = b.streams[h]; st == nil {
 			return nil, cuda.CUDA_ERROR_INVALID_HANDLE
 		}
 	}
 	st.used = true
-	switch s.cmd.Op {
+	switch b.cmd.Op {
 	case wire.OpLaunch, wire.OpLaunchSeveral, cuda.OpCuGraphLaunch:
 		st.kernels++
 	}
-	if s.sharing != nil && s.cmd.Flags&transport.FlagAnswer == 0 {
-		s.pace(st)
+	if b.order != nil && b.cmd.Flags&transport.FlagAnswer == 0 {
+		b.order.limitWork(st)
 	}
-	if st.seen != s.barrier.gen {
-		s.launchAll()
-		s.passBarrier(st)
+	if st.seen != b.barrier.gen {
+		b.launchAll()
+		b.passBarrier(st)
 	}
 	return st, cuda.CUDA_SUCCESS
 }
 
 // perThread is the calling thread's default stream in the current context.
-func (s *Session) perThread() (*stream, cuda.CUresult) {
-	ctx := s.entered
+func (b *base) perThread() (*stream, cuda.CUresult) {
+	ctx := b.entered
 	if ctx == nil {
 		return nil, cuda.CUDA_ERROR_INVALID_CONTEXT
 	}
-	if st := ctx.perThread[s.cmd.Thread]; st != nil {
+	if st := ctx.perThread[b.cmd.Thread]; st != nil {
 		return st, cuda.CUDA_SUCCESS
 	}
-	p := alloc[cuda.CUstream](&s.arena)
-	if r := s.gpu.CuStreamCreate(p, 0); r != cuda.CUDA_SUCCESS {
+	p := alloc[cuda.CUstream](&b.arena)
+	if r := b.gpu.CuStreamCreate(p, 0); r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}
-	st, err := s.addStream(0, *p, 0)
+	st, err := b.addStream(0, *p, 0)
 	if err != nil {
 		return nil, cuda.CUDA_ERROR_UNKNOWN
 	}
-	ctx.perThread[s.cmd.Thread] = st
+	ctx.perThread[b.cmd.Thread] = st
 	return st, cuda.CUDA_SUCCESS
 }
 
@@ -278,34 +278,34 @@ func (s *Session) threadExit(ordinal uint32) {
 	delete(s.threads, ordinal)
 }
 
-func (s *Session) thread() *thread {
-	t := s.threads[s.cmd.Thread]
+func (b *base) thread() *thread {
+	t := b.threads[b.cmd.Thread]
 	if t == nil {
 		t = &thread{mode: cuda.CU_STREAM_CAPTURE_MODE_GLOBAL}
-		s.threads[s.cmd.Thread] = t
+		b.threads[b.cmd.Thread] = t
 	}
 	return t
 }
 
 // event takes an event of the context.
-func (s *Session) event(ctx *context) (cuda.CUevent, cuda.CUresult) {
+func (b *base) event(ctx *context) (cuda.CUevent, cuda.CUresult) {
 	if n := len(ctx.events); n > 0 {
 		e := ctx.events[n-1]
 		ctx.events = ctx.events[:n-1]
 		return e, cuda.CUDA_SUCCESS
 	}
-	p := alloc[cuda.CUevent](&s.arena)
-	r := s.within(ctx, func() cuda.CUresult { return s.gpu.CuEventCreate(p, uint32(cuda.CU_EVENT_DISABLE_TIMING)) })
+	p := alloc[cuda.CUevent](&b.arena)
+	r := b.within(ctx, func() cuda.CUresult { return b.gpu.CuEventCreate(p, uint32(cuda.CU_EVENT_DISABLE_TIMING)) })
 	return *p, r
 }
 
 // recordEvent takes an event and records it on st.
-func (s *Session) recordEvent(st *stream) (cuda.CUevent, cuda.CUresult) {
-	e, r := s.event(st.ctx)
+func (b *base) recordEvent(st *stream) (cuda.CUevent, cuda.CUresult) {
+	e, r := b.event(st.ctx)
 	if r != cuda.CUDA_SUCCESS {
 		return 0, r
 	}
-	if r = s.gpu.CuEventRecord(e, st.real); r != cuda.CUDA_SUCCESS {
+	if r = b.gpu.CuEventRecord(e, st.real); r != cuda.CUDA_SUCCESS {
 		st.ctx.events = append(st.ctx.events, e)
 		return 0, r
 	}
@@ -322,73 +322,73 @@ type barrier struct {
 }
 
 // raiseBarrier notes a synchronous upload on st.
-func (s *Session) raiseBarrier(st *stream) {
-	if b := &s.barrier; b.src != nil && b.src != st {
-		if e, ok := s.markBarrier(); ok {
-			s.gpu.CuStreamWaitEvent(st.real, e, 0) // so that waiting for st covers the earlier upload as well
+func (b *base) raiseBarrier(st *stream) {
+	if b.barrier.src != nil && b.barrier.src != st {
+		if e, ok := b.markBarrier(); ok {
+			b.gpu.CuStreamWaitEvent(st.real, e, 0) // so that waiting for st covers the earlier upload as well
 		}
 	}
-	s.barrier.gen++
-	s.barrier.src = st
-	st.seen = s.barrier.gen
+	b.barrier.gen++
+	b.barrier.src = st
+	st.seen = b.barrier.gen
 }
 
 // markBarrier gives an event behind the last synchronous upload, false when that has arrived.
-func (s *Session) markBarrier() (cuda.CUevent, bool) {
-	b := &s.barrier
-	ctx := b.src.ctx
-	if b.recorded != b.gen {
-		r := s.within(ctx, func() cuda.CUresult {
+func (b *base) markBarrier() (cuda.CUevent, bool) {
+	k := &b.barrier
+	ctx := k.src.ctx
+	if k.recorded != k.gen {
+		r := b.within(ctx, func() cuda.CUresult {
 			if ctx.mark == 0 {
-				e, r := s.event(ctx)
+				e, r := b.event(ctx)
 				if r != cuda.CUDA_SUCCESS {
 					return r
 				}
 				ctx.mark = e
 			}
-			return s.gpu.CuEventRecord(ctx.mark, b.src.real)
+			return b.gpu.CuEventRecord(ctx.mark, k.src.real)
 		})
 		if r != cuda.CUDA_SUCCESS { // a sticky error, which every later command reports by itself
 			return 0, false
 		}
-		b.recorded = b.gen
+		k.recorded = k.gen
 	}
-	if s.gpu.CuEventQuery(ctx.mark) != cuda.CUDA_ERROR_NOT_READY {
-		b.src = nil
+	if b.gpu.CuEventQuery(ctx.mark) != cuda.CUDA_ERROR_NOT_READY {
+		k.src = nil
 		return 0, false
 	}
 	return ctx.mark, true
 }
 
 // passBarrier makes st wait for the last synchronous upload.
-func (s *Session) passBarrier(st *stream) {
-	b := &s.barrier
+func (b *base) passBarrier(st *stream) {
+	k := &b.barrier
 	switch {
-	case b.src == nil, b.src == st, b.src.legacy && !st.nonBlocking && b.src.ctx == st.ctx:
-	case s.isCapturing(st):
+	case k.src == nil, k.src == st, k.src.legacy && !st.nonBlocking && k.src.ctx == st.ctx:
+	case b.isCapturing(st):
 		return // a captured wait would be wrong; the graph's launch passes the barrier
 	default:
-		s.own(func() {
-			if e, ok := s.markBarrier(); ok {
-				s.gpu.CuStreamWaitEvent(st.real, e, 0)
+		b.inRelaxedMode(func() {
+			if e, ok := b.markBarrier(); ok {
+				b.gpu.CuStreamWaitEvent(st.real, e, 0)
 			}
 		})
 	}
-	st.seen = b.gen
+	st.seen = k.gen
 }
 
 // fixBarrier is called before a kernel follows the last synchronous upload on its stream: others must not wait for the kernel, which may wait for them.
-func (s *Session) fixBarrier(st *stream) {
-	if s.barrier.recorded != s.barrier.gen && len(s.streams) > 0 && !s.isCapturing(st) {
-		s.launchAll()
-		s.markBarrier()
+func (b *base) fixBarrier(st *stream) {
+	if b.barrier.recorded != b.barrier.gen && len(b.streams) > 0 && !b.isCapturing(st) {
+		b.launchAll()
+		b.markBarrier()
 	}
 }
 
 // settleBarrier is called before the barrier's source ends: from then on its recorded event stands for it.
-func (s *Session) settleBarrier() {
-	ghost := &stream{ctx: s.barrier.src.ctx}
-	if _, busy := s.markBarrier(); busy {
-		s.barrier.src = ghost
+func (b *base) settleBarrier() {
+	ghost := &stream{ctx: b.barrier.src.ctx}
+	if _, busy := b.markBarrier(); busy {
+		b.barrier.src = ghost
 	}
 }

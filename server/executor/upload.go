@@ -87,7 +87,7 @@ func (s *Session) uploadStream(p *wire.CopyH2D) (*stream, cuda.CUresult) {
 	}
 	if p.Flags&flagSync != 0 && s.prohibited(s.cmd.Thread) {
 		probe := s.arena.bytes(8) // the bytes are overwritten by the upload itself
-		return st, s.native(func() cuda.CUresult {
+		return st, s.inThreadMode(func() cuda.CUresult {
 			return s.gpu.CuMemcpyHtoD_v2(cuda.CUdeviceptr(p.Dst), pointerTo(probe), min(p.Bytes, 8))
 		})
 	}

@@ -77,12 +77,12 @@ func (s *Session) poll() bool {
 }
 
 // enterAny makes some context current where none is: the driver answers no query without one.
-func (s *Session) enterAny() {
-	if s.entered != nil {
+func (b *base) enterAny() {
+	if b.entered != nil {
 		return
 	}
-	for h := range s.contexts {
-		s.enter(h)
+	for h := range b.contexts {
+		b.enter(h)
 		break
 	}
 }
@@ -180,7 +180,7 @@ func (s *Session) waitStream(c *command, st *stream) cuda.CUresult {
 		s.newWait(c).after = l.t
 		return cuda.CUDA_SUCCESS
 	}
-	r := s.native(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
+	r := s.inThreadMode(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS {
 		st.used = st.legacy
 		r = s.settleStream(st)
@@ -230,7 +230,7 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 	}
 	if len(s.captures) > 0 {
 		// It is an error if the context is captured. That is for the driver to say, and to wait for where it is none.
-		return s.native(func() cuda.CUresult { return s.within(ctx, s.gpu.CuCtxSynchronize) })
+		return s.inThreadMode(func() cuda.CUresult { return s.within(ctx, s.gpu.CuCtxSynchronize) })
 	}
 	events, r := s.unfinished(ctx)
 	if r != cuda.CUDA_SUCCESS || len(events) == 0 {
@@ -301,7 +301,7 @@ func (s *Session) eventSynchronize(c *command) (cuda.CUresult, error) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
 	e := cuda.CUevent(real)
-	r := s.native(func() cuda.CUresult { return s.gpu.CuEventQuery(e) })
+	r := s.inThreadMode(func() cuda.CUresult { return s.gpu.CuEventQuery(e) })
 	if r == cuda.CUDA_ERROR_NOT_READY {
 		w := s.newWait(c)
 		w.events = append(w.events, pendingEvent{event: e})
@@ -330,10 +330,10 @@ func (s *Session) releaseEvent(h uint64) {
 }
 
 // helperOf is a context's own stream, which waits for no other; the context is the present one.
-func (s *Session) helperOf(ctx *context) (cuda.CUstream, cuda.CUresult) {
+func (b *base) helperOf(ctx *context) (cuda.CUstream, cuda.CUresult) {
 	if ctx.helper == 0 {
-		p := alloc[cuda.CUstream](&s.arena)
-		if r := s.gpu.CuStreamCreate(p, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
+		p := alloc[cuda.CUstream](&b.arena)
+		if r := b.gpu.CuStreamCreate(p, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
 			return 0, r
 		}
 		ctx.helper = *p
