@@ -23,82 +23,74 @@ const (
 )
 
 // remember prepares a range's sent, as far as there is room.
-func (s *Session) remember(h *hostRange) {
-	if h.sent.mem == nil && h.bytes <= maxSentBytes-s.sentBytes {
+func (hm *hostmem) remember(h *hostRange) {
+	if h.sent.mem == nil && h.bytes <= maxSentBytes-hm.sentBytes {
 		h.sent.mem, h.sent.known = make([]byte, h.bytes), make([]bool, (h.bytes+changeBlock-1)/changeBlock)
-		s.sentBytes += h.bytes
+		hm.sentBytes += h.bytes
 	}
 }
 
-// forget makes what the client has of a stretch unknown.
-func (h *hostRange) forget(from, bytes uint64) {
+// forgetSent makes what the client has of a stretch unknown.
+func (h *hostRange) forgetSent(from, bytes uint64) {
 	if h.sent.mem != nil && bytes > 0 {
 		clear(h.sent.known[from/changeBlock : min((from+bytes+changeBlock-1)/changeBlock, uint64(len(h.sent.known)))])
 	}
 }
 
 // forgetSent notes that a stretch of device memory travels in another way.
-func (s *Session) forgetSent(at, bytes uint64) {
-	if s.sentBytes == 0 {
+func (hm *hostmem) forgetSent(at, bytes uint64) {
+	if hm.sentBytes == 0 {
 		return
 	}
-	for _, h := range s.hostRanges {
+	for _, h := range hm.ranges {
 		if start := uint64(h.device); at < start+h.bytes && start < at+bytes {
 			from := max(at, start)
-			h.forget(from-start, min(at+bytes, start+h.bytes)-from)
+			h.forgetSent(from-start, min(at+bytes, start+h.bytes)-from)
 		}
 	}
 }
 
 // countFetch counts a fetch of unified memory.
-func (s *Session) countFetch(flags uint32) {
+func (hm *hostmem) countFetch(flags uint32) {
 	if flags&flagPush != 0 {
-		s.metrics.Add(metrics.Pushes, 1)
+		hm.metrics.Add(metrics.Pushes, 1)
 	} else {
-		s.metrics.Add(metrics.Faults, 1)
+		hm.metrics.Add(metrics.Faults, 1)
 	}
 }
 
-// hostChanges downloads what kernels changed of a stretch.
-func (s *Session) hostChanges(c *command) (cuda.CUresult, error) {
+// downloadChanges downloads what kernels changed of a stretch.
+func (hm *hostmem) downloadChanges(c *command) (cuda.CUresult, error) {
 	c.async = true
 	p, rest, err := view[wire.HostChanges](c)
 	if err != nil {
 		return 0, err
 	}
-	h, ok := s.hostRanges[p.Address]
+	h, ok := hm.ranges[p.Address]
 	if !ok || len(rest) != 0 || c.Flags&transport.FlagAnswer == 0 || p.Bytes == 0 || p.From > h.bytes || p.Bytes > h.bytes-p.From ||
 		p.From%changeBlock != 0 || p.Bytes%changeBlock != 0 && p.From+p.Bytes != h.bytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
-	s.remember(h)
-	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: true, of: h, from: p.From, bytes: p.Bytes, managed: p.Flags&flagManaged != 0, Changes: wire.Changes{Low: h.bytes}}
-	st, r := s.stream(p.Stream)
+	hm.remember(h)
+	t := &transfer{
+		id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: true,
+		of: h, from: p.From, bytes: p.Bytes, managed: p.Flags&flagManaged != 0, Changes: wire.Changes{Low: h.bytes},
+	}
+	st, r := hm.stream(p.Stream)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
 	if t.managed {
-		s.countFetch(p.Flags)
-	}
-	t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
-	r, err = s.download(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)
-	if err != nil {
-		return 0, err
+		hm.countFetch(p.Flags)
 	}
 	c.later = true
-	if r != cuda.CUDA_SUCCESS {
-		t.result = r
-	}
-	if t.left == 0 {
-		s.endTransfer(t)
-	}
-	return r, nil
+	return hm.loop.startDownload(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)
 }
 
 // sendChanges sends what is new of a chunk. It says whether it has done so: where all of it is new, it goes the way of every download.
-func (s *Session) sendChanges(t *transfer, c *chunk) bool {
+func (hm *hostmem) sendChanges(t *transfer, c *chunk) bool {
 	now, h, at := c.slot.mem[:c.bytes], t.of, t.from+c.off
-	list := append(s.stretches[:0], stretch{0, len(now)})
+	list := append(hm.stretches[:0], stretch{0, len(now)})
 	if h.sent.mem != nil {
 		old, known := h.sent.mem[at:][:len(now)], h.sent.known[at/changeBlock:]
 		list = appendChanged(list[:0], old, now, known)
@@ -109,14 +101,14 @@ func (s *Session) sendChanges(t *transfer, c *chunk) bool {
 			}
 		}
 	}
-	s.stretches = list
+	hm.stretches = list
 	largest := 0
 	for i, d := range list {
 		t.Low, t.High = min(t.Low, at+uint64(d.from)), max(t.High, at+uint64(d.to))
 		t.Bytes += uint64(d.to - d.from)
-		s.metrics.Add(metrics.CopiedToHost, d.to-d.from)
+		hm.metrics.Add(metrics.CopiedToHost, d.to-d.from)
 		if t.managed {
-			s.metrics.Add(metrics.MigratedToHost, d.to-d.from)
+			hm.metrics.Add(metrics.MigratedToHost, d.to-d.from)
 		}
 		if d.to-d.from > list[largest].to-list[largest].from {
 			largest = i
@@ -137,7 +129,7 @@ func (s *Session) sendChanges(t *transfer, c *chunk) bool {
 		if i == last {
 			release = &c.slot.free
 		}
-		s.out.message(transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off + uint64(d.from)}, now[d.from:d.to], release)
+		hm.out.message(transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off + uint64(d.from)}, now[d.from:d.to], release)
 	}
 	return true
 }
@@ -162,13 +154,13 @@ func appendChanged(list []stretch, old, now []byte, known []bool) []stretch {
 }
 
 // noteSent notes what the client sent to a range's device memory, which needs not come back. What lies behind the range's end is none of it.
-func (s *Session) noteSent(dst uint64, data []byte) {
-	for _, h := range s.hostRanges {
+func (hm *hostmem) noteSent(dst uint64, data []byte) {
+	for _, h := range hm.ranges {
 		at := dst - uint64(h.device)
 		if dst < uint64(h.device) || at >= h.bytes {
 			continue
 		}
-		s.remember(h)
+		hm.remember(h)
 		if h.sent.mem == nil {
 			return
 		}

@@ -38,9 +38,9 @@ var wireOps = [...]handler{
 	wire.OpThreadExit - firstWire:        (*Session).endThread,
 	wire.OpPing - firstWire:              (*Session).ping,
 	wire.OpPointerAttributes - firstWire: (*Session).pointerAttributes,
-	wire.OpHostMap - firstWire:           (*Session).hostMap,
-	wire.OpHostUnmap - firstWire:         (*Session).hostUnmap,
-	wire.OpHostChanges - firstWire:       (*Session).hostChanges,
+	wire.OpHostMap - firstWire:           inHostmem((*hostmem).mapRange),
+	wire.OpHostUnmap - firstWire:         inHostmem((*hostmem).unmapRange),
+	wire.OpHostChanges - firstWire:       inHostmem((*hostmem).downloadChanges),
 	wire.OpOccupancyClusters - firstWire: (*Session).occupancyClusters,
 	wire.OpCaptureInfo - firstWire:       (*Session).captureInfo,
 	wire.OpFunctionNames - firstWire:     (*Session).functionNames,
@@ -56,9 +56,9 @@ var wireOps = [...]handler{
 	wire.OpGraphNodeGet - firstWire:      (*Session).graphNodeGet,
 	wire.OpGraphDot - firstWire:          (*Session).graphDot,
 	wire.OpCopyBox - firstWire:           (*Session).copyBox,
-	wire.OpShareExport - firstWire:       (*Session).shareExport,
-	wire.OpShareImport - firstWire:       (*Session).shareImport,
-	wire.OpShareEnd - firstWire:          (*Session).shareEnd,
+	wire.OpShareExport - firstWire:       inHostmem((*hostmem).shareExport),
+	wire.OpShareImport - firstWire:       inHostmem((*hostmem).shareImport),
+	wire.OpShareEnd - firstWire:          inHostmem((*hostmem).shareEnd),
 	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
 	wire.OpOrderJoin - firstWire:         (*Session).orderJoin,
 }
@@ -305,7 +305,8 @@ func answerWith[T any](a *arena, c *command, v T, more int) []byte {
 // handles is the session as the generated dispatch sees it.
 type handles struct {
 	*handle.Table
-	b *base
+	b      *base
+	tokens tokens
 }
 
 // Real finds streams in the session: whoever asks is about to use them.

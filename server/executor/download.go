@@ -75,8 +75,8 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	}
 	if s.metrics.Add(metrics.CopiedToHost, int(p.Bytes)); p.Flags&flagManaged != 0 {
 		s.metrics.Add(metrics.MigratedToHost, int(p.Bytes))
-		s.countFetch(p.Flags)
-		s.forgetSent(p.Src, p.Bytes)
+		s.hostmem.countFetch(p.Flags)
+		s.hostmem.forgetSent(p.Src, p.Bytes)
 	}
 	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
 	st, r := s.stream(p.Stream)
@@ -285,7 +285,7 @@ func (s *Session) tellEnd(t *transfer) {
 	var payload []byte
 	if t.of != nil {
 		if t.result != cuda.CUDA_SUCCESS {
-			t.of.forget(t.from, t.bytes)
+			t.of.forgetSent(t.from, t.bytes)
 		}
 		payload = wire.Bytes(&t.Changes)
 	}

@@ -8,6 +8,37 @@ import (
 	"scuda.dev/scuda/api/wire"
 )
 
+// hostmem is the engine of the client's memory that kernels reach: device memory at the addresses of pinned memory, what of it the client has, and
+// memory that sessions share through file descriptors.
+//
+// No locks: it belongs to the executor's thread alone.
+type hostmem struct {
+	*base
+	loop   hostmemLoop
+	out    *output
+	sharer Sharer // nil: memory cannot be shared with other sessions
+
+	mappings  []*mapping
+	spare     []*mapping            // those of mappings without users, the largest first
+	ranges    map[uint64]*hostRange // by the client's address
+	windows   map[uint64]bool       // windows of addresses that are reserved
+	sentBytes uint64                // of the ranges' sent.mem
+	stretches []stretch             // of sendChanges
+}
+
+// hostmemLoop is what it asks of the loop.
+type hostmemLoop interface {
+	// startDownload enqueues a download whose end answers its command.
+	startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error)
+}
+
+func newHostmem(s *Session, sharer Sharer) hostmem {
+	return hostmem{
+		base: &s.base, loop: s, out: &s.out, sharer: sharer,
+		ranges: make(map[uint64]*hostRange), windows: make(map[uint64]bool),
+	}
+}
+
 // mapping is device memory at addresses of the client's, whole units of the driver's granularity. Ranges of pinned memory that touch the same
 // unit share it.
 type mapping struct {
@@ -36,47 +67,47 @@ const (
 	hostWindow = 64 << 30
 )
 
-// hostMap puts device memory at the address of the client's pinned memory, so that both have the same pointers.
-func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
+// mapRange puts device memory at the address of the client's pinned memory, so that both have the same pointers.
+func (hm *hostmem) mapRange(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.HostMap](c)
 	if err != nil {
 		return 0, err
 	}
-	if s.entered == nil {
+	if hm.entered == nil {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
 	}
-	dev, unit := alloc[cuda.CUdevice](&s.arena), alloc[uint64](&s.arena)
-	prop := alloc[cuda.CUmemAllocationProp](&s.arena)
-	if r := s.gpu.CuCtxGetDevice(dev); r != cuda.CUDA_SUCCESS {
+	dev, unit := alloc[cuda.CUdevice](&hm.arena), alloc[uint64](&hm.arena)
+	prop := alloc[cuda.CUmemAllocationProp](&hm.arena)
+	if r := hm.gpu.CuCtxGetDevice(dev); r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
 	prop.Type = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
 	prop.Location.Type, prop.Location.Id = cuda.CU_MEM_LOCATION_TYPE_DEVICE, int32(*dev)
-	if r := s.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
+	if r := hm.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if _, twice := s.hostRanges[p.Address]; twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
+	if _, twice := hm.ranges[p.Address]; twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	start, end := p.Address / *unit * *unit, (p.Address+p.Bytes+*unit-1) / *unit * *unit
 	var under []*mapping
 	for at := start; at < end; {
-		m, next := s.mappingAt(at, end)
+		m, next := hm.mappingAt(at, end)
 		if m == nil {
 			var r cuda.CUresult
-			if m, r = s.mapUnits(at, next-at, prop); r != cuda.CUDA_SUCCESS && len(s.spare) > 0 {
-				s.trimSpare(0)
-				m, r = s.mapUnits(at, next-at, prop)
+			if m, r = hm.mapUnits(at, next-at, prop); r != cuda.CUDA_SUCCESS && len(hm.spare) > 0 {
+				hm.trimSpare(0)
+				m, r = hm.mapUnits(at, next-at, prop)
 			}
 			if r != cuda.CUDA_SUCCESS {
-				s.dropMappings(under)
-				return s.hostElsewhere(c, p.Address, p.Bytes), nil
+				hm.dropMappings(under)
+				return hm.mapElsewhere(c, p.Address, p.Bytes), nil
 			}
 		}
 		if m.users == 0 {
-			s.spare = slices.DeleteFunc(s.spare, func(o *mapping) bool { return o == m })
+			hm.spare = slices.DeleteFunc(hm.spare, func(o *mapping) bool { return o == m })
 			if m.device != prop.Location.Id {
-				s.unmapUnits(m)
+				hm.unmapUnits(m)
 				continue
 			}
 		}
@@ -84,25 +115,25 @@ func (s *Session) hostMap(c *command) (cuda.CUresult, error) {
 		under = append(under, m)
 		at = m.start + m.bytes
 	}
-	s.hostRanges[p.Address] = &hostRange{bytes: p.Bytes, device: cuda.CUdeviceptr(p.Address), under: under}
-	answerWith(&s.arena, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
+	hm.ranges[p.Address] = &hostRange{bytes: p.Bytes, device: cuda.CUdeviceptr(p.Address), under: under}
+	answerWith(&hm.arena, c, wire.GlobalInfo{Address: p.Address, Bytes: p.Bytes}, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// hostElsewhere gives the client's memory device memory at another address, for what lies where the worker has something else.
-func (s *Session) hostElsewhere(c *command, address, bytes uint64) cuda.CUresult {
-	at := alloc[cuda.CUdeviceptr](&s.arena)
-	if r := s.gpu.CuMemAlloc_v2(at, bytes); r != cuda.CUDA_SUCCESS {
+// mapElsewhere gives the client's memory device memory at another address, for what lies where the worker has something else.
+func (hm *hostmem) mapElsewhere(c *command, address, bytes uint64) cuda.CUresult {
+	at := alloc[cuda.CUdeviceptr](&hm.arena)
+	if r := hm.gpu.CuMemAlloc_v2(at, bytes); r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	s.hostRanges[address] = &hostRange{bytes: bytes, device: *at}
-	answerWith(&s.arena, c, wire.GlobalInfo{Address: uint64(*at), Bytes: bytes}, 0)
+	hm.ranges[address] = &hostRange{bytes: bytes, device: *at}
+	answerWith(&hm.arena, c, wire.GlobalInfo{Address: uint64(*at), Bytes: bytes}, 0)
 	return cuda.CUDA_SUCCESS
 }
 
 // mappingAt gives the mapping at an address, or where the next one begins, at most end.
-func (s *Session) mappingAt(at, end uint64) (*mapping, uint64) {
-	for _, m := range s.mappings {
+func (hm *hostmem) mappingAt(at, end uint64) (*mapping, uint64) {
+	for _, m := range hm.mappings {
 		switch {
 		case m.start <= at && at < m.start+m.bytes:
 			return m, 0
@@ -113,43 +144,43 @@ func (s *Session) mappingAt(at, end uint64) (*mapping, uint64) {
 	return nil, end
 }
 
-func (s *Session) mapUnits(start, bytes uint64, prop *cuda.CUmemAllocationProp) (*mapping, cuda.CUresult) {
+func (hm *hostmem) mapUnits(start, bytes uint64, prop *cuda.CUmemAllocationProp) (*mapping, cuda.CUresult) {
 	for w := start / hostWindow; w*hostWindow < start+bytes; w++ {
-		if r := s.reserveWindow(w); r != cuda.CUDA_SUCCESS {
+		if r := hm.reserveWindow(w); r != cuda.CUDA_SUCCESS {
 			return nil, r
 		}
 	}
-	at, mem := cuda.CUdeviceptr(start), alloc[cuda.CUmemGenericAllocationHandle](&s.arena)
-	if r := s.gpu.CuMemCreate(mem, bytes, prop, 0); r != cuda.CUDA_SUCCESS {
+	at, mem := cuda.CUdeviceptr(start), alloc[cuda.CUmemGenericAllocationHandle](&hm.arena)
+	if r := hm.gpu.CuMemCreate(mem, bytes, prop, 0); r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}
-	if r := s.gpu.CuMemMap(at, bytes, 0, *mem, 0); r != cuda.CUDA_SUCCESS {
-		s.gpu.CuMemRelease(*mem)
+	if r := hm.gpu.CuMemMap(at, bytes, 0, *mem, 0); r != cuda.CUDA_SUCCESS {
+		hm.gpu.CuMemRelease(*mem)
 		return nil, r
 	}
 	m := &mapping{start: start, bytes: bytes, handle: *mem, device: prop.Location.Id}
-	s.mappings = append(s.mappings, m)
-	access := s.accessors(prop.Location)
-	r := s.gpu.CuMemSetAccess(at, bytes, &access[0], uint64(len(access)))
+	hm.mappings = append(hm.mappings, m)
+	access := hm.accessors(prop.Location)
+	r := hm.gpu.CuMemSetAccess(at, bytes, &access[0], uint64(len(access)))
 	if r != cuda.CUDA_SUCCESS && len(access) > 1 {
-		r = s.gpu.CuMemSetAccess(at, bytes, &access[0], 1)
+		r = hm.gpu.CuMemSetAccess(at, bytes, &access[0], 1)
 	}
 	if r != cuda.CUDA_SUCCESS {
-		s.unmapUnits(m)
+		hm.unmapUnits(m)
 		return nil, r
 	}
 	return m, cuda.CUDA_SUCCESS
 }
 
 // accessors says that a GPU, the first, and those that can reach its memory, may use some of it: kernels of any GPU use pinned and unified memory.
-func (s *Session) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
+func (hm *hostmem) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
 	list := []cuda.CUmemAccessDesc{{Location: where, Flags: cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE}}
-	count, can := alloc[int32](&s.arena), alloc[int32](&s.arena)
-	if s.gpu.CuDeviceGetCount(count) != cuda.CUDA_SUCCESS {
+	count, can := alloc[int32](&hm.arena), alloc[int32](&hm.arena)
+	if hm.gpu.CuDeviceGetCount(count) != cuda.CUDA_SUCCESS {
 		return list
 	}
 	for d := range *count {
-		if d != where.Id && s.gpu.CuDeviceCanAccessPeer(can, cuda.CUdevice(d), cuda.CUdevice(where.Id)) == cuda.CUDA_SUCCESS && *can != 0 {
+		if d != where.Id && hm.gpu.CuDeviceCanAccessPeer(can, cuda.CUdevice(d), cuda.CUdevice(where.Id)) == cuda.CUDA_SUCCESS && *can != 0 {
 			where := where
 			where.Id = d
 			list = append(list, cuda.CUmemAccessDesc{Location: where, Flags: cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE})
@@ -159,73 +190,73 @@ func (s *Session) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
 }
 
 // reserveWindow takes one window of addresses for the rest of the session.
-func (s *Session) reserveWindow(w uint64) cuda.CUresult {
-	if s.hostWindows[w] {
+func (hm *hostmem) reserveWindow(w uint64) cuda.CUresult {
+	if hm.windows[w] {
 		return cuda.CUDA_SUCCESS
 	}
-	at := alloc[cuda.CUdeviceptr](&s.arena)
-	if r := s.gpu.CuMemAddressReserve(at, hostWindow, 0, cuda.CUdeviceptr(w*hostWindow), 0); r != cuda.CUDA_SUCCESS {
+	at := alloc[cuda.CUdeviceptr](&hm.arena)
+	if r := hm.gpu.CuMemAddressReserve(at, hostWindow, 0, cuda.CUdeviceptr(w*hostWindow), 0); r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	if uint64(*at) != w*hostWindow {
-		s.gpu.CuMemAddressFree(*at, hostWindow)
-		s.log.Debug("device memory cannot be mapped at the client's address: something else lies there in the worker", "address", w*hostWindow)
+		hm.gpu.CuMemAddressFree(*at, hostWindow)
+		hm.log.Debug("device memory cannot be mapped at the client's address: something else lies there in the worker", "address", w*hostWindow)
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
-	s.hostWindows[w] = true
+	hm.windows[w] = true
 	return cuda.CUDA_SUCCESS
 }
 
-func (s *Session) hostUnmap(c *command) (cuda.CUresult, error) {
+func (hm *hostmem) unmapRange(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.HostUnmap](c)
 	if err != nil {
 		return 0, err
 	}
-	h, ok := s.hostRanges[p.Address]
+	h, ok := hm.ranges[p.Address]
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
-	delete(s.hostRanges, p.Address)
-	s.sentBytes -= uint64(len(h.sent.mem))
+	delete(hm.ranges, p.Address)
+	hm.sentBytes -= uint64(len(h.sent.mem))
 	if h.under == nil {
-		return s.gpu.CuMemFree_v2(h.device), nil
+		return hm.gpu.CuMemFree_v2(h.device), nil
 	}
-	return s.dropMappings(h.under), nil
+	return hm.dropMappings(h.under), nil
 }
 
 // dropMappings takes a range's hold from its mappings and gives the first failure of those that went.
-func (s *Session) dropMappings(under []*mapping) cuda.CUresult {
+func (hm *hostmem) dropMappings(under []*mapping) cuda.CUresult {
 	for _, m := range under {
 		if m.users--; m.users == 0 {
-			s.spare = append(s.spare, m)
+			hm.spare = append(hm.spare, m)
 		}
 	}
-	slices.SortStableFunc(s.spare, func(a, b *mapping) int { return cmp.Compare(b.bytes, a.bytes) })
-	return s.trimSpare(maxSpare)
+	slices.SortStableFunc(hm.spare, func(a, b *mapping) int { return cmp.Compare(b.bytes, a.bytes) })
+	return hm.trimSpare(maxSpare)
 }
 
 // trimSpare unmaps what has no users, the largest first and then what has had none for longest, until no more than a number of bytes is left of it.
-func (s *Session) trimSpare(most uint64) cuda.CUresult {
+func (hm *hostmem) trimSpare(most uint64) cuda.CUresult {
 	kept, first := uint64(0), cuda.CUDA_SUCCESS
-	for _, m := range s.spare {
+	for _, m := range hm.spare {
 		kept += m.bytes
 	}
 	for kept > most {
-		m := s.spare[0]
-		s.spare = s.spare[1:]
+		m := hm.spare[0]
+		hm.spare = hm.spare[1:]
 		kept -= m.bytes
-		if r := s.unmapUnits(m); first == cuda.CUDA_SUCCESS {
+		if r := hm.unmapUnits(m); first == cuda.CUDA_SUCCESS {
 			first = r
 		}
 	}
 	return first
 }
 
-func (s *Session) unmapUnits(m *mapping) cuda.CUresult {
-	s.mappings = slices.DeleteFunc(s.mappings, func(o *mapping) bool { return o == m })
+func (hm *hostmem) unmapUnits(m *mapping) cuda.CUresult {
+	hm.mappings = slices.DeleteFunc(hm.mappings, func(o *mapping) bool { return o == m })
 	at := cuda.CUdeviceptr(m.start)
 	first := cuda.CUDA_SUCCESS
-	for _, r := range []cuda.CUresult{s.gpu.CuMemUnmap(at, m.bytes), s.gpu.CuMemRelease(m.handle)} {
+	for _, r := range []cuda.CUresult{hm.gpu.CuMemUnmap(at, m.bytes), hm.gpu.CuMemRelease(m.handle)} {
 		if first == cuda.CUDA_SUCCESS {
 			first = r
 		}

@@ -135,7 +135,7 @@ func (s *Session) send(c *chunk) bool {
 		return false
 	case t.rows != nil:
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
-	case t.of != nil && s.sendChanges(t, c):
+	case t.of != nil && s.hostmem.sendChanges(t, c):
 	case t.stripe:
 		h := transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}
 		if !s.place(h, c.slot, c.bytes, c.more) {

@@ -77,11 +77,11 @@ type Config struct {
 type Session struct {
 	base
 
+	hostmem hostmem
+
 	conn    transport.Conn
 	modules *modcache.Cache
 	came    int64 // when there was last something on the connection, by metrics.Now
-	sharer  Sharer
-	tokens  tokens
 	board   *order.Board
 	sharing *sharing // nil: the program shares no memory
 	text    Text
@@ -118,14 +118,8 @@ type Session struct {
 	pooled       bool    // memory pools are in use
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary
-	mappings     []*mapping
-	spare        []*mapping            // those of mappings without users, the largest first
-	deviceGraphs map[uint64]uint64     // executable graphs that kernels may launch: the driver's handles
-	hostEnds     map[uintptr]*hostEnd  // user data of a host function in graphs: what it belongs to
-	hostRanges   map[uint64]*hostRange // by the client's address
-	sentBytes    uint64                // of their sent.mem
-	stretches    []stretch             // of sendChanges
-	hostWindows  map[uint64]bool       // windows of addresses that are reserved
+	deviceGraphs map[uint64]uint64    // executable graphs that kernels may launch: the driver's handles
+	hostEnds     map[uintptr]*hostEnd // user data of a host function in graphs: what it belongs to
 
 	clientBase, clientBytes uint64 // the client's region of handles
 
@@ -173,7 +167,6 @@ func New(cfg Config) (*Session, error) {
 		base:    newBase(cfg, table),
 		conn:    cfg.Conn,
 		modules: cfg.Modules,
-		sharer:  cfg.Sharer,
 		board:   cfg.Board,
 		text:    cfg.Text,
 		side:    newSide(),
@@ -189,8 +182,6 @@ func New(cfg Config) (*Session, error) {
 		links:        make(map[uint64]*link),
 		hostEnds:     make(map[uintptr]*hostEnd),
 		deviceGraphs: make(map[uint64]uint64),
-		hostRanges:   make(map[uint64]*hostRange),
-		hostWindows:  make(map[uint64]bool),
 		primaries:    make(map[cuda.CUdevice]*primary),
 		watches:      make(map[uint64]*watch),
 		clientBase:   cfg.Hello.ClientBase,
@@ -202,7 +193,8 @@ func New(cfg Config) (*Session, error) {
 		stopped:    make(chan struct{}),
 		noSupport:  make(map[uint16]bool),
 	}
-	s.handles = &handles{table, &s.base}
+	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
+	s.hostmem = newHostmem(s, cfg.Sharer)
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}
 	}

@@ -39,7 +39,7 @@ const (
 )
 
 // shareExport: cuMemExportToShareableHandle and cuMemPoolExportToShareableHandle.
-func (s *Session) shareExport(c *command) (cuda.CUresult, error) {
+func (hm *hostmem) shareExport(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.ShareExport](c)
 	if err != nil {
 		return 0, err
@@ -47,42 +47,42 @@ func (s *Session) shareExport(c *command) (cuda.CUresult, error) {
 	if len(rest) != 0 || p.Kind > sharePool {
 		return 0, protocolError("export of kind %d", p.Kind)
 	}
-	out, kind := alloc[[64]uint8](&s.arena), cuda.CUmemAllocationHandleType(p.Type)
+	out, kind := alloc[[64]uint8](&hm.arena), cuda.CUmemAllocationHandleType(p.Type)
 	var r cuda.CUresult
 	if p.Kind == sharePool {
-		pool, ok := s.table.Real(cuda.KindMemoryPool, p.Object)
+		pool, ok := hm.table.Real(cuda.KindMemoryPool, p.Object)
 		if !ok {
 			return cuda.CUDA_ERROR_INVALID_VALUE, nil
 		}
-		r = s.gpu.CuMemPoolExportToShareableHandle(pointerOf(out), cuda.CUmemoryPool(pool), kind, p.Flags)
+		r = hm.gpu.CuMemPoolExportToShareableHandle(pointerOf(out), cuda.CUmemoryPool(pool), kind, p.Flags)
 	} else {
-		if !s.table.Holds(cuda.KindMemGenericAllocationHandle, p.Object) {
+		if !hm.table.Holds(cuda.KindMemGenericAllocationHandle, p.Object) {
 			return cuda.CUDA_ERROR_INVALID_VALUE, nil
 		}
-		r = s.gpu.CuMemExportToShareableHandle(pointerOf(out), cuda.CUmemGenericAllocationHandle(p.Object), kind, p.Flags)
+		r = hm.gpu.CuMemExportToShareableHandle(pointerOf(out), cuda.CUmemGenericAllocationHandle(p.Object), kind, p.Flags)
 	}
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
 	if kind == cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
 		fd := int(*(*int32)(pointerOf(out)))
-		if s.sharer == nil {
+		if hm.sharer == nil {
 			return cuda.CUDA_ERROR_NOT_SUPPORTED, unix.Close(fd)
 		}
-		token, err := s.sharer.Publish(fd)
+		token, err := hm.sharer.Publish(fd)
 		if err = errors.Join(err, unix.Close(fd)); err != nil {
-			s.log.Error("cannot share memory with other sessions", "error", err)
+			hm.log.Error("cannot share memory with other sessions", "error", err)
 			return cuda.CUDA_ERROR_OUT_OF_MEMORY, nil
 		}
 		*out = [64]uint8{}
 		copy(out[:], token[:])
 	}
-	answerWith(&s.arena, c, wire.ShareValue{Value: *out}, 0)
+	answerWith(&hm.arena, c, wire.ShareValue{Value: *out}, 0)
 	return r, nil
 }
 
 // shareImport: cuMemImportFromShareableHandle and cuMemPoolImportFromShareableHandle.
-func (s *Session) shareImport(c *command) (cuda.CUresult, error) {
+func (hm *hostmem) shareImport(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.ShareImport](c)
 	if err != nil {
 		return 0, err
@@ -91,11 +91,11 @@ func (s *Session) shareImport(c *command) (cuda.CUresult, error) {
 		return 0, protocolError("import of kind %d", p.Kind)
 	}
 	kind := cuda.CUmemAllocationHandleType(p.Type)
-	value := alloc[[64]uint8](&s.arena)
+	value := alloc[[64]uint8](&hm.arena)
 	*value = p.Value
 	from := pointerOf(value)
 	if kind == cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
-		fd, r := s.fetchShared(Token(p.Value[:16]))
+		fd, r := hm.fetchShared(Token(p.Value[:16]))
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
@@ -104,29 +104,29 @@ func (s *Session) shareImport(c *command) (cuda.CUresult, error) {
 		from = *(*unsafe.Pointer)(unsafe.Pointer(&number))
 	}
 	if p.Kind == sharePool {
-		pool := alloc[cuda.CUmemoryPool](&s.arena)
-		r := s.gpu.CuMemPoolImportFromShareableHandle(pool, from, kind, 0)
+		pool := alloc[cuda.CUmemoryPool](&hm.arena)
+		r := hm.gpu.CuMemPoolImportFromShareableHandle(pool, from, kind, 0)
 		if r == cuda.CUDA_SUCCESS {
-			err = s.handles.New(cuda.KindMemoryPool, p.Object, uint64(*pool), 0)
-			answerWith(&s.arena, c, wire.ShareObject{Object: p.Object}, 0)
+			err = hm.handles.New(cuda.KindMemoryPool, p.Object, uint64(*pool), 0)
+			answerWith(&hm.arena, c, wire.ShareObject{Object: p.Object}, 0)
 		}
 		return r, err
 	}
-	mem := alloc[cuda.CUmemGenericAllocationHandle](&s.arena)
-	r := s.gpu.CuMemImportFromShareableHandle(mem, from, kind)
+	mem := alloc[cuda.CUmemGenericAllocationHandle](&hm.arena)
+	r := hm.gpu.CuMemImportFromShareableHandle(mem, from, kind)
 	if r == cuda.CUDA_SUCCESS {
-		s.table.Give(cuda.KindMemGenericAllocationHandle, uint64(*mem), 0)
-		answerWith(&s.arena, c, wire.ShareObject{Object: uint64(*mem)}, 0)
+		hm.table.Give(cuda.KindMemGenericAllocationHandle, uint64(*mem), 0)
+		answerWith(&hm.arena, c, wire.ShareObject{Object: uint64(*mem)}, 0)
 	}
 	return r, nil
 }
 
 // fetchShared gives a descriptor that may be passed to the driver.
-func (s *Session) fetchShared(token Token) (int, cuda.CUresult) {
-	if s.sharer == nil {
+func (hm *hostmem) fetchShared(token Token) (int, cuda.CUresult) {
+	if hm.sharer == nil {
 		return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
-	fd, err := s.sharer.Fetch(token)
+	fd, err := hm.sharer.Fetch(token)
 	if err == nil {
 		var high int
 		high, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstShared)
@@ -137,18 +137,18 @@ func (s *Session) fetchShared(token Token) (int, cuda.CUresult) {
 	if errors.Is(err, ErrNoShare) {
 		return 0, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	s.log.Error("cannot get memory that another session shares", "error", err)
+	hm.log.Error("cannot get memory that another session shares", "error", err)
 	return 0, cuda.CUDA_ERROR_OPERATING_SYSTEM
 }
 
 // shareEnd: the last file descriptor of a token was closed.
-func (s *Session) shareEnd(c *command) (cuda.CUresult, error) {
+func (hm *hostmem) shareEnd(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.ShareEnd](c)
 	if err != nil {
 		return 0, err
 	}
-	if s.sharer != nil {
-		s.sharer.Withdraw(Token(p.Value[:16]))
+	if hm.sharer != nil {
+		hm.sharer.Withdraw(Token(p.Value[:16]))
 	}
 	return cuda.CUDA_SUCCESS, nil
 }

@@ -21,21 +21,22 @@ const MaxValues = 16384
 
 // tokens are the values that a session published.
 type tokens struct {
-	of    map[Value]Token
-	order []Value // the oldest first
+	sharer Sharer // nil: nothing can be shared with other sessions
+	of     map[Value]Token
+	order  []Value // the oldest first
 }
 
 // publish gives the token of a value.
-func (t *tokens) publish(s Sharer, v Value) (Token, error) {
+func (t *tokens) publish(v Value) (Token, error) {
 	if token, ok := t.of[v]; ok {
 		return token, nil
 	}
 	if len(t.order) == MaxValues {
-		s.Withdraw(t.of[t.order[0]])
+		t.sharer.Withdraw(t.of[t.order[0]])
 		delete(t.of, t.order[0])
 		t.order = t.order[1:]
 	}
-	token, err := s.PublishValue(v)
+	token, err := t.sharer.PublishValue(v)
 	if err != nil {
 		return token, err
 	}
@@ -49,13 +50,12 @@ func (t *tokens) publish(s Sharer, v Value) (Token, error) {
 
 // Hide puts a token for the client in the place of what the driver gave.
 func (h *handles) Hide(kind cuda.Kind, value *[64]byte) bool {
-	s := h.s
-	if s.sharer == nil {
+	if h.tokens.sharer == nil {
 		return false
 	}
-	token, err := s.tokens.publish(s.sharer, Value{kind, *value})
+	token, err := h.tokens.publish(Value{kind, *value})
 	if err != nil {
-		s.log.Error("cannot share with other sessions", "what", kind, "error", err)
+		h.b.log.Error("cannot share with other sessions", "what", kind, "error", err)
 		return false
 	}
 	*value = [64]byte{}
@@ -65,13 +65,12 @@ func (h *handles) Hide(kind cuda.Kind, value *[64]byte) bool {
 
 // Mean puts what a token of the client's stands for in its place.
 func (h *handles) Mean(kind cuda.Kind, value *[64]byte) bool {
-	s := h.s
-	if s.sharer == nil || [48]byte(value[16:]) != [48]byte{} {
+	if h.tokens.sharer == nil || [48]byte(value[16:]) != [48]byte{} {
 		return false
 	}
-	v, err := s.sharer.FetchValue(Token(value[:16]))
+	v, err := h.tokens.sharer.FetchValue(Token(value[:16]))
 	if err != nil && !errors.Is(err, ErrNoShare) {
-		s.log.Error("cannot get what another session shares", "what", kind, "error", err)
+		h.b.log.Error("cannot get what another session shares", "what", kind, "error", err)
 	}
 	if err != nil || v.Kind != kind {
 		return false

@@ -25,15 +25,15 @@ func (c *counter) Withdraw(t Token) { delete(c.kept, t) }
 
 // The same value has the same token, and of too many the oldest goes.
 func TestTokens(t *testing.T) {
-	var tok tokens
 	c := &counter{kept: make(map[Token]Value)}
+	tok := tokens{sharer: c}
 	value := func(i int) (v Value) {
 		v.Kind = cuda.KindIpcMemHandle
 		binary.LittleEndian.PutUint64(v.Bytes[:], uint64(i))
 		return v
 	}
 	publish := func(i int) Token {
-		got, err := tok.publish(c, value(i))
+		got, err := tok.publish(value(i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestTokens(t *testing.T) {
 	}
 	other := value(0)
 	other.Kind = cuda.KindIpcEventHandle
-	if got, err := tok.publish(c, other); err != nil || got == first {
+	if got, err := tok.publish(other); err != nil || got == first {
 		t.Errorf("an event has the token of memory: %v, %v", got, err)
 	}
 	for i := 1; i < MaxValues+10; i++ {

@@ -51,7 +51,7 @@ func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
 	}
 	if s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes)); p.Flags&flagManaged != 0 {
 		s.metrics.Add(metrics.MigratedToDevice, int(p.Bytes))
-		s.forgetSent(p.Dst, p.Bytes)
+		s.hostmem.forgetSent(p.Dst, p.Bytes)
 	}
 	if c.Flags&transport.FlagBulk != 0 {
 		return s.startUpload(c, p)
@@ -66,7 +66,7 @@ func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
 	// The driver has copied a pageable source of this size when the call returns.
 	r = s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(data), p.Bytes, st.real)
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagTwin != 0 {
-		s.noteSent(p.Dst, data[:p.Bytes])
+		s.hostmem.noteSent(p.Dst, data[:p.Bytes])
 	}
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
 		s.raiseBarrier(st)

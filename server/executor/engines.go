@@ -1,0 +1,26 @@
+package executor
+
+import "scuda.dev/scuda/api/cuda"
+
+// What carries out a command is a method of the session's or of one of its engines.
+
+func inHostmem(f func(*hostmem, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.hostmem, c) }
+}
+
+// What engines ask of the loop.
+
+func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
+	t.stripe = bytes >= stripeLeast && s.stripes.ready.Load()
+	r, err := s.download(st, t, src, bytes)
+	if err != nil {
+		return 0, err
+	}
+	if r != cuda.CUDA_SUCCESS {
+		t.result = r
+	}
+	if t.left == 0 {
+		s.endTransfer(t)
+	}
+	return r, nil
+}
