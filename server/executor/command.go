@@ -202,7 +202,7 @@ func (s *Session) execute(c *command) error {
 
 // general carries out an operation by the generated dispatch.
 func (s *Session) general(c *command) (cuda.CUresult, error) {
-	s.pooled = s.pooled || c.Op == cuda.OpCuMemAllocAsync || c.Op == cuda.OpCuMemAllocFromPoolAsync
+	s.printf.usesPools = s.printf.usesPools || c.Op == cuda.OpCuMemAllocAsync || c.Op == cuda.OpCuMemAllocFromPoolAsync
 	s.reader.Reset(c.payload)
 	s.writer.Reset()
 	perThread := c.Flags&transport.FlagPTDS != 0
@@ -263,7 +263,7 @@ func (s *Session) answer(c *command, r cuda.CUresult) {
 }
 
 func (s *Session) reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte) {
-	s.sendText(r)
+	s.printf.sendText(r)
 	s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: thread, Result: int32(r), Seq: seq}, payload, nil)
 }
 

@@ -231,7 +231,7 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 	s.transfers--
 	st.ctx.events = append(st.ctx.events, c.event)
 	if (t.reply || t.awaited) && r == cuda.CUDA_SUCCESS {
-		r = s.settleChunk(st, c)
+		r = s.printf.syncChunk(st, c)
 	}
 	if c.more = t.left > 1; t.late {
 		s.late.mu.Lock()
@@ -298,7 +298,7 @@ func (s *Session) tellEnd(t *transfer) {
 	switch {
 	case t.reply:
 		r := s.withAsyncError(t.result)
-		s.sendText(r)
+		s.printf.sendText(r)
 		s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: t.thread, Result: int32(r), Seq: t.seq, Aux: t.posted}, payload, nil)
 	case t.result != cuda.CUDA_SUCCESS:
 		s.keepAsyncError(t.result)

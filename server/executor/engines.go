@@ -24,3 +24,5 @@ func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, b
 	}
 	return r, nil
 }
+
+func (s *Session) kernelsLaunchGraphs() bool { return len(s.deviceGraphs) > 0 }

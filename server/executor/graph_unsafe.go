@@ -147,7 +147,7 @@ func (s *Session) nodeParams(n *node) (cuda.CUresult, error) {
 		if len(n.tail) > 0 {
 			a.AccessDescs = uintptr(pointerTo(n.tail))
 		}
-		s.pooled = true
+		s.printf.usesPools = true
 	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		b := member[cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS_v2](n.params)
 		if uint64(len(n.tail)) != uint64(b.Count)*uint64(unsafe.Sizeof(cuda.CUstreamBatchMemOpParams{})) {

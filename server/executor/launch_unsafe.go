@@ -242,14 +242,14 @@ func (s *Session) layoutOf(h uint64) (*layout, cuda.CUresult) {
 		return nil, cuda.CUDA_ERROR_INVALID_HANDLE
 	}
 	if l := s.layouts[h]; l != nil && l.real == real {
-		s.launched(l.scan)
+		s.printf.noteLaunch(l.scan)
 		return l, cuda.CUDA_SUCCESS
 	}
 	l, r := s.layoutFor(real, s.table.Kind(h) == cuda.KindKernel, s.table.Parent(h), "")
 	if r == cuda.CUDA_SUCCESS {
 		s.layouts[h] = l
 		l.scan = s.scanOf(h)
-		s.launched(l.scan)
+		s.printf.noteLaunch(l.scan)
 	}
 	return l, r
 }

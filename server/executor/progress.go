@@ -32,7 +32,7 @@ func (s *Session) refuseWatch(h, at uint64) {
 
 func (s *Session) progress(h, at uint64, result int32) {
 	if result == 0 {
-		s.sendText(cuda.CUDA_SUCCESS) // the client may not ask any more
+		s.printf.sendText(cuda.CUDA_SUCCESS) // the client may not ask any more
 	}
 	s.out.message(transport.MessageHeader{Type: transport.MsgProgress, Result: result, Seq: at, Aux: h}, nil, nil)
 }
@@ -155,7 +155,7 @@ func (s *Session) look(st *stream, w *watch) bool {
 		return false
 	}
 	if r == cuda.CUDA_SUCCESS {
-		r = s.settleEvent(w.event)
+		r = s.printf.syncFiredEvent(w.event)
 	}
 	if w.own {
 		st.ctx.events = append(st.ctx.events, w.event)
@@ -192,8 +192,8 @@ func (s *Session) eventQuery(c *command) (cuda.CUresult, error) {
 	h := s.args(c).U64()
 	r, err := s.general(c)
 	real, ok := s.table.Real(cuda.KindEvent, h)
-	if err == nil && ok && r == cuda.CUDA_SUCCESS && s.mayAssert() { // a query gives nothing back and prints nothing
-		r = s.settleEvent(cuda.CUevent(real))
+	if err == nil && ok && r == cuda.CUDA_SUCCESS && s.printf.mayAssert() { // a query gives nothing back and prints nothing
+		r = s.printf.syncFiredEvent(cuda.CUevent(real))
 	}
 	if err != nil || r != cuda.CUDA_ERROR_NOT_READY {
 		return r, err
@@ -243,8 +243,8 @@ func (s *Session) streamQuery(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	r = s.inThreadMode(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
-	if r == cuda.CUDA_SUCCESS && s.mayAssert() {
-		r = s.settleStream(st)
+	if r == cuda.CUDA_SUCCESS && s.printf.mayAssert() {
+		r = s.printf.syncIdleStream(st)
 	}
 	if r != cuda.CUDA_ERROR_NOT_READY || st.handle == 0 {
 		return r, nil

@@ -78,13 +78,13 @@ type Session struct {
 	base
 
 	hostmem hostmem
+	printf  printf
 
 	conn    transport.Conn
 	modules *modcache.Cache
 	came    int64 // when there was last something on the connection, by metrics.Now
 	board   *order.Board
 	sharing *sharing // nil: the program shares no memory
-	text    Text
 
 	in   input
 	out  output
@@ -112,10 +112,6 @@ type Session struct {
 	loaded       map[uint64]modcache.Hash                    // images of modules and libraries
 	knownParams  map[modcache.Hash]map[string][]fatbin.Param // read from images, for drivers that do not tell
 	links        map[uint64]*link
-	suspects     []*scan // images of kernels that were launched, of which it is not known yet whether they print or assert
-	prints       bool    // kernels were launched that may print
-	asserts      bool    // kernels were launched that assert
-	pooled       bool    // memory pools are in use
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary
 	deviceGraphs map[uint64]uint64    // executable graphs that kernels may launch: the driver's handles
@@ -168,7 +164,6 @@ func New(cfg Config) (*Session, error) {
 		conn:    cfg.Conn,
 		modules: cfg.Modules,
 		board:   cfg.Board,
-		text:    cfg.Text,
 		side:    newSide(),
 		stripes: newStripes(cfg.Metrics),
 
@@ -195,6 +190,7 @@ func New(cfg Config) (*Session, error) {
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
 	s.hostmem = newHostmem(s, cfg.Sharer)
+	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}
 	}

@@ -14,67 +14,88 @@ import (
 // are in use: the driver gives their free memory back in waiting calls as well. Where kernels assert, the waiting call for the very stream or event is
 // made too, and its result counts.
 
+// printf is the engine of what the driver has to say or do when work is over: what kernels printed, assertions that failed, and memory that pools
+// give back.
+//
+// No locks: it belongs to the executor's thread alone. What it reads of a [scan] is behind the scan's channel.
+type printf struct {
+	*base
+	loop printfLoop
+	out  *output
+	text Text // nil: nobody collects what the driver prints
+
+	suspects  []*scan // images of kernels that were launched, of which it is not known yet whether they print or assert
+	prints    bool    // kernels were launched that may print
+	asserts   bool    // kernels were launched that assert
+	usesPools bool    // memory pools are in use
+}
+
+// printfLoop is what it asks of the loop.
+type printfLoop interface {
+	kernelsLaunchGraphs() bool // there are graphs that kernels may launch, unseen by the executor
+}
+
 // Text is what the driver printed in the worker: [stdio.Capture].
 type Text interface {
 	Take(stream, limit int) []byte
 }
 
-// launched notes that a kernel of p's image may run from now on.
-func (s *Session) launched(p *scan) {
+// noteLaunch notes that a kernel of p's image may run from now on.
+func (pf *printf) noteLaunch(p *scan) {
 	if p != nil && !p.noted {
 		p.noted = true
-		s.suspects = append(s.suspects, p)
+		pf.suspects = append(pf.suspects, p)
 	}
 }
 
-// judge looks at what is known by now of the images of which kernels were launched.
-func (s *Session) judge() {
-	if len(s.suspects) == 0 {
+// readScans looks at what is known by now of the images of which kernels were launched.
+func (pf *printf) readScans() {
+	if len(pf.suspects) == 0 {
 		return
 	}
-	s.suspects = slices.DeleteFunc(s.suspects, func(p *scan) bool {
+	pf.suspects = slices.DeleteFunc(pf.suspects, func(p *scan) bool {
 		if !p.ended() {
 			return false
 		}
-		s.prints = s.prints || p.prints && s.text != nil
-		s.asserts = s.asserts || p.asserts
+		pf.prints = pf.prints || p.prints && pf.text != nil
+		pf.asserts = pf.asserts || p.asserts
 		return true
 	})
 }
 
 // mayPrint says whether a kernel may have printed something.
-func (s *Session) mayPrint() bool {
-	s.judge()
-	return s.prints || len(s.suspects) > 0 && s.text != nil
+func (pf *printf) mayPrint() bool {
+	pf.readScans()
+	return pf.prints || len(pf.suspects) > 0 && pf.text != nil
 }
 
 // mayAssert says whether a kernel with assertions was launched.
-func (s *Session) mayAssert() bool {
-	s.judge()
-	return s.asserts
+func (pf *printf) mayAssert() bool {
+	pf.readScans()
+	return pf.asserts
 }
 
-// settles says whether the driver has something to do in its waiting calls when everything is over.
-func (s *Session) settles() bool { return s.mayPrint() || s.pooled }
+// needsWaitCall says whether the driver has something to do in its waiting calls when everything is over.
+func (pf *printf) needsWaitCall() bool { return pf.mayPrint() || pf.usesPools }
 
-// settleEvent lets the driver do it for what lies before an event that has fired. It tells of assertions that failed, too.
-func (s *Session) settleEvent(e cuda.CUevent) cuda.CUresult {
-	if s.settles() || s.mayAssert() {
-		return s.gpu.CuEventSynchronize(e)
+// syncFiredEvent lets the driver do it for what lies before an event that has fired. It tells of assertions that failed, too.
+func (pf *printf) syncFiredEvent(e cuda.CUevent) cuda.CUresult {
+	if pf.needsWaitCall() || pf.mayAssert() {
+		return pf.gpu.CuEventSynchronize(e)
 	}
 	return cuda.CUDA_SUCCESS
 }
 
-// settleChunk is settleEvent for a chunk that has come down. Programs fetch numbers one by one, so where no kernel was launched since it was done last
+// syncChunk is syncFiredEvent for a chunk that has come down. Programs fetch numbers one by one, so where no kernel was launched since it was done last
 // there is nothing to be told.
-func (s *Session) settleChunk(st *stream, c *chunk) cuda.CUresult {
-	if s.settles() || !s.mayAssert() {
-		return s.settleEvent(c.event)
+func (pf *printf) syncChunk(st *stream, c *chunk) cuda.CUresult {
+	if pf.needsWaitCall() || !pf.mayAssert() {
+		return pf.syncFiredEvent(c.event)
 	}
-	if len(s.deviceGraphs) == 0 && st.ctx.judged() {
+	if !pf.loop.kernelsLaunchGraphs() && st.ctx.judged() {
 		return cuda.CUDA_SUCCESS
 	}
-	r := s.settleEvent(c.event)
+	r := pf.syncFiredEvent(c.event)
 	if r == cuda.CUDA_SUCCESS {
 		st.judged = max(st.judged, c.kernels)
 	}
@@ -86,49 +107,49 @@ func (ctx *context) judged() bool {
 	return ctx.legacy.kernels == ctx.legacy.judged && !slices.ContainsFunc(ctx.streams, func(st *stream) bool { return st.kernels != st.judged })
 }
 
-// settleStream does for a stream that is idle.
-func (s *Session) settleStream(st *stream) cuda.CUresult {
-	if (s.settles() || s.mayAssert()) && len(s.captures) == 0 {
-		return s.gpu.CuStreamSynchronize(st.real)
+// syncIdleStream does it for a stream that is idle.
+func (pf *printf) syncIdleStream(st *stream) cuda.CUresult {
+	if (pf.needsWaitCall() || pf.mayAssert()) && len(pf.captures) == 0 {
+		return pf.gpu.CuStreamSynchronize(st.real)
 	}
 	return cuda.CUDA_SUCCESS
 }
 
-// settleIdle does for everything where the whole context is idle.
-func (s *Session) settleIdle(ctx *context) {
-	if ctx == nil || !s.settles() || len(s.captures) > 0 {
+// syncIdleContext does it for everything where the whole context is idle.
+func (pf *printf) syncIdleContext(ctx *context) {
+	if ctx == nil || !pf.needsWaitCall() || len(pf.captures) > 0 {
 		return
 	}
-	s.within(ctx, func() cuda.CUresult {
+	pf.within(ctx, func() cuda.CUresult {
 		for i := -1; i < len(ctx.streams); i++ {
 			st := &ctx.legacy
 			if i >= 0 {
 				st = ctx.streams[i]
 			}
-			if st.used && s.gpu.CuStreamQuery(st.real) != cuda.CUDA_SUCCESS {
+			if st.used && pf.gpu.CuStreamQuery(st.real) != cuda.CUDA_SUCCESS {
 				return cuda.CUDA_SUCCESS
 			}
 		}
-		return s.gpu.CuCtxSynchronize()
+		return pf.gpu.CuCtxSynchronize()
 	})
 }
 
 // sendText sends what was printed so far; the answer with result r follows it. A failed assertion ends the context and prints as well.
-func (s *Session) sendText(r cuda.CUresult) {
-	if s.text == nil || r != cuda.CUDA_ERROR_ASSERT && !s.mayPrint() {
+func (pf *printf) sendText(r cuda.CUresult) {
+	if pf.text == nil || r != cuda.CUDA_ERROR_ASSERT && !pf.mayPrint() {
 		return
 	}
 	streams := []int{stdio.Output}
 	if r == cuda.CUDA_ERROR_ASSERT {
-		s.gpu.CuCtxSynchronize()
+		pf.gpu.CuCtxSynchronize()
 		streams = append(streams, stdio.Error)
 	}
-	if f, ok := s.gpu.(cuda.TextFlusher); ok {
+	if f, ok := pf.gpu.(cuda.TextFlusher); ok {
 		f.FlushText()
 	}
 	for _, stream := range streams {
-		for b := s.text.Take(stream, transport.MaxText); len(b) > 0; b = s.text.Take(stream, transport.MaxText) {
-			s.out.message(transport.MessageHeader{Type: transport.MsgText, ID: uint32(stream)}, b, nil)
+		for b := pf.text.Take(stream, transport.MaxText); len(b) > 0; b = pf.text.Take(stream, transport.MaxText) {
+			pf.out.message(transport.MessageHeader{Type: transport.MsgText, ID: uint32(stream)}, b, nil)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (s *Session) over(w *wait) bool {
 		if r == cuda.CUDA_ERROR_NOT_READY {
 			return false
 		}
-		if settled := s.settleEvent(e.event); r == cuda.CUDA_SUCCESS {
+		if settled := s.printf.syncFiredEvent(e.event); r == cuda.CUDA_SUCCESS {
 			r = settled
 		}
 		if r != cuda.CUDA_SUCCESS && w.result == cuda.CUDA_SUCCESS {
@@ -110,7 +110,7 @@ func (s *Session) over(w *wait) bool {
 }
 
 func (s *Session) answerWait(w *wait) {
-	s.settleIdle(w.ctx)
+	s.printf.syncIdleContext(w.ctx)
 	s.countError(w.result)
 	s.metrics.Observe(metrics.Histogram(w.class), metrics.Now()-w.began)
 	s.reply(w.thread, w.seq, s.withAsyncError(w.result), nil)
@@ -183,8 +183,8 @@ func (s *Session) waitStream(c *command, st *stream) cuda.CUresult {
 	r := s.inThreadMode(func() cuda.CUresult { return s.gpu.CuStreamQuery(st.real) })
 	if r == cuda.CUDA_SUCCESS {
 		st.used = st.legacy
-		r = s.settleStream(st)
-		s.settleIdle(st.ctx)
+		r = s.printf.syncIdleStream(st)
+		s.printf.syncIdleContext(st.ctx)
 		return r
 	}
 	if r != cuda.CUDA_ERROR_NOT_READY {
@@ -235,7 +235,7 @@ func (s *Session) waitContext(c *command, ctx *context) cuda.CUresult {
 	events, r := s.unfinished(ctx)
 	if r != cuda.CUDA_SUCCESS || len(events) == 0 {
 		if r == cuda.CUDA_SUCCESS {
-			s.settleIdle(ctx)
+			s.printf.syncIdleContext(ctx)
 		}
 		return r
 	}
@@ -257,7 +257,7 @@ func (s *Session) unfinished(ctx *context) ([]pendingEvent, cuda.CUresult) {
 			}
 			r := s.gpu.CuStreamQuery(st.real)
 			if r == cuda.CUDA_SUCCESS {
-				if r = s.settleStream(st); r != cuda.CUDA_SUCCESS {
+				if r = s.printf.syncIdleStream(st); r != cuda.CUDA_SUCCESS {
 					return r
 				}
 				st.used = st.legacy
@@ -307,7 +307,7 @@ func (s *Session) eventSynchronize(c *command) (cuda.CUresult, error) {
 		w.events = append(w.events, pendingEvent{event: e})
 		return cuda.CUDA_SUCCESS, nil
 	}
-	if settled := s.settleEvent(e); r == cuda.CUDA_SUCCESS {
+	if settled := s.printf.syncFiredEvent(e); r == cuda.CUDA_SUCCESS {
 		r = settled
 	}
 	return r, nil
