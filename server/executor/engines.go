@@ -8,6 +8,10 @@ func inHostmem(f func(*hostmem, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.hostmem, c) }
 }
 
+func inModules(f func(*modules, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.modules, c) }
+}
+
 // What engines ask of the loop.
 
 func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {

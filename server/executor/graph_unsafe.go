@@ -183,7 +183,7 @@ func (s *Session) runs(registration uint64) *hostEnd {
 }
 
 func (s *Session) kernelParams(n *node, h uint64) cuda.CUresult {
-	f, r := s.layoutOf(h)
+	f, r := s.modules.layoutOf(h)
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
@@ -392,7 +392,7 @@ func (s *Session) getKernelParams(self cuda.CUgraphNode, k *cuda.CUDA_KERNEL_NOD
 	if h == 0 {
 		return nil, s.refuse(cuda.PartKernelNode)
 	}
-	f, r := s.layoutOf(h)
+	f, r := s.modules.layoutOf(h)
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}

@@ -16,17 +16,6 @@ const (
 	maxSeveral        = 64 // launches of wire.LaunchSeveral, one a GPU
 )
 
-// layout is how a function's parameters lie in its packed buffer.
-type layout struct {
-	real    uint64 // the driver's function or kernel
-	offsets []uint32
-	sizes   []uint32
-	bytes   uint32
-	name    string // where the driver does not tell layouts, else empty
-	scan    *scan  // whether its image prints
-	waited  bool   // its code is loaded; see mayWait
-}
-
 // launch: all forms of kernel launches.
 func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.Launch](c)
@@ -37,7 +26,7 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	if p.AttrCount > maxAttributes || uint64(len(rest)) < attrBytes || uint64(len(rest))-attrBytes < uint64(p.ParamBytes) {
 		return 0, protocolError("launch with %d attributes and %d bytes of parameters in %d bytes", p.AttrCount, p.ParamBytes, len(rest))
 	}
-	f, r := s.layoutOf(p.Func)
+	f, r := s.modules.layoutOf(p.Func)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
@@ -187,7 +176,7 @@ func (s *Session) launchSeveral(c *command) (cuda.CUresult, error) {
 			return 0, protocolError("launch %d of %d is cut off", i+1, p.Count)
 		}
 		rest = more[transport.Pad(uint64(l.ParamBytes)):]
-		f, r := s.layoutOf(l.Func)
+		f, r := s.modules.layoutOf(l.Func)
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
@@ -233,25 +222,6 @@ func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream,
 		config.Attrs = uintptr(unsafe.Pointer(unsafe.SliceData(list)))
 	}
 	return config, cuda.CUDA_SUCCESS
-}
-
-// layoutOf finds a function or kernel that is about to be launched, and its parameters.
-func (s *Session) layoutOf(h uint64) (*layout, cuda.CUresult) {
-	real, ok := s.table.Real(cuda.KindFunction, h)
-	if !ok {
-		return nil, cuda.CUDA_ERROR_INVALID_HANDLE
-	}
-	if l := s.layouts[h]; l != nil && l.real == real {
-		s.printf.noteLaunch(l.scan)
-		return l, cuda.CUDA_SUCCESS
-	}
-	l, r := s.layoutFor(real, s.table.Kind(h) == cuda.KindKernel, s.table.Parent(h), "")
-	if r == cuda.CUDA_SUCCESS {
-		s.layouts[h] = l
-		l.scan = s.scanOf(h)
-		s.printf.noteLaunch(l.scan)
-	}
-	return l, r
 }
 
 // occupancyClusters: cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize.

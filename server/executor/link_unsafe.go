@@ -28,11 +28,11 @@ type link struct {
 
 // linkOptions reads the options of a call: pairs of plain values, and then variables of the client's, which stay valid with the state. Others do not
 // come from a client.
-func (s *Session) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint32) (options []cuda.CUjit_option, values []uint64, r cuda.CUresult, err error) {
+func (m *modules) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint32) (options []cuda.CUjit_option, values []uint64, r cuda.CUresult, err error) {
 	if pairs > maxLoadOptions || uint64(len(rest)) < uint64(pairs)*16 {
 		return nil, nil, 0, protocolError("linker with %d options in %d bytes", pairs, len(rest))
 	}
-	y, err := s.symbols(bytes.Clone(rest[pairs*16:]), count, nameBytes)
+	y, err := m.symbols(bytes.Clone(rest[pairs*16:]), count, nameBytes)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -57,29 +57,29 @@ func (s *Session) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint
 	return options, values, cuda.CUDA_SUCCESS, nil
 }
 
-func (s *Session) linkCreate(c *command) (cuda.CUresult, error) {
+func (m *modules) linkCreate(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.LinkCreate](c)
 	if err != nil {
 		return 0, err
 	}
 	l := &link{info: make([]byte, jitLogBytes), errs: make([]byte, jitLogBytes)}
-	options, values, r, err := s.linkOptions(l, rest, p.JITCount, p.Symbols, p.SymbolBytes)
+	options, values, r, err := m.linkOptions(l, rest, p.JITCount, p.Symbols, p.SymbolBytes)
 	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
 	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 	l.values = append(values, addressOf(l.info), jitLogBytes, addressOf(l.errs), jitLogBytes)
-	state := alloc[cuda.CUlinkState](&s.arena)
-	r = s.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
+	state := alloc[cuda.CUlinkState](&m.arena)
+	r = m.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
 	l.state = *state
-	s.links[p.Link] = l
-	return r, s.table.New(cuda.KindLinkState, p.Link, uint64(*state), 0)
+	m.links[p.Link] = l
+	return r, m.table.New(cuda.KindLinkState, p.Link, uint64(*state), 0)
 }
 
-func (s *Session) linkData(c *command) (cuda.CUresult, error) {
+func (m *modules) linkData(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.LinkData](c)
 	if err != nil {
 		return 0, err
@@ -87,7 +87,7 @@ func (s *Session) linkData(c *command) (cuda.CUresult, error) {
 	if uint64(len(rest)) != transport.Pad(p.Bytes) {
 		return 0, protocolError("link_data of %d bytes in %d", p.Bytes, len(rest))
 	}
-	l := s.links[p.Link]
+	l := m.links[p.Link]
 	if l == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
@@ -98,7 +98,7 @@ func (s *Session) linkData(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
+func (m *modules) linkAdd(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.LinkAdd](c)
 	if err != nil {
 		return 0, err
@@ -113,13 +113,13 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 			return 0, err
 		}
 	}
-	l := s.links[p.Link]
+	l := m.links[p.Link]
 	if l == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
 	input := l.input
 	l.input = nil
-	options, values, r, err := s.linkOptions(l, rest[named:], p.JITCount, p.Symbols, p.SymbolBytes)
+	options, values, r, err := m.linkOptions(l, rest[named:], p.JITCount, p.Symbols, p.SymbolBytes)
 	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
@@ -132,41 +132,41 @@ func (s *Session) linkAdd(c *command) (cuda.CUresult, error) {
 	if len(options) > 0 {
 		o, v = &options[0], unsafe.Pointer(&values[0])
 	}
-	r = s.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
+	r = m.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
-	out := answerWith(&s.arena, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	out := answerWith(&m.arena, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil
 }
 
-func (s *Session) linkComplete(c *command) (cuda.CUresult, error) {
+func (m *modules) linkComplete(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.LinkComplete](c)
 	if err != nil {
 		return 0, err
 	}
-	l := s.links[p.Link]
+	l := m.links[p.Link]
 	if l == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
-	cubin, size := alloc[unsafe.Pointer](&s.arena), alloc[uint64](&s.arena)
-	r := s.gpu.CuLinkComplete(l.state, unsafe.Pointer(cubin), size)
+	cubin, size := alloc[unsafe.Pointer](&m.arena), alloc[uint64](&m.arena)
+	r := m.gpu.CuLinkComplete(l.state, unsafe.Pointer(cubin), size)
 	if r == cuda.CUDA_SUCCESS {
 		l.cubin = unsafe.Slice((*byte)(*cubin), *size)
 	}
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
-	out := answerWith(&s.arena, c, wire.LinkResult{Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	out := answerWith(&m.arena, c, wire.LinkResult{Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil
 }
 
-func (s *Session) linkRead(c *command) (cuda.CUresult, error) {
+func (m *modules) linkRead(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.LinkRead](c)
 	if err != nil {
 		return 0, err
 	}
-	l := s.links[p.Link]
+	l := m.links[p.Link]
 	if l == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
@@ -177,56 +177,56 @@ func (s *Session) linkRead(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-func (s *Session) linkDestroy(c *command) (cuda.CUresult, error) {
+func (m *modules) linkDestroy(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.LinkDestroy](c)
 	if err != nil {
 		return 0, err
 	}
-	l := s.links[p.Link]
+	l := m.links[p.Link]
 	if l == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
-	delete(s.links, p.Link)
-	s.table.Delete(cuda.KindLinkState, p.Link)
-	return s.gpu.CuLinkDestroy(l.state), nil
+	delete(m.links, p.Link)
+	m.table.Delete(cuda.KindLinkState, p.Link)
+	return m.gpu.CuLinkDestroy(l.state), nil
 }
 
 // loadFunctions loads everything of a module or library now, as a program wants it that set CUDA_MODULE_LOADING=EAGER.
-func (s *Session) loadFunctions(functions []cuda.CUfunction) cuda.CUresult {
+func (m *modules) loadFunctions(functions []cuda.CUfunction) cuda.CUresult {
 	for _, f := range functions {
-		if r := s.gpu.CuFuncLoad(f); r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_SUPPORTED {
+		if r := m.gpu.CuFuncLoad(f); r != cuda.CUDA_SUCCESS && r != cuda.CUDA_ERROR_NOT_SUPPORTED {
 			return r
 		}
 	}
 	return cuda.CUDA_SUCCESS
 }
 
-func (s *Session) loadModuleFunctions(mod cuda.CUmodule) cuda.CUresult {
-	n := alloc[uint32](&s.arena)
-	if r := s.gpu.CuModuleGetFunctionCount(n, mod); r != cuda.CUDA_SUCCESS || *n == 0 {
+func (m *modules) loadModuleFunctions(mod cuda.CUmodule) cuda.CUresult {
+	n := alloc[uint32](&m.arena)
+	if r := m.gpu.CuModuleGetFunctionCount(n, mod); r != cuda.CUDA_SUCCESS || *n == 0 {
 		return r
 	}
 	list := make([]cuda.CUfunction, *n)
-	if r := s.gpu.CuModuleEnumerateFunctions(&list[0], *n, mod); r != cuda.CUDA_SUCCESS {
+	if r := m.gpu.CuModuleEnumerateFunctions(&list[0], *n, mod); r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	return s.loadFunctions(list)
+	return m.loadFunctions(list)
 }
 
-func (s *Session) loadLibraryKernels(lib cuda.CUlibrary) cuda.CUresult {
-	n := alloc[uint32](&s.arena)
-	if r := s.gpu.CuLibraryGetKernelCount(n, lib); r != cuda.CUDA_SUCCESS || *n == 0 || s.entered == nil {
+func (m *modules) loadLibraryKernels(lib cuda.CUlibrary) cuda.CUresult {
+	n := alloc[uint32](&m.arena)
+	if r := m.gpu.CuLibraryGetKernelCount(n, lib); r != cuda.CUDA_SUCCESS || *n == 0 || m.entered == nil {
 		return r // kernels are loaded into contexts; without one there is nothing to do yet
 	}
 	kernels := make([]cuda.CUkernel, *n)
-	if r := s.gpu.CuLibraryEnumerateKernels(&kernels[0], *n, lib); r != cuda.CUDA_SUCCESS {
+	if r := m.gpu.CuLibraryEnumerateKernels(&kernels[0], *n, lib); r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	list := make([]cuda.CUfunction, *n)
 	for i, k := range kernels {
-		if r := s.gpu.CuKernelGetFunction(&list[i], k); r != cuda.CUDA_SUCCESS {
+		if r := m.gpu.CuKernelGetFunction(&list[i], k); r != cuda.CUDA_SUCCESS {
 			return r
 		}
 	}
-	return s.loadFunctions(list)
+	return m.loadFunctions(list)
 }

@@ -30,43 +30,100 @@ const (
 	ofKernel         = 2
 )
 
+// modules is the engine of modules and libraries: their images, what was read of them, functions with the layouts of their parameters, and the linker.
+//
+// No locks: it belongs to the executor's thread alone. A goroutine that scans an image reads the image, which does not change, and writes its [scan] before
+// it closes the scan's channel.
+type modules struct {
+	*base
+	loop  modulesLoop
+	cache *modcache.Cache
+
+	images      map[modcache.Hash]*modcache.Image
+	checked     map[modcache.Hash]error // images that were looked at, see checkImage
+	scans       map[modcache.Hash]*scan
+	scanned     map[uint64]*scan                            // by module and library
+	loaded      map[uint64]modcache.Hash                    // images of modules and libraries
+	knownParams map[modcache.Hash]map[string][]fatbin.Param // read from images, for drivers that do not tell
+	layouts     map[uint64]*layout                          // by function and kernel
+	links       map[uint64]*link
+}
+
+// modulesLoop is what it asks of the loop.
+type modulesLoop interface {
+	noteLaunch(*scan) // a kernel of that image may run from now on
+}
+
+func newModules(s *Session, cache *modcache.Cache) modules {
+	return modules{
+		base: &s.base, loop: &s.printf, cache: cache,
+		images:      make(map[modcache.Hash]*modcache.Image),
+		checked:     make(map[modcache.Hash]error),
+		scans:       make(map[modcache.Hash]*scan),
+		scanned:     make(map[uint64]*scan),
+		loaded:      make(map[uint64]modcache.Hash),
+		knownParams: make(map[modcache.Hash]map[string][]fatbin.Param),
+		layouts:     make(map[uint64]*layout),
+		links:       make(map[uint64]*link),
+	}
+}
+
+// keepImage keeps a received image, in memory that the session mapped for it, for the session and for later ones.
+func (m *modules) keepImage(h modcache.Hash, mem []byte) cuda.CUresult {
+	if m.images[h] != nil {
+		unmapMemory(mem)
+		return cuda.CUDA_SUCCESS
+	}
+	img, err := m.cache.Put(h, mem)
+	if err != nil {
+		m.log.Error("cannot keep a module image", "error", err)
+		unmapMemory(mem)
+		return cuda.CUDA_ERROR_INVALID_IMAGE
+	}
+	if len(img.Data) == 0 || &img.Data[0] != &mem[0] {
+		unmapMemory(mem)
+	}
+	m.images[h] = img
+	return cuda.CUDA_SUCCESS
+}
+
 // image finds an image of this session or of the cache. Once found it stays with the session. A load of one that is not there is answered without
 // a payload, which makes the client send it and ask again.
-func (s *Session) image(h modcache.Hash) *modcache.Image {
-	img := s.images[h]
+func (m *modules) image(h modcache.Hash) *modcache.Image {
+	img := m.images[h]
 	if img == nil {
-		if img = s.modules.Get(h); img == nil {
-			s.metrics.Add(metrics.ModuleMiss, 1)
+		if img = m.cache.Get(h); img == nil {
+			m.metrics.Add(metrics.ModuleMiss, 1)
 			return nil
 		}
-		s.metrics.Add(metrics.ModuleHit, 1)
-		s.images[h] = img
+		m.metrics.Add(metrics.ModuleHit, 1)
+		m.images[h] = img
 	}
 	return img
 }
 
 // code gives an image as the driver wants it. The driver is told no size, so what it reads must end by itself: the headers of containers and cubins lie
 // within the image and promise nothing beyond, and text (PTX) ends with a NUL.
-func (s *Session) code(h modcache.Hash) (unsafe.Pointer, cuda.CUresult) {
-	img := s.image(h)
+func (m *modules) code(h modcache.Hash) (unsafe.Pointer, cuda.CUresult) {
+	img := m.image(h)
 	if img == nil {
 		return nil, cuda.CUDA_ERROR_NOT_FOUND
 	}
-	if err := s.checkImage(h, img.Data); err != nil {
-		s.log.Info("an image is not given to the driver", "reason", err)
+	if err := m.checkImage(h, img.Data); err != nil {
+		m.log.Info("an image is not given to the driver", "reason", err)
 		return nil, cuda.CUDA_ERROR_INVALID_IMAGE
 	}
 	return pointerTo(img.Data), cuda.CUDA_SUCCESS
 }
 
 // checkImage looks at an image once.
-func (s *Session) checkImage(h modcache.Hash, data []byte) error {
-	err, known := s.checked[h]
+func (m *modules) checkImage(h modcache.Hash, data []byte) error {
+	err, known := m.checked[h]
 	if !known {
 		if err = fatbin.Check(data); err == nil && !fatbin.Binary(data) && data[len(data)-1] != 0 {
 			err = errNoNUL
 		}
-		s.checked[h] = err
+		m.checked[h] = err
 	}
 	return err
 }
@@ -82,9 +139,9 @@ type jitOptions struct {
 	infoSize, errsSize int // index of the sizes in values
 }
 
-func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, cuda.CUresult) {
+func (m *modules) jit(pairs []byte, y symbols) (*jitOptions, cuda.CUresult) {
 	n := len(pairs) / 16
-	j := &jitOptions{options: allocN[cuda.CUjit_option](&s.arena, n+7), values: allocN[uint64](&s.arena, n+7)}
+	j := &jitOptions{options: allocN[cuda.CUjit_option](&m.arena, n+7), values: allocN[uint64](&m.arena, n+7)}
 	for i := range n {
 		option := cuda.CUjit_option(binary.LittleEndian.Uint64(pairs[i*16:]))
 		switch option {
@@ -105,7 +162,7 @@ func (s *Session) jit(pairs []byte, y symbols) (*jitOptions, cuda.CUresult) {
 		j.add(cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(y.addresses)))))
 		j.add(cuda.CU_JIT_GLOBAL_SYMBOL_COUNT, uint64(y.count))
 	}
-	j.info, j.errors = s.arena.bytes(jitLogBytes), s.arena.bytes(jitLogBytes)
+	j.info, j.errors = m.arena.bytes(jitLogBytes), m.arena.bytes(jitLogBytes)
 	j.add(cuda.CU_JIT_INFO_LOG_BUFFER, addressOf(j.info))
 	j.infoSize = j.add(cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, jitLogBytes)
 	j.add(cuda.CU_JIT_ERROR_LOG_BUFFER, addressOf(j.errors))
@@ -126,11 +183,11 @@ const (
 )
 
 // symbols reads those that end a command.
-func (s *Session) symbols(rest []byte, count, nameBytes uint32) (symbols, error) {
+func (m *modules) symbols(rest []byte, count, nameBytes uint32) (symbols, error) {
 	if count > maxSymbols || nameBytes > maxSymbolBytes || uint64(len(rest)) != 8*uint64(count)+transport.Pad(uint64(nameBytes)) {
 		return symbols{}, protocolError("%d variables with names of %d bytes in %d bytes", count, nameBytes, len(rest))
 	}
-	y := symbols{count: int(count), addresses: allocN[uint64](&s.arena, int(count)+1), names: allocN[uint64](&s.arena, int(count)+1)}
+	y := symbols{count: int(count), addresses: allocN[uint64](&m.arena, int(count)+1), names: allocN[uint64](&m.arena, int(count)+1)}
 	text := rest[8*count:][:nameBytes]
 	for i := range y.count {
 		y.addresses[i] = binary.LittleEndian.Uint64(rest[8*i:])
@@ -168,7 +225,7 @@ func untilNUL(b []byte) []byte {
 	return b
 }
 
-func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
+func (m *modules) libraryLoad(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.LibraryLoad](c)
 	if err != nil {
 		return 0, err
@@ -176,39 +233,39 @@ func (s *Session) libraryLoad(c *command) (cuda.CUresult, error) {
 	if p.JITCount > maxLoadOptions || p.LibCount > maxLoadOptions || len(rest) < int(p.JITCount+p.LibCount)*16 {
 		return 0, protocolError("library with %d and %d options in %d bytes", p.JITCount, p.LibCount, len(rest))
 	}
-	y, err := s.symbols(rest[(p.JITCount+p.LibCount)*16:], p.Symbols, p.SymbolBytes)
+	y, err := m.symbols(rest[(p.JITCount+p.LibCount)*16:], p.Symbols, p.SymbolBytes)
 	if err != nil {
 		return 0, err
 	}
-	code, r := s.code(p.Hash)
+	code, r := m.code(p.Hash)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	j, r := s.jit(rest[:p.JITCount*16], y)
+	j, r := m.jit(rest[:p.JITCount*16], y)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	options, values, n := s.libraryOptions(rest[p.JITCount*16:][:p.LibCount*16])
-	lib := alloc[cuda.CUlibrary](&s.arena)
-	r = s.gpu.CuLibraryLoadData(lib, code, &j.options[0], unsafe.Pointer(&j.values[0]), j.n, options, values, n)
-	j.logs(&s.arena, c)
+	options, values, n := m.libraryOptions(rest[p.JITCount*16:][:p.LibCount*16])
+	lib := alloc[cuda.CUlibrary](&m.arena)
+	r = m.gpu.CuLibraryLoadData(lib, code, &j.options[0], unsafe.Pointer(&j.values[0]), j.n, options, values, n)
+	j.logs(&m.arena, c)
 	if r != cuda.CUDA_SUCCESS {
-		s.log.Info("the driver refused a library", "result", resultText(r), "log", string(untilNUL(j.errors)))
+		m.log.Info("the driver refused a library", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
 	}
 	if p.Flags&loadEager != 0 {
-		if r := s.loadLibraryKernels(*lib); r != cuda.CUDA_SUCCESS {
-			s.gpu.CuLibraryUnload(*lib)
+		if r := m.loadLibraryKernels(*lib); r != cuda.CUDA_SUCCESS {
+			m.gpu.CuLibraryUnload(*lib)
 			return r, nil
 		}
 	}
-	s.scanned[p.Library], s.loaded[p.Library] = s.scanImage(p.Hash), p.Hash
-	return r, s.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
+	m.scanned[p.Library], m.loaded[p.Library] = m.scanImage(p.Hash), p.Hash
+	return r, m.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
 }
 
 // libraryOptions leaves out that the program keeps the image: it is the server's copy that counts, and that one is kept.
-func (s *Session) libraryOptions(pairs []byte) (*cuda.CUlibraryOption, unsafe.Pointer, uint32) {
-	options, values := allocN[cuda.CUlibraryOption](&s.arena, len(pairs)/16), allocN[uint64](&s.arena, len(pairs)/16)
+func (m *modules) libraryOptions(pairs []byte) (*cuda.CUlibraryOption, unsafe.Pointer, uint32) {
+	options, values := allocN[cuda.CUlibraryOption](&m.arena, len(pairs)/16), allocN[uint64](&m.arena, len(pairs)/16)
 	n := 0
 	for i := 0; i < len(pairs); i += 16 {
 		option := cuda.CUlibraryOption(binary.LittleEndian.Uint64(pairs[i:]))
@@ -228,7 +285,7 @@ func (s *Session) libraryOptions(pairs []byte) (*cuda.CUlibraryOption, unsafe.Po
 	return &options[0], unsafe.Pointer(&values[0]), uint32(n)
 }
 
-func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
+func (m *modules) moduleLoad(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.ModuleLoad](c)
 	if err != nil {
 		return 0, err
@@ -236,38 +293,38 @@ func (s *Session) moduleLoad(c *command) (cuda.CUresult, error) {
 	if p.JITCount > maxLoadOptions || len(rest) < int(p.JITCount)*16 {
 		return 0, protocolError("module with %d options in %d bytes", p.JITCount, len(rest))
 	}
-	y, err := s.symbols(rest[p.JITCount*16:], p.Symbols, p.SymbolBytes)
+	y, err := m.symbols(rest[p.JITCount*16:], p.Symbols, p.SymbolBytes)
 	if err != nil {
 		return 0, err
 	}
-	if s.entered == nil {
+	if m.entered == nil {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
 	}
-	code, r := s.code(p.Hash)
+	code, r := m.code(p.Hash)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	j, r := s.jit(rest[:p.JITCount*16], y)
+	j, r := m.jit(rest[:p.JITCount*16], y)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	mod := alloc[cuda.CUmodule](&s.arena)
-	r = s.inThreadMode(func() cuda.CUresult {
-		return s.gpu.CuModuleLoadDataEx(mod, code, j.n, &j.options[0], unsafe.Pointer(&j.values[0]))
+	mod := alloc[cuda.CUmodule](&m.arena)
+	r = m.inThreadMode(func() cuda.CUresult {
+		return m.gpu.CuModuleLoadDataEx(mod, code, j.n, &j.options[0], unsafe.Pointer(&j.values[0]))
 	})
-	j.logs(&s.arena, c)
+	j.logs(&m.arena, c)
 	if r != cuda.CUDA_SUCCESS {
-		s.log.Info("the driver refused a module", "result", resultText(r), "log", string(untilNUL(j.errors)))
+		m.log.Info("the driver refused a module", "result", resultText(r), "log", string(untilNUL(j.errors)))
 		return r, nil
 	}
 	if p.Flags&loadEager != 0 {
-		if r := s.loadModuleFunctions(*mod); r != cuda.CUDA_SUCCESS {
-			s.gpu.CuModuleUnload(*mod)
+		if r := m.loadModuleFunctions(*mod); r != cuda.CUDA_SUCCESS {
+			m.gpu.CuModuleUnload(*mod)
 			return r, nil
 		}
 	}
-	s.scanned[p.Module], s.loaded[p.Module] = s.scanImage(p.Hash), p.Hash
-	return r, s.table.New(cuda.KindModule, p.Module, uint64(*mod), s.entered.handle)
+	m.scanned[p.Module], m.loaded[p.Module] = m.scanImage(p.Hash), p.Hash
+	return r, m.table.New(cuda.KindModule, p.Module, uint64(*mod), m.entered.handle)
 }
 
 // name reads a NUL-terminated name of n bytes behind a structure.
@@ -278,7 +335,7 @@ func name(rest []byte, n uint32, op string) (unsafe.Pointer, error) {
 	return pointerTo(rest), nil
 }
 
-func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
+func (m *modules) getFunction(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.GetFunction](c)
 	if err != nil {
 		return 0, err
@@ -289,12 +346,12 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	kind := cuda.KindFunction
 	switch p.Kind {
 	case ofModule:
-		parent, ok = s.table.Real(cuda.KindModule, p.Parent)
+		parent, ok = m.table.Real(cuda.KindModule, p.Parent)
 	case ofLibrary:
-		parent, ok = s.table.Real(cuda.KindLibrary, p.Parent)
+		parent, ok = m.table.Real(cuda.KindLibrary, p.Parent)
 		kind, kernel = cuda.KindKernel, true
 	case ofKernel:
-		parent, ok = s.table.Real(cuda.KindKernel, p.Parent)
+		parent, ok = m.table.Real(cuda.KindKernel, p.Parent)
 	default:
 		return 0, protocolError("function of kind %d", p.Kind)
 	}
@@ -307,20 +364,20 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
 	if kernel {
-		defer s.borrow()()
+		defer m.borrowContext()()
 	}
 	var r cuda.CUresult
 	var real uint64
 	if kernel {
-		k := alloc[cuda.CUkernel](&s.arena)
-		r = s.gpu.CuLibraryGetKernel(k, cuda.CUlibrary(parent), text)
+		k := alloc[cuda.CUkernel](&m.arena)
+		r = m.gpu.CuLibraryGetKernel(k, cuda.CUlibrary(parent), text)
 		real = uint64(*k)
 	} else {
-		f := alloc[cuda.CUfunction](&s.arena)
+		f := alloc[cuda.CUfunction](&m.arena)
 		if p.Kind == ofModule {
-			r = s.gpu.CuModuleGetFunction(f, cuda.CUmodule(parent), text)
+			r = m.gpu.CuModuleGetFunction(f, cuda.CUmodule(parent), text)
 		} else {
-			r = s.gpu.CuKernelGetFunction(f, cuda.CUkernel(parent))
+			r = m.gpu.CuKernelGetFunction(f, cuda.CUkernel(parent))
 		}
 		real = uint64(*f)
 	}
@@ -330,24 +387,24 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	symbol := ""
 	if p.Kind != ofKernel {
 		symbol = string(rest[:p.NameBytes-1])
-	} else if k := s.layouts[p.Parent]; k != nil {
+	} else if k := m.layouts[p.Parent]; k != nil {
 		symbol = k.name
 	}
-	l, r := s.layoutFor(real, kernel, p.Parent, symbol)
+	l, r := m.layoutFor(real, kernel, p.Parent, symbol)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if err := s.table.New(kind, p.Handle, real, p.Parent); err != nil {
+	if err := m.table.New(kind, p.Handle, real, p.Parent); err != nil {
 		return 0, err
 	}
-	if p.Kind == ofKernel && s.entered != nil {
-		s.table.Tie(p.Handle, s.entered.handle)
+	if p.Kind == ofKernel && m.entered != nil {
+		m.table.Tie(p.Handle, m.entered.handle)
 	}
-	l.scan = s.scanOf(p.Parent)
-	s.layouts[p.Handle] = l
+	l.scan = m.scanOf(p.Parent)
+	m.layouts[p.Handle] = l
 	info := wire.FuncInfo{ParamCount: uint32(len(l.offsets)), ParamBytes: l.bytes, Block: l.scan.block(symbol)}
-	s.attributes(real, kernel, &info.Attributes)
-	out := answerWith(&s.arena, c, info, len(l.offsets)*8)
+	m.attributes(real, kernel, &info.Attributes)
+	out := answerWith(&m.arena, c, info, len(l.offsets)*8)
 	for i := range l.offsets {
 		binary.LittleEndian.PutUint32(out[i*8:], l.offsets[i])
 		binary.LittleEndian.PutUint32(out[i*8+4:], l.sizes[i])
@@ -355,32 +412,32 @@ func (s *Session) getFunction(c *command) (cuda.CUresult, error) {
 	return r, nil
 }
 
-// borrow makes some context current for what the driver tells only in one, though the client may ask without: a kernel's parameters and attributes.
-func (s *Session) borrow() (giveBack func()) {
-	s.enterAny()
-	ctx := alloc[cuda.CUcontext](&s.arena)
-	if s.entered != nil || s.gpu.CuDevicePrimaryCtxRetain(ctx, 0) != cuda.CUDA_SUCCESS {
+// borrowContext makes some context current for what the driver tells only in one, though the client may ask without: a kernel's parameters and attributes.
+func (m *modules) borrowContext() (giveBack func()) {
+	m.enterAny()
+	ctx := alloc[cuda.CUcontext](&m.arena)
+	if m.entered != nil || m.gpu.CuDevicePrimaryCtxRetain(ctx, 0) != cuda.CUDA_SUCCESS {
 		return func() {}
 	}
-	s.gpu.CuCtxSetCurrent(*ctx)
+	m.gpu.CuCtxSetCurrent(*ctx)
 	return func() {
-		s.gpu.CuCtxSetCurrent(0)
-		s.gpu.CuDevicePrimaryCtxRelease_v2(0)
+		m.gpu.CuCtxSetCurrent(0)
+		m.gpu.CuDevicePrimaryCtxRelease_v2(0)
 	}
 }
 
 // attributes reads a function's attributes, INT_MIN where the driver gives none.
-func (s *Session) attributes(real uint64, kernel bool, out *[attributeCount]int32) {
-	dev, v := alloc[cuda.CUdevice](&s.arena), alloc[int32](&s.arena)
-	if s.entered != nil {
-		s.gpu.CuCtxGetDevice(dev)
+func (m *modules) attributes(real uint64, kernel bool, out *[attributeCount]int32) {
+	dev, v := alloc[cuda.CUdevice](&m.arena), alloc[int32](&m.arena)
+	if m.entered != nil {
+		m.gpu.CuCtxGetDevice(dev)
 	}
 	for i := range out {
 		var r cuda.CUresult
 		if kernel {
-			r = s.gpu.CuKernelGetAttribute(v, cuda.CUfunction_attribute(i), cuda.CUkernel(real), *dev)
+			r = m.gpu.CuKernelGetAttribute(v, cuda.CUfunction_attribute(i), cuda.CUkernel(real), *dev)
 		} else {
-			r = s.gpu.CuFuncGetAttribute(v, cuda.CUfunction_attribute(i), cuda.CUfunction(real))
+			r = m.gpu.CuFuncGetAttribute(v, cuda.CUfunction_attribute(i), cuda.CUfunction(real))
 		}
 		out[i] = *v
 		if r != cuda.CUDA_SUCCESS {
@@ -389,7 +446,7 @@ func (s *Session) attributes(real uint64, kernel bool, out *[attributeCount]int3
 	}
 }
 
-func (s *Session) getGlobal(c *command) (cuda.CUresult, error) {
+func (m *modules) getGlobal(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.GetGlobal](c)
 	if err != nil {
 		return 0, err
@@ -398,39 +455,39 @@ func (s *Session) getGlobal(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	address, size := alloc[cuda.CUdeviceptr](&s.arena), alloc[uint64](&s.arena)
+	address, size := alloc[cuda.CUdeviceptr](&m.arena), alloc[uint64](&m.arena)
 	var r cuda.CUresult
 	switch p.Kind {
 	case ofModule:
-		parent, ok := s.table.Real(cuda.KindModule, p.Parent)
+		parent, ok := m.table.Real(cuda.KindModule, p.Parent)
 		if !ok {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
-		r = s.gpu.CuModuleGetGlobal_v2(address, size, cuda.CUmodule(parent), text)
+		r = m.gpu.CuModuleGetGlobal_v2(address, size, cuda.CUmodule(parent), text)
 	case ofLibrary, managedOfLibrary:
-		parent, ok := s.table.Real(cuda.KindLibrary, p.Parent)
+		parent, ok := m.table.Real(cuda.KindLibrary, p.Parent)
 		if !ok {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
 		if p.Kind == ofLibrary {
-			r = s.gpu.CuLibraryGetGlobal(address, size, cuda.CUlibrary(parent), text)
+			r = m.gpu.CuLibraryGetGlobal(address, size, cuda.CUlibrary(parent), text)
 		} else {
-			r = s.gpu.CuLibraryGetManaged(address, size, cuda.CUlibrary(parent), text)
+			r = m.gpu.CuLibraryGetManaged(address, size, cuda.CUlibrary(parent), text)
 		}
 	default:
 		return 0, protocolError("global of kind %d", p.Kind)
 	}
 	info := wire.GlobalInfo{Address: uint64(*address), Bytes: *size}
-	if managed := alloc[uint64](&s.arena); r == cuda.CUDA_SUCCESS &&
-		s.gpu.CuPointerGetAttribute(pointerOf(managed), cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, *address) == cuda.CUDA_SUCCESS {
+	if managed := alloc[uint64](&m.arena); r == cuda.CUDA_SUCCESS &&
+		m.gpu.CuPointerGetAttribute(pointerOf(managed), cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, *address) == cuda.CUDA_SUCCESS {
 		info.Managed = *managed & 1
 	}
-	answerWith(&s.arena, c, info, 0)
+	answerWith(&m.arena, c, info, 0)
 	return r, nil
 }
 
 // functionNames lists the functions of a module or the kernels of a library.
-func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
+func (m *modules) functionNames(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.FunctionNames](c)
 	if err != nil {
 		return 0, err
@@ -441,16 +498,16 @@ func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
 	} else if p.Kind != ofModule {
 		return 0, protocolError("names of kind %d", p.Kind)
 	}
-	parent, ok := s.table.Real(kind, p.Parent)
+	parent, ok := m.table.Real(kind, p.Parent)
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
-	n := alloc[uint32](&s.arena)
+	n := alloc[uint32](&m.arena)
 	var r cuda.CUresult
 	if kind == cuda.KindModule {
-		r = s.gpu.CuModuleGetFunctionCount(n, cuda.CUmodule(parent))
+		r = m.gpu.CuModuleGetFunctionCount(n, cuda.CUmodule(parent))
 	} else {
-		r = s.gpu.CuLibraryGetKernelCount(n, cuda.CUlibrary(parent))
+		r = m.gpu.CuLibraryGetKernelCount(n, cuda.CUlibrary(parent))
 	}
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
@@ -458,9 +515,9 @@ func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
 	list := make([]uint64, *n) // more than the arena may hold
 	if *n > 0 {
 		if kind == cuda.KindModule {
-			r = s.gpu.CuModuleEnumerateFunctions((*cuda.CUfunction)(unsafe.Pointer(&list[0])), *n, cuda.CUmodule(parent))
+			r = m.gpu.CuModuleEnumerateFunctions((*cuda.CUfunction)(unsafe.Pointer(&list[0])), *n, cuda.CUmodule(parent))
 		} else {
-			r = s.gpu.CuLibraryEnumerateKernels((*cuda.CUkernel)(unsafe.Pointer(&list[0])), *n, cuda.CUlibrary(parent))
+			r = m.gpu.CuLibraryEnumerateKernels((*cuda.CUkernel)(unsafe.Pointer(&list[0])), *n, cuda.CUlibrary(parent))
 		}
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
@@ -469,12 +526,12 @@ func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
 	const most = 256 << 10
 	var names []byte
 	sent := uint32(0)
-	text := alloc[uintptr](&s.arena)
+	text := alloc[uintptr](&m.arena)
 	for i := uint64(p.First); i < uint64(*n) && len(names) < most; i++ {
 		if kind == cuda.KindModule {
-			r = s.gpu.CuFuncGetName(unsafe.Pointer(text), cuda.CUfunction(list[i]))
+			r = m.gpu.CuFuncGetName(unsafe.Pointer(text), cuda.CUfunction(list[i]))
 		} else {
-			r = s.gpu.CuKernelGetName(unsafe.Pointer(text), cuda.CUkernel(list[i]))
+			r = m.gpu.CuKernelGetName(unsafe.Pointer(text), cuda.CUkernel(list[i]))
 		}
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
@@ -483,19 +540,5 @@ func (s *Session) functionNames(c *command) (cuda.CUresult, error) {
 		sent++
 	}
 	c.reply = append(append([]byte(nil), wire.Bytes(&wire.NameList{Count: *n, Sent: sent})...), names...)
-	return r, nil
-}
-
-// errorText: cuGetErrorString.
-func (s *Session) errorText(c *command) (cuda.CUresult, error) {
-	p, _, err := view[wire.ErrorText](c)
-	if err != nil {
-		return 0, err
-	}
-	text := alloc[uintptr](&s.arena)
-	r := s.gpu.CuGetErrorString(cuda.CUresult(p.Code), unsafe.Pointer(text))
-	if r == cuda.CUDA_SUCCESS && *text != 0 {
-		c.reply = append([]byte(nil), cString(*text)...)
-	}
 	return r, nil
 }

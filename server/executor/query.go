@@ -125,3 +125,17 @@ func (s *Session) captureInfo(c *command) (cuda.CUresult, error) {
 	}
 	return r, nil
 }
+
+// errorText: cuGetErrorString.
+func (s *Session) errorText(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.ErrorText](c)
+	if err != nil {
+		return 0, err
+	}
+	text := alloc[uintptr](&s.arena)
+	r := s.gpu.CuGetErrorString(cuda.CUresult(p.Code), pointerOf(text))
+	if r == cuda.CUDA_SUCCESS && *text != 0 {
+		c.reply = append([]byte(nil), cString(*text)...)
+	}
+	return r, nil
+}

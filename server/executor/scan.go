@@ -34,13 +34,13 @@ func (p *scan) block(kernel string) (b fatbin.Block) {
 }
 
 // scanImage starts the search, once an image.
-func (s *Session) scanImage(h modcache.Hash) *scan {
-	if p := s.scans[h]; p != nil {
+func (m *modules) scanImage(h modcache.Hash) *scan {
+	if p := m.scans[h]; p != nil {
 		return p
 	}
 	p := &scan{done: make(chan struct{})}
-	s.scans[h] = p
-	data := s.images[h].Data
+	m.scans[h] = p
+	data := m.images[h].Data
 	search := func() {
 		defer close(p.done)
 		img, err := fatbin.Parse(data)
@@ -76,12 +76,12 @@ func isPlain(image []byte) bool {
 }
 
 // scanOf finds the search for what a module, library, kernel or function came from.
-func (s *Session) scanOf(h uint64) *scan {
+func (m *modules) scanOf(h uint64) *scan {
 	for range 4 {
-		if p := s.scanned[h]; p != nil || h == 0 {
+		if p := m.scanned[h]; p != nil || h == 0 {
 			return p
 		}
-		h = s.table.Parent(h)
+		h = m.table.Parent(h)
 	}
 	return nil
 }

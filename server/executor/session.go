@@ -14,7 +14,6 @@ import (
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
-	"scuda.dev/scuda/fatbin"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
@@ -79,9 +78,9 @@ type Session struct {
 
 	hostmem hostmem
 	printf  printf
+	modules modules
 
 	conn    transport.Conn
-	modules *modcache.Cache
 	came    int64 // when there was last something on the connection, by metrics.Now
 	board   *order.Board
 	sharing *sharing // nil: the program shares no memory
@@ -104,14 +103,6 @@ type Session struct {
 
 	commands     uint64 // carried out, with this one
 	latest       latest
-	layouts      map[uint64]*layout
-	images       map[modcache.Hash]*modcache.Image
-	checked      map[modcache.Hash]error // images that were looked at, see checkImage
-	scans        map[modcache.Hash]*scan
-	scanned      map[uint64]*scan                            // by module and library
-	loaded       map[uint64]modcache.Hash                    // images of modules and libraries
-	knownParams  map[modcache.Hash]map[string][]fatbin.Param // read from images, for drivers that do not tell
-	links        map[uint64]*link
 	bulk         *bulk
 	primaries    map[cuda.CUdevice]*primary
 	deviceGraphs map[uint64]uint64    // executable graphs that kernels may launch: the driver's handles
@@ -162,19 +153,10 @@ func New(cfg Config) (*Session, error) {
 	s := &Session{
 		base:    newBase(cfg, table),
 		conn:    cfg.Conn,
-		modules: cfg.Modules,
 		board:   cfg.Board,
 		side:    newSide(),
 		stripes: newStripes(cfg.Metrics),
 
-		images:       make(map[modcache.Hash]*modcache.Image),
-		checked:      make(map[modcache.Hash]error),
-		scans:        make(map[modcache.Hash]*scan),
-		scanned:      make(map[uint64]*scan),
-		loaded:       make(map[uint64]modcache.Hash),
-		knownParams:  make(map[modcache.Hash]map[string][]fatbin.Param),
-		layouts:      make(map[uint64]*layout),
-		links:        make(map[uint64]*link),
 		hostEnds:     make(map[uintptr]*hostEnd),
 		deviceGraphs: make(map[uint64]uint64),
 		primaries:    make(map[cuda.CUdevice]*primary),
@@ -190,6 +172,7 @@ func New(cfg Config) (*Session, error) {
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
 	s.hostmem = newHostmem(s, cfg.Sharer)
+	s.modules = newModules(s, cfg.Modules)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}
@@ -275,7 +258,7 @@ func (s *Session) Free() {
 		unmapMemory(s.path.mem)
 	}
 	s.run.free()
-	for _, i := range s.images {
+	for _, i := range s.modules.images {
 		i.Close()
 	}
 }

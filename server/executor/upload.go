@@ -187,7 +187,7 @@ func (s *Session) feedBulk() (bool, error) {
 	s.carriedOut(&s.cmd)
 	r := b.result
 	if b.image != nil {
-		r = s.storeImage(b)
+		r = s.modules.keepImage(b.hash, b.image)
 	} else if b.sync && r == cuda.CUDA_SUCCESS && b.st != nil {
 		s.raiseBarrier(b.st)
 	}
@@ -393,23 +393,4 @@ func (s *Session) startImage(c *command) (cuda.CUresult, error) {
 	b.image, b.hash = mem, p.Hash
 	s.metrics.Add(metrics.ModuleUploaded, int(p.Bytes))
 	return cuda.CUDA_SUCCESS, nil
-}
-
-// storeImage keeps a received image for the session and for later ones.
-func (s *Session) storeImage(b *bulk) cuda.CUresult {
-	if s.images[b.hash] != nil {
-		unmapMemory(b.image)
-		return cuda.CUDA_SUCCESS
-	}
-	img, err := s.modules.Put(b.hash, b.image)
-	if err != nil {
-		s.log.Error("cannot keep a module image", "error", err)
-		unmapMemory(b.image)
-		return cuda.CUDA_ERROR_INVALID_IMAGE
-	}
-	if len(img.Data) == 0 || &img.Data[0] != &b.image[0] {
-		unmapMemory(b.image)
-	}
-	s.images[b.hash] = img
-	return cuda.CUDA_SUCCESS
 }
