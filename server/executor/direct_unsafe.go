@@ -37,10 +37,12 @@ func ParseGPUDirect(s string) (GPUDirect, error) {
 	return "", fmt.Errorf("%q is not auto, always or never", s)
 }
 
-// directGPU is a GPU as [gpudirect] sees it. It is used on an OS thread of its own, with a primary context that is retained meanwhile.
+// directGPU is a GPU as [gpudirect] sees it. It is used on an OS thread of its own, with a primary context that is retained meanwhile, and copies on a stream
+// that waits for no work of the program's.
 type directGPU struct {
 	gpu    cuda.GPU
 	device cuda.CUdevice
+	stream cuda.CUstream
 	args   arena
 }
 
@@ -127,11 +129,19 @@ func (d *directGPU) PageLocked(n int) (mem []byte, free func(), err error) {
 }
 
 func (d *directGPU) Write(addr uint64, b []byte) error {
-	return nonzero(d.gpu.CuMemcpyHtoD_v2(cuda.CUdeviceptr(addr), pointerTo(b), uint64(len(b))))
+	return d.over(d.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(addr), pointerTo(b), uint64(len(b)), d.stream))
 }
 
 func (d *directGPU) Read(b []byte, addr uint64) error {
-	return nonzero(d.gpu.CuMemcpyDtoH_v2(pointerTo(b), cuda.CUdeviceptr(addr), uint64(len(b))))
+	return d.over(d.gpu.CuMemcpyDtoHAsync_v2(pointerTo(b), cuda.CUdeviceptr(addr), uint64(len(b)), d.stream))
+}
+
+// over waits for a copy that was enqueued, or not (r).
+func (d *directGPU) over(r cuda.CUresult) error {
+	if r == cuda.CUDA_SUCCESS {
+		r = d.gpu.CuStreamSynchronize(d.stream)
+	}
+	return nonzero(r)
 }
 
 // flushes says whether the GPU has to be told to take notice of a card's writes before work that reads them; an error says that it cannot be.
@@ -195,6 +205,12 @@ func (s *Session) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err er
 		return nil, fmt.Errorf("cuCtxSetCurrent: %w", r)
 	}
 	defer s.gpu.CuCtxSetCurrent(0)
+	st := alloc[cuda.CUstream](&g.args)
+	if r := s.gpu.CuStreamCreate(st, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
+		return nil, fmt.Errorf("cuStreamCreate: %w", r)
+	}
+	g.stream = *st
+	defer s.gpu.CuStreamDestroy_v2(g.stream)
 	flush, err := g.flushes()
 	if err != nil && s.direct != DirectAlways {
 		return nil, err

@@ -3,6 +3,7 @@ package executor
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/handle"
+	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 	"scuda.dev/scuda/transport/rdma/gpudirect"
@@ -76,6 +78,89 @@ func (c *fakeCard) Trial(k gpudirect.Key) (float64, error) {
 		return 20e9, nil
 	}
 	return 40e9, nil
+}
+
+// copyingCard is one whose trials copy to the GPU as those of a real card do.
+type copyingCard struct {
+	fakeCard
+	gpu   gpudirect.Copier
+	tried chan struct{} // closed by the first trial that is over
+	once  sync.Once
+}
+
+func (c *copyingCard) Trial(k gpudirect.Key) (float64, error) {
+	addr, free, err := c.gpu.Scratch(largeBytes)
+	if err != nil {
+		return 0, err
+	}
+	defer free()
+	if err := c.gpu.Write(addr, make([]byte, largeBytes)); err != nil {
+		return 0, err
+	}
+	c.once.Do(func() { close(c.tried) })
+	return c.fakeCard.Trial(k)
+}
+
+// Trials between GPU and card hold up nobody: the connection that work of the GPU waits for is attached behind RDMA's, by the same thread. And where the driver
+// does not hold them up itself, they do not wait for the program's work.
+func TestTrialsBehindBusyStream(t *testing.T) {
+	for _, tt := range []struct {
+		name, hold string
+		before     bool // the trials are over while the stream is still busy
+	}{
+		{"the driver waits only where it has to", "", true},
+		{"the driver waits wherever it can", sim.HoldAll, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			gpu, err := sim.Open(sim.Config{MemoryBytes: 64 << 20, Hold: tt.hold, Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := gpu.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			card := &copyingCard{tried: make(chan struct{})}
+			before := openCard
+			openCard = func(_ string, _, _ netip.Addr, gpu gpudirect.Copier) (gpudirect.Card, func(), error) {
+				card.gpu = gpu
+				return card, func() {}, nil
+			}
+			t.Cleanup(func() { openCard = before })
+			c := connect(t, func(cfg *Config) {
+				cfg.GPU, cfg.RDMASlots, cfg.GPUDirect = &exporter{GPU: gpu, fd: 0}, leastRDMASlots, DirectAuto
+			})
+			c.hostFunc(0, 1, func() {})
+			if r, _ := c.call(cuda.OpCuStreamQuery, words(0)); r != cuda.CUDA_ERROR_NOT_READY {
+				t.Fatalf("the stream is not busy: %v", r)
+			}
+			control, other := net.Pipe()
+			defer other.Close()
+			if err := c.session.AttachRDMA(control); err != nil {
+				t.Fatal(err)
+			}
+			if tt.before {
+				until(t, "the trials are over", func() bool {
+					select {
+					case <-card.tried:
+						return true
+					default:
+						return false
+					}
+				})
+				if r, _ := c.call(cuda.OpCuStreamQuery, words(0)); r != cuda.CUDA_ERROR_NOT_READY {
+					t.Errorf("the stream was not busy: %v", r)
+				}
+			}
+			c.openSide()
+			c.sync(0)
+			until(t, "there is a link", c.session.path.there.Load)
+			if err := c.session.AttachRDMA(control); err == nil {
+				t.Error("a second control connection was taken")
+			}
+		})
+	}
 }
 
 // straight is a link whose card reads and writes a simulated GPU's memory. It gives every third chunk of downloads back, and refuses every fifth.

@@ -41,7 +41,10 @@ type pathLink interface {
 
 // path is a session's RDMA. All but the link is the executor's.
 type path struct {
-	asked atomic.Bool // the client has opened a control connection
+	openMu sync.Mutex
+	opened chan struct{} // closed when what the client's control connection began is over; nil: there is none
+	ended  bool          // none is taken any more
+
 	there atomic.Bool // link, slots and memory are there
 	l     pathLink
 	slots []*slot // uploads arrive in them
@@ -63,20 +66,45 @@ type path struct {
 // RDMAStats counts what the session's RDMA did.
 func (s *Session) RDMAStats() *rdma.Stats { return &s.path.stats }
 
-// AttachRDMA gives the session the control connection of its RDMA.
+// AttachRDMA gives the session the control connection of its RDMA. It does not wait: what follows makes calls of the driver, which may hold their caller for as
+// long as the GPU works, and the caller has connections to attach for which that work may wait. The goroutine owns the connection until the link does, and
+// the session's end waits for it.
 func (s *Session) AttachRDMA(c net.Conn) error {
-	t := s.stripes
-	if !s.path.asked.CompareAndSwap(false, true) || s.rdmaSlots < leastRDMASlots {
+	p := &s.path
+	if s.rdmaSlots < leastRDMASlots || !p.begin() {
 		c.Close()
 		return errors.New("an RDMA connection that the session does not expect")
 	}
+	go func() {
+		defer close(p.opened)
+		if err := s.openPath(c); err != nil {
+			c.Close()
+			s.log.Error("there is no RDMA", "error", err)
+		}
+	}()
+	return nil
+}
+
+// begin says whether RDMA may be opened, which is so once, before the session's end.
+func (p *path) begin() bool {
+	p.openMu.Lock()
+	defer p.openMu.Unlock()
+	if p.opened != nil || p.ended {
+		return false
+	}
+	p.opened = make(chan struct{})
+	return true
+}
+
+// openPath chooses where the slots lie, makes them and begins to use the connection.
+func (s *Session) openPath(c net.Conn) error {
+	t := s.stripes
 	bytes := s.rdmaSlots * largeBytes
 	direct, why := s.chooseDirect(c, bytes)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
-		c.Close()
-		return fmt.Errorf("an RDMA connection: %w", t.err)
+		return t.err
 	}
 	p := &s.path
 	p.gpu = direct
@@ -85,8 +113,7 @@ func (s *Session) AttachRDMA(c net.Conn) error {
 		s.log.Debug("RDMA goes through page-locked memory", "why", why)
 		mem, err := mapMemory(bytes)
 		if err != nil {
-			c.Close()
-			return fmt.Errorf("%d MiB for RDMA: %w", s.rdmaSlots, err)
+			return fmt.Errorf("%d MiB for its slots: %w", s.rdmaSlots, err)
 		}
 		p.mem = mem
 		memory = func(from, n int) rdma.Memory { return rdma.Mapped(mem[from : from+n]) }
@@ -137,6 +164,13 @@ func (p *path) mode() rdma.Mode {
 
 // close ends the link; the device writes to no slot any more.
 func (p *path) close() {
+	p.openMu.Lock()
+	p.ended = true
+	opened := p.opened
+	p.openMu.Unlock()
+	if opened != nil {
+		<-opened
+	}
 	if l := p.link(); l != nil {
 		l.Close()
 	}

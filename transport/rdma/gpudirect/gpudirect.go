@@ -1,7 +1,7 @@
 // Package gpudirect chooses, for each pair of a GPU and a network card, how chunks get between them: straight, with the GPU's memory registered through a dma-buf
 // or by nvidia-peermem, or staged through page-locked memory. What is possible is probed; what is better is found by a short trial of each way.
 //
-// Sessions stage today: the choice and its fallbacks are here and tested with cards that are invented, and are not used before they have run on real ones.
+// The worker calls [Choose] when a session opens its RDMA, on a goroutine of its own, because a trial makes calls of the driver.
 package gpudirect
 
 import (
