@@ -74,7 +74,7 @@ func BenchmarkBulk(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for left := data; len(left) > 0; {
-			k, err := near.SendBulk(left)
+			k, err := near.Send([][]byte{left})
 			if err == ErrAgain {
 				_, err = near.Wait(Writable, -1)
 			}

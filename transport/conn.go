@@ -11,16 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is an established connection. Send, SendBulk and Recv never block: where nothing can be done they return [ErrAgain], and Wait waits until
-// something can. One goroutine may send while another receives. Recv returns [io.EOF] at the peer's orderly end.
+// Conn is an established connection of a session: its ordered stream of bytes. Send and Recv never block: where nothing can be done they return
+// [ErrAgain], and Wait waits until something can. One goroutine may send while another receives. Recv returns [io.EOF] at the peer's orderly end.
 //
-// Bulk data are ordered behind what was sent before them. Over TCP they travel in the same stream; a transport with a path of its own for them
-// (RDMA) implements SendBulk by it.
+// The bytes of big copies do not come this way; package bulk carries them.
 type Conn interface {
 	Transport() string // "tcp"
 	Remote() string
 	Send(bufs [][]byte) (int, error)
-	SendBulk(data []byte) (int, error)
 	Recv(bufs [][]byte) (int, error)
 	// Wait waits for any of the events, at most timeout (negative: without limit), and says which came. A failed connection counts as both.
 	Wait(ev Events, timeout time.Duration) (Events, error)
@@ -98,8 +96,6 @@ func Detach(c *net.TCPConn) (int, error) {
 func (c *tcpConn) Transport() string { return "tcp" }
 func (c *tcpConn) Remote() string    { return c.remote }
 func (c *tcpConn) FD() int           { return c.fd }
-
-func (c *tcpConn) SendBulk(data []byte) (int, error) { return c.Send([][]byte{data}) }
 
 func (c *tcpConn) Send(bufs [][]byte) (int, error) {
 	for {

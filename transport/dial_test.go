@@ -193,7 +193,7 @@ func TestConn(t *testing.T) {
 	if n, err := conn.Send([][]byte{[]byte("ab"), nil, []byte("cd"), []byte("ef")}); n != 6 || err != nil {
 		t.Fatalf("sent %d, %v", n, err)
 	}
-	if n, err := conn.SendBulk([]byte("gh")); n != 2 || err != nil {
+	if n, err := conn.Send([][]byte{[]byte("gh")}); n != 2 || err != nil {
 		t.Fatalf("sent %d, %v", n, err)
 	}
 	var got bytes.Buffer

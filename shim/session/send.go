@@ -176,7 +176,8 @@ var padding [8]byte
 func (s *Session) writeBulk(data []byte) error {
 	pad := transport.Pad(len(data)) - len(data)
 	for len(data) > 0 {
-		n, err := s.conn.SendBulk(data)
+		s.send.bufs[0] = data
+		n, err := s.conn.Send(s.send.bufs[:1])
 		if err == transport.ErrAgain {
 			if err := s.awaitRoom(); err != nil {
 				return err
