@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -51,16 +52,19 @@ var (
 const FirstWireOp = 0xF000
 
 // Load reads the description and resolves it.
-func Load() (*Spec, error) {
+func Load() (*Spec, error) { return loadFrom(files) }
+
+// loadFrom reads the description from a file system whose top folder is api/.
+func loadFrom(files fs.FS) (*Spec, error) {
 	s := &Spec{}
 	var err error
-	if s.CUDA, err = loadLibrary(cudaFiles); err != nil {
+	if s.CUDA, err = loadLibrary(files, cudaFiles); err != nil {
 		return nil, err
 	}
-	if s.NVML, err = loadLibrary(nvmlFiles); err != nil {
+	if s.NVML, err = loadLibrary(files, nvmlFiles); err != nil {
 		return nil, err
 	}
-	wire, err := files.ReadFile("wire.spec")
+	wire, err := fs.ReadFile(files, "wire.spec")
 	if err != nil {
 		return nil, err
 	}
@@ -70,16 +74,19 @@ func Load() (*Spec, error) {
 	for i, w := range s.Wire {
 		s.Wire[i].Group = s.CUDA.sem.groupOf(w.Name)
 	}
-	s.Digest, err = digest()
+	if err := s.CUDA.sem.checkGroups(s.CUDA, s.Wire); err != nil {
+		return nil, err
+	}
+	s.Digest, err = digest(files)
 	return s, err
 }
 
 // digest covers everything that decides what the bytes of a session mean.
-func digest() (sum [32]byte, err error) {
+func digest(files fs.FS) (sum [32]byte, err error) {
 	h := sha256.New()
 	for _, name := range []string{cudaFiles.facts, cudaFiles.exports, cudaFiles.semantics,
 		nvmlFiles.facts, nvmlFiles.later, nvmlFiles.older, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
-		b, err := files.ReadFile(name)
+		b, err := fs.ReadFile(files, name)
 		if err != nil {
 			return sum, err
 		}
@@ -128,8 +135,8 @@ type FactField struct {
 
 // add takes in facts that the header does not have, another file of the same form: about functions that are younger than it, or, with older, about
 // functions that have kept the structure of their first days while the header's prototype names today's, which is longer.
-func (f *Facts) add(file string, older bool) error {
-	raw, err := files.ReadFile(file)
+func (f *Facts) add(files fs.FS, file string, older bool) error {
+	raw, err := fs.ReadFile(files, file)
 	if err != nil {
 		return err
 	}
@@ -153,8 +160,8 @@ func (f *Facts) add(file string, older bool) error {
 	return nil
 }
 
-func loadLibrary(lf libraryFiles) (*Library, error) {
-	raw, err := files.ReadFile(lf.facts)
+func loadLibrary(files fs.FS, lf libraryFiles) (*Library, error) {
+	raw, err := fs.ReadFile(files, lf.facts)
 	if err != nil {
 		return nil, err
 	}
@@ -166,14 +173,14 @@ func loadLibrary(lf libraryFiles) (*Library, error) {
 		if more == "" {
 			continue
 		}
-		if err := f.add(more, more == lf.older); err != nil {
+		if err := f.add(files, more, more == lf.older); err != nil {
 			return nil, fmt.Errorf("api/%s: %w", more, err)
 		}
 	}
 	lib := &Library{Soname: lf.soname, ByName: map[string]*Func{}, Enums: f.Enums, Types: map[string]Type{}}
 	r := &resolver{lib: lib, facts: &f, file: lf.facts}
 	if lf.records != "" {
-		text, err := files.ReadFile(lf.records)
+		text, err := fs.ReadFile(files, lf.records)
 		if err != nil {
 			return nil, err
 		}
@@ -184,14 +191,14 @@ func loadLibrary(lf libraryFiles) (*Library, error) {
 	if err := r.resolve(); err != nil {
 		return nil, err
 	}
-	exports, err := files.ReadFile(lf.exports)
+	exports, err := fs.ReadFile(files, lf.exports)
 	if err != nil {
 		return nil, err
 	}
 	if err := lib.addExports(strings.Fields(string(exports)), &f, lf); err != nil {
 		return nil, err
 	}
-	text, err := files.ReadFile(lf.semantics)
+	text, err := fs.ReadFile(files, lf.semantics)
 	if err != nil {
 		return nil, err
 	}

@@ -174,25 +174,6 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// Conditions name fields and constants that exist.
-func TestConditions(t *testing.T) {
-	lib := load(t).CUDA
-	text, err := os.ReadFile("cuda.semantics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sem, err := parseSemantics("cuda.semantics", string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &binder{sem: sem, lib: lib}
-	for _, c := range slices.Concat(sem.whens, sem.refuses) {
-		if w := b.condition(c); w.Offset < 0 && c.field != selected || len(w.Values) != len(c.consts) {
-			t.Errorf("line %d: %s.%s = %v does not exist", c.line, c.record, c.field, c.consts)
-		}
-	}
-}
-
 func TestWire(t *testing.T) {
 	ws, err := parseWire("# comment\nstruct a op # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\nstruct b\n  u64 v\n")
 	if err != nil {

@@ -2,8 +2,6 @@
 // function its semantics (cuda.semantics, nvml.semantics). Load resolves both into a Spec, from which everything repetitive is generated.
 package api
 
-import "slices"
-
 // Class says where and how a function is carried out.
 type Class int
 
@@ -118,17 +116,12 @@ type Func struct {
 	NoProto     bool   // exported without a known prototype: a stub that answers NOT_SUPPORTED
 	Data        bool   // an exported object, not a function
 	Pre, Post   bool   // the front has hooks scuda_pre_NAME(args, CUresult *r) / scuda_post_NAME(args)
-	ServerHand  bool   // the server carries it out by hand-written code instead of the generated dispatch
-	AsyncErrors bool   // may return errors of earlier asynchronous calls
 	OutsOnError bool
 	Generic     bool     // the generated encoding exists: Async, Sync, and Hand functions marked so
 	Alias       string   // another function that this one is the old name of
 	Unknown     string   // the answer to a number of an object that the session was not given, where it is not its type's
-	Flags       []string // further flags of the row, for the library's own generator
+	Flags       []string // of the row, as they stand there
 }
-
-// Flag says whether the row has a further flag.
-func (f *Func) Flag(name string) bool { return slices.Contains(f.Flags, name) }
 
 // Wire says whether the function has an operation.
 func (f *Func) Wire() bool { return f.Op != 0 }
@@ -216,6 +209,7 @@ type WireStruct struct {
 	Doc    string
 	Reply  string
 	Group  string // as in Func
+	Flags  []Flag // of an operation
 }
 
 // Spec is everything.

@@ -36,7 +36,7 @@ type condition struct {
 // semantics is a parsed .semantics file.
 type semantics struct {
 	file         string
-	reasons      map[string]string
+	reasons      map[string]*reason
 	whens        []condition
 	refuses      []condition
 	pointers     map[string]Is     // of pointers in structures, by "STRUCT.path"
@@ -46,15 +46,46 @@ type semantics struct {
 	pointersUsed map[string]bool
 	members      []Member
 	groups       []group
-	absent       []Absent
-	parts        []Part
+	absent       []absent
+	parts        []part
 	writes       [][]string // lines, see Writes
 }
 
 // group is a "group" line.
 type group struct {
+	line     int
 	name     string
 	prefixes []string
+}
+
+// reason is a "reason" line.
+type reason struct {
+	line int
+	text string
+	used bool
+}
+
+// use gives the text for a row.
+func (r *reason) use() string {
+	r.used = true
+	return r.text
+}
+
+// absent is one attribute of an "absent" line.
+type absent struct {
+	line int
+	Absent
+}
+
+// part is a "part" line.
+type part struct {
+	line int
+	Part
+}
+
+// fail is an error about a line that could be parsed.
+func (s *semantics) fail(line int, name, why string) error {
+	return &InputError{s.file, "line " + strconv.Itoa(line) + ": " + name, why}
 }
 
 var classNames = map[string]Class{"missing": Missing, "unsupported": Unsupported, "refused": Refused, "local": Local, "async": Async, "sync": Sync, "hand": Hand}
@@ -87,7 +118,7 @@ var (
 )
 
 func parseSemantics(file, text string) (*semantics, error) {
-	s := &semantics{file: file, reasons: map[string]string{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{}, unknown: map[string]string{}, tokens: map[string]string{}, rows: map[string]row{}}
+	s := &semantics{file: file, reasons: map[string]*reason{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{}, unknown: map[string]string{}, tokens: map[string]string{}, rows: map[string]row{}}
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		f := strings.Fields(line)
@@ -104,10 +135,10 @@ func parseSemantics(file, text string) (*semantics, error) {
 func (s *semantics) parseLine(line int, f []string) error {
 	switch f[0] {
 	case "reason":
-		if len(f) < 3 || s.reasons[f[1]] != "" {
+		if len(f) < 3 || s.reasons[f[1]] != nil {
 			return fmt.Errorf("want: reason KEY TEXT, each key once")
 		}
-		s.reasons[f[1]] = strings.Join(f[2:], " ")
+		s.reasons[f[1]] = &reason{line: line, text: strings.Join(f[2:], " ")}
 		return nil
 	case "when":
 		if len(f) != 5 {
@@ -131,21 +162,21 @@ func (s *semantics) parseLine(line int, f []string) error {
 		if len(f) < 3 || slices.ContainsFunc(s.groups, func(g group) bool { return g.name == f[1] }) {
 			return fmt.Errorf("want: group NAME PREFIX…, each name once")
 		}
-		s.groups = append(s.groups, group{f[1], f[2:]})
+		s.groups = append(s.groups, group{line, f[1], f[2:]})
 		return nil
 	case "absent":
-		if len(f) < 3 || s.reasons[f[1]] == "" {
+		if len(f) < 3 || s.reasons[f[1]] == nil {
 			return fmt.Errorf("want: absent KEY ATTRIBUTE…, with the key of a reason above")
 		}
 		for _, name := range f[2:] {
-			s.absent = append(s.absent, Absent{Name: "CU_DEVICE_ATTRIBUTE_" + name, Reason: s.reasons[f[1]]})
+			s.absent = append(s.absent, absent{line, Absent{Name: "CU_DEVICE_ATTRIBUTE_" + name, Reason: s.reasons[f[1]].use()}})
 		}
 		return nil
 	case "part":
-		if len(f) < 4 || slices.ContainsFunc(s.parts, func(p Part) bool { return p.Key == f[1] }) {
+		if len(f) < 4 || slices.ContainsFunc(s.parts, func(p part) bool { return p.Key == f[1] }) {
 			return fmt.Errorf("want: part KEY FUNCTION[,FUNCTION…] TEXT, each key once")
 		}
-		s.parts = append(s.parts, Part{Key: f[1], Funcs: strings.Split(f[2], ","), Text: strings.Join(f[3:], " ")})
+		s.parts = append(s.parts, part{line, Part{Key: f[1], Funcs: strings.Split(f[2], ","), Text: strings.Join(f[3:], " ")}})
 		return nil
 	case "writes":
 		s.writes = append(s.writes, f)
@@ -191,7 +222,9 @@ func (s *semantics) parseLine(line int, f []string) error {
 	if class == Missing || class == Unsupported || class == Refused {
 		if key == "" {
 			r.reason, rest = strings.Join(rest, " "), nil
-		} else if r.reason = s.reasons[key]; r.reason == "" {
+		} else if why := s.reasons[key]; why != nil {
+			r.reason = why.use()
+		} else {
 			return fmt.Errorf("unknown reason %q", key)
 		}
 	}
@@ -254,36 +287,42 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		}
 		fn.Class, fn.Reason, fn.Answer, fn.Group = r.class, r.reason, r.answer, s.groupOf(fn.Name)
 		if _, ok := lib.Enums["cudaError_enum"][r.answer]; fn.Class == Refused && !ok {
-			return &InputError{s.file, fn.Name, "answers " + r.answer + ", which is no CUresult"}
+			return s.fail(r.line, fn.Name, "answers "+r.answer+", which is no CUresult")
 		}
 		if err := b.function(fn, r); err != nil {
-			return &InputError{s.file, fn.Name, err.Error()}
+			return s.fail(r.line, fn.Name, err.Error())
+		}
+		if err := lib.checkMemory(fn); err != nil {
+			return s.fail(r.line, fn.Name, err.Error())
 		}
 		if fn.Class == Async || fn.Class == Sync || fn.Class == Hand {
 			fn.Op = op
 		}
 	}
-	for name := range s.rows {
+	for name, r := range s.rows {
 		if fn := lib.ByName[name]; fn == nil || fn.PTSZ {
-			return &InputError{s.file, name, "has a row but is no base function"}
+			return s.fail(r.line, name, "has a row but is no base function")
 		}
+	}
+	if err := s.checkKeys(b); err != nil {
+		return err
 	}
 	for _, a := range s.absent {
 		v, ok := lib.Enums["CUdevice_attribute_enum"][a.Name]
 		if !ok {
-			return &InputError{s.file, a.Name, "is no attribute of devices"}
+			return s.fail(a.line, a.Name, "is no attribute of devices")
 		}
 		a.Value = int(v)
-		lib.Absent = append(lib.Absent, a)
+		lib.Absent = append(lib.Absent, a.Absent)
 	}
 	for _, p := range s.parts {
 		for _, name := range p.Funcs {
 			if fn := lib.ByName[name]; fn == nil || fn.PTSZ || fn.Class <= Refused {
-				return &InputError{s.file, "part " + p.Key, name + " is no base function that works"}
+				return s.fail(p.line, "part "+p.Key, name+" is no base function that works")
 			}
 		}
+		lib.Parts = append(lib.Parts, p.Part)
 	}
-	lib.Parts = s.parts
 	if err := b.members(); err != nil {
 		return err
 	}
@@ -309,6 +348,34 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 		name, params := fn.Name, slices.Clone(base.Params)
 		*fn = *base
 		fn.Name, fn.Base, fn.PTSZ, fn.Params = name, base.Name, true, params
+	}
+	return nil
+}
+
+// checkKeys refuses reasons that no row gives, and conditions on fields or values that there are not.
+func (s *semantics) checkKeys(b *binder) error {
+	for key, r := range s.reasons {
+		if !r.used {
+			return s.fail(r.line, "reason "+key, "is no row's")
+		}
+	}
+	for _, c := range slices.Concat(s.whens, s.refuses) {
+		if w := b.condition(c); w.Offset < 0 && c.field != selected || len(w.Values) != len(c.consts) {
+			return s.fail(c.line, c.record+"."+c.field, "is no field, or one of "+strings.Join(c.consts, ",")+" is no constant")
+		}
+	}
+	return nil
+}
+
+// checkGroups refuses a group's prefix with which neither a function's name nor one of the operations in wire.spec begins.
+func (s *semantics) checkGroups(lib *Library, wire []WireStruct) error {
+	for _, g := range s.groups {
+		for _, prefix := range g.prefixes {
+			if !slices.ContainsFunc(lib.Funcs, func(fn *Func) bool { return strings.HasPrefix(fn.Name, prefix) }) &&
+				!slices.ContainsFunc(wire, func(w WireStruct) bool { return w.Op != 0 && strings.HasPrefix(w.Name, prefix) }) {
+				return s.fail(g.line, "group "+g.name, "nothing has a name that begins with "+prefix)
+			}
+		}
 	}
 	return nil
 }
@@ -341,39 +408,9 @@ var (
 )
 
 func (b *binder) function(fn *Func, r row) error {
-	for _, flag := range r.flags {
-		switch {
-		case flag == "async_errors":
-			fn.AsyncErrors = true
-		case flag == "server":
-			fn.ServerHand = true
-		case flag == "pre":
-			fn.Pre = true
-		case flag == "post":
-			fn.Post = true
-		case flag == "outs_on_error":
-			fn.OutsOnError = true
-		case flag == "generic":
-			fn.Generic = true
-		case strings.HasPrefix(flag, "unknown="):
-			if fn.Unknown = strings.TrimPrefix(flag, "unknown="); !b.result(fn.Unknown) {
-				return fmt.Errorf("%s is no result", fn.Unknown)
-			}
-		case strings.HasPrefix(flag, "select="):
-			if err := selectMember(fn, strings.TrimPrefix(flag, "select=")); err != nil {
-				return err
-			}
-		case strings.HasPrefix(flag, "alias="):
-			fn.Alias = strings.TrimPrefix(flag, "alias=")
-			if b.lib.ByName[fn.Alias] == nil {
-				return fmt.Errorf("alias of an unknown function %s", fn.Alias)
-			}
-		case strings.HasPrefix(flag, "like="):
-			if err := b.like(fn, strings.TrimPrefix(flag, "like=")); err != nil {
-				return err
-			}
-		default:
-			fn.Flags = append(fn.Flags, flag)
+	for _, word := range r.flags {
+		if err := b.flag(fn, word); err != nil {
+			return err
 		}
 	}
 	if fn.Class == Async || fn.Class == Sync {
@@ -408,6 +445,37 @@ func (b *binder) function(fn *Func, r row) error {
 		if err := countExists(fn, p); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// flag takes in one flag of a row.
+func (b *binder) flag(fn *Func, word string) error {
+	if err := checkFlag(rowFlags[b.lf.soname], word); err != nil {
+		return err
+	}
+	fn.Flags = append(fn.Flags, word)
+	switch name, value, _ := strings.Cut(word, "="); Flag(name) {
+	case FlagPre:
+		fn.Pre = true
+	case FlagPost:
+		fn.Post = true
+	case FlagOutsOnError:
+		fn.OutsOnError = true
+	case FlagGeneric:
+		fn.Generic = true
+	case FlagUnknown:
+		if fn.Unknown = value; !b.result(value) {
+			return fmt.Errorf("%s is no result", value)
+		}
+	case FlagSelect:
+		return selectMember(fn, value)
+	case FlagAlias:
+		if fn.Alias = value; b.lib.ByName[value] == nil {
+			return fmt.Errorf("alias of an unknown function %s", value)
+		}
+	case FlagLike:
+		return b.like(fn, value)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func parseWire(text string) ([]WireStruct, error) {
 	var out []WireStruct
 	var cur *WireStruct
 	op := uint16(FirstWireOp)
-	seen := map[string]bool{}
+	seen, replies := map[string]bool{}, map[string]int{} // replies: the line that names one
 	for i, line := range strings.Split(text, "\n") {
 		code, doc, _ := strings.Cut(line, "#")
 		f := strings.Fields(code)
@@ -31,15 +31,22 @@ func parseWire(text string) ([]WireStruct, error) {
 		fail := func(why string) error { return &InputError{"wire.spec", "line " + strconv.Itoa(i+1), why} }
 		switch {
 		case f[0] == "struct":
-			if len(f) < 2 || len(f) > 3 || len(f) == 3 && f[2] != "op" || seen[f[1]] {
-				return nil, fail("want: struct NAME [op], each name once")
+			if len(f) < 2 || len(f) > 2 && f[2] != "op" || seen[f[1]] {
+				return nil, fail("want: struct NAME [op [FLAG …]], each name once")
 			}
 			seen[f[1]] = true
 			out = append(out, WireStruct{Name: f[1], Doc: strings.TrimSpace(doc)})
 			cur = &out[len(out)-1]
-			if len(f) == 3 {
-				cur.Op = op
-				op++
+			if len(f) == 2 {
+				continue
+			}
+			cur.Op = op
+			op++
+			for _, word := range f[3:] {
+				if err := checkFlag(wireFlags, word); err != nil {
+					return nil, fail(err.Error())
+				}
+				cur.Flags = append(cur.Flags, Flag(word))
 			}
 		case cur == nil:
 			return nil, fail("outside of a struct")
@@ -49,7 +56,7 @@ func parseWire(text string) ([]WireStruct, error) {
 			if len(f) != 2 {
 				return nil, fail("want: reply NAME")
 			}
-			cur.Reply = f[1]
+			cur.Reply, replies[f[1]] = f[1], i+1
 		default:
 			if len(f) != 2 {
 				return nil, fail("want: TYPE NAME")
@@ -79,7 +86,7 @@ func parseWire(text string) ([]WireStruct, error) {
 			return nil, &InputError{"wire.spec", w.Name, "its size is no multiple of 8"}
 		}
 		if w.Reply != "" && !seen[w.Reply] {
-			return nil, &InputError{"wire.spec", w.Name, "unknown reply " + w.Reply}
+			return nil, &InputError{"wire.spec", "line " + strconv.Itoa(replies[w.Reply]) + ": " + w.Name, "unknown reply " + w.Reply}
 		}
 	}
 	return out, nil

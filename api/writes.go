@@ -120,11 +120,11 @@ func (lib *Library) WritesOf(p *Param) (out []Writes) {
 
 // Clears lists the outputs that the flag clears, or clears=PARAM[,PARAM], speaks of.
 func (lib *Library) Clears(f *Func) (out []Cleared, err error) {
-	i := slices.IndexFunc(f.Flags, func(flag string) bool { return flag == "clears" || strings.HasPrefix(flag, "clears=") })
-	if i < 0 {
+	list, ok := f.FlagValue(FlagClears)
+	if !ok {
 		return nil, nil
 	}
-	_, list, only := strings.Cut(f.Flags[i], "=")
+	only := list != ""
 	names := strings.Split(list, ",")
 	for _, p := range f.Params {
 		named := only && slices.Contains(names, p.Name)
@@ -142,7 +142,7 @@ func (lib *Library) Clears(f *Func) (out []Cleared, err error) {
 		out = append(out, c)
 	}
 	if out == nil || only && len(out) != len(names) {
-		return nil, fmt.Errorf("%s: %s names what is no output", f.Name, f.Flags[i])
+		return nil, fmt.Errorf("%s: %s names what is no output", f.Name, FlagClears)
 	}
 	return out, nil
 }

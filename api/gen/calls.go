@@ -145,7 +145,7 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 		c = &call{}
 	}
 	skip := slices.Clone(c.skip)
-	if f.Flag("denied") { // what would change the machine is called with a wrong device only
+	if f.Flag(api.FlagDenied) { // what would change the machine is called with a wrong device only
 		skip = append(skip, "right", "child")
 	}
 	params := callParams(lib, f)
@@ -161,7 +161,7 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 		if err != nil {
 			return "", err
 		}
-		if f.Flag("denied") && (i > 0 || kind != "H") {
+		if f.Flag(api.FlagDenied) && (i > 0 || kind != "H") {
 			kind = "-"
 		}
 		token, ok := c.args[p.Name]
@@ -169,7 +169,7 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 			token, err = callToken(lib, &p, token)
 		} else {
 			token, err = callDefault(lib, &p, kind, params)
-			if f.Flag("versioned") && p.Struct && kind == "P" {
+			if f.Flag(api.FlagVersioned) && p.Struct && kind == "P" {
 				token = callVersioned(lib, &p)
 			}
 		}
@@ -444,7 +444,7 @@ func callMarks(lib *api.Library, f *api.Func, p *api.Param) string {
 		return ""
 	case p.Dir == api.Out, p.Dir == api.New, p.Dir == api.Ret:
 		return "o" + strconv.Itoa(size)
-	case p.Dir == api.InOut && f.Flag("versioned") && p.Struct && !callPoints(lib, lib.Struct(p.Elem)):
+	case p.Dir == api.InOut && f.Flag(api.FlagVersioned) && p.Struct && !callPoints(lib, lib.Struct(p.Elem)):
 		return "t" + strconv.Itoa(size)
 	case p.Dir == api.InOut:
 		return "i" + strconv.Itoa(size)

@@ -379,7 +379,7 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 			}
 		}
 	}
-	if base.Flag("takes") {
+	if base.Flag(api.FlagTakes) {
 		if err := c.takes(b, f, base, form); err != nil {
 			return err
 		}

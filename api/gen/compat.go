@@ -94,7 +94,7 @@ func compatLibrary(b *buffer, lib *api.Library) {
 					if fn.Alias != "" {
 						note += ", as `" + fn.Alias + "`"
 					}
-					if fn.Flag("denied") {
+					if fn.Flag(api.FlagDenied) {
 						note += ", *denied*"
 					}
 					b.f("| `%s` | %s |\n", fn.Name, note)

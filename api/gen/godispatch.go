@@ -27,13 +27,6 @@ func emitDispatch(spec *api.Spec, out *Output) error {
 	}
 	table.f("}\n\n")
 	g.members()
-	table.f("var asyncErrors = [...]bool{\n")
-	for _, fn := range lib.Funcs {
-		if !fn.PTSZ && fn.Op != 0 && fn.AsyncErrors {
-			table.f("cuda.Op%s: true,\n", api.GoName(fn.Name))
-		}
-	}
-	table.f("}\n\n")
 	table.Write(g.tables.Bytes())
 	if err := out.GoFile("server/dispatch/zz_table_gen.go", table.Bytes()); err != nil {
 		return err

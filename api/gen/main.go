@@ -21,6 +21,7 @@ var emitters = []struct {
 	{"wire structures", emitWire},
 	{"server dispatch", emitDispatch},
 	{"classes of calls", emitClasses},
+	{"traits of operations", emitTraits},
 	{"driver on the real libraries", emitReal},
 	{"C header", emitHeader},
 	{"compatibility page", emitCompat},

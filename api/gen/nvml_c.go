@@ -236,11 +236,11 @@ type nvmlArray struct {
 
 // nvmlArrayOf reads the flag array=POINTER,COUNT.
 func nvmlArrayOf(lib *api.Library, f *api.Func, p api.Param) (*nvmlArray, error) {
-	i := slices.IndexFunc(f.Flags, func(flag string) bool { return strings.HasPrefix(flag, "array=") })
-	if i < 0 || !p.Struct || p.Dir == api.Value {
+	names, ok := f.FlagValue(api.FlagArray)
+	if !ok || !p.Struct || p.Dir == api.Value {
 		return nil, nil
 	}
-	pointer, count, _ := strings.Cut(strings.TrimPrefix(f.Flags[i], "array="), ",")
+	pointer, count, _ := strings.Cut(names, ",")
 	a := &nvmlArray{pointer: -1, count: -1}
 	for _, field := range lib.Struct(p.Elem).Fields {
 		switch field.Name {
@@ -254,22 +254,20 @@ func nvmlArrayOf(lib *api.Library, f *api.Func, p api.Param) (*nvmlArray, error)
 		}
 	}
 	if a.pointer < 0 || a.count < 0 {
-		return nil, fmt.Errorf("%s: %s does not name a pointer and a count of %s", f.Name, f.Flags[i], p.Elem)
+		return nil, fmt.Errorf("%s: array=%s does not name a pointer and a count of %s", f.Name, names, p.Elem)
 	}
 	return a, nil
 }
 
 // nvmlTailOf reads the flag tail=COUNT: the structure's last four bytes are the first of so many.
 func nvmlTailOf(lib *api.Library, f *api.Func, p api.Param) int {
-	for _, flag := range f.Flags {
-		name, ok := strings.CutPrefix(flag, "tail=")
-		if !ok || !p.Struct {
-			continue
-		}
-		for _, field := range lib.Struct(p.Elem).Fields {
-			if field.Name == name {
-				return field.Offset
-			}
+	name, ok := f.FlagValue(api.FlagTail)
+	if !ok || !p.Struct {
+		return 0
+	}
+	for _, field := range lib.Struct(p.Elem).Fields {
+		if field.Name == name {
+			return field.Offset
 		}
 	}
 	return 0
@@ -302,9 +300,9 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		q.deletes = p.Handle != "" && ends
 		return q, nil
 	}
-	q.text = p.Elem == "char" && p.Dir == api.Out && !f.Flag("padded")
-	q.versioned = f.Flag("versioned") && p.Struct
-	q.fresh, q.tail = f.Flag("fresh") && p.Struct, nvmlTailOf(lib, f, p)
+	q.text = p.Elem == "char" && p.Dir == api.Out && !f.Flag(api.FlagPadded)
+	q.versioned = f.Flag(api.FlagVersioned) && p.Struct
+	q.fresh, q.tail = f.Flag(api.FlagFresh) && p.Struct, nvmlTailOf(lib, f, p)
 	q.pieces = pieces(lib, &p)
 	var err error
 	cleared, err := lib.Clears(f)
@@ -318,7 +316,7 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 	if q.array, err = nvmlArrayOf(lib, f, p); err != nil {
 		return nil, err
 	}
-	if f.Flag("bytes") && p.Count != "1" {
+	if f.Flag(api.FlagBytes) && p.Count != "1" {
 		q.size = 1
 	}
 	count, pointer := strings.CutPrefix(p.Count, "*")
@@ -327,7 +325,7 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		return q, nil
 	}
 	q.count, q.elements = pointer, 0
-	if q.fills = f.Flag("fills"); q.fills {
+	if q.fills = f.Flag(api.FlagFills); q.fills {
 		q.elements = maxFilled
 	}
 	q.countArg = 1 + slices.IndexFunc(f.Params, func(c api.Param) bool { return c.Name == count })
@@ -441,10 +439,10 @@ func nvmlDispatch(lib *api.Library) ([]byte, error) {
 			continue
 		}
 		denied := ""
-		if f.Flag("denied") {
+		if f.Flag(api.FlagDenied) {
 			denied = "denied: true, "
 		}
-		if f.Flag("optional") {
+		if f.Flag(api.FlagOptional) {
 			denied += "optional: true, "
 		}
 		fmt.Fprintf(&b, "%d: {name: %q, %sparams: []param{\n", f.Op, f.Name, denied)

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "3a13f8b8f44c261f0f7fbae50af21dd604efb0c58b9b557cba7b16254afec212"
+const Digest = "f8a9444051c78bf84d2e2d9c822d3246d2fb5d57a813d33209d8cf13a004d5cd"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

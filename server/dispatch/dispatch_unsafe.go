@@ -65,9 +65,6 @@ func Call(op uint16, perThread bool, drv cuda.Driver, h Handles, r *codec.Reader
 // Has says whether an operation has a generated form.
 func Has(op uint16) bool { return int(op) < len(methods) && methods[op] != nil }
 
-// AsyncErrors says whether an operation may report the failure of an earlier unanswered call.
-func AsyncErrors(op uint16) bool { return int(op) < len(asyncErrors) && asyncErrors[op] }
-
 // patch is a handle inside of a structure.
 type patch struct {
 	offset uintptr

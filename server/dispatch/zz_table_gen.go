@@ -276,26 +276,6 @@ var methods = [...]method{
 	cuda.OpCuUserObjectRetain:                                   callCuUserObjectRetain,
 }
 
-var asyncErrors = [...]bool{
-	cuda.OpCuCtxSynchronize:       true,
-	cuda.OpCuCtxSynchronize_v2:    true,
-	cuda.OpCuEventElapsedTime:     true,
-	cuda.OpCuEventElapsedTime_v2:  true,
-	cuda.OpCuEventQuery:           true,
-	cuda.OpCuEventSynchronize:     true,
-	cuda.OpCuGraphLaunch:          true,
-	cuda.OpCuMemFree_v2:           true,
-	cuda.OpCuMemcpy2DUnaligned_v2: true,
-	cuda.OpCuMemcpy2D_v2:          true,
-	cuda.OpCuMemcpy3DPeer:         true,
-	cuda.OpCuMemcpy3D_v2:          true,
-	cuda.OpCuMemcpyAtoA_v2:        true,
-	cuda.OpCuMemcpyAtoD_v2:        true,
-	cuda.OpCuMemcpyDtoA_v2:        true,
-	cuda.OpCuStreamQuery:          true,
-	cuda.OpCuStreamSynchronize:    true,
-}
-
 var patchesCUDA_MEMCPY3D_v2 = []patch{
 	{56, cuda.KindArray, &when{32, []int64{3}}, false},
 	{144, cuda.KindArray, &when{120, []int64{3}}, false},

@@ -8,6 +8,7 @@ import (
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/trait"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/dispatch"
 	"scuda.dev/scuda/server/handle"
@@ -63,7 +64,8 @@ var wireOps = [...]handler{
 	wire.OpOrderJoin - firstWire:         (*Session).orderJoin,
 }
 
-// serverOps are functions of the driver that the generated dispatch does not carry out, or not alone.
+// serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those with the flag server in
+// api/cuda.semantics. A function with the flag and without a handler, or the other way round, does not start.
 var serverOps = map[uint16]handler{
 	cuda.OpCuCtxCreate:                  (*Session).ctxCreate,
 	cuda.OpCuCtxCreate_v2:               (*Session).ctxCreate,
@@ -97,11 +99,17 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuUserObjectRelease:          (*Session).releaseObjects,
 }
 
-// serverTable is serverOps by number.
+// serverTable is serverOps by number. Its operations are those of the description.
 var serverTable = func() []handler {
 	t := make([]handler, slices.Max(slices.Collect(maps.Keys(serverOps)))+1)
-	for op, h := range serverOps {
-		t[op] = h
+	for op := range uint16(firstWire) {
+		h := serverOps[op]
+		if is := trait.Of(op).Has(trait.ByHand); is != (h != nil) {
+			panic("executor: " + OpName(op) + " needs the flag server in api/cuda.semantics and a handler in serverOps, or neither")
+		}
+		if h != nil {
+			t[op] = h
+		}
 	}
 	return t
 }()
@@ -146,15 +154,6 @@ func (s *Session) count(c *command) error {
 	return err
 }
 
-// contextless operations go without a context: the client may name one that does not exist yet.
-func contextless(op uint16) bool {
-	switch op {
-	case wire.OpErrorText, wire.OpPrimary, wire.OpModulePut, wire.OpCaptureMode, wire.OpThreadExit, wire.OpPing, wire.OpOrderJoin:
-		return true
-	}
-	return false
-}
-
 func (s *Session) execute(c *command) error {
 	if c.Op == wire.OpOrder {
 		return s.order(c) // no end of a run of launches
@@ -163,14 +162,15 @@ func (s *Session) execute(c *command) error {
 	if c.Op != wire.OpLaunch {
 		s.launchAll()
 	}
-	if c.Flags&transport.FlagBulk != 0 && c.Op != wire.OpCopyH2D && c.Op != wire.OpModulePut && c.Op != wire.OpCopyBox {
+	is := trait.Of(c.Op)
+	if c.Flags&transport.FlagBulk != 0 && !is.Has(trait.Bulk) {
 		return protocolError("%s with bulk data", OpName(c.Op))
 	}
-	if c.Flags&transport.FlagStriped != 0 && c.Op != wire.OpCopyH2D {
+	if c.Flags&transport.FlagStriped != 0 && !is.Has(trait.Striped) {
 		return protocolError("%s with striped data", OpName(c.Op))
 	}
 	r := cuda.CUDA_SUCCESS
-	if !contextless(c.Op) {
+	if !is.Has(trait.Contextless) {
 		r = s.enter(c.Context)
 	}
 	var err error
@@ -179,15 +179,15 @@ func (s *Session) execute(c *command) error {
 		s.startBulk(c, c.BulkBytes(c.payload)).result = r
 	case r != cuda.CUDA_SUCCESS:
 	case c.Op >= firstWire:
-		if int(c.Op-firstWire) >= len(wireOps) {
+		if int(c.Op-firstWire) >= len(wireOps) || wireOps[c.Op-firstWire] == nil {
 			return protocolError("unknown operation %d", c.Op)
 		}
 		r, err = wireOps[c.Op-firstWire](s, c)
-	case int(c.Op) < len(serverTable) && serverTable[c.Op] != nil:
-		c.async = dispatch.AsyncErrors(c.Op)
+	case is.Has(trait.ByHand):
+		c.async = is.Has(trait.AsyncErrors)
 		r, err = serverTable[c.Op](s, c)
 	default:
-		c.async = dispatch.AsyncErrors(c.Op)
+		c.async = is.Has(trait.AsyncErrors)
 		r, err = s.general(c)
 	}
 	if errors.Is(err, handle.ErrHandle) {
@@ -202,7 +202,7 @@ func (s *Session) execute(c *command) error {
 
 // general carries out an operation by the generated dispatch.
 func (s *Session) general(c *command) (cuda.CUresult, error) {
-	s.printf.usesPools = s.printf.usesPools || c.Op == cuda.OpCuMemAllocAsync || c.Op == cuda.OpCuMemAllocFromPoolAsync
+	s.printf.usesPools = s.printf.usesPools || trait.Of(c.Op).Has(trait.Pools)
 	s.reader.Reset(c.payload)
 	s.writer.Reset()
 	perThread := c.Flags&transport.FlagPTDS != 0

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"scuda.dev/scuda/api/cuda"
-	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/api/trait"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/transport"
 )
@@ -227,8 +227,7 @@ func (b *base) stream(h uint64) (*stream, cuda.CUresult) {
 		}
 	}
 	st.used = true
-	switch b.cmd.Op {
-	case wire.OpLaunch, wire.OpLaunchSeveral, cuda.OpCuGraphLaunch:
+	if trait.Of(b.cmd.Op).Has(trait.Launches) {
 		st.kernels++
 	}
 	if b.order != nil && b.cmd.Flags&transport.FlagAnswer == 0 {

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "3a13f8b8f44c261f0f7fbae50af21dd604efb0c58b9b557cba7b16254afec212"
+#define SCUDA_DIGEST "f8a9444051c78bf84d2e2d9c822d3246d2fb5d57a813d33209d8cf13a004d5cd"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 

@@ -2,7 +2,7 @@
 #include "nvml/nvml.h"
 #include "base/common.h"
 
-const char nvml_digest[] = "3a13f8b8f44c261f0f7fbae50af21dd604efb0c58b9b557cba7b16254afec212";
+const char nvml_digest[] = "f8a9444051c78bf84d2e2d9c822d3246d2fb5d57a813d33209d8cf13a004d5cd";
 
 static const struct scuda_piece pieces_nvmlPciInfo_v1_t_0[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 32, 0, 0}, {0, 0, 0, 0}};
 static const struct scuda_piece pieces_nvmlPciInfo_v2_t_1[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 36, 0, 0}, {0, 0, 0, 0}};
