@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +28,28 @@ func spec(t *testing.T) *api.Spec {
 func TestUpToDate(t *testing.T) {
 	if err := run("../..", true); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNeedsNoMeasurements: the description and its generator read nothing below perf.
+func TestNeedsNoMeasurements(t *testing.T) {
+	for _, pattern := range []string{"../*.go", "*.go"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) < 5 {
+			t.Fatalf("%s: %d files, %v", pattern, len(paths), err)
+		}
+		for _, path := range paths {
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if text, ok := n.(*ast.BasicLit); ok && !strings.HasSuffix(path, "_test.go") && strings.Contains(text.Value, "perf/results") {
+					t.Errorf("%s: %s", path, text.Value)
+				}
+				return true
+			})
+		}
 	}
 }
 

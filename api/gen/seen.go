@@ -10,7 +10,10 @@ import (
 	"strings"
 )
 
-// seen is a file perf/results/DATE-MACHINE-correctness.json, which perf/gpu/results.py writes.
+// seenFolder has what correctness runs on real GPUs gave: a file DATE-MACHINE.json each, which perf/gpu/results.py writes.
+const seenFolder = "api/facts/seen"
+
+// seen is such a file.
 type seen struct {
 	Date, Machine string
 	Cases         []struct {
@@ -21,9 +24,9 @@ type seen struct {
 
 // loadSeen reads the newest file.
 func loadSeen(root string) (*seen, string, error) {
-	files, err := filepath.Glob(filepath.Join(root, "perf/results/*-correctness.json"))
+	files, err := filepath.Glob(filepath.Join(root, seenFolder, "*.json"))
 	if err != nil || len(files) == 0 {
-		return nil, "", fmt.Errorf("no perf/results/*-correctness.json: write one with perf/gpu/results.py (%w)", os.ErrNotExist)
+		return nil, "", fmt.Errorf("no %s/*.json: write one with perf/gpu/results.py (%w)", seenFolder, os.ErrNotExist)
 	}
 	name := slices.Max(files)
 	text, err := os.ReadFile(name)
@@ -40,7 +43,7 @@ func loadSeen(root string) (*seen, string, error) {
 // emitSeen writes what programs were seen to do natively and over scuda.
 func emitSeen(b *buffer, s *seen, name string) {
 	b.f("\n## Seen on a GPU\n\n")
-	b.f("%s, %s (`perf/results/%s`; server and client on one machine, TCP over loopback, several programs at once, so the seconds only say that nothing is\nout of proportion). ", s.Machine, s.Date, name)
+	b.f("%s, %s (`%s/%s`; server and client on one machine, TCP over loopback, several programs at once, so the seconds only say that nothing is\nout of proportion). ", s.Machine, s.Date, seenFolder, name)
 	b.f("*equal*: the same results, bit for bit, natively and remotely; of cuda-samples the same exit status and verdicts. *varies*: the\nnative result does not repeat itself. *ran*: has no native side. *absent*: not installed there.\n\n")
 	b.f("| part | cases | equal | varies, ran | absent | not equal |\n|---|---|---|---|---|---|\n")
 	counts := map[string]map[string]int{}

@@ -4,8 +4,7 @@
     results.py OUTPUT --date DATE --machine TEXT --scuda COMMIT [--from RESULTS.json] FILE.jsonl...
 
 A case that is in several files has the result of the last; with --from it has what that file says unless a newer one says something. OUTPUT is
-perf/results/DATE-MACHINE-correctness.json: for every case or program what it is part of, the verdict, both sides' seconds, and the commit that it was
-seen at.
+api/facts/seen/DATE-MACHINE.json: for every case or program what it is part of, the verdict, both sides' seconds, and the commit that it was seen at.
 """
 
 import argparse
