@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-//go:embed facts/*.json facts/*-exports.txt *.semantics *.records wire.spec
+//go:embed facts/*.json facts/*-exports.txt facts/operations.tsv *.semantics *.records wire.spec
 var files embed.FS
 
 // ErrInput is the cause of every error about the description files: a file of this package contradicts another one.
@@ -34,6 +34,7 @@ func (e *InputError) Unwrap() error { return ErrInput }
 
 // libraryFiles says which files describe a library.
 type libraryFiles struct {
+	name                                       string // in operations.tsv
 	soname, facts, exports, semantics, records string
 	later                                      string // facts about functions that are younger than the header
 	older                                      string // facts about functions that take an older structure than the header's prototype says
@@ -42,13 +43,13 @@ type libraryFiles struct {
 }
 
 var (
-	cudaFiles = libraryFiles{soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json", exports: "facts/libcuda-exports.txt",
+	cudaFiles = libraryFiles{name: "cuda", soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json", exports: "facts/libcuda-exports.txt",
 		semantics: "cuda.semantics", result: "CUresult", device: "CUdevice"}
-	nvmlFiles = libraryFiles{soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", later: "facts/nvml-later.json", older: "facts/nvml-older.json", exports: "facts/libnvidia-ml-exports.txt",
+	nvmlFiles = libraryFiles{name: "nvml", soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", later: "facts/nvml-later.json", older: "facts/nvml-older.json", exports: "facts/libnvidia-ml-exports.txt",
 		semantics: "nvml.semantics", records: "nvml.records", result: "nvmlReturn_t", device: "nvmlDevice_t"}
 )
 
-// FirstWireOp is the number of the first hand-written operation.
+// FirstWireOp is the least number of a hand-written operation.
 const FirstWireOp = 0xF000
 
 // Load reads the description and resolves it.
@@ -57,18 +58,25 @@ func Load() (*Spec, error) { return loadFrom(files) }
 // loadFrom reads the description from a file system whose top folder is api/.
 func loadFrom(files fs.FS) (*Spec, error) {
 	s := &Spec{}
-	var err error
-	if s.CUDA, err = loadLibrary(files, cudaFiles); err != nil {
+	text, err := fs.ReadFile(files, operationsFile)
+	if err != nil {
 		return nil, err
 	}
-	if s.NVML, err = loadLibrary(files, nvmlFiles); err != nil {
+	numbers, err := parseOperations(string(text))
+	if err != nil {
+		return nil, err
+	}
+	if s.CUDA, err = s.loadLibrary(files, cudaFiles, numbers); err != nil {
+		return nil, err
+	}
+	if s.NVML, err = s.loadLibrary(files, nvmlFiles, numbers); err != nil {
 		return nil, err
 	}
 	wire, err := fs.ReadFile(files, "wire.spec")
 	if err != nil {
 		return nil, err
 	}
-	if s.Wire, err = parseWire(string(wire)); err != nil {
+	if s.Wire, s.Removed, err = parseWire(string(wire)); err != nil {
 		return nil, err
 	}
 	for i, w := range s.Wire {
@@ -160,7 +168,7 @@ func (f *Facts) add(files fs.FS, file string, older bool) error {
 	return nil
 }
 
-func loadLibrary(files fs.FS, lf libraryFiles) (*Library, error) {
+func (s *Spec) loadLibrary(files fs.FS, lf libraryFiles, numbers []Operation) (*Library, error) {
 	raw, err := fs.ReadFile(files, lf.facts)
 	if err != nil {
 		return nil, err
@@ -198,6 +206,11 @@ func loadLibrary(files fs.FS, lf libraryFiles) (*Library, error) {
 	if err := lib.addExports(strings.Fields(string(exports)), &f, lf); err != nil {
 		return nil, err
 	}
+	operations, err := numberOperations(lf.name, lib, numbers)
+	if err != nil {
+		return nil, err
+	}
+	s.Operations = append(s.Operations, operations...)
 	text, err := fs.ReadFile(files, lf.semantics)
 	if err != nil {
 		return nil, err
@@ -216,7 +229,7 @@ func loadLibrary(files fs.FS, lf libraryFiles) (*Library, error) {
 	return lib, nil
 }
 
-// addExports makes a Func of every exported symbol. Operation numbers count all base functions, so that a change of class renumbers nothing.
+// addExports makes a Func of every exported symbol.
 func (lib *Library) addExports(symbols []string, f *Facts, lf libraryFiles) error {
 	slices.Sort(symbols)
 	for _, name := range symbols {

@@ -175,16 +175,16 @@ func TestPatches(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	ws, err := parseWire("# comment\nstruct a op # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\nstruct b\n  u64 v\n")
+	ws, _, err := parseWire("# comment\nstruct a op 0xF003 # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\nstruct b\n  u64 v\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := ws[0]
-	if a.Size != 24 || a.Fields[1].Offset != 4 || a.Fields[2].Offset != 16 || a.Op != FirstWireOp || a.Reply != "b" || ws[1].Op != 0 {
+	if a.Size != 24 || a.Fields[1].Offset != 4 || a.Fields[2].Offset != 16 || a.Op != FirstWireOp+3 || a.Reply != "b" || ws[1].Op != 0 {
 		t.Errorf("%+v", ws)
 	}
-	for _, bad := range []string{"u8 x", "struct", "struct a\n u9 x", "struct a\n u32 x", "struct a\nstruct a", "struct a op x", "struct a\n reply b", "struct a\n u8[x] b"} {
-		if _, err := parseWire(bad); !errors.Is(err, ErrInput) {
+	for _, bad := range []string{"u8 x", "struct", "struct a\n u9 x", "struct a\n u32 x", "struct a\nstruct a", "struct a op", "struct a op x", "struct a op 5", "struct a op 0xF000 what", "struct a op 0xF000\nstruct b op 0xF000", "removed a op 0xF000\nstruct b op 0xF000", "removed a", "struct a\n reply b", "struct a\n u8[x] b"} {
+		if _, _, err := parseWire(bad); !errors.Is(err, ErrInput) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -254,7 +254,7 @@ func FuzzWire(f *testing.F) {
 	}
 	f.Add(string(text))
 	f.Fuzz(func(t *testing.T, text string) {
-		ws, err := parseWire(text)
+		ws, _, err := parseWire(text)
 		if err != nil && !errors.Is(err, ErrInput) {
 			t.Error(err)
 		}

@@ -105,7 +105,8 @@ type When struct {
 type Func struct {
 	Name        string // exported symbol
 	Base        string // for _ptsz/_ptds forms: the symbol without the suffix, whose operation is used; else ""
-	Op          uint16 // operation number (index among the base functions + 1); 0 when not on the wire; a _ptsz form has its base's
+	Op          uint16 // operation number (facts/operations.tsv); 0 when not on the wire; a _ptsz form has its base's
+	number      uint16 // the same, whether or not it is on the wire
 	Class       Class
 	Params      []Param
 	Ret         string // C return type
@@ -216,5 +217,7 @@ type WireStruct struct {
 type Spec struct {
 	CUDA, NVML *Library
 	Wire       []WireStruct
-	Digest     [32]byte // of facts and semantics; both sides of a session compare it
+	Removed    []WireStruct // operations that there are no more: name and number
+	Operations []Operation  // of both libraries, with those that the file does not have yet
+	Digest     [32]byte     // of facts and semantics; both sides of a session compare it
 }

@@ -275,12 +275,10 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 	if err := b.tokens(); err != nil {
 		return &InputError{s.file, "token", err.Error()}
 	}
-	op := uint16(0)
 	for _, fn := range lib.Funcs {
 		if fn.PTSZ {
 			continue
 		}
-		op++
 		r, ok := s.rows[fn.Name]
 		if !ok {
 			return &InputError{s.file, fn.Name, "has no row"}
@@ -296,7 +294,7 @@ func (s *semantics) apply(lib *Library, lf libraryFiles) error {
 			return s.fail(r.line, fn.Name, err.Error())
 		}
 		if fn.Class == Async || fn.Class == Sync || fn.Class == Hand {
-			fn.Op = op
+			fn.Op = fn.number
 		}
 	}
 	for name, r := range s.rows {

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "f8a9444051c78bf84d2e2d9c822d3246d2fb5d57a813d33209d8cf13a004d5cd"
+const Digest = "0fa0ac98540bca5119f2e2f4f884d03d4eb3cc4810cf3682642db3af689c2474"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -26,9 +26,9 @@ func emitClasses(spec *api.Spec, out *Output) error {
 	b.f("}\n\n// ofWire has the class of an operation of wire.spec, from its first on.\nvar ofWire = [...]Class{\n")
 	for _, w := range spec.Wire {
 		if w.Op != 0 {
-			b.f("%d: %s, // %s\n", w.Op-spec.Wire[0].Op, api.GoName(w.Group), w.Name)
+			b.f("%d: %s, // %s\n", w.Op-api.FirstWireOp, api.GoName(w.Group), w.Name)
 		}
 	}
-	b.f("}\n\nconst firstWire = %#x\n", spec.Wire[0].Op)
+	b.f("}\n\nconst firstWire = %#x\n", api.FirstWireOp)
 	return out.GoFile("api/class/zz_class_gen.go", b.Bytes())
 }

@@ -17,6 +17,7 @@ var emitters = []struct {
 	name string
 	emit func(*api.Spec, *Output) error
 }{
+	{"numbers of operations", emitOperations},
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
 	{"server dispatch", emitDispatch},
