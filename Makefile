@@ -40,9 +40,10 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 demo: build ## compute a picture on a simulated GPU that another process serves
 	./examples/demo.sh
 
-generate: check-go ## write everything that is generated from the API description
+generate: check-go ## write everything that is generated: from the API description, and lists of folders and files
 	$(GO) run ./api/gen
 	$(GO) generate ./ebpf
+	$(GO) test ./internal/house -run 'TestImports|TestSizes' -update
 
 # Other compilers give other bytes.
 CLANG := clang version 14.0.6
@@ -51,6 +52,7 @@ lint: check-go ## check formatting, generated code, and run the linters
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) run ./api/gen -check
+	$(GO) test -count=1 ./internal/house
 	$(GO) run ./perf/bench/table -check
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || { echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
 	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
