@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
+	"testing"
 
 	"scuda.dev/scuda/api"
 )
@@ -40,6 +42,30 @@ func hostileCalls(spec *api.Spec) (calls []hostileCall) {
 		}
 	}
 	return calls
+}
+
+// TestHostileCallsAreWhole: every operation that the server carries out has its hostile calls, but the endless ones.
+// Those of functions that travel in other forms are refused (TestOperationsWithoutForm in server/executor).
+func TestHostileCallsAreWhole(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[uint16]bool{}
+	for _, c := range hostileCalls(spec) {
+		have[c.op] = true
+	}
+	for _, fn := range spec.CUDA.Funcs {
+		without := slices.ContainsFunc(endless, func(e string) bool { return strings.HasPrefix(fn.Name, e) })
+		if carried := fn.Op != 0 && fn.Generic; carried && have[fn.Op] == without {
+			t.Errorf("%s: it has hostile calls: %t, it is endless: %t", fn.Name, have[fn.Op], without)
+		}
+	}
+	for _, s := range spec.Wire {
+		if s.Op != 0 && !have[s.Op] {
+			t.Errorf("%s has no hostile calls", s.Name)
+		}
+	}
 }
 
 // words draws the words of one payload.

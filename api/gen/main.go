@@ -20,6 +20,7 @@ var emitters = []struct {
 	{"numbers of operations", emitOperations},
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
+	{"test of wire structures", emitWireTest},
 	{"server dispatch", emitDispatch},
 	{"classes of calls", emitClasses},
 	{"traits of operations", emitTraits},

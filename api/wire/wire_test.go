@@ -2,7 +2,6 @@ package wire
 
 import (
 	"testing"
-	"unsafe"
 
 	"scuda.dev/scuda/api/codec"
 )
@@ -22,29 +21,6 @@ func TestView(t *testing.T) {
 	}
 	if _, _, ok := View[Launch](payload[:SizeLaunch-1]); ok {
 		t.Error("too short a payload was accepted")
-	}
-}
-
-// Go lays the structures out as the description says.
-func TestSizes(t *testing.T) {
-	for _, c := range []struct {
-		name       string
-		have, want uintptr
-	}{
-		{"Launch", unsafe.Sizeof(Launch{}), SizeLaunch},
-		{"CopyH2D", unsafe.Sizeof(CopyH2D{}), SizeCopyH2D},
-		{"ModulePut", unsafe.Sizeof(ModulePut{}), SizeModulePut},
-		{"FuncInfo", unsafe.Sizeof(FuncInfo{}), SizeFuncInfo},
-		{"GetFunction", unsafe.Sizeof(GetFunction{}), SizeGetFunction},
-		{"PointerAttributes", unsafe.Sizeof(PointerAttributes{}), SizePointerAttributes},
-		{"CaptureInfo", unsafe.Sizeof(CaptureInfo{}), SizeCaptureInfo},
-	} {
-		if c.have != c.want {
-			t.Errorf("%s: %d, want %d", c.name, c.have, c.want)
-		}
-	}
-	if off := unsafe.Offsetof(Launch{}.SharedBytes); off != 40 {
-		t.Error("shared_bytes at", off)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // TestEveryOperation sends payloads of each operation of wire.spec, made from the description. One that is cut short
-// ends the session with the reason. One of zeros or ones, with a tail or without, is answered or ends it with the reason.
+// ends the session with the reason. One of zeros or ones, with a tail or without, is answered or ends the session with
+// the reason.
 func TestEveryOperation(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {
@@ -50,7 +51,8 @@ func TestEveryOperation(t *testing.T) {
 					c.tolerant = true // the operation's own answers are of no interest
 					c.replies[1] = pong
 					c.mu.Unlock()
-					c.write(frame(c.command(0, s.Op, transport.FlagAnswer, bytes.Repeat([]byte{fill}, s.Size+tail)),
+					payload := bytes.Repeat([]byte{fill}, s.Size+tail)
+					c.write(frame(c.command(0, s.Op, transport.FlagAnswer, payload),
 						c.command(1, wire.OpPing, transport.FlagAnswer, words(0))))
 					select {
 					case <-pong:
@@ -67,6 +69,28 @@ func TestEveryOperation(t *testing.T) {
 	}
 	if seen < 30 {
 		t.Errorf("%d operations", seen)
+	}
+}
+
+// TestOperationsWithoutForm sends the numbers of functions that travel in another form, or not at all: each ends the
+// session with the reason.
+func TestOperationsWithoutForm(t *testing.T) {
+	spec, err := api.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fn := range spec.CUDA.Funcs {
+		if fn.Op == 0 || fn.Generic || fn.PTSZ {
+			continue
+		}
+		t.Run(fn.Name, func(t *testing.T) {
+			t.Parallel()
+			c := connect(t)
+			c.send(fn.Op, make([]byte, 256))
+			if err := c.wait(); !errors.Is(err, ErrProtocol) {
+				t.Fatalf("ended with %v, want a protocol error", err)
+			}
+		})
 	}
 }
 
