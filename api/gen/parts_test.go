@@ -14,7 +14,7 @@ var elsewhere = map[string]string{
 	"shim/front/base/mode.c: return CUDA_ERROR_NOT_SUPPORTED;":                                                       "scuda_refuse itself, and whole functions",
 	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;":                                                    "logged with PART_private_slot",
 	"shim/front/calls/device.c: return scuda_device_ok(dev) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;": "the driver's answer outside Windows",
-	"server/executor/command.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":                                               "refuse itself",
+	"server/executor/base.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":                                                  "refuse itself",
 	"server/executor/command.go: const noAddress = cuda.CUDA_ERROR_NOT_SUPPORTED":                                    "not sent by scuda's client",
 	"server/executor/share_unsafe.go: return cuda.CUDA_ERROR_NOT_SUPPORTED, unix.Close(fd)":                          "a session without a server's shelf: tests alone",
 	"server/executor/share_unsafe.go: return 0, cuda.CUDA_ERROR_NOT_SUPPORTED":                                       "a session without a server's shelf: tests alone",
