@@ -116,3 +116,9 @@ func (b *base) handleReply(kind cuda.Kind, real, parent uint64) []byte {
 	v.n, v.handle = 1, b.table.Client(kind, real, parent)
 	return wire.Bytes(v)
 }
+
+// clientHandle is the client's handle of an object of the driver's, 0 where it has none.
+func (b *base) clientHandle(kind cuda.Kind, real uint64) uint64 {
+	h, _ := b.table.Find(kind, real)
+	return h
+}

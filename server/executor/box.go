@@ -260,7 +260,7 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 		}
 	}
 	mem, source := buf.mem[:p.Bytes], p.ID
-	r := s.ask(st, func() { s.fetchNode(source, mem, true) })
+	r := s.ask(st, func() { s.graphs.fetchSource(source, mem, true) })
 	if r == cuda.CUDA_SUCCESS {
 		r = s.enqueueBox(b, b.straight(s, mem), st)
 	}
@@ -275,19 +275,19 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 
 // captureBox captures a copy: its rows are fetched or sent whenever the graph runs.
 func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
-	mem, r := s.nodeBuffer(st.ctx, int(p.Bytes))
+	mem, r := s.graphs.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	end := s.sends
+	end := s.graphs.downloadEnd
 	if !b.down {
-		end = func(ctx *context, id uint32, mem []byte, _ rows) *hostEnd { return s.fetches(ctx, id, mem) }
+		end = func(ctx *context, id uint32, mem []byte, _ rows) *hostEnd { return s.graphs.uploadEnd(ctx, id, mem) }
 	}
 	var one *cuda.CUDA_MEMCPY3D
 	if !b.peer {
 		one = plainBox(b.straight(s, mem))
 	}
-	return s.capture(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult { return s.enqueueBox(b, b.straight(s, mem), st) })
+	return s.graphs.captureHostCopy(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult { return s.enqueueBox(b, b.straight(s, mem), st) })
 }
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.

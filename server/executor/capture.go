@@ -13,44 +13,44 @@ type capture struct {
 	given  bool // the graph is the program's
 }
 
-func (s *Session) captureMode(c *command) (cuda.CUresult, error) {
+func (g *graphs) setThreadMode(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.CaptureMode](c)
 	if err != nil {
 		return 0, err
 	}
-	s.thread().mode = cuda.CUstreamCaptureMode(p.Mode)
+	g.thread().mode = cuda.CUstreamCaptureMode(p.Mode)
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// beginning comes before a capture: work for the legacy stream is forbidden while others capture, and so would be the barrier's mark.
-func (s *Session) beginning() {
-	if s.barrier.src != nil && s.barrier.recorded != s.barrier.gen {
-		s.launchAll()
-		s.markBarrier()
+// markBarrierBeforeCapture comes before a capture: work for the legacy stream is forbidden while others capture, and so would be the barrier's mark.
+func (g *graphs) markBarrierBeforeCapture() {
+	if g.barrier.src != nil && g.barrier.recorded != g.barrier.gen {
+		g.launchAll()
+		g.markBarrier()
 	}
 }
 
-// began notes a capture that the driver has begun.
-func (s *Session) began(st *stream, mode cuda.CUstreamCaptureMode, given bool) {
-	s.captures[st.real] = capture{s.cmd.Thread, mode, given}
+// noteCapture notes a capture that the driver has begun.
+func (g *graphs) noteCapture(st *stream, mode cuda.CUstreamCaptureMode, given bool) {
+	g.captures[st.real] = capture{g.cmd.Thread, mode, given}
 }
 
 // beginCapture: cuStreamBeginCapture (global mode) and cuStreamBeginCapture_v2.
-func (s *Session) beginCapture(c *command) (cuda.CUresult, error) {
-	return s.begin(c, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL, func(st *stream, _ *args, _ cuda.CUstreamCaptureMode) cuda.CUresult {
-		return s.gpu.CuStreamBeginCapture(st.real)
+func (g *graphs) beginCapture(c *command) (cuda.CUresult, error) {
+	return g.beginCaptureBy(c, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL, func(st *stream, _ *args, _ cuda.CUstreamCaptureMode) cuda.CUresult {
+		return g.gpu.CuStreamBeginCapture(st.real)
 	})
 }
 
-func (s *Session) beginCaptureV2(c *command) (cuda.CUresult, error) {
-	return s.begin(c, -1, func(st *stream, _ *args, mode cuda.CUstreamCaptureMode) cuda.CUresult {
-		return s.gpu.CuStreamBeginCapture_v2(st.real, mode)
+func (g *graphs) beginCaptureV2(c *command) (cuda.CUresult, error) {
+	return g.beginCaptureBy(c, -1, func(st *stream, _ *args, mode cuda.CUstreamCaptureMode) cuda.CUresult {
+		return g.gpu.CuStreamBeginCapture_v2(st.real, mode)
 	})
 }
 
-// begin reads the stream, then the mode unless the function has a fixed one, and calls the driver.
-func (s *Session) begin(c *command, mode cuda.CUstreamCaptureMode, call func(*stream, *args, cuda.CUstreamCaptureMode) cuda.CUresult) (cuda.CUresult, error) {
-	a := s.args(c)
+// beginCaptureBy reads the stream, then the mode unless the function has a fixed one, and calls the driver.
+func (g *graphs) beginCaptureBy(c *command, mode cuda.CUstreamCaptureMode, call func(*stream, *args, cuda.CUstreamCaptureMode) cuda.CUresult) (cuda.CUresult, error) {
+	a := g.args(c)
 	h := a.U64()
 	if mode < 0 {
 		mode = cuda.CUstreamCaptureMode(a.U64())
@@ -58,19 +58,19 @@ func (s *Session) begin(c *command, mode cuda.CUstreamCaptureMode, call func(*st
 	if err := a.end(); err != nil {
 		return 0, err
 	}
-	st, r := s.stream(h)
+	st, r := g.stream(h)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	s.beginning()
+	g.markBarrierBeforeCapture()
 	if r = call(st, a, mode); r == cuda.CUDA_SUCCESS {
-		s.began(st, mode, false)
+		g.noteCapture(st, mode, false)
 	}
 	return r, nil
 }
 
-func (s *Session) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
-	a := s.args(c)
+func (g *graphs) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
+	a := g.args(c)
 	h, graph := a.U64(), a.U64()
 	deps, n := a.In(8)
 	edges, ne := a.In(8)
@@ -80,59 +80,110 @@ func (s *Session) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
 	if err := a.end(); err != nil {
 		return 0, err
 	}
-	st, r := s.stream(h)
+	st, r := g.stream(h)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	g, ok := s.table.Real(cuda.KindGraph, graph)
+	real, ok := g.table.Real(cuda.KindGraph, graph)
 	if !ok || count > 0 && deps == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	nodes := codec.Words(deps, n)
 	for i, h := range nodes {
-		if nodes[i], ok = s.table.Real(cuda.KindGraphNode, h); !ok {
+		if nodes[i], ok = g.table.Real(cuda.KindGraphNode, h); !ok {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
 	}
-	s.beginning()
-	r = s.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(g), (*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
+	g.markBarrierBeforeCapture()
+	r = g.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(real), (*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
 	if r == cuda.CUDA_SUCCESS {
-		s.began(st, mode, true)
+		g.noteCapture(st, mode, true)
 	}
 	return r, nil
 }
 
 // endCapture: cuStreamEndCapture(hStream, *phGraph).
-func (s *Session) endCapture(c *command) (cuda.CUresult, error) {
-	a := s.args(c)
+func (g *graphs) endCapture(c *command) (cuda.CUresult, error) {
+	a := g.args(c)
 	h, capacity := a.U64(), a.U64()
 	if err := a.end(); err != nil {
 		return 0, err
 	}
-	st, r := s.stream(h)
+	st, r := g.stream(h)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	k, known := s.captures[st.real]
-	graph := alloc[cuda.CUgraph](&s.arena)
-	r = s.gpu.CuStreamEndCapture(st.real, graph)
-	if known && r == cuda.CUDA_SUCCESS && k.thread != s.cmd.Thread && k.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
+	k, known := g.captures[st.real]
+	graph := alloc[cuda.CUgraph](&g.arena)
+	r = g.gpu.CuStreamEndCapture(st.real, graph)
+	if known && r == cuda.CUDA_SUCCESS && k.thread != g.cmd.Thread && k.mode != cuda.CU_STREAM_CAPTURE_MODE_RELAXED {
 		// For the driver all threads are this one. Natively such a call ends the capture, too, and gives no graph.
 		if r = cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; !k.given {
-			s.gpu.CuGraphDestroy(*graph)
+			g.gpu.CuGraphDestroy(*graph)
 		}
 	}
-	if !s.isCapturing(st) {
-		delete(s.captures, st.real)
+	if !g.isCapturing(st) {
+		delete(g.captures, st.real)
 	}
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
 	if capacity == 0 { // the program does not want the graph
-		c.reply = s.arena.bytes(8)
+		c.reply = g.arena.bytes(8)
 		clear(c.reply)
 		return r, nil
 	}
-	c.reply = s.handleReply(cuda.KindGraph, uint64(*graph), 0)
+	c.reply = g.handleReply(cuda.KindGraph, uint64(*graph), 0)
+	return r, nil
+}
+
+// captureInfo: cuStreamGetCaptureInfo_v2 and _v3, whose lists lie in the driver's memory.
+func (g *graphs) captureInfo(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.CaptureInfo](c)
+	if err != nil {
+		return 0, err
+	}
+	st, r := g.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	const edgeBytes = 8
+	status, id := alloc[cuda.CUstreamCaptureStatus](&g.arena), alloc[cuda.Cuuint64](&g.arena)
+	graph, count := alloc[cuda.CUgraph](&g.arena), alloc[uint64](&g.arena)
+	nodes, edges := alloc[uintptr](&g.arena), alloc[uintptr](&g.arena)
+	wantEdges := p.Flags&1 != 0
+	if wantEdges {
+		r = g.gpu.CuStreamGetCaptureInfo_v3(st.real, status, id, graph, pointerOf(nodes), pointerOf(edges), count)
+	} else {
+		r = g.gpu.CuStreamGetCaptureInfo_v2(st.real, status, id, graph, pointerOf(nodes), count)
+	}
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	v := wire.CaptureValues{Status: int32(*status)}
+	if *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
+		answerWith(&g.arena, c, v, 0)
+		return r, nil
+	}
+	v.ID, v.Graph, v.Count = uint64(*id), g.table.Client(cuda.KindGraph, uint64(*graph), 0), uint32(*count)
+	v.Sent = uint32(min(*count, uint64(p.MaxNodes), 1<<15))
+	each := 8
+	if wantEdges {
+		each += edgeBytes
+	}
+	out := answerWith(&g.arena, c, v, int(v.Sent)*each)
+	if v.Sent == 0 {
+		return r, nil
+	}
+	list := driverWords(*nodes, int(v.Sent))
+	for i := range list {
+		h := g.table.Client(cuda.KindGraphNode, list[i], v.Graph)
+		copy(out[i*8:], wire.Bytes(&h))
+	}
+	if wantEdges && *edges != 0 {
+		for i, e := range driverWords(*edges, int(v.Sent)) {
+			copy(out[int(v.Sent)*8+i*edgeBytes:], wire.Bytes(&e))
+		}
+	}
 	return r, nil
 }

@@ -338,7 +338,7 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	if p.Bytes == 0 {
 		return cuda.CUDA_SUCCESS, nil
 	}
-	mem, r := s.nodeBuffer(st.ctx, int(p.Bytes))
+	mem, r := s.graphs.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
@@ -347,8 +347,8 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 		one = &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(p.Src),
 			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
 	}
-	end := s.sends(st.ctx, p.Transfer, mem, rows{p.Bytes, 1, 1, 0, 0})
-	return s.capture(st, end, one, func() cuda.CUresult {
+	end := s.graphs.downloadEnd(st.ctx, p.Transfer, mem, rows{p.Bytes, 1, 1, 0, 0})
+	return s.graphs.captureHostCopy(st, end, one, func() cuda.CUresult {
 		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
 	}), nil
 }

@@ -12,6 +12,10 @@ func inModules(f func(*modules, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.modules, c) }
 }
 
+func inGraphs(f func(*graphs, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.graphs, c) }
+}
+
 // What engines ask of the loop.
 
 func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
@@ -29,4 +33,24 @@ func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, b
 	return r, nil
 }
 
-func (s *Session) kernelsLaunchGraphs() bool { return len(s.deviceGraphs) > 0 }
+func (s *Session) kernelsLaunchGraphs() bool { return len(s.graphs.deviceGraphs) > 0 }
+
+func (s *Session) layoutOf(h uint64) (*layout, cuda.CUresult) { return s.modules.layoutOf(h) }
+
+func (s *Session) notePools() { s.printf.usesPools = true }
+
+// isIdle says whether no context has any work.
+func (s *Session) isIdle() bool {
+	for _, ctx := range s.contexts {
+		events, r := s.unfinished(ctx)
+		for _, e := range events {
+			if e.ctx != nil {
+				e.ctx.events = append(e.ctx.events, e.event)
+			}
+		}
+		if r != cuda.CUDA_SUCCESS || len(events) > 0 {
+			return false
+		}
+	}
+	return true
+}

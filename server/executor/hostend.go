@@ -9,15 +9,15 @@ import (
 
 // hostEnd is what a copy with the client's memory, or a function of the client's, takes up for as long as some graph has it. A user object of the
 // driver's stands for it, whose references belong to graphs: clones and executable graphs have their own, and launches under way hold them. The
-// object's destructor comes from a thread of the driver's and must not call the driver, so it only tells the executor (bury).
+// object's destructor comes from a thread of the driver's and must not call the driver, so it only tells the executor (freeEndedEnds).
 type hostEnd struct {
-	kind   uint16 // transport.Forget…
-	number uint64 // by which the client knows it
-	call   cuda.CUDA_HOST_NODE_PARAMS
-	mem    []byte // page-locked memory of the copy
-	ctx    *context
-	object cuda.CUuserObject
-	finish cuda.CUDA_HOST_NODE_PARAMS // the object's destructor
+	kind       uint16 // transport.Forget…
+	number     uint64 // by which the client knows it
+	call       cuda.CUDA_HOST_NODE_PARAMS
+	mem        []byte // page-locked memory of the copy
+	ctx        *context
+	object     cuda.CUuserObject
+	destructor cuda.CUDA_HOST_NODE_PARAMS // of the object
 }
 
 // up says whether it is the source of an upload.
@@ -27,65 +27,65 @@ func (h *hostEnd) up() bool { return h.kind == transport.ForgetSource }
 const maxSpareNodes = 64 << 20
 
 // newHostEnd makes one of a function that a node calls.
-func (s *Session) newHostEnd(kind uint16, number uint64, f func()) *hostEnd {
-	h := &hostEnd{kind: kind, number: number, call: s.askNode(f)}
-	s.hostEnds[h.call.UserData] = h
+func (g *graphs) newHostEnd(kind uint16, number uint64, f func()) *hostEnd {
+	h := &hostEnd{kind: kind, number: number, call: g.gpu.HostNode(f)}
+	g.hostEnds[h.call.UserData] = h
 	return h
 }
 
-// belongs lets a graph hold it. A driver without user objects lets it live as long as the session.
-func (s *Session) belongs(h *hostEnd, graph cuda.CUgraph) {
-	h.finish = s.gpu.HostNode(func() {
-		s.endedMu.Lock()
-		defer s.endedMu.Unlock()
-		s.ended = append(s.ended, h)
+// attachEnd lets a graph hold it. A driver without user objects lets it live as long as the session.
+func (g *graphs) attachEnd(h *hostEnd, graph cuda.CUgraph) {
+	h.destructor = g.gpu.HostNode(func() {
+		g.endedMu.Lock()
+		defer g.endedMu.Unlock()
+		g.ended = append(g.ended, h)
 	})
-	object := alloc[cuda.CUuserObject](&s.arena)
-	r := s.gpu.CuUserObjectCreate(object, pointerAt(h.finish.UserData), pointerAt(h.finish.Fn), 1, uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC))
+	object := alloc[cuda.CUuserObject](&g.arena)
+	r := g.gpu.CuUserObjectCreate(object, pointerAt(h.destructor.UserData), pointerAt(h.destructor.Fn), 1, uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC))
 	if r == cuda.CUDA_SUCCESS {
 		h.object = *object
-		r = s.gpu.CuGraphRetainUserObject(graph, h.object, 1, uint32(cuda.CU_GRAPH_USER_OBJECT_MOVE))
+		r = g.gpu.CuGraphRetainUserObject(graph, h.object, 1, uint32(cuda.CU_GRAPH_USER_OBJECT_MOVE))
 	}
 	if r != cuda.CUDA_SUCCESS {
-		s.log.Debug("what a graph's node takes up stays to the session's end", "error", cuda.ResultName(r))
+		g.log.Debug("what a graph's node takes up stays to the session's end", "error", cuda.ResultName(r))
 	}
 }
 
-// replaced takes a graph's hold of what a node had before its parameters were changed.
-func (s *Session) replaced(before *hostEnd, graph cuda.CUgraph) {
+// releaseEnd takes a graph's hold of what a node had before its parameters were changed.
+func (g *graphs) releaseEnd(before *hostEnd, graph cuda.CUgraph) {
 	if before != nil && before.object != 0 {
-		s.gpu.CuGraphReleaseUserObject(graph, before.object, 1)
+		g.gpu.CuGraphReleaseUserObject(graph, before.object, 1)
 	}
 }
 
-// bury frees what no graph holds any more.
-func (s *Session) bury() {
-	s.endedMu.Lock()
-	ended := s.ended
-	s.ended = nil
-	s.endedMu.Unlock()
+// freeEndedEnds frees what no graph holds any more.
+func (g *graphs) freeEndedEnds() {
+	g.endedMu.Lock()
+	ended := g.ended
+	g.ended = nil
+	g.endedMu.Unlock()
 	for _, h := range ended {
-		s.gpu.DropNode(h.finish)
-		s.discard(h)
+		g.gpu.DropNode(h.destructor)
+		g.freeEnd(h)
 	}
 }
 
-// discard frees what no graph has.
-func (s *Session) discard(h *hostEnd) {
-	delete(s.hostEnds, h.call.UserData)
-	s.gpu.DropNode(h.call)
+// freeEnd frees what no graph has.
+func (g *graphs) freeEnd(h *hostEnd) {
+	delete(g.hostEnds, h.call.UserData)
+	g.gpu.DropNode(h.call)
 	if h.mem != nil {
 		h.ctx.nodeMemory = append(h.ctx.nodeMemory, h.mem[:cap(h.mem)])
-		s.trimNodes(h.ctx)
+		g.trimNodes(h.ctx)
 	}
 	if h.number != 0 {
-		s.out.message(transport.MessageHeader{Type: transport.MsgForget, Flags: h.kind, Aux: h.number}, nil, nil)
+		g.out.message(transport.MessageHeader{Type: transport.MsgForget, Flags: h.kind, Aux: h.number}, nil, nil)
 	}
 }
 
 // nodeBuffer gives page-locked memory for a copy in graphs: what an ended one left, where that is not much too large.
-func (s *Session) nodeBuffer(ctx *context, bytes int) ([]byte, cuda.CUresult) {
-	s.bury()
+func (g *graphs) nodeBuffer(ctx *context, bytes int) ([]byte, cuda.CUresult) {
+	g.freeEndedEnds()
 	best := -1
 	for i, mem := range ctx.nodeMemory {
 		if len(mem) >= bytes && len(mem)/2 <= bytes && (best < 0 || len(mem) < len(ctx.nodeMemory[best])) {
@@ -97,24 +97,24 @@ func (s *Session) nodeBuffer(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 		ctx.nodeMemory = slices.Delete(ctx.nodeMemory, best, best+1)
 		return mem[:bytes], cuda.CUDA_SUCCESS
 	}
-	return s.pageLocked(ctx, bytes)
+	return g.pageLocked(ctx, bytes)
 }
 
 // trimNodes gives memory back where it is more than a context keeps. The driver waits for kernels that run, so it is done when there are none; until
 // then the memory serves the graphs that come.
-func (s *Session) trimNodes(ctx *context) {
+func (g *graphs) trimNodes(ctx *context) {
 	total := 0
 	for _, mem := range ctx.nodeMemory {
 		total += len(mem)
 	}
-	if total <= maxSpareNodes || s.contexts[ctx.handle] != ctx || len(s.captures) > 0 || !s.quiet() {
+	if total <= maxSpareNodes || g.contexts[ctx.handle] != ctx || len(g.captures) > 0 || !g.loop.isIdle() {
 		return
 	}
 	slices.SortFunc(ctx.nodeMemory, func(a, b []byte) int { return len(b) - len(a) })
-	s.within(ctx, func() cuda.CUresult {
+	g.within(ctx, func() cuda.CUresult {
 		for total > maxSpareNodes {
 			mem := ctx.nodeMemory[0]
-			if r := s.gpu.CuMemFreeHost(pointerTo(mem)); r != cuda.CUDA_SUCCESS {
+			if r := g.gpu.CuMemFreeHost(pointerTo(mem)); r != cuda.CUDA_SUCCESS {
 				return r
 			}
 			ctx.nodeMemory = ctx.nodeMemory[1:]
@@ -122,20 +122,4 @@ func (s *Session) trimNodes(ctx *context) {
 		}
 		return cuda.CUDA_SUCCESS
 	})
-}
-
-// quiet says whether no context has any work.
-func (s *Session) quiet() bool {
-	for _, ctx := range s.contexts {
-		events, r := s.unfinished(ctx)
-		for _, e := range events {
-			if e.ctx != nil {
-				e.ctx.events = append(e.ctx.events, e.event)
-			}
-		}
-		if r != cuda.CUDA_SUCCESS || len(events) > 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -128,7 +128,7 @@ func TestGraphsLetGo(t *testing.T) {
 			if err := c.wait(); !errors.Is(err, ErrGone) {
 				t.Fatal(err)
 			}
-			if got := len(c.session.hostEnds); got > 1 {
+			if got := len(c.session.graphs.hostEnds); got > 1 {
 				t.Errorf("%d ends are left", got)
 			}
 		})

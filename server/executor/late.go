@@ -18,9 +18,6 @@ import (
 // ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the driver's, and makes no call of the driver.
 func (s *Session) ask(st *stream, f func()) cuda.CUresult { return s.gpu.HostFunc(st.real, f) }
 
-// askNode makes one of a function that asks the client for something, for a graph.
-func (s *Session) askNode(f func()) cuda.CUDA_HOST_NODE_PARAMS { return s.gpu.HostNode(f) }
-
 // lateDownloads are the asynchronous downloads whose ends have not been told. No call of the driver is made while mu is held.
 type lateDownloads struct {
 	mu      sync.Mutex

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"encoding/binary"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -39,8 +38,8 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	given := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
 	packed := s.whole(f, given)
-	if len(s.deviceGraphs) > 0 {
-		s.swapGraphs(packed)
+	if len(s.graphs.deviceGraphs) > 0 {
+		s.graphs.swapGraphs(packed)
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
 	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given)
@@ -107,8 +106,8 @@ func deviceNode(config *cuda.CUlaunchConfig) (node uint64, made bool) {
 // kernelArguments points to the parameters in their packed buffer, as launches want them.
 func (s *Session) kernelArguments(f *layout, packed []byte) unsafe.Pointer {
 	packed = s.whole(f, packed)
-	if len(s.deviceGraphs) > 0 {
-		s.swapGraphs(packed)
+	if len(s.graphs.deviceGraphs) > 0 {
+		s.graphs.swapGraphs(packed)
 	}
 	if len(f.offsets) == 0 {
 		return nil
@@ -129,34 +128,6 @@ func (s *Session) whole(f *layout, packed []byte) []byte {
 	all := s.arena.bytes(int(f.bytes))
 	copy(all, packed)
 	return all
-}
-
-// deviceLaunch is CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
-const deviceLaunch = 4
-
-// graphInstantiate: cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams. Kernels launch a graph by its handle, which they get as a
-// parameter: it has to be the driver's.
-func (s *Session) graphInstantiate(c *command) (cuda.CUresult, error) {
-	h := s.args(c).U64()
-	r, err := s.general(c)
-	real, ok := s.table.Real(cuda.KindGraphExec, h)
-	if err != nil || r != cuda.CUDA_SUCCESS || !ok {
-		return r, err
-	}
-	flags := alloc[cuda.Cuuint64](&s.arena)
-	if s.gpu.CuGraphExecGetFlags(cuda.CUgraphExec(real), flags) == cuda.CUDA_SUCCESS && *flags&deviceLaunch != 0 {
-		s.deviceGraphs[h] = real
-	}
-	return r, nil
-}
-
-// swapGraphs puts the driver's handles of graphs that kernels may launch into packed parameters.
-func (s *Session) swapGraphs(packed []byte) {
-	for i := 0; i+8 <= len(packed); i += 8 {
-		if real, ok := s.deviceGraphs[binary.LittleEndian.Uint64(packed[i:])]; ok {
-			binary.LittleEndian.PutUint64(packed[i:], real)
-		}
-	}
 }
 
 // launchSeveral: cuLaunchCooperativeKernelMultiDevice.

@@ -75,57 +75,6 @@ func (s *Session) pointerAttributes(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// captureInfo: cuStreamGetCaptureInfo_v2 and _v3, whose lists lie in the driver's memory.
-func (s *Session) captureInfo(c *command) (cuda.CUresult, error) {
-	p, _, err := view[wire.CaptureInfo](c)
-	if err != nil {
-		return 0, err
-	}
-	st, r := s.stream(p.Stream)
-	if r != cuda.CUDA_SUCCESS {
-		return r, nil
-	}
-	const edgeBytes = 8
-	status, id := alloc[cuda.CUstreamCaptureStatus](&s.arena), alloc[cuda.Cuuint64](&s.arena)
-	graph, count := alloc[cuda.CUgraph](&s.arena), alloc[uint64](&s.arena)
-	nodes, edges := alloc[uintptr](&s.arena), alloc[uintptr](&s.arena)
-	wantEdges := p.Flags&1 != 0
-	if wantEdges {
-		r = s.gpu.CuStreamGetCaptureInfo_v3(st.real, status, id, graph, pointerOf(nodes), pointerOf(edges), count)
-	} else {
-		r = s.gpu.CuStreamGetCaptureInfo_v2(st.real, status, id, graph, pointerOf(nodes), count)
-	}
-	if r != cuda.CUDA_SUCCESS {
-		return r, nil
-	}
-	v := wire.CaptureValues{Status: int32(*status)}
-	if *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
-		answerWith(&s.arena, c, v, 0)
-		return r, nil
-	}
-	v.ID, v.Graph, v.Count = uint64(*id), s.table.Client(cuda.KindGraph, uint64(*graph), 0), uint32(*count)
-	v.Sent = uint32(min(*count, uint64(p.MaxNodes), 1<<15))
-	each := 8
-	if wantEdges {
-		each += edgeBytes
-	}
-	out := answerWith(&s.arena, c, v, int(v.Sent)*each)
-	if v.Sent == 0 {
-		return r, nil
-	}
-	list := driverWords(*nodes, int(v.Sent))
-	for i := range list {
-		h := s.table.Client(cuda.KindGraphNode, list[i], v.Graph)
-		copy(out[i*8:], wire.Bytes(&h))
-	}
-	if wantEdges && *edges != 0 {
-		for i, e := range driverWords(*edges, int(v.Sent)) {
-			copy(out[int(v.Sent)*8+i*edgeBytes:], wire.Bytes(&e))
-		}
-	}
-	return r, nil
-}
-
 // errorText: cuGetErrorString.
 func (s *Session) errorText(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.ErrorText](c)

@@ -76,6 +76,7 @@ type Config struct {
 type Session struct {
 	base
 
+	graphs  graphs
 	hostmem hostmem
 	printf  printf
 	modules modules
@@ -101,12 +102,10 @@ type Session struct {
 	writer *codec.Writer
 	outMem []byte
 
-	commands     uint64 // carried out, with this one
-	latest       latest
-	bulk         *bulk
-	primaries    map[cuda.CUdevice]*primary
-	deviceGraphs map[uint64]uint64    // executable graphs that kernels may launch: the driver's handles
-	hostEnds     map[uintptr]*hostEnd // user data of a host function in graphs: what it belongs to
+	commands  uint64 // carried out, with this one
+	latest    latest
+	bulk      *bulk
+	primaries map[cuda.CUdevice]*primary
 
 	clientBase, clientBytes uint64 // the client's region of handles
 
@@ -119,10 +118,6 @@ type Session struct {
 	transfers int         // downloads under way
 	active    []*stream   // streams with downloads under way
 	sinceOut  int         // commands since an answer was queued
-
-	destructors atomic.Int32 // of user objects, running
-	endedMu     sync.Mutex
-	ended       []*hostEnd // that no graph has any more; the driver's threads add to it
 
 	stopped   chan struct{}
 	stopOnce  sync.Once
@@ -157,12 +152,10 @@ func New(cfg Config) (*Session, error) {
 		side:    newSide(),
 		stripes: newStripes(cfg.Metrics),
 
-		hostEnds:     make(map[uintptr]*hostEnd),
-		deviceGraphs: make(map[uint64]uint64),
-		primaries:    make(map[cuda.CUdevice]*primary),
-		watches:      make(map[uint64]*watch),
-		clientBase:   cfg.Hello.ClientBase,
-		clientBytes:  cfg.Hello.ClientSlots * handle.SlotBytes,
+		primaries:   make(map[cuda.CUdevice]*primary),
+		watches:     make(map[uint64]*watch),
+		clientBase:  cfg.Hello.ClientBase,
+		clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes,
 
 		rdmaSlots:  min(cfg.RDMASlots, MaxRDMASlots),
 		rdmaDevice: cfg.RDMADevice,
@@ -171,6 +164,7 @@ func New(cfg Config) (*Session, error) {
 		noSupport:  make(map[uint16]bool),
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
+	s.graphs = newGraphs(s)
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Modules)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
@@ -297,8 +291,8 @@ func (s *Session) loop() (err error) {
 		}
 		s.sinceOut = 0
 		if progress {
-			if len(s.hostEnds) > 0 {
-				s.bury()
+			if len(s.graphs.hostEnds) > 0 {
+				s.graphs.freeEndedEnds()
 			}
 			s.gauges()
 			last = time.Now()

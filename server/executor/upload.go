@@ -298,27 +298,27 @@ func (s *Session) captureH2D(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
 	if p.Bytes > maxWidth {
 		return s.capturePieces(p, st)
 	}
-	mem, r := s.nodeBuffer(st.ctx, int(p.Bytes))
+	mem, r := s.graphs.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	b := &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
 		DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
-	return s.capture(st, s.fetches(st.ctx, p.Source, mem), b, func() cuda.CUresult {
+	return s.graphs.captureHostCopy(st, s.graphs.uploadEnd(st.ctx, p.Source, mem), b, func() cuda.CUresult {
 		return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(mem), p.Bytes, st.real)
 	})
 }
 
 // capturePieces captures one that is too long for a node. Its pieces go through the same memory, one behind the other.
 func (s *Session) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
-	mem, r := s.nodeBuffer(st.ctx, pullMost)
+	mem, r := s.graphs.nodeBuffer(st.ctx, pullMost)
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
 	source := p.Source
 	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; off += pullMost {
 		at, piece := off, mem[:min(pullMost, p.Bytes-off)]
-		end := s.newHostEnd(transport.ForgetSource, 0, func() {
+		end := s.graphs.newHostEnd(transport.ForgetSource, 0, func() {
 			if err := s.side.pull(source, at, piece, false); err != nil {
 				s.sideFailed("fetch the source of a captured upload", err)
 			}
@@ -326,7 +326,7 @@ func (s *Session) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
 		if off == 0 { // all belong to one graph, and end with it
 			end.number, end.ctx, end.mem = uint64(source), st.ctx, mem
 		}
-		r = s.capture(st, end, nil, func() cuda.CUresult {
+		r = s.graphs.captureHostCopy(st, end, nil, func() cuda.CUresult {
 			return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst+at), pointerTo(piece), uint64(len(piece)), st.real)
 		})
 	}
@@ -360,8 +360,8 @@ func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
 	}
 	registration, callback := p.Registration, p.Kind == 1
 	if s.isCapturing(st) && !callback {
-		end := s.runs(registration)
-		if r = s.capturedBy(st, end); r == cuda.CUDA_SUCCESS {
+		end := s.graphs.functionEnd(registration)
+		if r = s.graphs.attachToCapture(st, end); r == cuda.CUDA_SUCCESS {
 			r = s.gpu.LaunchNode(st.real, end.call)
 		}
 		return r, nil

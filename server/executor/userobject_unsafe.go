@@ -9,44 +9,44 @@ import (
 
 // userObject: cuUserObjectCreate. The destructor asks the client to run the program's; it must not hold up the call of the driver in which the
 // last reference goes, so releaseObjects waits for it instead.
-func (s *Session) userObject(c *command) (cuda.CUresult, error) {
+func (g *graphs) userObject(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.UserObject](c)
 	if err != nil {
 		return 0, err
 	}
 	registration := p.Registration
 	var hook cuda.CUDA_HOST_NODE_PARAMS
-	hook = s.gpu.HostNode(func() {
-		s.destructors.Add(1)
+	hook = g.gpu.HostNode(func() {
+		g.destructors.Add(1)
 		go func() {
-			defer s.destructors.Add(-1)
-			s.gpu.DropNode(hook) // which has begun, and comes once
-			if err := s.side.run(registration, false, 0); err != nil {
-				s.sideFailed("run the destructor of a user object", err)
+			defer g.destructors.Add(-1)
+			g.gpu.DropNode(hook) // which has begun, and comes once
+			if err := g.side.run(registration, false, 0); err != nil {
+				g.loop.sideFailed("run the destructor of a user object", err)
 			}
 		}()
 	})
-	object := alloc[cuda.CUuserObject](&s.arena)
-	r := s.gpu.CuUserObjectCreate(object, pointerAt(hook.UserData), pointerAt(hook.Fn), p.References, p.Flags)
+	object := alloc[cuda.CUuserObject](&g.arena)
+	r := g.gpu.CuUserObjectCreate(object, pointerAt(hook.UserData), pointerAt(hook.Fn), p.References, p.Flags)
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	return r, s.table.New(cuda.KindUserObject, p.Object, uint64(*object), 0)
+	return r, g.table.New(cuda.KindUserObject, p.Object, uint64(*object), 0)
 }
 
 // pointerAt is an address of the driver's or of C's, not of Go memory.
 func pointerAt(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
 
 // releaseObjects carries out a call that may drop the last reference of a user object, and lets its destructor end before the answer.
-func (s *Session) releaseObjects(c *command) (cuda.CUresult, error) {
-	r, err := s.general(c)
-	s.bury()
-	if s.destructors.Load() == 0 {
+func (g *graphs) releaseObjects(c *command) (cuda.CUresult, error) {
+	r, err := g.loop.general(c)
+	g.freeEndedEnds()
+	if g.destructors.Load() == 0 {
 		return r, err
 	}
 	reply := append([]byte(nil), c.reply...)
-	for s.destructors.Load() > 0 {
-		if err := s.nap(); err != nil {
+	for g.destructors.Load() > 0 {
+		if err := g.loop.nap(); err != nil {
 			return 0, err
 		}
 	}
