@@ -72,14 +72,14 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuCtxCreate_v3:               (*Session).ctxCreateV3,
 	cuda.OpCuCtxDestroy:                 (*Session).ctxDestroy,
 	cuda.OpCuCtxDestroy_v2:              (*Session).ctxDestroy,
-	cuda.OpCuCtxSynchronize:             (*Session).ctxSynchronize,
-	cuda.OpCuCtxSynchronize_v2:          (*Session).ctxSynchronizeV2,
-	cuda.OpCuEventDestroy:               (*Session).destroyEvent,
-	cuda.OpCuEventDestroy_v2:            (*Session).destroyEvent,
-	cuda.OpCuEventQuery:                 (*Session).eventQuery,
-	cuda.OpCuEventRecord:                (*Session).recordClientEvent,
-	cuda.OpCuEventRecordWithFlags:       (*Session).recordClientEvent,
-	cuda.OpCuEventSynchronize:           (*Session).eventSynchronize,
+	cuda.OpCuCtxSynchronize:             inWaits((*waits).synchronizeContext),
+	cuda.OpCuCtxSynchronize_v2:          inWaits((*waits).synchronizeContextV2),
+	cuda.OpCuEventDestroy:               inWaits((*waits).destroyEvent),
+	cuda.OpCuEventDestroy_v2:            inWaits((*waits).destroyEvent),
+	cuda.OpCuEventQuery:                 inWaits((*waits).queryEvent),
+	cuda.OpCuEventRecord:                inWaits((*waits).recordEventOfClient),
+	cuda.OpCuEventRecordWithFlags:       inWaits((*waits).recordEventOfClient),
+	cuda.OpCuEventSynchronize:           inWaits((*waits).synchronizeEvent),
 	cuda.OpCuGraphDestroy:               inGraphs((*graphs).releaseObjects),
 	cuda.OpCuGraphExecDestroy:           inGraphs((*graphs).destroyExec),
 	cuda.OpCuGraphAddChildGraphNode:     inGraphs((*graphs).addChildGraph),
@@ -94,8 +94,8 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuStreamDestroy:              (*Session).streamDestroy,
 	cuda.OpCuStreamDestroy_v2:           (*Session).streamDestroy,
 	cuda.OpCuStreamEndCapture:           inGraphs((*graphs).endCapture),
-	cuda.OpCuStreamQuery:                (*Session).streamQuery,
-	cuda.OpCuStreamSynchronize:          (*Session).streamSynchronize,
+	cuda.OpCuStreamQuery:                inWaits((*waits).queryStream),
+	cuda.OpCuStreamSynchronize:          inWaits((*waits).synchronizeStream),
 	cuda.OpCuUserObjectRelease:          inGraphs((*graphs).releaseObjects),
 }
 
@@ -345,16 +345,6 @@ func (h *handles) PerThread() uint64 {
 		return 0
 	}
 	return uint64(st.real)
-}
-
-// destroyEvent: cuEventDestroy.
-func (s *Session) destroyEvent(c *command) (cuda.CUresult, error) {
-	h := s.args(c).U64()
-	if len(s.waits) > 0 {
-		s.releaseEvent(h)
-	}
-	s.dropWatch(h)
-	return s.general(c)
 }
 
 func (s *Session) endThread(c *command) (cuda.CUresult, error) {

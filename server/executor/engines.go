@@ -16,6 +16,10 @@ func inGraphs(f func(*graphs, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.graphs, c) }
 }
 
+func inWaits(f func(*waits, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.waits, c) }
+}
+
 // What engines ask of the loop.
 
 func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
@@ -42,7 +46,7 @@ func (s *Session) notePools() { s.printf.usesPools = true }
 // isIdle says whether no context has any work.
 func (s *Session) isIdle() bool {
 	for _, ctx := range s.contexts {
-		events, r := s.unfinished(ctx)
+		events, r := s.waits.unfinishedEvents(ctx)
 		for _, e := range events {
 			if e.ctx != nil {
 				e.ctx.events = append(e.ctx.events, e.event)
@@ -53,4 +57,11 @@ func (s *Session) isIdle() bool {
 		}
 	}
 	return true
+}
+
+func (s *Session) downloadJustBefore(st *stream) *transfer {
+	if l := s.latest; l.st == st && l.command+1 == s.commands && l.t.left > 0 {
+		return l.t
+	}
+	return nil
 }

@@ -189,7 +189,7 @@ func (s *Session) streamDestroy(c *command) (cuda.CUresult, error) {
 	if st == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
-	s.leaveWork(st)
+	s.waits.leaveWork(st)
 	s.dropStream(st)
 	return s.gpu.CuStreamDestroy_v2(st.real), nil
 }

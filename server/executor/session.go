@@ -14,7 +14,6 @@ import (
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
-	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/order"
@@ -76,6 +75,7 @@ type Config struct {
 type Session struct {
 	base
 
+	waits   waits
 	graphs  graphs
 	hostmem hostmem
 	printf  printf
@@ -107,13 +107,6 @@ type Session struct {
 	bulk      *bulk
 	primaries map[cuda.CUdevice]*primary
 
-	clientBase, clientBytes uint64 // the client's region of handles
-
-	waits     []*wait
-	watches   map[uint64]*watch
-	watching  []*stream // streams with watches
-	loose     stream    // holds the watches of events whose streams are not known
-	fired     []fired
 	endings   []*transfer // downloads whose data have been sent, but not yet their ends
 	transfers int         // downloads under way
 	active    []*stream   // streams with downloads under way
@@ -152,10 +145,7 @@ func New(cfg Config) (*Session, error) {
 		side:    newSide(),
 		stripes: newStripes(cfg.Metrics),
 
-		primaries:   make(map[cuda.CUdevice]*primary),
-		watches:     make(map[uint64]*watch),
-		clientBase:  cfg.Hello.ClientBase,
-		clientBytes: cfg.Hello.ClientSlots * handle.SlotBytes,
+		primaries: make(map[cuda.CUdevice]*primary),
 
 		rdmaSlots:  min(cfg.RDMASlots, MaxRDMASlots),
 		rdmaDevice: cfg.RDMADevice,
@@ -164,6 +154,7 @@ func New(cfg Config) (*Session, error) {
 		noSupport:  make(map[uint16]bool),
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
+	s.waits = newWaits(s, cfg.Hello)
 	s.graphs = newGraphs(s)
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Modules)
@@ -307,7 +298,7 @@ func (s *Session) loop() (err error) {
 // gauges tells what is left to do.
 func (s *Session) gauges() {
 	s.metrics.Set(metrics.QueueBytes, s.in.buffered())
-	s.metrics.Set(metrics.PendingWaits, len(s.waits))
+	s.metrics.Set(metrics.PendingWaits, len(s.waits.list))
 	s.metrics.Set(metrics.PendingDownloads, s.transfers)
 }
 

@@ -89,6 +89,29 @@ func (b *base) enter(h uint64) cuda.CUresult {
 	return cuda.CUDA_SUCCESS
 }
 
+// enterAny makes some context current where none is: the driver answers no query without one.
+func (b *base) enterAny() {
+	if b.entered != nil {
+		return
+	}
+	for h := range b.contexts {
+		b.enter(h)
+		break
+	}
+}
+
+// helperOf is a context's own stream, which waits for no other; the context is the present one.
+func (b *base) helperOf(ctx *context) (cuda.CUstream, cuda.CUresult) {
+	if ctx.helper == 0 {
+		p := alloc[cuda.CUstream](&b.arena)
+		if r := b.gpu.CuStreamCreate(p, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
+			return 0, r
+		}
+		ctx.helper = *p
+	}
+	return ctx.helper, cuda.CUDA_SUCCESS
+}
+
 // within runs f with ctx current and returns to the context before.
 func (b *base) within(ctx *context, f func() cuda.CUresult) cuda.CUresult {
 	before := b.entered
@@ -124,7 +147,7 @@ func (b *base) addContext(h uint64, real cuda.CUcontext) error {
 func (s *Session) dropContext(ctx *context) {
 	s.within(ctx, s.gpu.CuCtxSynchronize)
 	s.poll()
-	s.abandon(ctx)
+	s.abandonContext(ctx)
 	for _, st := range ctx.streams {
 		delete(s.captures, st.real)
 		if st.handle != 0 {
@@ -155,38 +178,6 @@ func (b *base) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, e
 	return st, nil
 }
 
-// leaveWork goes before the end of a stream. What is enqueued is still carried out, and whoever waits for the context waits for it as well.
-func (s *Session) leaveWork(st *stream) {
-	if !st.used || len(s.captures) > 0 {
-		return
-	}
-	s.within(st.ctx, func() cuda.CUresult {
-		s.settleLeft(st.ctx)
-		if r := s.gpu.CuStreamQuery(st.real); r != cuda.CUDA_ERROR_NOT_READY {
-			return r
-		}
-		e, r := s.recordEvent(st)
-		if r == cuda.CUDA_SUCCESS {
-			st.ctx.left = append(st.ctx.left, e)
-		}
-		return r
-	})
-}
-
-// settleLeft forgets the work of destroyed streams that is over. While anybody waits, he may do so for one of these events.
-func (s *Session) settleLeft(ctx *context) {
-	if len(s.waits) > 0 {
-		return
-	}
-	ctx.left = slices.DeleteFunc(ctx.left, func(e cuda.CUevent) bool {
-		over := s.gpu.CuEventQuery(e) == cuda.CUDA_SUCCESS
-		if over {
-			ctx.events = append(ctx.events, e)
-		}
-		return over
-	})
-}
-
 func (s *Session) dropStream(st *stream) {
 	st.dropMark()
 	ctx := st.ctx
@@ -199,7 +190,7 @@ func (s *Session) dropStream(st *stream) {
 	if s.barrier.src == st {
 		s.settleBarrier()
 	}
-	s.endWatches(st)
+	s.waits.endWatches(st)
 	delete(s.captures, st.real)
 	if st.handle != 0 {
 		delete(s.streams, st.handle)
@@ -270,7 +261,7 @@ func (s *Session) threadExit(ordinal uint32) {
 		}
 		delete(ctx.perThread, ordinal)
 		s.finishDownloads(st)
-		s.leaveWork(st)
+		s.waits.leaveWork(st)
 		s.dropStream(st)
 		s.within(ctx, func() cuda.CUresult { return s.gpu.CuStreamDestroy_v2(st.real) })
 	}
