@@ -61,7 +61,7 @@ var wireOps = [...]handler{
 	wire.OpShareImport - firstWire:       inHostmem((*hostmem).shareImport),
 	wire.OpShareEnd - firstWire:          inHostmem((*hostmem).shareEnd),
 	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
-	wire.OpOrderJoin - firstWire:         (*Session).orderJoin,
+	wire.OpOrderJoin - firstWire:         inOrdering((*ordering).join),
 }
 
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those with the flag server in
@@ -132,8 +132,8 @@ func (s *Session) step() (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	if err = s.count(&s.cmd); err == nil {
-		s.carriedOut(&s.cmd)
+	if err = s.count(&s.cmd); err == nil && s.bulk == nil { // one with bulk data is carried out when those have come
+		s.ordering.carriedOut(&s.cmd)
 	}
 	return true, err
 }
@@ -156,7 +156,7 @@ func (s *Session) count(c *command) error {
 
 func (s *Session) execute(c *command) error {
 	if c.Op == wire.OpOrder {
-		return s.order(c) // no end of a run of launches
+		return s.ordering.awaitOthers(c) // no end of a run of launches
 	}
 	s.commands++
 	if c.Op != wire.OpLaunch {
@@ -210,7 +210,7 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 		s.passBarrier(&ctx.legacy) // the dispatch does not ask for the legacy stream
 	}
 	if c.Flags&transport.FlagAnswer != 0 { // among these are the calls in which the driver waits
-		defer s.mayWait()()
+		defer s.ordering.beforeWaitingCall()()
 	}
 	var r cuda.CUresult
 	var err error

@@ -20,6 +20,10 @@ func inWaits(f func(*waits, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.waits, c) }
 }
 
+func inOrdering(f func(*ordering, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.ordering, c) }
+}
+
 // What engines ask of the loop.
 
 func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {

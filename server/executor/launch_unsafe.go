@@ -43,9 +43,9 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
 	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given)
-	if s.base.order != nil && !f.waited {
+	if s.order != nil && !f.waited {
 		f.waited, together = true, false
-		defer s.mayWait()()
+		defer s.ordering.beforeWaitingCall()()
 	}
 	if !together || !s.run.room(len(f.offsets)) {
 		s.launchAll()

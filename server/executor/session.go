@@ -75,16 +75,15 @@ type Config struct {
 type Session struct {
 	base
 
-	waits   waits
-	graphs  graphs
-	hostmem hostmem
-	printf  printf
-	modules modules
+	waits    waits
+	graphs   graphs
+	hostmem  hostmem
+	printf   printf
+	ordering ordering
+	modules  modules
 
-	conn    transport.Conn
-	came    int64 // when there was last something on the connection, by metrics.Now
-	board   *order.Board
-	sharing *sharing // nil: the program shares no memory
+	conn transport.Conn
+	came int64 // when there was last something on the connection, by metrics.Now
 
 	in   input
 	out  output
@@ -141,7 +140,6 @@ func New(cfg Config) (*Session, error) {
 	s := &Session{
 		base:    newBase(cfg, table),
 		conn:    cfg.Conn,
-		board:   cfg.Board,
 		side:    newSide(),
 		stripes: newStripes(cfg.Metrics),
 
@@ -158,6 +156,7 @@ func New(cfg Config) (*Session, error) {
 	s.graphs = newGraphs(s)
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Modules)
+	s.ordering = newOrdering(s, cfg.Board)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
 	for _, d := range cfg.Primary {
 		s.primaries[d] = &primary{retained: 1}

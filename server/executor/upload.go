@@ -184,7 +184,7 @@ func (s *Session) feedBulk() (bool, error) {
 	s.in.take(b.pad)
 	s.bulk = nil
 	s.cmd = b.cmd
-	s.carriedOut(&s.cmd)
+	s.ordering.carriedOut(&s.cmd)
 	r := b.result
 	if b.image != nil {
 		r = s.modules.keepImage(b.hash, b.image)
