@@ -35,9 +35,9 @@ func run(m *testing.M) int {
 	library, fakeCore = filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "fakecore.so")
 	builds := [][]string{
 		{"sh", "../../build-cuda.sh", library},
-		{"cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", fakeCore, "testdata/fakecore.c"},
+		{"cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-I..", "-o", fakeCore, "testdata/fakecore.c", "-lpthread"},
 	}
-	for _, name := range []string{"callall", "procaddress", "tables"} {
+	for _, name := range []string{"callall", "procaddress", "tables", "wild"} {
 		programs[name] = filepath.Join(dir, name)
 		builds = append(builds, []string{"cc", "-std=gnu11", "-O1", "-Wall", "-o", programs[name], "testdata/" + name + ".c", "-ldl", "-lpthread"})
 	}
@@ -482,5 +482,18 @@ func checkIntegrity(t *testing.T, line string) {
 	}
 	if want := facts(t).answer(t, uint32(num(1)), m); f[9] != "0" || f[10] != want {
 		t.Errorf("version %s: result %s, %s; want %s", f[1], f[9], f[10], want)
+	}
+}
+
+// TestWildAccesses: a range of unified memory that the program does not have yet, or has given back, is no memory: a thread that touches it gets a
+// fault as natively, and does not wait for somebody to bring it.
+func TestWildAccesses(t *testing.T) {
+	for _, pager := range []string{"uffd", "uffd-sync", "uffd-user", "sigsegv"} {
+		t.Run(pager, func(t *testing.T) {
+			const want = "before it is there: an access faults\nafter it has gone: an access faults\nCUresult 0\n"
+			if out := program(t, "wild", true, []string{"FAKECORE_WILD=1", "SCUDA_PAGER=" + pager}); out != want {
+				t.Errorf("got\n%swant\n%s", out, want)
+			}
+		})
 	}
 }

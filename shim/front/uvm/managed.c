@@ -598,11 +598,13 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   mark(a, 0, a->blocks, address ? AWAY : FRESH);
   scuda_unlock(&lock);
   atomic_fetch_add(&scuda_managed_count, 1);
+  scuda_pages_show(&a->pages);
   *made = a;
   return CUDA_SUCCESS;
 }
 
 static void unlink_area(struct area *a) {
+  scuda_pages_hide(&a->pages);
   attach(a, CU_MEM_ATTACH_GLOBAL, 0);
   struct area **at = &areas;
   while (*at && *at != a) at = &(*at)->next;

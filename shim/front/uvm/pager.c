@@ -142,6 +142,7 @@ static int works(void) {
   struct scuda_pages p;
   uint8_t written[2] = {0};
   if (scuda_pages_make(&p, 0, 2 * PAGE)) return 0;
+  scuda_pages_show(&p);
   p.open[0] = p.open[PAGE] = 7;
   int good = proceed(p.start, 2 * PAGE, UFFDIO_CONTINUE_MODE_WP) == 0 && *(volatile uint8_t *)(uintptr_t)p.start == 7;
   if (good && pagemap >= 0) {
@@ -182,7 +183,11 @@ static void take_request(void) {
 static void take_message(void) {
   struct uffd_msg m;
   if (read(uffd, &m, sizeof m) != sizeof m || m.event != UFFD_EVENT_PAGEFAULT) return;
-  serve(m.arg.pagefault.address, (m.arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0);
+  uint64_t address = m.arg.pagefault.address;
+  if (serve(address, (m.arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0)) return;
+  /* The range was hidden after the access: it is made again, and is a fault of the program's. */
+  struct uffdio_range page = {address & ~(uint64_t)(PAGE - 1), PAGE};
+  ioctl(uffd, UFFDIO_WAKE, &page);
 }
 
 static void *work(void *unused) {
@@ -292,12 +297,12 @@ static void give_offset(uint64_t offset, uint64_t bytes) {
 }
 
 /* Managed memory has its own window of addresses, gone through again and again, so that an address rests after it was freed. */
-static void *place(uint64_t address, uint64_t bytes, uint64_t offset, int prot) {
+static void *place(uint64_t address, uint64_t bytes, uint64_t offset) {
   const int flags = MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-  if (address) return mmap((void *)(uintptr_t)address, bytes, prot, flags, memory, (off_t)offset);
+  if (address) return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, flags, memory, (off_t)offset);
   for (int tries = 0; tries < 256 && bytes < END - FIRST; tries++) {
     if (bytes > END - next_address) next_address = FIRST;
-    void *at = mmap((void *)(uintptr_t)next_address, bytes, prot, flags, memory, (off_t)offset);
+    void *at = mmap((void *)(uintptr_t)next_address, bytes, PROT_NONE, flags, memory, (off_t)offset);
     uint64_t step = at == MAP_FAILED ? 1ull << 30 : bytes;
     next_address = (next_address + step + 65535) & ~(uint64_t)65535;
     if (at != MAP_FAILED || errno != EEXIST) return at;
@@ -311,7 +316,7 @@ int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes
   uint64_t offset = take_offset(bytes);
   void *seen = MAP_FAILED, *open = MAP_FAILED;
   if (offset != UINT64_MAX) {
-    seen = place(address, bytes, offset, uffd >= 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    seen = place(address, bytes, offset);
     if (seen != MAP_FAILED) open = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, (off_t)offset);
   }
   int good = open != MAP_FAILED && (!address || seen == (void *)(uintptr_t)address) && (uffd < 0 || !enlist((uint64_t)(uintptr_t)seen, bytes));
@@ -330,6 +335,12 @@ int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes
   scuda_unlock(&lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+void scuda_pages_show(const struct scuda_pages *p) {
+  if (uffd >= 0) mprotect((void *)(uintptr_t)p->start, p->bytes, PROT_READ | PROT_WRITE); /* with mprotect blocks are allowed one by one */
+}
+
+void scuda_pages_hide(const struct scuda_pages *p) { mprotect((void *)(uintptr_t)p->start, p->bytes, PROT_NONE); }
 
 void scuda_pages_drop(struct scuda_pages *p) {
   scuda_lock(&lock);

@@ -5,7 +5,7 @@
 
 struct scuda_pages { uint64_t start, bytes, offset; uint8_t *open; };  /* start is what the program sees, open our own view */
 
-/* Called by the pager's thread for an access that is not allowed; 0: the address is none of ours. */
+/* Called by the pager's thread for an access that is not allowed; 0: the address is none of ours, or of a range that is hidden by now. */
 typedef int (*scuda_fault_fn)(uint64_t address, int write);
 
 /* The end of the range that an address lies in; 0: none. */
@@ -13,8 +13,12 @@ typedef uint64_t (*scuda_end_fn)(uint64_t address);
 
 int32_t scuda_pager_start(scuda_fault_fn fault, scuda_end_fn end);   /* once; CUresult */
 int scuda_pager_started(void);
-/* Makes a range, denied; address 0: anywhere in the window of managed memory, else exactly there. CUresult. */
+/* Makes a range, denied and hidden; address 0: anywhere in the window of managed memory, else exactly there. CUresult. */
 int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes);
+/* From here on the range's accesses come to the pager: whoever serves faults knows it. */
+void scuda_pages_show(const struct scuda_pages *p);
+/* An access of a hidden range is a SIGSEGV, as that of any address where nothing is. To be called before the range is forgotten. */
+void scuda_pages_hide(const struct scuda_pages *p);
 void scuda_pages_drop(struct scuda_pages *p);
 /* Offsets are whole pages; results are CUresult. The file has a page once something was put there or it was held. */
 int32_t scuda_pages_hold(const struct scuda_pages *p, uint64_t from, uint64_t bytes);

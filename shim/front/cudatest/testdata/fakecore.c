@@ -1,7 +1,14 @@
 /* A core that answers by itself (see ../../base/core.h): it takes the commands off the ring and gives every synchronous call the same answer.
- * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0), FAKECORE_FP8 (none) and FAKECORE_REPLY=none|zeros|noise say what. */
+ * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0), FAKECORE_FP8 (none) and FAKECORE_REPLY=none|zeros|noise say what.
+ * With FAKECORE_WILD=1 unified memory can be allocated, and is touched by another thread while the server is told of it, and while it is told of its end. */
+#define _GNU_SOURCE
 #include "../../base/core.h"
+#include "../../gen/wire_gen.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,11 +61,54 @@ int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
   return 0;
 }
 
+/* ---- accesses of unified memory that the program does not have ---- */
+
+static __thread sigjmp_buf back;
+static void on_fault(int number) { siglongjmp(back, number); }
+
+static void *touch(void *address) {
+  const char *what = "is memory";
+  int fault = sigsetjmp(back, 1);
+  if (!fault) (void)*(volatile char *)address;
+  else what = fault == SIGSEGV ? "faults" : "is another fault";
+  return (void *)what;
+}
+
+static void wild(const char *when, uint64_t address) {
+  pthread_t thread;
+  void *what = "waits for ever";
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 5;
+  pthread_create(&thread, NULL, touch, (void *)(uintptr_t)address);
+  pthread_timedjoin_np(thread, &what, &until);
+  printf("%s: an access %s\n", when, (const char *)what);
+}
+
+static void answer_managed(struct scuda_call *c) {
+  enum { HEADER = 32 };
+  static int handled; /* before the library's own handler */
+  if (!handled++) sigaction(SIGSEGV, &(struct sigaction){.sa_handler = on_fault, .sa_flags = SA_NODEFER}, NULL);
+  struct wire_host_map m; /* host_unmap is the same */
+  uint16_t op;
+  const uint8_t *command = shared->ring + ((c->end - sizeof m - HEADER) & (shared->ring_size - 1));
+  memcpy(&op, command + 4, 2);
+  memcpy(&m, command + HEADER, sizeof m);
+  if (op == OP_HOST_MAP) {
+    wild("before it is there", m.address);
+    *(struct wire_global_info *)c->reply = (struct wire_global_info){.address = m.address, .bytes = m.bytes};
+    c->reply_len = c->reply_cap;
+  } else if (op == OP_HOST_UNMAP) {
+    wild("after it has gone", m.address);
+  }
+}
+
 void scuda_core_call(struct scuda_call *c) {
   const char *mode = getenv("FAKECORE_REPLY");
   drain();
   c->result = (int32_t)setting("FAKECORE_RESULT", 0);
   c->reply_len = 0;
+  if (setting("FAKECORE_WILD", 0)) answer_managed(c);
   if (!mode || !strcmp(mode, "none") || !c->reply) return;
   c->reply_len = c->reply_cap;
   for (uint32_t k = 0; k < c->reply_cap; k++) ((uint8_t *)c->reply)[k] = strcmp(mode, "noise") ? 0 : noise();
