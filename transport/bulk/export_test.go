@@ -1,0 +1,4 @@
+package bulk
+
+// CutFrom sets the least size of chunks.
+func (o *Outbound) CutFrom(bytes int) { o.least = bytes }

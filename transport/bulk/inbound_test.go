@@ -1,0 +1,112 @@
+package bulk_test
+
+import (
+	"errors"
+	"testing"
+
+	"scuda.dev/scuda/transport/bulk"
+)
+
+// More than a transfer has, or beside it, is no chunk of it.
+func TestInboundExcess(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		chunks []bulk.Chunk
+	}{
+		{"behind the end", []bulk.Chunk{{Seq: 1, Offset: 90, Bytes: 11}}},
+		{"at a huge offset", []bulk.Chunk{{Seq: 1, Offset: ^uint64(0), Bytes: 2}}},
+		{"twice", []bulk.Chunk{{Seq: 1, Bytes: 60}, {Seq: 1, Bytes: 60}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := bulk.NewInbound()
+			in.Begin(1, 100)
+			for _, k := range c.chunks {
+				in.Arrived(k, &plain{})
+			}
+			if got, err := in.Take(); !errors.Is(err, bulk.ErrProtocol) {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+	}
+	in := bulk.NewInbound()
+	in.Begin(1, 100)
+	in.Lend(&plain{})
+	if b, err := in.Room(bulk.Chunk{Seq: 1, Offset: 99, Bytes: 2}); !errors.Is(err, bulk.ErrProtocol) {
+		t.Errorf("room was given behind the end: %v, %v", b, err)
+	}
+}
+
+// The end of all transfers wakes those who wait, and says whether a chunk was expected.
+func TestInboundFails(t *testing.T) {
+	in, gone := bulk.NewInbound(), errors.New("gone")
+	done := make(chan error)
+	go func() {
+		_, err := in.Room(bulk.Chunk{Seq: 1, Bytes: 1})
+		done <- err
+	}()
+	if in.Fail(gone) {
+		t.Error("a chunk was expected")
+	}
+	if err := <-done; !errors.Is(err, gone) {
+		t.Error(err)
+	}
+	in = bulk.NewInbound()
+	in.Begin(1, 1)
+	if !in.Fail(gone) || in.Fail(gone) {
+		t.Error("the end of a transfer is not told, or twice")
+	}
+	if _, err := in.Take(); !errors.Is(err, gone) {
+		t.Error(err)
+	}
+}
+
+// What is added or posted behind the end is the owner's again, and nothing allocates for a chunk.
+func TestOutboundEnds(t *testing.T) {
+	var out bulk.Outbound
+	o := &owner{}
+	tr := &bulk.Transfer{Data: make([]byte, 8), Bytes: 8, Owner: o}
+	out.Post(tr)
+	if !out.Fail(nil) || out.Fail(nil) || out.Err() == nil || o.sent.Load() != 1 {
+		t.Errorf("what was not sent is not told as lost, or not given back: %d", o.sent.Load())
+	}
+	if out.Add(tr) {
+		t.Error("a transfer was taken behind the end")
+	}
+	if _, taken := out.Post(tr); !taken || o.sent.Load() != 2 {
+		t.Error("memory of a chunk behind the end is kept")
+	}
+}
+
+// immediate is a preferred sender that is through with a piece at once.
+type immediate struct{ out *bulk.Outbound }
+
+func (i *immediate) State() bulk.State                      { return bulk.Up }
+func (i *immediate) ChunkBytes() int                        { return piece }
+func (i *immediate) Register([]byte) (bulk.Region, error)   { return nil, nil }
+func (i *immediate) Send(p bulk.Piece, _ bulk.Region) error { i.out.Settled(p, true); return nil }
+
+func TestChunksAllocateNothing(t *testing.T) {
+	var out bulk.Outbound
+	out.Prefer(&immediate{&out})
+	o := &owner{}
+	var tr bulk.Transfer
+	data := make([]byte, piece)
+	if n := testing.AllocsPerRun(100, func() {
+		tr = bulk.Transfer{Data: data, Bytes: piece, Direct: true, Owner: o}
+		out.Post(&tr)
+	}); n != 0 {
+		t.Errorf("a chunk of the preferred sender allocates %v times", n)
+	}
+	in := bulk.NewInbound()
+	b := &plain{}
+	if n := testing.AllocsPerRun(100, func() {
+		in.Begin(1, piece)
+		in.Lend(b)
+		got, _ := in.Room(bulk.Chunk{Seq: 1, Bytes: piece})
+		in.Arrived(bulk.Chunk{Seq: 1, Bytes: piece}, got)
+		_, _ = in.Take()
+		in.End(func(bulk.Buffer) {})
+	}); n != 0 {
+		t.Errorf("an arriving chunk allocates %v times", n)
+	}
+}

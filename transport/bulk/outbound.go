@@ -1,0 +1,367 @@
+package bulk
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"scuda.dev/scuda/transport"
+)
+
+// Outbound has the transfers of one side of a session and chooses the sender of every piece. The zero value is ready.
+type Outbound struct {
+	mu        sync.Mutex
+	work      transport.Bell // rung with mu held
+	err       error          // why nothing will be sent any more
+	lost      bool           // a fallback broke within a piece
+	preferred atomic.Pointer[preference]
+
+	fresh     []*Transfer // what of them has not been cut off yet may go by any sender; in the order of the commands
+	returned  []Piece     // what has to go by a fallback; in order, too
+	fallbacks int
+	sending   int // pieces that fallbacks are sending
+	flying    int // bytes that the preferred sender has
+	pieces    atomic.Int32
+	flyers    map[*Transfer]struct{}
+	stranded  []Piece // that came back and that no fallback can read
+	least     int     // chunkBytes' least; 0: minChunk
+}
+
+type preference struct{ Sender }
+
+// Prefer names the sender that is used while it is up. It is called once.
+func (o *Outbound) Prefer(s Sender) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.preferred.Store(&preference{s})
+	o.work.Ring()
+}
+
+// State is that of the preferred sender; where there is none, [Down].
+func (o *Outbound) State() State {
+	if p := o.preferred.Load(); p != nil {
+		return p.State()
+	}
+	return Down
+}
+
+// Pieces is how many pieces the preferred sender has.
+func (o *Outbound) Pieces() int { return int(o.pieces.Load()) }
+
+// Add takes a whole transfer, which is cut into pieces as senders are free. It says no where nothing is sent any more. Transfers come in the order of their
+// commands.
+func (o *Outbound) Add(t *Transfer) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return false
+	}
+	t.Bytes, t.left = len(t.Data), len(t.Data)
+	least := o.least
+	if least == 0 {
+		least = minChunk
+	}
+	t.chunk = chunkBytes(t.Bytes, o.fallbacks, least)
+	o.fresh = append(o.fresh, t)
+	o.work.Ring()
+	return true
+}
+
+// Post takes a transfer that is one chunk. It goes by the preferred sender where that can read its memory and takes it (direct), else by a fallback. Not taken
+// is one that lies in memory that fallbacks cannot read. Post must not be called by two for the same transfer, and it does not wait where the preferred
+// sender does not.
+func (o *Outbound) Post(t *Transfer) (direct, taken bool) {
+	t.left, t.next = t.Bytes, t.Bytes
+	p := Piece{t, 0, t.Bytes}
+	if s := o.preferred.Load(); s != nil && t.Direct {
+		o.fly(p)
+		if s.Send(p, nil) == nil {
+			return true, true
+		}
+		o.mu.Lock()
+		o.landed(p)
+		o.mu.Unlock()
+	}
+	if t.Data == nil {
+		return false, false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.giveBack(p)
+	return false, true
+}
+
+// fly notes that the preferred sender gets a piece.
+func (o *Outbound) fly(p Piece) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flies(p)
+}
+
+// flies is fly with mu held.
+func (o *Outbound) flies(p Piece) {
+	o.flying += p.N
+	o.pieces.Add(1)
+	if p.Transfer.flying += p.N; o.flyers == nil {
+		o.flyers = make(map[*Transfer]struct{})
+	}
+	o.flyers[p.Transfer] = struct{}{}
+}
+
+// landed notes that the preferred sender has a piece no longer. mu is held.
+func (o *Outbound) landed(p Piece) {
+	o.flying -= p.N
+	o.pieces.Add(-1)
+	if p.Transfer.flying -= p.N; p.Transfer.flying == 0 {
+		delete(o.flyers, p.Transfer)
+	}
+}
+
+// Settled is told by the preferred sender what became of a piece that it took: it has arrived, or certainly will not.
+func (o *Outbound) Settled(p Piece, arrived bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.settle(p, arrived)
+}
+
+// settle is Settled with mu held.
+func (o *Outbound) settle(p Piece, arrived bool) {
+	if p.Transfer.flying == 0 {
+		return // see Abandon
+	}
+	if !arrived && o.err == nil && p.Transfer.Data == nil {
+		o.stranded = append(o.stranded, p)
+		return
+	}
+	o.landed(p)
+	if arrived {
+		o.sent(p.Transfer, p.N)
+	} else {
+		o.giveBack(p)
+	}
+	o.work.Ring()
+}
+
+// Stranded gives the pieces that came back and that no fallback can read, and forgets them. For each of them [Outbound.Rescued] has to be called.
+func (o *Outbound) Stranded() []Piece {
+	if o.pieces.Load() == 0 {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := o.stranded
+	o.stranded = nil
+	return list
+}
+
+// Rescued says that the bytes of such a piece are elsewhere.
+func (o *Outbound) Rescued(p Piece) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.landed(p)
+	o.sent(p.Transfer, p.N)
+}
+
+// Changed is told by the preferred sender of a change of its state.
+func (o *Outbound) Changed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.work.Ring()
+}
+
+// sent notes that the sending of n bytes is over. mu is held.
+func (o *Outbound) sent(t *Transfer, n int) {
+	if t.left -= n; t.left > 0 {
+		return
+	}
+	if t.from != nil {
+		t.from.Release()
+		t.from = nil
+	}
+	if t.Owner != nil {
+		t.Owner.Sent()
+	}
+}
+
+// giveBack has a piece go by a fallback. mu is held.
+func (o *Outbound) giveBack(p Piece) {
+	if o.err != nil {
+		o.sent(p.Transfer, p.N)
+		return
+	}
+	i, _ := slices.BinarySearchFunc(o.returned, p, func(a, p Piece) int {
+		t, u := a.Transfer, p.Transfer
+		return cmp.Or(cmp.Compare(t.Seq, u.Seq), cmp.Compare(t.Offset+uint64(a.Off), u.Offset+uint64(p.Off)))
+	})
+	o.returned = slices.Insert(o.returned, i, p)
+	o.work.Ring()
+}
+
+// cut takes the next piece that no sender has had. mu is held.
+func (o *Outbound) cut(chunk int) Piece {
+	t := o.fresh[0]
+	p := Piece{t, t.next, min(chunk, t.Bytes-t.next)}
+	if t.next += p.N; t.next == t.Bytes {
+		o.fresh = o.fresh[:copy(o.fresh, o.fresh[1:])]
+	}
+	return p
+}
+
+// await returns once something is so, or nothing is sent any more. mu is held, and let go meanwhile.
+func (o *Outbound) await(so func() bool) {
+	for {
+		seen := o.work.Now()
+		if o.err != nil || so() {
+			return
+		}
+		o.mu.Unlock()
+		o.work.Await(seen)
+		o.mu.Lock()
+	}
+}
+
+// claimable says whether a fallback has something to send. What the preferred sender gave back goes first, so that on every fallback pieces stand in the order of
+// their commands; and nothing new goes that way before it is known what is given back. mu is held.
+func (o *Outbound) claimable() bool {
+	return len(o.returned) > 0 || len(o.fresh) > 0 && o.flying == 0 && o.State() == Down
+}
+
+// claim takes the next piece for a fallback. mu is held.
+func (o *Outbound) claim() Piece {
+	if len(o.returned) > 0 {
+		p := o.returned[0]
+		o.returned = slices.Delete(o.returned, 0, 1)
+		return p
+	}
+	return o.cut(o.fresh[0].chunk)
+}
+
+// Fallback is called once for each sender that Feed will be called for, before.
+func (o *Outbound) Fallback() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.fallbacks++
+}
+
+// Feed sends pieces by a fallback until that breaks, or nothing is sent any more.
+func (o *Outbound) Feed(s Sender) error {
+	for {
+		o.mu.Lock()
+		o.await(o.claimable)
+		if o.err != nil {
+			o.mu.Unlock()
+			return o.err
+		}
+		p := o.claim()
+		o.sending++
+		o.mu.Unlock()
+		err := s.Send(p, nil)
+		o.mu.Lock()
+		o.sending--
+		o.lost = o.lost || err != nil
+		o.sent(p.Transfer, p.N)
+		o.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// FeedPreferred sends pieces of whole transfers by the preferred sender while that is up, until nothing is sent any more.
+func (o *Outbound) FeedPreferred() {
+	s := o.preferred.Load()
+	for {
+		o.mu.Lock()
+		o.await(func() bool { return len(o.fresh) > 0 && s.State() == Up })
+		if o.err != nil {
+			o.mu.Unlock()
+			return
+		}
+		t := o.fresh[0]
+		if !t.registered {
+			from, err := s.Register(t.Data)
+			if err != nil {
+				o.detour(t)
+				o.mu.Unlock()
+				continue
+			}
+			if t.from != nil {
+				t.from.Release()
+			}
+			t.from, t.registered = from, true
+		}
+		p, from := o.cut(s.ChunkBytes()), t.from
+		o.flies(p)
+		o.mu.Unlock()
+		if s.Send(p, from) != nil {
+			o.mu.Lock()
+			t.registered = false
+			o.settle(p, false)
+			o.mu.Unlock()
+		}
+	}
+}
+
+// detour has the rest of a transfer whose memory cannot be registered go by the fallbacks, when all that the preferred sender has is settled: what it might give
+// back has to go first. mu is held, and let go meanwhile.
+func (o *Outbound) detour(t *Transfer) {
+	o.await(func() bool { return o.flying == 0 })
+	if o.err != nil || len(o.fresh) == 0 || o.fresh[0] != t || o.State() != Up {
+		return
+	}
+	for len(o.fresh) > 0 && o.fresh[0] == t {
+		o.giveBack(o.cut(t.chunk))
+	}
+}
+
+// errNoReason stands where Fail was given none.
+var errNoReason = errors.New("the bulk transfers of the session have ended")
+
+// Fail ends all sending, for a reason. It says whether bytes are lost with that. What fallbacks are sending, and what the preferred sender has, stays
+// theirs until they return, or until [Outbound.Abandon].
+func (o *Outbound) Fail(why error) (lost bool) {
+	if why == nil {
+		why = errNoReason
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return false
+	}
+	o.err = why
+	lost = o.lost || o.sending > 0 || len(o.returned) > 0 || len(o.fresh) > 0 || o.flying > 0
+	for _, p := range o.returned {
+		o.sent(p.Transfer, p.N)
+	}
+	for _, t := range o.fresh {
+		n := t.Bytes - t.next
+		t.next = t.Bytes
+		o.sent(t, n)
+	}
+	o.returned, o.fresh = nil, nil
+	o.work.Ring()
+	return lost
+}
+
+// Err is why nothing is sent any more, or nil.
+func (o *Outbound) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// Abandon is told that the preferred sender is closed: it reads no memory any more, and settles nothing.
+func (o *Outbound) Abandon() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for t := range o.flyers {
+		n := t.flying
+		t.flying = 0
+		o.sent(t, n)
+	}
+	clear(o.flyers)
+	o.flying, o.stranded = 0, nil
+	o.pieces.Store(0)
+}

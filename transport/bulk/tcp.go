@@ -1,0 +1,92 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"scuda.dev/scuda/transport"
+)
+
+// TCP is one of a session's bulk connections. One goroutine may send while another receives.
+type TCP struct {
+	Line *transport.Line
+	// Sent and Received count what went over the connection: the bytes of a chunk, and those with header and padding. They may be nil.
+	Sent, Received func(bytes, all int)
+
+	head [transport.MessageHeaderSize]byte // of the message that is being received
+	pad  [8]byte
+}
+
+var _ Sender = (*TCP)(nil)
+
+// State is [Up] always: what is the matter with a connection shows when it is used.
+func (t *TCP) State() State { return Up }
+
+// ChunkBytes is the largest size.
+func (t *TCP) ChunkBytes() int { return transport.MaxChunk }
+
+// Register is not needed.
+func (t *TCP) Register([]byte) (Region, error) { return nil, nil }
+
+// Send writes a piece. When it returns, the kernel has it.
+func (t *TCP) Send(p Piece, _ Region) error {
+	data := p.Data()
+	err := t.Line.Send(transport.MessageHeader{Type: transport.MsgChunk, ID: p.Transfer.ID, Seq: p.Transfer.Seq, Aux: p.Transfer.Offset + uint64(p.Off)}, data)
+	if t.Sent != nil {
+		t.Sent(len(data), wireBytes(len(data)))
+	}
+	return err
+}
+
+// wireBytes is the size of a chunk with all that belongs to it.
+func wireBytes(n int) int { return transport.MessageHeaderSize + transport.Pad(n) }
+
+// BrokenError says that a connection ended within a chunk, or brought something else than chunks.
+type BrokenError struct{ Err error }
+
+func (e *BrokenError) Error() string { return "a bulk connection broke: " + e.Err.Error() }
+func (e *BrokenError) Unwrap() error { return e.Err }
+
+// Receive reads chunks until the connection ends. The error is a [BrokenError] where that is not between two chunks.
+func (t *TCP) Receive(r Receiver) error {
+	for {
+		if err := t.Line.ReadFull(t.head[:]); err != nil {
+			if errors.Is(err, io.ErrUnexpectedEOF) {
+				err = io.EOF
+			}
+			return err
+		}
+		h, _, err := transport.ParseMessage(t.head[:])
+		if err == nil && (h.Type != transport.MsgChunk || h.Len == 0 || h.Len > transport.MaxChunk) {
+			err = fmt.Errorf("%w: %v of %d bytes on a bulk connection", ErrProtocol, h.Type, h.Len)
+		}
+		if err == nil {
+			err = t.receive(r, &h)
+		}
+		if err != nil {
+			return &BrokenError{err}
+		}
+	}
+}
+
+func (t *TCP) receive(r Receiver, h *transport.MessageHeader) error {
+	c := Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len}
+	b, err := r.Room(c)
+	if err != nil {
+		return err
+	}
+	n := int(h.Len)
+	if err = t.Line.ReadFull(b.Bytes()[:n]); err == nil {
+		err = t.Line.ReadFull(t.pad[:transport.Pad(n)-n])
+	}
+	if t.Received != nil {
+		t.Received(n, wireBytes(n))
+	}
+	if err != nil {
+		r.Abandoned(b)
+		return err
+	}
+	r.Arrived(c, b)
+	return nil
+}
