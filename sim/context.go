@@ -68,6 +68,7 @@ type cudaContext struct {
 	legacy    *stream
 	streams   map[*stream]struct{} // all but legacy, also destroyed ones that still have work
 	perThread map[int]*stream
+	behind    *task // what all work waits for that is still to come, or nil
 	modules   map[*module]struct{}
 	peers     map[*cudaContext]bool
 
@@ -90,7 +91,7 @@ func (g *GPU) start(c *cudaContext) {
 	c.id = g.nextID()
 	c.failure.Store(int32(ok))
 	c.run, c.cancel = context.WithCancel(context.Background())
-	c.streams = map[*stream]struct{}{}
+	c.streams, c.behind = map[*stream]struct{}{}, nil
 	c.perThread = map[int]*stream{}
 	c.modules = map[*module]struct{}{}
 	c.peers = map[*cudaContext]bool{}
@@ -237,6 +238,23 @@ func (g *GPU) CuCtxCreate_v3(pctx *cuda.CUcontext, _ *cuda.CUexecAffinityParam, 
 		return cuda.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
 	}
 	return g.CuCtxCreate_v2(pctx, flags, dev)
+}
+
+// CuCtxGetExecAffinity answers with all multiprocessors.
+func (g *GPU) CuCtxGetExecAffinity(to *cuda.CUexecAffinityParam, kind cuda.CUexecAffinityType) cuda.CUresult {
+	_, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	switch {
+	case to == nil:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case kind != cuda.CU_EXEC_AFFINITY_TYPE_SM_COUNT:
+		return cuda.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+	}
+	*to = cuda.CUexecAffinityParam{Type: kind, Param: [1]uint32{uint32(g.sms())}}
+	return ok
 }
 
 func (g *GPU) CuCtxDestroy_v2(h cuda.CUcontext) cuda.CUresult {

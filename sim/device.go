@@ -229,3 +229,16 @@ func (g *GPU) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations 
 	}
 	return cuda.CUDA_ERROR_NOT_SUPPORTED
 }
+
+// CuDeviceGetExecAffinitySupport: contexts have all multiprocessors or none.
+func (g *GPU) CuDeviceGetExecAffinitySupport(supported *int32, _ cuda.CUexecAffinityType, dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, supported == nil, func(*device) { *supported = 0 })
+}
+
+// CuDeviceGetTexture1DLinearMaxWidth: a texture of linear memory has 4 GiB at most.
+func (g *GPU) CuDeviceGetTexture1DLinearMaxWidth(elements *uint64, format cuda.CUarray_format, channels uint32,
+	dev cuda.CUdevice) cuda.CUresult {
+	texel := channelBytes(format) * uint64(channels)
+	wrong := elements == nil || texel == 0 || channels != 1 && channels != 2 && channels != 4
+	return g.readDevice(dev, wrong, func(*device) { *elements = 1 << 32 / texel })
+}

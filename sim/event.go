@@ -269,3 +269,94 @@ func (g *GPU) CuStreamWaitEvent(hs cuda.CUstream, h cuda.CUevent, flags uint32) 
 	}
 	return ok
 }
+
+// capturing ends the captures of a context's streams, and says whether there were any.
+func (g *GPU) capturing(c *cudaContext) bool {
+	found := false
+	for cap := range g.captures {
+		for s := range cap.streams {
+			if s.ctx == c {
+				cap.invalidate()
+				found = true
+			}
+		}
+	}
+	return found
+}
+
+// enterContextEvent is ready for calls about an event and all work of a context.
+func (g *GPU) enterContextEvent(h cuda.CUcontext, he cuda.CUevent) (*cudaContext, *event, cuda.CUresult) {
+	if h == 0 {
+		return nil, nil, cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	c, r := g.enterContext(h)
+	if r != ok {
+		return nil, nil, r
+	}
+	e, r := find[*event](g, he)
+	switch {
+	case r != ok:
+	case e.ctx.dev != c.dev:
+		r = cuda.CUDA_ERROR_INVALID_HANDLE
+	case g.capturing(c):
+		r = cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	}
+	if r != ok {
+		g.mu.Unlock()
+		return nil, nil, r
+	}
+	return c, e, ok
+}
+
+// CuCtxRecordEvent puts an event behind all work of a context.
+func (g *GPU) CuCtxRecordEvent(h cuda.CUcontext, he cuda.CUevent) cuda.CUresult {
+	c, e, r := g.enterContextEvent(h, he)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if e.ctx != c {
+		return cuda.CUDA_ERROR_INVALID_HANDLE
+	}
+	tasks := c.pending()
+	if c.behind != nil {
+		tasks = append(tasks, c.behind)
+	}
+	var run func(context.Context) error
+	if e.shared != nil {
+		run = e.shared.record()
+	}
+	e.capture, e.capDeps, e.stale = nil, nil, false
+	e.recorded = g.after(c, run, tasks...)
+	return ok
+}
+
+// CuCtxWaitEvent lets all work of a context that comes from now on wait for an event.
+func (g *GPU) CuCtxWaitEvent(h cuda.CUcontext, he cuda.CUevent) cuda.CUresult {
+	c, e, r := g.enterContextEvent(h, he)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if e.stale {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if e.capture != nil {
+		e.capture.invalidate()
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	}
+	var tasks []*task
+	for _, t := range []*task{c.behind, e.recorded} {
+		if t != nil && !t.finished() {
+			tasks = append(tasks, t)
+		}
+	}
+	var run func(context.Context) error
+	if e.shared != nil && !e.shared.done() {
+		run = e.shared.wait()
+	}
+	if len(tasks) > 0 || run != nil {
+		c.behind = g.after(c, run, tasks...)
+	}
+	return ok
+}

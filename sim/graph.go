@@ -547,6 +547,8 @@ func (g *GPU) stepsOf(gr *graph, body bool) ([]step, cuda.CUresult) {
 const instantiateFlags = uint64(cuda.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | cuda.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
 	cuda.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
+const deviceLaunch = uint64(cuda.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+
 func (g *GPU) CuGraphInstantiateWithFlags(ph *cuda.CUgraphExec, h cuda.CUgraph, flags uint64) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {
@@ -556,7 +558,9 @@ func (g *GPU) CuGraphInstantiateWithFlags(ph *cuda.CUgraphExec, h cuda.CUgraph, 
 	switch {
 	case ph == nil:
 		return cuda.CUDA_ERROR_INVALID_VALUE
-	case flags&^instantiateFlags != 0:
+	case flags&^(instantiateFlags|deviceLaunch) != 0:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case flags&deviceLaunch != 0:
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	case gr.capturing(g):
 		return cuda.CUDA_ERROR_ILLEGAL_STATE

@@ -17,9 +17,13 @@ func OpenNVML(cfg Config) (*smi.Driver, error) {
 	for i := range cfg.Devices {
 		d := &device{ordinal: i}
 		_, bus, slot := d.pciAddress()
-		c.Devices = append(c.Devices, smi.Device{Name: cfg.Name, UUID: deviceUUID(cfg.Name, i), Bus: uint32(bus), Slot: uint32(slot),
-			Memory: cfg.MemoryBytes, Major: computeCapability / 10, Minor: computeCapability % 10,
-			IdlePower: kind.idlePower, PowerLimit: kind.powerLimit, Clock: clockKHz / 1000, MemoryClock: uint32(kind.attribute(cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000)})
+		c.Devices = append(c.Devices, smi.Device{
+			Name: cfg.Name, UUID: deviceUUID(cfg.Name, i), Bus: uint32(bus), Slot: uint32(slot), Memory: cfg.MemoryBytes,
+			Major: computeCapability / 10, Minor: computeCapability % 10, SMs: uint32(kind.sms),
+			BusWidth:  uint32(kind.attribute(cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)),
+			IdlePower: kind.idlePower, LeastLimit: kind.leastLimit, PowerLimit: kind.powerLimit, Clock: clockKHz / 1000,
+			MemoryClock: uint32(kind.attribute(cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000),
+		})
 	}
 	return smi.Open(c)
 }

@@ -27,15 +27,15 @@ type preset struct {
 	memory uint64 // 0: as much as the machine has to give
 	sms    int32
 
-	idlePower, powerLimit uint32 // mW
+	idlePower, leastLimit, powerLimit uint32 // mW
 	// attributes that differ from an H200's
 	attributes map[cuda.CUdevice_attribute]int32
 }
 
 var presets = map[string]preset{
-	"":     {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors, idlePower: 75_000, powerLimit: 700_000},
-	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors, idlePower: 75_000, powerLimit: 700_000},
-	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, idlePower: 10_000, powerLimit: 75_000, attributes: map[cuda.CUdevice_attribute]int32{
+	"":     {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors, idlePower: 75_000, leastLimit: 200_000, powerLimit: 700_000},
+	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors, idlePower: 75_000, leastLimit: 200_000, powerLimit: 700_000},
+	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, idlePower: 10_000, leastLimit: 75_000, powerLimit: 75_000, attributes: map[cuda.CUdevice_attribute]int32{
 		cuda.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                1 << 20,
 		cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:            1000000,
 		cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:      128,

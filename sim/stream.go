@@ -131,6 +131,9 @@ func (g *GPU) push(s *stream, run func(context.Context) error, deps ...*task) *t
 			t.deps = append(t.deps, d)
 		}
 	}
+	if b := s.ctx.behind; b != nil && !b.finished() {
+		t.deps = append(t.deps, b)
+	}
 	switch c := s.ctx; {
 	case s.legacy():
 		for other := range c.streams {
@@ -148,6 +151,23 @@ func (g *GPU) push(s *stream, run func(context.Context) error, deps ...*task) *t
 		g.tasks.Add(1)
 		go g.drain(s)
 	}
+	return t
+}
+
+// after makes a task that belongs to no stream and is done behind others. g.mu is held.
+func (g *GPU) after(c *cudaContext, run func(context.Context) error, tasks ...*task) *task {
+	t := &task{done: make(chan struct{})}
+	runCtx := c.run
+	g.tasks.Go(func() {
+		for _, d := range tasks {
+			<-d.done
+		}
+		if run != nil {
+			_ = run(runCtx) // which ends early only with the context
+		}
+		t.at = time.Now()
+		close(t.done)
+	})
 	return t
 }
 
@@ -246,14 +266,19 @@ func (s *stream) pending() []*task {
 
 // waitContext waits for all work of c and says whether it went well. g.mu is held, and given up meanwhile.
 func (g *GPU) waitContext(c *cudaContext) cuda.CUresult {
+	g.wait(c.pending())
+	return c.failed()
+}
+
+// pending is the last work of each stream that has any.
+func (c *cudaContext) pending() []*task {
 	tasks := c.legacy.pending()
 	for s := range c.streams {
 		if !s.idle() {
 			tasks = append(tasks, s.last)
 		}
 	}
-	g.wait(tasks)
-	return c.failed()
+	return tasks
 }
 
 // waitAll waits for all work of all contexts. g.mu is held, and given up meanwhile.

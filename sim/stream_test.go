@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 
@@ -245,4 +246,49 @@ func TestMemOpConditions(t *testing.T) {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
+}
+
+// TestContextEvents: an event stands behind all streams of its context, and all that comes later waits for one.
+func TestContextEvents(t *testing.T) {
+	m := open(t, Config{})
+	a, b := m.stream(cuda.CU_STREAM_NON_BLOCKING), m.stream(cuda.CU_STREAM_NON_BLOCKING)
+	var behind, gate cuda.CUevent
+	m.must(m.CuEventCreate(&behind, 0))
+	m.must(m.CuEventCreate(&gate, 0))
+
+	openA, openB := m.gate(a), m.gate(b)
+	m.must(m.CuCtxRecordEvent(m.ctx, behind))
+	openB()
+	m.must(m.CuStreamSynchronize(b))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuEventQuery(behind))
+
+	m.must(m.CuEventRecord(gate, a))
+	m.must(m.CuCtxWaitEvent(m.ctx, gate))
+	var l trace
+	m.must(m.HostFunc(b, func() { l.add("b") }))
+	late := m.stream(cuda.CU_STREAM_NON_BLOCKING)
+	m.must(m.HostFunc(late, func() { l.add("c") }))
+	var other cuda.CUcontext // whose work waits for nothing, and gives the others' time
+	m.must(m.CuCtxCreate_v2(&other, 0, 0))
+	for range 100 {
+		m.must(m.HostFunc(0, runtime.Gosched))
+		m.must(m.CuStreamSynchronize(0))
+	}
+	m.must(m.CuCtxDestroy_v2(other))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(b))
+	m.want(cuda.CUDA_ERROR_NOT_READY, m.CuStreamQuery(late))
+	if l.String() != "" {
+		t.Errorf("%q ran before the event", l.String())
+	}
+	openA()
+	m.must(m.CuEventSynchronize(behind))
+	m.must(m.CuCtxSynchronize())
+	if len(l.String()) != 2 {
+		t.Errorf("%q ran behind the event", l.String())
+	}
+
+	m.must(m.CuStreamBeginCapture_v2(a, cuda.CU_STREAM_CAPTURE_MODE_RELAXED))
+	m.want(cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, m.CuCtxRecordEvent(m.ctx, behind))
+	var gr cuda.CUgraph
+	m.want(cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, m.CuStreamEndCapture(a, &gr))
 }

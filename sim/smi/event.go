@@ -35,6 +35,23 @@ func (d *Driver) NvmlDeviceGetSupportedEventTypes(dev nvml.NvmlDevice, to *uint6
 	return store(d, dev, to, func(*Device) uint64 { return 0 })
 }
 
+// NvmlDeviceRegisterEvents takes an empty list of events, as there are none.
+func (d *Driver) NvmlDeviceRegisterEvents(dev nvml.NvmlDevice, events uint64, set nvml.NvmlEventSet) nvml.NvmlReturn {
+	_, r := d.find(dev, true)
+	if r != nvml.NVML_SUCCESS {
+		return r
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !d.sets[set]:
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	case events != 0:
+		return nvml.NVML_ERROR_NOT_SUPPORTED
+	}
+	return nvml.NVML_SUCCESS
+}
+
 // wait answers as for a GPU on which nothing happens.
 func (d *Driver) wait(set nvml.NvmlEventSet, data bool, ms uint32) nvml.NvmlReturn {
 	d.mu.Lock()

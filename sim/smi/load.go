@@ -122,31 +122,34 @@ func (d *Driver) NvmlDeviceGetPowerState(dev nvml.NvmlDevice, to *nvml.NvmlPstat
 	return d.NvmlDeviceGetPerformanceState(dev, to)
 }
 
-// clock answers for one of the clocks, and with wrong for what is none.
-func (d *Driver) clock(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32, wrong nvml.NvmlReturn) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetPowerManagementLimitConstraints(dev nvml.NvmlDevice, lowest, highest *uint32) nvml.NvmlReturn {
+	return store2(d, dev, lowest, highest, func(g *Device) (uint32, uint32) { return g.LeastLimit, g.PowerLimit })
+}
+
+// NvmlDeviceGetDynamicPstatesInfo answers how busy the parts of a GPU are, of which there are two.
+func (d *Driver) NvmlDeviceGetDynamicPstatesInfo(dev nvml.NvmlDevice, to *nvml.NvmlGpuDynamicPstatesInfo) nvml.NvmlReturn {
+	return store(d, dev, to, func(g *Device) (info nvml.NvmlGpuDynamicPstatesInfo) {
+		r := d.read(g)
+		for i, part := range []float64{r.Kernels, r.Copies} { // NVML_GPU_UTILIZATION_DOMAIN_GPU, _FB
+			info.Utilization[i].BIsPresent, info.Utilization[i].Percentage = 1, percent(part)
+		}
+		return info
+	})
+}
+
+// NvmlDeviceGetThermalSettings knows one sensor, and describes it where it is asked for.
+func (d *Driver) NvmlDeviceGetThermalSettings(dev nvml.NvmlDevice, sensor uint32, to *nvml.NvmlGpuThermalSettings) nvml.NvmlReturn {
 	g, r := d.find(dev, to != nil)
 	if r != nvml.NVML_SUCCESS {
 		return r
 	}
-	switch kind {
-	case nvml.NVML_CLOCK_GRAPHICS, nvml.NVML_CLOCK_SM:
-		*to = g.Clock
-	case nvml.NVML_CLOCK_MEM:
-		*to = g.MemoryClock
-	case nvml.NVML_CLOCK_VIDEO:
-		return nvml.NVML_ERROR_NOT_SUPPORTED
-	default:
-		return wrong
+	to.Count = 0
+	const all = 15 // NVML_THERMAL_TARGET_ALL
+	if sensor == 0 || sensor == all {
+		to.Count = 1
+		s := &to.Sensor[0]
+		s.Controller, s.Target = nvml.NVML_THERMAL_CONTROLLER_GPU_INTERNAL, nvml.NVML_THERMAL_TARGET_GPU
+		s.DefaultMinTemp, s.DefaultMaxTemp, s.CurrentTemp = 0, shutdownAt, int32(d.temperature(g))
 	}
-	return nvml.NVML_SUCCESS
-}
-
-// The driver calls a clock that there is not by two names.
-
-func (d *Driver) NvmlDeviceGetClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
-	return d.clock(dev, kind, to, nvml.NVML_ERROR_NOT_SUPPORTED)
-}
-
-func (d *Driver) NvmlDeviceGetMaxClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
-	return d.clock(dev, kind, to, nvml.NVML_ERROR_INVALID_ARGUMENT)
+	return r
 }

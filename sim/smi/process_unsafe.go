@@ -50,8 +50,3 @@ func (d *Driver) NvmlDeviceGetComputeRunningProcesses_v3(dev nvml.NvmlDevice, co
 		return nvml.NvmlProcessInfo{Pid: pid, UsedGpuMemory: used, GpuInstanceId: noInstance, ComputeInstanceId: noInstance}
 	})
 }
-
-// NvmlDeviceGetGraphicsRunningProcesses_v3 answers that there are none.
-func (d *Driver) NvmlDeviceGetGraphicsRunningProcesses_v3(dev nvml.NvmlDevice, count *uint32, _ *nvml.NvmlProcessInfo) nvml.NvmlReturn {
-	return store(d, dev, count, func(*Device) uint32 { return 0 })
-}

@@ -21,9 +21,11 @@ type Device struct {
 	Bus, Slot    uint32 // PCI bus and device; domain and function are 0
 	Memory       uint64 // bytes
 	Major, Minor int32  // compute capability
+	SMs          uint32 // multiprocessors
+	BusWidth     uint32 // bits of the memory's bus
 
-	IdlePower, PowerLimit uint32 // mW
-	Clock, MemoryClock    uint32 // MHz
+	IdlePower, LeastLimit, PowerLimit uint32 // mW
+	Clock, MemoryClock                uint32 // MHz
 
 	index int
 }
@@ -127,6 +129,27 @@ func store[T any](d *Driver, dev nvml.NvmlDevice, to *T, value func(*Device) T) 
 	return r
 }
 
+// store2 answers a query of two values.
+func store2[A, B any](d *Driver, dev nvml.NvmlDevice, a *A, b *B, values func(*Device) (A, B)) nvml.NvmlReturn {
+	g, r := d.find(dev, a != nil && b != nil)
+	if r == nvml.NVML_SUCCESS {
+		*a, *b = values(g)
+	}
+	return r
+}
+
+// storeSystem answers a query about the machine.
+func storeSystem[T any](d *Driver, to *T, value T) nvml.NvmlReturn {
+	if r := d.ready(); r != nvml.NVML_SUCCESS {
+		return r
+	}
+	if to == nil {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	*to = value
+	return nvml.NVML_SUCCESS
+}
+
 func (d *Driver) NvmlDeviceGetCount(to *uint32) nvml.NvmlReturn { return d.NvmlDeviceGetCount_v2(to) }
 
 func (d *Driver) NvmlDeviceGetCount_v2(to *uint32) nvml.NvmlReturn {
@@ -205,11 +228,17 @@ func (d *Driver) NvmlDeviceIsMigDeviceHandle(dev nvml.NvmlDevice, to *uint32) nv
 }
 
 func (d *Driver) NvmlDeviceGetCudaComputeCapability(dev nvml.NvmlDevice, major, minor *int32) nvml.NvmlReturn {
-	g, r := d.find(dev, major != nil && minor != nil)
-	if r == nvml.NVML_SUCCESS {
-		*major, *minor = g.Major, g.Minor
-	}
-	return r
+	return store2(d, dev, major, minor, func(g *Device) (int32, int32) { return g.Major, g.Minor })
+}
+
+// Of other kinds of devices there are none.
+
+func (d *Driver) NvmlGetExcludedDeviceCount(to *uint32) nvml.NvmlReturn { return storeSystem(d, to, 0) }
+
+func (d *Driver) NvmlUnitGetCount(to *uint32) nvml.NvmlReturn { return storeSystem(d, to, 0) }
+
+func (d *Driver) NvmlSystemGetHicVersion(count *uint32, _ *nvml.NvmlHwbcEntry) nvml.NvmlReturn {
+	return storeSystem(d, count, 0)
 }
 
 func (d *Driver) NvmlSystemGetCudaDriverVersion(to *int32) nvml.NvmlReturn {

@@ -1,7 +1,10 @@
 package smi
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"strconv"
 	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
@@ -76,6 +79,9 @@ func (d *Driver) NvmlSystemGetNVMLVersion(to unsafe.Pointer, length uint32) nvml
 	return put(to, length, fmt.Sprintf("%d.%s", d.cfg.CUDAVersion/1000, d.cfg.DriverVersion))
 }
 
+// pciText is how long the text of a PCI address is, with its end.
+const pciText = len("00000000:00:00.0") + 1
+
 func (d *Driver) pci(g *Device) (info nvml.NvmlPciInfo) {
 	info.Bus, info.Device = g.Bus, g.Slot
 	copy(info.BusIdLegacy[:15], fmt.Sprintf("0000:%02X:%02X.0", g.Bus, g.Slot))
@@ -111,4 +117,20 @@ func (d *Driver) NvmlDeviceGetFieldValues(dev nvml.NvmlDevice, n int32, values *
 		unsafe.Slice(values, n)[i].NvmlReturn = nvml.NVML_ERROR_NOT_SUPPORTED
 	}
 	return r
+}
+
+// NvmlSystemGetProcessName answers with the command of a process of the simulated machine.
+func (d *Driver) NvmlSystemGetProcessName(pid uint32, to unsafe.Pointer, length uint32) nvml.NvmlReturn {
+	if r := d.ready(); r != nvml.NVML_SUCCESS {
+		return r
+	}
+	if to == nil || length == 0 {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT
+	}
+	line, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/cmdline")
+	if err != nil {
+		return nvml.NVML_ERROR_NOT_FOUND
+	}
+	name, _, _ := bytes.Cut(line, []byte{0})
+	return put(to, length, string(name[:min(len(name), int(length)-1)]))
 }
