@@ -355,7 +355,11 @@ func (g *GPU) CuStreamDestroy_v2(h cuda.CUstream) cuda.CUresult {
 	if s.capture != nil {
 		s.capture.invalidate()
 		if s.capture.origin == s {
-			g.endCapture(s.capture) // as on an H200: nobody can end it any more, and nothing is forbidden for its sake
+			cap := s.capture // as on an H200: nobody can end it any more, and nothing is forbidden for its sake
+			g.endCapture(cap)
+			if !cap.given {
+				g.dropGraph(cap.graph)
+			}
 		} else {
 			s.capture.leave(s)
 		}

@@ -90,7 +90,9 @@ func (g *GPU) CuGraphRetainUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n, f
 	if flags&graphUserObjectMove == 0 {
 		o.refs += uint64(n)
 	}
-	gr.objects.add(o, uint64(n))
+	if gr.parent == nil { // else nobody ever lets go of it, as with an H200's driver
+		gr.objects.add(o, uint64(n))
+	}
 	return ok
 }
 
@@ -101,13 +103,39 @@ func (g *GPU) CuGraphReleaseUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n u
 	}
 	defer g.mu.Unlock()
 	o, found := lookup[*userObject](g, h)
-	if !found || n == 0 || n > math.MaxInt32 || uint64(n) > gr.objects[o] {
+	if !found || n == 0 || n > math.MaxInt32 || uint64(n) > gr.holds(o) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if gr.objects[o] -= uint64(n); gr.objects[o] == 0 {
-		delete(gr.objects, o)
-	}
+	gr.letGo(o, uint64(n))
 	return g.unref(o, uint64(n))
+}
+
+// holds counts a graph's references to an object, with those of the graphs inside it.
+func (gr *graph) holds(o *userObject) uint64 {
+	n := gr.objects[o]
+	for _, nd := range gr.nodes {
+		for _, inner := range nd.op.graphs() {
+			n += inner.holds(o)
+		}
+	}
+	return n
+}
+
+// letGo takes references away, its own first, and returns how many there were not.
+func (gr *graph) letGo(o *userObject, n uint64) uint64 {
+	own := min(n, gr.objects[o])
+	if own > 0 {
+		if gr.objects[o] -= own; gr.objects[o] == 0 {
+			delete(gr.objects, o)
+		}
+	}
+	n -= own
+	for _, nd := range gr.nodes {
+		for _, inner := range nd.op.graphs() {
+			n = inner.letGo(o, n)
+		}
+	}
+	return n
 }
 
 // references are how often something refers to user objects.
