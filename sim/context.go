@@ -3,52 +3,9 @@ package sim
 import (
 	"context"
 	"sync/atomic"
-	"syscall"
 
 	"scuda.dev/scuda/api/cuda"
 )
-
-// thread is the driver's state of one OS thread.
-type thread struct {
-	id          int
-	stack       []*cudaContext
-	captureMode cuda.CUstreamCaptureMode
-	own         bool // calls without a stream mean the thread's own, not the legacy one
-}
-
-// thread finds the calling thread's state. g.mu is held.
-func (g *GPU) thread() *thread {
-	id := syscall.Gettid()
-	t := g.threads[id]
-	if t == nil {
-		t = &thread{id: id}
-		g.threads[id] = t
-	}
-	return t
-}
-
-// ThreadInit forgets what an earlier thread of the same id left behind.
-func (g *GPU) ThreadInit() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.threads, syscall.Gettid())
-}
-
-// PerThread begins or ends a call of the calling thread in the _ptds form: its default stream is the thread's own.
-func (g *GPU) PerThread(on bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.thread().own = on
-}
-
-// implied is the stream of a call that names none. g.mu is held.
-func (g *GPU) implied(c *cudaContext) *stream {
-	if !g.thread().own {
-		return c.legacy
-	}
-	s, _ := g.stream(c, streamPerThread)
-	return s
-}
 
 // cudaContext is a CUcontext: streams, modules and memory that live and fail together.
 type cudaContext struct {
@@ -240,23 +197,6 @@ func (g *GPU) CuCtxCreate_v3(pctx *cuda.CUcontext, _ *cuda.CUexecAffinityParam, 
 	return g.CuCtxCreate_v2(pctx, flags, dev)
 }
 
-// CuCtxGetExecAffinity answers with all multiprocessors.
-func (g *GPU) CuCtxGetExecAffinity(to *cuda.CUexecAffinityParam, kind cuda.CUexecAffinityType) cuda.CUresult {
-	_, r := g.enter()
-	if r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	switch {
-	case to == nil:
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	case kind != cuda.CU_EXEC_AFFINITY_TYPE_SM_COUNT:
-		return cuda.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
-	}
-	*to = cuda.CUexecAffinityParam{Type: kind, Param: [1]uint32{uint32(g.sms())}}
-	return ok
-}
-
 func (g *GPU) CuCtxDestroy_v2(h cuda.CUcontext) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
@@ -391,113 +331,6 @@ func (g *GPU) CuCtxGetStreamPriorityRange(least, greatest *int32) cuda.CUresult 
 	})
 }
 
-// askContext answers from the current context, which must not have failed.
-func (g *GPU) askContext(null bool, read func(*cudaContext)) cuda.CUresult {
-	c, r := g.enter()
-	if r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	if null {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	read(c)
-	return ok
-}
-
-// readContext answers from a context that may have failed: the driver reports failures only from calls that need the GPU.
-func (g *GPU) readContext(h cuda.CUcontext, null bool, read func(*cudaContext)) cuda.CUresult {
-	dead := false
-	if r := g.recallContext(h, false, func(c *cudaContext) {
-		if dead = !c.live; !dead && !null {
-			read(c)
-		}
-	}); r != ok || !dead && !null {
-		return r
-	}
-	if dead {
-		return cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED
-	}
-	return cuda.CUDA_ERROR_INVALID_VALUE
-}
-
-// recallContext answers from a context that may have failed or ended.
-func (g *GPU) recallContext(h cuda.CUcontext, null bool, read func(*cudaContext)) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	var c *cudaContext
-	var r cuda.CUresult
-	if h == 0 {
-		c, r = g.currentOf(g.thread())
-	} else {
-		c, r = g.contextOf(h)
-	}
-	switch {
-	case r != ok:
-		return r
-	case null:
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	read(c)
-	return ok
-}
-
-func (g *GPU) CuCtxGetLimit(value *uint64, limit cuda.CUlimit) cuda.CUresult {
-	r := cuda.CUDA_ERROR_UNSUPPORTED_LIMIT
-	if limit < 0 || limit >= cuda.CU_LIMIT_MAX {
-		r = cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	if got := g.askContext(value == nil, func(c *cudaContext) {
-		if v, known := c.limits[limit]; known {
-			*value, r = v, ok
-		}
-	}); got != ok {
-		return got
-	}
-	return r
-}
-
-func (g *GPU) CuCtxSetLimit(limit cuda.CUlimit, value uint64) cuda.CUresult {
-	c, r := g.enter()
-	if r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	if r := g.unsafeInCapture(); r != ok {
-		return r
-	}
-	if limit >= cuda.CU_LIMIT_MAX || value > 1<<40 {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	if _, known := c.limits[limit]; !known {
-		return cuda.CUDA_ERROR_UNSUPPORTED_LIMIT
-	}
-	c.limits[limit] = value
-	return ok
-}
-
-func (g *GPU) CuCtxGetCacheConfig(config *cuda.CUfunc_cache) cuda.CUresult {
-	return g.readContext(0, config == nil, func(c *cudaContext) { *config = c.cache })
-}
-
-func (g *GPU) CuCtxSetCacheConfig(config cuda.CUfunc_cache) cuda.CUresult {
-	return g.readContext(0, config < 0 || config > cuda.CU_FUNC_CACHE_PREFER_EQUAL, func(c *cudaContext) { c.cache = config })
-}
-
-func (g *GPU) CuCtxGetSharedMemConfig(config *cuda.CUsharedconfig) cuda.CUresult {
-	return g.readContext(0, config == nil, func(c *cudaContext) { *config = c.sharedCfg })
-}
-
-func (g *GPU) CuCtxSetSharedMemConfig(config cuda.CUsharedconfig) cuda.CUresult {
-	return g.readContext(0, config < 0 || config > 2, func(c *cudaContext) { c.sharedCfg = config })
-}
-
-func (g *GPU) CuCtxResetPersistingL2Cache() cuda.CUresult {
-	return g.readContext(0, false, func(*cudaContext) {})
-}
-
 func (g *GPU) CuCtxSynchronize() cuda.CUresult { return g.CuCtxSynchronize_v2(0) }
 
 func (g *GPU) CuCtxSynchronize_v2(h cuda.CUcontext) cuda.CUresult {
@@ -550,113 +383,6 @@ func (g *GPU) CuCtxDisablePeerAccess(h cuda.CUcontext) cuda.CUresult {
 		return cuda.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
 	}
 	delete(c.peers, peer)
-	return ok
-}
-
-// PrimaryContext gives the handle of a device's primary context without retaining it.
-func (g *GPU) PrimaryContext(dev cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
-	if r := g.ready(); r != ok {
-		return 0, r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
-	if r != ok {
-		return 0, r
-	}
-	return d.primary.handle, ok
-}
-
-func (g *GPU) CuDevicePrimaryCtxRetain(pctx *cuda.CUcontext, dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
-	if r != ok {
-		return r
-	}
-	if pctx == nil {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	*pctx = d.primary.handle // also of one that cannot be had
-	if !d.primary.live {
-		if d.failure != ok {
-			return d.failure
-		}
-		d.primary.flags = d.primaryFlags | uint32(cuda.CU_CTX_MAP_HOST)
-		g.start(d.primary)
-	}
-	d.retained++
-	return ok
-}
-
-func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
-	if r != ok {
-		return r
-	}
-	if d.retained == 0 {
-		return cuda.CUDA_ERROR_INVALID_CONTEXT
-	}
-	if d.retained--; d.retained == 0 && d.primary.live {
-		g.destroy(d.primary)
-	}
-	return ok
-}
-
-// CuDevicePrimaryCtxReset_v2 is no way out of a failed context: its GPU has failed for this process.
-func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
-	if r != ok {
-		return r
-	}
-	d.primaryFlags = 0
-	if d.primary.live {
-		g.destroy(d.primary)
-	}
-	return ok // the references stay
-}
-
-func (g *GPU) CuDevicePrimaryCtxSetFlags_v2(dev cuda.CUdevice, flags uint32) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
-	if r != ok {
-		return r
-	}
-	if flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	d.primaryFlags, d.primary.flags = flags, flags|uint32(cuda.CU_CTX_MAP_HOST)
-	return ok
-}
-
-func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, active *int32) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
-	if r != ok {
-		return r
-	}
-	if flags == nil || active == nil {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	*flags, *active = d.primaryFlags&^uint32(cuda.CU_CTX_MAP_HOST), 0 // which every context has, and an H200's driver does not tell here
-	if d.primary.live {
-		*active = 1
-	}
 	return ok
 }
 

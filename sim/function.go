@@ -3,6 +3,7 @@ package sim
 import (
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/ptx"
@@ -292,4 +293,59 @@ func (g *GPU) CuFuncIsLoaded(state *cuda.CUfunctionLoadingState, h cuda.CUfuncti
 
 func (g *GPU) CuFuncLoad(h cuda.CUfunction) cuda.CUresult {
 	return g.withFunction(h, func(*function) cuda.CUresult { return ok })
+}
+
+func (m *module) function(g *GPU, name string) (*function, cuda.CUresult) {
+	if f := m.functions[name]; f != nil {
+		return f, ok
+	}
+	e := m.prog.Entry(name)
+	if e == nil {
+		return nil, cuda.CUDA_ERROR_NOT_FOUND
+	}
+	f := &function{mod: m, entry: e, attrs: newFuncAttrs(e)}
+	if m.lib != nil {
+		f.kernel = m.lib.kernels[name]
+		f.attrs = f.kernel.attrsOn(m.ctx.dev)
+	}
+	f.handle = cuda.CUfunction(g.objects.add(f))
+	m.functions[name] = f
+	return f, ok
+}
+
+// function finds what a CUfunction stands for: a function, or a library's kernel, which may be passed in its place.
+func (g *GPU) function(c *cudaContext, h cuda.CUfunction) (*function, cuda.CUresult) {
+	if k, found := lookup[*kernel](g, h); found {
+		m, r := k.lib.in(g, c)
+		if r != ok {
+			return nil, r
+		}
+		return m.function(g, k.entry.Name)
+	}
+	return find[*function](g, h)
+}
+
+func (g *GPU) CuFuncGetName(name unsafe.Pointer, h cuda.CUfunction) cuda.CUresult {
+	c, r := g.enter()
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	f, r := g.function(c, h)
+	if r != ok {
+		return r
+	}
+	return g.giveName(name, f.entry.Name)
+}
+
+func (g *GPU) giveName(out unsafe.Pointer, name string) cuda.CUresult {
+	p := g.strings.pointer(name)
+	switch {
+	case out == nil:
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	case p == nil:
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	*(*unsafe.Pointer)(out) = p
+	return ok
 }

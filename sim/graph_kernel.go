@@ -85,20 +85,6 @@ func (l *launch) pointers() uintptr {
 	return uintptr(unsafe.Pointer(&l.array[0]))
 }
 
-func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log unsafe.Pointer, size uint64) cuda.CUresult {
-	if errNode != nil {
-		*errNode = 0
-	}
-	if log != nil && size > 0 {
-		*(*byte)(log) = 0
-	}
-	return g.CuGraphInstantiateWithFlags(ph, h, 0)
-}
-
-func (g *GPU) CuGraphInstantiate(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log unsafe.Pointer, size uint64) cuda.CUresult {
-	return g.CuGraphInstantiate_v2(ph, h, errNode, log, size)
-}
-
 func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID, out *cuda.CUkernelNodeAttrValue) cuda.CUresult {
 	return params(g, h, out == nil || !kernelAttrs[id], func(l *launch) {
 		*out = l.attrs[id]
@@ -172,29 +158,4 @@ func (g *GPU) changeLaunch(h cuda.CUgraphNode, change func(*launch) cuda.CUresul
 	}
 	n.op = g.launchOp(&l)
 	return ok
-}
-
-// CuDeviceGetGraphMemAttribute counts the memory that graphs have allocated. None of it is given back before its graph goes, so what is
-// used and what is reserved are the same.
-func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value unsafe.Pointer) cuda.CUresult {
-	bad := value == nil || attr < 0 || attr > cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
-	return g.readDevice(dev, bad, func(d *device) {
-		n := d.graphUsed
-		if attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH {
-			n = d.graphHigh
-		}
-		*(*uint64)(value) = n
-	})
-}
-
-// CuDeviceSetGraphMemAttribute starts a watermark anew.
-func (g *GPU) CuDeviceSetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value unsafe.Pointer) cuda.CUresult {
-	high := attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
-	bad := value == nil || !high || *(*uint64)(value) != 0
-	return g.readDevice(dev, bad, func(d *device) { d.graphHigh = d.graphUsed })
-}
-
-// CuDeviceGraphMemTrim has nothing to do: graphs keep no memory in reserve.
-func (g *GPU) CuDeviceGraphMemTrim(dev cuda.CUdevice) cuda.CUresult {
-	return g.readDevice(dev, false, func(*device) {})
 }

@@ -1,34 +1,8 @@
 package sim
 
 import (
-	"context"
-
 	"scuda.dev/scuda/api/cuda"
 )
-
-// childOp is a graph inside a graph. Its steps are filled in when the outer graph is instantiated.
-func (g *GPU) childOp(child *graph) op {
-	return op{kind: cuda.CU_GRAPH_NODE_TYPE_GRAPH, params: child, run: func(ctx context.Context) error {
-		g.mu.Lock()
-		steps, r := g.stepsOf(child, false)
-		g.mu.Unlock()
-		if r != ok {
-			return &deviceError{r, "child graph"}
-		}
-		return runSteps(ctx, steps)
-	}}
-}
-
-// graphs are those inside a node: a child, or the bodies of a conditional one.
-func (o *op) graphs() []*graph {
-	switch p := o.params.(type) {
-	case *graph:
-		return []*graph{p}
-	case *conditional:
-		return p.bodies
-	}
-	return nil
-}
 
 // add is the common part of the cuGraphAdd…Node calls: build makes the operation with the lock held.
 func (g *GPU) add(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, build func() (op, cuda.CUresult)) cuda.CUresult {
@@ -73,39 +47,6 @@ func (g *GPU) change(h cuda.CUgraphNode, kind cuda.CUgraphNodeType, build func()
 	return r
 }
 
-// changeExec is change for the copy of a node in an executable graph.
-func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgraphNodeType, build func() (op, cuda.CUresult)) cuda.CUresult {
-	x, r := g.enterExec(hx)
-	if r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	s := x.step(h)
-	if s == nil || s.op.kind != kind {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	o, r := build()
-	if r != ok {
-		return r
-	}
-	if before, copies := s.op.params.(*box); copies { // what is copied may change, but not between which kinds of memory
-		if now := o.params.(*box); now.src.device != before.src.device || now.dst.device != before.dst.device {
-			return cuda.CUDA_ERROR_INVALID_VALUE
-		}
-	}
-	s.op = o
-	return ok
-}
-
-func (x *exec) step(h cuda.CUgraphNode) *step {
-	for i := range x.steps {
-		if x.steps[i].node.handle == h {
-			return &x.steps[i]
-		}
-	}
-	return nil
-}
-
 // params reads the parameters of a node of that kind.
 func params[T any](g *GPU, h cuda.CUgraphNode, null bool, give func(T)) cuda.CUresult {
 	n, r := g.enterNode(h)
@@ -138,25 +79,6 @@ func (g *GPU) graphContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
 
 func (g *GPU) CuGraphAddEmptyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64) cuda.CUresult {
 	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) { return op{kind: cuda.CU_GRAPH_NODE_TYPE_EMPTY}, ok })
-}
-
-func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, child cuda.CUgraph) cuda.CUresult {
-	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
-		gr, found := lookup[*graph](g, child)
-		if !found || child == h {
-			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
-		}
-		if !gr.copyable() {
-			return op{}, cuda.CUDA_ERROR_NOT_SUPPORTED
-		}
-		c, _ := g.clone(gr)
-		g.nameGraph(c)
-		return g.childOp(c), ok
-	})
-}
-
-func (g *GPU) CuGraphChildGraphNodeGetGraph(h cuda.CUgraphNode, ph *cuda.CUgraph) cuda.CUresult {
-	return params(g, h, ph == nil, func(gr *graph) { g.nameGraph(gr); *ph = gr.handle })
 }
 
 func (g *GPU) CuGraphAddEventRecordNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, e cuda.CUevent) cuda.CUresult {
@@ -314,32 +236,6 @@ func (g *GPU) CuGraphExecEventRecordNodeSetEvent(hx cuda.CUgraphExec, h cuda.CUg
 
 func (g *GPU) CuGraphExecEventWaitNodeSetEvent(hx cuda.CUgraphExec, h cuda.CUgraphNode, e cuda.CUevent) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, g.eventOp(e, g.waitOp))
-}
-
-func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, child cuda.CUgraph) cuda.CUresult {
-	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_GRAPH, func() (op, cuda.CUresult) {
-		gr, found := lookup[*graph](g, child)
-		if !found {
-			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
-		}
-		steps, r := g.stepsOf(gr, false)
-		if r != ok {
-			return op{}, r
-		}
-		o := g.childOp(gr)
-		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
-		x, _ := lookup[*exec](g, hx)
-		n := x.step(h).node
-		g.releaseBehind(x.last, x.objects[n])
-		var held references
-		held.retainAll(gr)
-		x.objects[n] = held
-		return o, ok
-	})
-}
-
-func (g *GPU) CuGraphMemFreeNodeGetParams(h cuda.CUgraphNode, out *cuda.CUdeviceptr) cuda.CUresult {
-	return params(g, h, out == nil, func(r *region) { *out = cuda.CUdeviceptr(r.base) })
 }
 
 func (g *GPU) CuGraphNodeFindInClone(out *cuda.CUgraphNode, h cuda.CUgraphNode, hc cuda.CUgraph) cuda.CUresult {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/ptx"
 )
 
 type regionKind uint8
@@ -130,51 +131,6 @@ func (m *memory) remove(r *region) bool {
 	m.snap.Store(&next)
 	return true
 }
-
-// span is a range of addresses.
-type span struct{ base, size uint64 }
-
-// arena hands out ranges of a device's reserved addresses, first fit. free is sorted and has no adjacent spans.
-type arena struct {
-	base, size uint64
-	fd         int // of the memory
-	free       []span
-}
-
-func (a *arena) alloc(n, align uint64) (uint64, bool) {
-	for i, s := range a.free {
-		base := roundUp(s.base, align)
-		if base+n < base || base+n > s.base+s.size {
-			continue
-		}
-		var rest []span
-		if base > s.base {
-			rest = append(rest, span{s.base, base - s.base})
-		}
-		if end := base + n; end < s.base+s.size {
-			rest = append(rest, span{end, s.base + s.size - end})
-		}
-		a.free = slices.Replace(a.free, i, i+1, rest...)
-		return base, true
-	}
-	return 0, false
-}
-
-func (a *arena) release(base, n uint64) {
-	i, _ := slices.BinarySearchFunc(a.free, base, func(s span, b uint64) int { return cmp.Compare(s.base, b) })
-	s := span{base, n}
-	if i < len(a.free) && s.base+s.size == a.free[i].base {
-		s.size += a.free[i].size
-		a.free = slices.Delete(a.free, i, i+1)
-	}
-	if i > 0 && a.free[i-1].base+a.free[i-1].size == s.base {
-		a.free[i-1].size += s.size
-		return
-	}
-	a.free = slices.Insert(a.free, i, s)
-}
-
-func roundUp(n, align uint64) uint64 { return (n + align - 1) / align * align }
 
 const allocAlign = 512 // of cuMemAlloc; the driver promises 256 and gives 512
 
@@ -349,4 +305,15 @@ func (g *GPU) CuMemGetAddressRange_v2(base *cuda.CUdeviceptr, size *uint64, dptr
 		*size = reg.asked
 	}
 	return ok
+}
+
+// Region gives the interpreter the memory around a device address, if kernels may touch it.
+func (m *memory) Region(addr uint64) (ptx.Region, bool) {
+	r := m.find(addr)
+	if r == nil {
+		return ptx.Region{}, false
+	}
+	const align = 16 // what the interpreter needs; only registered host memory can begin in between
+	base := r.base &^ (align - 1)
+	return ptx.Region{Start: base, Bytes: bytesAt(base, r.end()-base), ReadOnly: r.readOnly}, true
 }

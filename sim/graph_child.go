@@ -1,0 +1,72 @@
+package sim
+
+import (
+	"context"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// childOp is a graph inside a graph. Its steps are filled in when the outer graph is instantiated.
+func (g *GPU) childOp(child *graph) op {
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_GRAPH, params: child, run: func(ctx context.Context) error {
+		g.mu.Lock()
+		steps, r := g.stepsOf(child, false)
+		g.mu.Unlock()
+		if r != ok {
+			return &deviceError{r, "child graph"}
+		}
+		return runSteps(ctx, steps)
+	}}
+}
+
+// graphs are those inside a node: a child, or the bodies of a conditional one.
+func (o *op) graphs() []*graph {
+	switch p := o.params.(type) {
+	case *graph:
+		return []*graph{p}
+	case *conditional:
+		return p.bodies
+	}
+	return nil
+}
+
+func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, child cuda.CUgraph) cuda.CUresult {
+	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
+		gr, found := lookup[*graph](g, child)
+		if !found || child == h {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		if !gr.copyable() {
+			return op{}, cuda.CUDA_ERROR_NOT_SUPPORTED
+		}
+		c, _ := g.clone(gr)
+		g.nameGraph(c)
+		return g.childOp(c), ok
+	})
+}
+
+func (g *GPU) CuGraphChildGraphNodeGetGraph(h cuda.CUgraphNode, ph *cuda.CUgraph) cuda.CUresult {
+	return params(g, h, ph == nil, func(gr *graph) { g.nameGraph(gr); *ph = gr.handle })
+}
+
+func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, child cuda.CUgraph) cuda.CUresult {
+	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_GRAPH, func() (op, cuda.CUresult) {
+		gr, found := lookup[*graph](g, child)
+		if !found {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		steps, r := g.stepsOf(gr, false)
+		if r != ok {
+			return op{}, r
+		}
+		o := g.childOp(gr)
+		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
+		x, _ := lookup[*exec](g, hx)
+		n := x.step(h).node
+		g.releaseBehind(x.last, x.objects[n])
+		var held references
+		held.retainAll(gr)
+		x.objects[n] = held
+		return o, ok
+	})
+}
