@@ -1,7 +1,6 @@
 package api
 
 import (
-	"crypto/sha256"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -85,24 +84,11 @@ func loadFrom(files fs.FS) (*Spec, error) {
 	if err := s.CUDA.sem.checkGroups(s.CUDA, s.Wire); err != nil {
 		return nil, err
 	}
-	s.Digest, err = digest(files)
-	return s, err
-}
-
-// digest covers everything that decides what the bytes of a session mean.
-func digest(files fs.FS) (sum [32]byte, err error) {
-	h := sha256.New()
-	for _, name := range []string{cudaFiles.facts, cudaFiles.exports, cudaFiles.semantics,
-		nvmlFiles.facts, nvmlFiles.later, nvmlFiles.older, nvmlFiles.exports, nvmlFiles.semantics, "wire.spec"} {
-		b, err := fs.ReadFile(files, name)
-		if err != nil {
-			return sum, err
-		}
-		fmt.Fprintf(h, "%s %d\n", name, len(b))
-		h.Write(b)
+	if err := s.checkCarried(); err != nil {
+		return nil, err
 	}
-	h.Sum(sum[:0])
-	return sum, nil
+	s.Digest = s.digest()
+	return s, nil
 }
 
 // Facts is what the importer reads from a header; the schema of facts/*.json.

@@ -208,9 +208,13 @@ type WireStruct struct {
 	Size   int
 	Fields []Field
 	Doc    string
+	Then   []string // what follows the fields
 	Reply  string
 	Group  string // as in Func
 	Flags  []Flag // of an operation
+	// Carries are CUDA's records that lie in the fields or follow them.
+	Carries []string
+	line    int
 }
 
 // Spec is everything.

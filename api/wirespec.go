@@ -47,7 +47,7 @@ func parseWire(text string) (out, removed []WireStruct, err error) {
 				return nil, nil, fail("want: struct NAME [op NUMBER [FLAG …]], each name once")
 			}
 			seen[f[1]] = true
-			out = append(out, WireStruct{Name: f[1], Doc: strings.TrimSpace(doc)})
+			out = append(out, WireStruct{Name: f[1], Doc: strings.TrimSpace(doc), line: i + 1})
 			cur = &out[len(out)-1]
 			if len(f) == 2 {
 				continue
@@ -73,7 +73,13 @@ func parseWire(text string) (out, removed []WireStruct, err error) {
 		case cur == nil:
 			return nil, nil, fail("outside of a struct")
 		case f[0] == "then":
+			cur.Then = append(cur.Then, strings.Join(f[1:], " "))
 			cur.Doc = strings.TrimSpace(cur.Doc + "\nthen " + strings.Join(f[1:], " "))
+		case f[0] == "carries":
+			if len(f) < 2 {
+				return nil, nil, fail("want: carries RECORD…")
+			}
+			cur.Carries = append(cur.Carries, f[1:]...)
 		case f[0] == "reply":
 			if len(f) != 2 {
 				return nil, nil, fail("want: reply NAME")
@@ -112,4 +118,16 @@ func parseWire(text string) (out, removed []WireStruct, err error) {
 		}
 	}
 	return out, removed, nil
+}
+
+// checkCarried refuses records of wire.spec that CUDA does not have.
+func (s *Spec) checkCarried() error {
+	for _, w := range s.Wire {
+		for _, name := range w.Carries {
+			if r := s.CUDA.Struct(name); r == nil || len(r.Fields) == 0 {
+				return &InputError{"wire.spec", "line " + strconv.Itoa(w.line) + ": " + w.Name, "carries " + name + ", which is no record of CUDA's"}
+			}
+		}
+	}
+	return nil
 }

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "0fa0ac98540bca5119f2e2f4f884d03d4eb3cc4810cf3682642db3af689c2474"
+const Digest = "03e0ef813ea1e9ccfd8b76e272e3cc9fe3cc89caa75fe3e64ea04ec226ee0108"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "0fa0ac98540bca5119f2e2f4f884d03d4eb3cc4810cf3682642db3af689c2474"
+#define SCUDA_DIGEST "03e0ef813ea1e9ccfd8b76e272e3cc9fe3cc89caa75fe3e64ea04ec226ee0108"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 
