@@ -89,11 +89,17 @@ func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn
 
 // DialNet is [Dial] for those who want an ordinary Go connection (side connections, information).
 func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, *Welcome, error) {
+	return DialNetFirst(ctx, address, token, hello, nil)
+}
+
+// DialNetFirst is [DialNet] for those who know already what they will say first: it goes with the greeting, so that its answer costs no
+// further round trip. Of what the server says behind the welcome nothing is read.
+func DialNetFirst(ctx context.Context, address string, token []byte, hello *Hello, first []byte) (*net.TCPConn, *Welcome, error) {
 	c, full, preface, err := connect(ctx, address, token, hello)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := shake(ctx, c, full, preface)
+	w, err := shake(ctx, c, full, append(preface, first...))
 	if err != nil {
 		c.Close()
 		return nil, nil, err

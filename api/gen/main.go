@@ -29,6 +29,7 @@ var emitters = []struct {
 	{"compatibility page", emitCompat},
 	{"CUDA front", emitCFront},
 	{"NVML front and dispatch", emitNVML},
+	{"connector", emitConnect},
 	{"stand-alone simulation", emitSimLib},
 	{"table of calls", emitCalls},
 	{"probes", emitProbes},
