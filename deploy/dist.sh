@@ -16,6 +16,7 @@ programs() { # PREFIX
   install -d "$1/lib/scuda"
   cp -P build/lib/*.so* "$1/lib/scuda/"
   find "$1/lib/scuda" -type f -exec chmod 644 {} +
+  install -t "$1/lib/scuda" build/lib/scuda-connect # started by the libraries beside it
 }
 
 name=scuda-$version-linux-$(uname -m)

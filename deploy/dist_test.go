@@ -70,6 +70,8 @@ func TestDist(t *testing.T) {
 	}
 }
 
+const askNVML = `import ctypes; print(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())`
+
 // works runs the installed server, and with the installed client a program on it.
 func works(t *testing.T, prefix string) {
 	t.Helper()
@@ -78,6 +80,10 @@ func works(t *testing.T, prefix string) {
 	out := command(t, "", scuda, "run", "--server", address, "--", filepath.Join(prefix, "bin/scuda-load"), "up", "4096", "3")
 	if lines := strings.Fields(out); len(lines) != 3 {
 		t.Errorf("the load says %q", out)
+	}
+	// NVML's library finds the program that connects for it.
+	if out := command(t, "", scuda, "run", "--server", address, "--", "python3", "-c", askNVML); out != "0\n" {
+		t.Errorf("nvmlInit answers %q", out)
 	}
 	// The programs that measure are found where they were installed.
 	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry", "system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {

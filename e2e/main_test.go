@@ -48,7 +48,7 @@ func setUp(m *testing.M) (int, error) {
 	}
 	root = filepath.Dir(folder)
 	scuda, lib, kernels = filepath.Join(root, "build/scuda"), filepath.Join(root, "build/lib"), filepath.Join(root, "testdata/kernels")
-	for _, path := range []string{scuda, lib + "/libcuda.so.1", lib + "/libnvidia-ml.so.1", lib + "/libscuda.so", lib + "/libscuda-core.so", root + "/shim/include/cuda.h"} {
+	for _, path := range []string{scuda, lib + "/libcuda.so.1", lib + "/libnvidia-ml.so.1", lib + "/libscuda.so", lib + "/libscuda-core.so", lib + "/scuda-connect", root + "/shim/include/cuda.h"} {
 		if _, err := os.Stat(path); err != nil {
 			return 1, fmt.Errorf("%w: run make build first", err)
 		}

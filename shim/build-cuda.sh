@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds libcuda.so.1, the CUDA front: build-cuda.sh OUTPUT. CC and SCUDA_VERSION may be set.
+# Builds libcuda.so.1, the CUDA front: build-cuda.sh OUTPUT. CC may be set.
 set -eu
 shim=$(cd "$(dirname "$0")" && pwd)
 . "$shim/compat.sh"

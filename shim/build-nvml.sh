@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds libnvidia-ml.so.1, the NVML front: build-nvml.sh OUTPUT. CC and SCUDA_VERSION may be set.
+# Builds libnvidia-ml.so.1, the NVML front: build-nvml.sh OUTPUT. CC may be set.
 set -eu
 shim=$(cd "$(dirname "$0")" && pwd)
 . "$shim/compat.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the client libraries into a folder: build.sh FOLDER. CC, GO and SCUDA_VERSION may be set; SCUDA_SKIP_CORE=1 leaves the Go core out.
+# Builds the client libraries into a folder: build.sh FOLDER. CC, GO and SCUDA_VERSION may be set; SCUDA_SKIP_CORE=1 leaves what is Go out.
 set -eu
 test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
 mkdir -p "$1"
@@ -33,4 +33,6 @@ if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   "${GO:-go}" build -buildmode=c-shared -tags netgo,osusergo \
     -ldflags "-s -w -X runtime.godebugDefault=$godebug -X main.version=$version '-extldflags=-Wl,--wrap=x_cgo_getstackbound $hardened'" -o "$out/libscuda-core.so" ./shim/core
   rm -f "$out/libscuda-core.h"
+  # For programs in which the core must not be. It is a program of its own and needs no library, not even the C library's.
+  CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w -X main.version=$version" -o "$out/scuda-connect" ./cmd/scuda-connect
 fi

@@ -103,60 +103,43 @@ void scuda_log(int level, const char *format, ...) {
   errno = saved;
 }
 
-/* --- configuration --- */
+/* --- configuration: package config has the rules --- */
 
-/* The first line of a file of the user's configuration folder that is neither empty nor a comment. */
-static int first_line(const char *path, char *buf, size_t cap) {
+static const char blanks[] = " \t\r\v\f\n";
+
+/* Whether a file, which is looked at up to SETTINGS_MAX, has a line that is neither empty nor a comment. */
+static int says_something(const char *path) {
+  enum { SETTINGS_MAX = 64 << 10 };
+  char text[1024];
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
-  char text[4096];
-  ssize_t n = read(fd, text, sizeof text - 1);
+  int found = 0, comment = 0;
+  for (size_t at = 0; !found && at < SETTINGS_MAX;) {
+    ssize_t n = read(fd, text, sizeof text);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      found = n < 0;   /* it is there and cannot be read; the one who reads it says so */
+      break;
+    }
+    for (ssize_t i = 0; i < n && !found; i++) {
+      if (text[i] == '\n') comment = 0;
+      else if (text[i] == '#') comment = 1;
+      else if (!comment) found = !memchr(blanks, text[i], sizeof blanks - 1);
+    }
+    at += (size_t)n;
+  }
   close(fd);
-  if (n <= 0) return 0;
-  text[n] = 0;
-  char *rest = text;
-  for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n")) {
-    line += strspn(line, " \t\r");
-    line[strcspn(line, "#\r")] = 0;
-    size_t len = strlen(line);
-    while (len && (line[len - 1] == ' ' || line[len - 1] == '\t')) line[--len] = 0;
-    if (!len) continue;
-    return (size_t)snprintf(buf, cap, "%s", line) < cap;
-  }
-  return 0;
+  return found;
 }
 
-static int config_line(const char *name, char *buf, size_t cap) {
+int scuda_configured(void) {
   char path[PATH_MAX];
-  const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-  if (base && *base) snprintf(path, sizeof path, "%s/scuda/%s", base, name);
-  else if (home && *home) snprintf(path, sizeof path, "%s/.config/scuda/%s", home, name);
-  else return 0;
-  return first_line(path, buf, cap);
-}
-
-int scuda_server(char *buf, size_t cap) {
-  const char *server = getenv("SCUDA_SERVER");
-  if (!server) {
-    if (!config_line("host", buf, cap)) return 0;
-  } else if (!*server || (size_t)snprintf(buf, cap, "%s", server) >= cap) {
-    return 0;
-  }
-  /* The default port is added to a bare name, a bare IPv4 address, or an address in brackets. */
-  const char *bracket = strrchr(buf, ']'), *colon = strrchr(buf, ':');
-  int has_port = bracket ? bracket[1] == ':' : colon && strchr(buf, ':') == colon;
-  if (!has_port) {
-    size_t n = strlen(buf);
-    snprintf(buf + n, cap - n, ":14833");
-  }
-  return 1;
-}
-
-int scuda_token(char *buf, size_t cap) {
-  const char *token = getenv("SCUDA_TOKEN"), *file = getenv("SCUDA_TOKEN_FILE");
-  if (token && *token) return (size_t)snprintf(buf, cap, "%s", token) < cap;
-  if (file && *file) return first_line(file, buf, cap);
-  return config_line("token", buf, cap);
+  const char *server = getenv("SCUDA_SERVER"), *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  if (server) return server[strspn(server, blanks)] != 0;
+  int n = 0;
+  if (base && *base == '/') n = snprintf(path, sizeof path, "%s/scuda/host", base);
+  else if (home && *home) n = snprintf(path, sizeof path, "%s/.config/scuda/host", home);
+  return n > 0 && (size_t)n < sizeof path && says_something(path);
 }
 
 /* --- the machine's own library --- */

@@ -37,10 +37,9 @@ struct scuda_piece { uint16_t from, to, each, count_at; };
 /* Copies a structure, or the pieces of it where there is a list. */
 void scuda_store(void *to, const void *from, size_t size, const struct scuda_piece *pieces);
 
-/* The configured server as "host:port" in buf; 1 when there is one. SCUDA_SERVER wins (empty: none), else the user's host file. */
-int scuda_server(char *buf, size_t cap);
-/* The token (SCUDA_TOKEN, SCUDA_TOKEN_FILE, else the user's token file) in buf; 1 when there is one. */
-int scuda_token(char *buf, size_t cap);
+/* Whether a server is configured: by SCUDA_SERVER (empty: none), else by the user's host file. What it says is read by package config alone; the two
+ * agree on config/testdata/server.json. */
+int scuda_configured(void);
 
 /* Folder of the library that holds address `self`; 1 on success. */
 int scuda_folder_of(const void *self, char *buf, size_t cap);

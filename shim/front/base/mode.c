@@ -1,7 +1,7 @@
 /* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what holds after fork. */
 #define _GNU_SOURCE
 #include "uvm/managed.h"
-#include "base/net.h"
+#include "base/connect.h"
 #include "base/order.h"
 
 #include <dlfcn.h>
@@ -37,8 +37,7 @@ static uint32_t decide(void) {
   scuda_lock(&decide_lock);
   uint32_t mode = atomic_load(&scuda_live.mode);
   if (mode == SCUDA_UNDECIDED) {
-    char server[256];
-    if (scuda_server(server, sizeof server)) mode = SCUDA_CONFIGURED;
+    if (scuda_configured()) mode = SCUDA_CONFIGURED;
     else if ((real_driver = scuda_find_real("libcuda.so.1", "SCUDA_REAL_LIBCUDA", &scuda_live))) mode = SCUDA_PASS;
     else mode = SCUDA_NONE;
     if (mode == SCUDA_NONE) scuda_log(SCUDA_INFO, "no server is configured and this machine has no CUDA driver; name a server with SCUDA_SERVER=host:port or `scuda HOST:PORT`");
@@ -239,7 +238,7 @@ static int32_t version_of_nvml(void) {
   return version;
 }
 
-/* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for in C. */
+/* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for without the core. */
 static _Atomic int32_t version_asked; /* 0: not yet */
 
 static int32_t version_without_core(int32_t *version) {
@@ -248,7 +247,7 @@ static int32_t version_without_core(int32_t *version) {
     scuda_lock(&connect_lock);
     int32_t answer = 0;
     if (atomic_load(&connect_result) == CUDA_SUCCESS) answer = scuda_boot.driver_version;
-    else if (!(answer = version_of_nvml()) && scuda_net_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
+    else if (!(answer = version_of_nvml()) && scuda_connect_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
     atomic_store(&version_asked, at_most_ours(answer));
     scuda_unlock(&connect_lock);
   }

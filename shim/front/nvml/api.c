@@ -17,8 +17,7 @@ int nvml_mode(void) {
   static atomic_int decided = NVML_UNDECIDED;
   int mode = atomic_load_explicit(&decided, memory_order_acquire);
   if (mode != NVML_UNDECIDED) return mode;
-  char server[320];
-  if (scuda_server(server, sizeof server)) {
+  if (scuda_configured()) {
     mode = NVML_REMOTE;
   } else {
     void *lib = scuda_find_real("libnvidia-ml.so.1", "SCUDA_REAL_LIBNVML", (const void *)nvml_mode);

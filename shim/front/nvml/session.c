@@ -1,15 +1,16 @@
-/* The NVML session: one connection of kind "nvml", one call at a time. It is made in C, without the Go core, because programs ask NVML for
- * the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go runtime runs cannot be forked.
+/* The NVML session: one connection of kind "nvml", one call at a time. It is used in C, without the Go core, because programs ask NVML for
+ * the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go runtime runs cannot be forked. Another process
+ * opens it (connect.h).
  * A forked child is as one that has not called nvmlInit, as natively; its nvmlInit opens a connection of its own. */
 #define _GNU_SOURCE
 #include "nvml/nvml.h"
 #include "base/common.h"
+#include "base/connect.h"
 #include "base/net.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "nvml/gen/nvml_gen.h"
@@ -139,19 +140,13 @@ static void know(uint16_t op, const void *reply, uint32_t len) {
 }
 
 static int connect_session(struct scuda_bytes first) {
-  char *welcome = NULL;
-  if (!scuda_server(session.server, sizeof session.server)) return NVML_DRIVER_NOT_LOADED;
-  int fd = scuda_net_dial(session.server);
-  if (fd < 0) return NVML_DRIVER_NOT_LOADED;
+  struct scuda_connect_answer answer;
   session.in.r = session.in.w = 0;
-  if (scuda_net_hello(fd, &session.in, session.server, "nvml", nvml_digest, first, &welcome) != 0) {
-    close(fd);
-    return NVML_DRIVER_NOT_LOADED;
-  }
-  uint64_t version[2] = {1, (uint64_t)scuda_net_version_in(welcome)};
-  free(welcome);
+  session.fd = scuda_connect_session("nvml", nvml_digest, first, &answer);
+  if (session.fd < 0) return NVML_DRIVER_NOT_LOADED;
+  memcpy(session.server, answer.server, sizeof session.server);
+  uint64_t version[2] = {1, (uint64_t)answer.driver_version};
   if (version[1] != 0) know(NVML_OP_nvmlSystemGetCudaDriverVersion_v2, version, sizeof version);
-  session.fd = fd;
   return NVML_OK;
 }
 

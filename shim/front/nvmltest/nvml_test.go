@@ -22,9 +22,12 @@ import (
 // The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with roleVariable set.
 const roleVariable = "SCUDA_NVMLTEST_ROLE"
 
-var library, callAll, shapes string
+var library, callAll, shapes, connectUnder string
 
 func TestMain(m *testing.M) {
+	if os.Args[0] == connector {
+		os.Exit(standIn())
+	}
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(play(role))
 	}
@@ -39,10 +42,13 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	library, callAll, shapes = filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "callall"), filepath.Join(dir, "shapes")
+	connectUnder = filepath.Join(dir, "connect")
 	for _, cmd := range []*exec.Cmd{
 		exec.Command("sh", "../../build-nvml.sh", library),
+		exec.Command("go", "build", "-o", filepath.Join(dir, connector), "scuda.dev/scuda/cmd/scuda-connect"),
 		exec.Command("cc", "-O1", "-o", callAll, "testdata/callall.c", "-ldl"),
 		exec.Command("cc", "-O1", "-o", shapes, "testdata/shapes.c", "-ldl"),
+		exec.Command("cc", "-O1", "-Wall", "-o", connectUnder, "testdata/connect.c", "-ldl"),
 	} {
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			fmt.Fprintf(os.Stderr, "%v: %v\n%s", cmd.Args, err, out)
@@ -267,15 +273,17 @@ func TestRefusals(t *testing.T) {
 		name, want string
 		env        []string
 	}{
-		{"wrong token", "the token is wrong; set SCUDA_TOKEN", []string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=guess"}},
-		{"refused", "check that `scuda -l` runs there", []string{"SCUDA_SERVER=127.0.0.1:1"}},
-		{"unknown host", "check the name in SCUDA_SERVER", []string{"SCUDA_SERVER=no-such-host.invalid:1"}},
-		{"bad address", "is not HOST:PORT", []string{"SCUDA_SERVER=[::1"}},
-		{"web server", "is not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}},
-		{"half an answer", "did not answer the greeting", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00")}},
-		{"no answer", "did not answer the greeting", []string{"SCUDA_SERVER=" + peer(t, "")}},
-		{"huge welcome", "is not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")}},
-		{"other version", "protocol version 9, here 1", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x09\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00{}")}},
+		{"wrong token", "refused the token: the token is wrong; set SCUDA_TOKEN", []string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=guess"}},
+		{"refused", "start the server with 'scuda -l ADDRESS'", []string{"SCUDA_SERVER=127.0.0.1:1"}},
+		{"unknown host", `the host name "no-such-host.invalid"`, []string{"SCUDA_SERVER=no-such-host.invalid:1"}},
+		{"bare IPv6 address", "scuda server [::1]:14833: ", []string{"SCUDA_SERVER= ::1 "}},
+		{"bad address", "the bracket is not closed; write HOST", []string{"SCUDA_SERVER=[::1"}},
+		{"token too long", "the limit is 512", []string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=" + strings.Repeat("x", 513)}},
+		{"web server", "not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}},
+		{"half an answer", "closed the connection during the handshake", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00")}},
+		{"no answer", "closed the connection during the handshake", []string{"SCUDA_SERVER=" + peer(t, "")}},
+		{"huge welcome", "not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")}},
+		{"other version", "the server speaks version 9, this client version 1", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x09\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00{}")}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
