@@ -21,7 +21,7 @@ func TestLoad(t *testing.T) {
 	s := load(t)
 	for _, c := range []struct {
 		lib                *Library
-		funcs, pts, protos int
+		funcs, pts, protos int // at least: new versions bring more
 	}{{s.CUDA, 707, 99, 634 + 2}, {s.NVML, 404, 0, 401}} {
 		pts, protos := 0, 0
 		for _, fn := range c.lib.Funcs {
@@ -35,7 +35,7 @@ func TestLoad(t *testing.T) {
 				t.Errorf("%s is listed twice", fn.Name)
 			}
 		}
-		if len(c.lib.Funcs) != c.funcs || pts != c.pts || protos != c.protos {
+		if len(c.lib.Funcs) < c.funcs || pts < c.pts || protos < c.protos {
 			t.Errorf("%s: %d functions, %d per-thread forms, %d prototypes", c.lib.Soname, len(c.lib.Funcs), pts, protos)
 		}
 	}

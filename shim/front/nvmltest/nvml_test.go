@@ -102,7 +102,7 @@ func TestExports(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	if want := exports(t); !slices.Equal(got, want) || len(want) != 404 {
+	if want := exports(t); !slices.Equal(got, want) || len(want) < 404 {
 		t.Errorf("%d exports, want the %d of the facts", len(got), len(want))
 	}
 	if names, err := f.DynString(elf.DT_SONAME); err != nil || !slices.Equal(names, []string{"libnvidia-ml.so.1"}) {
@@ -120,11 +120,11 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// TestCallAll calls all 404 functions with zeros.
+// TestCallAll calls all functions with zeros.
 func TestCallAll(t *testing.T) {
 	srv := startServer(t, "")
-	names := filepath.Join(t.TempDir(), "names")
-	if err := os.WriteFile(names, []byte(strings.Join(exports(t), "\n")), 0o600); err != nil {
+	all, names := exports(t), filepath.Join(t.TempDir(), "names")
+	if err := os.WriteFile(names, []byte(strings.Join(all, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
@@ -159,12 +159,12 @@ func TestCallAll(t *testing.T) {
 					t.Errorf("%s answers %s, want %s", name, result, want)
 				}
 			}
-			skipped := 1
+			want := len(all) - 1
 			if tt.when != "" {
-				skipped = 4
+				want = len(all) - 4
 			}
-			if len(results) != 404-skipped {
-				t.Errorf("%d functions were called, want %d", len(results), 404-skipped)
+			if len(results) != want {
+				t.Errorf("%d functions were called, want %d", len(results), want)
 			}
 			for name, want := range tt.want {
 				if name != "" && results[name] != want {
