@@ -9,10 +9,12 @@ import (
 	"scuda.dev/scuda/server/metrics"
 )
 
-// base is what the loop and all engines build on: the driver and memory for the arguments of its calls, the session's handles, contexts and
-// streams, the launches that were read and not yet made, and the first failure of an unanswered command.
+// base is what the loop and all engines build on: the driver and memory for the arguments of its calls, the session's
+// handles, contexts and streams, the launches that were read and not yet made, and the first failure of an unanswered
+// command.
 //
-// No locks: it belongs to the executor's thread alone, but for gpu, log and metrics, which never change and are used by every thread.
+// No locks: it belongs to the executor's thread alone, but for gpu, log and metrics, which never change and are used
+// by every thread.
 type base struct {
 	gpu      cuda.GPU
 	launcher cuda.Launcher // nil where the GPU launches one by one
@@ -41,7 +43,8 @@ type base struct {
 	asyncErr cuda.CUresult
 }
 
-// workOrder is what a session that shares memory with others is told of its work, so that the others know how far it has come.
+// workOrder is what a session that shares memory with others is told of its work, so that the others know how far it
+// has come.
 type workOrder interface {
 	handedOver()       // the driver has all commands so far
 	limitWork(*stream) // one more command is about to be enqueued
@@ -65,7 +68,8 @@ func newBase(cfg Config, table *handle.Table) base {
 	}
 }
 
-// refuse is the answer to what functions do not support though they work otherwise. The client knows the function's name, and logs it.
+// refuse is the answer to what functions do not support though they work otherwise. The client knows the function's
+// name, and logs it.
 func (b *base) refuse(p cuda.Part) cuda.CUresult {
 	if !b.refused[p] {
 		b.refused[p] = true

@@ -22,7 +22,8 @@ func (g *graphs) setThreadMode(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// markBarrierBeforeCapture comes before a capture: work for the legacy stream is forbidden while others capture, and so would be the barrier's mark.
+// markBarrierBeforeCapture comes before a capture: work for the legacy stream is forbidden while others capture, and
+// so would be the barrier's mark.
 func (g *graphs) markBarrierBeforeCapture() {
 	if g.barrier.src != nil && g.barrier.recorded != g.barrier.gen {
 		g.launchAll()
@@ -37,19 +38,20 @@ func (g *graphs) noteCapture(st *stream, mode cuda.CUstreamCaptureMode, given bo
 
 // beginCapture: cuStreamBeginCapture (global mode) and cuStreamBeginCapture_v2.
 func (g *graphs) beginCapture(c *command) (cuda.CUresult, error) {
-	return g.beginCaptureBy(c, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL, func(st *stream, _ *args, _ cuda.CUstreamCaptureMode) cuda.CUresult {
-		return g.gpu.CuStreamBeginCapture(st.real)
-	})
+	begin := func(st *stream, _ cuda.CUstreamCaptureMode) cuda.CUresult { return g.gpu.CuStreamBeginCapture(st.real) }
+	return g.beginCaptureBy(c, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL, begin)
 }
 
 func (g *graphs) beginCaptureV2(c *command) (cuda.CUresult, error) {
-	return g.beginCaptureBy(c, -1, func(st *stream, _ *args, mode cuda.CUstreamCaptureMode) cuda.CUresult {
+	return g.beginCaptureBy(c, -1, func(st *stream, mode cuda.CUstreamCaptureMode) cuda.CUresult {
 		return g.gpu.CuStreamBeginCapture_v2(st.real, mode)
 	})
 }
 
 // beginCaptureBy reads the stream, then the mode unless the function has a fixed one, and calls the driver.
-func (g *graphs) beginCaptureBy(c *command, mode cuda.CUstreamCaptureMode, call func(*stream, *args, cuda.CUstreamCaptureMode) cuda.CUresult) (cuda.CUresult, error) {
+func (g *graphs) beginCaptureBy(
+	c *command, mode cuda.CUstreamCaptureMode, call func(*stream, cuda.CUstreamCaptureMode) cuda.CUresult,
+) (cuda.CUresult, error) {
 	a := g.args(c)
 	h := a.U64()
 	if mode < 0 {
@@ -63,7 +65,7 @@ func (g *graphs) beginCaptureBy(c *command, mode cuda.CUstreamCaptureMode, call 
 		return r, nil
 	}
 	g.markBarrierBeforeCapture()
-	if r = call(st, a, mode); r == cuda.CUDA_SUCCESS {
+	if r = call(st, mode); r == cuda.CUDA_SUCCESS {
 		g.noteCapture(st, mode, false)
 	}
 	return r, nil
@@ -95,7 +97,8 @@ func (g *graphs) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
 		}
 	}
 	g.markBarrierBeforeCapture()
-	r = g.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(real), (*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
+	r = g.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(real),
+		(*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
 	if r == cuda.CUDA_SUCCESS {
 		g.noteCapture(st, mode, true)
 	}

@@ -5,9 +5,9 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// All commands run on one thread, but stream capture knows threads: a thread may be prohibited from calls that could disturb a capture. The
-// executor's own mode is RELAXED, so nothing is prohibited, and becomes GLOBAL for the commands of a thread for which something would be
-// prohibited natively: the driver itself then says what.
+// All commands run on one thread, but stream capture knows threads: a thread may be prohibited from calls that could
+// disturb a capture. The executor's own mode is RELAXED, so nothing is prohibited, and becomes GLOBAL for the
+// commands of a thread for which something would be prohibited natively: the driver itself then says what.
 
 // prohibited says whether a thread is natively kept from potentially unsafe calls now.
 func (b *base) prohibited(ordinal uint32) bool {
@@ -32,7 +32,8 @@ func (b *base) prohibited(ordinal uint32) bool {
 	return false
 }
 
-// inThreadMode makes a call of the driver in the capture mode of the command's thread: what natively is prohibited to it is refused.
+// inThreadMode makes a call of the driver in the capture mode of the command's thread: what natively is prohibited to
+// it is refused.
 func (b *base) inThreadMode(call func() cuda.CUresult) cuda.CUresult {
 	if len(b.captures) == 0 || !b.prohibited(b.cmd.Thread) {
 		return call()

@@ -67,7 +67,8 @@ func (hm *hostmem) downloadChanges(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	h, ok := hm.ranges[p.Address]
-	if !ok || len(rest) != 0 || c.Flags&transport.FlagAnswer == 0 || p.Bytes == 0 || p.From > h.bytes || p.Bytes > h.bytes-p.From ||
+	if !ok || len(rest) != 0 || c.Flags&transport.FlagAnswer == 0 ||
+		p.Bytes == 0 || p.From > h.bytes || p.Bytes > h.bytes-p.From ||
 		p.From%changeBlock != 0 || p.Bytes%changeBlock != 0 && p.From+p.Bytes != h.bytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
@@ -87,7 +88,8 @@ func (hm *hostmem) downloadChanges(c *command) (cuda.CUresult, error) {
 	return hm.loop.startDownload(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)
 }
 
-// sendChanges sends what is new of a chunk. It says whether it has done so: where all of it is new, it goes the way of every download.
+// sendChanges sends what is new of a chunk. It says whether it has done so: where all of it is new, it goes the way
+// of every download.
 func (hm *hostmem) sendChanges(t *transfer, c *chunk) bool {
 	now, h, at := c.slot.mem[:c.bytes], t.of, t.from+c.off
 	list := append(hm.stretches[:0], stretch{0, len(now)})
@@ -129,7 +131,8 @@ func (hm *hostmem) sendChanges(t *transfer, c *chunk) bool {
 		if i == last {
 			release = &c.slot.free
 		}
-		hm.out.message(transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off + uint64(d.from)}, now[d.from:d.to], release)
+		head := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off + uint64(d.from)}
+		hm.out.message(head, now[d.from:d.to], release)
 	}
 	return true
 }
@@ -137,7 +140,8 @@ func (hm *hostmem) sendChanges(t *transfer, c *chunk) bool {
 // stretch is part of a chunk.
 type stretch struct{ from, to int }
 
-// appendChanged appends the stretches of whole blocks in which two slices of one length differ, or of which the first is not known.
+// appendChanged appends the stretches of whole blocks in which two slices of one length differ, or of which the first
+// is not known.
 func appendChanged(list []stretch, old, now []byte, known []bool) []stretch {
 	for at := 0; at < len(now); at += changeBlock {
 		end := min(at+changeBlock, len(now))
@@ -153,7 +157,8 @@ func appendChanged(list []stretch, old, now []byte, known []bool) []stretch {
 	return list
 }
 
-// noteSent notes what the client sent to a range's device memory, which needs not come back. What lies behind the range's end is none of it.
+// noteSent notes what the client sent to a range's device memory, which needs not come back. What lies behind the
+// range's end is none of it.
 func (hm *hostmem) noteSent(dst uint64, data []byte) {
 	for _, h := range hm.ranges {
 		at := dst - uint64(h.device)

@@ -14,15 +14,16 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// Explicit graph nodes. The client sends the parameters of a node of any type as a CUgraphNodeParams; here its handles become the driver's
-// and its pointers point to what came with it.
+// Explicit graph nodes. The client sends the parameters of a node of any type as a CUgraphNodeParams; here its
+// handles become the driver's and its pointers point to what came with it.
 
-// graphs is the engine of graphs: nodes that the client adds and changes, captures, executable graphs, user objects, and what copies with the client's
-// memory take up for as long as a graph has them.
+// graphs is the engine of graphs: nodes that the client adds and changes, captures, executable graphs, user objects,
+// and what copies with the client's memory take up for as long as a graph has them.
 //
-// Locks: endedMu guards ended, to which threads of the driver add, and no call of the driver is made while it is held. destructors counts goroutines.
-// fetchSource, sendRowsOf and the functions of nodes run on threads of the driver's; they use side and sideFailed only, which have their own locks.
-// Everything else belongs to the executor's thread.
+// Locks: endedMu guards ended, to which threads of the driver add, and no call of the driver is made while it is
+// held. destructors counts goroutines. fetchSource, sendRowsOf and the functions of nodes run on threads of the
+// driver's; they use side and sideFailed only, which have their own locks. Everything else belongs to the executor's
+// thread.
 type graphs struct {
 	*base
 	loop graphsLoop
@@ -96,7 +97,8 @@ func (g *graphs) putNode(c *command) (cuda.CUresult, error) {
 	if p.Flags&nodeEdges != 0 {
 		edgeBytes = 8 * n.count
 	}
-	if p.Verb > nodeSetExec || p.Verb != nodeAdd && n.count > 0 || uint64(len(rest)) < 8*n.count+edgeBytes+uint64(p.TailBytes) {
+	if p.Verb > nodeSetExec || p.Verb != nodeAdd && n.count > 0 ||
+		uint64(len(rest)) < 8*n.count+edgeBytes+uint64(p.TailBytes) {
 		return 0, protocolError("graph node with %d dependencies and %d bytes in %d bytes", n.count, p.TailBytes, len(rest))
 	}
 	n.tail = rest[8*n.count+edgeBytes:][:p.TailBytes]
@@ -158,7 +160,8 @@ func found(ok bool) cuda.CUresult {
 	return cuda.CUDA_ERROR_INVALID_HANDLE
 }
 
-// nodeParams makes the client's parameters the driver's: what the description says of their words, and behind that the memory that they point to.
+// nodeParams makes the client's parameters the driver's: what the description says of their words, and behind that
+// the memory that they point to.
 func (g *graphs) nodeParams(n *node) (cuda.CUresult, error) {
 	k := *member[cuda.CUDA_KERNEL_NODE_PARAMS](n.params)
 	if n.params.Type == cuda.CU_GRAPH_NODE_TYPE_KERNEL { // found by what is launched, a function or a kernel
@@ -200,7 +203,8 @@ func (g *graphs) nodeParams(n *node) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// addChildGraph: cuGraphAddChildGraphNode(*node, graph, dependencies[n], n, child). A graph is no child of its own: an H200's driver ends by SIGSEGV.
+// addChildGraph: cuGraphAddChildGraphNode(*node, graph, dependencies[n], n, child). A graph is no child of its own:
+// an H200's driver ends by SIGSEGV.
 func (g *graphs) addChildGraph(c *command) (cuda.CUresult, error) {
 	a := g.args(c)
 	a.U64()
@@ -279,8 +283,8 @@ func (g *graphs) hostEndOf(n *node) *hostEnd {
 	return g.hostEnds[now.UserData]
 }
 
-// attachNodeEnd lets the graph of a node have its host function, in the place of the one before. That of a node of an executable graph stays to the
-// session's end: there is nothing that it could belong to.
+// attachNodeEnd lets the graph of a node have its host function, in the place of the one before. That of a node of an
+// executable graph stays to the session's end: there is nothing that it could belong to.
 func (g *graphs) attachNodeEnd(n *node, before *hostEnd, r cuda.CUresult) {
 	switch {
 	case n.end == nil:
@@ -330,7 +334,8 @@ func (g *graphs) addNode(n *node, out *cuda.CUgraphNode) cuda.CUresult {
 	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		return g.gpu.CuGraphAddBatchMemOpNode(out, n.graph, n.deps, n.count, batchOf(n.params))
 	case cuda.CU_GRAPH_NODE_TYPE_GRAPH:
-		return g.gpu.CuGraphAddChildGraphNode(out, n.graph, n.deps, n.count, member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph)
+		child := member[cuda.CUDA_CHILD_GRAPH_NODE_PARAMS](n.params).Graph
+		return g.gpu.CuGraphAddChildGraphNode(out, n.graph, n.deps, n.count, child)
 	}
 	return g.gpu.CuGraphAddNode(out, n.graph, n.deps, n.count, n.params)
 }
@@ -387,7 +392,8 @@ func (g *graphs) getNode(c *command) (cuda.CUresult, error) {
 		h := member[cuda.CUDA_HOST_NODE_PARAMS](params)
 		if r = g.gpu.CuGraphHostNodeGetParams(self, h); r == cuda.CUDA_SUCCESS {
 			end := g.hostEnds[h.UserData]
-			if end == nil || end.kind != transport.ForgetFunction { // what stands for a copy with the client's memory, where no client's handle leads to
+			if end == nil || end.kind != transport.ForgetFunction {
+				// It stands for a copy with the client's memory. No handle of the client's leads there.
 				return noAddress, nil
 			}
 			params.U = [29]uint64{end.number}
@@ -395,14 +401,16 @@ func (g *graphs) getNode(c *command) (cuda.CUresult, error) {
 	case cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		a := member[cuda.CUDA_MEM_ALLOC_NODE_PARAMS](params)
 		r = g.gpu.CuGraphMemAllocNodeGetParams(self, a)
-		if size := a.AccessDescCount * uint64(unsafe.Sizeof(cuda.CUmemAccessDesc{})); r == cuda.CUDA_SUCCESS && size <= codec.MaxPayload/4 {
+		size := a.AccessDescCount * uint64(unsafe.Sizeof(cuda.CUmemAccessDesc{}))
+		if r == cuda.CUDA_SUCCESS && size <= codec.MaxPayload/4 {
 			tail = driverBytes(a.AccessDescs, int(size))
 		}
 		a.AccessDescs = 0
 	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		b := batchOf(params)
 		r = g.gpu.CuGraphBatchMemOpNodeGetParams(self, b)
-		if size := uint64(b.Count) * uint64(unsafe.Sizeof(cuda.CUstreamBatchMemOpParams{})); r == cuda.CUDA_SUCCESS && size <= codec.MaxPayload/4 {
+		size := uint64(b.Count) * uint64(unsafe.Sizeof(cuda.CUstreamBatchMemOpParams{}))
+		if r == cuda.CUDA_SUCCESS && size <= codec.MaxPayload/4 {
 			tail = driverBytes(b.ParamArray, int(size))
 		}
 		b.ParamArray, b.Ctx = 0, cuda.CUcontext(g.clientHandle(cuda.KindContext, uint64(b.Ctx)))
@@ -453,7 +461,8 @@ func (g *graphs) getKernelParams(self cuda.CUgraphNode, k *cuda.CUDA_KERNEL_NODE
 	return packed, cuda.CUDA_SUCCESS
 }
 
-// clientFunction finds the client's handle of a function or kernel, or of the kernel that the function is a form of; 0 where it has none.
+// clientFunction finds the client's handle of a function or kernel, or of the kernel that the function is a form of;
+// 0 where it has none.
 func (g *graphs) clientFunction(f cuda.CUfunction, k cuda.CUkernel) uint64 {
 	if h := g.clientHandle(cuda.KindFunction, uint64(f)); h != 0 {
 		return h

@@ -7,9 +7,10 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// A copy with host memory at one end, added to a graph or captured, is a small graph in the driver's graph: a host function that fetches the bytes before
-// the copy from page-locked memory, or one that sends them behind the copy to it. That memory lives as long as a graph has the node (hostEnd). Copies of the
-// node (clones) have the same host function, by which they are known.
+// A copy with host memory at one end, added to a graph or captured, is a small graph in the driver's graph: a host
+// function that fetches the bytes before the copy from page-locked memory, or one that sends them behind the copy to
+// it. That memory lives as long as a graph has the node (hostEnd). Copies of the node (clones) have the same host
+// function, by which they are known.
 
 // maxNodeBytes bounds the page-locked memory of one copy node.
 const maxNodeBytes = 16 << 30
@@ -19,7 +20,8 @@ const maxWidth = 1 << 30
 
 // extent says how far a box of height×depth rows of width bytes reaches in linear memory.
 func extent(width, height, depth, pitch, rowsOfSlice uint64) (uint64, bool) {
-	if width == 0 || height == 0 || depth == 0 || (height > 1 || depth > 1) && pitch < width || depth > 1 && rowsOfSlice < height {
+	if width == 0 || height == 0 || depth == 0 ||
+		(height > 1 || depth > 1) && pitch < width || depth > 1 && rowsOfSlice < height {
 		return 0, false
 	}
 	over, rows := bits.Mul64(depth-1, rowsOfSlice)
@@ -97,7 +99,8 @@ func (g *graphs) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 	return g.applyNode(c, n)
 }
 
-// prepareReplacement makes n, whose parameters the driver cannot give to the node that is there, a node to add in its place.
+// prepareReplacement makes n, whose parameters the driver cannot give to the node that is there, a node to add in its
+// place.
 func (g *graphs) prepareReplacement(n *node) cuda.CUresult {
 	graph, ok := g.table.Real(cuda.KindGraph, g.table.Parent(n.p.Node))
 	if !ok { // whoever has a handle of a node had one of its graph
@@ -150,7 +153,8 @@ func (g *graphs) replaceNode(n *node, added *cuda.CUgraphNode) cuda.CUresult {
 
 // copyGraph makes the graph that stands for a copy. On a failure nothing is left of its host end.
 func (g *graphs) copyGraph(m *cuda.CUDA_MEMCPY_NODE_PARAMS, end *hostEnd) (cuda.CUgraph, cuda.CUresult) {
-	graph, first, second := alloc[cuda.CUgraph](&g.arena), alloc[cuda.CUgraphNode](&g.arena), alloc[cuda.CUgraphNode](&g.arena)
+	graph := alloc[cuda.CUgraph](&g.arena)
+	first, second := alloc[cuda.CUgraphNode](&g.arena), alloc[cuda.CUgraphNode](&g.arena)
 	function := alloc[cuda.CUDA_HOST_NODE_PARAMS](&g.arena)
 	*function = end.call
 	r := g.gpu.CuGraphCreate(graph, 0)
@@ -285,10 +289,11 @@ func (g *graphs) getBox(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUres
 	return cuda.CUDA_SUCCESS
 }
 
-// captureAsOneNode captures a copy with the client's memory as one node, as natively. It says whether it could: what goes before in the capture may be known in
-// another form only (edges with data).
+// captureAsOneNode captures a copy with the client's memory as one node, as natively. It says whether it could: what
+// goes before in the capture may be known in another form only (edges with data).
 func (g *graphs) captureAsOneNode(st *stream, b *cuda.CUDA_MEMCPY3D, end *hostEnd) (cuda.CUresult, bool) {
-	status, graph, count := alloc[cuda.CUstreamCaptureStatus](&g.arena), alloc[cuda.CUgraph](&g.arena), alloc[uint64](&g.arena)
+	status := alloc[cuda.CUstreamCaptureStatus](&g.arena)
+	graph, count := alloc[cuda.CUgraph](&g.arena), alloc[uint64](&g.arena)
 	deps := alloc[*cuda.CUgraphNode](&g.arena) // points to the driver's own list
 	r := g.gpu.CuStreamGetCaptureInfo_v2(st.real, status, nil, graph, pointerOf(deps), count)
 	if r != cuda.CUDA_SUCCESS || *status != cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE {
@@ -307,8 +312,11 @@ func (g *graphs) captureAsOneNode(st *stream, b *cuda.CUDA_MEMCPY3D, end *hostEn
 	return r, true
 }
 
-// captureHostCopy captures a copy as one node where that can be, else as two. The box is nil of a copy that is too long for one.
-func (g *graphs) captureHostCopy(st *stream, end *hostEnd, b *cuda.CUDA_MEMCPY3D, enqueue func() cuda.CUresult) cuda.CUresult {
+// captureHostCopy captures a copy as one node where that can be, else as two. The box is nil of a copy that is too
+// long for one.
+func (g *graphs) captureHostCopy(
+	st *stream, end *hostEnd, b *cuda.CUDA_MEMCPY3D, enqueue func() cuda.CUresult,
+) cuda.CUresult {
 	if b != nil {
 		if r, done := g.captureAsOneNode(st, b, end); done {
 			return r
@@ -329,7 +337,8 @@ func (g *graphs) captureHostCopy(st *stream, end *hostEnd, b *cuda.CUDA_MEMCPY3D
 	return enqueue()
 }
 
-// attachToCapture lets the graph that a stream captures hold a host end, where it cannot be one node. The capture may be over already.
+// attachToCapture lets the graph that a stream captures hold a host end, where it cannot be one node. The capture may
+// be over already.
 func (g *graphs) attachToCapture(st *stream, end *hostEnd) cuda.CUresult {
 	status, graph := alloc[cuda.CUstreamCaptureStatus](&g.arena), alloc[cuda.CUgraph](&g.arena)
 	r := g.gpu.CuStreamGetCaptureInfo_v3(st.real, status, nil, graph, nil, nil, nil)

@@ -9,8 +9,8 @@ import (
 // deviceLaunch is CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
 const deviceLaunch = 4
 
-// instantiate: cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams. Kernels launch a graph by its handle, which they get as a
-// parameter: it has to be the driver's.
+// instantiate: cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams. Kernels launch a graph by its handle,
+// which they get as a parameter: it has to be the driver's.
 func (g *graphs) instantiate(c *command) (cuda.CUresult, error) {
 	h := g.args(c).U64()
 	r, err := g.loop.general(c)

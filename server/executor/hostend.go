@@ -7,9 +7,10 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// hostEnd is what a copy with the client's memory, or a function of the client's, takes up for as long as some graph has it. A user object of the
-// driver's stands for it, whose references belong to graphs: clones and executable graphs have their own, and launches under way hold them. The
-// object's destructor comes from a thread of the driver's and must not call the driver, so it only tells the executor (freeEndedEnds).
+// hostEnd is what a copy with the client's memory, or a function of the client's, takes up for as long as some graph
+// has it. A user object of the driver's stands for it, whose references belong to graphs: clones and executable
+// graphs have their own, and launches under way hold them. The object's destructor comes from a thread of the
+// driver's and must not call the driver, so it only tells the executor (freeEndedEnds).
 type hostEnd struct {
 	kind       uint16 // transport.Forget…
 	number     uint64 // by which the client knows it
@@ -41,7 +42,8 @@ func (g *graphs) attachEnd(h *hostEnd, graph cuda.CUgraph) {
 		g.ended = append(g.ended, h)
 	})
 	object := alloc[cuda.CUuserObject](&g.arena)
-	r := g.gpu.CuUserObjectCreate(object, pointerAt(h.destructor.UserData), pointerAt(h.destructor.Fn), 1, uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC))
+	const flags = uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+	r := g.gpu.CuUserObjectCreate(object, pointerAt(h.destructor.UserData), pointerAt(h.destructor.Fn), 1, flags)
 	if r == cuda.CUDA_SUCCESS {
 		h.object = *object
 		r = g.gpu.CuGraphRetainUserObject(graph, h.object, 1, uint32(cuda.CU_GRAPH_USER_OBJECT_MOVE))
@@ -100,8 +102,8 @@ func (g *graphs) nodeBuffer(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 	return g.pageLocked(ctx, bytes)
 }
 
-// trimNodes gives memory back where it is more than a context keeps. The driver waits for kernels that run, so it is done when there are none; until
-// then the memory serves the graphs that come.
+// trimNodes gives memory back where it is more than a context keeps. The driver waits for kernels that run, so it is
+// done when there are none; until then the memory serves the graphs that come.
 func (g *graphs) trimNodes(ctx *context) {
 	total := 0
 	for _, mem := range ctx.nodeMemory {

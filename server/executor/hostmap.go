@@ -8,8 +8,8 @@ import (
 	"scuda.dev/scuda/api/wire"
 )
 
-// hostmem is the engine of the client's memory that kernels reach: device memory at the addresses of pinned memory, what of it the client has, and
-// memory that sessions share through file descriptors.
+// hostmem is the engine of the client's memory that kernels reach: device memory at the addresses of pinned memory,
+// what of it the client has, and memory that sessions share through file descriptors.
 //
 // No locks: it belongs to the executor's thread alone.
 type hostmem struct {
@@ -39,8 +39,8 @@ func newHostmem(s *Session, sharer Sharer) hostmem {
 	}
 }
 
-// mapping is device memory at addresses of the client's, whole units of the driver's granularity. Ranges of pinned memory that touch the same
-// unit share it.
+// mapping is device memory at addresses of the client's, whole units of the driver's granularity. Ranges of pinned
+// memory that touch the same unit share it.
 type mapping struct {
 	start, bytes uint64
 	handle       cuda.CUmemGenericAllocationHandle
@@ -48,22 +48,22 @@ type mapping struct {
 	users        int
 }
 
-// maxSpare bounds the mappings without users that a session keeps: programs that allocate and free small pieces all the time would otherwise map and
-// unmap a unit for each, which takes the driver about a millisecond.
+// maxSpare bounds the mappings without users that a session keeps: programs that allocate and free small pieces all
+// the time would otherwise map and unmap a unit for each, which takes the driver about a millisecond.
 const maxSpare = 32 << 20
 
 // hostRange is a range of the client's pinned memory that kernels may use.
 type hostRange struct {
 	bytes  uint64
 	device cuda.CUdeviceptr // where kernels find it
-	under  []*mapping       // the mappings that it lies in; nil where the client's address was taken, and it has memory of its own
+	under  []*mapping       // those that it lies in; nil: it has memory of its own, since something else was at its address
 	sent   sent
 }
 
 const (
 	maxHostRange = 1 << 46
-	// The driver honours an address only for reservations that are large (measured on an H200, driver 580: never for 2 MiB, always for 64 GiB
-	// where nothing else lies there), so addresses are reserved in windows of this size.
+	// The driver honours an address only for reservations that are large (measured on an H200, driver 580: never for
+	// 2 MiB, always for 64 GiB where nothing else lies there), so addresses are reserved in windows of this size.
 	hostWindow = 64 << 30
 )
 
@@ -83,10 +83,12 @@ func (hm *hostmem) mapRange(c *command) (cuda.CUresult, error) {
 	}
 	prop.Type = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
 	prop.Location.Type, prop.Location.Id = cuda.CU_MEM_LOCATION_TYPE_DEVICE, int32(*dev)
-	if r := hm.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM); r != cuda.CUDA_SUCCESS {
+	r := hm.gpu.CuMemGetAllocationGranularity(unit, prop, cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM)
+	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if _, twice := hm.ranges[p.Address]; twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
+	_, twice := hm.ranges[p.Address]
+	if twice || p.Bytes == 0 || p.Bytes > maxHostRange || *unit == 0 || p.Address > 1<<63 {
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	start, end := p.Address / *unit * *unit, (p.Address+p.Bytes+*unit-1) / *unit * *unit
@@ -120,7 +122,8 @@ func (hm *hostmem) mapRange(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// mapElsewhere gives the client's memory device memory at another address, for what lies where the worker has something else.
+// mapElsewhere gives the client's memory device memory at another address, for what lies where the worker has
+// something else.
 func (hm *hostmem) mapElsewhere(c *command, address, bytes uint64) cuda.CUresult {
 	at := alloc[cuda.CUdeviceptr](&hm.arena)
 	if r := hm.gpu.CuMemAlloc_v2(at, bytes); r != cuda.CUDA_SUCCESS {
@@ -172,7 +175,8 @@ func (hm *hostmem) mapUnits(start, bytes uint64, prop *cuda.CUmemAllocationProp)
 	return m, cuda.CUDA_SUCCESS
 }
 
-// accessors says that a GPU, the first, and those that can reach its memory, may use some of it: kernels of any GPU use pinned and unified memory.
+// accessors says that a GPU, the first, and those that can reach its memory, may use some of it: kernels of any GPU
+// use pinned and unified memory.
 func (hm *hostmem) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
 	list := []cuda.CUmemAccessDesc{{Location: where, Flags: cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE}}
 	count, can := alloc[int32](&hm.arena), alloc[int32](&hm.arena)
@@ -180,7 +184,11 @@ func (hm *hostmem) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
 		return list
 	}
 	for d := range *count {
-		if d != where.Id && hm.gpu.CuDeviceCanAccessPeer(can, cuda.CUdevice(d), cuda.CUdevice(where.Id)) == cuda.CUDA_SUCCESS && *can != 0 {
+		if d == where.Id {
+			continue
+		}
+		r := hm.gpu.CuDeviceCanAccessPeer(can, cuda.CUdevice(d), cuda.CUdevice(where.Id))
+		if r == cuda.CUDA_SUCCESS && *can != 0 {
 			where := where
 			where.Id = d
 			list = append(list, cuda.CUmemAccessDesc{Location: where, Flags: cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE})
@@ -200,7 +208,8 @@ func (hm *hostmem) reserveWindow(w uint64) cuda.CUresult {
 	}
 	if uint64(*at) != w*hostWindow {
 		hm.gpu.CuMemAddressFree(*at, hostWindow)
-		hm.log.Debug("device memory cannot be mapped at the client's address: something else lies there in the worker", "address", w*hostWindow)
+		hm.log.Debug("device memory cannot be mapped at the client's address: something else lies there in the worker",
+			"address", w*hostWindow)
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	hm.windows[w] = true
@@ -235,7 +244,8 @@ func (hm *hostmem) dropMappings(under []*mapping) cuda.CUresult {
 	return hm.trimSpare(maxSpare)
 }
 
-// trimSpare unmaps what has no users, the largest first and then what has had none for longest, until no more than a number of bytes is left of it.
+// trimSpare unmaps what has no users, the largest first and then what has had none for longest, until no more than a
+// number of bytes is left of it.
 func (hm *hostmem) trimSpare(most uint64) cuda.CUresult {
 	kept, first := uint64(0), cuda.CUDA_SUCCESS
 	for _, m := range hm.spare {

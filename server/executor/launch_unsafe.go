@@ -23,7 +23,8 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	}
 	attrBytes := uint64(p.AttrCount) * uint64(unsafe.Sizeof(cuda.CUlaunchAttribute{}))
 	if p.AttrCount > maxAttributes || uint64(len(rest)) < attrBytes || uint64(len(rest))-attrBytes < uint64(p.ParamBytes) {
-		return 0, protocolError("launch with %d attributes and %d bytes of parameters in %d bytes", p.AttrCount, p.ParamBytes, len(rest))
+		return 0, protocolError("launch with %d attributes and %d bytes of parameters in %d bytes",
+			p.AttrCount, p.ParamBytes, len(rest))
 	}
 	f, r := s.modules.layoutOf(p.Func)
 	if r != cuda.CUDA_SUCCESS {
@@ -76,7 +77,8 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 		c.later = true // or rather never: what nobody waits for is not answered
 		return cuda.CUDA_SUCCESS, nil
 	case plain:
-		return s.gpu.CuLaunchKernel(cuda.CUfunction(f.real), p.Grid[0], p.Grid[1], p.Grid[2], p.Block[0], p.Block[1], p.Block[2],
+		return s.gpu.CuLaunchKernel(cuda.CUfunction(f.real),
+			p.Grid[0], p.Grid[1], p.Grid[2], p.Block[0], p.Block[1], p.Block[2],
 			p.SharedBytes, st.real, params, nil), nil
 	}
 	config, r := s.launchConfig(p.Grid, p.Block, p.SharedBytes, st, rest[:attrBytes], p.Flags&launchCooperative != 0)
@@ -95,8 +97,10 @@ func deviceNode(config *cuda.CUlaunchConfig) (node uint64, made bool) {
 	if config.NumAttrs == 0 {
 		return 0, false
 	}
-	for _, a := range unsafe.Slice((*cuda.CUlaunchAttribute)(*(*unsafe.Pointer)(unsafe.Pointer(&config.Attrs))), config.NumAttrs) {
-		if v := (*[2]uint64)(unsafe.Pointer(&a.Value)); a.Id == cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE && uint32(v[0]) != 0 {
+	first := (*cuda.CUlaunchAttribute)(*(*unsafe.Pointer)(unsafe.Pointer(&config.Attrs)))
+	for _, a := range unsafe.Slice(first, config.NumAttrs) {
+		v := (*[2]uint64)(unsafe.Pointer(&a.Value))
+		if a.Id == cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE && uint32(v[0]) != 0 {
 			return v[1], true
 		}
 	}
@@ -119,8 +123,8 @@ func (s *Session) kernelArguments(f *layout, packed []byte) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(pointers))
 }
 
-// whole gives parameters of which fewer bytes came than the function has: those that are missing are 0. A driver takes such a packed buffer, and NCCL gives it
-// one for each launch.
+// whole gives parameters of which fewer bytes came than the function has: those that are missing are 0. A driver
+// takes such a packed buffer, and NCCL gives it one for each launch.
 func (s *Session) whole(f *layout, packed []byte) []byte {
 	if uint32(len(packed)) >= f.bytes {
 		return packed
@@ -160,15 +164,18 @@ func (s *Session) launchSeveral(c *command) (cuda.CUresult, error) {
 		}
 		params := s.kernelArguments(f, more[:l.ParamBytes])
 		list[i] = cuda.CUDA_LAUNCH_PARAMS{
-			Function: cuda.CUfunction(f.real), GridDimX: l.Grid[0], GridDimY: l.Grid[1], GridDimZ: l.Grid[2],
-			BlockDimX: l.Block[0], BlockDimY: l.Block[1], BlockDimZ: l.Block[2], SharedMemBytes: l.SharedBytes, HStream: st.real, KernelParams: uintptr(params),
+			Function: cuda.CUfunction(f.real), HStream: st.real, KernelParams: uintptr(params),
+			GridDimX: l.Grid[0], GridDimY: l.Grid[1], GridDimZ: l.Grid[2],
+			BlockDimX: l.Block[0], BlockDimY: l.Block[1], BlockDimZ: l.Block[2], SharedMemBytes: l.SharedBytes,
 		}
 	}
 	return s.gpu.CuLaunchCooperativeKernelMultiDevice(&list[0], p.Count, p.Flags), nil
 }
 
 // launchConfig builds the driver's form of a launch with attributes, whose handles it translates.
-func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream, attrs []byte, cooperative bool) (*cuda.CUlaunchConfig, cuda.CUresult) {
+func (s *Session) launchConfig(
+	grid, block [3]uint32, shared uint32, st *stream, attrs []byte, cooperative bool,
+) (*cuda.CUlaunchConfig, cuda.CUresult) {
 	size := int(unsafe.Sizeof(cuda.CUlaunchAttribute{}))
 	list := allocN[cuda.CUlaunchAttribute](&s.arena, len(attrs)/size+1)
 	n := len(attrs) / size
@@ -186,7 +193,8 @@ func (s *Session) launchConfig(grid, block [3]uint32, shared uint32, st *stream,
 	}
 	config := alloc[cuda.CUlaunchConfig](&s.arena)
 	*config = cuda.CUlaunchConfig{
-		GridDimX: grid[0], GridDimY: grid[1], GridDimZ: grid[2], BlockDimX: block[0], BlockDimY: block[1], BlockDimZ: block[2],
+		GridDimX: grid[0], GridDimY: grid[1], GridDimZ: grid[2],
+		BlockDimX: block[0], BlockDimY: block[1], BlockDimZ: block[2],
 		SharedMemBytes: shared, HStream: st.real, NumAttrs: uint32(n),
 	}
 	if n > 0 {
@@ -201,7 +209,8 @@ func (s *Session) occupancyClusters(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.AttrCount > maxAttributes || len(rest) != int(p.AttrCount)*int(unsafe.Sizeof(cuda.CUlaunchAttribute{})) || p.Kind > 1 {
+	const each = int(unsafe.Sizeof(cuda.CUlaunchAttribute{}))
+	if p.AttrCount > maxAttributes || len(rest) != int(p.AttrCount)*each || p.Kind > 1 {
 		return 0, protocolError("occupancy query with %d attributes in %d bytes", p.AttrCount, len(rest))
 	}
 	real, ok := s.table.Real(cuda.KindFunction, p.Func)

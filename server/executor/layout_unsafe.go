@@ -43,8 +43,8 @@ func (m *modules) layoutOf(h uint64) (*layout, cuda.CUresult) {
 	return l, r
 }
 
-// layoutFor finds the parameters of a function or kernel. Drivers from CUDA 12.4 on tell them; for older ones they are read from the image that the
-// function came from, by its name.
+// layoutFor finds the parameters of a function or kernel. Drivers from CUDA 12.4 on tell them; for older ones they
+// are read from the image that the function came from, by its name.
 func (m *modules) layoutFor(real uint64, kernel bool, parent uint64, name string) (*layout, cuda.CUresult) {
 	l, r := m.askLayout(real, kernel)
 	if r != cuda.CUDA_ERROR_NOT_SUPPORTED {
@@ -52,7 +52,8 @@ func (m *modules) layoutFor(real uint64, kernel bool, parent uint64, name string
 	}
 	params, err := m.readLayout(parent, name)
 	if err != nil {
-		m.log.Error("the driver does not tell the parameters of a kernel, and they cannot be read from its image; a driver of CUDA 12.4 or newer on the server would", "kernel", name, "error", err)
+		m.log.Error("the driver does not tell the parameters of a kernel, and they cannot be read from its image; "+
+			"a driver of CUDA 12.4 or newer on the server would", "kernel", name, "error", err)
 		return nil, r
 	}
 	l = &layout{real: real, name: name}
@@ -88,7 +89,8 @@ func (m *modules) askLayout(real uint64, kernel bool) (*layout, cuda.CUresult) {
 	}
 }
 
-// readLayout looks a kernel up in the cubins of its image, and where there is none in what the driver's linker makes of its PTX.
+// readLayout looks a kernel up in the cubins of its image, and where there is none in what the driver's linker makes
+// of its PTX.
 func (m *modules) readLayout(parent uint64, name string) ([]fatbin.Param, error) {
 	hash, ok := m.loaded[parent]
 	for range 3 { // a kernel's function, its kernel, the library
@@ -168,7 +170,8 @@ func (m *modules) assemblePTX(ptx []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the driver's linker: %w", r)
 	}
 	defer m.gpu.CuLinkDestroy(*state)
-	if r := m.gpu.CuLinkAddData_v2(*state, cuda.CU_JIT_INPUT_PTX, pointerTo(ptx), uint64(len(ptx)), nil, 0, nil, nil); r != cuda.CUDA_SUCCESS {
+	r := m.gpu.CuLinkAddData_v2(*state, cuda.CU_JIT_INPUT_PTX, pointerTo(ptx), uint64(len(ptx)), nil, 0, nil, nil)
+	if r != cuda.CUDA_SUCCESS {
 		return nil, fmt.Errorf("the driver's linker: %w", r)
 	}
 	cubin, size := alloc[uintptr](&m.arena), alloc[uint64](&m.arena)

@@ -26,9 +26,11 @@ type link struct {
 	cubin      []byte    // the driver's; nil until complete
 }
 
-// linkOptions reads the options of a call: pairs of plain values, and then variables of the client's, which stay valid with the state. Others do not
-// come from a client.
-func (m *modules) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint32) (options []cuda.CUjit_option, values []uint64, r cuda.CUresult, err error) {
+// linkOptions reads the options of a call: pairs of plain values, and then variables of the client's, which stay
+// valid with the state. Others do not come from a client.
+func (m *modules) linkOptions(
+	l *link, rest []byte, pairs, count, nameBytes uint32,
+) (options []cuda.CUjit_option, values []uint64, r cuda.CUresult, err error) {
 	if pairs > maxLoadOptions || uint64(len(rest)) < uint64(pairs)*16 {
 		return nil, nil, 0, protocolError("linker with %d options in %d bytes", pairs, len(rest))
 	}
@@ -39,9 +41,11 @@ func (m *modules) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint
 	for i := range int(pairs) {
 		option := cuda.CUjit_option(binary.LittleEndian.Uint64(rest[i*16:]))
 		switch option {
-		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+			cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
 			continue // the client's buffers; ours take their place
-		case cuda.CU_JIT_WALL_TIME, cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
+		case cuda.CU_JIT_WALL_TIME,
+			cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
 			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_KERNEL_COUNT, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES,
 			cuda.CU_JIT_REFERENCED_VARIABLE_COUNT:
 			return nil, nil, noAddress, nil // addresses in the client's memory
@@ -51,8 +55,10 @@ func (m *modules) linkOptions(l *link, rest []byte, pairs, count, nameBytes uint
 	if y.count > 0 {
 		y.addresses, y.names = slices.Clone(y.addresses), slices.Clone(y.names)
 		l.symbols = append(l.symbols, y)
-		options = append(options, cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT)
-		values = append(values, uint64(uintptr(unsafe.Pointer(&y.names[0]))), uint64(uintptr(unsafe.Pointer(&y.addresses[0]))), uint64(y.count))
+		options = append(options, cuda.CU_JIT_GLOBAL_SYMBOL_NAMES,
+			cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT)
+		values = append(values, uint64(uintptr(unsafe.Pointer(&y.names[0]))),
+			uint64(uintptr(unsafe.Pointer(&y.addresses[0]))), uint64(y.count))
 	}
 	return options, values, cuda.CUDA_SUCCESS, nil
 }
@@ -67,7 +73,8 @@ func (m *modules) linkCreate(c *command) (cuda.CUresult, error) {
 	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
-	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+		cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 	l.values = append(values, addressOf(l.info), jitLogBytes, addressOf(l.errs), jitLogBytes)
 	state := alloc[cuda.CUlinkState](&m.arena)
 	r = m.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
@@ -132,9 +139,11 @@ func (m *modules) linkAdd(c *command) (cuda.CUresult, error) {
 	if len(options) > 0 {
 		o, v = &options[0], unsafe.Pointer(&values[0])
 	}
-	r = m.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)), text, uint32(len(options)), o, v)
+	r = m.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)),
+		text, uint32(len(options)), o, v)
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
-	out := answerWith(&m.arena, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	sizes := wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}
+	out := answerWith(&m.arena, c, sizes, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil
@@ -155,7 +164,10 @@ func (m *modules) linkComplete(c *command) (cuda.CUresult, error) {
 		l.cubin = unsafe.Slice((*byte)(*cubin), *size)
 	}
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
-	out := answerWith(&m.arena, c, wire.LinkResult{Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	sizes := wire.LinkResult{
+		Bytes: uint64(len(l.cubin)), InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs)),
+	}
+	out := answerWith(&m.arena, c, sizes, len(info)+len(errs))
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil

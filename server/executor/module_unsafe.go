@@ -30,10 +30,11 @@ const (
 	ofKernel         = 2
 )
 
-// modules is the engine of modules and libraries: their images, what was read of them, functions with the layouts of their parameters, and the linker.
+// modules is the engine of modules and libraries: their images, what was read of them, functions with the layouts of
+// their parameters, and the linker.
 //
-// No locks: it belongs to the executor's thread alone. A goroutine that scans an image reads the image, which does not change, and writes its [scan] before
-// it closes the scan's channel.
+// No locks: it belongs to the executor's thread alone. A goroutine that scans an image reads the image, which does
+// not change, and writes its [scan] before it closes the scan's channel.
 type modules struct {
 	*base
 	loop  modulesLoop
@@ -87,8 +88,8 @@ func (m *modules) keepImage(h modcache.Hash, mem []byte) cuda.CUresult {
 	return cuda.CUDA_SUCCESS
 }
 
-// image finds an image of this session or of the cache. Once found it stays with the session. A load of one that is not there is answered without
-// a payload, which makes the client send it and ask again.
+// image finds an image of this session or of the cache. Once found it stays with the session. A load of one that is
+// not there is answered without a payload, which makes the client send it and ask again.
 func (m *modules) image(h modcache.Hash) *modcache.Image {
 	img := m.images[h]
 	if img == nil {
@@ -102,8 +103,8 @@ func (m *modules) image(h modcache.Hash) *modcache.Image {
 	return img
 }
 
-// code gives an image as the driver wants it. The driver is told no size, so what it reads must end by itself: the headers of containers and cubins lie
-// within the image and promise nothing beyond, and text (PTX) ends with a NUL.
+// code gives an image as the driver wants it. The driver is told no size, so what it reads must end by itself: the
+// headers of containers and cubins lie within the image and promise nothing beyond, and text (PTX) ends with a NUL.
 func (m *modules) code(h modcache.Hash) (unsafe.Pointer, cuda.CUresult) {
 	img := m.image(h)
 	if img == nil {
@@ -145,7 +146,8 @@ func (m *modules) jit(pairs []byte, y symbols) (*jitOptions, cuda.CUresult) {
 	for i := range n {
 		option := cuda.CUjit_option(binary.LittleEndian.Uint64(pairs[i*16:]))
 		switch option {
-		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+		case cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+			cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
 			continue // the client's buffers; ours take their place
 		case cuda.CU_JIT_GLOBAL_SYMBOL_NAMES, cuda.CU_JIT_GLOBAL_SYMBOL_ADDRESSES, cuda.CU_JIT_GLOBAL_SYMBOL_COUNT,
 			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES,
@@ -184,10 +186,15 @@ const (
 
 // symbols reads those that end a command.
 func (m *modules) symbols(rest []byte, count, nameBytes uint32) (symbols, error) {
-	if count > maxSymbols || nameBytes > maxSymbolBytes || uint64(len(rest)) != 8*uint64(count)+transport.Pad(uint64(nameBytes)) {
+	if count > maxSymbols || nameBytes > maxSymbolBytes ||
+		uint64(len(rest)) != 8*uint64(count)+transport.Pad(uint64(nameBytes)) {
 		return symbols{}, protocolError("%d variables with names of %d bytes in %d bytes", count, nameBytes, len(rest))
 	}
-	y := symbols{count: int(count), addresses: allocN[uint64](&m.arena, int(count)+1), names: allocN[uint64](&m.arena, int(count)+1)}
+	y := symbols{
+		count:     int(count),
+		addresses: allocN[uint64](&m.arena, int(count)+1),
+		names:     allocN[uint64](&m.arena, int(count)+1),
+	}
 	text := rest[8*count:][:nameBytes]
 	for i := range y.count {
 		y.addresses[i] = binary.LittleEndian.Uint64(rest[8*i:])
@@ -213,7 +220,8 @@ func (j *jitOptions) logs(a *arena, c *command) {
 	info := j.info[:min(uint64(uint32(j.values[j.infoSize])), uint64(len(j.info)))]
 	errs := j.errors[:min(uint64(uint32(j.values[j.errsSize])), uint64(len(j.errors)))]
 	info, errs = untilNUL(info), untilNUL(errs)
-	rest := answerWith(a, c, wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}, len(info)+len(errs))
+	sizes := wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}
+	rest := answerWith(a, c, sizes, len(info)+len(errs))
 	copy(rest[copy(rest, info):], errs)
 	c.outs = true
 }
@@ -263,7 +271,8 @@ func (m *modules) libraryLoad(c *command) (cuda.CUresult, error) {
 	return r, m.table.New(cuda.KindLibrary, p.Library, uint64(*lib), 0)
 }
 
-// libraryOptions leaves out that the program keeps the image: it is the server's copy that counts, and that one is kept.
+// libraryOptions leaves out that the program keeps the image: it is the server's copy that counts, and that one is
+// kept.
 func (m *modules) libraryOptions(pairs []byte) (*cuda.CUlibraryOption, unsafe.Pointer, uint32) {
 	options, values := allocN[cuda.CUlibraryOption](&m.arena, len(pairs)/16), allocN[uint64](&m.arena, len(pairs)/16)
 	n := 0
@@ -412,7 +421,8 @@ func (m *modules) getFunction(c *command) (cuda.CUresult, error) {
 	return r, nil
 }
 
-// borrowContext makes some context current for what the driver tells only in one, though the client may ask without: a kernel's parameters and attributes.
+// borrowContext makes some context current for what the driver tells only in one, though the client may ask without:
+// a kernel's parameters and attributes.
 func (m *modules) borrowContext() (giveBack func()) {
 	m.enterAny()
 	ctx := alloc[cuda.CUcontext](&m.arena)

@@ -12,15 +12,17 @@ import (
 	"scuda.dev/scuda/server/order"
 )
 
-// Order between sessions whose programs share memory of the GPU. Natively a launch or a copy that has returned is in the GPU's hands, and a program that
-// tells another one of it, by whatever means, can rely on that. Here it may still be on its way. So the client's library sees how far the libraries of
-// the other programs have come, and says so (ORDER) before the next command; the session waits there until those sessions have got there too. Positions
-// are those of calls that have returned, so sessions cannot wait for each other in a circle, except through work of the GPU's that one of them
-// waits for: patience.
+// Order between sessions whose programs share memory of the GPU. Natively a launch or a copy that has returned is in
+// the GPU's hands, and a program that tells another one of it, by whatever means, can rely on that. Here it may still
+// be on its way. So the client's library sees how far the libraries of the other programs have come, and says so
+// (ORDER) before the next command; the session waits there until those sessions have got there too. Positions are
+// those of calls that have returned, so sessions cannot wait for each other in a circle, except through work of the
+// GPU's that one of them waits for: patience.
 
 // ordering is the engine of the order between sessions that share memory.
 //
-// No locks: it belongs to the executor's thread alone. Its place on the board is memory that all sessions of the server see.
+// No locks: it belongs to the executor's thread alone. Its place on the board is memory that all sessions of the
+// server see.
 type ordering struct {
 	*base
 	loop  orderingLoop
@@ -44,10 +46,12 @@ func newOrdering(s *Session, board *order.Board) ordering {
 // coreThread is the ordinal of the client's core, whose commands have no position.
 const coreThread = 65535
 
-// callPatience is how long others wait for a session that is in a call which waits for the GPU: what it waits for may be theirs.
+// callPatience is how long others wait for a session that is in a call which waits for the GPU: what it waits for may
+// be theirs.
 const callPatience = 20 * time.Millisecond
 
-// fullPatience is how long others wait for a session whose GPU has as much work as it may have, because that may wait for them.
+// fullPatience is how long others wait for a session whose GPU has as much work as it may have, because that may wait
+// for them.
 const fullPatience = 2 * time.Millisecond
 
 // join: the program is about to share memory with others.
@@ -86,7 +90,8 @@ func (o *ordering) carriedOut(c *command) {
 	}
 }
 
-// beforeWaitingCall goes before a call in which the driver may wait for the context's work, and after it the function that it gives.
+// beforeWaitingCall goes before a call in which the driver may wait for the context's work, and after it the function
+// that it gives.
 func (o *ordering) beforeWaitingCall() (after func()) {
 	if o.place == nil || !o.hasWork(o.entered) {
 		return func() {}
@@ -109,12 +114,12 @@ func (o *ordering) hasWork(ctx *context) bool {
 	return false
 }
 
-// queueMost is how much a stream takes behind something unfinished before the driver holds the caller: 1021 launches or copies on an H200, less the
-// launches of a run and the chunks of a copy.
+// queueMost is how much a stream takes behind something unfinished before the driver holds the caller: 1021 launches
+// or copies on an H200, less the launches of a run and the chunks of a copy.
 const queueMost = 900
 
-// limitWork lets a stream have only so much work that the driver does not hold the session up. Natively a launch does not return while there is no room for it, so
-// the program would not have told others of it yet.
+// limitWork lets a stream have only so much work that the driver does not hold the session up. Natively a launch does
+// not return while there is no room for it, so the program would not have told others of it yet.
 func (o *ordering) limitWork(st *stream) {
 	if st.sent++; st.sent%(queueMost/2) != 0 || o.isCapturing(st) {
 		return

@@ -9,7 +9,8 @@ import (
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits.list) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.waits.watches) > 0 || len(s.endings) > 0 || s.path.out.Load() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.late.flushed.Load()
+	return len(s.waits.list) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.waits.watches) > 0 ||
+		len(s.endings) > 0 || s.path.out.Load() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.late.flushed.Load()
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -35,7 +36,8 @@ func (s *Session) poll() bool {
 	if ready == 0 {
 		return progress
 	}
-	// The downloads that these waits cover were enqueued before them, so the look at the downloads just now has seen them finished.
+	// The downloads that these waits cover were enqueued before them, so the look at the downloads just now has seen
+	// them finished.
 	s.waits.answerFirst(ready)
 	return true
 }
@@ -50,9 +52,10 @@ func (s *Session) abandonContext(ctx *context) {
 	s.waits.abandon(ctx)
 }
 
-// pollProgress sends the data of downloads that have come down, and tells of downloads and watches that are complete. A client that learns of
-// one has learned of all that lies before it: what is complete is collected until a look at everything finds no more, and told in the order of the
-// commands. (What waits for other work has a later command than that.)
+// pollProgress sends the data of downloads that have come down, and tells of downloads and watches that are complete.
+// A client that learns of one has learned of all that lies before it: what is complete is collected until a look at
+// everything finds no more, and told in the order of the commands. (What waits for other work has a later command
+// than that.)
 func (s *Session) pollProgress() bool {
 	if s.transfers == 0 && len(s.waits.watches) == 0 && len(s.endings) == 0 {
 		return false

@@ -5,8 +5,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// watch is a promise to tell the client, by PROGRESS, when an event or the work of a stream so far is complete. Watches of one stream fire in
-// their order, so only the first of each is looked at.
+// watch is a promise to tell the client, by PROGRESS, when an event or the work of a stream so far is complete.
+// Watches of one stream fire in their order, so only the first of each is looked at.
 type watch struct {
 	handle uint64 // the client's, of the event or stream
 	at     uint64 // position up to which the client may then take it as complete
@@ -20,7 +20,8 @@ func (ws *waits) watched(h uint64) bool {
 	return h-ws.clientBase < ws.clientBytes
 }
 
-// refuseWatch tells the client that it will hear nothing of the handle up to a position, so that its next question comes to the server.
+// refuseWatch tells the client that it will hear nothing of the handle up to a position, so that its next question
+// comes to the server.
 func (ws *waits) refuseWatch(h, at uint64) {
 	if ws.watched(h) {
 		ws.sendProgress(h, at, int32(cuda.CUDA_ERROR_NOT_READY))
@@ -38,8 +39,8 @@ func (ws *waits) sendProgress(h, at uint64, result int32) {
 // end is the position behind the command.
 func (c *command) end() uint64 { return c.Seq + uint64(c.Size) }
 
-// addWatch lets the client know when event e, on stream st or (nil) on one that is not known, is complete. A handle is watched once: what
-// is asked later counts.
+// addWatch lets the client know when event e, on stream st or (nil) on one that is not known, is complete. A handle
+// is watched once: what is asked later counts.
 func (ws *waits) addWatch(st *stream, w *watch) {
 	ws.dropWatch(w.handle)
 	if st == nil {
@@ -153,7 +154,8 @@ func (ws *waits) queryEvent(c *command) (cuda.CUresult, error) {
 	h := ws.args(c).U64()
 	r, err := ws.loop.general(c)
 	real, ok := ws.table.Real(cuda.KindEvent, h)
-	if err == nil && ok && r == cuda.CUDA_SUCCESS && ws.printf.mayAssert() { // a query gives nothing back and prints nothing
+	// A query gives nothing back to pools and prints nothing.
+	if err == nil && ok && r == cuda.CUDA_SUCCESS && ws.printf.mayAssert() {
 		r = ws.printf.syncFiredEvent(cuda.CUevent(real))
 	}
 	if err != nil || r != cuda.CUDA_ERROR_NOT_READY {

@@ -14,8 +14,8 @@ const (
 	runPointers = 128 // parameters of a run; a launch with more goes alone
 )
 
-// run is the launches that have been read and not yet made: those that follow each other go to the driver together. Everything else that the
-// executor does with the driver comes behind them; see launchAll.
+// run is the launches that have been read and not yet made: those that follow each other go to the driver together.
+// Everything else that the executor does with the driver comes behind them; see launchAll.
 type run struct {
 	list     []cuda.Launch
 	params   []unsafe.Pointer
@@ -38,7 +38,8 @@ func newRun() (run, error) {
 
 func (r *run) free() {
 	if r.list != nil {
-		unmapMemory(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(r.list))), runMost*int(unsafe.Sizeof(cuda.Launch{}))+runPointers*8))
+		bytes := runMost*int(unsafe.Sizeof(cuda.Launch{})) + runPointers*8
+		unmapMemory(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(r.list))), bytes))
 	}
 }
 
@@ -58,8 +59,9 @@ func (r *run) add() *cuda.Launch {
 	return &r.list[r.n-1]
 }
 
-// launchAll makes the launches of the run. It is called before anything else that happens in the driver in the order of the commands, and before
-// their memory in the input buffer is used again. None of them is answered: failures are kept.
+// launchAll makes the launches of the run. It is called before anything else that happens in the driver in the order
+// of the commands, and before their memory in the input buffer is used again. None of them is answered: failures are
+// kept.
 func (b *base) launchAll() {
 	if b.run.n == 0 {
 		if b.order != nil {
@@ -75,7 +77,8 @@ func (b *base) launchAll() {
 	} else {
 		for i := range list {
 			l := &list[i]
-			l.Result = b.gpu.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
+			l.Result = b.gpu.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2],
+				l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
 		}
 	}
 	b.metrics.Observe(metrics.Histogram(class.Launch), (metrics.Now()-began)/int64(len(list)))

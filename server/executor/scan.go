@@ -8,7 +8,8 @@ import (
 // scanLimit is up to which size an image is searched at once; the search of a larger or compressed one goes on beside.
 const scanLimit = 4 << 20
 
-// scan is what an image's code tells: whether it prints or has assertions, and which kernels take blocks of one shape only. Until it is done, it may print.
+// scan is what an image's code tells: whether it prints or has assertions, and which kernels take blocks of one shape
+// only. Until it is done, it may print.
 type scan struct {
 	done            chan struct{}
 	prints, asserts bool

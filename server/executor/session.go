@@ -30,13 +30,13 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// Times of the loop. After its last work the executor spins for a while, since the next command of a busy program is only
-// microseconds away; with work of its own outstanding it then looks at it in short intervals.
+// Times of the loop. After its last work the executor spins for a while, since the next command of a busy program is
+// only microseconds away; with work of its own outstanding it then looks at it in short intervals.
 const (
 	spinIdle    = 50 * time.Microsecond
 	spinPending = time.Millisecond
 	napPending  = 30 * time.Microsecond
-	napShare    = 256 // what has been outstanding for long is looked at less often: it is noticed by 1/256 of its time too late
+	napShare    = 256 // what has been outstanding for long is looked at less often: noticed by 1/256 of its time too late
 	napMost     = 120 * time.Microsecond
 	napLongest  = 500 * time.Microsecond // while something else has the processor
 	pollEvery   = 8                      // commands between two looks at what is pending
@@ -56,7 +56,8 @@ type Config struct {
 	Hello   transport.Hello
 	Modules *modcache.Cache
 	Staging int // staging slots of 1 MiB a context, default 8
-	// RDMASlots are the slots of 1 MiB for RDMA, which a client gets that asks for it; default [DefaultRDMASlots], negative: none.
+	// RDMASlots are the slots of 1 MiB for RDMA, which a client gets that asks for it; default [DefaultRDMASlots],
+	// negative: none.
 	RDMASlots  int
 	RDMADevice string // see [rdma.Choose]
 	GPUDirect  GPUDirect
@@ -222,8 +223,8 @@ func (s *Session) Run() error {
 	return err
 }
 
-// takeShortTurns lets this thread have the processor sooner where others want it too, though no more of it in all: the client waits for most of what it
-// does. Linux has it since 6.12, and ignores it before.
+// takeShortTurns lets this thread have the processor sooner where others want it too, though no more of it in all:
+// the client waits for most of what it does. Linux has it since 6.12, and ignores it before.
 func takeShortTurns() {
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err != nil || attr.Policy != unix.SCHED_NORMAL {
@@ -375,11 +376,12 @@ func (s *Session) relieve() error {
 	}
 }
 
-// nap lets a moment pass while the executor waits for something other than a command: staging, or a client that reads. Downloads and
-// waits go on meanwhile.
+// nap lets a moment pass while the executor waits for something other than a command: staging, or a client that
+// reads. Downloads and waits go on meanwhile.
 func (s *Session) nap() error { return s.napFor(napPending) }
 
-// napAfter is nap for what has been awaited for some time already: it is noticed by an eighth of that too late, and what brings it has the processor.
+// napAfter is nap for what has been awaited for some time already: it is noticed by an eighth of that too late, and
+// what brings it has the processor.
 func (s *Session) napAfter(quiet time.Duration) error {
 	return s.napFor(min(max(napPending, quiet/8), napLongest))
 }

@@ -33,8 +33,8 @@ const (
 	shareAllocation = 0 // wire.ShareExport.Kind
 	sharePool       = 1
 
-	// firstShared is the least number of a descriptor that is given to the driver: it goes where Go expects a pointer, and pointers below
-	// this value are taken for errors.
+	// firstShared is the least number of a descriptor that is given to the driver: it goes where Go expects a
+	// pointer, and pointers below this value are taken for errors.
 	firstShared = 4096
 )
 

@@ -64,7 +64,9 @@ type command struct {
 }
 
 func newTable(h transport.Hello) (*handle.Table, error) {
-	return handle.New(handle.Region{Base: h.ClientBase, Slots: h.ClientSlots}, handle.Region{Base: h.ServerBase, Slots: h.ServerSlots})
+	return handle.New(
+		handle.Region{Base: h.ClientBase, Slots: h.ClientSlots},
+		handle.Region{Base: h.ServerBase, Slots: h.ServerSlots})
 }
 
 // enter makes the command's context the driver's current one.
@@ -302,9 +304,10 @@ func (b *base) recordEvent(st *stream) (cuda.CUevent, cuda.CUresult) {
 	return e, cuda.CUDA_SUCCESS
 }
 
-// barrier orders streams behind a synchronous upload. Natively such a call returns when the data have arrived, so every later command on any
-// stream sees them; here it returns earlier. Streams that are not ordered behind the upload's stream anyway wait for it before their next
-// command. Nothing is recorded until there is such a stream, or a kernel that it should not wait for.
+// barrier orders streams behind a synchronous upload. Natively such a call returns when the data have arrived, so
+// every later command on any stream sees them; here it returns earlier. Streams that are not ordered behind the
+// upload's stream anyway wait for it before their next command. Nothing is recorded until there is such a stream, or
+// a kernel that it should not wait for.
 type barrier struct {
 	src      *stream
 	gen      uint64
@@ -367,7 +370,8 @@ func (b *base) passBarrier(st *stream) {
 	st.seen = k.gen
 }
 
-// fixBarrier is called before a kernel follows the last synchronous upload on its stream: others must not wait for the kernel, which may wait for them.
+// fixBarrier is called before a kernel follows the last synchronous upload on its stream: others must not wait for
+// the kernel, which may wait for them.
 func (b *base) fixBarrier(st *stream) {
 	if b.barrier.recorded != b.barrier.gen && len(b.streams) > 0 && !b.isCapturing(st) {
 		b.launchAll()

@@ -8,14 +8,15 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// What kernels print is kept by the driver until a call that waits, which then writes it to the worker's standard output. The executor does
-// not wait in the driver but polls, so after a wait it makes the driver's waiting call, which by then returns at once, and sends what that
-// printed to the client before the answer. It does so only once a kernel of a module that uses printf was launched, or memory pools
-// are in use: the driver gives their free memory back in waiting calls as well. Where kernels assert, the waiting call for the very stream or event is
-// made too, and its result counts.
+// What kernels print is kept by the driver until a call that waits, which then writes it to the worker's standard
+// output. The executor does not wait in the driver but polls, so after a wait it makes the driver's waiting call,
+// which by then returns at once, and sends what that printed to the client before the answer. It does so only once a
+// kernel of a module that uses printf was launched, or memory pools are in use: the driver gives their free memory
+// back in waiting calls as well. Where kernels assert, the waiting call for the very stream or event is made too, and
+// its result counts.
 
-// printf is the engine of what the driver has to say or do when work is over: what kernels printed, assertions that failed, and memory that pools
-// give back.
+// printf is the engine of what the driver has to say or do when work is over: what kernels printed, assertions that
+// failed, and memory that pools give back.
 //
 // No locks: it belongs to the executor's thread alone. What it reads of a [scan] is behind the scan's channel.
 type printf struct {
@@ -78,7 +79,8 @@ func (pf *printf) mayAssert() bool {
 // needsWaitCall says whether the driver has something to do in its waiting calls when everything is over.
 func (pf *printf) needsWaitCall() bool { return pf.mayPrint() || pf.usesPools }
 
-// syncFiredEvent lets the driver do it for what lies before an event that has fired. It tells of assertions that failed, too.
+// syncFiredEvent lets the driver do it for what lies before an event that has fired. It tells of assertions that
+// failed, too.
 func (pf *printf) syncFiredEvent(e cuda.CUevent) cuda.CUresult {
 	if pf.needsWaitCall() || pf.mayAssert() {
 		return pf.gpu.CuEventSynchronize(e)
@@ -86,8 +88,8 @@ func (pf *printf) syncFiredEvent(e cuda.CUevent) cuda.CUresult {
 	return cuda.CUDA_SUCCESS
 }
 
-// syncChunk is syncFiredEvent for a chunk that has come down. Programs fetch numbers one by one, so where no kernel was launched since it was done last
-// there is nothing to be told.
+// syncChunk is syncFiredEvent for a chunk that has come down. Programs fetch numbers one by one, so where no kernel
+// was launched since it was done last there is nothing to be told.
 func (pf *printf) syncChunk(st *stream, c *chunk) cuda.CUresult {
 	if pf.needsWaitCall() || !pf.mayAssert() {
 		return pf.syncFiredEvent(c.event)
@@ -104,7 +106,8 @@ func (pf *printf) syncChunk(st *stream, c *chunk) cuda.CUresult {
 
 // judged says whether all kernels of the context have been seen to end without a failed assertion.
 func (ctx *context) judged() bool {
-	return ctx.legacy.kernels == ctx.legacy.judged && !slices.ContainsFunc(ctx.streams, func(st *stream) bool { return st.kernels != st.judged })
+	return ctx.legacy.kernels == ctx.legacy.judged &&
+		!slices.ContainsFunc(ctx.streams, func(st *stream) bool { return st.kernels != st.judged })
 }
 
 // syncIdleStream does it for a stream that is idle.
@@ -134,7 +137,8 @@ func (pf *printf) syncIdleContext(ctx *context) {
 	})
 }
 
-// sendText sends what was printed so far; the answer with result r follows it. A failed assertion ends the context and prints as well.
+// sendText sends what was printed so far; the answer with result r follows it. A failed assertion ends the context
+// and prints as well.
 func (pf *printf) sendText(r cuda.CUresult) {
 	if pf.text == nil || r != cuda.CUDA_ERROR_ASSERT && !pf.mayPrint() {
 		return

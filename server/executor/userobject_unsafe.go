@@ -7,8 +7,8 @@ import (
 	"scuda.dev/scuda/api/wire"
 )
 
-// userObject: cuUserObjectCreate. The destructor asks the client to run the program's; it must not hold up the call of the driver in which the
-// last reference goes, so releaseObjects waits for it instead.
+// userObject: cuUserObjectCreate. The destructor asks the client to run the program's; it must not hold up the call
+// of the driver in which the last reference goes, so releaseObjects waits for it instead.
 func (g *graphs) userObject(c *command) (cuda.CUresult, error) {
 	p, _, err := view[wire.UserObject](c)
 	if err != nil {
@@ -37,7 +37,8 @@ func (g *graphs) userObject(c *command) (cuda.CUresult, error) {
 // pointerAt is an address of the driver's or of C's, not of Go memory.
 func pointerAt(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
 
-// releaseObjects carries out a call that may drop the last reference of a user object, and lets its destructor end before the answer.
+// releaseObjects carries out a call that may drop the last reference of a user object, and lets its destructor end
+// before the answer.
 func (g *graphs) releaseObjects(c *command) (cuda.CUresult, error) {
 	r, err := g.loop.general(c)
 	g.freeEndedEnds()

@@ -10,7 +10,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// waits is the engine of synchronising calls, which become waits for events, and of watches: promises to tell the client when work is complete.
+// waits is the engine of synchronising calls, which become waits for events, and of watches: promises to tell the
+// client when work is complete.
 //
 // No locks: it belongs to the executor's thread alone.
 type waits struct {
@@ -32,7 +33,8 @@ type waits struct {
 type waitsLoop interface {
 	general(*command) (cuda.CUresult, error)
 	reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte)
-	downloadJustBefore(*stream) *transfer // which the command before this one enqueued on the stream, and which is under way; or nil
+	// downloadJustBefore is the download that the command before this one enqueued on the stream, where it is under way.
+	downloadJustBefore(*stream) *transfer
 }
 
 func newWaits(s *Session, h transport.Hello) waits {
@@ -103,7 +105,8 @@ func (ws *waits) gatherFired() (ready int) {
 	return ready
 }
 
-// gatherDownloaded puts the waits whose downloads have been told behind the first ready ones, and says how many there are now.
+// gatherDownloaded puts the waits whose downloads have been told behind the first ready ones, and says how many there
+// are now.
 func (ws *waits) gatherDownloaded(ready int) int {
 	for i := ready; i < len(ws.list); i++ {
 		w := ws.list[i]
@@ -181,7 +184,8 @@ func (ws *waits) synchronizeStream(c *command) (cuda.CUresult, error) {
 // waitStream answers now where it can: the stream is idle, in error, or captured (the driver's error).
 func (ws *waits) waitStream(c *command, st *stream) cuda.CUresult {
 	if st.ctx == ws.entered && len(ws.captures) == 0 {
-		// Where nothing came in between, the stream's work ends with that download, and is seen to end by the download's own event.
+		// Where nothing came in between, the stream's work ends with that download, and is seen to end by the
+		// download's own event.
 		if t := ws.loop.downloadJustBefore(st); t != nil {
 			t.awaited = true
 			ws.newWait(c).after = t
@@ -321,8 +325,8 @@ func (ws *waits) synchronizeEvent(c *command) (cuda.CUresult, error) {
 	return r, nil
 }
 
-// freeEvent goes before a call that gives an event another meaning or ends it: whoever waits for the event waits from now on for one of
-// the executor's that stands for its present meaning.
+// freeEvent goes before a call that gives an event another meaning or ends it: whoever waits for the event waits from
+// now on for one of the executor's that stands for its present meaning.
 func (ws *waits) freeEvent(h uint64) {
 	real, ok := ws.table.Real(cuda.KindEvent, h)
 	if !ok {
@@ -352,7 +356,8 @@ func (ws *waits) substituteEvent(w *wait, e *pendingEvent) {
 	}
 }
 
-// leaveWork goes before the end of a stream. What is enqueued is still carried out, and whoever waits for the context waits for it as well.
+// leaveWork goes before the end of a stream. What is enqueued is still carried out, and whoever waits for the context
+// waits for it as well.
 func (ws *waits) leaveWork(st *stream) {
 	if !st.used || len(ws.captures) > 0 {
 		return
@@ -370,7 +375,8 @@ func (ws *waits) leaveWork(st *stream) {
 	})
 }
 
-// reclaimLeft forgets the work of destroyed streams that is over. While anybody waits, he may do so for one of these events.
+// reclaimLeft forgets the work of destroyed streams that is over. While anybody waits, he may do so for one of these
+// events.
 func (ws *waits) reclaimLeft(ctx *context) {
 	if len(ws.list) > 0 {
 		return
