@@ -6,6 +6,7 @@
 //     folders in docs/architecture.md is written from it.
 //   - sizes.txt names the hand-written files that are longer than they may be, and those with lines that are too
 //     wide. Its numbers only go down.
+//   - methods.txt names the types that have more methods than a reader keeps in mind. Its numbers only go down.
 //
 // Run them with
 //

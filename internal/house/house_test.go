@@ -16,8 +16,8 @@ const (
 )
 
 var (
-	update = flag.Bool("update", false, "write imports.txt, sizes.txt and the table of folders anew")
-	accept = flag.Bool("accept", false, "with -update: allow the imports that there are, and files that have grown")
+	update = flag.Bool("update", false, "write the lists of this folder and the table of folders anew")
+	accept = flag.Bool("accept", false, "with -update: allow the imports that there are, and what has grown")
 )
 
 // sources are the files of the repository by their names from its top, new ones that git does not ignore among them.
