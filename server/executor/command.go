@@ -125,14 +125,14 @@ func OpName(op uint16) string {
 // step carries out the next command or piece of bulk data. It says whether there was one.
 func (s *Session) step() (bool, error) {
 	s.arena.reset()
-	if s.bulk != nil {
+	if s.incoming != nil {
 		return s.feedBulk()
 	}
 	ok, err := s.in.next(&s.cmd)
 	if err != nil || !ok {
 		return false, err
 	}
-	if err = s.count(&s.cmd); err == nil && s.bulk == nil { // one with bulk data is carried out when those have come
+	if err = s.count(&s.cmd); err == nil && s.incoming == nil { // one with bulk data is carried out when those have come
 		s.ordering.carriedOut(&s.cmd)
 	}
 	return true, err

@@ -20,7 +20,7 @@ import (
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport"
-	"scuda.dev/scuda/transport/rdma"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma/gpudirect"
 )
 
@@ -172,8 +172,8 @@ type straight struct {
 	freed  chan uint32
 }
 
-func (l *straight) Mode() rdma.Mode                  { return rdma.ModeRDMA }
-func (l *straight) Chunk() int                       { return largeBytes }
+func (l *straight) State() bulk.State                { return bulk.Up }
+func (l *straight) ChunkBytes() int                  { return largeBytes }
 func (l *straight) Want(uint32, uint64, uint64) bool { return true }
 func (l *straight) Forget(uint32, uint64)            {}
 func (l *straight) Close()                           {}
@@ -183,7 +183,7 @@ func (l *straight) Release(slots ...uint32) {
 	}
 }
 
-func (l *straight) Place(c rdma.Chunk, addr uint64, o outgoing) bool {
+func (l *straight) Place(c bulk.Chunk, addr uint64, o outgoing) bool {
 	l.placed++
 	if l.placed%5 == 0 {
 		return false
@@ -290,10 +290,10 @@ func TestDirectSlots(t *testing.T) {
 		for off := 0; off < n; off += largeBytes {
 			slot, k := <-link.freed, min(largeBytes, n-off)
 			copy(gpuBytes(uint64(s.path.slots[slot].gpu), k), data[off:])
-			(*pathHandler)(s).Arrived(rdma.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
+			(*pathHandler)(s).Arrived(bulk.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
 		}
 	}()
-	b := &bulk{cmd: command{CommandHeader: transport.CommandHeader{Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst}
+	b := &incoming{cmd: command{CommandHeader: transport.CommandHeader{Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst}
 	if err := errors.Join(s.stripedUpload(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
-	"scuda.dev/scuda/transport/rdma"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 // transfer is a download under way.
@@ -95,7 +95,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 	}
 	if r == cuda.CUDA_SUCCESS && p.Bytes > 0 {
 		t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
-		if t.stripe && s.path.mode() == rdma.ModeRDMA {
+		if t.stripe && s.path.mode() == bulk.Up {
 			t.link = s.path.link().Want(t.id, t.seq, p.Bytes)
 		}
 		s.expect(t)
@@ -141,7 +141,7 @@ func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func
 		n := min(uint64(pool.size), bytes-off)
 		if t.link {
 			if sl, err = s.downloadSlot(st, t); sl != nil {
-				n = min(n, uint64(s.path.link().Chunk()))
+				n = min(n, uint64(s.path.link().ChunkBytes()))
 			}
 		}
 		if sl == nil && err == nil {

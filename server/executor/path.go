@@ -12,6 +12,7 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
 
@@ -30,10 +31,10 @@ var unread = 2 * time.Millisecond
 
 // pathLink is what the executor uses of an [rdma.Link]; measuring has one of its own.
 type pathLink interface {
-	Mode() rdma.Mode
-	Chunk() int
+	State() bulk.State
+	ChunkBytes() int
 	Want(id uint32, seq, bytes uint64) bool
-	Place(c rdma.Chunk, addr uint64, o outgoing) bool
+	Place(c bulk.Chunk, addr uint64, o outgoing) bool
 	Forget(id uint32, seq uint64)
 	Release(slots ...uint32)
 	Close()
@@ -155,11 +156,11 @@ func (p *path) link() pathLink {
 }
 
 // mode says how chunks travel.
-func (p *path) mode() rdma.Mode {
+func (p *path) mode() bulk.State {
 	if l := p.link(); l != nil {
-		return l.Mode()
+		return l.State()
 	}
-	return rdma.ModeTCP
+	return bulk.Down
 }
 
 // close ends the link; the device writes to no slot any more.
@@ -290,7 +291,7 @@ func (p *path) takeDown() *slot {
 func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {
-		if p.gpu != nil && p.mode() != rdma.ModeRDMA { // a chunk there would have to be fetched
+		if p.gpu != nil && p.mode() != bulk.Up { // a chunk there would have to be fetched
 			return nil, nil
 		}
 		if sl := p.takeDown(); sl != nil {
@@ -298,7 +299,7 @@ func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 			return sl, nil
 		}
 		switch {
-		case p.mode() != rdma.ModeRDMA:
+		case p.mode() != bulk.Up:
 			return nil, nil
 		case p.out.Load() > 0, t.posted > 0 && st.holdsPathSlot(t):
 			p.last = time.Now()
@@ -320,7 +321,7 @@ func (st *stream) holdsPathSlot(t *transfer) bool {
 // the stream is answered when the chunk's event is complete, and has to come behind the download's end.
 func (s *Session) moveIn(c *chunk) {
 	p := &s.path
-	if c.slot.path || !c.t.link || c.t.refused.Load() || p.mode() != rdma.ModeRDMA {
+	if c.slot.path || !c.t.link || c.t.refused.Load() || p.mode() != bulk.Up {
 		return
 	}
 	sl := p.takeDown()
@@ -357,7 +358,7 @@ func (s *Session) place(h transport.MessageHeader, sl *slot, n int, more bool) b
 	if sl.gpu == 0 {
 		o.data, addr = sl.mem[:n], addressOf(sl.mem)
 	}
-	if l.Place(rdma.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len, More: more}, addr, o) {
+	if l.Place(bulk.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len, More: more}, addr, o) {
 		return true
 	}
 	s.path.out.Add(-1)
@@ -369,7 +370,7 @@ type pathHandler Session
 
 func (h *pathHandler) session() *Session { return (*Session)(h) }
 
-func (h *pathHandler) Arrived(c rdma.Chunk, index int) {
+func (h *pathHandler) Arrived(c bulk.Chunk, index int) {
 	s := h.session()
 	s.metrics.Add(metrics.ReceivedRDMA, int(c.Bytes))
 	t := s.stripes
@@ -380,7 +381,7 @@ func (h *pathHandler) Arrived(c rdma.Chunk, index int) {
 }
 
 // Placed is never called: a server grants no windows.
-func (h *pathHandler) Placed(rdma.Chunk) {}
+func (h *pathHandler) Placed(bulk.Chunk) {}
 
 func (h *pathHandler) Sent(o outgoing, arrived bool) {
 	p := &h.session().path
@@ -455,9 +456,9 @@ func (h *pathHandler) Memory(uint32, uint64) []byte { return nil }
 func (h *pathHandler) Changed() {
 	s := h.session()
 	switch s.path.mode() {
-	case rdma.ModeRDMA:
+	case bulk.Up:
 		s.metrics.Add(metrics.ToRDMA, 1)
-	case rdma.ModeTCP: // a path that ends with its session is none that was lost
+	case bulk.Down: // a path that ends with its session is none that was lost
 		if n := s.path.stats.Lost.Load(); n != s.path.lost.Swap(n) {
 			s.metrics.Add(metrics.ToTCP, 1)
 		}

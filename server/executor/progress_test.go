@@ -15,7 +15,7 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
-	"scuda.dev/scuda/transport/rdma"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 // watching is a client that notes every message.
@@ -284,10 +284,10 @@ func TestStripedUploads(t *testing.T) {
 // pathWithoutTraffic is a path that is up and on which nothing comes.
 type pathWithoutTraffic struct{}
 
-func (pathWithoutTraffic) Mode() rdma.Mode                         { return rdma.ModeRDMA }
-func (pathWithoutTraffic) Chunk() int                              { return largeBytes }
+func (pathWithoutTraffic) State() bulk.State                       { return bulk.Up }
+func (pathWithoutTraffic) ChunkBytes() int                         { return largeBytes }
 func (pathWithoutTraffic) Want(uint32, uint64, uint64) bool        { return false }
-func (pathWithoutTraffic) Place(rdma.Chunk, uint64, outgoing) bool { return false }
+func (pathWithoutTraffic) Place(bulk.Chunk, uint64, outgoing) bool { return false }
 func (pathWithoutTraffic) Forget(uint32, uint64)                   {}
 func (pathWithoutTraffic) Release(...uint32)                       {}
 func (pathWithoutTraffic) Close()                                  {}
@@ -329,7 +329,7 @@ type recordingPath struct {
 }
 
 func (*recordingPath) Want(uint32, uint64, uint64) bool { return true }
-func (p *recordingPath) Place(c rdma.Chunk, _ uint64, o outgoing) bool {
+func (p *recordingPath) Place(c bulk.Chunk, _ uint64, o outgoing) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.have += copy(p.got[c.Offset:], o.data)

@@ -104,7 +104,7 @@ type Session struct {
 
 	commands  uint64 // carried out, with this one
 	latest    latest
-	bulk      *bulk
+	incoming  *incoming
 	primaries map[cuda.CUdevice]*primary
 
 	endings   []*transfer // downloads whose data have been sent, but not yet their ends

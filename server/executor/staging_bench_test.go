@@ -17,7 +17,7 @@ import (
 	"scuda.dev/scuda/driver/real"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/transport"
-	"scuda.dev/scuda/transport/rdma"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 // The staging pipeline is measured on a real GPU with the test binary: perf/gpu/staging.sh runs TestStagingRates with these flags.
@@ -138,7 +138,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 	ctx := s.contexts[base]
 	for range rounds + 1 {
 		began := time.Now()
-		b := &bulk{cmd: command{CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst}
+		b := &incoming{cmd: command{CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst}
 		card.feed(8)
 		if err := s.stripedUpload(b); err != nil {
 			return nil, err
@@ -194,7 +194,7 @@ type memoryCard struct {
 
 // copyOrder is one chunk's copy between a slot and the memory.
 type copyOrder struct {
-	chunk rdma.Chunk
+	chunk bulk.Chunk
 	slot  uint32
 	out   *outgoing // of a download
 }
@@ -208,7 +208,7 @@ func newMemoryCard(s *Session, ups int, memory []byte, feeders int) *memoryCard 
 		for seq := range c.uploads {
 			for off := 0; off < len(c.memory); off += largeBytes {
 				n := min(largeBytes, len(c.memory)-off)
-				c.orders <- copyOrder{chunk: rdma.Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n)}, slot: <-c.credits}
+				c.orders <- copyOrder{chunk: bulk.Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n)}, slot: <-c.credits}
 			}
 		}
 		close(c.orders)
@@ -239,12 +239,12 @@ func (c *memoryCard) work() {
 	}
 }
 
-func (c *memoryCard) Mode() rdma.Mode                  { return rdma.ModeRDMA }
-func (c *memoryCard) Chunk() int                       { return largeBytes }
+func (c *memoryCard) State() bulk.State                { return bulk.Up }
+func (c *memoryCard) ChunkBytes() int                  { return largeBytes }
 func (c *memoryCard) Want(uint32, uint64, uint64) bool { return true }
 func (c *memoryCard) Forget(uint32, uint64)            {}
 func (c *memoryCard) Close()                           { close(c.uploads); c.done.Wait() }
-func (c *memoryCard) Place(ch rdma.Chunk, _ uint64, o outgoing) bool {
+func (c *memoryCard) Place(ch bulk.Chunk, _ uint64, o outgoing) bool {
 	c.orders <- copyOrder{chunk: ch, out: &o}
 	return true
 }

@@ -13,7 +13,7 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
-	"scuda.dev/scuda/transport/rdma"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 const (
@@ -229,7 +229,7 @@ func (t *stripes) post(h transport.MessageHeader, data []byte, sent *atomic.Bool
 }
 
 // stripedUpload receives an upload over the bulk connections and sends its chunks on their way as they land.
-func (s *Session) stripedUpload(b *bulk) error {
+func (s *Session) stripedUpload(b *incoming) error {
 	t := s.stripes
 	t.mu.Lock()
 	for deadline := time.Now().Add(stripeTimeout); !t.ready.Load(); {
@@ -250,7 +250,7 @@ func (s *Session) stripedUpload(b *bulk) error {
 	last := time.Now() // when there was last a chunk
 	for lent := 0; b.left > 0; {
 		// Slots are lent to the receivers before chunks come; while chunks come by RDMA, only for those that come all the same.
-		for lent < depth && (s.path.mode() != rdma.ModeRDMA || t.isHungry()) { // lent: slots with the receivers, filled or not
+		for lent < depth && (s.path.mode() != bulk.Up || t.isHungry()) { // lent: slots with the receivers, filled or not
 			sl, err := s.stripeSlot(b, lent == 0, &scratch)
 			if err != nil {
 				return err
@@ -290,7 +290,7 @@ func (s *Session) stripedUpload(b *bulk) error {
 }
 
 // stripeSlot gives a slot for the next chunk, or nil where there is none at the moment and none is needed. What nobody wants goes to scratch memory.
-func (s *Session) stripeSlot(b *bulk, needed bool, scratch *[]*slot) (*slot, error) {
+func (s *Session) stripeSlot(b *incoming, needed bool, scratch *[]*slot) (*slot, error) {
 	if b.result == cuda.CUDA_SUCCESS {
 		if r := s.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
 			b.result = r
@@ -318,7 +318,7 @@ func (s *Session) stripeSlot(b *bulk, needed bool, scratch *[]*slot) (*slot, err
 }
 
 // chunkLanded sends a chunk to the device.
-func (s *Session) chunkLanded(b *bulk, l landing, scratch *[]*slot) {
+func (s *Session) chunkLanded(b *incoming, l landing, scratch *[]*slot) {
 	if l.slot.path {
 		s.pathLanded(b, l)
 		return
@@ -346,7 +346,7 @@ func (s *Session) chunkLanded(b *bulk, l landing, scratch *[]*slot) {
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // pathLanded sends a chunk to the device that came by RDMA.
-func (s *Session) pathLanded(b *bulk, l landing) {
+func (s *Session) pathLanded(b *incoming, l landing) {
 	r := b.result
 	if r == cuda.CUDA_SUCCESS && b.st == nil {
 		r = cuda.CUDA_ERROR_INVALID_VALUE // nobody wants it
@@ -377,7 +377,7 @@ func (s *Session) pathLanded(b *bulk, l landing) {
 
 // moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy with something else. It gives nil where
 // there is none.
-func (s *Session) moveOut(b *bulk, l *landing) *landing {
+func (s *Session) moveOut(b *incoming, l *landing) *landing {
 	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
 	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {
 		return nil

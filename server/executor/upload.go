@@ -18,8 +18,8 @@ const (
 	maxImage    = 2 << 30
 )
 
-// bulk is the bulk data that the stream carries now.
-type bulk struct {
+// incoming is the bulk data that the stream carries now, or the bulk connections do.
+type incoming struct {
 	cmd    command // without its payload
 	left   uint64  // data bytes to come
 	pad    int     // padding bytes behind them
@@ -110,17 +110,17 @@ func (s *Session) startUpload(c *command, p *wire.CopyH2D) (cuda.CUresult, error
 }
 
 // startBulk makes what follows the command's frame bulk data. The command is answered after them.
-func (s *Session) startBulk(c *command, n uint64) *bulk {
-	b := &bulk{cmd: *c, left: n, pad: int(-n & 7)}
+func (s *Session) startBulk(c *command, n uint64) *incoming {
+	b := &incoming{cmd: *c, left: n, pad: int(-n & 7)}
 	b.cmd.payload = nil
 	c.later = true
-	s.bulk = b
+	s.incoming = b
 	return b
 }
 
 // bulkTarget is where the next bulk bytes may be received directly; nil when they have to go through the buffer.
 func (s *Session) bulkTarget() *directTarget {
-	b := s.bulk
+	b := s.incoming
 	if b == nil || b.left == 0 || b.cmd.Flags&transport.FlagStriped != 0 {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (s *Session) bulkTarget() *directTarget {
 
 // feedBulk uses up the bulk data that have come. It says whether it could go on: false means that more bytes are needed.
 func (s *Session) feedBulk() (bool, error) {
-	b := s.bulk
+	b := s.incoming
 	if b.cmd.Flags&transport.FlagStriped != 0 {
 		if err := s.stripedUpload(b); err != nil {
 			return false, err
@@ -182,7 +182,7 @@ func (s *Session) feedBulk() (bool, error) {
 		return false, nil
 	}
 	s.in.take(b.pad)
-	s.bulk = nil
+	s.incoming = nil
 	s.cmd = b.cmd
 	s.ordering.carriedOut(&s.cmd)
 	r := b.result
@@ -197,7 +197,7 @@ func (s *Session) feedBulk() (bool, error) {
 
 // bulkSlot gets a staging slot for the next piece of an upload.
 func (s *Session) bulkSlot() error {
-	b := s.bulk
+	b := s.incoming
 	if r := s.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
 		b.result = r
 		return nil
@@ -212,7 +212,7 @@ func (s *Session) bulkSlot() error {
 
 // bulkArrived notes n bytes at their place and sends a full slot on its way.
 func (s *Session) bulkArrived(n int) error {
-	b := s.bulk
+	b := s.incoming
 	b.left -= uint64(n)
 	if b.image != nil {
 		b.have += n

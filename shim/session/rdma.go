@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
 
@@ -127,17 +128,17 @@ func (s *Session) Path() string {
 }
 
 // mode says how big copies travel.
-func (b *stripes) mode() rdma.Mode {
+func (b *stripes) mode() bulk.State {
 	if l := b.link.Load(); l != nil {
-		return l.Mode()
+		return l.State()
 	}
-	return rdma.ModeTCP
+	return bulk.Down
 }
 
 // claimable says whether a bulk connection has something to send. What a path gave back goes first, so that on every connection pieces stand in the order of
 // their commands; and nothing new goes that way before it is known what the path gives back. mu is held.
 func (b *stripes) claimable() bool {
-	return len(b.returned) > 0 || len(b.queue) > 0 && b.flying == 0 && b.mode() == rdma.ModeTCP
+	return len(b.returned) > 0 || len(b.queue) > 0 && b.flying == 0 && b.mode() == bulk.Down
 }
 
 // claim takes the next piece for a bulk connection. mu is held.
@@ -180,7 +181,7 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 	b := &s.bulk
 	for {
 		b.mu.Lock()
-		b.await(func() bool { return len(b.queue) > 0 && l.Mode() == rdma.ModeRDMA })
+		b.await(func() bool { return len(b.queue) > 0 && l.State() == bulk.Up })
 		if b.err != nil {
 			b.mu.Unlock()
 			return
@@ -196,13 +197,13 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 			u.from.Release()
 			u.from, u.registered = from, true
 		}
-		p := b.claimNew(l.Chunk())
+		p := b.claimNew(l.ChunkBytes())
 		p.u.flying += p.n
 		b.flying += p.n
 		b.flyers[p.u] = struct{}{}
 		from := u.from
 		b.mu.Unlock()
-		if !l.Send(rdma.Chunk{Seq: p.u.seq, Offset: uint64(p.off), Bytes: uint32(p.n), More: p.off+p.n < len(p.u.data)}, p.u.data[p.off:p.off+p.n], from, p) {
+		if !l.Send(bulk.Chunk{Seq: p.u.seq, Offset: uint64(p.off), Bytes: uint32(p.n), More: p.off+p.n < len(p.u.data)}, p.u.data[p.off:p.off+p.n], from, p) {
 			b.mu.Lock()
 			p.u.registered = false
 			b.landedPiece(p, false)
@@ -216,7 +217,7 @@ func (s *Session) feedLink(l *rdma.Link[piece]) {
 func (s *Session) detour(l *rdma.Link[piece], u *upload) {
 	b := &s.bulk
 	b.await(func() bool { return b.flying == 0 })
-	if b.err != nil || len(b.queue) == 0 || b.queue[0] != u || l.Mode() != rdma.ModeRDMA {
+	if b.err != nil || len(b.queue) == 0 || b.queue[0] != u || l.State() != bulk.Up {
 		return
 	}
 	for len(b.queue) > 0 && b.queue[0] == u {
@@ -270,9 +271,9 @@ type linkHandler Session
 func (h *linkHandler) session() *Session { return (*Session)(h) }
 
 // Arrived is never called: a client's slots are the link's.
-func (h *linkHandler) Arrived(rdma.Chunk, int) {}
+func (h *linkHandler) Arrived(bulk.Chunk, int) {}
 
-func (h *linkHandler) Placed(c rdma.Chunk) {
+func (h *linkHandler) Placed(c bulk.Chunk) {
 	s := h.session()
 	s.received.Add(uint64(c.Bytes))
 	s.news()

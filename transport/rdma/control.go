@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/ring"
 	"scuda.dev/scuda/verbs"
 )
@@ -301,7 +302,7 @@ func (l *Link[M]) use(c *conn, chunk int) {
 	l.chunk.Store(int64(chunk))
 	l.cfg.Stats.Established.Add(1)
 	l.cfg.Stats.Paths.Add(1)
-	l.setMode(ModeRDMA)
+	l.setState(bulk.Up)
 	l.log.Info("big copies go over RDMA", "path", c.describeText(), "chunk", chunk, "in_flight", l.limit)
 }
 

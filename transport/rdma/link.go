@@ -12,33 +12,22 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/ring"
 )
-
-// Mode says how a link's chunks travel now.
-type Mode int32
-
-// Modes of a link.
-const (
-	ModeTCP      Mode = iota // there is no path; what was under way on the last one has been settled
-	ModeRDMA                 // there is a path
-	ModeSettling             // the path was lost, and it is not known yet what arrived
-)
-
-func (m Mode) String() string { return [...]string{"tcp", "rdma", "settling"}[m] }
 
 // Handler is what a link calls. M is what its owner wants to know of a chunk that it sent. The methods are called without locks of the link, from
 // its goroutines, and must not wait for the link.
 type Handler[M any] interface {
 	// Arrived is told of a chunk in a slot, which stays the owner's until [Link.Release].
-	Arrived(c Chunk, slot int)
+	Arrived(c bulk.Chunk, slot int)
 	// Placed is told of a chunk that lies in a transfer's window.
-	Placed(c Chunk)
+	Placed(c bulk.Chunk)
 	// Sent is told once for every message that was taken, when its memory is free again: it has arrived, or has to be sent by other means.
 	Sent(m M, arrived bool)
 	// Memory gives the destination of a download of so many bytes, or nil.
 	Memory(id uint32, bytes uint64) []byte
-	// Changed is told of every change of the mode, after it.
+	// Changed is told of every change of the state, after it.
 	Changed()
 	// Broken is told of the end of the control connection, and with it of the link. Where messages were under way, it is not known what became of them.
 	Broken(err error, underWay bool)
@@ -72,7 +61,7 @@ type Link[M any] struct {
 	remote  netip.Addr
 	ctx     context.Context
 	cancel  context.CancelFunc
-	mode    atomic.Int32
+	state   atomic.Int32
 	chunk   atomic.Int64
 	workers sync.WaitGroup
 	first   chan struct{} // closed when there is a path, or none to be expected soon
@@ -127,7 +116,7 @@ type message[M any] struct {
 
 // placement is a chunk that waits for its window or for room.
 type placement[M any] struct {
-	chunk  Chunk
+	chunk  bulk.Chunk
 	addr   uint64 // of the bytes
 	m      M
 	remote uint64
@@ -158,7 +147,7 @@ func (l *Link[M]) aim(t *target[M], p *placement[M]) bool {
 	return true
 }
 
-// New starts a link. It begins in [ModeTCP].
+// New starts a link. It begins in [bulk.Down].
 func New[M any](cfg Config[M]) *Link[M] {
 	if cfg.Depth == 0 {
 		cfg.Depth = defaultDepth
@@ -198,11 +187,11 @@ func AddressOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Mode says how chunks travel now.
-func (l *Link[M]) Mode() Mode { return Mode(l.mode.Load()) }
+// State says whether there is a path.
+func (l *Link[M]) State() bulk.State { return bulk.State(l.state.Load()) }
 
-// Chunk is the size of chunks that suits the path.
-func (l *Link[M]) Chunk() int { return int(l.chunk.Load()) }
+// ChunkBytes is the size of chunks that suits the path.
+func (l *Link[M]) ChunkBytes() int { return int(l.chunk.Load()) }
 
 // AwaitFirst waits for the first path. It gives the reason why there is none where that will not change by itself, or after some attempts.
 func (l *Link[M]) AwaitFirst(ctx context.Context) error {
@@ -278,10 +267,10 @@ func (r Region) Release() { r.r.release() }
 
 // Send sends a chunk from registered memory into a slot of the peer; it waits for a credit. False says that the chunk was not taken: there is no path, or it is
 // not the one that the memory is registered for. Where a chunk says that more follow, the caller must send them, as long as there is this path.
-func (l *Link[M]) Send(ch Chunk, data []byte, from Region, m M) bool {
+func (l *Link[M]) Send(ch bulk.Chunk, data []byte, from Region, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	there := func() bool { return l.Mode() == ModeRDMA && l.conn == from.r.conn }
+	there := func() bool { return l.State() == bulk.Up && l.conn == from.r.conn }
 	part, at := ring.NoSlot, address(data)
 	if from.copied {
 		for there() && len(l.spareParts) == 0 {
@@ -397,7 +386,7 @@ var errStalled = errors.New("the path has moved nothing")
 func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.Mode() != ModeRDMA {
+	if l.State() != bulk.Up {
 		return false
 	}
 	l.targets[id] = &target[M]{seq: seq}
@@ -407,11 +396,11 @@ func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 
 // Place sends a chunk, which lies at an address of the link's Source, to the window of its transfer, or into a slot where the peer cannot give one. It does not wait.
 // False says that the chunk was not taken: there is no path, or no place.
-func (l *Link[M]) Place(ch Chunk, addr uint64, m M) bool {
+func (l *Link[M]) Place(ch bulk.Chunk, addr uint64, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.targets[ch.ID]
-	if l.Mode() != ModeRDMA || t == nil || t.seq != ch.Seq {
+	if l.State() != bulk.Up || t == nil || t.seq != ch.Seq {
 		return false
 	}
 	p := placement[M]{chunk: ch, addr: addr, m: m}
@@ -551,8 +540,8 @@ func (l *Link[M]) say(h transport.MessageHeader, payload []byte) {
 // controlTimeout bounds writes of control messages; a peer that reads none of them for so long is gone.
 const controlTimeout = 10 * time.Second
 
-func (l *Link[M]) setMode(m Mode) {
-	if Mode(l.mode.Swap(int32(m))) != m {
+func (l *Link[M]) setState(st bulk.State) {
+	if bulk.State(l.state.Swap(int32(st))) != st {
 		l.moved.Broadcast()
 	}
 }
@@ -570,7 +559,7 @@ func (l *Link[M]) ended(err error) {
 	}
 	underWay := l.peer != nil && l.peer.State() != ring.Down && l.peer.Unfinished() > 0
 	if !underWay {
-		l.setMode(ModeTCP)
+		l.setState(bulk.Down)
 	}
 	l.moved.Broadcast()
 	l.mu.Unlock()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"scuda.dev/scuda/transport/bulk"
 )
 
 // These tests need two devices that reach each other; verbs/guest/rdma-guest has them.
@@ -27,7 +29,7 @@ const (
 
 // piece is a chunk as the tests know it.
 type piece struct {
-	chunk Chunk
+	chunk bulk.Chunk
 	data  []byte
 }
 
@@ -50,12 +52,12 @@ type end struct {
 	memory   map[uint32][]byte
 	broken   bool
 	underWay bool
-	changes  []Mode
+	changes  []bulk.State
 	hold     bool // slots are not released
 	drop     bool // what arrives is only counted
 }
 
-func (e *end) Arrived(c Chunk, slot int) {
+func (e *end) Arrived(c bulk.Chunk, slot int) {
 	e.mu.Lock()
 	hold, drop := e.hold, e.drop
 	e.mu.Unlock()
@@ -69,7 +71,7 @@ func (e *end) Arrived(c Chunk, slot int) {
 	}
 }
 
-func (e *end) store(c Chunk, b []byte) {
+func (e *end) store(c bulk.Chunk, b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.got[c.Seq] == nil {
@@ -80,7 +82,7 @@ func (e *end) store(c Chunk, b []byte) {
 	e.news.Broadcast()
 }
 
-func (e *end) Placed(c Chunk) {
+func (e *end) Placed(c bulk.Chunk) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.count[c.Seq] += int(c.Bytes)
@@ -124,7 +126,7 @@ func (e *end) Memory(id uint32, bytes uint64) []byte {
 func (e *end) Changed() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.changes = append(e.changes, e.link.Mode())
+	e.changes = append(e.changes, e.link.State())
 	e.news.Broadcast()
 }
 
@@ -144,15 +146,15 @@ func (e *end) await(what string, f func() bool) {
 	defer e.mu.Unlock()
 	for !f() {
 		if time.Now().After(deadline) {
-			e.t.Fatalf("in vain: %s (mode %v, changes %v, sent %d, returned %d)", what, e.link.Mode(), e.changes, e.sent, e.returned)
+			e.t.Fatalf("in vain: %s (state %v, changes %v, sent %d, returned %d)", what, e.link.State(), e.changes, e.sent, e.returned)
 		}
 		e.news.Wait()
 	}
 }
 
-func (e *end) awaitMode(m Mode) {
+func (e *end) awaitState(m bulk.State) {
 	e.t.Helper()
-	e.await("mode "+m.String(), func() bool { return e.link.Mode() == m })
+	e.await("state "+m.String(), func() bool { return e.link.State() == m })
 }
 
 func (e *end) awaitBytes(seq uint64, n int) {
@@ -218,8 +220,8 @@ func pairWith(t *testing.T, pins *Pins, source []byte, slots, buffer int) (clien
 	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Buffer: buffer, Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
 	client.mu.Unlock()
 	t.Cleanup(func() { client.link.Close(); server.link.Close() })
-	client.awaitMode(ModeRDMA)
-	server.awaitMode(ModeRDMA)
+	client.awaitState(bulk.Up)
+	server.awaitState(bulk.Up)
 	return client, server
 }
 
@@ -254,8 +256,8 @@ func (e *end) upload(seq uint64, data []byte) (detour int) {
 	e.mu.Unlock()
 	taken := 0
 	for off := 0; off < len(data); {
-		n := min(e.link.Chunk(), len(data)-off)
-		p := piece{Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
+		n := min(e.link.ChunkBytes(), len(data)-off)
+		p := piece{bulk.Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
 		if err == nil && e.link.Send(p.chunk, p.data, from, p) {
 			taken++
 		} else {
@@ -276,8 +278,8 @@ func (e *end) download(id uint32, seq uint64, data []byte) (detour int) {
 	e.mu.Unlock()
 	taken := 0
 	for off := 0; off < len(data); {
-		n := min(e.link.Chunk(), len(data)-off)
-		p := piece{Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
+		n := min(e.link.ChunkBytes(), len(data)-off)
+		p := piece{bulk.Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
 		if e.link.Place(p.chunk, address(p.data), p) {
 			taken++
 		} else {
@@ -352,7 +354,7 @@ func TestDownloads(t *testing.T) {
 	// Nobody knows this transfer: its chunks have to go another way, those that were taken before the peer said so and those after.
 	const unknown = 1 << 20
 	d := server.download(123, 50, source[:unknown])
-	if chunks := unknown / client.link.Chunk(); d+server.returned*client.link.Chunk() != unknown || server.returned > chunks {
+	if chunks := unknown / client.link.ChunkBytes(); d+server.returned*client.link.ChunkBytes() != unknown || server.returned > chunks {
 		t.Errorf("chunks without destination were placed: of %d, %d bytes were not taken and %d chunks given back", unknown, d, server.returned)
 	}
 }
@@ -489,8 +491,8 @@ func disturbed(t *testing.T, breakIt, mend func() error) {
 	if err := mend(); err != nil {
 		t.Fatal(err)
 	}
-	client.awaitMode(ModeRDMA)
-	server.awaitMode(ModeRDMA)
+	client.awaitState(bulk.Up)
+	server.awaitState(bulk.Up)
 	if d := client.upload(3, data[:3<<20]); d != 0 {
 		t.Errorf("%d bytes did not go over the new path", d)
 	}
@@ -576,13 +578,13 @@ func TestPeerGone(t *testing.T) {
 	server.hold = true
 	server.mu.Unlock()
 	data := mapped(t, 4*testSlots<<20)
-	go client.link.Send(Chunk{Seq: 1, Bytes: 1}, data[:1], Region{}, piece{})
+	go client.link.Send(bulk.Chunk{Seq: 1, Bytes: 1}, data[:1], Region{}, piece{})
 	server.link.Close()
 	client.await("the news", func() bool { return client.broken })
 	if client.underWay {
 		t.Error("nothing was under way")
 	}
-	if m := client.link.Mode(); m != ModeTCP {
+	if m := client.link.State(); m != bulk.Down {
 		t.Errorf("mode %v", m)
 	}
 }
@@ -599,7 +601,7 @@ func TestFarewell(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			leaver, other := c.leaves(pair(t, nil, nil))
 			leaver.link.cancel() // as Close does, which ends the control connection as well
-			other.awaitMode(ModeTCP)
+			other.awaitState(bulk.Down)
 			other.await("the end of the path", func() bool { return other.stats.Paths.Load() == 0 && len(other.changes) > 1 })
 			for _, e := range []*end{leaver, other} {
 				if n := e.stats.Lost.Load(); n != 0 {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/ring"
 	"scuda.dev/scuda/verbs"
 )
@@ -204,7 +205,7 @@ func TestSurvey(t *testing.T) {
 
 func TestHeader(t *testing.T) {
 	b := make([]byte, headerBytes)
-	h := header{position: 1<<32 + 5, slot: 3, chunk: Chunk{Seq: 7, Offset: 1 << 40, ID: 9, Bytes: 4096}}
+	h := header{position: 1<<32 + 5, slot: 3, chunk: bulk.Chunk{Seq: 7, Offset: 1 << 40, ID: 9, Bytes: 4096}}
 	h.put(b)
 	if got, err := parseHeader(b[:headerSize], 1<<32+5, 5, 4096); err != nil || got != h {
 		t.Errorf("%+v, %v", got, err)

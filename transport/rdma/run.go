@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/ring"
 	"scuda.dev/scuda/verbs"
 )
@@ -160,9 +161,9 @@ func (l *Link[M]) tell() {
 	clear(sent)
 	l.mu.Lock()
 	l.spare.arrived, l.spare.sent = arrived, sent
-	settled := l.broken == nil && l.Mode() == ModeSettling && l.conn == nil && l.peer.State() == ring.Down && len(l.results.sent) == 0
+	settled := l.broken == nil && l.State() == bulk.Settling && l.conn == nil && l.peer.State() == ring.Down && len(l.results.sent) == 0
 	if settled {
-		l.setMode(ModeTCP)
+		l.setState(bulk.Down)
 	}
 	l.mu.Unlock()
 	if settled {
@@ -191,7 +192,7 @@ func (l *Link[M]) finish(c *conn, why error) {
 	was := c.usable
 	c.usable = false
 	if c.began {
-		l.setMode(ModeSettling)
+		l.setState(bulk.Settling)
 		l.flush(c) // nothing any more
 	}
 	l.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/verbs"
 )
 
@@ -47,8 +48,8 @@ func (e *end) slotsOf() memoryKey {
 
 func (e *end) works(to *end, seq uint64) {
 	e.t.Helper()
-	e.awaitMode(ModeRDMA)
-	to.awaitMode(ModeRDMA)
+	e.awaitState(bulk.Up)
+	to.awaitState(bulk.Up)
 	data := mapped(e.t, 2<<20)
 	fill(data, seq)
 	if d := e.upload(seq, data); d != 0 {

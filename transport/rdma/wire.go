@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/ring"
 	"scuda.dev/scuda/verbs"
 )
@@ -17,20 +18,11 @@ const (
 	maxSetup = 16 << 10
 )
 
-// Chunk says what a chunk's bytes are.
-type Chunk struct {
-	Seq    uint64 // the command's position in the client's command stream
-	Offset uint64 // of the bytes in the transfer
-	ID     uint32 // of the transfer, for downloads
-	Bytes  uint32 // 1 to transport.MaxChunk
-	More   bool   // another chunk follows at once; the peer need not acknowledge this one by itself
-}
-
 // header stands in the receiver's ring of headers, at its position modulo the depth.
 type header struct {
 	position uint64
 	slot     uint32 // ring.NoSlot: the bytes lie in the window of the transfer
-	chunk    Chunk
+	chunk    bulk.Chunk
 }
 
 // headerBytes is the distance of headers: a cache line. headerSize bytes of it are written.
@@ -55,13 +47,13 @@ func (h *header) put(b []byte) {
 	le.PutUint32(b[36:], flags)
 }
 
-// flagMore is [Chunk.More] in a header.
+// flagMore is [bulk.Chunk.More] in a header.
 const flagMore = 1
 
 // parseHeader reads the header of the message at position; the immediate value must be the position's low half. slotBytes is the size of this side's slots.
 func parseHeader(b []byte, position uint64, imm uint32, slotBytes int) (header, error) {
 	h := header{position: le.Uint64(b), slot: le.Uint32(b[32:]),
-		chunk: Chunk{Seq: le.Uint64(b[8:]), Offset: le.Uint64(b[16:]), ID: le.Uint32(b[24:]), Bytes: le.Uint32(b[28:]), More: le.Uint32(b[36:])&flagMore != 0}}
+		chunk: bulk.Chunk{Seq: le.Uint64(b[8:]), Offset: le.Uint64(b[16:]), ID: le.Uint32(b[24:]), Bytes: le.Uint32(b[28:]), More: le.Uint32(b[36:])&flagMore != 0}}
 	switch {
 	case h.position != position || uint32(position) != imm:
 		return h, fmt.Errorf("%w: message %d with immediate value %d where %d was expected", ring.ErrProtocol, h.position, imm, position)
