@@ -12,6 +12,7 @@ import (
 
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 // readChunk reads a chunk that the client sent.
@@ -36,14 +37,14 @@ func some(n int, seed byte) []byte {
 	return b
 }
 
-// striped opens a session with bulk connections that are ready.
-func striped(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn) {
+// withBulk opens a session with bulk connections that are ready.
+func withBulk(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn) {
 	t.Helper()
 	p.welcome.Bulk = transport.MaxBulkConns
 	s, _ := p.openWith(f, nil, conns)
 	var lines []net.Conn
 	within(t, func() {
-		s.wantStripes(stripeLeast)
+		s.wantBulk(bulk.MinTransfer)
 		for range conns {
 			lines = append(lines, <-p.bulk)
 		}
@@ -55,10 +56,10 @@ func striped(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn) 
 }
 
 // Uploads of several threads arrive whole, and on every connection in the order of their commands.
-func TestStripedUploads(t *testing.T) {
+func TestBulkUploads(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
-	s, lines := striped(t, p, f, 3)
-	const threads, rounds, n = 3, 3, stripeLeast + 12345
+	s, lines := withBulk(t, p, f, 3)
+	const threads, rounds, n = 3, 3, bulk.MinTransfer + 12345
 	got := map[uint64][]byte{}
 	var mu sync.Mutex
 	total := 0
@@ -125,7 +126,7 @@ func TestStripedUploads(t *testing.T) {
 }
 
 // The end of a download waits for its chunks, and so does everything behind it.
-func TestStripedDownloads(t *testing.T) {
+func TestBulkDownloads(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	const n = 3 << 20
 	want := some(n, 9)
@@ -137,7 +138,7 @@ func TestStripedDownloads(t *testing.T) {
 			sayOn(lines[i%len(lines)], transport.MessageHeader{Type: transport.MsgChunk, ID: binary.LittleEndian.Uint32(payload), Seq: h.Seq, Aux: uint64(off)}, want[off:off+1<<20])
 		}
 	}
-	s, lines := striped(t, p, f, 2)
+	s, lines := withBulk(t, p, f, 2)
 	shared.Store(&lines)
 	within(t, func() {
 		for round := range 10 {
@@ -156,10 +157,10 @@ func TestStripedDownloads(t *testing.T) {
 }
 
 // A bulk connection that breaks while nothing is under way costs only the speed; during a copy it ends the session.
-func TestStripesBreak(t *testing.T) {
+func TestBulkBreaks(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	p.command = echo
-	s, lines := striped(t, p, f, 2)
+	s, lines := withBulk(t, p, f, 2)
 	within(t, func() {
 		lines[0].Close()
 		for s.bulk.state.Load() != bulkGone {
@@ -170,7 +171,7 @@ func TestStripesBreak(t *testing.T) {
 		}
 	})
 	p, f = newPeer(t), newFront(t, 1<<16)
-	s, lines = striped(t, p, f, 2)
+	s, lines = withBulk(t, p, f, 2)
 	within(t, func() {
 		const n = 64 << 20 // more than the connections' buffers take
 		end := f.publish(wire.OpCopyH2D, transport.FlagBulk, 0, append(bytes.Clone(wire.Bytes(&wire.CopyH2D{Bytes: n})), u64(n)...))

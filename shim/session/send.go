@@ -9,6 +9,7 @@ import (
 
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 // sender sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no wake-ups; for longer while a
@@ -214,7 +215,7 @@ func (s *Session) awaitRoom() error {
 
 // Bulk sends the ring up to end, where a bulk command ends, and then data. It returns when data may be reused.
 func (s *Session) Bulk(end uint64, data []byte) int32 {
-	s.wantStripes(len(data))
+	s.wantBulk(len(data))
 	s.send.Lock()
 	up, err := s.sendBulk(end, data)
 	s.send.Unlock()
@@ -251,7 +252,7 @@ func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
 		futexWait(&s.send.turn, turn, 0)
 		s.send.Lock()
 	}
-	up := s.stripe(data)
+	up := s.sendBeside(data)
 	err := s.sendRing(end)
 	if err == nil && up == nil {
 		err = s.writeBulk(data)
@@ -264,10 +265,10 @@ func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
 	return up, nil
 }
 
-// stripe hands the data of the command at the ring's head over to the bulk connections; nil when they are not for it.
-func (s *Session) stripe(data []byte) *upload {
+// sendBeside hands the data of the command at the ring's head over to the bulk connections; nil when they are not for it.
+func (s *Session) sendBeside(data []byte) *upload {
 	head := s.ring[s.send.head&s.mask:]
-	if len(data) < stripeLeast || binary.LittleEndian.Uint16(head[4:]) != wire.OpCopyH2D {
+	if len(data) < bulk.MinTransfer || binary.LittleEndian.Uint16(head[4:]) != wire.OpCopyH2D {
 		return nil
 	}
 	up := s.bulk.add(s.send.head, data)

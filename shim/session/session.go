@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
 
@@ -116,7 +117,6 @@ type Session struct {
 		order     uint64 // counts what was registered: downloads, sources, host functions
 		flushed   uint64 // the last FLUSH that was answered
 		notice    string
-		striped   map[uint32]uint64 // bytes of downloads that have come over the bulk connections
 	}
 	landed   *sync.Cond // of mu: a download has arrived, or the session has ended
 	waiters  [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
@@ -125,7 +125,7 @@ type Session struct {
 	hosts    atomic.Int64  // registered host functions that may still run
 	kept     atomic.Int64  // captured downloads
 	side     side
-	bulk     stripes
+	bulk     transfers
 	images   images
 	pins     rdma.Pins
 
@@ -151,8 +151,7 @@ func Open(cfg Config) (*Session, error) {
 	s.mu.transfers = make(map[uint32]transfer)
 	s.mu.nextID = transport.FirstTransfer
 	s.mu.sources = make(map[uint32]source)
-	s.mu.striped = make(map[uint32]uint64)
-	s.bulk.flyers = make(map[*upload]struct{})
+	s.bulk.arrivals = bulk.NewArrivals()
 	s.mu.hosts = make(map[uint64]registered)
 	s.reader.rx.buf = make([]byte, receiveBuffer)
 	s.landed = sync.NewCond(&s.mu)
@@ -240,9 +239,6 @@ func (s *Session) end(result int32) {
 	s.conn.Shutdown()
 	s.cancel()
 	s.bulk.shut(errEnded)
-	s.mu.Lock()
-	s.landed.Broadcast() // the reader may wait for chunks
-	s.mu.Unlock()
 	s.bulk.closeLink()
 	s.bulk.quiesce()
 	s.releaseWaiters()

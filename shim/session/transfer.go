@@ -33,7 +33,7 @@ const (
 // Transfer registers the destination of a download and gives its identifier: the thread's ordinal for a synchronous one, which ends with the
 // thread's reply, or a new one for an asynchronous one, which ends with DONE, or, if it is captured, never.
 func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 {
-	s.wantStripes(len(dst))
+	s.wantBulk(len(dst))
 	if kind == TransferSync {
 		if w := s.waiter(thread); w != nil {
 			s.mu.Lock()
