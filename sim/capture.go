@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/unix"
 	"scuda.dev/scuda/api/cuda"
 )
@@ -326,7 +324,7 @@ func (g *GPU) CuStreamUpdateCaptureDependencies_v2(h cuda.CUstream, deps *cuda.C
 // dependencyList is memory outside the Go heap for the node array that CuStreamGetCaptureInfo points its caller to.
 type dependencyList struct{ span }
 
-const edgeDataSize = uint64(unsafe.Sizeof(cuda.CUgraphEdgeData{}))
+var edgeDataSize = sizeOf[cuda.CUgraphEdgeData]()
 
 func (l *dependencyList) free() {
 	if l.size != 0 {
@@ -336,7 +334,7 @@ func (l *dependencyList) free() {
 }
 
 // set stores the nodes and as many empty edge records, and gives the addresses of both.
-func (l *dependencyList) set(nodes []*node) (handles, edges unsafe.Pointer, err error) {
+func (l *dependencyList) set(nodes []*node) (handles, edges pointer, err error) {
 	n := uint64(len(nodes))
 	if need := n * (8 + edgeDataSize); need > l.size || l.size == 0 {
 		l.free()
@@ -347,7 +345,7 @@ func (l *dependencyList) set(nodes []*node) (handles, edges unsafe.Pointer, err 
 		}
 		l.span = span{base, size}
 	}
-	array := sliceOf((*cuda.CUgraphNode)(at(l.base)), n)
+	array := sliceOf(view[cuda.CUgraphNode](at(l.base)), n)
 	for i, node := range nodes {
 		array[i] = node.handle
 	}
@@ -355,11 +353,11 @@ func (l *dependencyList) set(nodes []*node) (handles, edges unsafe.Pointer, err 
 	return at(l.base), at(l.base + 8*n), nil
 }
 
-func (g *GPU) CuStreamGetCaptureInfo_v2(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64, gr *cuda.CUgraph, deps unsafe.Pointer, n *uint64) cuda.CUresult {
+func (g *GPU) CuStreamGetCaptureInfo_v2(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64, gr *cuda.CUgraph, deps pointer, n *uint64) cuda.CUresult {
 	return g.CuStreamGetCaptureInfo_v3(h, status, id, gr, deps, nil, n)
 }
 
-func (g *GPU) CuStreamGetCaptureInfo_v3(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64, gr *cuda.CUgraph, deps, edges unsafe.Pointer, n *uint64) cuda.CUresult {
+func (g *GPU) CuStreamGetCaptureInfo_v3(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64, gr *cuda.CUgraph, deps, edges pointer, n *uint64) cuda.CUresult {
 	return g.readCapture(h, status, func(cap *capture, s *stream) cuda.CUresult {
 		if id != nil {
 			*id = cuda.Cuuint64(cap.id)
@@ -373,10 +371,10 @@ func (g *GPU) CuStreamGetCaptureInfo_v3(h cuda.CUstream, status *cuda.CUstreamCa
 			return cuda.CUDA_ERROR_OUT_OF_MEMORY
 		}
 		if deps != nil {
-			*(*unsafe.Pointer)(deps) = nodes
+			*view[pointer](deps) = nodes
 		}
 		if edges != nil {
-			*(*unsafe.Pointer)(edges) = data
+			*view[pointer](edges) = data
 		}
 		if n != nil {
 			*n = uint64(len(s.capDeps))

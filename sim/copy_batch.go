@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -113,7 +112,7 @@ func (g *GPU) batchBox(op *cuda.CUDA_MEMCPY3D_BATCH_OP) (*box, cuda.CUresult) {
 		switch o.Type {
 		case cuda.CU_MEMCPY_OPERAND_TYPE_POINTER:
 		case cuda.CU_MEMCPY_OPERAND_TYPE_ARRAY:
-			a, found := g.arrays.Load((*arrayOperand)(unsafe.Pointer(&o.Op)).array)
+			a, found := g.arrays.Load(reading[arrayOperand](&o.Op).array)
 			if !found {
 				return nil, cuda.CUDA_ERROR_INVALID_HANDLE
 			}
@@ -130,14 +129,14 @@ func (g *GPU) batchBox(op *cuda.CUDA_MEMCPY3D_BATCH_OP) (*box, cuda.CUresult) {
 	var sides [2]side
 	for i, o := range operands {
 		if o.Type == cuda.CU_MEMCPY_OPERAND_TYPE_ARRAY {
-			a := (*arrayOperand)(unsafe.Pointer(&o.Op))
+			a := reading[arrayOperand](&o.Op)
 			if a.x > most {
 				return nil, cuda.CUDA_ERROR_INVALID_VALUE
 			}
 			sides[i] = side{kind: cuda.CU_MEMORYTYPE_ARRAY, array: a.array, x: a.x * elem, y: a.y, z: a.z}
 			continue
 		}
-		p := (*pointerOperand)(unsafe.Pointer(&o.Op))
+		p := reading[pointerOperand](&o.Op)
 		row, layer := p.row, p.layer
 		if row == 0 {
 			row = w

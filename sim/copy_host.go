@@ -2,48 +2,47 @@ package sim
 
 import (
 	"runtime"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
 
-func onHost(p unsafe.Pointer) place { return place{addr: addressOf(p)} }
+func onHost(p pointer) place { return place{addr: addressOf(p)} }
 
-func (g *GPU) CuMemcpyHtoD_v2(dst cuda.CUdeviceptr, src unsafe.Pointer, n uint64) cuda.CUresult {
+func (g *GPU) CuMemcpyHtoD_v2(dst cuda.CUdeviceptr, src pointer, n uint64) cuda.CUresult {
 	defer runtime.KeepAlive(src)
 	return g.copySync(line(onDevice(dst), onHost(src), n))
 }
 
-func (g *GPU) CuMemcpyHtoDAsync_v2(dst cuda.CUdeviceptr, src unsafe.Pointer, n uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyHtoDAsync_v2(dst cuda.CUdeviceptr, src pointer, n uint64, s cuda.CUstream) cuda.CUresult {
 	defer runtime.KeepAlive(src)
 	return g.copyAsync(line(onDevice(dst), onHost(src), n), s)
 }
 
-func (g *GPU) CuMemcpyDtoH_v2(dst unsafe.Pointer, src cuda.CUdeviceptr, n uint64) cuda.CUresult {
+func (g *GPU) CuMemcpyDtoH_v2(dst pointer, src cuda.CUdeviceptr, n uint64) cuda.CUresult {
 	defer runtime.KeepAlive(dst)
 	return g.copySync(line(onHost(dst), onDevice(src), n))
 }
 
-func (g *GPU) CuMemcpyDtoHAsync_v2(dst unsafe.Pointer, src cuda.CUdeviceptr, n uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyDtoHAsync_v2(dst pointer, src cuda.CUdeviceptr, n uint64, s cuda.CUstream) cuda.CUresult {
 	defer runtime.KeepAlive(dst)
 	return g.copyAsync(line(onHost(dst), onDevice(src), n), s)
 }
 
-func hostSide(p unsafe.Pointer) side {
+func hostSide(p pointer) side {
 	return side{kind: cuda.CU_MEMORYTYPE_HOST, host: uintptr(p)}
 }
 
-func (g *GPU) CuMemcpyHtoA_v2(dst cuda.CUarray, off uint64, src unsafe.Pointer, n uint64) cuda.CUresult {
+func (g *GPU) CuMemcpyHtoA_v2(dst cuda.CUarray, off uint64, src pointer, n uint64) cuda.CUresult {
 	defer runtime.KeepAlive(src)
 	return g.copyRow(rowOf(dst, off), hostSide(src), n)
 }
 
-func (g *GPU) CuMemcpyAtoH_v2(dst unsafe.Pointer, src cuda.CUarray, off, n uint64) cuda.CUresult {
+func (g *GPU) CuMemcpyAtoH_v2(dst pointer, src cuda.CUarray, off, n uint64) cuda.CUresult {
 	defer runtime.KeepAlive(dst)
 	return g.copyRow(hostSide(dst), rowOf(src, off), n)
 }
 
-func (g *GPU) CuMemcpyHtoAAsync_v2(dst cuda.CUarray, off uint64, src unsafe.Pointer, n uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyHtoAAsync_v2(dst cuda.CUarray, off uint64, src pointer, n uint64, s cuda.CUstream) cuda.CUresult {
 	defer runtime.KeepAlive(src)
 	b, r := g.boxOf(rowOf(dst, off), hostSide(src), n, 1, 1)
 	if r != ok {
@@ -52,7 +51,7 @@ func (g *GPU) CuMemcpyHtoAAsync_v2(dst cuda.CUarray, off uint64, src unsafe.Poin
 	return g.copyAsync(b, s)
 }
 
-func (g *GPU) CuMemcpyAtoHAsync_v2(dst unsafe.Pointer, src cuda.CUarray, off, n uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyAtoHAsync_v2(dst pointer, src cuda.CUarray, off, n uint64, s cuda.CUstream) cuda.CUresult {
 	defer runtime.KeepAlive(dst)
 	b, r := g.boxOf(hostSide(dst), rowOf(src, off), n, 1, 1)
 	if r != ok {

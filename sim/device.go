@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/board"
@@ -246,7 +245,7 @@ func (g *GPU) CuDeviceGetTexture1DLinearMaxWidth(elements *uint64, format cuda.C
 }
 
 // giveText writes text and a NUL into a buffer of n bytes, cut to fit.
-func giveText(buf unsafe.Pointer, n int32, text string) cuda.CUresult {
+func giveText(buf pointer, n int32, text string) cuda.CUresult {
 	if buf == nil || n <= 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -255,7 +254,7 @@ func giveText(buf unsafe.Pointer, n int32, text string) cuda.CUresult {
 	return ok
 }
 
-func (g *GPU) CuDeviceGetName(name unsafe.Pointer, n int32, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuDeviceGetName(name pointer, n int32, dev cuda.CUdevice) cuda.CUresult {
 	r := g.readDevice(dev, name == nil, func(*device) {})
 	if r != ok {
 		return r
@@ -263,7 +262,7 @@ func (g *GPU) CuDeviceGetName(name unsafe.Pointer, n int32, dev cuda.CUdevice) c
 	return giveText(name, n, g.cfg.Name)
 }
 
-func (g *GPU) CuDeviceGetPCIBusId(id unsafe.Pointer, n int32, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuDeviceGetPCIBusId(id pointer, n int32, dev cuda.CUdevice) cuda.CUresult {
 	var text string
 	if r := g.readDevice(dev, id == nil, func(d *device) { text = d.pciBusID() }); r != ok {
 		return r
@@ -274,7 +273,7 @@ func (g *GPU) CuDeviceGetPCIBusId(id unsafe.Pointer, n int32, dev cuda.CUdevice)
 	return cuda.CUDA_ERROR_INVALID_VALUE // a name is cut, this is not
 }
 
-func (g *GPU) CuDeviceGetByPCIBusId(dev *cuda.CUdevice, id unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuDeviceGetByPCIBusId(dev *cuda.CUdevice, id pointer) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}

@@ -3,7 +3,6 @@ package sim
 import (
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/ptx"
@@ -325,7 +324,7 @@ func (g *GPU) function(c *cudaContext, h cuda.CUfunction) (*function, cuda.CUres
 	return find[*function](g, h)
 }
 
-func (g *GPU) CuFuncGetName(name unsafe.Pointer, h cuda.CUfunction) cuda.CUresult {
+func (g *GPU) CuFuncGetName(name pointer, h cuda.CUfunction) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r
@@ -338,7 +337,7 @@ func (g *GPU) CuFuncGetName(name unsafe.Pointer, h cuda.CUfunction) cuda.CUresul
 	return g.giveName(name, f.entry.Name)
 }
 
-func (g *GPU) giveName(out unsafe.Pointer, name string) cuda.CUresult {
+func (g *GPU) giveName(out pointer, name string) cuda.CUresult {
 	p := g.strings.pointer(name)
 	switch {
 	case out == nil:
@@ -346,6 +345,6 @@ func (g *GPU) giveName(out unsafe.Pointer, name string) cuda.CUresult {
 	case p == nil:
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
-	*(*unsafe.Pointer)(out) = p
+	*view[pointer](out) = p
 	return ok
 }

@@ -1,13 +1,11 @@
 package sim
 
 import (
-	"unsafe"
-
 	"scuda.dev/scuda/api/cuda"
 )
 
 // member gives the parameters of one type.
-func member[T any](p *cuda.CUgraphNodeParams) *T { return (*T)(unsafe.Pointer(&p.U)) }
+func member[T any](p *cuda.CUgraphNodeParams) *T { return reading[T](&p.U) }
 
 func (g *GPU) CuGraphAddNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
 	if p == nil {
@@ -52,7 +50,7 @@ func (g *GPU) generalOp(p *cuda.CUgraphNodeParams) func() (op, cuda.CUresult) {
 		return g.memcpyOp(&m.CopyParams, m.CopyCtx)
 	case cuda.CU_GRAPH_NODE_TYPE_MEMSET:
 		m := member[cuda.CUDA_MEMSET_NODE_PARAMS_v2](p)
-		return g.memsetOp((*cuda.CUDA_MEMSET_NODE_PARAMS)(unsafe.Pointer(m)), m.Ctx)
+		return g.memsetOp(reading[cuda.CUDA_MEMSET_NODE_PARAMS](m), m.Ctx)
 	case cuda.CU_GRAPH_NODE_TYPE_HOST:
 		return g.hostNodeOp(member[cuda.CUDA_HOST_NODE_PARAMS](p))
 	case cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:

@@ -71,7 +71,7 @@ func (g *GPU) addConditional(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CU
 			return op{}, cuda.CUDA_ERROR_OUT_OF_MEMORY
 		}
 		k.list = span{base, size}
-		list := sliceOf((*cuda.CUgraph)(at(base)), uint64(p.Size))
+		list := sliceOf(view[cuda.CUgraph](at(base)), uint64(p.Size))
 		for i := range list {
 			body := newGraph()
 			g.nameGraph(body)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -18,7 +17,7 @@ var nodeNames = map[cuda.CUgraphNodeType]string{
 }
 
 // CuGraphDebugDotPrint writes a graph in the language of Graphviz; the flags ask for details that nodes here do not show.
-func (g *GPU) CuGraphDebugDotPrint(h cuda.CUgraph, path unsafe.Pointer, _ uint32) cuda.CUresult {
+func (g *GPU) CuGraphDebugDotPrint(h cuda.CUgraph, path pointer, _ uint32) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {
 		return r

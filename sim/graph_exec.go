@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"slices"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -271,17 +270,17 @@ func (g *GPU) CuGraphExecUpdate(h cuda.CUgraphExec, hg cuda.CUgraph, errNode *cu
 	return r
 }
 
-func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log unsafe.Pointer, size uint64) cuda.CUresult {
+func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log pointer, size uint64) cuda.CUresult {
 	if errNode != nil {
 		*errNode = 0
 	}
 	if log != nil && size > 0 {
-		*(*byte)(log) = 0
+		*view[byte](log) = 0
 	}
 	return g.CuGraphInstantiateWithFlags(ph, h, 0)
 }
 
-func (g *GPU) CuGraphInstantiate(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log unsafe.Pointer, size uint64) cuda.CUresult {
+func (g *GPU) CuGraphInstantiate(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log pointer, size uint64) cuda.CUresult {
 	return g.CuGraphInstantiate_v2(ph, h, errNode, log, size)
 }
 

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"maps"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -77,22 +76,22 @@ func (l *launch) pointers() uintptr {
 		return 0
 	}
 	if l.array == nil {
-		l.array = make([]unsafe.Pointer, len(params))
+		l.array = make([]pointer, len(params))
 		for i, p := range params {
-			l.array[i] = unsafe.Pointer(&l.params[p.Offset])
+			l.array[i] = rawOf(&l.params[p.Offset])
 		}
 	}
-	return uintptr(unsafe.Pointer(&l.array[0]))
+	return uintptr(rawOf(&l.array[0]))
 }
 
 func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID, out *cuda.CUkernelNodeAttrValue) cuda.CUresult {
 	return params(g, h, out == nil || !kernelAttrs[id], func(l *launch) {
 		*out = l.attrs[id]
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE && l.cooperative {
-			*(*int32)(unsafe.Pointer(out)) = 1
+			*reading[int32](out) = 1
 		}
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION {
-			*(*[3]uint32)(unsafe.Pointer(out)) = l.cluster
+			*reading[[3]uint32](out) = l.cluster
 		}
 	})
 }
@@ -115,10 +114,10 @@ func (g *GPU) CuGraphKernelNodeSetAttribute(h cuda.CUgraphNode, id cuda.CUkernel
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE {
-			l.cooperative = *(*int32)(unsafe.Pointer(value)) != 0
+			l.cooperative = *reading[int32](value) != 0
 		}
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION {
-			l.cluster = *(*[3]uint32)(unsafe.Pointer(value))
+			l.cluster = *reading[[3]uint32](value)
 		}
 		l.attrs = maps.Clone(l.attrs)
 		if l.attrs == nil {

@@ -1,28 +1,26 @@
 package sim
 
 import (
-	"unsafe"
-
 	"scuda.dev/scuda/api/cuda"
 )
 
 // CuDeviceGetGraphMemAttribute counts the memory that graphs have allocated. None of it is given back before its graph goes, so what is
 // used and what is reserved are the same.
-func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value pointer) cuda.CUresult {
 	bad := value == nil || attr < 0 || attr > cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
 	return g.readDevice(dev, bad, func(d *device) {
 		n := d.graphUsed
 		if attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH {
 			n = d.graphHigh
 		}
-		*(*uint64)(value) = n
+		*view[uint64](value) = n
 	})
 }
 
 // CuDeviceSetGraphMemAttribute starts a watermark anew.
-func (g *GPU) CuDeviceSetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuDeviceSetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value pointer) cuda.CUresult {
 	high := attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
-	bad := value == nil || !high || *(*uint64)(value) != 0
+	bad := value == nil || !high || *view[uint64](value) != 0
 	return g.readDevice(dev, bad, func(d *device) { d.graphHigh = d.graphUsed })
 }
 

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -14,7 +13,7 @@ type userObject struct {
 	destroy func()
 }
 
-func (g *GPU) CuUserObjectCreate(out *cuda.CUuserObject, ptr, destroy unsafe.Pointer, refs, flags uint32) cuda.CUresult {
+func (g *GPU) CuUserObjectCreate(out *cuda.CUuserObject, ptr, destroy pointer, refs, flags uint32) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -162,12 +161,12 @@ func (g *GPU) CuIpcCloseMemHandle(dptr cuda.CUdeviceptr) cuda.CUresult {
 }
 
 // exportFD gives the program a descriptor of its own.
-func exportFD(out unsafe.Pointer, fd int) cuda.CUresult {
+func exportFD(out pointer, fd int) cuda.CUresult {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM
 	}
-	*(*int32)(out) = int32(own)
+	*view[int32](out) = int32(own)
 	return ok
 }
 
@@ -197,7 +196,7 @@ func readTrailer(fd int, kind uint32) (sharedPlace, error) {
 	return p, err
 }
 
-func (g *GPU) CuMemExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemGenericAllocationHandle, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemExportToShareableHandle(out pointer, h cuda.CUmemGenericAllocationHandle, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -221,7 +220,7 @@ func importable(kind cuda.CUmemAllocationHandleType) cuda.CUresult {
 	return cuda.CUDA_ERROR_INVALID_VALUE
 }
 
-func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHandle, os unsafe.Pointer, kind cuda.CUmemAllocationHandleType) cuda.CUresult {
+func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHandle, os pointer, kind cuda.CUmemAllocationHandleType) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -252,7 +251,7 @@ func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHand
 	return ok
 }
 
-func (g *GPU) CuMemPoolExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemoryPool, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemPoolExportToShareableHandle(out pointer, h cuda.CUmemoryPool, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -272,7 +271,7 @@ func (g *GPU) CuMemPoolExportToShareableHandle(out unsafe.Pointer, h cuda.CUmemo
 	return exportFD(out, fd)
 }
 
-func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os unsafe.Pointer, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os pointer, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}

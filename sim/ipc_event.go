@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"scuda.dev/scuda/api/cuda"
@@ -25,7 +24,7 @@ func newSharedEvent() (fd int, s *sharedState, err error) {
 	if err != nil {
 		return -1, nil, errors.Join(err, unix.Close(fd))
 	}
-	return fd, (*sharedState)(p), nil
+	return fd, view[sharedState](p), nil
 }
 
 // closeShared ends an event for the other processes. Tasks may still look at its state, which stays until the GPU is closed.
@@ -39,7 +38,7 @@ func (e *event) closeShared() {
 func (g *GPU) closeSharedEvents() error {
 	var errs []error
 	for _, s := range g.sharedEvents {
-		errs = append(errs, unix.MunmapPtr(unsafe.Pointer(s), page))
+		errs = append(errs, unix.MunmapPtr(rawOf(s), page))
 	}
 	g.sharedEvents = nil
 	for _, o := range g.objects.live {
@@ -119,7 +118,7 @@ func (g *GPU) CuIpcOpenEventHandle(ph *cuda.CUevent, h cuda.CUipcEventHandle) cu
 		g.log.Debug("sim: event of another process", "error", err)
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	e := &event{ctx: c, flags: uint32(cuda.CU_EVENT_DISABLE_TIMING | cuda.CU_EVENT_INTERPROCESS), shared: (*sharedState)(at(base)), fd: -1}
+	e := &event{ctx: c, flags: uint32(cuda.CU_EVENT_DISABLE_TIMING | cuda.CU_EVENT_INTERPROCESS), shared: view[sharedState](at(base)), fd: -1}
 	g.sharedEvents = append(g.sharedEvents, e.shared)
 	e.handle = cuda.CUevent(g.objects.add(e))
 	*ph = e.handle

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/board"
@@ -18,7 +17,7 @@ type launch struct {
 	cluster     [3]uint32 // zero: as the kernel wants
 	params      []byte
 	attrs       map[cuda.CUkernelNodeAttrID]cuda.CUkernelNodeAttrValue // of a graph node
-	array       []unsafe.Pointer                                       // to the arguments, made when somebody asks
+	array       []pointer                                              // to the arguments, made when somebody asks
 }
 
 // markers in the "extra" array of a launch.
@@ -29,7 +28,7 @@ const (
 )
 
 // arguments packs a kernel's arguments as its parameters are laid out.
-func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.CUresult) {
+func arguments(e *ptx.Entry, kernelParams, extra pointer) ([]byte, cuda.CUresult) {
 	buf := make([]byte, e.ParamSize)
 	if kernelParams != nil && extra != nil {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -38,7 +37,7 @@ func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.C
 		return buf, ok
 	}
 	if kernelParams != nil {
-		for i, p := range sliceOf((*unsafe.Pointer)(kernelParams), uint64(len(e.Params))) {
+		for i, p := range sliceOf(view[pointer](kernelParams), uint64(len(e.Params))) {
 			if p == nil {
 				return nil, cuda.CUDA_ERROR_INVALID_VALUE
 			}
@@ -49,12 +48,12 @@ func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.C
 	if extra == nil {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	var data unsafe.Pointer
+	var data pointer
 	size := uint64(e.ParamSize)
 	const most = 8 // entries: more than the markers that exist
-	for i := 0; i < most; i += 2 {
-		value := *(*unsafe.Pointer)(unsafe.Add(extra, (i+1)*8))
-		switch *(*uint64)(unsafe.Add(extra, i*8)) {
+	for i := uint64(0); i < most; i += 2 {
+		value := *view[pointer](offset(extra, (i+1)*8))
+		switch *view[uint64](offset(extra, i*8)) {
 		case extraEnd:
 			if data == nil || size == 0 {
 				return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -64,7 +63,7 @@ func arguments(e *ptx.Entry, kernelParams, extra unsafe.Pointer) ([]byte, cuda.C
 		case extraBuffer:
 			data = value
 		case extraSize:
-			size = *(*uint64)(value)
+			size = *view[uint64](value)
 		default:
 			return nil, cuda.CUDA_ERROR_INVALID_VALUE
 		}
@@ -148,7 +147,7 @@ func (g *GPU) launchOp(l *launch) op {
 	}}
 }
 
-func (g *GPU) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params, extra unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params, extra pointer) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
@@ -157,7 +156,7 @@ func (g *GPU) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared u
 	return g.launch(s, f, &launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, params, extra)
 }
 
-func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params pointer) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
@@ -199,7 +198,7 @@ func (g *GPU) CuLaunchCooperativeKernelMultiDevice(list *cuda.CUDA_LAUNCH_PARAMS
 	return ok
 }
 
-func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, params, extra unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, params, extra pointer) cuda.CUresult {
 	if config == nil || config.NumAttrs > 0 && config.Attrs == 0 || config.NumAttrs > 64 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -215,22 +214,22 @@ func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, p
 	}
 	var done []*event
 	for i := range uint64(config.NumAttrs) {
-		a := (*cuda.CUlaunchAttribute)(at(uint64(config.Attrs) + i*uint64(unsafe.Sizeof(cuda.CUlaunchAttribute{}))))
-		value := unsafe.Pointer(&a.Value)
+		a := (*cuda.CUlaunchAttribute)(at(uint64(config.Attrs) + i*sizeOf[cuda.CUlaunchAttribute]()))
+		value := rawOf(&a.Value)
 		switch a.Id {
 		case cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-			l.cooperative = *(*int32)(value) != 0
+			l.cooperative = *view[int32](value) != 0
 		case cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
 			l.cluster = *(*[3]uint32)(value)
 		case cuda.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, cuda.CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
 			// Both may fire when the kernel has ended, at the latest.
-			e, r := find[*event](g, *(*cuda.CUevent)(value))
+			e, r := find[*event](g, *view[cuda.CUevent](value))
 			if r != ok {
 				return r
 			}
 			done = append(done, e)
 		case cuda.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-			if *(*int32)(value) != 0 {
+			if *view[int32](value) != 0 {
 				g.log.Warn("sim: launch: device-updatable nodes are not simulated")
 				return cuda.CUDA_ERROR_NOT_SUPPORTED
 			}
@@ -255,7 +254,7 @@ func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, p
 }
 
 // launch checks and submits l. g.mu is held.
-func (g *GPU) launch(s *stream, h cuda.CUfunction, l *launch, params, extra unsafe.Pointer) cuda.CUresult {
+func (g *GPU) launch(s *stream, h cuda.CUfunction, l *launch, params, extra pointer) cuda.CUresult {
 	g.passFirst(s, h)
 	r := g.prepare(s.ctx, h, l, params, extra)
 	if r != ok {
@@ -268,7 +267,7 @@ func (g *GPU) launch(s *stream, h cuda.CUfunction, l *launch, params, extra unsa
 	return r
 }
 
-func (g *GPU) prepare(c *cudaContext, h cuda.CUfunction, l *launch, params, extra unsafe.Pointer) cuda.CUresult {
+func (g *GPU) prepare(c *cudaContext, h cuda.CUfunction, l *launch, params, extra pointer) cuda.CUresult {
 	var r cuda.CUresult
 	if l.fn, r = g.function(c, h); r != ok {
 		return r
@@ -288,9 +287,9 @@ func clusterOf(config *cuda.CUlaunchConfig) ([3]uint32, bool) {
 	if config.NumAttrs > 0 && config.Attrs == 0 || config.NumAttrs > 64 {
 		return [3]uint32{}, false
 	}
-	for _, a := range sliceOf((*cuda.CUlaunchAttribute)(at(uint64(config.Attrs))), uint64(config.NumAttrs)) {
+	for _, a := range sliceOf(view[cuda.CUlaunchAttribute](at(uint64(config.Attrs))), uint64(config.NumAttrs)) {
 		if a.Id == cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION {
-			return *(*[3]uint32)(unsafe.Pointer(&a.Value)), true
+			return *reading[[3]uint32](&a.Value), true
 		}
 	}
 	return [3]uint32{}, true

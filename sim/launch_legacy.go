@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"runtime"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -77,7 +76,7 @@ func (g *GPU) setParam(h cuda.CUfunction, offset int32, value []byte) cuda.CUres
 	})
 }
 
-func (g *GPU) CuParamSetv(h cuda.CUfunction, offset int32, p unsafe.Pointer, n uint32) cuda.CUresult {
+func (g *GPU) CuParamSetv(h cuda.CUfunction, offset int32, p pointer, n uint32) cuda.CUresult {
 	if p == nil || n > maxParamBytes {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

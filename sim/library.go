@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"unsafe"
-
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/ptx"
 )
@@ -44,16 +42,16 @@ func (l *library) in(g *GPU, c *cudaContext) (*module, cuda.CUresult) {
 	return m, r
 }
 
-func (g *GPU) CuLibraryLoadData(ph *cuda.CUlibrary, image unsafe.Pointer, jit *cuda.CUjit_option, jitValues unsafe.Pointer, jitCount uint32,
-	_ *cuda.CUlibraryOption, _ unsafe.Pointer, _ uint32) cuda.CUresult {
+func (g *GPU) CuLibraryLoadData(ph *cuda.CUlibrary, image pointer, jit *cuda.CUjit_option, jitValues pointer, jitCount uint32,
+	_ *cuda.CUlibraryOption, _ pointer, _ uint32) cuda.CUresult {
 	if r := emptyLogs(jitCount, jit, jitValues); r != ok {
 		return r
 	}
 	return g.loadLibrary(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image) })
 }
 
-func (g *GPU) CuLibraryLoadFromFile(ph *cuda.CUlibrary, name unsafe.Pointer, jit *cuda.CUjit_option, jitValues unsafe.Pointer, jitCount uint32,
-	_ *cuda.CUlibraryOption, _ unsafe.Pointer, _ uint32) cuda.CUresult {
+func (g *GPU) CuLibraryLoadFromFile(ph *cuda.CUlibrary, name pointer, jit *cuda.CUjit_option, jitValues pointer, jitCount uint32,
+	_ *cuda.CUlibraryOption, _ pointer, _ uint32) cuda.CUresult {
 	if r := emptyLogs(jitCount, jit, jitValues); r != ok {
 		return r
 	}
@@ -115,7 +113,7 @@ func (g *GPU) CuLibraryUnload(h cuda.CUlibrary) cuda.CUresult {
 	return ok
 }
 
-func (g *GPU) CuLibraryGetKernel(pk *cuda.CUkernel, h cuda.CUlibrary, name unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLibraryGetKernel(pk *cuda.CUkernel, h cuda.CUlibrary, name pointer) cuda.CUresult {
 	l, r := g.enterLibrary(h)
 	if r != ok {
 		return r
@@ -166,7 +164,7 @@ func (g *GPU) CuLibraryGetModule(pm *cuda.CUmodule, h cuda.CUlibrary) cuda.CUres
 	return g.libraryModule(h, pm == nil, func(m *module) cuda.CUresult { *pm = m.handle; return ok })
 }
 
-func (g *GPU) CuLibraryGetGlobal(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUlibrary, name unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLibraryGetGlobal(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUlibrary, name pointer) cuda.CUresult {
 	return g.libraryModule(h, false, func(m *module) cuda.CUresult { return m.global(dptr, size, name) })
 }
 
@@ -230,7 +228,7 @@ func (g *GPU) CuKernelGetLibrary(pl *cuda.CUlibrary, h cuda.CUkernel) cuda.CUres
 	return ok
 }
 
-func (g *GPU) CuKernelGetName(name unsafe.Pointer, h cuda.CUkernel) cuda.CUresult {
+func (g *GPU) CuKernelGetName(name pointer, h cuda.CUkernel) cuda.CUresult {
 	k, r := g.enterKernel(h)
 	if r != ok {
 		return r

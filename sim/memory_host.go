@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
@@ -20,7 +18,7 @@ const (
 )
 
 // CuMemHostAlloc gives memory that host and device reach at the same address.
-func (g *GPU) CuMemHostAlloc(pp unsafe.Pointer, n uint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuMemHostAlloc(pp pointer, n uint64, flags uint32) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r
@@ -33,7 +31,7 @@ func (g *GPU) CuMemHostAlloc(pp unsafe.Pointer, n uint64, flags uint32) cuda.CUr
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if n == 0 {
-		*(*unsafe.Pointer)(pp) = nil
+		*view[pointer](pp) = nil
 		return ok
 	}
 	size := roundUp(n, 4096)
@@ -49,23 +47,23 @@ func (g *GPU) CuMemHostAlloc(pp unsafe.Pointer, n uint64, flags uint32) cuda.CUr
 		g.log.Error("sim: memory table", "error", err)
 		return cuda.CUDA_ERROR_UNKNOWN
 	}
-	*(*unsafe.Pointer)(pp) = at(base)
+	*view[pointer](pp) = at(base)
 	return ok
 }
 
-func (g *GPU) CuMemAllocHost_v2(pp unsafe.Pointer, n uint64) cuda.CUresult {
+func (g *GPU) CuMemAllocHost_v2(pp pointer, n uint64) cuda.CUresult {
 	return g.CuMemHostAlloc(pp, n, hostPortable)
 }
 
-func (g *GPU) CuMemFreeHost(p unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuMemFreeHost(p pointer) cuda.CUresult {
 	return g.dropHost(p, regionHost, cuda.CUDA_ERROR_INVALID_VALUE)
 }
 
-func (g *GPU) CuMemHostUnregister(p unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuMemHostUnregister(p pointer) cuda.CUresult {
 	return g.dropHost(p, regionRegistered, cuda.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
 }
 
-func (g *GPU) dropHost(p unsafe.Pointer, kind regionKind, unknown cuda.CUresult) cuda.CUresult {
+func (g *GPU) dropHost(p pointer, kind regionKind, unknown cuda.CUresult) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -89,7 +87,7 @@ func (g *GPU) dropHost(p unsafe.Pointer, kind regionKind, unknown cuda.CUresult)
 	return ok
 }
 
-func (g *GPU) CuMemHostRegister_v2(p unsafe.Pointer, n uint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuMemHostRegister_v2(p pointer, n uint64, flags uint32) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r
@@ -108,7 +106,7 @@ func (g *GPU) CuMemHostRegister_v2(p unsafe.Pointer, n uint64, flags uint32) cud
 	return ok
 }
 
-func (g *GPU) CuMemHostGetDevicePointer_v2(dptr *cuda.CUdeviceptr, p unsafe.Pointer, flags uint32) cuda.CUresult {
+func (g *GPU) CuMemHostGetDevicePointer_v2(dptr *cuda.CUdeviceptr, p pointer, flags uint32) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -121,7 +119,7 @@ func (g *GPU) CuMemHostGetDevicePointer_v2(dptr *cuda.CUdeviceptr, p unsafe.Poin
 	return ok
 }
 
-func (g *GPU) CuMemHostGetFlags(flags *uint32, p unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuMemHostGetFlags(flags *uint32, p pointer) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -135,7 +133,7 @@ func (g *GPU) CuMemHostGetFlags(flags *uint32, p unsafe.Pointer) cuda.CUresult {
 }
 
 // CuMemRetainAllocationHandle gives the handle of what is mapped at an address.
-func (g *GPU) CuMemRetainAllocationHandle(ph *cuda.CUmemGenericAllocationHandle, addr unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuMemRetainAllocationHandle(ph *cuda.CUmemGenericAllocationHandle, addr pointer) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"slices"
 	"sort"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -132,7 +131,7 @@ func (g *GPU) CuMemAllocManaged(dptr *cuda.CUdeviceptr, n uint64, flags uint32) 
 	return ok
 }
 
-func (g *GPU) CuLibraryGetManaged(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUlibrary, name unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLibraryGetManaged(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUlibrary, name pointer) cuda.CUresult {
 	return g.libraryModule(h, false, func(m *module) cuda.CUresult {
 		if s, found := cString(name, maxName); found && m.prog.Global(s) != nil && !m.prog.Global(s).Managed {
 			return cuda.CUDA_ERROR_NOT_FOUND
@@ -277,7 +276,7 @@ func (g *GPU) CuMemAdvise_v2(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advis
 	})
 }
 
-func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda.CUmem_range_attribute, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
+func (g *GPU) CuMemRangeGetAttribute(data pointer, size uint64, what cuda.CUmem_range_attribute, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -297,7 +296,7 @@ func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda
 		}
 		return l.Id
 	}
-	out := sliceOf((*int32)(data), size/4)
+	out := sliceOf(view[int32](data), size/4)
 	if what == cuda.CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY {
 		for i := range out {
 			out[i] = int32(deviceInvalid)
@@ -340,11 +339,11 @@ func (g *GPU) CuMemRangeGetAttribute(data unsafe.Pointer, size uint64, what cuda
 	return ok
 }
 
-func (g *GPU) CuMemRangeGetAttributes(data unsafe.Pointer, sizes *uint64, what *cuda.CUmem_range_attribute, count uint64, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
+func (g *GPU) CuMemRangeGetAttributes(data pointer, sizes *uint64, what *cuda.CUmem_range_attribute, count uint64, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
 	if data == nil || sizes == nil || what == nil || count == 0 || count > 64 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	places, lengths, names := sliceOf((*unsafe.Pointer)(data), count), sliceOf(sizes, count), sliceOf(what, count)
+	places, lengths, names := sliceOf(view[pointer](data), count), sliceOf(sizes, count), sliceOf(what, count)
 	for i := range places {
 		if r := g.CuMemRangeGetAttribute(places[i], lengths[i], names[i], p, n); r != ok {
 			return r

@@ -1,17 +1,15 @@
 package sim
 
 import (
-	"unsafe"
-
 	"scuda.dev/scuda/api/cuda"
 )
 
 // pointerAttr writes an attribute of the memory at ptr to data. reg is nil for memory that the driver does not know.
-func (g *GPU) pointerAttr(data unsafe.Pointer, attr cuda.CUpointer_attribute, ptr uint64, reg *region) cuda.CUresult {
-	put32 := func(v uint32) cuda.CUresult { *(*uint32)(data) = v; return ok }
-	put64 := func(v uint64) cuda.CUresult { *(*uint64)(data) = v; return ok }
+func (g *GPU) pointerAttr(data pointer, attr cuda.CUpointer_attribute, ptr uint64, reg *region) cuda.CUresult {
+	put32 := func(v uint32) cuda.CUresult { *view[uint32](data) = v; return ok }
+	put64 := func(v uint64) cuda.CUresult { *view[uint64](data) = v; return ok }
 	putBool := func(v bool) cuda.CUresult {
-		*(*bool)(data) = v
+		*view[bool](data) = v
 		return ok
 	}
 	if reg == nil {
@@ -89,7 +87,7 @@ func pointerAttrSize(attr cuda.CUpointer_attribute) uint64 {
 	return 8
 }
 
-func (g *GPU) CuPointerGetAttribute(data unsafe.Pointer, attr cuda.CUpointer_attribute, ptr cuda.CUdeviceptr) cuda.CUresult {
+func (g *GPU) CuPointerGetAttribute(data pointer, attr cuda.CUpointer_attribute, ptr cuda.CUdeviceptr) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -104,7 +102,7 @@ func (g *GPU) CuPointerGetAttribute(data unsafe.Pointer, attr cuda.CUpointer_att
 }
 
 // CuPointerGetAttributes, unlike CuPointerGetAttribute, answers for any memory: what it has no value for becomes zero.
-func (g *GPU) CuPointerGetAttributes(n uint32, attrs *cuda.CUpointer_attribute, data unsafe.Pointer, ptr cuda.CUdeviceptr) cuda.CUresult {
+func (g *GPU) CuPointerGetAttributes(n uint32, attrs *cuda.CUpointer_attribute, data pointer, ptr cuda.CUdeviceptr) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -113,7 +111,7 @@ func (g *GPU) CuPointerGetAttributes(n uint32, attrs *cuda.CUpointer_attribute, 
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	reg := g.mem.find(uint64(ptr))
-	out := sliceOf((*unsafe.Pointer)(data), uint64(n))
+	out := sliceOf(view[pointer](data), uint64(n))
 	for i, a := range sliceOf(attrs, uint64(n)) {
 		if a <= 0 || a > cuda.CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE || out[i] == nil {
 			return cuda.CUDA_ERROR_INVALID_VALUE
@@ -129,7 +127,7 @@ func (g *GPU) CuPointerGetAttributes(n uint32, attrs *cuda.CUpointer_attribute, 
 	return ok
 }
 
-func (g *GPU) CuPointerSetAttribute(value unsafe.Pointer, attr cuda.CUpointer_attribute, ptr cuda.CUdeviceptr) cuda.CUresult {
+func (g *GPU) CuPointerSetAttribute(value pointer, attr cuda.CUpointer_attribute, ptr cuda.CUdeviceptr) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -138,6 +136,6 @@ func (g *GPU) CuPointerSetAttribute(value unsafe.Pointer, attr cuda.CUpointer_at
 	if value == nil || reg == nil || attr != cuda.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	reg.syncOps = *(*bool)(value)
+	reg.syncOps = *view[bool](value)
 	return ok
 }

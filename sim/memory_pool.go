@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"slices"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -320,7 +319,7 @@ func (p *pool) attr(a cuda.CUmemPool_attribute) (word *uint64, flag *int32) {
 	return nil, nil
 }
 
-func (g *GPU) withPoolAttr(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value unsafe.Pointer, use func(p *pool, word *uint64, flag *int32) cuda.CUresult) cuda.CUresult {
+func (g *GPU) withPoolAttr(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value pointer, use func(p *pool, word *uint64, flag *int32) cuda.CUresult) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -336,25 +335,25 @@ func (g *GPU) withPoolAttr(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, valu
 	return use(p, word, flag)
 }
 
-func (g *GPU) CuMemPoolGetAttribute(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuMemPoolGetAttribute(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value pointer) cuda.CUresult {
 	return g.withPoolAttr(h, a, value, func(_ *pool, word *uint64, flag *int32) cuda.CUresult {
 		if word != nil {
-			*(*uint64)(value) = *word
+			*view[uint64](value) = *word
 		} else {
-			*(*int32)(value) = *flag
+			*view[int32](value) = *flag
 		}
 		return ok
 	})
 }
 
-func (g *GPU) CuMemPoolSetAttribute(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuMemPoolSetAttribute(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value pointer) cuda.CUresult {
 	return g.withPoolAttr(h, a, value, func(p *pool, word *uint64, flag *int32) cuda.CUresult {
 		switch {
 		case flag != nil:
-			*flag = *(*int32)(value)
+			*flag = *view[int32](value)
 		case word == &p.threshold:
-			*word = *(*uint64)(value)
-		case word == &p.usedHigh && *(*uint64)(value) == 0: // starts the watermark anew
+			*word = *view[uint64](value)
+		case word == &p.usedHigh && *view[uint64](value) == 0: // starts the watermark anew
 			*word = p.used
 		default:
 			return cuda.CUDA_ERROR_INVALID_VALUE

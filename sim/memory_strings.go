@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -10,13 +8,13 @@ import (
 type stringArena struct {
 	blocks []span
 	used   uint64
-	known  map[string]unsafe.Pointer
+	known  map[string]pointer
 }
 
 const stringBlock = 64 << 10
 
 // pointer gives the address of a C copy of s, or nil where there is no memory. The GPU's lock is held.
-func (a *stringArena) pointer(s string) unsafe.Pointer {
+func (a *stringArena) pointer(s string) pointer {
 	if p, found := a.known[s]; found {
 		return p
 	}
@@ -33,7 +31,7 @@ func (a *stringArena) pointer(s string) unsafe.Pointer {
 	copy(bytesAt(base, n), s)
 	a.used += n
 	if a.known == nil {
-		a.known = map[string]unsafe.Pointer{}
+		a.known = map[string]pointer{}
 	}
 	a.known[s] = at(base)
 	return at(base)

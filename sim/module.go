@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/fatbin"
@@ -42,7 +41,7 @@ const newestArch = 129 // that a text may be for: the last of the 12.x family
 const maxName = 64 << 10 // longest symbol name that is looked at
 
 // program makes a program of a module image whose size nobody knows.
-func (g *GPU) program(image unsafe.Pointer) (*ptx.Module, cuda.CUresult) {
+func (g *GPU) program(image pointer) (*ptx.Module, cuda.CUresult) {
 	if image == nil {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -77,7 +76,7 @@ func (g *GPU) compile(img *fatbin.Image) (*ptx.Module, cuda.CUresult) {
 	return prog, ok
 }
 
-func (g *GPU) fileProgram(name unsafe.Pointer) (*ptx.Module, cuda.CUresult) {
+func (g *GPU) fileProgram(name pointer) (*ptx.Module, cuda.CUresult) {
 	path, found := cString(name, maxName)
 	if !found {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -155,20 +154,20 @@ func (g *GPU) freeModule(m *module) {
 	}
 }
 
-func (g *GPU) CuModuleLoad(ph *cuda.CUmodule, name unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuModuleLoad(ph *cuda.CUmodule, name pointer) cuda.CUresult {
 	return g.loadModule(ph, func() (*ptx.Module, cuda.CUresult) { return g.fileProgram(name) })
 }
 
-func (g *GPU) CuModuleLoadData(ph *cuda.CUmodule, image unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuModuleLoadData(ph *cuda.CUmodule, image pointer) cuda.CUresult {
 	return g.loadModule(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image) })
 }
 
-func (g *GPU) CuModuleLoadFatBinary(ph *cuda.CUmodule, image unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuModuleLoadFatBinary(ph *cuda.CUmodule, image pointer) cuda.CUresult {
 	return g.CuModuleLoadData(ph, image)
 }
 
 // CuModuleLoadDataEx has no use for options: there is no compiler to steer. Log buffers that it is given become empty strings.
-func (g *GPU) CuModuleLoadDataEx(ph *cuda.CUmodule, image unsafe.Pointer, n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuModuleLoadDataEx(ph *cuda.CUmodule, image pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	if r := emptyLogs(n, options, values); r != ok {
 		return r
 	}
@@ -176,14 +175,14 @@ func (g *GPU) CuModuleLoadDataEx(ph *cuda.CUmodule, image unsafe.Pointer, n uint
 }
 
 // emptyLogs says in a caller's options that the compiler wrote nothing.
-func emptyLogs(n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+func emptyLogs(n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	if n == 0 {
 		return ok
 	}
 	if options == nil || values == nil || n > uint32(cuda.CU_JIT_NUM_OPTIONS) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	vals := sliceOf((*uint64)(values), uint64(n))
+	vals := sliceOf(view[uint64](values), uint64(n))
 	for i, o := range sliceOf(options, uint64(n)) {
 		switch o {
 		case cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
@@ -235,7 +234,7 @@ func (g *GPU) CuModuleUnload(h cuda.CUmodule) cuda.CUresult {
 	return r
 }
 
-func (g *GPU) CuModuleGetFunction(pf *cuda.CUfunction, h cuda.CUmodule, name unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuModuleGetFunction(pf *cuda.CUfunction, h cuda.CUmodule, name pointer) cuda.CUresult {
 	_, r := g.enter()
 	if r != ok {
 		return r
@@ -292,7 +291,7 @@ func (g *GPU) CuModuleEnumerateFunctions(out *cuda.CUfunction, n uint32, h cuda.
 	return ok
 }
 
-func (m *module) global(dptr *cuda.CUdeviceptr, size *uint64, name unsafe.Pointer) cuda.CUresult {
+func (m *module) global(dptr *cuda.CUdeviceptr, size *uint64, name pointer) cuda.CUresult {
 	s, found := cString(name, maxName)
 	if !found || dptr == nil && size == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -310,7 +309,7 @@ func (m *module) global(dptr *cuda.CUdeviceptr, size *uint64, name unsafe.Pointe
 	return ok
 }
 
-func (g *GPU) CuModuleGetGlobal_v2(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUmodule, name unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuModuleGetGlobal_v2(dptr *cuda.CUdeviceptr, size *uint64, h cuda.CUmodule, name pointer) cuda.CUresult {
 	if dptr != nil { // an H200's driver clears both before it looks at anything
 		*dptr = 0
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"regexp"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/fatbin"
@@ -26,7 +25,7 @@ var (
 	funcName     = regexp.MustCompile(`\.func\s+(?:\([^)]*\)\s*)?([\w$]+)`)
 )
 
-func (g *GPU) CuLinkCreate_v2(n uint32, options *cuda.CUjit_option, values unsafe.Pointer, out *cuda.CUlinkState) cuda.CUresult {
+func (g *GPU) CuLinkCreate_v2(n uint32, options *cuda.CUjit_option, values pointer, out *cuda.CUlinkState) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -37,7 +36,7 @@ func (g *GPU) CuLinkCreate_v2(n uint32, options *cuda.CUjit_option, values unsaf
 	l := &linker{}
 	var buffer, size uint64
 	if n > 0 {
-		vals := sliceOf((*uint64)(values), uint64(n))
+		vals := sliceOf(view[uint64](values), uint64(n))
 		for i, o := range sliceOf(options, uint64(n)) {
 			switch o {
 			case cuda.CU_JIT_ERROR_LOG_BUFFER:
@@ -55,7 +54,7 @@ func (g *GPU) CuLinkCreate_v2(n uint32, options *cuda.CUjit_option, values unsaf
 	return ok
 }
 
-func (g *GPU) CuLinkCreate(n uint32, options *cuda.CUjit_option, values unsafe.Pointer, out *cuda.CUlinkState) cuda.CUresult {
+func (g *GPU) CuLinkCreate(n uint32, options *cuda.CUjit_option, values pointer, out *cuda.CUlinkState) cuda.CUresult {
 	return g.CuLinkCreate_v2(n, options, values, out)
 }
 
@@ -67,7 +66,7 @@ func (l *linker) failed(r cuda.CUresult, err error) cuda.CUresult {
 	return r
 }
 
-func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, name unsafe.Pointer, n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, name pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	path, found := cString(name, maxName)
 	if !found {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -79,14 +78,14 @@ func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, nam
 	case len(data) == 0:
 		return cuda.CUDA_ERROR_INVALID_IMAGE
 	}
-	return g.CuLinkAddData_v2(h, kind, unsafe.Pointer(unsafe.SliceData(data)), uint64(len(data)), name, n, options, values)
+	return g.CuLinkAddData_v2(h, kind, firstOf(data), uint64(len(data)), name, n, options, values)
 }
 
-func (g *GPU) CuLinkAddFile(h cuda.CUlinkState, kind cuda.CUjitInputType, name unsafe.Pointer, n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddFile(h cuda.CUlinkState, kind cuda.CUjitInputType, name pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	return g.CuLinkAddFile_v2(h, kind, name, n, options, values)
 }
 
-func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, data unsafe.Pointer, size uint64, _ unsafe.Pointer, _ uint32, _ *cuda.CUjit_option, _ unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, data pointer, size uint64, _ pointer, _ uint32, _ *cuda.CUjit_option, _ pointer) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -98,7 +97,7 @@ func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, dat
 	if data == nil || size == 0 || l.done {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	input := bytes.Clone(unsafe.Slice((*byte)(data), size))
+	input := bytes.Clone(bytesOf(data, size))
 	if kind == cuda.CU_JIT_INPUT_PTX && (len(input) == 0 || input[len(input)-1] != 0) {
 		input = append(input, 0)
 	}
@@ -123,11 +122,11 @@ func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, dat
 	return ok
 }
 
-func (g *GPU) CuLinkAddData(h cuda.CUlinkState, kind cuda.CUjitInputType, data unsafe.Pointer, size uint64, name unsafe.Pointer, n uint32, options *cuda.CUjit_option, values unsafe.Pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddData(h cuda.CUlinkState, kind cuda.CUjitInputType, data pointer, size uint64, name pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	return g.CuLinkAddData_v2(h, kind, data, size, name, n, options, values)
 }
 
-func (g *GPU) CuLinkComplete(h cuda.CUlinkState, cubin unsafe.Pointer, size *uint64) cuda.CUresult {
+func (g *GPU) CuLinkComplete(h cuda.CUlinkState, cubin pointer, size *uint64) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -154,7 +153,7 @@ func (g *GPU) CuLinkComplete(h cuda.CUlinkState, cubin unsafe.Pointer, size *uin
 	}
 	l.done = true
 	l.text = append(l.text, 0)
-	*(*unsafe.Pointer)(cubin) = unsafe.Pointer(unsafe.SliceData(l.text))
+	*view[pointer](cubin) = firstOf(l.text)
 	if size != nil {
 		*size = uint64(len(l.text))
 	}

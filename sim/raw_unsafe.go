@@ -1,36 +1,37 @@
 package sim
 
-import (
-	"unsafe"
-)
+import "unsafe"
+
+// This is the package's one file that imports unsafe: what callers' addresses point to is read and written through these helpers. Each caller
+// vouches for the memory, as a driver's caller does, or has found it in the table of regions.
+
+// pointer is an address that the driver interface takes or gives.
+type pointer = unsafe.Pointer
 
 // at makes a pointer of an address that is not Go memory.
-func at(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
+func at(addr uint64) pointer { return *(*pointer)(pointer(&addr)) }
 
-// bytesAt is the memory [addr, addr+n), which the caller has found in the table of regions or vouches for.
-func bytesAt(addr uint64, n uint64) []byte { return unsafe.Slice((*byte)(at(addr)), n) }
+func addressOf(p pointer) uint64 { return uint64(uintptr(p)) }
 
-func bytesOf(p unsafe.Pointer, n uint64) []byte {
-	if n == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(p), n)
+// rawOf forgets what p points to, view says what stands at p, and reading that what p points to is something else: a member of a union.
+func rawOf[T any](p *T) pointer { return pointer(p) }
+
+func view[T any](p pointer) *T { return (*T)(p) }
+
+func reading[T, F any](p *F) *T { return (*T)(pointer(p)) }
+
+func sizeOf[T any]() uint64 {
+	var zero T
+	return uint64(unsafe.Sizeof(zero))
 }
 
-func addressOf(p unsafe.Pointer) uint64 { return uint64(uintptr(p)) }
+// offset is the address n bytes behind p.
+func offset(p pointer, n uint64) pointer { return unsafe.Add(p, n) }
 
-// cString reads a NUL-terminated string of at most limit bytes.
-func cString(p unsafe.Pointer, limit uint64) (string, bool) {
-	if p == nil {
-		return "", false
-	}
-	for n := uint64(0); n < limit; n++ {
-		if *(*byte)(unsafe.Add(p, n)) == 0 {
-			return string(bytesOf(p, n)), true
-		}
-	}
-	return "", false
-}
+// bytesAt is the memory [addr, addr+n).
+func bytesAt(addr uint64, n uint64) []byte { return bytesOf(at(addr), n) }
+
+func bytesOf(p pointer, n uint64) []byte { return sliceOf(view[byte](p), n) }
 
 // sliceOf is the array of n elements at p.
 func sliceOf[T any](p *T, n uint64) []T {
@@ -38,4 +39,20 @@ func sliceOf[T any](p *T, n uint64) []T {
 		return nil
 	}
 	return unsafe.Slice(p, n)
+}
+
+// firstOf is the address of a slice's array.
+func firstOf[T any](s []T) pointer { return pointer(unsafe.SliceData(s)) }
+
+// cString reads a NUL-terminated string of at most limit bytes.
+func cString(p pointer, limit uint64) (string, bool) {
+	if p == nil {
+		return "", false
+	}
+	for n := uint64(0); n < limit; n++ {
+		if *view[byte](offset(p, n)) == 0 {
+			return string(bytesOf(p, n)), true
+		}
+	}
+	return "", false
 }

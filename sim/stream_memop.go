@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -50,9 +49,9 @@ func (o *memOp) satisfied(have uint64) bool {
 
 func (o *memOp) load() uint64 {
 	if o.bytes == 4 {
-		return uint64(atomic.LoadUint32((*uint32)(at(o.addr))))
+		return uint64(atomic.LoadUint32(view[uint32](at(o.addr))))
 	}
-	return atomic.LoadUint64((*uint64)(at(o.addr)))
+	return atomic.LoadUint64(view[uint64](at(o.addr)))
 }
 
 func (o *memOp) run(ctx context.Context, g *GPU) error {
@@ -61,10 +60,10 @@ func (o *memOp) run(ctx context.Context, g *GPU) error {
 		case !g.mem.covers(o.addr, o.bytes):
 			return &deviceError{cuda.CUDA_ERROR_ILLEGAL_ADDRESS, "memory operation on memory that was freed"}
 		case o.write && o.bytes == 4:
-			atomic.StoreUint32((*uint32)(at(o.addr)), uint32(o.value))
+			atomic.StoreUint32(view[uint32](at(o.addr)), uint32(o.value))
 			return nil
 		case o.write:
-			atomic.StoreUint64((*uint64)(at(o.addr)), o.value)
+			atomic.StoreUint64(view[uint64](at(o.addr)), o.value)
 			return nil
 		case o.satisfied(o.load()):
 			return nil
@@ -192,7 +191,7 @@ func (g *GPU) batchOp(p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) func() (op, cuda.CU
 		}
 		b := &batch{ctx: p.Ctx}
 		if p.Count > 0 {
-			b.records = slices.Clone(sliceOf((*cuda.CUstreamBatchMemOpParams)(at(uint64(p.ParamArray))), uint64(p.Count)))
+			b.records = slices.Clone(sliceOf(view[cuda.CUstreamBatchMemOpParams](at(uint64(p.ParamArray))), uint64(p.Count)))
 		}
 		var r cuda.CUresult
 		if b.ops, r = memOpsOf(b.records); r != ok {
@@ -229,6 +228,6 @@ func (g *GPU) CuGraphExecBatchMemOpNodeSetParams(hx cuda.CUgraphExec, h cuda.CUg
 
 func (g *GPU) CuGraphBatchMemOpNodeGetParams(h cuda.CUgraphNode, out *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
 	return params(g, h, out == nil, func(b *batch) {
-		*out = cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS{Ctx: b.ctx, Count: uint32(len(b.records)), ParamArray: uintptr(unsafe.Pointer(unsafe.SliceData(b.records)))}
+		*out = cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS{Ctx: b.ctx, Count: uint32(len(b.records)), ParamArray: uintptr(firstOf(b.records))}
 	})
 }

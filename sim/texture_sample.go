@@ -3,7 +3,6 @@ package sim
 import (
 	"encoding/binary"
 	"math"
-	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/ptx"
@@ -288,7 +287,7 @@ func (t *texture) finish(raw [4]uint32, floats func() vec) [4]uint32 {
 	one := uint32(1)
 	if !t.integers() {
 		v := floats()
-		raw = *(*[4]uint32)(unsafe.Pointer(&v))
+		raw = *reading[[4]uint32](&v)
 		one = math.Float32bits(1)
 	}
 	if t.channels < 4 {
