@@ -99,33 +99,12 @@ func DialNetFirst(ctx context.Context, address string, token []byte, hello *Hell
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := shake(ctx, &waiter{TCPConn: c}, full, append(preface, first...))
+	w, err := shake(ctx, c, full, append(preface, first...))
 	if err != nil {
 		c.Close()
 		return nil, nil, err
 	}
 	return c, w, nil
-}
-
-// waiter is a connection whose first read waits until there is something: the welcome takes a while, and an attempt in vain is a system call.
-type waiter struct {
-	*net.TCPConn
-	waited bool
-}
-
-func (w *waiter) Read(b []byte) (int, error) {
-	if !w.waited {
-		raw, err := w.SyscallConn()
-		if err != nil {
-			return 0, err
-		}
-		asked := false
-		if err := raw.Read(func(uintptr) bool { defer func() { asked = true }(); return asked }); err != nil {
-			return 0, err
-		}
-		w.waited = true
-	}
-	return w.TCPConn.Read(b)
 }
 
 // connect connects to the server and prepares what is said first. It gives the address in full.
