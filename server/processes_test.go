@@ -11,6 +11,7 @@ import (
 
 // TestProcesses: an NVML session knows the CUDA sessions of its own machine by their clients' pids, those of others and ended ones not.
 func TestProcesses(t *testing.T) {
+	const none = 1 << 30 // no process of the server's machine has such a number
 	s := serve(t, func(c *Config) { c.Warm = 2 })
 	client := func(kind, host string, pid int, command string) *link {
 		h := hello(kind)
@@ -21,10 +22,10 @@ func TestProcesses(t *testing.T) {
 		}
 		return l
 	}
-	first := client(transport.KindCUDA, "here", 77, "/usr/bin/train")
-	client(transport.KindCUDA, "here", 78, "")
-	client(transport.KindCUDA, "elsewhere", 79, "other")
-	l := client(transport.KindNVML, "here", 80, "nvidia-smi")
+	first := client(transport.KindCUDA, "here", none+77, "/usr/bin/train")
+	client(transport.KindCUDA, "here", none+78, "")
+	client(transport.KindCUDA, "elsewhere", none+79, "other")
+	l := client(transport.KindNVML, "here", none+80, "nvidia-smi")
 	if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
 		t.Fatal(r, err)
 	}
@@ -46,13 +47,13 @@ func TestProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		pid  uint64
 		want string
-	}{{77, "/usr/bin/train"}, {78, "test"}, {79, "NVML_ERROR_NOT_SUPPORTED"}, {80, "NVML_ERROR_NOT_SUPPORTED"}} {
+	}{{none+77, "/usr/bin/train"}, {none+78, "test"}, {none+79, "NVML_ERROR_NOT_FOUND"}, {none+80, "NVML_ERROR_NOT_FOUND"}} {
 		if got := name(tt.pid); got != tt.want {
 			t.Errorf("process %d is %q, want %q", tt.pid, got, tt.want)
 		}
 	}
 	first.conn.Close()
-	s.until("the ended session is forgotten", func() bool { return name(77) == "NVML_ERROR_NOT_SUPPORTED" })
+	s.until("the ended session is forgotten", func() bool { return name(none+77) == "NVML_ERROR_NOT_FOUND" })
 }
 
 func TestNVMLSettings(t *testing.T) {
