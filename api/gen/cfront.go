@@ -320,7 +320,7 @@ func (c *cfront) wireHeader(out *Output) error {
 // exports writes the exported functions, their table, and the linker's version script.
 func (c *cfront) exports(out *Output) error {
 	b := &buffer{}
-	b.f("#include \"base/base.h\"\n\n#include <string.h>\n")
+	b.f("#include \"calls/calls.h\"\n\n#include <string.h>\n")
 	for _, f := range c.lib.Funcs {
 		if err := c.export(b, f); err != nil {
 			return err

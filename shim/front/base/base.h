@@ -1,6 +1,8 @@
-/* What the parts of libcuda.so.1's front share. Handles are 64-bit values here (addresses of slots), results are CUresult values. */
-#ifndef SCUDA_FRONT_H
-#define SCUDA_FRONT_H
+/* The base of libcuda.so.1: the mode, the session, handles, threads, the ring of commands, and what is known of contexts, captures and progress. It knows
+ * nothing of the rooms above it: what they have to do when something happens here, they say in struct scuda_callbacks. Handles are 64-bit values (addresses
+ * of slots), results are CUresult values. */
+#ifndef SCUDA_BASE_H
+#define SCUDA_BASE_H
 #include "base/common.h"
 #include "base/core.h"
 #include "gen/wire_gen.h"
@@ -10,7 +12,6 @@
 
 /* Constants that the headers define as macros. */
 enum { CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTREGISTER_IOMEMORY = 4 };
-enum { LAUNCH_PARAM_END, LAUNCH_PARAM_BUFFER_POINTER, LAUNCH_PARAM_BUFFER_SIZE }; /* markers in the extra argument of a launch */
 
 /* ---- mode (mode.c) ----
  * One word decides what an exported function does. It lies on a page that the kernel zeroes in a forked child, so that a child of a process
@@ -29,23 +30,20 @@ extern struct scuda_live scuda_live;
 static inline int scuda_remote(void) {
   return SCUDA_LIKELY(atomic_load_explicit(&scuda_live.mode, memory_order_relaxed) == SCUDA_REMOTE);
 }
-/* Slow path of exported function number i (an index of scuda_exports): the function to call instead. */
-void *scuda_divert(uint32_t i);
-int32_t scuda_connect(void);  /* opens the core and the session, once; CUresult */
-int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
-int32_t scuda_unsupported(uint32_t i, const char *what);
-void scuda_not_supported(uint32_t i);                   /* logs once that another than this library said so */
-int32_t scuda_refuse(uint32_t i, enum scuda_part part); /* NOT_SUPPORTED for a part of what the function does, logged once by name */
+uint32_t scuda_mode(void);    /* the mode; the first call decides it */
+void *scuda_real_driver(void); /* in the mode PASS: the machine's own driver */
+int32_t scuda_version(int32_t *version);  /* the answer of cuDriverGetVersion, asked without the core where that is not open; CUresult */
+int32_t scuda_driver_version(void);       /* the same, as far as it is known; 0: nobody has asked yet */
 
-/* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered for them (logs.c). */
-int32_t scuda_answer_error(uint32_t i, int32_t result);
-static inline int32_t scuda_answer(uint32_t i, int32_t result) { return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result); }
-
-/* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a driver that does not know its
- * name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls it knows the older function's parameters (api/gen/names.go). */
-struct scuda_export { const char *name; void *entry; void *before_init; int32_t early, older; };
-extern const struct scuda_export scuda_exports[];
-void *scuda_older(uint32_t i);       /* the entry of .older */
+/* What the rooms above do when something happens in the base. */
+struct scuda_slot;
+struct scuda_callbacks {
+  void (*slot_ends)(struct scuda_slot *);             /* of a graph or a node of one: with what belongs to it */
+  void (*upload)(const void *data, uint64_t bytes);   /* these bytes are about to go to the GPU, and may hold addresses of the program's memory */
+  void (*exit)(void);                                 /* the process ends, and had a session */
+};
+extern struct scuda_callbacks scuda_callbacks; /* set before there is a session */
+int32_t scuda_connect(const struct scuda_callbacks *callbacks); /* opens the core and the session, once; CUresult */
 
 struct scuda_core_api {
   scuda_core_open_fn open;
@@ -64,7 +62,6 @@ struct scuda_core_api {
 extern struct scuda_core_api scuda_core;
 extern struct scuda_shared scuda_shared;
 extern struct scuda_boot scuda_boot;
-int32_t scuda_driver_version(void);  /* what cuDriverGetVersion says; 0: nobody has asked yet */
 
 /* ---- devices (device.c) ---- */
 #define SCUDA_DEVICES_MAX 64
@@ -185,6 +182,9 @@ uint64_t scuda_trace_now(void);
 void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes); /* kind: SCUDA_COUNT_...; since 0: it took no time */
 void scuda_trace_error(int32_t result);            /* the program was given it */
 void scuda_trace_end(void);
+/* Of unified memory: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
+enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_FIGURES };
+extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 
 /* ---- what is known of the GPU's progress (progress.c) ---- */
 static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */
@@ -195,8 +195,9 @@ void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched);  /*
 void scuda_event_elsewhere(uint64_t event);  /* others than cuEventRecord will record it */
 int scuda_event_is_elsewhere(uint64_t event);
 int scuda_event_is_odd(uint64_t event);  /* never recorded, or last while something was captured */
+enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };       /* keys that are no stream's: all of them, and one that is not known */
+uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds); /* the stream as the calling thread means it */
 void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
-int scuda_context_done(uint64_t context);  /* the last command of the process was waited for, by its context or its default stream */
 
 /* ---- contexts (context.c) ---- */
 enum {                         /* flags of a context slot above the CUctx_flags */
@@ -217,45 +218,22 @@ static inline int scuda_context_usable(uint64_t ctx) {
 /* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the same handle. What a library
  * has in a context (addresses of variables, functions) is that life's. 0: it cannot be used. */
 static inline uint64_t scuda_context_life(uint64_t ctx) { return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0; }
-uint64_t scuda_context_meant(uint64_t ctx);   /* by a caller of a _v2 function that may not know that it takes one */
+int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
+void scuda_context_begins(struct scuda_slot *s);  /* a new life */
 int32_t scuda_no_context(void);  /* why the thread has no usable context: it never had one, or a primary one that ended */
-void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
 
-/* ---- memory (memory.c, copy.c) ---- */
-struct scuda_range { uint64_t start, bytes, context, owner; uint32_t flags; int32_t device; };
-enum {                         /* flags of a range */
-  SCUDA_RANGE_ALLOC = 1,       /* device: cuMemAlloc */
-  SCUDA_RANGE_OTHER = 2,       /* device: mapped, from a pool, or a module's variable (owner) */
-  SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
-  SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
-  SCUDA_RANGE_MAPPED = 16,     /* host: kernels may use it (mapped.c) */
-  SCUDA_RANGE_MANAGED = 32,    /* device: unified memory (managed.c) */
-  SCUDA_RANGE_HANDLE = 64,     /* device: mapped; owner is the handle of the physical memory */
-  SCUDA_RANGE_SHARED = 128,    /* device: other processes have it as well (order.c) */
-  SCUDA_RANGE_GRAPH = 256      /* device: of a graph, perhaps: only the driver knows when it can be freed */
-};
-void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
-int scuda_is_host(uint64_t p);
-struct scuda_location { int32_t type, id; }; /* CUmemLocation */
-int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l); /* CUresult: NOT_SUPPORTED for memory of the server's host */
-int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
-void scuda_allocation_came(uint64_t handle);
-void scuda_allocation_share(uint64_t handle);
-int scuda_allocation_shared(uint64_t handle);
-void scuda_shared_object_gone(void); /* share.c */
-int scuda_host_reaches(uint64_t start, uint64_t bytes); /* all of it is memory of this process */
-int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
-void scuda_ranges_forget_context(uint64_t ctx);
-void scuda_ranges_forget_owner(uint64_t owner);
+/* ---- captures (capture.c) ---- */
 extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
 int scuda_capture_doubt(uint64_t stream, uint32_t ptds); /* a capture may forbid work for the stream: the call is to have an answer */
 void scuda_capture_refused(int32_t result, int work);    /* an answer while captures may be going on; work: of work for a stream */
+uint64_t *scuda_capture_mark(uint64_t stream, uint32_t ptds); /* of a stream that began a capture: not 0; NULL: none can begin there */
+void scuda_capture_begins(uint64_t *mark);
+void scuda_capture_ends(uint64_t *mark);
 void scuda_capture_stream_dies(struct scuda_slot *s);
 void scuda_capture_context_dies(uint64_t ctx);
 
-/* ---- what the library does on its own behalf (carrier.c) ---- */
-int32_t scuda_carrier(uint64_t context, uint64_t *stream); /* the context's stream of ours */
+/* ---- what the library does on its own behalf ---- */
 /* Between the two the calling thread's context is another, and no capture forbids its calls; then that, and the stream that its last call named, are the program's again. */
 struct scuda_self { uint64_t current, named; uint32_t own; };
 static inline struct scuda_self scuda_self_begin(uint64_t context) {
@@ -272,97 +250,11 @@ static inline void scuda_self_end(struct scuda_self s) {
   t->own = s.own;
 }
 
-/* ---- pinned memory that kernels use (mapped.c) ---- */
-extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
-/* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
-#define SCUDA_PINNED_FIRST 0x600000000000u
-#define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
-static inline int scuda_in_pinned_area(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
-void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
-void scuda_use_pinned_in(const void *data, uint64_t bytes);
-int32_t scuda_twin(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
-uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
-uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
-int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
-void scuda_unmap_host(uint64_t start);
-int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
-/* managed.c. Names are bytes in which every word may be an address. */
-extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
-static inline int scuda_managed_some(void) { return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0; }
-int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds); /* a call's work takes what it names */
-int32_t scuda_managed_held(const void *names, uint64_t bytes);                                  /* launches take what an object names; CUresult */
-void scuda_mapped_publish(void);                              /* before a wait, or a question, for work that may wait for the program */
-void scuda_mapped_download(uint64_t finished);                /* after a call that has waited for the stream of that key */
-enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };          /* other values of finished; NO_STREAM: for something on a stream that is not known */
-uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds);    /* the stream as the calling thread means it */
-int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r); /* 1: it has waited for the stream as well, with this result */
-
-/* ---- modules (module.c) ---- */
-struct scuda_param { uint32_t offset, size; };
-struct scuda_func {            /* data of a function's or kernel's slot */
-  struct scuda_func *next;     /* of the same module or library */
-  uint64_t handle, parent;     /* parent: module or library; of a kernel's function: the kernel */
-  uint64_t context, life;      /* of a kernel's function: the context that it lies in, and its life */
-  struct scuda_func *forms;    /* a kernel's functions, one a context's life */
-  uint32_t hash;
-  int32_t device;              /* that the attributes belong to */
-  int32_t attr[16];            /* INT32_MIN: not known */
-  int32_t set[16];             /* what the program set last, INT32_MIN: nothing */
-  int32_t around[16];          /* the same, but on this handle or on another of the same kernel */
-  uint64_t state;              /* a hash of both: equal whenever the attributes are */
-  uint32_t param_count, param_bytes;
-  struct scuda_param *params;
-  uint64_t good[4];            /* hashes of launches that the driver accepted though it might not have */
-  uint32_t good_next;
-  uint32_t block[3];           /* the only shape of blocks that it takes (.reqntid); 0: it takes others, or that is not known */
-  char *name;
-};
-static inline struct scuda_func *scuda_func(uint64_t handle) {
-  struct scuda_slot *s = scuda_slot(handle);
-  return s && (s->kind == KIND_CUfunction || s->kind == KIND_CUkernel) ? s->data : NULL;
-}
-/* Parameters of a launch, in one of their two forms: the packed buffer, or NULL and what the array's values take packed (launch.c). */
-enum { SCUDA_PARAMS_MAX = 32768 };
-int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra, const void **buffer, uint32_t *bytes);
-void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p);
-int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
-void scuda_occupancy_changed(void);
-/* CUDART_INTERFACE; the variables of the program that the code refers to */
-int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count);
-
-/* ---- host functions (stream.c): kind 0, or 1 for callbacks ---- */
-int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds);
-
-/* ---- graphs (graph.c) ---- */
-uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function that graphs may call until the program ends */
-void scuda_graph_host(uint32_t id, int up, void *at);  /* box.c: the program's end of a copy in a graph */
-void *scuda_graph_host_of(uint32_t id, int up);
-void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
-
-/* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
+/* ---- bytes to the GPU (upload.c) ---- */
 enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_COPY_MANAGED = 8, SCUDA_COPY_PUSH = 16, SCUDA_LEGACY_STREAM = 0 };
-int scuda_is_pinned(const void *p, uint64_t bytes);
-int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
-int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags); /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
-int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
-int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);  /* finds out what each address is */
+/* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns. on_device: all of it goes to a known
+ * range, so that it cannot be wrong. */
+int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags, int on_device);
 
-/* ---- boxes of memory (box.c) ---- */
-struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
-struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
-int scuda_box_in_host(const struct scuda_box_side *s);
-void scuda_box_settle(struct scuda_box_side *s); /* what is not the program's memory is the device's, whatever the copy calls it */
-void scuda_box_move(void *box);  /* between two straightened sides in host memory; a host function of graphs */
-/* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
-uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);
-int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
-/* In the body of a conditional node: */
-int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
-int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i);  /* host memory becomes where the GPU finds it */
-int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
-struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
-int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */
-
-/* ---- private tables (tables.c) ---- */
-int32_t scuda_export_table(const void **table, const void *uuid);
+struct scuda_location { int32_t type, id; }; /* CUmemLocation */
 #endif

@@ -58,7 +58,7 @@ void scuda_slot_free(uint64_t handle) {
     return;
   }
   if (s->kind == KIND_CUstream) scuda_capture_stream_dies(s);
-  if (s->kind == KIND_CUgraph || s->kind == KIND_CUgraphNode) scuda_graph_dies(s);
+  if (s->kind == KIND_CUgraph || s->kind == KIND_CUgraphNode) scuda_callbacks.slot_ends(s);
   s->kind = 0;
   uint64_t index = (handle - scuda_slots_base) / sizeof *s;
   if (index >= CLIENT_SLOTS) return; /* the server reuses its own */

@@ -1,6 +1,5 @@
 /* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what holds after fork. */
 #define _GNU_SOURCE
-#include "uvm/managed.h"
 #include "base/connect.h"
 #include "base/order.h"
 
@@ -19,13 +18,12 @@ struct scuda_live scuda_live;
 struct scuda_core_api scuda_core;
 struct scuda_shared scuda_shared;
 struct scuda_boot scuda_boot;
+struct scuda_callbacks scuda_callbacks;
 
 static scuda_lock_t decide_lock, connect_lock;
 static pid_t core_started;          /* the process that opened the core; a child inherits the value, not the session */
 static _Atomic int32_t connect_result = -1; /* of the attempt that succeeded; a failed one is made again by the next cuInit */
 static void *real_driver;
-static void *real_functions[SCUDA_EXPORT_COUNT];
-static _Atomic uint32_t refusals[SCUDA_EXPORT_COUNT]; /* which refusals have been logged: a bit for each part */
 
 static void set_mode(uint32_t mode) { atomic_store(&scuda_live.mode, mode); }
 
@@ -47,82 +45,12 @@ static uint32_t decide(void) {
   return mode;
 }
 
-/* ---- answers of the modes without a session ---- */
-
-static int32_t fail_not_initialized(void) { return CUDA_ERROR_NOT_INITIALIZED; }
-static int32_t fail_deinitialized(void) { return CUDA_ERROR_DEINITIALIZED; }
-static int32_t fail_invalid_value(void) { return CUDA_ERROR_INVALID_VALUE; }
-static int32_t fail_invalid_context(void) { return CUDA_ERROR_INVALID_CONTEXT; }
-static int32_t fail_invalid_handle(void) { return CUDA_ERROR_INVALID_HANDLE; }
-static int32_t fail_not_found(void) { return CUDA_ERROR_NOT_FOUND; }
-static int32_t none_init(uint32_t flags) { (void)flags; return CUDA_ERROR_NO_DEVICE; }
-static int32_t none_version(int32_t *version) {
-  if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 0;
-  return CUDA_SUCCESS;
-}
-
-/* Natively some functions look at their arguments before they find that cuInit was not called; they cannot have been right. */
-static void *before_init(const struct scuda_export *e) {
-  if (e->before_init) return e->before_init;
-  switch (e->early) {
-  case CUDA_ERROR_INVALID_VALUE: return (void *)fail_invalid_value;
-  case CUDA_ERROR_INVALID_CONTEXT: return (void *)fail_invalid_context;
-  case CUDA_ERROR_INVALID_HANDLE: return (void *)fail_invalid_handle;
-  default: return (void *)fail_not_initialized;
-  }
-}
-
-void *scuda_divert(uint32_t i) {
-  const struct scuda_export *e = &scuda_exports[i];
+uint32_t scuda_mode(void) {
   uint32_t mode = atomic_load(&scuda_live.mode);
-  if (mode == SCUDA_UNDECIDED) mode = decide();
-  switch (mode) {
-  case SCUDA_REMOTE:
-    return e->entry;
-  case SCUDA_CONFIGURED:
-    return before_init(e);
-  case SCUDA_PASS: {
-    void *f = __atomic_load_n(&real_functions[i], __ATOMIC_RELAXED);
-    if (!f) {
-      f = dlsym(real_driver, e->name);
-      if (!f && e->older) f = dlsym(real_driver, scuda_exports[e->older].name);
-      if (!f) {
-        scuda_log(SCUDA_INFO, "the machine's driver has no %s", e->name);
-        f = (void *)fail_not_found;
-      }
-      __atomic_store_n(&real_functions[i], f, __ATOMIC_RELAXED);
-    }
-    return f;
-  }
-  case SCUDA_NONE:
-    if (i == I_cuInit) return (void *)none_init;
-    if (i == I_cuDriverGetVersion) return (void *)none_version;
-    return before_init(e);
-  case SCUDA_CHILD:
-    return e->before_init && i != I_cuInit ? e->before_init : (void *)fail_not_initialized;
-  default:
-    return (void *)fail_deinitialized;
-  }
+  return mode == SCUDA_UNDECIDED ? decide() : mode;
 }
 
-void *scuda_older(uint32_t i) { return scuda_exports[scuda_exports[i].older].entry; }
-
-static int32_t not_supported(uint32_t i, uint32_t bit, const char *what) {
-  if (!(atomic_fetch_or(&refusals[i], 1u << bit) >> bit & 1)) scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-_Static_assert(SCUDA_PARTS < 32, "a bit for each part, and one for the function");
-int32_t scuda_unsupported(uint32_t i, const char *what) { return not_supported(i, SCUDA_PARTS, what); }
-int32_t scuda_refuse(uint32_t i, enum scuda_part part) { return not_supported(i, part, scuda_parts[part]); }
-
-/* Somebody else's answer: the driver's, or the server's, whose log has the reason. */
-void scuda_not_supported(uint32_t i) {
-  if (!atomic_fetch_or(&refusals[i], 1u << SCUDA_PARTS)) scuda_log(SCUDA_INFO, "%s: the server answered CUDA_ERROR_NOT_SUPPORTED; if that is not its driver's answer, its log says why", scuda_exports[i].name);
-}
-
-int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported by this version of scuda"); }
+void *scuda_real_driver(void) { return real_driver; }
 
 /* ---- the core ---- */
 
@@ -203,26 +131,17 @@ static int32_t connect_now(void) {
 
 static _Atomic int32_t refused; /* result of the last attempt to connect */
 
-int32_t scuda_connect(void) {
+int32_t scuda_connect(const struct scuda_callbacks *callbacks) {
   int32_t result = atomic_load(&connect_result);
   if (result < 0) {
     scuda_lock(&connect_lock);
     result = atomic_load(&connect_result);
+    if (result < 0) scuda_callbacks = *callbacks;
     if (result < 0 && !(result = connect_now())) atomic_store(&connect_result, result);
     atomic_store(&refused, result);
     scuda_unlock(&connect_lock);
   }
   return result;
-}
-
-int32_t scuda_hand_cuInit(uint32_t flags) {
-  if (flags) return CUDA_ERROR_INVALID_VALUE;
-  int32_t result = scuda_connect();
-  if (result) return result;
-  if (!scuda_gpu_count) return CUDA_ERROR_NO_DEVICE;
-  uint32_t configured = SCUDA_CONFIGURED;
-  atomic_compare_exchange_strong(&scuda_live.mode, &configured, SCUDA_REMOTE);
-  return CUDA_SUCCESS;
 }
 
 /* What our NVML library knows already, where the program has a session with it (PyTorch counts its GPUs so); 0 if not. */
@@ -257,8 +176,7 @@ static int32_t version_without_core(int32_t *version) {
 
 int32_t scuda_driver_version(void) { return scuda_boot.driver_version ? scuda_boot.driver_version : atomic_load(&version_asked); }
 
-int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
-  if (!version) return CUDA_ERROR_INVALID_VALUE;
+int32_t scuda_version(int32_t *version) {
   int32_t failed = atomic_load(&refused);
   if (failed) return failed; /* cuInit has said why */
   if (atomic_load(&connect_result)) return version_without_core(version);
@@ -271,7 +189,7 @@ __attribute__((destructor)) static void at_exit(void) {
   if (mode != SCUDA_REMOTE && mode != SCUDA_CONFIGURED) return;
   set_mode(SCUDA_ENDED);
   scuda_trace_end();
-  scuda_managed_end();
+  if (scuda_callbacks.exit) scuda_callbacks.exit();
   if (core_started == getpid() && connect_result == CUDA_SUCCESS) scuda_core.close();
   scuda_order_end();
 }

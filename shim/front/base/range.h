@@ -3,6 +3,19 @@
 #define SCUDA_RANGE_H
 #include "base/base.h"
 
+struct scuda_range { uint64_t start, bytes, context, owner; uint32_t flags; int32_t device; };
+enum {                         /* flags of a range */
+  SCUDA_RANGE_ALLOC = 1,       /* device: cuMemAlloc */
+  SCUDA_RANGE_OTHER = 2,       /* device: mapped, from a pool, or a module's variable (owner) */
+  SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
+  SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
+  SCUDA_RANGE_MAPPED = 16,     /* host: kernels may use it (mapped.c) */
+  SCUDA_RANGE_MANAGED = 32,    /* device: unified memory (managed.c) */
+  SCUDA_RANGE_HANDLE = 64,     /* device: mapped; owner is the handle of the physical memory */
+  SCUDA_RANGE_SHARED = 128,    /* device: other processes have it as well (order.c) */
+  SCUDA_RANGE_GRAPH = 256      /* device: of a graph, perhaps: only the driver knows when it can be freed */
+};
+
 struct scuda_ranges {
   scuda_lock_t lock;
   struct scuda_range *list;  /* sorted by start, disjoint */
@@ -16,4 +29,11 @@ void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_r
 int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag);  /* an address in a range with the flag is among them */
 void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scuda_range *, uint64_t), uint64_t arg);
 extern struct scuda_ranges scuda_device_ranges, scuda_host_ranges;
+
+/* Of the two tables: */
+void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
+int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
+int scuda_is_pinned(const void *p, uint64_t bytes);
+void scuda_ranges_forget_context(uint64_t ctx);
+void scuda_ranges_forget_owner(uint64_t owner);
 #endif

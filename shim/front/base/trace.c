@@ -1,7 +1,7 @@
 /* What `scuda trace` (SCUDA_TRACE=FILE) and the client's metrics (SCUDA_METRICS=ADDRESS) ask for: how often each operation was sent, and how long the
  * program's threads stood still for it. The trace is written as JSON at the process's end; operations by their numbers, which the command line names. */
 #define _GNU_SOURCE
-#include "uvm/managed.h"
+#include "base/base.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 enum { FIRST_WIRE = 0xF000 };
+_Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
 static struct scuda_counts counts = {.managed = (const uint64_t *)scuda_managed_figures};
 static const char *const kinds[SCUDA_COUNT_KINDS] = {"sent", "answer", "data", "queue", "module"};
 int scuda_tracing;

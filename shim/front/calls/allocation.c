@@ -1,6 +1,6 @@
 /* Physical memory of virtual memory management. Its handles are numbers of the server's driver, which follows whatever it is given, so the front
  * remembers which there are and how often each must be released. */
-#include "base/range.h"
+#include "calls/calls.h"
 
 static struct scuda_ranges handles; /* start: the handle, owner: how many releases */
 static scuda_lock_t lock;

@@ -1,7 +1,6 @@
 /* Copies of rectangles, boxes and arrays, and batches of copies. With host memory at one end, small uploads carry their rows, big ones send them
  * behind, and the rows of a download come back to their places; the driver itself only ever sees memory of the server. */
-#include "uvm/managed.h"
-#include "base/range.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 

@@ -1,38 +1,9 @@
 /* Contexts: the stack of each thread, primary contexts and their retain counts. Only creation, destruction and retaining reach the server. */
-#include "uvm/managed.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 
 static scuda_lock_t primary_lock;
-
-int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot) {
-  if (!ctx) ctx = scuda_thread()->current;
-  struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
-  if (!s) return CUDA_ERROR_INVALID_CONTEXT;
-  *slot = s;
-  return s->flags & SCUDA_CTX_DEAD ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
-}
-
-static void begin_life(struct scuda_slot *s) {
-  static _Atomic uint64_t lives;
-  s->data = (void *)(uintptr_t)(atomic_fetch_add(&lives, 1) + 1);
-}
-
-int32_t scuda_no_context(void) {
-  struct scuda_slot *s = scuda_slot_of(scuda_thread()->current, KIND_CUcontext);
-  return s && s->data && !scuda_context_usable(scuda_thread()->current) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-int32_t scuda_context_sound(void) {
-  struct scuda_slot *s;
-  int32_t r = scuda_context_of(0, &s);
-  return r ? r : s->sticky;
-}
-
-int32_t scuda_current_device(void) {
-  struct scuda_slot *s;
-  return scuda_context_of(0, &s) ? 0 : s->device;
-}
 
 /* ---- the stack ---- */
 
@@ -179,7 +150,7 @@ static void created(uint64_t ctx, uint32_t flags, int32_t dev) {
   s->flags = flags & 0xffff;
   s->device = dev;
   s->context = 0;
-  begin_life(s);
+  scuda_context_begins(s);
   push(scuda_thread(), ctx);
 }
 
@@ -282,7 +253,7 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
     if (flags) r = primary(dev, PRIMARY_FLAGS, flags);
     if (!r) r = primary(dev, PRIMARY_RETAIN, flags);
     if (!r) {
-      begin_life(s);
+      scuda_context_begins(s);
       s->flags = (s->flags & ~0xffffu) | flags | SCUDA_CTX_ACTIVE;
       watch_exit();
     }

@@ -1,7 +1,6 @@
 /* Copies between the program's memory and the GPU. Small uploads travel inside their command, big ones as bulk data straight from the source;
  * downloads are written to their destination by the core. */
-#include "uvm/managed.h"
-#include "base/range.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 
@@ -15,17 +14,6 @@ static struct scuda_box line(struct scuda_box_side src, struct scuda_box_side ds
 }
 
 /* ---- uploads ---- */
-
-int scuda_is_pinned(const void *p, uint64_t bytes) {
-  struct scuda_range r;
-  return scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r) && bytes <= r.start + r.bytes - (uint64_t)(uintptr_t)p;
-}
-
-int32_t scuda_usable(uint64_t stream) {
-  int32_t r = scuda_check(stream, KIND_CUstream);
-  if (r) return r;
-  return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : scuda_no_context();
-}
 
 static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync, int captured) {
   struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0};
@@ -51,29 +39,9 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
   if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1)) return pull(dst, src, bytes, stream, ptds, sync, captured);
-
-  struct wire_copy_h2d m = {dst, bytes, stream, flags, 0};
   int known = scuda_on_device(dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return invalid();
-  int bulk = bytes > SCUDA_INLINE_MAX;
-  if (!bulk) scuda_use_pinned_in(src, bytes);
-  if (bulk && scuda_capture_doubt(stream, ptds)) { /* a bulk command has no answer */
-    if ((r = scuda_upload(dst, src, SCUDA_INLINE_MAX, stream, ptds, flags))) return r;
-    m.dst += SCUDA_INLINE_MAX;
-    src = (const char *)src + SCUDA_INLINE_MAX;
-    m.bytes = bytes -= SCUDA_INLINE_MAX;
-    bulk = bytes > SCUDA_INLINE_MAX;
-  }
-  struct scuda_cmd c;
-  r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS | (bulk ? SCUDA_BULK : known ? 0 : SCUDA_ANSWER), sizeof m + (bulk ? 8 : bytes));
-  if (r) return r;
-  memcpy(c.payload, &m, sizeof m);
-  if (bulk) scuda_put64(c.payload + sizeof m, bytes);
-  else scuda_put_struct(c.payload + sizeof m, src, bytes);
-  r = bulk ? scuda_send_bulk(&c, src, bytes) : scuda_send(&c);
-  /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a synchronous upload has returned. */
-  int waits = (bulk && (scuda_blocking || !known || atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_ANSWERED)) || (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
-  return r || !waits ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
+  return scuda_upload_bytes(dst, src, bytes, stream, ptds, flags, known);
 }
 
 /* ---- downloads ---- */

@@ -1,5 +1,5 @@
 /* cuGraphDebugDotPrint: the driver's text goes to a file of the program's. */
-#include "base/base.h"
+#include "calls/calls.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* What is known about functions and kernels: names, parameters, attributes, and lists of them. */
-#include "base/base.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 

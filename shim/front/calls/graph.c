@@ -1,6 +1,6 @@
 /* Graph nodes made by hand: those whose parameters hold pointers, handles in a union, or the program's memory. All calls are answered, so
  * that errors come at the call. Nodes without such parameters go by the generated encodings. */
-#include "base/base.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Options of the just-in-time compiler and linker. */
 #ifndef SCUDA_JIT_H
 #define SCUDA_JIT_H
-#include "base/base.h"
+#include "calls/calls.h"
 
 struct scuda_jit { uint32_t count; const int32_t *options; void **values; };
 struct scuda_pair { uint64_t option, value; };

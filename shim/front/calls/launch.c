@@ -1,7 +1,5 @@
 /* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's own error comes at the call. */
-#include "base/base.h"
-#include "uvm/managed.h"
-#include "base/range.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Launches as CUDA 3 had them: the shape of the block, the shared memory and the parameters are set on the function beforehand. */
-#include "base/base.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 

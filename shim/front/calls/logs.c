@@ -1,6 +1,6 @@
 /* The log of errors, the profiler's switches, and user objects. */
 #define _GNU_SOURCE
-#include "base/base.h"
+#include "calls/calls.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * before a launch, and what kernels changed comes back with the next call that waits for the GPU (of large ranges the server sends the blocks that
  * differ from what it sent before). Only ranges that a program asked for, or whose addresses it passed to a kernel, cost anything. Comparing finds
  * what network cards and disks wrote into the memory too, which page tables do not tell. */
-#include "base/range.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 
@@ -102,11 +102,6 @@ static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes,
   if (by_changes(m)) memcpy(m->incoming + from, m->shadow + from, bytes);
   scuda_put_struct(c.payload + sizeof head, m->shadow + from, bytes);
   return scuda_send(&c);
-}
-
-uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds) {
-  if (stream == 2 || (!stream && ptds)) return ~(uint64_t)scuda_thread()->ordinal;
-  return stream ? stream : 1;
 }
 
 static void mark(uint64_t stream) {

@@ -1,31 +1,13 @@
 /* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is ordinary memory here;
  * what it means (copies that return at once, addresses that are known) is kept by the table. */
 #define _GNU_SOURCE
-#include "uvm/managed.h"
-#include "base/range.h"
+#include "calls/calls.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner) {
-  struct scuda_range r = {start, bytes, scuda_thread()->current, owner, flags, scuda_current_device()};
-  if (start && bytes) scuda_ranges_add(&scuda_device_ranges, &r);
-}
-
-int scuda_on_device(uint64_t p, uint64_t bytes) {
-  struct scuda_range r;
-  if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) return 0;
-  if (SCUDA_UNLIKELY(r.flags & SCUDA_RANGE_SHARED)) scuda_thread()->shared = 1;
-  return bytes <= r.start + r.bytes - p;
-}
-
-static int of_context(const struct scuda_range *r, uint64_t ctx) { return r->context == ctx; }
-static int of_owner(const struct scuda_range *r, uint64_t owner) { return r->owner == owner && !(r->flags & SCUDA_RANGE_HANDLE); }
-void scuda_ranges_forget_context(uint64_t ctx) { scuda_ranges_remove_if(&scuda_device_ranges, of_context, ctx); }
-void scuda_ranges_forget_owner(uint64_t owner) { scuda_ranges_remove_if(&scuda_device_ranges, of_owner, owner); }
 
 /* ---- device memory ---- */
 

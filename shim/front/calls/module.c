@@ -1,8 +1,7 @@
 #define _GNU_SOURCE
 /* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for launches (parameter layout,
  * attributes) comes with it once and is kept. */
-#include "base/base.h"
-#include "uvm/managed.h"
+#include "calls/calls.h"
 #include "calls/jit.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* Tables behind cuGetProcAddress and cuGetErrorName, generated from the facts. */
 #ifndef SCUDA_PROC_H
 #define SCUDA_PROC_H
-#include "base/base.h"
+#include "calls/calls.h"
 
 struct scuda_proc_row { uint16_t since; uint8_t flags; int16_t symbol; uint8_t status; }; /* symbol: index of scuda_exports, or -1 with a status */
 struct scuda_proc_name { const char *name; uint16_t first, count; };                      /* sorted by name; its rows by flags and version */

@@ -3,7 +3,7 @@
  * stays with us: when nobody holds the program's end any more, the server is told that it may let go of the memory. */
 #define _GNU_SOURCE
 #include "base/order.h"
-#include "base/range.h"
+#include "calls/calls.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* Streams and events: what is more than one generic call. */
-#include "uvm/managed.h"
+#include "calls/calls.h"
 
 #include <stdlib.h>
 

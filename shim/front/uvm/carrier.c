@@ -1,18 +1,16 @@
 /* A stream of ours in each context, which waits for no other: for what travels on the library's own behalf. */
-#include "base/base.h"
+#include "uvm/managed.h"
 
 #include <stdlib.h>
 
 static struct carrier { struct carrier *next; uint64_t life, stream; } *carriers;
 static scuda_lock_t lock;
 
-extern int32_t cuStreamCreate(uint64_t *stream, uint32_t flags);
-
 static int32_t make(uint64_t context, uint64_t life, struct carrier **made) {
   struct carrier *c = malloc(sizeof *c);
   struct scuda_self self = scuda_self_begin(context);
   uint64_t stream;
-  int32_t r = c ? cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) : CUDA_ERROR_OUT_OF_MEMORY;
+  int32_t r = c ? scuda_wire_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING, 0) : CUDA_ERROR_OUT_OF_MEMORY;
   scuda_self_end(self);
   if (r) {
     free(c);

@@ -2,8 +2,6 @@
 #include "uvm/managed.h"
 #include "uvm/pager.h"
 
-_Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
-
 static unsigned long long figure(int i) { return atomic_load_explicit(&scuda_managed_figures[i], memory_order_relaxed); }
 
 void scuda_managed_end(void) {

@@ -1,5 +1,6 @@
 /* Moves the bytes of unified memory between the client and the server. It takes no lock: the caller sees to it that nobody else touches the blocks. */
 #include "uvm/area.h"
+#include "base/range.h"
 
 /* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
 enum way scuda_area_way(const struct area *a, uint32_t first) {
@@ -46,7 +47,8 @@ int32_t scuda_area_carry_bytes(struct area *a, uint64_t from, uint64_t to, uint6
     r = fetch_bytes(a, from, bytes, stream, here, how);
   } else {
     count(SCUDA_UP, bytes);
-    r = scuda_upload(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED);
+    r = scuda_usable(stream);
+    if (!r) r = scuda_upload_bytes(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED, scuda_on_device(at, bytes));
   }
   if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, way == SEND ? "sent" : "fetched", r);
   return r;
