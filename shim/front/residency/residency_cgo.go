@@ -2,7 +2,7 @@ package residency
 
 // #cgo CFLAGS: -I${SRCDIR}/..
 // #include "uvm/residency.c"
-// #include "uvm/habit.c"
+// #include "uvm/thrashing.c"
 // #include "uvm/advice.c"
 import "C"
 
@@ -44,8 +44,8 @@ func (r *ranges) fault(b, room int) (now stretch, ahead []stretch) {
 	return stretch{int(s.first), int(s.count)}, ahead
 }
 
-// habit is what a block does round after round.
-type habit = C.struct_scuda_habit
+// thrashing is what a block does round after round.
+type thrashing = C.struct_scuda_thrashing
 
 // The ways in which a block comes with a wait, and numbers of rounds.
 const (
@@ -63,9 +63,9 @@ const (
 )
 
 // round is one of a program that uses the block or does not. It tells how the block comes with the wait and whether using it is a fault.
-func round(h *habit, uses, writes bool) (how C.enum_scuda_arrival, faults, pinned bool) {
-	how = C.scuda_habit_wait(h)
-	pinned = C.scuda_habit_pin(h) != 0
+func round(h *thrashing, uses, writes bool) (how C.enum_scuda_arrival, faults, pinned bool) {
+	how = C.scuda_thrashing_wait(h)
+	pinned = C.scuda_thrashing_pin(h) != 0
 	h.asked = 0
 	left := state(away)
 	switch how {
@@ -76,17 +76,17 @@ func round(h *habit, uses, writes bool) (how C.enum_scuda_arrival, faults, pinne
 	}
 	if uses && left != clean {
 		faults = true
-		C.scuda_habit_fault(h, 1)
+		C.scuda_thrashing_fault(h, 1)
 		left = clean
 	}
 	if uses && writes {
 		left = dirty
 	}
-	C.scuda_habit_round(h, left)
+	C.scuda_thrashing_round(h, left)
 	return how, faults, pinned
 }
 
-func streams(h *habit) { C.scuda_habit_streams(h, 1) }
+func streams(h *thrashing) { C.scuda_thrashing_streams(h, 1) }
 
 // advices is what was said of a range's pages, in C's memory until it is dropped.
 type advices C.struct_scuda_advices

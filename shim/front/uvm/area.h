@@ -2,7 +2,7 @@
 #ifndef SCUDA_AREA_H
 #define SCUDA_AREA_H
 #include "uvm/managed.h"
-#include "uvm/habit.h"
+#include "uvm/thrashing.h"
 #include "uvm/pager.h"
 #include "uvm/residency.h"
 
@@ -25,7 +25,7 @@ struct area {
   uint32_t coming, flights;                 /* blocks that are to come with the next wait, or more; windows that are asked for */
   struct scuda_runs fetches, unlocks;
   struct scuda_advices advices;
-  struct scuda_habit *habit;                /* of a block: what becomes of it round after round; ... */
+  struct scuda_thrashing *thrashing;                /* of a block: what becomes of it round after round; ... */
   uint8_t *file;                            /* ... what is known of its pages */
   uint8_t state[];
 };

@@ -132,7 +132,7 @@ static void *fetch(void *staging) {
 }
 
 /* What the program writes in every round is allowed for that at once: no second fault of ours follows the first, nor one of the kernel's for each page. */
-static int written(const struct area *a, uint32_t b) { return a->habit[b].wrote >= SCUDA_OFTEN; }
+static int written(const struct area *a, uint32_t b) { return a->thrashing[b].wrote >= SCUDA_OFTEN; }
 
 static int fetchers(void) { /* how many there are */
   static int running = -1;
@@ -155,7 +155,7 @@ static void fetch_ahead(struct area *a, struct scuda_run *run) {
     f.way = scuda_area_way(a, f.first);
     f.write = written(a, f.first);
     mark(a, f.first, f.blocks, BUSY);
-    if (f.blocks <= SCUDA_NODE_MAX) scuda_habit_fault(a->habit + f.first, f.blocks);
+    if (f.blocks <= SCUDA_NODE_MAX) scuda_thrashing_fault(a->thrashing + f.first, f.blocks);
     a->flights++;
     flights++;
     queue[queued++] = f;
@@ -260,12 +260,12 @@ static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write
 }
 
 /* What a fault brings may come with the waits from now on, unless the program goes through much of the range. */
-static void note_habit(struct area *a, struct scuda_stretch s, struct scuda_run *run) {
+static void note_thrashing(struct area *a, struct scuda_stretch s, struct scuda_run *run) {
   uint32_t end = s.first + s.count;
   if (run->window <= SCUDA_NODE_MAX) {
-    scuda_habit_fault(a->habit + s.first, s.count);
+    scuda_thrashing_fault(a->thrashing + s.first, s.count);
   } else if (run->first < end) {
-    scuda_habit_streams(a->habit + run->first, end - run->first);
+    scuda_thrashing_streams(a->thrashing + run->first, end - run->first);
     run->first = end;
   }
 }
@@ -303,7 +303,7 @@ static int fault(uint64_t address, int write) {
   uint64_t from = (uint64_t)s.first * BLOCK, bytes = bytes_of(a, s.first, s.count);
   if (was == AWAY || was == READY) {
     write |= written(a, b);
-    note_habit(a, s, run);
+    note_thrashing(a, s, run);
     if (!atomic_load(&scuda_work_pending)) fetch_ahead(a, run); /* else kernels may still change it */
   }
   int32_t r = CUDA_SUCCESS;
@@ -383,8 +383,8 @@ static int32_t hand_over(struct area *a) {
   }
   scuda_denial_await(&denial, UINT64_MAX);
   for (uint32_t b = a->low; b < a->high; b++) {
-    scuda_habit_round(&a->habit[b], a->state[b]);
-    a->coming += scuda_habit_wait(&a->habit[b]) != SCUDA_STAYS;
+    scuda_thrashing_round(&a->thrashing[b], a->state[b]);
+    a->coming += scuda_thrashing_wait(&a->thrashing[b]) != SCUDA_STAYS;
     a->state[b] = AWAY;
   }
   a->low = a->blocks;
@@ -488,14 +488,14 @@ int32_t scuda_managed_held(const void *given, uint64_t bytes) {
 /* What came with a wait: pinned blocks are allowed, so that the program's accesses are no faults, the others say by a fault whether they are wanted. */
 static void arrived(struct area *a, uint32_t first, uint32_t end) {
   for (uint32_t b = first, n; b < end; b += n) {
-    struct scuda_habit *h = a->habit + b;
-    enum scuda_arrival how = scuda_habit_wait(h);
+    struct scuda_thrashing *h = a->thrashing + b;
+    enum scuda_arrival how = scuda_thrashing_wait(h);
     int writable = written(a, b);
-    for (n = 0; b + n < end && scuda_habit_wait(h + n) == how && written(a, b + n) == writable; n++) {}
+    for (n = 0; b + n < end && scuda_thrashing_wait(h + n) == how && written(a, b + n) == writable; n++) {}
     mark(a, b, n, how == SCUDA_COMES ? READY : writable ? DIRTY : CLEAN);
     if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, n), writable)) mark(a, b, n, READY);
     for (uint32_t i = 0; i < n; i++) {
-      count(SCUDA_PINNED, (uint64_t)scuda_habit_pin(h + i));
+      count(SCUDA_PINNED, (uint64_t)scuda_thrashing_pin(h + i));
       h[i].asked = 0;
     }
     count(SCUDA_PUSHED, bytes_of(a, b, n));
@@ -504,9 +504,9 @@ static void arrived(struct area *a, uint32_t first, uint32_t end) {
 
 /* The next run of blocks that come with the wait, from block b on; blocks == a->blocks: there is none. */
 static struct scuda_stretch next_coming(const struct area *a, uint32_t b) {
-  while (b < a->blocks && (a->state[b] != AWAY || scuda_habit_wait(&a->habit[b]) == SCUDA_STAYS)) b++;
+  while (b < a->blocks && (a->state[b] != AWAY || scuda_thrashing_wait(&a->thrashing[b]) == SCUDA_STAYS)) b++;
   uint32_t end = b;
-  while (end < a->blocks && a->state[end] == AWAY && scuda_habit_wait(&a->habit[end]) != SCUDA_STAYS) end++;
+  while (end < a->blocks && a->state[end] == AWAY && scuda_thrashing_wait(&a->thrashing[end]) != SCUDA_STAYS) end++;
   return (struct scuda_stretch){b, end - b};
 }
 
@@ -548,10 +548,10 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   if (r) return r;
   uint64_t blocks = bytes / BLOCK + (bytes % BLOCK != 0);
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct area *a = calloc(1, sizeof *a + (2 + sizeof *a->habit) * blocks);
+  struct area *a = calloc(1, sizeof *a + (2 + sizeof *a->thrashing) * blocks);
   if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
   a->file = a->state + blocks;
-  a->habit = (struct scuda_habit *)(a->file + blocks);
+  a->thrashing = (struct scuda_thrashing *)(a->file + blocks);
   if ((r = scuda_pages_make(&a->pages, address, bytes))) {
     free(a);
     return r;
@@ -725,7 +725,7 @@ void scuda_managed_heed(uint64_t p, uint64_t bytes) {
   uint64_t from = p - a->pages.start;
   for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
     int32_t at = scuda_location_device(scuda_advice_at(&a->advices, b * BLOCK)->preferred);
-    a->habit[b].prefers = at == CU_DEVICE_CPU ? SCUDA_AT_CPU : at == CU_DEVICE_INVALID ? SCUDA_NO_PLACE : SCUDA_AT_GPU;
+    a->thrashing[b].prefers = at == CU_DEVICE_CPU ? SCUDA_AT_CPU : at == CU_DEVICE_INVALID ? SCUDA_NO_PLACE : SCUDA_AT_GPU;
   }
 }
 
@@ -734,7 +734,7 @@ void scuda_managed_want(uint64_t p, uint64_t bytes) {
   struct area *a = area_at(p);
   uint64_t from = p - a->pages.start;
   for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
-    a->habit[b].asked = 1;
+    a->thrashing[b].asked = 1;
     a->coming++;
   }
 }

@@ -12,7 +12,7 @@ func TestThrashing(t *testing.T) {
 		prefers state
 		before  int
 	}{{noPlace, often}, {atCPU, 1}} {
-		h := habit{prefers: c.prefers}
+		h := thrashing{prefers: c.prefers}
 		faults, pinnings := 0, 0
 		for i := range 1000 {
 			how, fault, pinned := round(&h, true, i%2 == 0)
@@ -34,9 +34,9 @@ func TestThrashing(t *testing.T) {
 
 // Whatever a program does, a block comes only after rounds in which it was used, and in vain no more often than it was used and no longer than a pinning and
 // the look behind it; where it is to stay with the GPU it never comes.
-func TestAnyHabit(t *testing.T) {
+func TestAnyThrashing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := habit{prefers: rapid.SampledFrom([]state{noPlace, atCPU, atGPU}).Draw(t, "prefers")}
+		h := thrashing{prefers: rapid.SampledFrom([]state{noPlace, atCPU, atGPU}).Draw(t, "prefers")}
 		used, vain, inVain := 0, 0, 0
 		for _, p := range rapid.SliceOfN(rapid.IntRange(1, 40), 1, 30).Draw(t, "phases") {
 			uses, writes := rapid.Bool().Draw(t, "uses"), rapid.Bool().Draw(t, "writes")
@@ -67,7 +67,7 @@ func TestAnyHabit(t *testing.T) {
 
 // What was asked for comes once, allowed; what the program goes through in order is not pinned.
 func TestAskedAndStreamed(t *testing.T) {
-	h := habit{asked: 1}
+	h := thrashing{asked: 1}
 	if how, _, pinned := round(&h, false, false); how != open || pinned {
 		t.Errorf("what was asked for came as %d", how)
 	}

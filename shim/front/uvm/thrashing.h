@@ -3,8 +3,8 @@
  * comes with the wait and is allowed at once, so that nothing faults, for a number of rounds that doubles as long as it turns out to be needed. Between two
  * pinnings there is a round of looking, in which it comes as well but stays denied, so that a fault (without a round trip) tells whether it is still
  * wanted. Like residency.c this only decides. */
-#ifndef SCUDA_HABIT_H
-#define SCUDA_HABIT_H
+#ifndef SCUDA_THRASHING_H
+#define SCUDA_THRASHING_H
 #include "uvm/residency.h"
 
 enum {
@@ -18,7 +18,7 @@ enum {
 
 enum scuda_prefers { SCUDA_NO_PLACE, SCUDA_AT_CPU, SCUDA_AT_GPU };  /* where a block is said to be best: it comes after one round, or never unasked */
 
-struct scuda_habit {
+struct scuda_thrashing {
   uint8_t rounds;  /* in a row in which a fault brought it */
   uint8_t asked;   /* the program asked for it at the CPU: it comes once */
   uint8_t pinned;  /* rounds that it stays pinned */
@@ -34,13 +34,13 @@ enum scuda_arrival {
 };
 
 /* A fault brought blocks. */
-void scuda_habit_fault(struct scuda_habit *h, uint32_t blocks);
+void scuda_thrashing_fault(struct scuda_thrashing *h, uint32_t blocks);
 /* The program goes through blocks in order, which are fetched ahead of it: that is cheaper than to bring them all before it begins. */
-void scuda_habit_streams(struct scuda_habit *h, uint32_t blocks);
+void scuda_thrashing_streams(struct scuda_thrashing *h, uint32_t blocks);
 /* At the wait: how a block comes. */
-enum scuda_arrival scuda_habit_wait(const struct scuda_habit *h);
+enum scuda_arrival scuda_thrashing_wait(const struct scuda_thrashing *h);
 /* Pins a block that thrashes, at the wait; 1: it was not pinned. */
-int scuda_habit_pin(struct scuda_habit *h);
+int scuda_thrashing_pin(struct scuda_thrashing *h);
 /* The GPU gets the block in the state in which the round left it. */
-void scuda_habit_round(struct scuda_habit *h, uint8_t state);
+void scuda_thrashing_round(struct scuda_thrashing *h, uint8_t state);
 #endif
