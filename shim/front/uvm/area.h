@@ -1,4 +1,4 @@
-/* A range of unified memory and its blocks, as the two parts that handle it see them: managed.c, which decides, and travel.c, which moves bytes. */
+/* A range of unified memory and its blocks, as the two parts that handle it see them: managed.c, which decides, and migrate.c, which moves bytes. */
 #ifndef SCUDA_AREA_H
 #define SCUDA_AREA_H
 #include "uvm/managed.h"
@@ -37,16 +37,16 @@ static inline uint64_t bytes_of(const struct area *a, uint32_t first, uint32_t c
 
 static inline void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_figures[figure], n, memory_order_relaxed); }
 
-/* ---- travel.c; results are CUresult, and what fails is said in the log ---- */
+/* ---- migrate.c; results are CUresult, and what fails is said in the log ---- */
 
 enum way { SEND, FETCH, FETCH_CHANGES };
 enum { SOON = 1, PUSH = 2, NEW = 4 }; /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made meanwhile */
 
 /* How blocks from the first one on are fetched. */
 enum way scuda_area_way(const struct area *a, uint32_t first);
-/* Carries blocks between the open view and the server, but for what no variable of the range lies in. */
-int32_t scuda_area_carry(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how);
-/* Carries the bytes [from, to) of a range between `here` and the server, in a stream of the current context. */
-int32_t scuda_area_carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how);
+/* Migrates blocks between the open view and the server, but for what no variable of the range lies in. */
+int32_t scuda_area_migrate(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how);
+/* Migrates the bytes [from, to) of a range between `here` and the server, in a stream of the current context. */
+int32_t scuda_area_migrate_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how);
 int32_t scuda_area_arrive(const struct area *a); /* what was sent has arrived: any stream may use it */
 #endif

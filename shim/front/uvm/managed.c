@@ -87,7 +87,7 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   *how = some ? OPENED : HELD;
   struct scuda_self self = scuda_self_begin(f->context);
   int32_t r = some && !seen && !made ? scuda_pages_open(&a->pages, from, bytes) : CUDA_SUCCESS;
-  if (!r) r = scuda_area_carry_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
+  if (!r) r = scuda_area_migrate_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
   scuda_self_end(self);
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
@@ -255,7 +255,7 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
 static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write) {
   uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
   int32_t r = scuda_pages_hold(&a->pages, from, bytes);
-  if (!r) r = scuda_area_carry(a, first, n, FETCH, 0);
+  if (!r) r = scuda_area_migrate(a, first, n, FETCH, 0);
   return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);
 }
 
@@ -376,7 +376,7 @@ static int32_t hand_over(struct area *a) {
       end = b; /* again, by what they are now */
     } else if (s == DIRTY) {
       scuda_denial_await(&denial, to);
-      r = scuda_area_carry(a, b, end - b, SEND, 0);
+      r = scuda_area_migrate(a, b, end - b, SEND, 0);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
@@ -516,7 +516,7 @@ static void push(struct area *a) {
     next = next_coming(a, s.first + s.count);
     enum way way = scuda_area_way(a, s.first);
     int soon = next.count && way == FETCH && scuda_area_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
-    if (scuda_area_carry(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
+    if (scuda_area_migrate(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
     for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;) arrived(a, t.first, t.first + t.count);
   }
 }

@@ -1,4 +1,4 @@
-/* Moves the bytes of unified memory between the client and the server. It takes no lock: the caller sees to it that nobody else touches the blocks. */
+/* Migration: moves the bytes of unified memory between the client and the server. It takes no lock: the caller sees to it that nobody else touches the blocks. */
 #include "uvm/area.h"
 #include "base/range.h"
 
@@ -38,7 +38,7 @@ static int32_t fetch_bytes(const struct area *a, uint64_t from, uint64_t bytes, 
   return r ? r : made;
 }
 
-int32_t scuda_area_carry_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
+int32_t scuda_area_migrate_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   int32_t r;
   if (way == FETCH_CHANGES) {
@@ -55,14 +55,14 @@ int32_t scuda_area_carry_bytes(struct area *a, uint64_t from, uint64_t to, uint6
 }
 
 /* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
-int32_t scuda_area_carry(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how) {
+int32_t scuda_area_migrate(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how) {
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
   struct scuda_self self = scuda_self_begin(a->context);
   int32_t r = scuda_carrier(a->context, &stream);
-  if (!r && !a->extents) r = scuda_area_carry_bytes(a, from, to, stream, a->pages.open + from, way, how);
+  if (!r && !a->extents) r = scuda_area_migrate_bytes(a, from, to, stream, a->pages.open + from, way, how);
   for (struct extent *e = a->extents; e && !r; e = e->next) {
     uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
-    if (low < high) r = scuda_area_carry_bytes(a, low, high, stream, a->pages.open + low, way, how);
+    if (low < high) r = scuda_area_migrate_bytes(a, low, high, stream, a->pages.open + low, way, how);
   }
   memset(a->file + first, OPENED, blocks);
   scuda_self_end(self);
