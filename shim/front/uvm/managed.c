@@ -5,7 +5,7 @@
  * that goes through a range will want next is fetched by threads of ours meanwhile. */
 #define _GNU_SOURCE
 #include "uvm/area.h"
-#include "uvm/denial.h"
+#include "uvm/unmap.h"
 #include "uvm/named.h"
 #include "base/range.h"
 #include "uvm/work.h"
@@ -360,8 +360,8 @@ static int32_t hand_over(struct area *a) {
   int sent = 0;
   uint32_t looked = 0; /* at what was written, up to here */
   uint64_t from = (uint64_t)a->low * BLOCK;
-  struct scuda_denial denial;
-  scuda_denial_begin(&denial, &a->pages, from, bytes_of(a, a->low, a->high - a->low));
+  struct scuda_unmap unmap;
+  scuda_unmap_begin(&unmap, &a->pages, from, bytes_of(a, a->low, a->high - a->low));
   a->coming = 0;
   /* The pieces that are sent grow, so that denying the rest goes on meanwhile. */
   uint64_t most = FIRST_PIECE;
@@ -370,18 +370,18 @@ static int32_t hand_over(struct area *a) {
     for (end = b + 1; end < a->high && end - b < most && a->state[end] == s && end != looked; end++) {}
     uint64_t bytes = bytes_of(a, b, end - b), to = (uint64_t)b * BLOCK + bytes;
     if (s == CLEAN && b >= looked && scuda_pages_tracked()) {
-      scuda_denial_await(&denial, to);
+      scuda_unmap_await(&unmap, to);
       r = scuda_pages_written(&a->pages, (uint64_t)b * BLOCK, bytes, BLOCK, a->state + b, DIRTY);
       looked = end;
       end = b; /* again, by what they are now */
     } else if (s == DIRTY) {
-      scuda_denial_await(&denial, to);
+      scuda_unmap_await(&unmap, to);
       r = scuda_area_migrate(a, b, end - b, SEND, 0);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
   }
-  scuda_denial_await(&denial, UINT64_MAX);
+  scuda_unmap_await(&unmap, UINT64_MAX);
   for (uint32_t b = a->low; b < a->high; b++) {
     scuda_thrashing_round(&a->thrashing[b], a->state[b]);
     a->coming += scuda_thrashing_wait(&a->thrashing[b]) != SCUDA_STAYS;
@@ -749,8 +749,8 @@ int32_t scuda_managed_discard(uint64_t p, uint64_t bytes) {
     uint64_t from = p - a->pages.start, end = from + bytes == a->asked ? (uint64_t)a->blocks * BLOCK : from + bytes;
     uint32_t first = (uint32_t)((from + BLOCK - 1) / BLOCK), last = (uint32_t)(end / BLOCK);
     if (first < last && !a->extents) {
-      scuda_pages_deny(&a->pages, (uint64_t)first * BLOCK, bytes_of(a, first, last - first));
-      scuda_pages_denied();
+      scuda_pages_unmap(&a->pages, (uint64_t)first * BLOCK, bytes_of(a, first, last - first));
+      scuda_pages_unmapped();
       mark(a, first, last - first, FRESH);
     }
   }

@@ -147,7 +147,7 @@ static int works(void) {
   int good = proceed(p.start, 2 * PAGE, UFFDIO_CONTINUE_MODE_WP) == 0 && *(volatile uint8_t *)(uintptr_t)p.start == 7;
   if (good && pagemap >= 0) {
     *(volatile uint8_t *)(uintptr_t)(p.start + PAGE) = 8;
-    scuda_pages_deny(&p, 0, 2 * PAGE);
+    scuda_pages_unmap(&p, 0, 2 * PAGE);
     good = !scuda_pages_written(&p, 0, 2 * PAGE, PAGE, written, 1) && !written[0] && written[1];
   }
   scuda_pages_drop(&p);
@@ -413,7 +413,7 @@ int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t 
   return scuda_pages_allow(p, from, bytes, 1);
 }
 
-void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+void scuda_pages_unmap(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
   void *start = (void *)(uintptr_t)(p->start + from);
   if (uffd >= 0) madvise(start, bytes, MADV_DONTNEED); /* the file keeps what it has */
   else mprotect(start, bytes, PROT_NONE);
@@ -440,7 +440,7 @@ int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t
   return CUDA_SUCCESS;
 }
 
-void scuda_pages_denied(void) {
+void scuda_pages_unmapped(void) {
   if (uffd < 0) hold_signal();
 }
 

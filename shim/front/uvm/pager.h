@@ -27,8 +27,8 @@ int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t by
 int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable);                     /* of a denied stretch that the file has */
 int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes);                                  /* lets a stretch that may be read be written */
 int32_t scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* the file has the stretch then, and it does not fault in the open view */
-void scuda_pages_deny(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* by any thread; when all is denied ... */
-void scuda_pages_denied(void);                                                      /* ... this */
+void scuda_pages_unmap(const struct scuda_pages *p, uint64_t from, uint64_t bytes);  /* by any thread; when all is denied ... */
+void scuda_pages_unmapped(void);                                                      /* ... this */
 /* Whether writes of what may be read are no faults: the kernel notes them, and ... */
 int scuda_pages_tracked(void);
 /* ... this gives the entries of the units with such writes a value, of a stretch that was allowed for reading and is denied now. CUresult. */

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "uvm/denial.h"
+#include "uvm/unmap.h"
 #include "base/base.h"
 
 enum { PIECE = 8 << 20, PIECES = 64, LEAST = 4 * PIECE, HELPERS = 3 };
@@ -20,7 +20,7 @@ static int deny_one(void) {
     if (n >= atomic_load(&last)) return 0;
   } while (!atomic_compare_exchange_weak(&taken, &n, n + 1));
   uint64_t at = job.from + (n - first) * job.piece, bytes = job.end - at < job.piece ? job.end - at : job.piece;
-  scuda_pages_deny(&job.pages, at, bytes);
+  scuda_pages_unmap(&job.pages, at, bytes);
   atomic_store(&denied[n - first], 1);
   atomic_fetch_add(&done, 1);
   scuda_futex_wake(&done, 1);
@@ -40,11 +40,11 @@ static void start(void) {
   for (helpers = 0; helpers < HELPERS && !scuda_thread_start(help, NULL);) helpers++;
 }
 
-void scuda_denial_begin(struct scuda_denial *d, const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
-  *d = (struct scuda_denial){p, from, bytes, bytes >= LEAST};
+void scuda_unmap_begin(struct scuda_unmap *d, const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
+  *d = (struct scuda_unmap){p, from, bytes, bytes >= LEAST};
   if (d->shared && helpers < 0) start();
   if (!d->shared) {
-    scuda_pages_deny(p, from, bytes);
+    scuda_pages_unmap(p, from, bytes);
     return;
   }
   uint64_t piece = bytes / PIECES / PIECE * PIECE + PIECE, count = (bytes + piece - 1) / piece;
@@ -56,7 +56,7 @@ void scuda_denial_begin(struct scuda_denial *d, const struct scuda_pages *p, uin
   scuda_futex_wake(&asked, helpers);
 }
 
-void scuda_denial_await(struct scuda_denial *d, uint64_t to) {
+void scuda_unmap_await(struct scuda_unmap *d, uint64_t to) {
   if (d->shared) {
     uint64_t end = to < job.end ? to : job.end, pieces = end > job.from ? (end - job.from + job.piece - 1) / job.piece : 0;
     for (uint64_t i = 0; i < pieces; i++) {
@@ -67,5 +67,5 @@ void scuda_denial_await(struct scuda_denial *d, uint64_t to) {
       }
     }
   }
-  scuda_pages_denied();
+  scuda_pages_unmapped();
 }
