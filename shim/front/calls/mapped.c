@@ -28,7 +28,7 @@ static int32_t arrived(void) {
   uint64_t stream;
   if (!past) return CUDA_SUCCESS;
   struct scuda_self self = scuda_self_begin(past);
-  int32_t r = scuda_carrier(past, &stream);
+  int32_t r = scuda_uvm_stream(past, &stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
   past = 0;
   scuda_self_end(self);
@@ -169,7 +169,7 @@ void scuda_mapped_publish(void) {
     uint64_t at, n, changes = 0;
     if (by_changes(m) || !m->sent || !memcmp((const void *)(uintptr_t)m->start, m->shadow, m->bytes)) continue;
     for (at = 0; changes <= MOST && (n = next_change(m, &at)); at += n) changes++;
-    if (changes > MOST || (r = scuda_carrier(context, &stream))) continue;
+    if (changes > MOST || (r = scuda_uvm_stream(context, &stream))) continue;
     for (at = 0; !r && (n = next_change(m, &at)); at += n) r = upload_run(m, at, n, stream, 0, 0);
     past = context;
   }

@@ -147,7 +147,7 @@ static int fetchers(void) { /* how many there are */
 static void fetch_ahead(struct area *a, struct scuda_run *run) {
   struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
   struct flight f = {.area = a, .context = a->context};
-  if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || scuda_carrier(a->context, &f.stream)) return;
+  if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || scuda_uvm_stream(a->context, &f.stream)) return;
   uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FLIGHTS_MAX - flights);
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;
@@ -237,7 +237,7 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
   static uint8_t *staging;
   struct flight f = {a, first, n, a->context, 0, scuda_area_way(a, first), write};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
-  int32_t r = scuda_carrier(a->context, &f.stream);
+  int32_t r = scuda_uvm_stream(a->context, &f.stream);
   if (r) return r;
   mark(a, first, n, BUSY);
   a->flights++;

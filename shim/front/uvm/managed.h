@@ -9,7 +9,7 @@ extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
 static inline int scuda_managed_some(void) { return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0; }
 int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds); /* a call's work takes what it names */
 int32_t scuda_managed_held(const void *names, uint64_t bytes);                                  /* launches take what an object names; CUresult */
-int32_t scuda_carrier(uint64_t context, uint64_t *stream); /* the context's stream of ours */
+int32_t scuda_uvm_stream(uint64_t context, uint64_t *stream); /* the context's stream of ours */
 int scuda_is_managed(uint64_t p);
 /* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or set takes what it names. A kernel
  * takes what is attached to all or to its stream, and, whatever it is attached to, what its parameters name or objects hold that kernels use. */

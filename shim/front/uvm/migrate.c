@@ -58,7 +58,7 @@ int32_t scuda_area_migrate_bytes(struct area *a, uint64_t from, uint64_t to, uin
 int32_t scuda_area_migrate(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how) {
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
   struct scuda_self self = scuda_self_begin(a->context);
-  int32_t r = scuda_carrier(a->context, &stream);
+  int32_t r = scuda_uvm_stream(a->context, &stream);
   if (!r && !a->extents) r = scuda_area_migrate_bytes(a, from, to, stream, a->pages.open + from, way, how);
   for (struct extent *e = a->extents; e && !r; e = e->next) {
     uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
@@ -72,7 +72,7 @@ int32_t scuda_area_migrate(struct area *a, uint32_t first, uint32_t blocks, enum
 int32_t scuda_area_arrive(const struct area *a) {
   uint64_t stream;
   struct scuda_self self = scuda_self_begin(a->context);
-  int32_t r = scuda_carrier(a->context, &stream);
+  int32_t r = scuda_uvm_stream(a->context, &stream);
   if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
   scuda_self_end(self);
   return r;
