@@ -20,7 +20,7 @@ trap 'rm -rf "$beside"' EXIT
 for name in libcuda.so.1 libnvidia-ml.so.1; do
   "$cc" -shared -nostdlib -x c /dev/null -o "$beside/$name" -Wl,-soname,"\$ORIGIN/$name"
 done
-"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -DSCUDA_BOUNDARY $compat -shared "$shim/front/interpose/interpose.c" -o "$out/libscuda.so" -Wl,-soname,libcuda.so.1 \
+"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -DSCUDA_INTERPOSE $compat -shared "$shim/front/interpose/interpose.c" -o "$out/libscuda.so" -Wl,-soname,libcuda.so.1 \
   -L"$beside" $hardened -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1 -l:libdl.so.2
 # As the driver's own packages have them, for programs that open or are linked with the name without a version.
 ln -sf libcuda.so.1 "$out/libcuda.so"

@@ -23,7 +23,7 @@ __asm__(".symver pthread_key_create,pthread_key_create@GLIBC_2.2.5");
 __asm__(".symver pthread_kill,pthread_kill@GLIBC_2.2.5");
 __asm__(".symver pthread_setspecific,pthread_setspecific@GLIBC_2.2.5");
 __asm__(".symver pthread_sigmask,pthread_sigmask@GLIBC_2.2.5");
-#ifndef SCUDA_BOUNDARY /* which has one of its own */
+#ifndef SCUDA_INTERPOSE /* which has one of its own */
 __asm__(".symver sem_post,sem_post@GLIBC_2.2.5");
 #endif
 __asm__(".symver sem_wait,sem_wait@GLIBC_2.2.5");

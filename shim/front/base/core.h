@@ -1,4 +1,4 @@
-/* The boundary between the C front and the Go core (libscuda-core.so).
+/* The interface between the C front and the Go core (libscuda-core.so).
  * The front opens the core lazily, finds the functions below with dlsym, and owns everything that lies in struct scuda_shared. */
 #ifndef SCUDA_CORE_H
 #define SCUDA_CORE_H

@@ -199,7 +199,7 @@ static void *work(void *unused) {
   return NULL;
 }
 
-/* System calls then fail on memory that is not here, so libscuda.so's forms of them (boundary.c) bring it. */
+/* System calls then fail on memory that is not here, so libscuda.so's forms of them (interpose/interpose.c) bring it. */
 static void bring(const void *p, size_t bytes, int write) {
   uint64_t at = (uint64_t)(uintptr_t)p, end;
   int ours = (at >= FIRST && at < END) || (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
@@ -212,11 +212,11 @@ static void bring(const void *p, size_t bytes, int write) {
   }
 }
 
-static void stand_before_calls(void) {
-  void (*boundary)(void (*)(const void *, size_t, int)) = (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
+static void interpose_calls(void) {
+  void (*interpose)(void (*)(const void *, size_t, int)) = (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
   static const char remedy[] = "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE makes all of them work";
-  if (boundary) {
-    boundary(bring);
+  if (interpose) {
+    interpose(bring);
     scuda_log(SCUDA_INFO, "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
   } else scuda_log(SCUDA_WARN, "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
 }
@@ -232,7 +232,7 @@ static int32_t start(void) {
   }
   if (!segv) choose_uffd(user, !sync);
   if (uffd < 0) kind = "SIGSEGV";
-  if (uffd < 0 || !strcmp(kind, "userfaultfd, user mode")) stand_before_calls();
+  if (uffd < 0 || !strcmp(kind, "userfaultfd, user mode")) interpose_calls();
   if (scuda_thread_start(work, NULL)) return CUDA_ERROR_OPERATING_SYSTEM;
   scuda_log(SCUDA_INFO, "unified memory: faults come by %s", kind);
   if (pagemap >= 0) scuda_log(SCUDA_INFO, "unified memory: the kernel notes which pages are written");
