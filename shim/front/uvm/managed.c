@@ -4,7 +4,7 @@
  * the GPU owns it; the program's next access of a block fetches it, and more of its neighbours the more of them were wanted (residency.c). What a program
  * that goes through a range will want next is fetched by threads of ours meanwhile. */
 #define _GNU_SOURCE
-#include "uvm/area.h"
+#include "uvm/va_range.h"
 #include "uvm/unmap.h"
 #include "uvm/named.h"
 #include "base/range.h"
@@ -18,21 +18,21 @@ enum { WINDOW_BYTES = SCUDA_WINDOW_MAX * SCUDA_BLOCK, FETCHERS = 4, FLIGHTS_MAX 
 
 _Atomic uint32_t scuda_managed_count;
 static scuda_lock_t lock;           /* guards everything below, and is held while blocks travel that a fetcher does not bring */
-static struct area *areas, *opened; /* opened: those in which some block may not be AWAY */
+static struct va_range *va_ranges, *opened; /* opened: those in which some block may not be AWAY */
 static _Atomic uint32_t work_left;  /* opened is not empty, or its last blocks are on their way: read without the lock */
-static struct scuda_ranges ranges;  /* owner: the area */
+static struct scuda_ranges ranges;  /* owner: the struct va_range */
 static int lost;
 
 int scuda_is_managed(uint64_t p) {
   return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) && scuda_ranges_find(&ranges, p, NULL);
 }
 
-static struct area *area_at(uint64_t p) {
+static struct va_range *va_range_at(uint64_t p) {
   struct scuda_range r;
-  return scuda_ranges_find(&ranges, p, &r) ? (struct area *)(uintptr_t)r.owner : NULL;
+  return scuda_ranges_find(&ranges, p, &r) ? (struct va_range *)(uintptr_t)r.owner : NULL;
 }
 
-static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
+static void mark(struct va_range *a, uint32_t first, uint32_t blocks, uint8_t s) {
   memset(a->state + first, s, blocks);
   if (s == AWAY) return;
   if (first < a->low) a->low = first;
@@ -44,11 +44,11 @@ static void mark(struct area *a, uint32_t first, uint32_t blocks, uint8_t s) {
   opened = a;
 }
 
-static uint32_t flights;          /* windows that are asked for, of all areas */
+static uint32_t flights;          /* windows that are asked for, of all ranges */
 static _Atomic uint32_t landed;     /* counts those that came or were called off */
 static uint32_t watchers;           /* of that */
 static void cut_off(void) {
-  for (struct area *a = areas; a; a = a->next) scuda_pages_lose(&a->pages);
+  for (struct va_range *a = va_ranges; a; a = a->next) scuda_pages_lose(&a->pages);
 }
 
 static void lose(int32_t result) {
@@ -60,13 +60,13 @@ static void lose(int32_t result) {
 
 /* ---- fetchers: threads that bring what a run of faults will want next ---- */
 
-static struct flight { struct area *area; uint32_t first, blocks; uint64_t context, stream; enum way way; int write; } queue[FLIGHTS_MAX];
+static struct flight { struct va_range *range; uint32_t first, blocks; uint64_t context, stream; enum way way; int write; } queue[FLIGHTS_MAX];
 static uint32_t queued;             /* those that no fetcher has taken yet, the oldest first */
 static _Atomic uint32_t asked;      /* counts what was queued */
 
 static void settle_flight(const struct flight *f, uint8_t state) {
-  mark(f->area, f->first, f->blocks, state);
-  f->area->flights--;
+  mark(f->range, f->first, f->blocks, state);
+  f->range->flights--;
   if (!--flights && lost) cut_off();
   atomic_fetch_add(&landed, 1);
   if (watchers) scuda_futex_wake(&landed, INT32_MAX);
@@ -76,7 +76,7 @@ static void settle_flight(const struct flight *f, uint8_t state) {
  * time until the first can be used: they are made while the bytes are on their way. Many are made of what arrived elsewhere, which is the least work.
  * *how: what is known of the blocks' pages then. */
 static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, uint8_t *how) {
-  struct area *a = f->area;
+  struct va_range *a = f->range;
   const uint8_t *file = a->file + f->first;
   uint64_t from = (uint64_t)f->first * BLOCK, bytes = bytes_of(a, f->first, f->blocks);
   int some = f->way == FETCH_CHANGES, seen = 1;
@@ -87,7 +87,7 @@ static int32_t bring(const struct flight *f, uint8_t *staging, uint64_t denied, 
   *how = some ? OPENED : HELD;
   struct scuda_self self = scuda_self_begin(f->context);
   int32_t r = some && !seen && !made ? scuda_pages_open(&a->pages, from, bytes) : CUDA_SUCCESS;
-  if (!r) r = scuda_area_migrate_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
+  if (!r) r = scuda_va_range_migrate_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
   scuda_self_end(self);
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
@@ -119,9 +119,9 @@ static void *fetch(void *staging) {
     uint8_t how;
     int32_t r = bring(&f, staging, BLOCK, &how); /* the first block stays denied: the fault there says how far the program is */
     scuda_lock(&lock);
-    memset(f.area->file + f.first, how, f.blocks);
+    memset(f.range->file + f.first, how, f.blocks);
     if (!r) {
-      if (f.blocks > 1) mark(f.area, f.first + 1, f.blocks - 1, f.write ? DIRTY : CLEAN);
+      if (f.blocks > 1) mark(f.range, f.first + 1, f.blocks - 1, f.write ? DIRTY : CLEAN);
       f.blocks = 1;
     } else {
       lose(r);
@@ -132,7 +132,7 @@ static void *fetch(void *staging) {
 }
 
 /* What the program writes in every round is allowed for that at once: no second fault of ours follows the first, nor one of the kernel's for each page. */
-static int written(const struct area *a, uint32_t b) { return a->thrashing[b].wrote >= SCUDA_OFTEN; }
+static int written(const struct va_range *a, uint32_t b) { return a->thrashing[b].wrote >= SCUDA_OFTEN; }
 
 static int fetchers(void) { /* how many there are */
   static int running = -1;
@@ -144,15 +144,15 @@ static int fetchers(void) { /* how many there are */
   return running;
 }
 
-static void fetch_ahead(struct area *a, struct scuda_run *run) {
+static void fetch_ahead(struct va_range *a, struct scuda_run *run) {
   struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
-  struct flight f = {.area = a, .context = a->context};
+  struct flight f = {.range = a, .context = a->context};
   if (a->extents || lost || flights >= FLIGHTS_MAX || !fetchers() || scuda_uvm_stream(a->context, &f.stream)) return;
   uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FLIGHTS_MAX - flights);
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;
     f.blocks = ahead[i].count;
-    f.way = scuda_area_way(a, f.first);
+    f.way = scuda_va_range_way(a, f.first);
     f.write = written(a, f.first);
     mark(a, f.first, f.blocks, BUSY);
     if (f.blocks <= SCUDA_NODE_MAX) scuda_thrashing_fault(a->thrashing + f.first, f.blocks);
@@ -176,9 +176,9 @@ static void await_landing(void) {
 }
 
 /* Calls off what no fetcher has begun; 1: there is more, and something of it has come by now. */
-static int ground(struct area *a) {
+static int ground(struct va_range *a) {
   for (uint32_t i = queued; i-- > 0;) {
-    if (queue[i].area != a) continue;
+    if (queue[i].range != a) continue;
     struct flight f = queue[i];
     memmove(queue + i, queue + i + 1, (--queued - i) * sizeof *queue);
     settle_flight(&f, AWAY);
@@ -219,7 +219,7 @@ static int32_t finish_stream(uint64_t context, uint64_t key) {
 /* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
  * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. The lock is
  * let go meanwhile: other threads may have to give the work that this work waits for. */
-static int32_t quiet(struct area *a) {
+static int32_t quiet(struct va_range *a) {
   uint64_t context = a->context, attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM, giver = a->giver;
   if (__atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
   int all = a->attachment == CU_MEM_ATTACH_GLOBAL;
@@ -233,9 +233,9 @@ static int32_t quiet(struct area *a) {
 }
 
 /* Brings blocks that the GPU has, and allows them: without the lock, so that the fetchers go on meanwhile. */
-static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) {
+static int32_t fetch_now(struct va_range *a, uint32_t first, uint32_t n, int write) {
   static uint8_t *staging;
-  struct flight f = {a, first, n, a->context, 0, scuda_area_way(a, first), write};
+  struct flight f = {a, first, n, a->context, 0, scuda_va_range_way(a, first), write};
   if (!staging && !(staging = new_staging())) return CUDA_ERROR_OUT_OF_MEMORY;
   int32_t r = scuda_uvm_stream(a->context, &f.stream);
   if (r) return r;
@@ -252,15 +252,15 @@ static int32_t fetch_now(struct area *a, uint32_t first, uint32_t n, int write) 
 }
 
 /* A page with variables: only they come. */
-static int32_t fetch_parts(struct area *a, uint32_t first, uint32_t n, int write) {
+static int32_t fetch_parts(struct va_range *a, uint32_t first, uint32_t n, int write) {
   uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
   int32_t r = scuda_pages_hold(&a->pages, from, bytes);
-  if (!r) r = scuda_area_migrate(a, first, n, FETCH, 0);
+  if (!r) r = scuda_va_range_migrate(a, first, n, FETCH, 0);
   return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);
 }
 
 /* What a fault brings may come with the waits from now on, unless the program goes through much of the range. */
-static void note_thrashing(struct area *a, struct scuda_stretch s, struct scuda_run *run) {
+static void note_thrashing(struct va_range *a, struct scuda_stretch s, struct scuda_run *run) {
   uint32_t end = s.first + s.count;
   if (run->window <= SCUDA_NODE_MAX) {
     scuda_thrashing_fault(a->thrashing + s.first, s.count);
@@ -271,11 +271,11 @@ static void note_thrashing(struct area *a, struct scuda_stretch s, struct scuda_
 }
 
 static int fault(uint64_t address, int write) {
-  struct area *a;
+  struct va_range *a;
   uint8_t was;
   scuda_lock(&lock);
   for (int waited = 0;;) {
-    if (!(a = area_at(address))) break;
+    if (!(a = va_range_at(address))) break;
     was = a->state[(address - a->pages.start) / BLOCK];
     if (was == BUSY || (lost && flights)) {
       await_landing();
@@ -339,11 +339,11 @@ static uint64_t end_of(uint64_t address) {
 
 /* ---- the GPU's side ---- */
 
-/* Areas that are attached to less than all streams: without any, kernels take every area. */
+/* Ranges that are attached to less than all streams: without any, kernels take every range. */
 static _Atomic uint32_t restricted;
-static uint32_t held; /* there are such areas, or were */
+static uint32_t held; /* there are such ranges, or were */
 
-static void attach(struct area *a, uint32_t attachment, uint64_t key) {
+static void attach(struct va_range *a, uint32_t attachment, uint64_t key) {
   if (a->attachment != CU_MEM_ATTACH_GLOBAL) atomic_fetch_sub(&restricted, 1);
   a->attachment = attachment;
   a->attached = key;
@@ -351,11 +351,11 @@ static void attach(struct area *a, uint32_t attachment, uint64_t key) {
 }
 
 /* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not named is none of its business. */
-static int attached_to(const struct area *a, uint64_t key) {
+static int attached_to(const struct va_range *a, uint64_t key) {
   return a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == key);
 }
 
-static int32_t hand_over(struct area *a) {
+static int32_t hand_over(struct va_range *a) {
   int32_t r = CUDA_SUCCESS;
   int sent = 0;
   uint32_t looked = 0; /* at what was written, up to here */
@@ -376,7 +376,7 @@ static int32_t hand_over(struct area *a) {
       end = b; /* again, by what they are now */
     } else if (s == DIRTY) {
       scuda_unmap_await(&unmap, to);
-      r = scuda_area_migrate(a, b, end - b, SEND, 0);
+      r = scuda_va_range_migrate(a, b, end - b, SEND, 0);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
@@ -389,30 +389,30 @@ static int32_t hand_over(struct area *a) {
   }
   a->low = a->blocks;
   a->high = 0;
-  if (!r && sent) r = scuda_area_arrive(a);
+  if (!r && sent) r = scuda_va_range_arrive(a);
   return r;
 }
 
-/* Work of a stream takes an area. A fault there waits for that stream too, where the attachment alone would not say so. */
-static void want(struct area *a, uint64_t call, uint64_t key) {
+/* Work of a stream takes a range. A fault there waits for that stream too, where the attachment alone would not say so. */
+static void want(struct va_range *a, uint64_t call, uint64_t key) {
   a->wanted = call;
   if (attached_to(a, key)) return;
   a->giver = a->giver == SCUDA_NO_STREAM || a->giver == key ? key : SCUDA_ALL_STREAMS;
 }
 
-/* The one place that says which areas work takes: those that get the call's number, ... */
+/* The one place that says which ranges work takes: those that get the call's number, ... */
 static void choose(enum scuda_reach reach, const struct scuda_named *n, uint64_t call, uint64_t key) {
   for (uint32_t i = 0; i < n->count; i++) {
-    struct area *a = area_at(n->list[i]);
+    struct va_range *a = va_range_at(n->list[i]);
     if (a) want(a, call, key);
   }
   if (reach != SCUDA_REACHABLE || !held) return;
-  for (struct area *a = areas; a; a = a->next)
+  for (struct va_range *a = va_ranges; a; a = a->next)
     if (a->held) want(a, call, key);
 }
 
 /* ... and for work that may use what it was not told of, those that are attached to its stream. */
-static int taken(const struct area *a, enum scuda_reach reach, uint64_t call, uint64_t key) {
+static int taken(const struct va_range *a, enum scuda_reach reach, uint64_t call, uint64_t key) {
   return a->wanted == call || reach == SCUDA_EVERYTHING || (reach == SCUDA_REACHABLE && attached_to(a, key));
 }
 
@@ -422,7 +422,7 @@ static int32_t acquire(enum scuda_reach reach, const struct scuda_named *n, uint
   scuda_lock(&lock);
   uint64_t call = ++calls;
   choose(reach, n, call, key);
-  for (struct area **at = &opened, *a; (a = *at) && !r;) {
+  for (struct va_range **at = &opened, *a; (a = *at) && !r;) {
     if (!taken(a, reach, call, key)) {
       at = &a->next_open;
       continue;
@@ -444,7 +444,7 @@ static int32_t acquire(enum scuda_reach reach, const struct scuda_named *n, uint
 static void hold(const struct scuda_named *n) {
   scuda_lock(&lock);
   for (uint32_t i = 0; i < n->count; i++) {
-    struct area *a = area_at(n->list[i]);
+    struct va_range *a = va_range_at(n->list[i]);
     if (a) held |= a->held = 1;
   }
   scuda_unlock(&lock);
@@ -486,7 +486,7 @@ int32_t scuda_managed_held(const void *given, uint64_t bytes) {
 }
 
 /* What came with a wait: pinned blocks are allowed, so that the program's accesses are no faults, the others say by a fault whether they are wanted. */
-static void arrived(struct area *a, uint32_t first, uint32_t end) {
+static void arrived(struct va_range *a, uint32_t first, uint32_t end) {
   for (uint32_t b = first, n; b < end; b += n) {
     struct scuda_thrashing *h = a->thrashing + b;
     enum scuda_arrival how = scuda_thrashing_wait(h);
@@ -503,7 +503,7 @@ static void arrived(struct area *a, uint32_t first, uint32_t end) {
 }
 
 /* The next run of blocks that come with the wait, from block b on; blocks == a->blocks: there is none. */
-static struct scuda_stretch next_coming(const struct area *a, uint32_t b) {
+static struct scuda_stretch next_coming(const struct va_range *a, uint32_t b) {
   while (b < a->blocks && (a->state[b] != AWAY || scuda_thrashing_wait(&a->thrashing[b]) == SCUDA_STAYS)) b++;
   uint32_t end = b;
   while (end < a->blocks && a->state[end] == AWAY && scuda_thrashing_wait(&a->thrashing[end]) != SCUDA_STAYS) end++;
@@ -511,12 +511,12 @@ static struct scuda_stretch next_coming(const struct area *a, uint32_t b) {
 }
 
 /* Blocks that the program used in the rounds before come without being asked for: whatever number of runs they are, in one round trip, but for big ones. */
-static void push(struct area *a) {
+static void push(struct va_range *a) {
   for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !lost; s = next) {
     next = next_coming(a, s.first + s.count);
-    enum way way = scuda_area_way(a, s.first);
-    int soon = next.count && way == FETCH && scuda_area_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
-    if (scuda_area_migrate(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
+    enum way way = scuda_va_range_way(a, s.first);
+    int soon = next.count && way == FETCH && scuda_va_range_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
+    if (scuda_va_range_migrate(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
     for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;) arrived(a, t.first, t.first + t.count);
   }
 }
@@ -526,9 +526,9 @@ void scuda_managed_settled(uint64_t key) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_managed_count, memory_order_relaxed))) return;
   scuda_lock(&lock);
   int over = scuda_work_over(key), alone = scuda_work_alone();
-  for (struct area *a = areas; a && alone && atomic_load(&restricted); a = a->next)
+  for (struct va_range *a = va_ranges; a && alone && atomic_load(&restricted); a = a->next)
     if (over || a->giver == key) a->giver = SCUDA_NO_STREAM;
-  for (struct area *a = areas; over && a && !lost; a = a->next) {
+  for (struct va_range *a = va_ranges; over && a && !lost; a = a->next) {
     if (!a->coming) continue;
     a->coming = 0;
     push(a);
@@ -539,7 +539,7 @@ void scuda_managed_settled(uint64_t key) {
 /* ---- allocation ---- */
 
 /* Makes the range; address 0: one of ours, with memory on the server. */
-static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struct area **made) {
+static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struct va_range **made) {
   uint64_t owner = scuda_thread()->current;
   if (!owner && address) owner = scuda_gpus[0].primary; /* variables of a library are asked for before there is a context */
   struct scuda_slot *context = scuda_slot(owner);
@@ -548,7 +548,7 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   if (r) return r;
   uint64_t blocks = bytes / BLOCK + (bytes % BLOCK != 0);
   if (blocks > UINT32_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct area *a = calloc(1, sizeof *a + (2 + sizeof *a->thrashing) * blocks);
+  struct va_range *a = calloc(1, sizeof *a + (2 + sizeof *a->thrashing) * blocks);
   if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
   a->file = a->state + blocks;
   a->thrashing = (struct scuda_thrashing *)(a->file + blocks);
@@ -592,8 +592,8 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   range.owner = 0;
   scuda_ranges_add(&scuda_device_ranges, &range);
   scuda_lock(&lock);
-  a->next = areas;
-  areas = a;
+  a->next = va_ranges;
+  va_ranges = a;
   attach(a, attachment, 0);
   mark(a, 0, a->blocks, address ? AWAY : FRESH);
   scuda_unlock(&lock);
@@ -603,10 +603,10 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   return CUDA_SUCCESS;
 }
 
-static void unlink_area(struct area *a) {
+static void unlink_va_range(struct va_range *a) {
   scuda_pages_hide(&a->pages);
   attach(a, CU_MEM_ATTACH_GLOBAL, 0);
-  struct area **at = &areas;
+  struct va_range **at = &va_ranges;
   while (*at && *at != a) at = &(*at)->next;
   if (*at) *at = a->next;
   for (at = &opened; *at && *at != a;) at = &(*at)->next_open;
@@ -615,7 +615,7 @@ static void unlink_area(struct area *a) {
   scuda_ranges_remove(&scuda_device_ranges, a->pages.start, NULL);
 }
 
-static void forget(struct area *a) {
+static void forget(struct va_range *a) {
   atomic_fetch_sub(&scuda_managed_count, 1);
   scuda_pages_drop(&a->pages);
   for (struct extent *e = a->extents, *next; e; e = next) next = e->next, free(e);
@@ -628,7 +628,7 @@ int32_t scuda_hand_cuMemAllocManaged(uint64_t *p, uint64_t bytes, uint32_t flags
   int32_t r = scuda_context_of(0, &context);
   if (r) return r;
   if (!p || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
-  struct area *a;
+  struct va_range *a;
   r = make(0, bytes, flags, &a);
   if (!r) *p = a->pages.start;
   if (r == CUDA_ERROR_OUT_OF_MEMORY) scuda_managed_full(bytes);
@@ -640,11 +640,11 @@ int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   if (!scuda_is_managed(p)) return 0;
   *r = finish(scuda_thread()->current);
   scuda_lock(&lock);
-  struct area *a;
-  do a = area_at(p);
+  struct va_range *a;
+  do a = va_range_at(p);
   while (a && a->pages.start == p && a->twin && ground(a));
   if (!a || a->pages.start != p || !a->twin) a = NULL;
-  else unlink_area(a);
+  else unlink_va_range(a);
   scuda_unlock(&lock);
   if (!a) {
     *r = CUDA_ERROR_INVALID_VALUE;
@@ -663,14 +663,14 @@ void scuda_managed_forget_context(uint64_t context) {
   scuda_unlock(&lock);
   if (!atomic_load(&scuda_managed_count)) return;
   scuda_lock(&lock);
-  for (struct area *a = areas, *next; a; a = next) {
+  for (struct va_range *a = va_ranges, *next; a; a = next) {
     next = a->next;
     if (a->context != context) continue;
     if (ground(a)) {
-      next = areas;
+      next = va_ranges;
       continue;
     }
-    unlink_area(a);
+    unlink_va_range(a);
     forget(a);
   }
   scuda_unlock(&lock);
@@ -683,13 +683,13 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   uint64_t from = address & ~(uint64_t)4095, to = (address + bytes + 4095) & ~(uint64_t)4095;
   while (from < to && scuda_is_managed(from)) from += 4096; /* variables share pages */
   while (from < to && scuda_is_managed(to - 4096)) to -= 4096;
-  struct area *a;
+  struct va_range *a;
   int32_t r = from < to ? make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a) : CUDA_SUCCESS;
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
     scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
   if (!r) r = acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS); /* what is here of the pages lacks the variable */
   scuda_lock(&lock);
-  for (uint64_t at = address; !r && at < address + bytes && (a = area_at(at)); at = a->pages.start + a->pages.bytes) {
+  for (uint64_t at = address; !r && at < address + bytes && (a = va_range_at(at)); at = a->pages.start + a->pages.bytes) {
     uint64_t end = a->pages.start + a->pages.bytes;
     struct extent e = {a->extents, at - a->pages.start, (address + bytes < end ? address + bytes : end) - a->pages.start}, *known = a->extents;
     while (known && (known->from != e.from || known->to != e.to)) known = known->next;
@@ -704,14 +704,14 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
 
 /* ---- hints (hints.c) ---- */
 
-static struct area *whole(uint64_t p, uint64_t bytes) { /* under the lock; the area that holds all of it */
-  struct area *a = area_at(p);
+static struct va_range *whole(uint64_t p, uint64_t bytes) { /* under the lock; the range that holds all of it */
+  struct va_range *a = va_range_at(p);
   return a && bytes && bytes <= a->pages.start + a->asked - p ? a : NULL;
 }
 
 struct scuda_advices *scuda_managed_advices(uint64_t p, uint64_t bytes, uint64_t *from) {
   scuda_lock(&lock);
-  struct area *a = whole(p, bytes);
+  struct va_range *a = whole(p, bytes);
   if (a) *from = p - a->pages.start;
   else scuda_unlock(&lock);
   return a ? &a->advices : NULL;
@@ -721,7 +721,7 @@ void scuda_managed_advised(void) { scuda_unlock(&lock); }
 
 /* Blocks go by what was said of their first page. */
 void scuda_managed_heed(uint64_t p, uint64_t bytes) {
-  struct area *a = area_at(p);
+  struct va_range *a = va_range_at(p);
   uint64_t from = p - a->pages.start;
   for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
     int32_t at = scuda_location_device(scuda_advice_at(&a->advices, b * BLOCK)->preferred);
@@ -731,7 +731,7 @@ void scuda_managed_heed(uint64_t p, uint64_t bytes) {
 
 /* With the next wait for the GPU, as what it still does may change it. */
 void scuda_managed_want(uint64_t p, uint64_t bytes) {
-  struct area *a = area_at(p);
+  struct va_range *a = va_range_at(p);
   uint64_t from = p - a->pages.start;
   for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
     a->thrashing[b].asked = 1;
@@ -741,7 +741,7 @@ void scuda_managed_want(uint64_t p, uint64_t bytes) {
 
 /* Blocks that lie in the stretch as a whole need not travel any more until somebody writes to them. */
 int32_t scuda_managed_discard(uint64_t p, uint64_t bytes) {
-  struct area *a;
+  struct va_range *a;
   scuda_lock(&lock);
   do a = whole(p, bytes);
   while (a && ground(a));
@@ -766,7 +766,7 @@ int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t stream, uint64_t p, uint64_t 
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
   if (flags == CU_MEM_ATTACH_SINGLE && !stream && !ptds) return CUDA_ERROR_INVALID_VALUE;
   scuda_lock(&lock);
-  struct area *a = area_at(p);
+  struct va_range *a = va_range_at(p);
   r = a && a->pages.start == p && (!bytes || bytes == a->asked) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (!r) attach(a, flags, scuda_stream_key(stream, ptds));
   scuda_unlock(&lock);
@@ -777,7 +777,7 @@ int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t stream, uint64_t p, uint64_t 
 void scuda_managed_stream_ends(uint64_t stream) {
   if (!atomic_load(&restricted)) return;
   scuda_lock(&lock);
-  for (struct area *a = areas; a; a = a->next) {
+  for (struct va_range *a = va_ranges; a; a = a->next) {
     if (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == stream) {
       attach(a, a->made_for, 0);
       a->giver = SCUDA_ALL_STREAMS;

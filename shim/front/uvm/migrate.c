@@ -1,15 +1,15 @@
 /* Migration: moves the bytes of unified memory between the client and the server. It takes no lock: the caller sees to it that nobody else touches the blocks. */
-#include "uvm/area.h"
+#include "uvm/va_range.h"
 #include "base/range.h"
 
 /* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
-enum way scuda_area_way(const struct area *a, uint32_t first) {
+enum way scuda_va_range_way(const struct va_range *a, uint32_t first) {
   return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->twin ? FETCH_CHANGES : FETCH;
 }
 
 static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }
 
-static int32_t fetch_changes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
+static int32_t fetch_changes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
   struct wire_host_changes m = {a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), managed_flags(how)};
   struct wire_changes reply = {0};
   struct scuda_cmd c;
@@ -20,7 +20,7 @@ static int32_t fetch_changes(const struct area *a, uint64_t from, uint64_t bytes
   return r;
 }
 
-static int32_t fetch_bytes(const struct area *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
+static int32_t fetch_bytes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
   int soon = how & SOON && !scuda_blocking;
   struct wire_copy_d2h m = {a->pages.start + from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, soon), (soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC) | managed_flags(how)};
   struct scuda_cmd c;
@@ -38,7 +38,7 @@ static int32_t fetch_bytes(const struct area *a, uint64_t from, uint64_t bytes, 
   return r ? r : made;
 }
 
-int32_t scuda_area_migrate_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
+int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   int32_t r;
   if (way == FETCH_CHANGES) {
@@ -55,21 +55,21 @@ int32_t scuda_area_migrate_bytes(struct area *a, uint64_t from, uint64_t to, uin
 }
 
 /* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
-int32_t scuda_area_migrate(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how) {
+int32_t scuda_va_range_migrate(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how) {
   uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
   struct scuda_self self = scuda_self_begin(a->context);
   int32_t r = scuda_uvm_stream(a->context, &stream);
-  if (!r && !a->extents) r = scuda_area_migrate_bytes(a, from, to, stream, a->pages.open + from, way, how);
+  if (!r && !a->extents) r = scuda_va_range_migrate_bytes(a, from, to, stream, a->pages.open + from, way, how);
   for (struct extent *e = a->extents; e && !r; e = e->next) {
     uint64_t low = e->from > from ? e->from : from, high = e->to < to ? e->to : to;
-    if (low < high) r = scuda_area_migrate_bytes(a, low, high, stream, a->pages.open + low, way, how);
+    if (low < high) r = scuda_va_range_migrate_bytes(a, low, high, stream, a->pages.open + low, way, how);
   }
   memset(a->file + first, OPENED, blocks);
   scuda_self_end(self);
   return r;
 }
 
-int32_t scuda_area_arrive(const struct area *a) {
+int32_t scuda_va_range_arrive(const struct va_range *a) {
   uint64_t stream;
   struct scuda_self self = scuda_self_begin(a->context);
   int32_t r = scuda_uvm_stream(a->context, &stream);

@@ -1,6 +1,6 @@
 /* A range of unified memory and its blocks, as the two parts that handle it see them: managed.c, which decides, and migrate.c, which moves bytes. */
-#ifndef SCUDA_AREA_H
-#define SCUDA_AREA_H
+#ifndef SCUDA_VA_RANGE_H
+#define SCUDA_VA_RANGE_H
 #include "uvm/managed.h"
 #include "uvm/thrashing.h"
 #include "uvm/pager.h"
@@ -11,8 +11,8 @@ enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in t
 
 struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
 
-struct area {
-  struct area *next, *next_open;
+struct va_range {
+  struct va_range *next, *next_open;
   struct scuda_pages pages;
   uint64_t asked, context;
   uint32_t attachment, made_for;            /* what it is attached to, and was at first */
@@ -30,7 +30,7 @@ struct area {
   uint8_t state[];
 };
 
-static inline uint64_t bytes_of(const struct area *a, uint32_t first, uint32_t count) {
+static inline uint64_t bytes_of(const struct va_range *a, uint32_t first, uint32_t count) {
   uint64_t from = (uint64_t)first * BLOCK, bytes = (uint64_t)count * BLOCK;
   return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
 }
@@ -43,10 +43,10 @@ enum way { SEND, FETCH, FETCH_CHANGES };
 enum { SOON = 1, PUSH = 2, NEW = 4 }; /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made meanwhile */
 
 /* How blocks from the first one on are fetched. */
-enum way scuda_area_way(const struct area *a, uint32_t first);
+enum way scuda_va_range_way(const struct va_range *a, uint32_t first);
 /* Migrates blocks between the open view and the server, but for what no variable of the range lies in. */
-int32_t scuda_area_migrate(struct area *a, uint32_t first, uint32_t blocks, enum way way, int how);
+int32_t scuda_va_range_migrate(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how);
 /* Migrates the bytes [from, to) of a range between `here` and the server, in a stream of the current context. */
-int32_t scuda_area_migrate_bytes(struct area *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how);
-int32_t scuda_area_arrive(const struct area *a); /* what was sent has arrived: any stream may use it */
+int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how);
+int32_t scuda_va_range_arrive(const struct va_range *a); /* what was sent has arrived: any stream may use it */
 #endif
