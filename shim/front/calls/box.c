@@ -242,21 +242,21 @@ static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box
   return r;
 }
 
-int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i) {
+int32_t scuda_box_to_mirror(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i) {
   scuda_box_settle(s);
   if (!scuda_box_in_host(s)) return CUDA_SUCCESS;
   uint64_t bytes = scuda_box_straighten(s, b);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_is_pinned((void *)(uintptr_t)s->host, bytes)) return scuda_refuse(i, PART_body_copy);
-  int32_t r = scuda_twin(s->host, &s->device);
+  int32_t r = scuda_device_mirror(s->host, &s->device);
   s->type = CU_MEMORYTYPE_DEVICE;
   s->host = 0;
   return r;
 }
 
 int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i) {
-  int32_t r = scuda_box_to_twin(&b.src, &b, i);
-  if (!r) r = scuda_box_to_twin(&b.dst, &b, i);
+  int32_t r = scuda_box_to_mirror(&b.src, &b, i);
+  if (!r) r = scuda_box_to_mirror(&b.dst, &b, i);
   return r ? r : scuda_wire_cuMemcpy3DAsync_v2(&b, stream, ptds);
 }
 

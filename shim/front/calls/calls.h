@@ -49,7 +49,7 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
 static inline int scuda_in_pinned_area(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
 void scuda_use_pinned_in(const void *data, uint64_t bytes);
-int32_t scuda_twin(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
+int32_t scuda_device_mirror(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
 uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find it: p itself for other memory */
 uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
@@ -117,7 +117,7 @@ uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *
 int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
 /* In the body of a conditional node: */
 int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
-int32_t scuda_box_to_twin(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i);  /* host memory becomes where the GPU finds it */
+int32_t scuda_box_to_mirror(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i);  /* host memory becomes where the GPU finds it */
 int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
 struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
 int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */

@@ -466,7 +466,7 @@ static int32_t look(uint64_t node, int32_t *type, struct scuda_box *box, uint32_
   return CUDA_SUCCESS;
 }
 
-/* In the bodies of conditional nodes the driver calls no function of the host. A copy there goes to or from the GPU's twin of page-locked memory, as
+/* In the bodies of conditional nodes the driver calls no function of the host. A copy there goes to or from the GPU's mirror of page-locked memory, as
  * kernels do: what the program wrote is there with the launch, what the copy brought with the next wait. */
 enum { BODY = 1,               /* flags of a graph's slot */
        CLONED = 2 };           /* of a node's: what it was made of is not known here */
@@ -501,8 +501,8 @@ static int copy_node(const struct target *t, struct copy *c, int32_t *r) {
   uint32_t flags = 0;
   if ((*r = check(t))) return 1;
   if (in_body(t)) {
-    if (ends & 1) *r = scuda_box_to_twin(&c->box.src, &c->box, t->i);
-    if (ends & 2 && !*r) *r = scuda_box_to_twin(&c->box.dst, &c->box, t->i);
+    if (ends & 1) *r = scuda_box_to_mirror(&c->box.src, &c->box, t->i);
+    if (ends & 2 && !*r) *r = scuda_box_to_mirror(&c->box.dst, &c->box, t->i);
     return *r != CUDA_SUCCESS;
   }
   if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base || scuda_slot(t->node)->flags & CLONED)) {

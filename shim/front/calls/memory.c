@@ -106,7 +106,7 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 
 #define ANSWER_UNLESS(ok) ((void)r, (ok) ? 0 : 2)
 
-/* Pinned memory is an operand like any other: what the GPU works on is its twin, as in a launch. */
+/* Pinned memory is an operand like any other: what the GPU works on is its mirror, as in a launch. */
 static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
   if (!scuda_in_pinned_area(p)) return CUDA_SUCCESS;
   scuda_use_pinned(p);
@@ -373,7 +373,7 @@ void scuda_use_pinned_in(const void *data, uint64_t bytes) {
   }
 }
 
-int32_t scuda_twin(uint64_t p, uint64_t *device) {
+int32_t scuda_device_mirror(uint64_t p, uint64_t *device) {
   struct scuda_range r;
   return scuda_ranges_find(&scuda_host_ranges, p, &r) ? mapped_address(&r, p, device) : CUDA_ERROR_INVALID_VALUE;
 }

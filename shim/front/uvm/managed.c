@@ -563,8 +563,8 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   a->giver = SCUDA_NO_STREAM;
   a->blocks = (uint32_t)blocks;
   a->low = a->blocks;
-  a->twin = !address;
-  if (a->twin) {
+  a->mirror = !address;
+  if (a->mirror) {
     struct wire_host_map request = {a->pages.start, a->pages.bytes};
     struct wire_global_info reply = {0};
     struct scuda_cmd c;
@@ -642,8 +642,8 @@ int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   scuda_lock(&lock);
   struct va_range *a;
   do a = va_range_at(p);
-  while (a && a->pages.start == p && a->twin && ground(a));
-  if (!a || a->pages.start != p || !a->twin) a = NULL;
+  while (a && a->pages.start == p && a->mirror && ground(a));
+  if (!a || a->pages.start != p || !a->mirror) a = NULL;
   else unlink_va_range(a);
   scuda_unlock(&lock);
   if (!a) {

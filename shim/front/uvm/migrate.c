@@ -4,7 +4,7 @@
 
 /* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
 enum way scuda_va_range_way(const struct va_range *a, uint32_t first) {
-  return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->twin ? FETCH_CHANGES : FETCH;
+  return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->mirror ? FETCH_CHANGES : FETCH;
 }
 
 static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }

@@ -19,7 +19,7 @@ struct va_range {
   uint64_t attached, giver;                 /* keys: the stream of CU_MEM_ATTACH_SINGLE; the one whose work was given it in spite of its attachment */
   uint64_t wanted;                          /* the number of the call that takes it */
   uint32_t held;                            /* an object that kernels use has its address */
-  uint32_t blocks, twin, open;              /* twin: the server has memory of ours for it; open: it is in the list */
+  uint32_t blocks, mirror, open;            /* mirror: the server has memory of ours for it; open: it is in the list */
   struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
   uint32_t coming, flights;                 /* blocks that are to come with the next wait, or more; windows that are asked for */
