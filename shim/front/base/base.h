@@ -183,8 +183,8 @@ void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes
 void scuda_trace_error(int32_t result);            /* the program was given it */
 void scuda_trace_end(void);
 /* Of unified memory: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
-enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_FIGURES };
-extern _Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
+enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_STATS };
+extern _Atomic uint64_t scuda_managed_stats[SCUDA_MANAGED_STATS];
 
 /* ---- what is known of the GPU's progress (progress.c) ---- */
 static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */

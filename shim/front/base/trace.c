@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 enum { FIRST_WIRE = 0xF000 };
-_Atomic uint64_t scuda_managed_figures[SCUDA_MANAGED_FIGURES];
-static struct scuda_counts counts = {.managed = (const uint64_t *)scuda_managed_figures};
+_Atomic uint64_t scuda_managed_stats[SCUDA_MANAGED_STATS];
+static struct scuda_counts counts = {.managed = (const uint64_t *)scuda_managed_stats};
 static const char *const kinds[SCUDA_COUNT_KINDS] = {"sent", "answer", "data", "queue", "module"};
 int scuda_tracing;
 static char file[4096];
@@ -73,9 +73,9 @@ void scuda_trace_end(void) {
       sep = ",";
     }
   fprintf(f, "\n]");
-  static const char *const figures[SCUDA_MANAGED_FIGURES] = {"faults", "to_host", "to_device", "pushed", "pinned"};
-  for (int i = 0; i < SCUDA_MANAGED_FIGURES; i++)
-    fprintf(f, "%s\"%s\": %llu", i ? ", " : ",\n \"managed\": {", figures[i], (unsigned long long)atomic_load(&scuda_managed_figures[i]));
+  static const char *const stats[SCUDA_MANAGED_STATS] = {"faults", "to_host", "to_device", "pushed", "pinned"};
+  for (int i = 0; i < SCUDA_MANAGED_STATS; i++)
+    fprintf(f, "%s\"%s\": %llu", i ? ", " : ",\n \"managed\": {", stats[i], (unsigned long long)atomic_load(&scuda_managed_stats[i]));
   fprintf(f, "}}\n");
   fclose(f);
 }

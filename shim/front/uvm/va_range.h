@@ -35,7 +35,7 @@ static inline uint64_t bytes_of(const struct va_range *a, uint32_t first, uint32
   return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
 }
 
-static inline void count(int figure, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_figures[figure], n, memory_order_relaxed); }
+static inline void count(int stat, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_stats[stat], n, memory_order_relaxed); }
 
 /* ---- migrate.c; results are CUresult, and what fails is said in the log ---- */
 

@@ -1,13 +1,13 @@
-/* What happened in unified memory, in numbers, and what is said of it. */
+/* Statistics of unified memory, and what is said of them. */
 #include "uvm/managed.h"
 #include "uvm/pager.h"
 
-static unsigned long long figure(int i) { return atomic_load_explicit(&scuda_managed_figures[i], memory_order_relaxed); }
+static unsigned long long stat(int i) { return atomic_load_explicit(&scuda_managed_stats[i], memory_order_relaxed); }
 
 void scuda_managed_end(void) {
   if (scuda_pager_started())
-    scuda_log(SCUDA_INFO, "unified memory: %llu faults, %llu bytes fetched, %llu bytes sent, %llu bytes came with waits, %llu times a thrashing block was pinned", figure(SCUDA_FAULTS),
-              figure(SCUDA_DOWN), figure(SCUDA_UP), figure(SCUDA_PUSHED), figure(SCUDA_PINNED));
+    scuda_log(SCUDA_INFO, "unified memory: %llu faults, %llu bytes fetched, %llu bytes sent, %llu bytes came with waits, %llu times a thrashing block was pinned", stat(SCUDA_FAULTS),
+              stat(SCUDA_DOWN), stat(SCUDA_UP), stat(SCUDA_PUSHED), stat(SCUDA_PINNED));
 }
 
 /* Natively such an allocation succeeds, and the driver moves what does not fit. */
