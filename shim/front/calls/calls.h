@@ -97,7 +97,7 @@ int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind
 
 /* ---- graphs (graph.c) ---- */
 uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function that graphs may call until the program ends */
-void scuda_graph_host(uint32_t id, int up, void *at);  /* box.c: the program's end of a copy in a graph */
+void scuda_graph_host(uint32_t id, int up, void *at);  /* copy3d.c: the program's end of a copy in a graph */
 void *scuda_graph_host_of(uint32_t id, int up);
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
@@ -106,19 +106,19 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
 int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);  /* finds out what each address is */
 
-/* ---- boxes of memory (box.c) ---- */
-struct scuda_box_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
-struct scuda_box { struct scuda_box_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
-int scuda_box_in_host(const struct scuda_box_side *s);
-void scuda_box_settle(struct scuda_box_side *s); /* what is not the program's memory is the device's, whatever the copy calls it */
-void scuda_box_move(void *box);  /* between two straightened sides in host memory; a host function of graphs */
-/* Makes one end's first byte its whole position; gives how far the box reaches, 0 for what cannot be. */
-uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b);
-int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
+/* ---- 3-D copies (copy3d.c) ---- */
+struct scuda_copy3d_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
+struct scuda_copy3d { struct scuda_copy3d_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
+int scuda_copy3d_in_host(const struct scuda_copy3d_side *s);
+void scuda_copy3d_settle(struct scuda_copy3d_side *s); /* what is not the program's memory is the device's, whatever the copy calls it */
+void scuda_copy3d_move(void *copy3d);  /* between two straightened sides in host memory; a host function of graphs */
+/* Makes one end's first byte its whole position; gives how far the copy reaches, 0 for what cannot be. */
+uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda_copy3d *b);
+int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
 /* In the body of a conditional node: */
 int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
-int32_t scuda_box_to_mirror(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i);  /* host memory becomes where the GPU finds it */
-int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
+int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_side *s, const struct scuda_copy3d *b, uint32_t i);  /* host memory becomes where the GPU finds it */
+int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
 struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
 int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */
 

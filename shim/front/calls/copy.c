@@ -4,13 +4,13 @@
 
 #include <stdlib.h>
 
-/* ---- a copy as a box of one row ---- */
+/* ---- a copy as a 3-D copy of one row ---- */
 
-static struct scuda_box_side in_host(const void *p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p}; }
-static struct scuda_box_side on_device(uint64_t p) { return (struct scuda_box_side){.type = CU_MEMORYTYPE_DEVICE, .device = p}; }
-static struct scuda_box line(struct scuda_box_side src, struct scuda_box_side dst, uint64_t bytes) {
+static struct scuda_copy3d_side in_host(const void *p) { return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p}; }
+static struct scuda_copy3d_side on_device(uint64_t p) { return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_DEVICE, .device = p}; }
+static struct scuda_copy3d line(struct scuda_copy3d_side src, struct scuda_copy3d_side dst, uint64_t bytes) {
   src.pitch = dst.pitch = bytes;
-  return (struct scuda_box){src, dst, bytes, 1, 1};
+  return (struct scuda_copy3d){src, dst, bytes, 1, 1};
 }
 
 /* ---- uploads ---- */
@@ -100,8 +100,8 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
     int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
   }
-  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};
-  return scuda_box_copy(&b, stream, ptds, sync, 0);
+  struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};
+  return scuda_copy3d_start(&b, stream, ptds, sync, 0);
 }
 int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds) { return scuda_copy(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1); }
 int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) { return scuda_copy(dst, src, bytes, stream, ptds, 0); }

@@ -14,7 +14,7 @@ enum keeps { KEEPS_NOTHING, KEEPS_HOST, KEEPS_COPY, KEEPS_ALLOC };
 struct node {              /* data of a node's slot */
   enum keeps keeps;        /* only nodes that this process made keep something */
   void *fn, *user;         /* of a host function */
-  struct scuda_box box;    /* of a copy with host memory at one end */
+  struct scuda_copy3d copy3d;    /* of a copy with host memory at one end */
   uint64_t *graphs;        /* bodies of a conditional node; the array is the program's to read */
   uint32_t graph_count;
   void *lent;              /* what getters point to */
@@ -87,7 +87,7 @@ static void keep(uint64_t handle, const struct node *what) {
     n->keeps = what->keeps;
     n->fn = what->fn;
     n->user = what->user;
-    n->box = what->box;
+    n->copy3d = what->copy3d;
   }
   scuda_unlock(&lock);
 }
@@ -388,21 +388,21 @@ int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
   if ((r = get(node, type, &reply, I_cuGraphHostNodeGetParams))) return r;
   struct host h;
   if (!function_of(scuda_word(union_of(&reply)), &h)) return scuda_bad_reply("cuGraphHostNodeGetParams");
-  if (h.fn == (void *)scuda_box_move) return CUDA_ERROR_INVALID_VALUE; /* a copy within host memory */
+  if (h.fn == (void *)scuda_copy3d_move) return CUDA_ERROR_INVALID_VALUE; /* a copy within host memory */
   *(struct host *)out = h;
   return CUDA_SUCCESS;
 }
 
 /* ---- copies: with host memory at one end, the bytes come and go when the graph runs ---- */
 
-struct copy { int32_t flags, reserved; uint64_t ctx; struct scuda_box box; };  /* CUDA_MEMCPY_NODE_PARAMS */
+struct copy { int32_t flags, reserved; uint64_t ctx; struct scuda_copy3d copy3d; };  /* CUDA_MEMCPY_NODE_PARAMS */
 
 static int32_t host_copy(const struct target *t, const struct copy *copy, uint32_t flags) {
   struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
   struct copy c = *copy;
-  int up = scuda_box_in_host(&c.box.src);
-  struct scuda_box_side *host = up ? &c.box.src : &c.box.dst;
-  uint64_t bytes = scuda_box_straighten(host, &c.box);
+  int up = scuda_copy3d_in_host(&c.copy3d.src);
+  struct scuda_copy3d_side *host = up ? &c.copy3d.src : &c.copy3d.dst;
+  uint64_t bytes = scuda_copy3d_straighten(host, &c.copy3d);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
   uint64_t id = up ? scuda_core.source(at, bytes, 1) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
@@ -410,59 +410,59 @@ static int32_t host_copy(const struct target *t, const struct copy *copy, uint32
   memcpy(p.u, &c, sizeof c);
   struct wire_graph_node_made made;
   int32_t r = send(t, &p, flags | HOST_COPY, id, NULL, 0, &made, sizeof made);
-  if (!r && t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .box = copy->box});
+  if (!r && t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .copy3d = copy->copy3d});
   return r;
 }
 
-/* A copy within host memory: the function's box lives as long as graphs may call it, which is until the program ends. */
+/* A copy within host memory: the function's description lives as long as graphs may call it, which is until the program ends. */
 static int32_t copy_within_host(const struct target *t, const struct copy *c, uint32_t flags) {
-  struct scuda_box *b = malloc(sizeof *b);
+  struct scuda_copy3d *b = malloc(sizeof *b);
   if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
-  *b = c->box;
-  if (!scuda_box_straighten(&b->src, b) || !scuda_box_straighten(&b->dst, b)) {
+  *b = c->copy3d;
+  if (!scuda_copy3d_straighten(&b->src, b) || !scuda_copy3d_straighten(&b->dst, b)) {
     free(b);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  int32_t r = host_node_with(*t, &(struct host){(void *)scuda_box_move, b}, flags);
+  int32_t r = host_node_with(*t, &(struct host){(void *)scuda_copy3d_move, b}, flags);
   if (r) free(b);
-  else if (t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .box = c->box});
+  else if (t->verb != SET_EXEC) keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .copy3d = c->copy3d});
   return r;
 }
 
 /* Which ends of a copy lie in host memory. */
-static int host_ends(const struct scuda_box *b) { return (scuda_box_in_host(&b->src) ? 1 : 0) | (scuda_box_in_host(&b->dst) ? 2 : 0); }
+static int host_ends(const struct scuda_copy3d *b) { return (scuda_copy3d_in_host(&b->src) ? 1 : 0) | (scuda_copy3d_in_host(&b->dst) ? 2 : 0); }
 
 /* What a node is for the program, and what it copies where that is wanted. For the driver a copy with host memory is a small graph or a host function; a captured or cloned
  * one keeps nothing here, so the server is asked. */
-static int32_t look(uint64_t node, int32_t *type, struct scuda_box *box, uint32_t i) {
+static int32_t look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3d, uint32_t i) {
   struct node n = kept(node);
   struct got reply;
   struct copy c;
   struct host h;
   *type = CU_GRAPH_NODE_TYPE_MEMCPY;
-  if (box) *box = n.box;
+  if (copy3d) *copy3d = n.copy3d;
   if (n.keeps == KEEPS_COPY) return CUDA_SUCCESS;
   int32_t r = scuda_wire_cuGraphNodeGetType(node, type, 0);
   if (r || n.keeps != KEEPS_NOTHING) return r;
   if (*type == CU_GRAPH_NODE_TYPE_HOST) {
-    if (!get(node, *type, &reply, i) && function_of(scuda_word(union_of(&reply)), &h) && h.fn == (void *)scuda_box_move) {
+    if (!get(node, *type, &reply, i) && function_of(scuda_word(union_of(&reply)), &h) && h.fn == (void *)scuda_copy3d_move) {
       *type = CU_GRAPH_NODE_TYPE_MEMCPY;
-      if (box) *box = *(struct scuda_box *)h.user;
+      if (copy3d) *copy3d = *(struct scuda_copy3d *)h.user;
     }
     return CUDA_SUCCESS;
   }
-  if (*type != CU_GRAPH_NODE_TYPE_GRAPH && (*type != CU_GRAPH_NODE_TYPE_MEMCPY || !box)) return r;
+  if (*type != CU_GRAPH_NODE_TYPE_GRAPH && (*type != CU_GRAPH_NODE_TYPE_MEMCPY || !copy3d)) return r;
   r = get(node, CU_GRAPH_NODE_TYPE_MEMCPY, &reply, i);
   if (r == CUDA_ERROR_INVALID_VALUE && *type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_SUCCESS; /* a graph of the program's */
   if (r) return r;
   memcpy(&c, union_of(&reply), sizeof c);
   if (*type == CU_GRAPH_NODE_TYPE_GRAPH) {
-    int up = c.box.src.type == CU_MEMORYTYPE_HOST;
-    struct scuda_box_side *side = up ? &c.box.src : &c.box.dst;
+    int up = c.copy3d.src.type == CU_MEMORYTYPE_HOST;
+    struct scuda_copy3d_side *side = up ? &c.copy3d.src : &c.copy3d.dst;
     side->host = (uint64_t)(uintptr_t)scuda_graph_host_of((uint32_t)side->host, up);
     *type = CU_GRAPH_NODE_TYPE_MEMCPY;
   }
-  if (box) *box = c.box;
+  if (copy3d) *copy3d = c.copy3d;
   return CUDA_SUCCESS;
 }
 
@@ -488,29 +488,29 @@ int scuda_captures_body(uint64_t stream, uint32_t ptds) {
 }
 
 /* The driver has made or changed the node of a copy that *c was; getters give back what the program said. */
-static void copy_is(const struct target *t, const struct scuda_box *c) {
+static void copy_is(const struct target *t, const struct scuda_copy3d *c) {
   if (t->verb == SET_EXEC || !in_body(t)) return;
-  keep(node_of(t), &(struct node){.keeps = host_ends(c) ? KEEPS_COPY : KEEPS_NOTHING, .box = *c});
+  keep(node_of(t), &(struct node){.keeps = host_ends(c) ? KEEPS_COPY : KEEPS_NOTHING, .copy3d = *c});
 }
 
 /* 1: *r is the answer; 0: the driver can do it alone, as *c says now. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
  * graph what is copied may change, but not that. */
 static int copy_node(const struct target *t, struct copy *c, int32_t *r) {
-  scuda_box_settle(&c->box.src), scuda_box_settle(&c->box.dst);
-  int ends = host_ends(&c->box), old = ends;
+  scuda_copy3d_settle(&c->copy3d.src), scuda_copy3d_settle(&c->copy3d.dst);
+  int ends = host_ends(&c->copy3d), old = ends;
   uint32_t flags = 0;
   if ((*r = check(t))) return 1;
   if (in_body(t)) {
-    if (ends & 1) *r = scuda_box_to_mirror(&c->box.src, &c->box, t->i);
-    if (ends & 2 && !*r) *r = scuda_box_to_mirror(&c->box.dst, &c->box, t->i);
+    if (ends & 1) *r = scuda_copy3d_to_mirror(&c->copy3d.src, &c->copy3d, t->i);
+    if (ends & 2 && !*r) *r = scuda_copy3d_to_mirror(&c->copy3d.dst, &c->copy3d, t->i);
     return *r != CUDA_SUCCESS;
   }
   if (t->verb != ADD && (ends || kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base || scuda_slot(t->node)->flags & CLONED)) {
-    struct scuda_box box;
+    struct scuda_copy3d copy3d;
     int32_t type;
-    if (!(*r = look(t->node, &type, &box, t->i)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = CUDA_ERROR_INVALID_VALUE;
+    if (!(*r = look(t->node, &type, &copy3d, t->i)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = CUDA_ERROR_INVALID_VALUE;
     if (*r) return 1;
-    old = host_ends(&box);
+    old = host_ends(&copy3d);
   }
   if (old != ends && t->verb == SET_EXEC) {
     *r = CUDA_ERROR_INVALID_VALUE;
@@ -528,40 +528,40 @@ static int copy_node(const struct target *t, struct copy *c, int32_t *r) {
   return 1;
 }
 
-int32_t scuda_hand_cuGraphAddMemcpyNode(ADD_PARAMS, const void *box, uint64_t ctx) {
-  if (!box) return CUDA_ERROR_INVALID_VALUE;
+int32_t scuda_hand_cuGraphAddMemcpyNode(ADD_PARAMS, const void *copy3d, uint64_t ctx) {
+  if (!copy3d) return CUDA_ERROR_INVALID_VALUE;
   struct target t = ADDING(cuGraphAddMemcpyNode);
-  struct copy c = {.ctx = ctx, .box = *(const struct scuda_box *)box};
+  struct copy c = {.ctx = ctx, .copy3d = *(const struct scuda_copy3d *)copy3d};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r || copy_node(&t, &c, &r)) return r;
-  if ((r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, &c.box, ctx, 0))) return r;
+  if ((r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, &c.copy3d, ctx, 0))) return r;
   link_node(graph, *out);
-  copy_is(&t, box);
+  copy_is(&t, copy3d);
   return r;
 }
-int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t node, const void *box) {
-  if (!box) return CUDA_ERROR_INVALID_VALUE;
+int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t node, const void *copy3d) {
+  if (!copy3d) return CUDA_ERROR_INVALID_VALUE;
   struct target t = SETTING(cuGraphMemcpyNodeSetParams);
-  struct copy c = {.box = *(const struct scuda_box *)box};
+  struct copy c = {.copy3d = *(const struct scuda_copy3d *)copy3d};
   int32_t r;
   if (copy_node(&t, &c, &r)) return r;
-  if (!(r = scuda_wire_cuGraphMemcpyNodeSetParams(node, &c.box, 0))) copy_is(&t, box);
+  if (!(r = scuda_wire_cuGraphMemcpyNodeSetParams(node, &c.copy3d, 0))) copy_is(&t, copy3d);
   return r;
 }
-int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, const void *box, uint64_t ctx) {
-  if (!box) return CUDA_ERROR_INVALID_VALUE;
+int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, const void *copy3d, uint64_t ctx) {
+  if (!copy3d) return CUDA_ERROR_INVALID_VALUE;
   struct target t = SETTING_EXEC(cuGraphExecMemcpyNodeSetParams);
-  struct copy c = {.ctx = ctx, .box = *(const struct scuda_box *)box};
+  struct copy c = {.ctx = ctx, .copy3d = *(const struct scuda_copy3d *)copy3d};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r || copy_node(&t, &c, &r)) return r;
-  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, &c.box, ctx, 0);
+  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, &c.copy3d, ctx, 0);
 }
 int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  struct scuda_box box;
+  struct scuda_copy3d copy3d;
   int32_t type, r = is(node, KIND_CUgraphNode);
-  if (!r && !(r = look(node, &type, &box, I_cuGraphMemcpyNodeGetParams)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) r = CUDA_ERROR_INVALID_VALUE;
-  if (!r) memcpy(out, &box, sizeof box);
+  if (!r && !(r = look(node, &type, &copy3d, I_cuGraphMemcpyNodeGetParams)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) r = CUDA_ERROR_INVALID_VALUE;
+  if (!r) memcpy(out, &copy3d, sizeof copy3d);
   return r;
 }
 
@@ -753,7 +753,7 @@ static int32_t general(struct target t, struct params *p) {
     if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
     changed = *p;
     if (copy_node(&t, (struct copy *)changed.u, &r)) return r;
-    if (!(r = send_simple(&t, &changed))) copy_is(&t, &((const struct copy *)p->u)->box);
+    if (!(r = send_simple(&t, &changed))) copy_is(&t, &((const struct copy *)p->u)->copy3d);
     return r;
   case CU_GRAPH_NODE_TYPE_MEMSET:
     ctx = p->u[5];

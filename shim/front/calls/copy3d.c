@@ -1,4 +1,4 @@
-/* Copies of rectangles, boxes and arrays, and batches of copies. With host memory at one end, small uploads carry their rows, big ones send them
+/* 2-D and 3-D copies, of linear memory and of arrays, and batches of copies. With host memory at one end, small uploads carry their rows, big ones send them
  * behind, and the rows of a download come back to their places; the driver itself only ever sees memory of the server. */
 #include "calls/calls.h"
 
@@ -9,7 +9,7 @@ enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
 
 struct side_2d { uint64_t x, y; uint32_t type, pad; uint64_t host, device, array, pitch; };
 struct copy_2d { struct side_2d src, dst; uint64_t width, height; };                                                    /* CUDA_MEMCPY2D */
-_Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_box) == 200, "layouts of copy descriptions");
+_Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_copy3d) == 200, "layouts of copy descriptions");
 
 /* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
 
@@ -92,22 +92,22 @@ int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t 
   return CUDA_SUCCESS;
 }
 
-/* ---- boxes ---- */
+/* ---- 3-D copies ---- */
 
-int scuda_box_in_host(const struct scuda_box_side *s) {
+int scuda_copy3d_in_host(const struct scuda_copy3d_side *s) {
   return s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && s->device && scuda_is_host(s->device));
 }
 
 /* Managed memory is the device's, whatever the copy calls it, and so is what is not the program's. It goes to the server as such: there UNIFIED could mean
  * the server's own memory. */
-void scuda_box_settle(struct scuda_box_side *s) {
+void scuda_copy3d_settle(struct scuda_copy3d_side *s) {
   uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
   if (scuda_is_managed(p)) s->device = p;
-  else if (s->type != CU_MEMORYTYPE_UNIFIED || scuda_box_in_host(s)) return;
+  else if (s->type != CU_MEMORYTYPE_UNIFIED || scuda_copy3d_in_host(s)) return;
   s->type = CU_MEMORYTYPE_DEVICE;
 }
 
-uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *b) {
+uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
   uint64_t rows, before, at, span;
   if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
   if (b->depth > 1 && s->height < b->height) return 0;
@@ -126,25 +126,25 @@ uint64_t scuda_box_straighten(struct scuda_box_side *s, const struct scuda_box *
 static int within(uint64_t at, uint64_t n, uint64_t limit) { return n <= limit && at <= limit - n; }
 
 /* Whether the device end certainly is what the copy takes it for; else the driver is asked. */
-static int certain(const struct scuda_box_side *s, const struct scuda_box *b) {
+static int certain(const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
   if (s->lod) return 0;
   if (s->type == CU_MEMORYTYPE_ARRAY) {
     const struct scuda_slot *a = scuda_slot_of(s->array, KIND_CUarray);
     return a && a->flags && !(s->x % a->flags) && !(b->width % a->flags) && within(s->x, b->width, a->word[0] * a->flags) &&
            within(s->y, b->height, a->word[1] >> 32) && within(s->z, b->depth, a->word[1] & UINT32_MAX);
   }
-  struct scuda_box_side line = *s;
+  struct scuda_copy3d_side line = *s;
   line.type = CU_MEMORYTYPE_UNIFIED;
-  uint64_t span = scuda_box_straighten(&line, b);
+  uint64_t span = scuda_copy3d_straighten(&line, b);
   return span && scuda_on_device(line.host, span) && (b->height == 1 || s->x + b->width <= s->pitch);
 }
 
-static int without_gaps(const struct scuda_box_side *s, const struct scuda_box *b) {
+static int without_gaps(const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
   return (b->height == 1 || s->pitch == b->width) && (b->depth == 1 || (s->pitch == b->width && s->height == b->height));
 }
 
-/* Copies the rows of a box from where it lies (or, with to set, to there) to memory that holds them without gaps. */
-static void copy_rows(uint8_t *packed, const struct scuda_box_side *s, const struct scuda_box *b) {
+/* Copies the rows of a 3-D copy from where it lies (or, with to set, to there) to memory that holds them without gaps. */
+static void copy_rows(uint8_t *packed, const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
   const uint8_t *from = (const uint8_t *)(uintptr_t)s->host;
   for (uint64_t z = 0; z < b->depth; z++)
     for (uint64_t y = 0; y < b->height; y++, packed += b->width) memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
@@ -175,48 +175,48 @@ void *scuda_graph_host_of(uint32_t id, int up) {
   return at;
 }
 
-void scuda_box_move(void *box) {
-  const struct scuda_box *b = box;
+void scuda_copy3d_move(void *copy3d) {
+  const struct scuda_copy3d *b = copy3d;
   for (uint64_t z = 0; z < b->depth; z++)
     for (uint64_t y = 0; y < b->height; y++)
       memmove((void *)(uintptr_t)(b->dst.host + (z * b->dst.height + y) * b->dst.pitch),
               (const void *)(uintptr_t)(b->src.host + (z * b->src.height + y) * b->src.pitch), b->width);
 }
 
-/* Captured, the copy becomes a function whose box lives as long as graphs may call it: until the program ends. */
-static int32_t within_host(struct scuda_box *b, uint64_t stream, uint32_t how, int sync) {
-  if (!scuda_box_straighten(&b->src, b) || !scuda_box_straighten(&b->dst, b)) return CUDA_ERROR_INVALID_VALUE;
+/* Captured, the copy becomes a function whose description lives as long as graphs may call it: until the program ends. */
+static int32_t within_host(struct scuda_copy3d *b, uint64_t stream, uint32_t how, int sync) {
+  if (!scuda_copy3d_straighten(&b->src, b) || !scuda_copy3d_straighten(&b->dst, b)) return CUDA_ERROR_INVALID_VALUE;
   if (!sync && scuda_stream_capturing(stream, how)) {
-    struct scuda_box *captured = malloc(sizeof *captured);
+    struct scuda_copy3d *captured = malloc(sizeof *captured);
     if (!captured) return CUDA_ERROR_OUT_OF_MEMORY;
     *captured = *b;
-    int32_t r = scuda_host_function(stream, (void *)scuda_box_move, captured, 0, 0, how);
+    int32_t r = scuda_host_function(stream, (void *)scuda_copy3d_move, captured, 0, 0, how);
     if (r) free(captured);
     return r;
   }
   int32_t r = scuda_wire_cuStreamSynchronize(stream, how);
-  if (!r) scuda_box_move(b);
+  if (!r) scuda_copy3d_move(b);
   return r;
 }
 
-static void put_box(struct scuda_cmd *c, const struct scuda_box *b, const struct wire_copy_box *rest) {
+static void put_copy3d(struct scuda_cmd *c, const struct scuda_copy3d *b, const struct wire_copy_box *rest) {
   struct wire_copy_box m = *rest;
   memcpy(m.box, b, sizeof *b);
   memcpy(c->payload, &m, sizeof m);
 }
 
-static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box *m, uint32_t how, int sure) {
+static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_box *m, uint32_t how, int sure) {
   struct scuda_cmd c;
   if (m->bytes <= SCUDA_INLINE_MAX) {
     int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof *m + m->bytes);
     if (r) return r;
-    put_box(&c, b, m);
+    put_copy3d(&c, b, m);
     memset(c.payload + sizeof *m + scuda_pad(m->bytes) - 8, 0, 8);
     copy_rows(c.payload + sizeof *m, &b->src, b);
     return scuda_send(&c);
   }
   if (scuda_capture_doubt(m->stream, how & SCUDA_PTDS)) { /* a bulk command has no answer: that of a part says what a capture forbids */
-    struct scuda_box part = *b;
+    struct scuda_copy3d part = *b;
     part.width = b->width < SCUDA_INLINE_MAX ? b->width : SCUDA_INLINE_MAX;
     part.height = part.depth = 1;
     struct wire_copy_box w = *m;
@@ -233,7 +233,7 @@ static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box
   }
   int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | SCUDA_BULK, sizeof *m + 8);
   if (!r) {
-    put_box(&c, b, m);
+    put_copy3d(&c, b, m);
     scuda_put64(c.payload + sizeof *m, m->bytes);
     r = scuda_send_bulk(&c, data, m->bytes);
   }
@@ -242,10 +242,10 @@ static int32_t upload_rows(const struct scuda_box *b, const struct wire_copy_box
   return r;
 }
 
-int32_t scuda_box_to_mirror(struct scuda_box_side *s, const struct scuda_box *b, uint32_t i) {
-  scuda_box_settle(s);
-  if (!scuda_box_in_host(s)) return CUDA_SUCCESS;
-  uint64_t bytes = scuda_box_straighten(s, b);
+int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_side *s, const struct scuda_copy3d *b, uint32_t i) {
+  scuda_copy3d_settle(s);
+  if (!scuda_copy3d_in_host(s)) return CUDA_SUCCESS;
+  uint64_t bytes = scuda_copy3d_straighten(s, b);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_is_pinned((void *)(uintptr_t)s->host, bytes)) return scuda_refuse(i, PART_body_copy);
   int32_t r = scuda_device_mirror(s->host, &s->device);
@@ -254,14 +254,14 @@ int32_t scuda_box_to_mirror(struct scuda_box_side *s, const struct scuda_box *b,
   return r;
 }
 
-int32_t scuda_body_copy(struct scuda_box b, uint64_t stream, uint32_t ptds, uint32_t i) {
-  int32_t r = scuda_box_to_mirror(&b.src, &b, i);
-  if (!r) r = scuda_box_to_mirror(&b.dst, &b, i);
+int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, uint32_t i) {
+  int32_t r = scuda_copy3d_to_mirror(&b.src, &b, i);
+  if (!r) r = scuda_copy3d_to_mirror(&b.dst, &b, i);
   return r ? r : scuda_wire_cuMemcpy3DAsync_v2(&b, stream, ptds);
 }
 
 /* In graphs, and where a download that has not arrived may still change it, the server asks for the memory when its stream gets there. */
-static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
+static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
   void *src = (void *)(uintptr_t)b->src.host;
   int sure = certain(&b->dst, b);
   struct wire_copy_box m = {.bytes = b->width * b->height * b->depth, .stream = stream, .flags = flags | BOX_DATA};
@@ -276,13 +276,13 @@ static int32_t upload_box(const struct scuda_box *b, uint64_t span, uint64_t str
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
-  put_box(&c, b, &m);
+  put_copy3d(&c, b, &m);
   r = scuda_send(&c);
   if (r || !sync) return r;
   return scuda_wire_cuStreamSynchronize(stream, how); /* the source may change after the call */
 }
 
-static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
+static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
   void *dst = (void *)(uintptr_t)b->dst.host;
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
   if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
@@ -293,23 +293,23 @@ static int32_t download_box(const struct scuda_box *b, uint64_t span, uint64_t s
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
-  put_box(&c, b, &m);
+  put_copy3d(&c, b, &m);
   r = scuda_send(&c);
   if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, how & SCUDA_PTDS));
   return r;
 }
 
-int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how, int sync, int peer) {
-  struct scuda_box b = *c;
-  int from_host = scuda_box_in_host(&b.src), to_host = scuda_box_in_host(&b.dst);
+int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer) {
+  struct scuda_copy3d b = *c;
+  int from_host = scuda_copy3d_in_host(&b.src), to_host = scuda_copy3d_in_host(&b.dst);
   int32_t r = scuda_usable(stream);
   if (r || !b.width || !b.height || !b.depth) return r;
   if (from_host && to_host) return within_host(&b, stream, how, sync);
-  struct scuda_box_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
-  scuda_box_settle(device);
+  struct scuda_copy3d_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
+  scuda_copy3d_settle(device);
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
   if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width))) return CUDA_ERROR_INVALID_VALUE;
-  uint64_t span = scuda_box_straighten(host, &b);
+  uint64_t span = scuda_copy3d_straighten(host, &b);
   if (!span || ((span > UINT32_MAX || !certain(device, &b)) && !scuda_host_reaches(host->host, span))) return CUDA_ERROR_INVALID_VALUE;
   if (device->type == CU_MEMORYTYPE_DEVICE && without_gaps(host, &b) && without_gaps(device, &b) && !device->lod) {
     uint64_t at = device->device + (device->z * device->height + device->y) * device->pitch + device->x;
@@ -323,30 +323,30 @@ int32_t scuda_box_copy(const struct scuda_box *c, uint64_t stream, uint32_t how,
   if (!host->pitch) host->pitch = b.width; /* of one row */
   if (!host->height) host->height = b.height;
   uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? BOX_PEER : 0);
-  return from_host ? upload_box(&b, span, stream, how, sync, flags) : download_box(&b, span, stream, how, sync, flags);
+  return from_host ? upload_copy3d(&b, span, stream, how, sync, flags) : download_copy3d(&b, span, stream, how, sync, flags);
 }
 
-static struct scuda_box_side widen(const struct side_2d *s) {
-  return (struct scuda_box_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
+static struct scuda_copy3d_side widen(const struct side_2d *s) {
+  return (struct scuda_copy3d_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
 }
 
 #define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                                         \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
     struct copy_2d c = *(const struct copy_2d *)p;                                                                   \
-    struct scuda_box box = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
-    scuda_box_settle(&box.src), scuda_box_settle(&box.dst);                                                          \
-    c.src.type = box.src.type, c.src.device = box.src.device, c.dst.type = box.dst.type, c.dst.device = box.dst.device; \
-    if (!scuda_box_in_host(&box.src) && !scuda_box_in_host(&box.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
-    return scuda_box_copy(&box, stream, ptds, sync, 0);                                                              \
+    struct scuda_copy3d copy3d = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
+    scuda_copy3d_settle(&copy3d.src), scuda_copy3d_settle(&copy3d.dst);                                                          \
+    c.src.type = copy3d.src.type, c.src.device = copy3d.src.device, c.dst.type = copy3d.dst.type, c.dst.device = copy3d.dst.device; \
+    if (!scuda_copy3d_in_host(&copy3d.src) && !scuda_copy3d_in_host(&copy3d.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
+    return scuda_copy3d_start(&copy3d, stream, ptds, sync, 0);                                                              \
   }
 #define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer)                                                   \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
-    struct scuda_box c = *(const struct scuda_box *)p;                                                               \
-    scuda_box_settle(&c.src), scuda_box_settle(&c.dst);                                                              \
-    if (!scuda_box_in_host(&c.src) && !scuda_box_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds);     \
-    return scuda_box_copy(&c, stream, ptds, sync, peer);                                                             \
+    struct scuda_copy3d c = *(const struct scuda_copy3d *)p;                                                               \
+    scuda_copy3d_settle(&c.src), scuda_copy3d_settle(&c.dst);                                                              \
+    if (!scuda_copy3d_in_host(&c.src) && !scuda_copy3d_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds);     \
+    return scuda_copy3d_start(&c, stream, ptds, sync, peer);                                                             \
   }
 #define WITH(...) , __VA_ARGS__
 COPY_2D(cuMemcpy2D_v2, , , SCUDA_LEGACY_STREAM, 1)
@@ -359,23 +359,23 @@ COPY_3D(cuMemcpy3DPeerAsync, WITH(uint64_t stream), WITH(stream), stream, 0, 1)
 
 /* ---- one row of an array and host memory ---- */
 
-static int32_t row(struct scuda_box *b, uint64_t array, uint64_t stream, uint32_t ptds, int sync) {
+static int32_t row(struct scuda_copy3d *b, uint64_t array, uint64_t stream, uint32_t ptds, int sync) {
   if (!scuda_slot_of(array, KIND_CUarray)) return CUDA_ERROR_INVALID_VALUE;
-  scuda_box_settle(&b->src), scuda_box_settle(&b->dst);
-  if (scuda_box_in_host(&b->src) || scuda_box_in_host(&b->dst)) return scuda_box_copy(b, stream, ptds, sync, 0);
+  scuda_copy3d_settle(&b->src), scuda_copy3d_settle(&b->dst);
+  if (scuda_copy3d_in_host(&b->src) || scuda_copy3d_in_host(&b->dst)) return scuda_copy3d_start(b, stream, ptds, sync, 0);
   int32_t r = scuda_wire_cuMemcpy3DAsync_v2(b, stream, ptds);
   return r || !sync ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
 }
 
 static int32_t array_upload(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
-  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)src},
+  struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)src},
                         .dst = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .width = bytes, .height = 1, .depth = 1};
   return row(&b, array, stream, ptds, sync);
 }
 
 static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
-  struct scuda_box b = {.src = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
+  struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .dst = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)dst},
                         .width = bytes, .height = 1, .depth = 1};
   return row(&b, array, stream, ptds, sync);
@@ -458,20 +458,20 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   return CUDA_SUCCESS;
 }
 
-static int32_t operand_side(const struct operand *o, const struct batch_op *op, uint32_t element, struct scuda_box_side *s) {
+static int32_t operand_side(const struct operand *o, const struct batch_op *op, uint32_t element, struct scuda_copy3d_side *s) {
   if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-    *s = (struct scuda_box_side){.type = CU_MEMORYTYPE_ARRAY, .array = o->array.array, .x = o->array.x * element, .y = o->array.y, .z = o->array.z};
+    *s = (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_ARRAY, .array = o->array.array, .x = o->array.x * element, .y = o->array.y, .z = o->array.z};
     return CUDA_SUCCESS;
   }
   uint64_t row = o->ptr.row ? o->ptr.row : op->width, layer = o->ptr.layer ? o->ptr.layer : op->height;
   if (!o->ptr.ptr || row < op->width || layer < op->height || row > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
-  *s = (struct scuda_box_side){.type = CU_MEMORYTYPE_UNIFIED, .device = o->ptr.ptr, .pitch = row * element, .height = layer};
+  *s = (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_UNIFIED, .device = o->ptr.ptr, .pitch = row * element, .height = layer};
   return CUDA_SUCCESS;
 }
 
 static int32_t batch_box(const struct batch_op *op, uint64_t stream, uint32_t ptds) {
   uint32_t element = 0;
-  struct scuda_box b = {0};
+  struct scuda_copy3d b = {0};
   int32_t r = valid_order(op->order) && !(op->flags & ~1u) && op->width && op->height && op->depth ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (!r) r = element_of(&op->src, &element);
   if (!r) r = element_of(&op->dst, &element);
