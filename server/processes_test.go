@@ -47,7 +47,7 @@ func TestProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		pid  uint64
 		want string
-	}{{none+77, "/usr/bin/train"}, {none+78, "test"}, {none+79, "NVML_ERROR_NOT_FOUND"}, {none+80, "NVML_ERROR_NOT_FOUND"}} {
+	}{{none + 77, "/usr/bin/train"}, {none + 78, "test"}, {none + 79, "NVML_ERROR_NOT_FOUND"}, {none + 80, "NVML_ERROR_NOT_FOUND"}} {
 		if got := name(tt.pid); got != tt.want {
 			t.Errorf("process %d is %q, want %q", tt.pid, got, tt.want)
 		}

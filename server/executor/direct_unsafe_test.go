@@ -183,20 +183,36 @@ func (l *straight) Release(slots ...uint32) {
 	}
 }
 
-func (l *straight) Place(c bulk.Chunk, addr uint64, o outgoing) bool {
+func (l *straight) Register([]byte) (bulk.Region, error) { return nil, nil }
+
+func (l *straight) Send(p bulk.Piece, _ bulk.Region) error {
 	l.placed++
 	if l.placed%5 == 0 {
-		return false
+		return bulk.ErrDown
 	}
 	if l.placed%3 == 0 {
-		go (*pathHandler)(l.s).Sent(o, false)
-		return true
+		go (*pathHandler)(l.s).Sent(p, false)
+		return nil
 	}
 	l.mu.Lock()
-	copy(l.got[c.Offset:], gpuBytes(addr, int(c.Bytes)))
+	copy(l.got[p.Chunk().Offset:], gpuBytes(p.Addr(), p.N))
 	l.mu.Unlock()
-	(*pathHandler)(l.s).Sent(o, true)
-	return true
+	(*pathHandler)(l.s).Sent(p, true)
+	return nil
+}
+
+// fallback is a bulk connection that stores chunks where those of the link are.
+type fallback struct {
+	*straight
+	chunks int
+}
+
+func (f *fallback) Send(p bulk.Piece, _ bulk.Region) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.chunks++
+	copy(f.got[p.Chunk().Offset:], p.Data())
+	return nil
 }
 
 // gpuBytes is memory of the simulated GPU, which lies in this process.
@@ -273,9 +289,12 @@ func TestDirectSlots(t *testing.T) {
 	for i := range ups {
 		link.freed <- uint32(i)
 	}
-	s.path.l = link
-	s.path.there.Store(true)
-	s.stripes.ready.Store(true)
+	s.usePath(link)
+	tcp := &fallback{straight: link}
+	s.bulk.out.Fallback()
+	fed := make(chan struct{})
+	go func() { defer close(fed); _ = s.bulk.out.Feed(tcp) }()
+	s.bulk.ready.Store(true)
 
 	data := make([]byte, n)
 	for i := range data {
@@ -294,7 +313,7 @@ func TestDirectSlots(t *testing.T) {
 		}
 	}()
 	b := &incoming{cmd: command{CommandHeader: transport.CommandHeader{Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst}
-	if err := errors.Join(s.stripedUpload(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
+	if err := errors.Join(s.receiveUpload(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(gpuBytes(uint64(dst), n), data) {
@@ -304,7 +323,7 @@ func TestDirectSlots(t *testing.T) {
 		t.Errorf("the GPU was told of %d writes", f)
 	}
 
-	tr := &transfer{id: transport.FirstTransfer, seq: 9, stripe: true, link: true}
+	tr := &transfer{id: transport.FirstTransfer, seq: 9, beside: true, link: true}
 	if r, err := s.download(&ctx.legacy, tr, dst, n); errors.Join(err, nonzero(r)) != nil {
 		t.Fatal(r, err)
 	}
@@ -312,13 +331,15 @@ func TestDirectSlots(t *testing.T) {
 		s.poll()
 		s.endings = nil
 	}
-	s.stripes.mu.Lock()
-	defer s.stripes.mu.Unlock()
-	if len(s.stripes.queue) < 3 {
-		t.Errorf("%d chunks went over TCP", len(s.stripes.queue))
-	}
-	for _, o := range s.stripes.queue {
-		copy(link.got[o.h.Aux:], o.data)
+	until(t, "all of the download", func() bool {
+		link.mu.Lock()
+		defer link.mu.Unlock()
+		return bytes.Equal(link.got, data)
+	})
+	s.bulk.fail(errSideClosed)
+	<-fed
+	if tcp.chunks < 3 {
+		t.Errorf("%d chunks went over TCP", tcp.chunks)
 	}
 	if !bytes.Equal(link.got, data) {
 		t.Error("a download arrived changed")

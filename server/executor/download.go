@@ -19,7 +19,7 @@ type transfer struct {
 	began        int64       // the command's
 	reply        bool        // a REPLY ends it
 	done         bool        // a DONE ends it
-	stripe       bool        // its data go over the bulk connections
+	beside       bool        // its data go beside the main connection
 	link         bool        // a window was asked for; they may go by RDMA
 	refused      atomic.Bool // there is none
 	posted       uint64      // bytes that did
@@ -94,8 +94,8 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 		}
 	}
 	if r == cuda.CUDA_SUCCESS && p.Bytes > 0 {
-		t.stripe = p.Bytes >= stripeLeast && s.stripes.ready.Load()
-		if t.stripe && s.path.mode() == bulk.Up {
+		t.beside = p.Bytes >= bulk.MinTransfer && s.bulk.ready.Load()
+		if t.beside && s.bulk.out.State() == bulk.Up {
 			t.link = s.path.link().Want(t.id, t.seq, p.Bytes)
 		}
 		s.expect(t)
@@ -250,8 +250,10 @@ func (s *Session) arrived(st *stream, c *chunk, r cuda.CUresult) {
 
 // sendFetched sends a chunk of the GPU's memory that RDMA does not take.
 func (s *Session) sendFetched(c *chunk) {
-	s.postFrom(transport.MessageHeader{ID: c.t.id, Seq: c.t.seq, Aux: c.off}, c.slot, c.bytes)
-	c.t.posted += uint64(c.bytes)
+	t, sl := c.t, c.slot
+	s.fetch(bulk.Chunk{Seq: t.seq, ID: t.id, Offset: c.off, Bytes: uint32(c.bytes)}, sl.gpu)
+	sl.free.Store(true)
+	t.posted += uint64(c.bytes)
 }
 
 // failed notes a download's first failure.

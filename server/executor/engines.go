@@ -1,6 +1,9 @@
 package executor
 
-import "scuda.dev/scuda/api/cuda"
+import (
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport/bulk"
+)
 
 // What carries out a command is a method of the session's or of one of its engines.
 
@@ -27,7 +30,7 @@ func inOrdering(f func(*ordering, *command) (cuda.CUresult, error)) handler {
 // What engines ask of the loop.
 
 func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
-	t.stripe = bytes >= stripeLeast && s.stripes.ready.Load()
+	t.beside = bytes >= bulk.MinTransfer && s.bulk.ready.Load()
 	r, err := s.download(st, t, src, bytes)
 	if err != nil {
 		return 0, err

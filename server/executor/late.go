@@ -133,13 +133,9 @@ func (s *Session) send(c *chunk) bool {
 	case t.rows != nil:
 		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
 	case t.of != nil && s.hostmem.sendChanges(t, c):
-	case t.stripe:
-		h := transport.MessageHeader{ID: t.id, Seq: t.seq, Aux: c.off}
-		if !s.place(h, c.slot, c.bytes, c.more) {
-			if t.refused.Store(true); c.slot.gpu != 0 {
-				return false
-			}
-			s.stripes.post(h, c.slot.mem[:c.bytes], &c.slot.free)
+	case t.beside:
+		if !s.sendChunk(t, c) {
+			return false
 		}
 		t.posted += uint64(c.bytes)
 	default:

@@ -11,7 +11,6 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -31,10 +30,8 @@ var unread = 2 * time.Millisecond
 
 // pathLink is what the executor uses of an [rdma.Link]; measuring has one of its own.
 type pathLink interface {
-	State() bulk.State
-	ChunkBytes() int
+	bulk.Sender
 	Want(id uint32, seq, bytes uint64) bool
-	Place(c bulk.Chunk, addr uint64, o outgoing) bool
 	Forget(id uint32, seq uint64)
 	Release(slots ...uint32)
 	Close()
@@ -53,15 +50,11 @@ type path struct {
 	mem   []byte
 	gpu   *directSlots // the slots lie in the GPU's memory, and mem is nil
 	busy  []*slot      // upload slots from which the GPU copies
-	out   atomic.Int32 // download slots that the link has
 	last  time.Time    // a download slot was last taken, or with the link, or the GPU had read all upload slots or one more
 	owner *context     // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
 	lost  atomic.Uint64 // of stats, as the server's metrics have it
-
-	returnedMu sync.Mutex
-	returned   []outgoing // chunks in the GPU's memory that have to go over TCP
 }
 
 // RDMAStats counts what the session's RDMA did.
@@ -99,13 +92,10 @@ func (p *path) begin() bool {
 
 // openPath chooses where the slots lie, makes them and begins to use the connection.
 func (s *Session) openPath(c net.Conn) error {
-	t := s.stripes
 	bytes := s.rdmaSlots * largeBytes
 	direct, why := s.chooseDirect(c, bytes)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.err != nil {
-		return t.err
+	if err := s.bulk.out.Err(); err != nil {
+		return err
 	}
 	p := &s.path
 	p.gpu = direct
@@ -120,10 +110,17 @@ func (s *Session) openPath(c net.Conn) error {
 		memory = func(from, n int) rdma.Memory { return rdma.Mapped(mem[from : from+n]) }
 	}
 	ups := s.layPath()
-	p.l = rdma.New(rdma.Config[outgoing]{Control: c, Device: s.rdmaDevice, Depth: ups, Slots: memory(0, ups*largeBytes), SlotBytes: largeBytes, Source: memory(ups*largeBytes, bytes-ups*largeBytes),
-		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log})
-	p.there.Store(true)
+	s.usePath(rdma.Windows{Link: rdma.New(rdma.Config[bulk.Piece]{Control: c, Device: s.rdmaDevice, Depth: ups,
+		Slots: memory(0, ups*largeBytes), SlotBytes: largeBytes, Source: memory(ups*largeBytes, bytes-ups*largeBytes),
+		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log})})
 	return nil
+}
+
+// usePath begins to use a link whose slots have been laid out.
+func (s *Session) usePath(l pathLink) {
+	s.path.l = l
+	s.path.there.Store(true)
+	s.bulk.out.Prefer(l)
 }
 
 // layPath divides the memory into slots and says how many are for uploads.
@@ -153,14 +150,6 @@ func (p *path) link() pathLink {
 		return p.l
 	}
 	return nil
-}
-
-// mode says how chunks travel.
-func (p *path) mode() bulk.State {
-	if l := p.link(); l != nil {
-		return l.State()
-	}
-	return bulk.Down
 }
 
 // close ends the link; the device writes to no slot any more.
@@ -213,7 +202,7 @@ func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresul
 func (s *Session) pollPath() bool {
 	p := &s.path
 	if p.there.Load() && p.gpu != nil {
-		s.fetchReturned()
+		s.fetchStranded()
 	}
 	if len(p.busy) == 0 {
 		return false
@@ -291,7 +280,7 @@ func (p *path) takeDown() *slot {
 func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {
-		if p.gpu != nil && p.mode() != bulk.Up { // a chunk there would have to be fetched
+		if p.gpu != nil && s.bulk.out.State() != bulk.Up { // a chunk there would have to be fetched
 			return nil, nil
 		}
 		if sl := p.takeDown(); sl != nil {
@@ -299,9 +288,9 @@ func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 			return sl, nil
 		}
 		switch {
-		case p.mode() != bulk.Up:
+		case s.bulk.out.State() != bulk.Up:
 			return nil, nil
-		case p.out.Load() > 0, t.posted > 0 && st.holdsPathSlot(t):
+		case s.bulk.out.Pieces() > 0, t.posted > 0 && st.holdsPathSlot(t):
 			p.last = time.Now()
 		case time.Since(p.last) > stalled:
 			return nil, nil
@@ -321,7 +310,7 @@ func (st *stream) holdsPathSlot(t *transfer) bool {
 // the stream is answered when the chunk's event is complete, and has to come behind the download's end.
 func (s *Session) moveIn(c *chunk) {
 	p := &s.path
-	if c.slot.path || !c.t.link || c.t.refused.Load() || p.mode() != bulk.Up {
+	if c.slot.path || !c.t.link || c.t.refused.Load() || s.bulk.out.State() != bulk.Up {
 		return
 	}
 	sl := p.takeDown()
@@ -346,23 +335,20 @@ func (s *Session) moveIn(c *chunk) {
 	c.slot = sl
 }
 
-// place sends a chunk of a download by RDMA; more says that others follow. It says no where that is not possible.
-func (s *Session) place(h transport.MessageHeader, sl *slot, n int, more bool) bool {
-	l := s.path.link()
-	if !sl.path || l == nil {
-		return false
-	}
-	h.Type, h.Len = transport.MsgChunk, uint32(n)
-	s.path.out.Add(1)
-	o, addr := outgoing{h: h, sent: &sl.free, gpu: sl.gpu}, uint64(sl.gpu)
+// sendChunk sends a chunk of a download that lies in a slot. It says no where a fallback cannot read the slot and the path does not take the chunk.
+func (s *Session) sendChunk(t *transfer, c *chunk) bool {
+	sl := c.slot
+	sl.out = bulk.Transfer{Seq: t.seq, ID: t.id, Offset: c.off, Bytes: c.bytes, More: c.more, Direct: sl.path, Owner: sl}
 	if sl.gpu == 0 {
-		o.data, addr = sl.mem[:n], addressOf(sl.mem)
+		sl.out.Data = sl.mem[:c.bytes]
+	} else {
+		sl.out.Addr = uint64(sl.gpu)
 	}
-	if l.Place(bulk.Chunk{Seq: h.Seq, Offset: h.Aux, ID: h.ID, Bytes: h.Len, More: more}, addr, o) {
-		return true
+	direct, taken := s.bulk.out.Post(&sl.out)
+	if !direct {
+		t.refused.Store(true)
 	}
-	s.path.out.Add(-1)
-	return false
+	return taken
 }
 
 // pathHandler is the session as its link sees it.
@@ -373,66 +359,38 @@ func (h *pathHandler) session() *Session { return (*Session)(h) }
 func (h *pathHandler) Arrived(c bulk.Chunk, index int) {
 	s := h.session()
 	s.metrics.Add(metrics.ReceivedRDMA, int(c.Bytes))
-	t := s.stripes
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.got = append(t.got, landing{slot: s.path.slots[index], seq: c.Seq, off: c.Offset, n: int(c.Bytes)})
-	t.landed.Signal()
+	s.bulk.in.Arrived(c, s.path.slots[index])
 }
 
 // Placed is never called: a server grants no windows.
 func (h *pathHandler) Placed(bulk.Chunk) {}
 
-func (h *pathHandler) Sent(o outgoing, arrived bool) {
-	p := &h.session().path
-	if !arrived && o.gpu != 0 { // only the executor can fetch it
-		p.returnedMu.Lock()
-		defer p.returnedMu.Unlock()
-		p.returned = append(p.returned, o)
-		return
-	}
-	defer p.out.Add(-1)
+func (h *pathHandler) Sent(p bulk.Piece, arrived bool) {
+	s := h.session()
 	if arrived {
-		h.session().metrics.Add(metrics.SentRDMA, int(o.h.Len))
-		o.sent.Store(true)
-		return
+		s.metrics.Add(metrics.SentRDMA, p.N)
 	}
-	h.session().stripes.post(o.h, o.data, o.sent)
+	s.bulk.out.Settled(p, arrived)
 }
 
-// postFrom sends a chunk that lies in a slot over the bulk connections.
-func (s *Session) postFrom(h transport.MessageHeader, sl *slot, n int) {
-	if sl.gpu != 0 {
-		s.fetch(outgoing{h: h, sent: &sl.free, gpu: sl.gpu}, n)
-		return
-	}
-	s.stripes.post(h, sl.mem[:n], &sl.free)
-}
-
-// fetchReturned sends chunks over TCP that a lost path has given back.
-func (s *Session) fetchReturned() {
-	p := &s.path
-	p.returnedMu.Lock()
-	list := p.returned
-	p.returned = nil
-	p.returnedMu.Unlock()
-	for _, o := range list {
-		s.fetch(o, int(o.h.Len))
-		p.out.Add(-1)
+// fetchStranded sends chunks in the GPU's memory by fallbacks that a lost path has given back.
+func (s *Session) fetchStranded() {
+	for _, p := range s.bulk.out.Stranded() {
+		s.fetch(p.Chunk(), cuda.CUdeviceptr(p.Addr()))
+		s.bulk.out.Rescued(p)
 	}
 }
 
-// fetch sends a chunk of the GPU's memory over the bulk connections, by way of memory of its own: there are no more of them than a path had under way.
-func (s *Session) fetch(o outgoing, n int) {
-	mem := make([]byte, n)
+// fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a path had under way.
+func (s *Session) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
+	mem := make([]byte, c.Bytes)
 	s.enterAny()
 	if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
-		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), o.gpu, uint64(n), st)
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), from, uint64(len(mem)), st)
 	}); r != cuda.CUDA_SUCCESS {
-		s.stripeFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
+		s.bulkFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
 	}
-	o.sent.Store(true)
-	s.stripes.post(o.h, mem, new(atomic.Bool))
+	s.bulk.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: len(mem), Data: mem})
 }
 
 // copyAside enqueues a copy on a stream that waits for no other, in the present context, and waits for its end.
@@ -455,7 +413,8 @@ func (h *pathHandler) Memory(uint32, uint64) []byte { return nil }
 
 func (h *pathHandler) Changed() {
 	s := h.session()
-	switch s.path.mode() {
+	s.bulk.out.Changed()
+	switch s.bulk.out.State() {
 	case bulk.Up:
 		s.metrics.Add(metrics.ToRDMA, 1)
 	case bulk.Down: // a path that ends with its session is none that was lost
@@ -467,6 +426,6 @@ func (h *pathHandler) Changed() {
 
 func (h *pathHandler) Broken(err error, underWay bool) {
 	if underWay {
-		h.session().sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errStripes, err))
+		h.session().sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errBulk, err))
 	}
 }

@@ -10,7 +10,7 @@ import (
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
 	return len(s.waits.list) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.waits.watches) > 0 ||
-		len(s.endings) > 0 || s.path.out.Load() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.late.flushed.Load()
+		len(s.endings) > 0 || s.bulk.out.Pieces() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.late.flushed.Load()
 }
 
 // poll looks at everything pending, once. It says whether something was completed.

@@ -284,21 +284,21 @@ func TestStripedUploads(t *testing.T) {
 // pathWithoutTraffic is a path that is up and on which nothing comes.
 type pathWithoutTraffic struct{}
 
-func (pathWithoutTraffic) State() bulk.State                       { return bulk.Up }
-func (pathWithoutTraffic) ChunkBytes() int                         { return largeBytes }
-func (pathWithoutTraffic) Want(uint32, uint64, uint64) bool        { return false }
-func (pathWithoutTraffic) Place(bulk.Chunk, uint64, outgoing) bool { return false }
-func (pathWithoutTraffic) Forget(uint32, uint64)                   {}
-func (pathWithoutTraffic) Release(...uint32)                       {}
-func (pathWithoutTraffic) Close()                                  {}
+func (pathWithoutTraffic) State() bulk.State                    { return bulk.Up }
+func (pathWithoutTraffic) ChunkBytes() int                      { return largeBytes }
+func (pathWithoutTraffic) Want(uint32, uint64, uint64) bool     { return false }
+func (pathWithoutTraffic) Register([]byte) (bulk.Region, error) { return nil, nil }
+func (pathWithoutTraffic) Send(bulk.Piece, bulk.Region) error   { return bulk.ErrDown }
+func (pathWithoutTraffic) Forget(uint32, uint64)                {}
+func (pathWithoutTraffic) Release(...uint32)                    {}
+func (pathWithoutTraffic) Close()                               {}
 
 // Uploads come over the bulk connections though there is a path by RDMA, as where the program's memory cannot be registered; here before their commands.
-func TestStripedUploadsBesidePath(t *testing.T) {
+func TestUploadsByFallbackBesidePath(t *testing.T) {
 	c := connect(t)
 	lines := c.bulkLines(2)
 	k := collect(t, lines)
-	c.session.path.l = pathWithoutTraffic{}
-	c.session.path.there.Store(true)
+	c.session.usePath(pathWithoutTraffic{})
 	const n = 2 << 20
 	dst := c.alloc(n)
 	for round := range 20 {
@@ -329,15 +329,15 @@ type recordingPath struct {
 }
 
 func (*recordingPath) Want(uint32, uint64, uint64) bool { return true }
-func (p *recordingPath) Place(c bulk.Chunk, _ uint64, o outgoing) bool {
+func (p *recordingPath) Send(piece bulk.Piece, _ bulk.Region) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.have += copy(p.got[c.Offset:], o.data)
+	p.have += copy(p.got[piece.Chunk().Offset:], piece.Data())
 	go func() {
 		<-p.goOn
-		(*pathHandler)(p.s).Sent(o, true)
+		(*pathHandler)(p.s).Sent(piece, true)
 	}()
-	return true
+	return nil
 }
 
 // All slots of RDMA wait for a stream that is busy with something else when a download begins: commands behind it are not held up, and what waits for the stream
@@ -358,8 +358,7 @@ func TestDownloadsOfBusyStreams(t *testing.T) {
 	k.mu.Lock()
 	k.got = p.got // some go the other way
 	k.mu.Unlock()
-	s.path.l = p
-	s.path.there.Store(true)
+	s.usePath(p)
 	data, mem, st := pattern(n, 1), c.alloc(n), c.stream(1)
 	for off := 0; off < n; off += 1 << 20 {
 		c.upload(mem+uint64(off), data[off:off+1<<20], st, 0)
@@ -440,7 +439,7 @@ func (c *client) downloadStriped(src uint64, n int, k *collector) []byte {
 	return k.got
 }
 
-func TestStripesEnd(t *testing.T) {
+func TestBulkConnectionsEnd(t *testing.T) {
 	for name, breakIt := range map[string]func(c *client, lines []net.Conn, seq uint64){
 		"closed": func(_ *client, lines []net.Conn, _ uint64) { lines[1].Close() },
 		"too far": func(_ *client, lines []net.Conn, seq uint64) {
@@ -456,9 +455,7 @@ func TestStripesEnd(t *testing.T) {
 			seq := c.striped(c.alloc(4<<20), 4<<20)
 			_, _ = lines[0].Write(chunkOf(seq, 0, make([]byte, 1<<20)))
 			until(t, "the upload has begun", func() bool {
-				c.session.stripes.mu.Lock()
-				defer c.session.stripes.mu.Unlock()
-				return c.session.stripes.busy
+				return c.session.bulk.in.Taking()
 			})
 			breakIt(c, lines, seq)
 			if err := c.wait(); err == nil || !errors.Is(err, ErrGone) {
@@ -469,7 +466,7 @@ func TestStripesEnd(t *testing.T) {
 }
 
 // Without connections, or with too few, downloads use the main connection.
-func TestStripesIncomplete(t *testing.T) {
+func TestBulkConnectionsIncomplete(t *testing.T) {
 	c := connect(t)
 	fd, conn := fdPair(t)
 	defer conn.Close()

@@ -86,12 +86,11 @@ type Session struct {
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
 
-	in   input
-	out  output
-	side *side
-	late lateDownloads
-	// stripes carry the bytes of big copies.
-	stripes    *stripes
+	in         input
+	out        output
+	side       *side
+	late       lateDownloads
+	bulk       *transfers // the bytes of big copies
 	path       path
 	rdmaSlots  int
 	rdmaDevice string
@@ -139,10 +138,10 @@ func New(cfg Config) (*Session, error) {
 		cfg.RDMASlots = DefaultRDMASlots
 	}
 	s := &Session{
-		base:    newBase(cfg, table),
-		conn:    cfg.Conn,
-		side:    newSide(),
-		stripes: newStripes(cfg.Metrics),
+		base: newBase(cfg, table),
+		conn: cfg.Conn,
+		side: newSide(),
+		bulk: newTransfers(),
 
 		primaries: make(map[cuda.CUdevice]*primary),
 
@@ -197,7 +196,7 @@ func (s *Session) Stop() {
 	s.stopOnce.Do(func() { close(s.stopped) })
 	s.conn.Shutdown()
 	s.side.fail(errSideClosed)
-	s.stripes.fail(errSideClosed)
+	s.bulk.fail(errSideClosed)
 }
 
 // Run carries the session out until it ends; the caller must have locked its OS thread.
@@ -217,7 +216,7 @@ func (s *Session) Run() error {
 	s.Stop()
 	s.side.close()
 	s.path.close()
-	s.stripes.close()
+	s.bulk.close()
 	s.late.pumps.Wait()
 	s.conn.Close()
 	return err

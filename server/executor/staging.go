@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport/bulk"
 )
 
 const (
@@ -27,13 +28,20 @@ type slot struct {
 	mem    []byte
 	free   atomic.Bool
 	pooled bool
-	event  cuda.CUevent // of the copy under way; 0 when its end is told otherwise
+	out    bulk.Transfer // the chunk that leaves from it
+	event  cuda.CUevent  // of the copy under way; 0 when its end is told otherwise
 
 	path  bool             // it is one of RDMA's
 	gpu   cuda.CUdeviceptr // where it lies in the GPU's memory, and mem is nil; 0: it does not
 	index uint32           // among those
 	st    *stream          // on which the event is, where the slot is not of a pool
 }
+
+// Bytes is the slot's memory, for a chunk that arrives in it.
+func (sl *slot) Bytes() []byte { return sl.mem }
+
+// Sent makes the slot free when its chunk has left.
+func (sl *slot) Sent() { sl.free.Store(true) }
 
 // slotPool is a context's slots of one size.
 type slotPool struct {

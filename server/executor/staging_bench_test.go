@@ -130,9 +130,14 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 	ups := s.layPath()
 	card := newMemoryCard(s, ups, other, feeders)
 	defer card.Close()
-	s.path.l = card
-	s.path.there.Store(true)
-	s.stripes.ready.Store(true)
+	s.usePath(card)
+	sink := &discarding{}
+	s.bulk.out.Fallback()
+	sinks := sync.WaitGroup{}
+	sinks.Go(func() { _ = s.bulk.out.Feed(sink) })
+	defer sinks.Wait()
+	defer s.bulk.fail(errSideClosed)
+	s.bulk.ready.Store(true)
 
 	result := &stagingResult{Bytes: bytes, Slots: slots, Feeders: feeders}
 	ctx := s.contexts[base]
@@ -140,7 +145,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 		began := time.Now()
 		b := &incoming{cmd: command{CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst}
 		card.feed(8)
-		if err := s.stripedUpload(b); err != nil {
+		if err := s.receiveUpload(b); err != nil {
 			return nil, err
 		}
 		if r := errors.Join(nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); r != nil {
@@ -150,7 +155,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 		s.poll()
 
 		began = time.Now()
-		t := &transfer{id: transport.FirstTransfer, seq: 9, stripe: true, link: true}
+		t := &transfer{id: transport.FirstTransfer, seq: 9, beside: true, link: true}
 		r, err := s.download(&ctx.legacy, t, dst, uint64(bytes))
 		if err = errors.Join(err, nonzero(r)); err != nil {
 			return nil, err
@@ -158,27 +163,24 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 		for t.left > 0 {
 			s.poll()
 		}
-		for card.taken.Load()+s.stripes.discard() < int64(bytes) {
+		for card.taken.Load()+sink.bytes.Load() < int64(bytes) {
 			runtime.Gosched()
 		}
 		card.taken.Store(0)
-		s.stripes.queue = nil
+		sink.bytes.Store(0)
 		s.poll()
 		result.Download = max(result.Download, float64(bytes)/time.Since(began).Seconds())
 	}
 	return result, nil
 }
 
-// discard drops the chunks that have gone to bulk connections, of which there are none here, since no slot became free in time; it says how much they are.
-func (t *stripes) discard() (bytes int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, o := range t.queue {
-		bytes += int64(len(o.data))
-		o.sent.Store(true)
-	}
-	return bytes
-}
+// discarding takes the chunks that go to fallbacks, since no slot became free in time, and drops them.
+type discarding struct{ bytes atomic.Int64 }
+
+func (d *discarding) State() bulk.State                      { return bulk.Up }
+func (d *discarding) ChunkBytes() int                        { return largeBytes }
+func (d *discarding) Register([]byte) (bulk.Region, error)   { return nil, nil }
+func (d *discarding) Send(p bulk.Piece, _ bulk.Region) error { d.bytes.Add(int64(p.N)); return nil }
 
 // memoryCard is a network card without a network: it fills upload slots as they are granted, and takes the chunks of downloads.
 type memoryCard struct {
@@ -196,7 +198,7 @@ type memoryCard struct {
 type copyOrder struct {
 	chunk bulk.Chunk
 	slot  uint32
-	out   *outgoing // of a download
+	out   bulk.Piece // of a download
 }
 
 func newMemoryCard(s *Session, ups int, memory []byte, feeders int) *memoryCard {
@@ -224,11 +226,11 @@ func (c *memoryCard) feed(seq uint64) { c.uploads <- seq }
 func (c *memoryCard) work() {
 	for o := range c.orders {
 		part := c.memory[o.chunk.Offset:][:o.chunk.Bytes]
-		if o.out != nil {
+		if o.out.Transfer != nil {
 			if c.feeders > 0 {
-				copy(part, o.out.data)
+				copy(part, o.out.Data())
 			}
-			(*pathHandler)(c.s).Sent(*o.out, true)
+			(*pathHandler)(c.s).Sent(o.out, true)
 			c.taken.Add(int64(len(part)))
 			continue
 		}
@@ -239,14 +241,15 @@ func (c *memoryCard) work() {
 	}
 }
 
-func (c *memoryCard) State() bulk.State                { return bulk.Up }
-func (c *memoryCard) ChunkBytes() int                  { return largeBytes }
-func (c *memoryCard) Want(uint32, uint64, uint64) bool { return true }
-func (c *memoryCard) Forget(uint32, uint64)            {}
-func (c *memoryCard) Close()                           { close(c.uploads); c.done.Wait() }
-func (c *memoryCard) Place(ch bulk.Chunk, _ uint64, o outgoing) bool {
-	c.orders <- copyOrder{chunk: ch, out: &o}
-	return true
+func (c *memoryCard) State() bulk.State                    { return bulk.Up }
+func (c *memoryCard) ChunkBytes() int                      { return largeBytes }
+func (c *memoryCard) Want(uint32, uint64, uint64) bool     { return true }
+func (c *memoryCard) Forget(uint32, uint64)                {}
+func (c *memoryCard) Close()                               { close(c.uploads); c.done.Wait() }
+func (c *memoryCard) Register([]byte) (bulk.Region, error) { return nil, nil }
+func (c *memoryCard) Send(p bulk.Piece, _ bulk.Region) error {
+	c.orders <- copyOrder{chunk: p.Chunk(), out: p}
+	return nil
 }
 
 func (c *memoryCard) Release(slots ...uint32) {

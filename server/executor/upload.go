@@ -144,7 +144,7 @@ func (s *Session) bulkTarget() *directTarget {
 func (s *Session) feedBulk() (bool, error) {
 	b := s.incoming
 	if b.cmd.Flags&transport.FlagStriped != 0 {
-		if err := s.stripedUpload(b); err != nil {
+		if err := s.receiveUpload(b); err != nil {
 			return false, err
 		}
 		b.pad = 0

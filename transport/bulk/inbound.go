@@ -32,6 +32,9 @@ type Arrival struct {
 	Buffer Buffer
 }
 
+// ErrExcess says that chunks have arrived that are more than their transfer has.
+var ErrExcess = fmt.Errorf("%w: more chunks than there are in a transfer", ErrProtocol)
+
 // NewInbound makes one.
 func NewInbound() *Inbound {
 	in := &Inbound{}
@@ -78,7 +81,7 @@ func (in *Inbound) Wants(lent int, preferred State) bool {
 }
 
 // Take gives the chunks of the transfer that have arrived since the last call, after which the list is not valid any more. An error says that no more will come, or
-// that they are more than the transfer has.
+// [ErrExcess].
 func (in *Inbound) Take() ([]Arrival, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -89,7 +92,7 @@ func (in *Inbound) Take() ([]Arrival, error) {
 		case a.Seq != in.seq:
 			kept = append(kept, a) // of a later transfer, by a sender that needs no turn
 		case uint64(a.Bytes) > in.left || !a.within(in.bytes):
-			return nil, fmt.Errorf("%w: more chunks than a transfer of %d bytes has", ErrProtocol, in.bytes)
+			return nil, fmt.Errorf("%w of %d bytes", ErrExcess, in.bytes)
 		default:
 			in.left -= uint64(a.Bytes)
 			in.taken = append(in.taken, a)

@@ -23,7 +23,7 @@ func TestInboundExcess(t *testing.T) {
 			for _, k := range c.chunks {
 				in.Arrived(k, &plain{})
 			}
-			if got, err := in.Take(); !errors.Is(err, bulk.ErrProtocol) {
+			if got, err := in.Take(); !errors.Is(err, bulk.ErrExcess) || !errors.Is(err, bulk.ErrProtocol) {
 				t.Errorf("%v, %v", got, err)
 			}
 		})
