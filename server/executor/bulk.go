@@ -1,0 +1,116 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/bulk"
+)
+
+// bulkTimeout is how long the executor waits for bulk connections over which an upload comes.
+const bulkTimeout = 15 * time.Second
+
+var errBulk = errors.New("a bulk connection broke during a copy")
+
+// transfers are a session's bulk transfers: a big copy's bytes come and go in chunks, by RDMA while there is a path and else over all bulk connections at
+// once. Each connection has a goroutine that receives, straight into staging slots that the executor has lent, and one that sends.
+type transfers struct {
+	in  *bulk.Inbound
+	out bulk.Outbound
+
+	mu     sync.Mutex
+	joined *sync.Cond // of mu: there is one more, or none will come
+	conns  []*bulk.TCP
+	ended  bool
+	ready  atomic.Bool // all are there and work
+	done   sync.WaitGroup
+}
+
+func newTransfers() *transfers {
+	t := &transfers{in: bulk.NewInbound()}
+	t.joined = sync.NewCond(&t.mu)
+	return t
+}
+
+// AttachBulk gives the session one of its count bulk connections.
+func (s *Session) AttachBulk(c net.Conn, count int) error {
+	t := s.bulk
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended || count < 1 || count > transport.MaxBulkConns || len(t.conns) >= count {
+		c.Close()
+		return errors.Join(errors.New("a bulk connection that the session does not expect"), t.out.Err())
+	}
+	line, err := transport.NewLine(c)
+	if err != nil {
+		return err
+	}
+	conn := &bulk.TCP{Line: line, Sent: func(_, all int) { s.metrics.Add(metrics.SentTCP, all) },
+		Received: func(_, all int) { s.metrics.Add(metrics.ReceivedTCP, all) }}
+	t.conns = append(t.conns, conn)
+	t.in.Stream()
+	t.out.Fallback()
+	t.done.Go(func() { s.bulkFailed(conn.Receive(t.in)) })
+	t.done.Go(func() { s.bulkFailed(t.out.Feed(conn)) })
+	if len(t.conns) == count {
+		t.ready.Store(true)
+	}
+	t.joined.Broadcast()
+	return nil
+}
+
+// bulkFailed ends the use of the bulk connections, and the session if something was under way on them.
+func (s *Session) bulkFailed(err error) {
+	if s.bulk.fail(err) {
+		s.sideFailed("go on with a copy", fmt.Errorf("%w: %w", errBulk, err))
+	}
+}
+
+// fail ends all bulk transfers and says whether there were some.
+func (t *transfers) fail(err error) (lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return false
+	}
+	t.ended = true
+	t.ready.Store(false)
+	sending, receiving := t.out.Fail(err), t.in.Fail(err)
+	for _, c := range t.conns {
+		c.Line.Shutdown()
+	}
+	t.joined.Broadcast()
+	return sending || receiving
+}
+
+// close ends the connections, once those who use them have seen the end.
+func (t *transfers) close() {
+	t.fail(errSideClosed)
+	t.done.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.conns {
+		_ = c.Line.Close()
+	}
+}
+
+// await waits until all connections are there.
+func (t *transfers) await() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for deadline := time.Now().Add(bulkTimeout); !t.ready.Load(); {
+		if t.ended || time.Now().After(deadline) {
+			return fmt.Errorf("%w: %w", ErrGone, errors.Join(errBulk, t.out.Err()))
+		}
+		wake := time.AfterFunc(time.Second, t.joined.Broadcast)
+		t.joined.Wait()
+		wake.Stop()
+	}
+	return nil
+}
