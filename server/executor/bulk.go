@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
@@ -113,4 +114,86 @@ func (t *transfers) await() error {
 		wake.Stop()
 	}
 	return nil
+}
+
+// sendChunk sends a chunk of a download that lies in a slot. It says no where a fallback cannot read the slot and the path does not take the chunk.
+func (s *Session) sendChunk(t *transfer, c *chunk) bool {
+	sl := c.slot
+	sl.out = bulk.Transfer{Seq: t.seq, ID: t.id, Offset: c.off, Bytes: c.bytes, More: c.more, Direct: sl.path, Owner: sl}
+	if sl.gpu == 0 {
+		sl.out.Data = sl.mem[:c.bytes]
+	} else {
+		sl.out.Addr = uint64(sl.gpu)
+	}
+	direct, taken := s.bulk.out.Post(&sl.out)
+	if !direct {
+		t.refused.Store(true)
+	}
+	return taken
+}
+
+// pathHandler is the session as its link sees it.
+type pathHandler Session
+
+func (h *pathHandler) session() *Session { return (*Session)(h) }
+
+func (h *pathHandler) Arrived(c bulk.Chunk, index int) {
+	s := h.session()
+	s.path.awaitOpen()
+	s.metrics.Add(metrics.ReceivedRDMA, int(c.Bytes))
+	s.bulk.in.Arrived(c, s.path.slots[index])
+}
+
+// Placed is never called: a server grants no windows.
+func (h *pathHandler) Placed(bulk.Chunk) {}
+
+func (h *pathHandler) Sent(p bulk.Piece, arrived bool) {
+	s := h.session()
+	if arrived {
+		s.metrics.Add(metrics.SentRDMA, p.N)
+	}
+	s.bulk.out.Settled(p, arrived)
+}
+
+// fetchStranded sends chunks in the GPU's memory by fallbacks that a lost path has given back.
+func (s *Session) fetchStranded() {
+	for _, p := range s.bulk.out.Stranded() {
+		s.fetch(p.Chunk(), cuda.CUdeviceptr(p.Addr()))
+		s.bulk.out.Rescued(p)
+	}
+}
+
+// fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a path had under way.
+func (s *Session) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
+	mem := make([]byte, c.Bytes)
+	s.enterAny()
+	if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), from, uint64(len(mem)), st)
+	}); r != cuda.CUDA_SUCCESS {
+		s.bulkFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
+	}
+	s.bulk.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: len(mem), Data: mem})
+}
+
+// Memory gives nothing: a server grants no windows.
+func (h *pathHandler) Memory(uint32, uint64) []byte { return nil }
+
+func (h *pathHandler) Changed() {
+	s := h.session()
+	s.path.awaitOpen()
+	s.bulk.out.Changed()
+	switch s.bulk.out.State() {
+	case bulk.Up:
+		s.metrics.Add(metrics.ToRDMA, 1)
+	case bulk.Down: // a path that ends with its session is none that was lost
+		if n := s.path.stats.Lost.Load(); n != s.path.lost.Swap(n) {
+			s.metrics.Add(metrics.ToTCP, 1)
+		}
+	}
+}
+
+func (h *pathHandler) Broken(err error, underWay bool) {
+	if underWay {
+		h.session().sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errBulk, err))
+	}
 }
