@@ -90,9 +90,10 @@ func (t *transfers) fail(err error) (lost bool) {
 	return sending || receiving
 }
 
-// close ends the connections, once those who use them have seen the end.
+// close ends the connections, once those who use them have seen the end. The link has ended before.
 func (t *transfers) close() {
 	t.fail(errSideClosed)
+	t.out.Abandon() // the link is closed
 	t.done.Wait()
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,6 +10,6 @@
 //
 // Receiving: an [Inbound] lends memory for one transfer after the other; [Arrivals] counts what has arrived where every transfer has memory of its own.
 //
-// Locks: those of Outbound, Inbound and Arrivals are taken by themselves; none is held while a sender or a receiver is called, but for [Sender.Register],
-// during which Outbound's is held, and [Owner.Sent].
+// Locks: those of Outbound, Inbound and Arrivals are taken by themselves; none is held while a sender or a receiver is called, but for [Sender.State],
+// [Sender.Register] and [Owner.Sent], during which Outbound's is held.
 package bulk

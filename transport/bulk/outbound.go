@@ -81,8 +81,14 @@ func (o *Outbound) Post(t *Transfer) (direct, taken bool) {
 			return true, true
 		}
 		o.mu.Lock()
-		o.landed(p)
+		abandoned := t.flying == 0
+		if !abandoned {
+			o.landed(p)
+		}
 		o.mu.Unlock()
+		if abandoned { // the owner has been told
+			return false, true
+		}
 	}
 	if t.Data == nil {
 		return false, false

@@ -2,6 +2,7 @@ package bulk_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"scuda.dev/scuda/transport/bulk"
@@ -84,6 +85,45 @@ func (i *immediate) State() bulk.State                      { return bulk.Up }
 func (i *immediate) ChunkBytes() int                        { return piece }
 func (i *immediate) Register([]byte) (bulk.Region, error)   { return nil, nil }
 func (i *immediate) Send(p bulk.Piece, _ bulk.Region) error { i.out.Settled(p, true); return nil }
+
+// keeping is a preferred sender that is never through with a piece.
+type keeping struct {
+	immediate
+	got chan bulk.Piece
+}
+
+func (k *keeping) Send(p bulk.Piece, _ bulk.Region) error { k.got <- p; return nil }
+
+// What the preferred sender still has when it is closed is the owner's again, once, whatever it says later.
+func TestOutboundAbandons(t *testing.T) {
+	var out bulk.Outbound
+	k := &keeping{got: make(chan bulk.Piece)}
+	out.Prefer(k)
+	done := make(chan struct{})
+	go func() { defer close(done); out.FeedPreferred() }()
+	o := &owner{}
+	if !out.Add(&bulk.Transfer{Data: make([]byte, 3*piece), Owner: o}) {
+		t.Fatal("a transfer was not taken")
+	}
+	first := <-k.got
+	for out.Pieces() < 2 {
+		runtime.Gosched()
+	}
+	if !out.Fail(nil) {
+		t.Error("the end loses nothing")
+	}
+	second := <-k.got
+	<-done
+	if n := o.sent.Load(); n != 0 || out.Pieces() != 2 {
+		t.Errorf("the owner was told %d times while the sender has %d pieces", n, out.Pieces())
+	}
+	out.Abandon()
+	out.Settled(first, false)
+	out.Settled(second, true)
+	if n := o.sent.Load(); n != 1 || out.Pieces() != 0 {
+		t.Errorf("the owner was told %d times; the sender has %d pieces", n, out.Pieces())
+	}
+}
 
 func TestChunksAllocateNothing(t *testing.T) {
 	var out bulk.Outbound
