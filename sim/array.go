@@ -191,7 +191,7 @@ func (g *GPU) dropArrays(list ...*array) cuda.CUresult {
 		g.objects.drop(uint64(a.handle))
 		g.arrays.Delete(a.handle)
 	}
-	r := g.waitContext(list[0].ctx)
+	r := g.work.waitContext(list[0].ctx)
 	for _, a := range list {
 		if err := g.freeRegion(a.region); err != nil {
 			g.log.Error("sim: free", "error", err)

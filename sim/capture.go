@@ -25,7 +25,7 @@ func (cap *capture) add(s *stream, o op) (*node, cuda.CUresult) {
 	if cap.invalid {
 		return nil, cuda.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 	}
-	n := s.ctx.gpu.addNode(cap.graph, o, s.capDeps)
+	n := s.ctx.gpu.graphs.add(cap.graph, o, s.capDeps)
 	s.capDeps = []*node{n}
 	return n, ok
 }
@@ -217,11 +217,11 @@ func (g *GPU) CuStreamEndCapture(h cuda.CUstream, ph *cuda.CUgraph) cuda.CUresul
 	g.endCapture(cap)
 	if r != ok {
 		if !cap.given {
-			g.dropGraph(cap.graph)
+			g.graphs.drop(cap.graph)
 		}
 		return r
 	}
-	g.nameGraph(cap.graph)
+	g.graphs.name(cap.graph)
 	*ph = cap.graph.handle
 	return ok
 }
@@ -363,7 +363,7 @@ func (g *GPU) CuStreamGetCaptureInfo_v3(h cuda.CUstream, status *cuda.CUstreamCa
 			*id = cuda.Cuuint64(cap.id)
 		}
 		if gr != nil {
-			g.nameGraph(cap.graph)
+			g.graphs.name(cap.graph)
 			*gr = cap.graph.handle
 		}
 		nodes, data, err := cap.deps.set(s.capDeps)

@@ -88,9 +88,7 @@ func (g *GPU) freeContext(c *cudaContext) {
 	}
 	for _, r := range g.mem.all() {
 		if r.ctx == c && r.kind != regionMapped {
-			if err := g.freeRegion(r); err != nil {
-				g.log.Error("sim: free", "error", err)
-			}
+			g.freeOwned(r)
 		}
 	}
 	for h, o := range g.objects.live {
@@ -119,10 +117,10 @@ func (g *GPU) destroy(c *cudaContext) {
 		c.dev.primaryFlags = 0
 	}
 	if c.failed() == ok {
-		g.waitContext(c)
+		g.work.waitContext(c)
 	}
 	c.stop(cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
-	g.waitContext(c)
+	g.work.waitContext(c)
 	g.freeContext(c)
 }
 
@@ -345,7 +343,7 @@ func (g *GPU) CuCtxSynchronize_v2(h cuda.CUcontext) cuda.CUresult {
 			return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 		}
 	}
-	return g.waitContext(c)
+	return g.work.waitContext(c)
 }
 
 func (g *GPU) CuCtxEnablePeerAccess(h cuda.CUcontext, flags uint32) cuda.CUresult {

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"slices"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -112,7 +111,7 @@ func (g *GPU) copySync(b *box) cuda.CUresult {
 	if b.empty() {
 		return ok
 	}
-	g.wait([]*task{g.push(s, func(ctx context.Context) error { return g.copyBox(ctx, b) })})
+	g.work.wait([]*task{g.work.push(s, func(ctx context.Context) error { return g.copyBox(ctx, b) })})
 	return c.failed()
 }
 
@@ -144,7 +143,7 @@ func (g *GPU) copyAsync(b *box, hs cuda.CUstream) cuda.CUresult {
 	if r != ok || t == nil || !g.pageable(b.src) && !g.pageable(b.dst) {
 		return r
 	}
-	g.wait([]*task{t})
+	g.work.wait([]*task{t})
 	return s.ctx.failed()
 }
 
@@ -167,7 +166,7 @@ func (g *GPU) reserved(addr uint64) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(g.vmm.reserved, func(s span) bool { return contains(s, addr, 1) })
+	return g.vmm.has(addr, 1)
 }
 
 func (g *GPU) CuMemcpyDtoD_v2(dst, src cuda.CUdeviceptr, n uint64) cuda.CUresult {

@@ -92,7 +92,7 @@ func (g *GPU) CuMemcpy3DBatchAsync(count uint64, ops *cuda.CUDA_MEMCPY3D_BATCH_O
 }
 
 // pointerOperand and arrayOperand are what a CUmemcpy3DOperand holds.
-type pointerOperand struct{ ptr, row, layer, hint uint64 }
+type pointerOperand struct{ ptr, row, layer, _ uint64 } // the last a hint where it is best
 
 type arrayOperand struct {
 	array   cuda.CUarray

@@ -116,10 +116,10 @@ func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uin
 	}
 	e.capture, e.capDeps, e.stale = nil, nil, false
 	if e.shared != nil {
-		e.recorded = g.push(s, e.shared.record())
+		e.recorded = g.work.push(s, e.shared.record())
 		return ok
 	}
-	e.recorded = g.push(s, nil)
+	e.recorded = g.work.push(s, nil)
 	return ok
 }
 
@@ -186,7 +186,7 @@ func (g *GPU) CuEventSynchronize(h cuda.CUevent) cuda.CUresult {
 		return r
 	}
 	if e.recorded != nil {
-		g.wait([]*task{e.recorded})
+		g.work.wait([]*task{e.recorded})
 	}
 	if e.shared != nil {
 		wait, c := e.shared.wait(), e.ctx
@@ -262,10 +262,10 @@ func (g *GPU) CuStreamWaitEvent(hs cuda.CUstream, h cuda.CUevent, flags uint32) 
 		return r
 	}
 	if e.recorded != nil && !e.recorded.finished() {
-		g.push(s, nil, e.recorded)
+		g.work.push(s, nil, e.recorded)
 	}
 	if e.shared != nil && !e.shared.done() {
-		g.push(s, e.shared.wait())
+		g.work.push(s, e.shared.wait())
 	}
 	return ok
 }
@@ -327,7 +327,7 @@ func (g *GPU) CuCtxRecordEvent(h cuda.CUcontext, he cuda.CUevent) cuda.CUresult 
 		run = e.shared.record()
 	}
 	e.capture, e.capDeps, e.stale = nil, nil, false
-	e.recorded = g.after(c, run, tasks...)
+	e.recorded = g.work.after(c, run, tasks...)
 	return ok
 }
 
@@ -356,7 +356,7 @@ func (g *GPU) CuCtxWaitEvent(h cuda.CUcontext, he cuda.CUevent) cuda.CUresult {
 		run = e.shared.wait()
 	}
 	if len(tasks) > 0 || run != nil {
-		c.behind = g.after(c, run, tasks...)
+		c.behind = g.work.after(c, run, tasks...)
 	}
 	return ok
 }

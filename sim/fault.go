@@ -51,6 +51,13 @@ func endOf(ctx context.Context, err error) error {
 // deviceLost is what calls get from a GPU that does not answer any more.
 const deviceLost = cuda.CUDA_ERROR_UNKNOWN
 
+// workFailed ends what shares a device with work that went wrong.
+func (g *GPU) workFailed(c *cudaContext, err error) {
+	g.log.Warn("sim: the context failed", "error", err)
+	g.printAssert(err)
+	g.fail(c.dev, resultOf(err))
+}
+
 // fail makes every context of a device fail, for good: after a kernel's fault a process can do nothing more on that GPU.
 func (g *GPU) fail(dev *device, r cuda.CUresult) {
 	g.mu.Lock()

@@ -7,6 +7,10 @@
 // addresses are addresses of this process, inside ranges reserved for each device, so a kernel's access is a look-up in the table of live
 // allocations (memory) and nothing more. Kernels are run from PTX by package sim/ptx.
 //
+// Files are named by subject: device, context, stream, event, capture, graph, module, memory, copy, texture. What has state of its own is a
+// type with methods: scheduler (schedule.go), graphs (graph.go), virtualMemory (memory_virtual.go), memory (memory.go), gate (hold.go), objects
+// (object.go). GPU has the functions of the driver interface, which call them. raw_unsafe.go alone imports unsafe.
+//
 // Locking: gpu.mu guards every object but memory contents; no call waits for work while it holds it.
 package sim
 
@@ -108,10 +112,11 @@ type GPU struct {
 	arrays   sync.Map // CUarray → *array
 	textures sync.Map // handle → *texture
 	strings  stringArena
-	vmm      vmm
+	vmm      virtualMemory
+	work     scheduler
+	graphs   graphs
 	kernels  atomic.Uint64 // that began
 	seat     *board.Seat
-	tasks    sync.WaitGroup // running stream goroutines
 
 	mu           sync.Mutex
 	initialised  bool
@@ -121,14 +126,9 @@ type GPU struct {
 	contexts     map[*cudaContext]struct{}
 	captures     map[*capture]struct{}
 	sharedEvents []*sharedState
-	hostNodes    map[uintptr]func() // what HostNode was given
-	lastNode     uintptr
-	holds        hold
-	holder       int // the thread whose call is held up, or 0
-	gate         sync.Cond
-	launched     map[cuda.CUfunction]bool // where first launches are held up
-	allocs       uint64                   // of device memory, as Faults count them
-	lastID       uint64                   // contexts, streams, captures, allocations
+	gate         gate
+	allocs       uint64 // of device memory, as Faults count them
+	lastID       uint64 // contexts, streams, captures, allocations
 }
 
 var _ cuda.GPU = (*GPU)(nil)
@@ -146,12 +146,10 @@ func Open(cfg Config) (*GPU, error) {
 		captures: map[*capture]struct{}{},
 	}
 	g.objects.init()
-	g.gate.L = &g.mu
-	if cfg.Hold != "" {
-		g.launched = map[cuda.CUfunction]bool{}
-		if g.holds, err = parseHold(cfg.Hold); err != nil {
-			return nil, fmt.Errorf("%w: hold=%s: %w", ErrConfig, cfg.Hold, err)
-		}
+	g.work.mu, g.work.failed = &g.mu, g.workFailed
+	g.graphs = graphs{work: &g.work, objects: &g.objects, free: g.freeOwned}
+	if err := g.gate.init(cfg.Hold, &g.mu); err != nil {
+		return nil, fmt.Errorf("%w: hold=%s: %w", ErrConfig, cfg.Hold, err)
 	}
 	if cfg.Board == nil {
 		cfg.Board = board.Private()
@@ -184,7 +182,7 @@ func (g *GPU) Close() error {
 		c.stop(cuda.CUDA_ERROR_DEINITIALIZED)
 	}
 	g.mu.Unlock()
-	g.tasks.Wait()
+	g.work.tasks.Wait()
 
 	var errs []error
 	g.mu.Lock()

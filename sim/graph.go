@@ -25,41 +25,50 @@ type node struct {
 	origin *node // the one that this is a clone of
 }
 
+// graphs makes graphs and nodes, and takes them apart. Its methods are called with the GPU's lock held.
+type graphs struct {
+	objects   *objects
+	work      *scheduler
+	free      func(*region)
+	functions hostFunctions
+}
+
 func newGraph() *graph { return &graph{uses: 1} }
 
-func (g *GPU) nameGraph(gr *graph) {
+// name gives a graph a handle.
+func (t *graphs) name(gr *graph) {
 	if gr.handle == 0 {
-		gr.handle = cuda.CUgraph(g.objects.add(gr))
+		gr.handle = cuda.CUgraph(t.objects.add(gr))
 	}
 }
 
-func (g *GPU) addNode(gr *graph, o op, deps []*node) *node {
+func (t *graphs) add(gr *graph, o op, deps []*node) *node {
 	n := &node{graph: gr, op: o, deps: slices.Clone(deps)}
-	n.handle = cuda.CUgraphNode(g.objects.add(n))
+	n.handle = cuda.CUgraphNode(t.objects.add(n))
 	gr.nodes = append(gr.nodes, n)
 	return n
 }
 
-func (g *GPU) dropGraph(gr *graph) {
+func (t *graphs) drop(gr *graph) {
 	for _, n := range gr.nodes {
-		g.dropNode(n)
+		t.dropNode(n)
 	}
 	if gr.handle != 0 {
-		g.objects.drop(uint64(gr.handle))
+		t.objects.drop(uint64(gr.handle))
 	}
-	g.release(gr.objects)
+	t.release(gr.objects)
 	gr.objects = nil
-	g.releaseGraph(gr)
+	t.leave(gr)
 }
 
-func (g *GPU) dropNode(n *node) {
-	g.objects.drop(uint64(n.handle))
+func (t *graphs) dropNode(n *node) {
+	t.objects.drop(uint64(n.handle))
 	switch p := n.op.params.(type) {
 	case *graph:
-		g.dropGraph(p)
+		t.drop(p)
 	case *conditional:
 		for _, body := range p.bodies {
-			g.dropGraph(body)
+			t.drop(body)
 		}
 		_ = unmap(p.list.base, p.list.size) // a range of our own: the call cannot fail
 	}
@@ -78,14 +87,13 @@ func (gr *graph) frees(reg *region) bool {
 	})
 }
 
-func (g *GPU) releaseGraph(gr *graph) {
+// leave ends one use of a graph: with the last one its memory goes.
+func (t *graphs) leave(gr *graph) {
 	if gr.uses--; gr.uses > 0 {
 		return
 	}
 	for _, r := range gr.regions {
-		if err := g.freeRegion(r); err != nil {
-			g.log.Error("sim: free", "error", err)
-		}
+		t.free(r)
 	}
 }
 
@@ -190,7 +198,7 @@ func (g *GPU) CuGraphCreate(ph *cuda.CUgraph, flags uint32) cuda.CUresult {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	gr := newGraph()
-	g.nameGraph(gr)
+	g.graphs.name(gr)
 	*ph = gr.handle
 	return ok
 }
@@ -204,12 +212,12 @@ func (g *GPU) CuGraphDestroy(h cuda.CUgraph) cuda.CUresult {
 	if gr.parent != nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	g.dropGraph(gr)
+	g.graphs.drop(gr)
 	return ok
 }
 
 // clone copies a graph; the copies of nodes are in the map.
-func (g *GPU) clone(gr *graph) (*graph, map[*node]*node) {
+func (t *graphs) clone(gr *graph) (*graph, map[*node]*node) {
 	c := newGraph()
 	c.objects.retain(gr.objects)
 	of := map[*node]*node{}
@@ -221,10 +229,10 @@ func (g *GPU) clone(gr *graph) (*graph, map[*node]*node) {
 		}
 		o := n.op
 		if child, isChild := o.params.(*graph); isChild {
-			sub, _ := g.clone(child)
-			o = g.childOp(sub)
+			sub, _ := t.clone(child)
+			o = t.child(sub)
 		}
-		of[n] = g.addNode(c, o, deps)
+		of[n] = t.add(c, o, deps)
 		of[n].origin = n
 		if child, isChild := o.params.(*graph); isChild {
 			child.parent = of[n]
@@ -245,8 +253,8 @@ func (g *GPU) CuGraphClone(ph *cuda.CUgraph, h cuda.CUgraph) cuda.CUresult {
 	if !gr.copyable() {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
-	c, _ := g.clone(gr)
-	g.nameGraph(c)
+	c, _ := g.graphs.clone(gr)
+	g.graphs.name(c)
 	*ph = c.handle
 	return ok
 }
@@ -265,7 +273,7 @@ func (g *GPU) CuGraphDestroyNode(h cuda.CUgraphNode) cuda.CUresult {
 	for _, x := range n.graph.nodes {
 		x.deps = slices.DeleteFunc(x.deps, same)
 	}
-	g.dropNode(n)
+	g.graphs.dropNode(n)
 	return ok
 }
 

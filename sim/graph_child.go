@@ -6,12 +6,12 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// childOp is a graph inside a graph. Its steps are filled in when the outer graph is instantiated.
-func (g *GPU) childOp(child *graph) op {
+// child is a graph inside a graph. Its steps are filled in when the outer graph is instantiated.
+func (t *graphs) child(child *graph) op {
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_GRAPH, params: child, run: func(ctx context.Context) error {
-		g.mu.Lock()
-		steps, r := g.stepsOf(child, false)
-		g.mu.Unlock()
+		t.work.mu.Lock()
+		steps, r := child.stepsOf(false)
+		t.work.mu.Unlock()
 		if r != ok {
 			return &deviceError{r, "child graph"}
 		}
@@ -39,14 +39,14 @@ func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, dep
 		if !gr.copyable() {
 			return op{}, cuda.CUDA_ERROR_NOT_SUPPORTED
 		}
-		c, _ := g.clone(gr)
-		g.nameGraph(c)
-		return g.childOp(c), ok
+		c, _ := g.graphs.clone(gr)
+		g.graphs.name(c)
+		return g.graphs.child(c), ok
 	})
 }
 
 func (g *GPU) CuGraphChildGraphNodeGetGraph(h cuda.CUgraphNode, ph *cuda.CUgraph) cuda.CUresult {
-	return params(g, h, ph == nil, func(gr *graph) { g.nameGraph(gr); *ph = gr.handle })
+	return params(g, h, ph == nil, func(gr *graph) { g.graphs.name(gr); *ph = gr.handle })
 }
 
 func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, child cuda.CUgraph) cuda.CUresult {
@@ -55,15 +55,15 @@ func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUg
 		if !found {
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		steps, r := g.stepsOf(gr, false)
+		steps, r := gr.stepsOf(false)
 		if r != ok {
 			return op{}, r
 		}
-		o := g.childOp(gr)
+		o := g.graphs.child(gr)
 		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
 		x, _ := lookup[*exec](g, hx)
 		n := x.step(h).node
-		g.releaseBehind(x.last, x.objects[n])
+		g.graphs.releaseBehind(x.last, x.objects[n])
 		var held references
 		held.retainAll(gr)
 		x.objects[n] = held

@@ -74,7 +74,7 @@ func (g *GPU) addConditional(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CU
 		list := sliceOf(view[cuda.CUgraph](at(base)), uint64(p.Size))
 		for i := range list {
 			body := newGraph()
-			g.nameGraph(body)
+			g.graphs.name(body)
 			k.bodies, list[i] = append(k.bodies, body), body.handle
 		}
 		p.PhGraph_out = uintptr(base)

@@ -49,7 +49,7 @@ func (g *GPU) enterExec(h cuda.CUgraphExec) (*exec, cuda.CUresult) {
 }
 
 // stepsOf copies a graph for execution. In the body of a conditional node a driver calls no function of the host.
-func (g *GPU) stepsOf(gr *graph, body bool) ([]step, cuda.CUresult) {
+func (gr *graph) stepsOf(body bool) ([]step, cuda.CUresult) {
 	nodes, acyclic := gr.ordered()
 	if !acyclic {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -65,7 +65,7 @@ func (g *GPU) stepsOf(gr *graph, body bool) ([]step, cuda.CUresult) {
 			inner, isChild = k.bodies[k.choice], true
 		}
 		if isChild {
-			sub, r := g.stepsOf(inner, body || n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL)
+			sub, r := inner.stepsOf(body || n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL)
 			if r != ok {
 				return nil, r
 			}
@@ -102,7 +102,7 @@ func (g *GPU) CuGraphInstantiateWithFlags(ph *cuda.CUgraphExec, h cuda.CUgraph, 
 			return r
 		}
 	}
-	steps, r := g.stepsOf(gr, false)
+	steps, r := gr.stepsOf(false)
 	if r != ok {
 		return r
 	}
@@ -143,12 +143,12 @@ func (g *GPU) CuGraphExecDestroy(h cuda.CUgraphExec) cuda.CUresult {
 	defer g.mu.Unlock()
 	g.objects.drop(uint64(h))
 	if x.last != nil && len(x.graph.regions) > 0 {
-		g.wait([]*task{x.last})
+		g.work.wait([]*task{x.last})
 	}
 	for _, held := range x.objects {
-		g.releaseBehind(x.last, held)
+		g.graphs.releaseBehind(x.last, held)
 	}
-	g.releaseGraph(x.graph)
+	g.graphs.leave(x.graph)
 	return ok
 }
 
@@ -178,9 +178,9 @@ func (g *GPU) CuGraphLaunch(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 	steps := slices.Clone(x.steps)
 	run := func(ctx context.Context) error { return runSteps(ctx, steps) }
 	if s.capture != nil {
-		child, _ := g.clone(x.graph)
+		child, _ := g.graphs.clone(x.graph)
 		child.objects.retain(x.objects[nil])
-		n, r := s.capture.add(s, g.childOp(child))
+		n, r := s.capture.add(s, g.graphs.child(child))
 		if r == ok {
 			child.parent = n
 		}
@@ -192,7 +192,7 @@ func (g *GPU) CuGraphLaunch(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 	for _, reg := range x.graph.regions {
 		reg.out = !x.graph.frees(reg)
 	}
-	x.last = g.push(s, run, x.last)
+	x.last = g.work.push(s, run, x.last)
 	return ok
 }
 
@@ -223,7 +223,7 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 		info = new(cuda.CUgraphExecUpdateResultInfo)
 	}
 	*info = cuda.CUgraphExecUpdateResultInfo{Result: cuda.CU_GRAPH_EXEC_UPDATE_SUCCESS}
-	steps, r := g.stepsOf(gr, false)
+	steps, r := gr.stepsOf(false)
 	if r != ok {
 		return r
 	}
@@ -252,7 +252,7 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 		}
 	}
 	for _, old := range x.objects {
-		g.releaseBehind(x.last, old)
+		g.graphs.releaseBehind(x.last, old)
 	}
 	x.steps, x.objects = steps, held
 	return ok

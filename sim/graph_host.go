@@ -9,23 +9,41 @@ import (
 // hostNodeEntry stands for the C function of host nodes: they come from [GPU.HostNode], there are no others.
 const hostNodeEntry = 0x5c0d
 
+// hostFunctions are what host nodes may call and what ends user objects, by the number that takes the place of their argument in C.
+type hostFunctions struct {
+	of   map[uintptr]func()
+	last uintptr
+}
+
+func (h *hostFunctions) add(f func()) cuda.CUDA_HOST_NODE_PARAMS {
+	if h.of == nil {
+		h.of = make(map[uintptr]func())
+	}
+	h.last++
+	h.of[h.last] = f
+	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostNodeEntry, UserData: h.last}
+}
+
+// find gives nil for what add has not given.
+func (h *hostFunctions) find(entry, number uintptr) func() {
+	if entry != hostNodeEntry {
+		return nil
+	}
+	return h.of[number]
+}
+
 // HostNode keeps f for graph nodes.
 func (g *GPU) HostNode(f func()) cuda.CUDA_HOST_NODE_PARAMS {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.hostNodes == nil {
-		g.hostNodes = make(map[uintptr]func())
-	}
-	g.lastNode++
-	g.hostNodes[g.lastNode] = f
-	return cuda.CUDA_HOST_NODE_PARAMS{Fn: hostNodeEntry, UserData: g.lastNode}
+	return g.graphs.functions.add(f)
 }
 
 // DropNode forgets what HostNode gave.
 func (g *GPU) DropNode(p cuda.CUDA_HOST_NODE_PARAMS) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.hostNodes, p.UserData)
+	delete(g.graphs.functions.of, p.UserData)
 }
 
 // LaunchNode puts a function that HostNode keeps into a stream.
@@ -44,10 +62,13 @@ func (g *GPU) LaunchNode(h cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cuda.CUr
 
 func (g *GPU) hostNodeOp(p *cuda.CUDA_HOST_NODE_PARAMS) func() (op, cuda.CUresult) {
 	return func() (op, cuda.CUresult) {
-		if p == nil || p.Fn != hostNodeEntry || g.hostNodes[p.UserData] == nil {
+		if p == nil {
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		f := g.hostNodes[p.UserData]
+		f := g.graphs.functions.find(p.Fn, p.UserData)
+		if f == nil {
+			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
+		}
 		return op{kind: cuda.CU_GRAPH_NODE_TYPE_HOST, params: *p, run: func(context.Context) error { f(); return nil }}, ok
 	}
 }

@@ -22,7 +22,7 @@ func (g *GPU) add(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, 
 	if r != ok {
 		return r
 	}
-	nd := g.addNode(gr, o, nodes)
+	nd := g.graphs.add(gr, o, nodes)
 	if child, isChild := o.params.(*graph); isChild {
 		child.parent = nd
 	}

@@ -18,8 +18,8 @@ func (g *GPU) CuUserObjectCreate(out *cuda.CUuserObject, ptr, destroy pointer, r
 		return r
 	}
 	defer g.mu.Unlock()
-	f := g.hostNodes[uintptr(ptr)]
-	if out == nil || refs == 0 || flags != uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) || uintptr(destroy) != hostNodeEntry || f == nil {
+	f := g.graphs.functions.find(uintptr(destroy), uintptr(ptr))
+	if out == nil || refs == 0 || flags != uint32(cuda.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) || f == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	o := &userObject{refs: uint64(refs), destroy: f}
@@ -29,12 +29,12 @@ func (g *GPU) CuUserObjectCreate(out *cuda.CUuserObject, ptr, destroy pointer, r
 }
 
 // unref drops references; with the last one the object ends.
-func (g *GPU) unref(o *userObject, n uint64) cuda.CUresult {
+func (t *graphs) unref(o *userObject, n uint64) cuda.CUresult {
 	if n == 0 || n > o.refs {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if o.refs -= n; o.refs == 0 {
-		g.objects.drop(uint64(o.handle))
+		t.objects.drop(uint64(o.handle))
 		o.destroy()
 	}
 	return ok
@@ -71,7 +71,7 @@ func (g *GPU) CuUserObjectRelease(h cuda.CUuserObject, n uint32) cuda.CUresult {
 		return r
 	}
 	defer g.mu.Unlock()
-	return g.unref(o, uint64(n))
+	return g.graphs.unref(o, uint64(n))
 }
 
 const graphUserObjectMove = 1 // CU_GRAPH_USER_OBJECT_MOVE
@@ -106,7 +106,7 @@ func (g *GPU) CuGraphReleaseUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n u
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	gr.letGo(o, uint64(n))
-	return g.unref(o, uint64(n))
+	return g.graphs.unref(o, uint64(n))
 }
 
 // holds counts a graph's references to an object, with those of the graphs inside it.
@@ -155,23 +155,23 @@ func (r *references) retain(more references) {
 	}
 }
 
-func (g *GPU) release(r references) {
+func (t *graphs) release(r references) {
 	for o, n := range r {
-		g.unref(o, n)
+		t.unref(o, n)
 	}
 }
 
 // releaseBehind releases them when a task is over.
-func (g *GPU) releaseBehind(last *task, r references) {
+func (t *graphs) releaseBehind(last *task, r references) {
 	if last == nil || last.finished() || len(r) == 0 {
-		g.release(r)
+		t.release(r)
 		return
 	}
-	g.tasks.Go(func() {
+	t.work.tasks.Go(func() {
 		<-last.done
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.release(r)
+		t.work.mu.Lock()
+		defer t.work.mu.Unlock()
+		t.release(r)
 	})
 }
 

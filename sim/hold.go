@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"scuda.dev/scuda/api/cuda"
@@ -85,39 +86,76 @@ func (h *hold) includes(name string) bool {
 	return true
 }
 
+// gate keeps threads out of the driver while a call of another is held up. Its methods are called with the GPU's lock held.
+type gate struct {
+	calls    hold
+	holder   int // the thread whose call is held up, or 0
+	opened   sync.Cond
+	launched map[cuda.CUfunction]bool // where first launches are held up
+}
+
+func (t *gate) init(calls string, lock sync.Locker) (err error) {
+	t.opened.L = lock
+	if calls != "" {
+		t.launched = map[cuda.CUfunction]bool{}
+		t.calls, err = parseHold(calls)
+	}
+	return err
+}
+
+func (t *gate) held() bool { return t.holder != 0 }
+
+func (t *gate) close() { t.holder = syscall.Gettid() }
+
+func (t *gate) open() {
+	t.holder = 0
+	t.opened.Broadcast()
+}
+
+// wait waits until no other thread's call is held up; the lock is given up meanwhile.
+func (t *gate) wait() {
+	me := syscall.Gettid()
+	for t.held() && t.holder != me {
+		t.opened.Wait()
+	}
+}
+
+// isFirst says whether f is launched for the first time where such launches are held up.
+func (t *gate) isFirst(f cuda.CUfunction) bool {
+	if !t.calls.first || t.launched[f] {
+		return false
+	}
+	t.launched[f] = true
+	return true
+}
+
 // passGate keeps a thread out of the driver while another's call is held up, and holds its own call up if it is one of those. g.mu is held, and given up meanwhile.
 func (g *GPU) passGate() {
-	if g.holds.names == nil {
+	if g.gate.calls.names == nil {
 		return
 	}
-	me := syscall.Gettid()
-	for g.holder != 0 && g.holder != me {
-		g.gate.Wait()
-	}
-	if name := calledName(); name != "" && g.holds.includes(name) {
+	g.gate.wait()
+	if name := calledName(); name != "" && g.gate.calls.includes(name) {
 		g.holdUp()
 	}
 }
 
 // passFirst holds the first launch of a kernel up. g.mu is held, and given up meanwhile.
 func (g *GPU) passFirst(s *stream, f cuda.CUfunction) {
-	if !g.holds.first || s.capture != nil || g.launched[f] {
-		return
+	if s.capture == nil && g.gate.isFirst(f) {
+		g.holdUp()
 	}
-	g.launched[f] = true
-	g.holdUp()
 }
 
 // holdUp waits until the work of the current context is over.
 func (g *GPU) holdUp() {
 	c, r := g.currentOf(g.thread())
-	if r != ok || g.holder != 0 || c.usable() != ok {
+	if r != ok || g.gate.held() || c.usable() != ok {
 		return
 	}
-	g.holder = syscall.Gettid()
-	g.waitContext(c)
-	g.holder = 0
-	g.gate.Broadcast()
+	g.gate.close()
+	g.work.waitContext(c)
+	g.gate.open()
 }
 
 // calledName is the function of the driver's that was called, without "Cu": the outermost method of that name.

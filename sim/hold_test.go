@@ -53,7 +53,7 @@ func TestHold(t *testing.T) {
 				}
 				for held := false; !held; runtime.Gosched() {
 					m.mu.Lock()
-					held = m.holder != 0
+					held = m.GPU.gate.holder != 0
 					m.mu.Unlock()
 				}
 				go onThread(func() cuda.CUresult { return m.CuCtxGetDevice(new(cuda.CUdevice)) }, other)
@@ -88,7 +88,7 @@ func TestHoldFirst(t *testing.T) {
 	}()
 	for held := false; !held; runtime.Gosched() {
 		m.mu.Lock()
-		held = m.holder != 0
+		held = m.GPU.gate.holder != 0
 		m.mu.Unlock()
 	}
 	openIt()

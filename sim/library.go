@@ -107,7 +107,7 @@ func (g *GPU) CuLibraryUnload(h cuda.CUlibrary) cuda.CUresult {
 		g.objects.drop(uint64(k.handle))
 	}
 	for c, m := range l.modules {
-		g.waitContext(c)
+		g.work.waitContext(c)
 		g.freeModule(m)
 	}
 	return ok

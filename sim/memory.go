@@ -181,6 +181,13 @@ func (g *GPU) freeRegion(r *region) error {
 	return nil
 }
 
+// freeOwned is freeRegion for what goes with its owner, where nobody asks how it went.
+func (g *GPU) freeOwned(r *region) {
+	if err := g.freeRegion(r); err != nil {
+		g.log.Error("sim: free", "error", err)
+	}
+}
+
 // retire frees a region whose addresses go away: kernels that have found it since the caller waited must end first. g.mu is held, and given up
 // meanwhile.
 func (g *GPU) retire(r *region) error {
@@ -223,7 +230,7 @@ func (g *GPU) allocateOrWait(c *cudaContext, kind regionKind, n uint64) (*region
 	}
 	frees := c.dev.frees
 	c.dev.frees = nil
-	g.wait(frees)
+	g.work.wait(frees)
 	return g.allocate(c, kind, n)
 }
 
@@ -265,7 +272,7 @@ func (g *GPU) CuMemFree_v2(dptr cuda.CUdeviceptr) cuda.CUresult {
 	}
 	reg.freeing = true
 	// Kernels in flight may use the memory: the driver waits for them as well.
-	r := g.waitContext(reg.ctx)
+	r := g.work.waitContext(reg.ctx)
 	if err := g.freeRegion(reg); err != nil {
 		g.log.Error("sim: free", "error", err)
 		return cuda.CUDA_ERROR_UNKNOWN

@@ -141,16 +141,15 @@ func (g *GPU) CuMemRetainAllocationHandle(ph *cuda.CUmemGenericAllocationHandle,
 	if ph == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	for _, m := range g.vmm.mappings {
-		if contains(m.span, addressOf(addr), 1) {
-			p := m.phys
-			if p.handles == 0 {
-				p.handle = cuda.CUmemGenericAllocationHandle(g.objects.add(p))
-			}
-			p.handles++
-			*ph = p.handle
-			return ok
-		}
+	m := g.vmm.at(addressOf(addr))
+	if m == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return cuda.CUDA_ERROR_INVALID_VALUE
+	p := m.phys
+	if p.handles == 0 {
+		p.handle = cuda.CUmemGenericAllocationHandle(g.objects.add(p))
+	}
+	p.handles++
+	*ph = p.handle
+	return ok
 }

@@ -240,9 +240,7 @@ func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, fro
 		a.PoolProps.AllocType = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
 		a.PoolProps.Location = cuda.CUmemLocation{Type: cuda.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(reg.dev.ordinal)}
 		if _, r := cap.add(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC, params: a}); r != ok {
-			if err := g.freeRegion(reg); err != nil {
-				g.log.Error("sim: free", "error", err)
-			}
+			g.freeOwned(reg)
 			return r
 		}
 		g.ownRegion(cap.graph, reg)

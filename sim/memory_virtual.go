@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -33,10 +34,54 @@ type mapping struct {
 	access cuda.CUmemAccess_flags
 }
 
-// vmm is the state of virtual memory management.
-type vmm struct {
+// virtualMemory knows which addresses are reserved and what is mapped there. Its methods are called with the GPU's lock held.
+type virtualMemory struct {
 	reserved []span
 	mappings []*mapping // sorted by address
+}
+
+// has says whether a reserved range holds all these addresses.
+func (v *virtualMemory) has(base, size uint64) bool {
+	return slices.ContainsFunc(v.reserved, func(s span) bool { return contains(s, base, size) })
+}
+
+// at finds the mapping around an address.
+func (v *virtualMemory) at(addr uint64) *mapping {
+	for _, m := range v.mappings {
+		if contains(m.span, addr, 1) {
+			return m
+		}
+	}
+	return nil
+}
+
+// free says whether nothing is mapped at any of these addresses.
+func (v *virtualMemory) free(base, size uint64) bool {
+	return !slices.ContainsFunc(v.mappings, func(m *mapping) bool { return m.base < base+size && base < m.base+m.size })
+}
+
+func (v *virtualMemory) insert(m *mapping) {
+	m.phys.mappings++
+	v.mappings = append(v.mappings, m)
+	slices.SortFunc(v.mappings, func(a, b *mapping) int { return cmp.Compare(a.base, b.base) })
+}
+
+func (v *virtualMemory) remove(m *mapping) {
+	v.mappings = slices.DeleteFunc(v.mappings, func(x *mapping) bool { return x == m })
+	m.phys.mappings--
+}
+
+// release takes a range out of those that are reserved, if it is one and nothing is mapped there.
+func (v *virtualMemory) release(s span) bool {
+	i := slices.Index(v.reserved, s)
+	if i < 0 {
+		return false
+	}
+	if in, _ := v.inside(s.base, s.size, false); len(in) > 0 {
+		return false
+	}
+	v.reserved = slices.Delete(v.reserved, i, i+1)
+	return true
 }
 
 func contains(s span, base, size uint64) bool {
@@ -44,7 +89,7 @@ func contains(s span, base, size uint64) bool {
 }
 
 // inside gives the mappings that make up [base, base+size) exactly, all of it where whole is set.
-func (v *vmm) inside(base, size uint64, whole bool) ([]*mapping, bool) {
+func (v *virtualMemory) inside(base, size uint64, whole bool) ([]*mapping, bool) {
 	var in []*mapping
 	next := base
 	for _, m := range v.mappings {
@@ -82,7 +127,7 @@ func (g *GPU) vmmClose() error {
 	for _, s := range g.vmm.reserved {
 		errs = append(errs, unmap(s.base, s.size))
 	}
-	g.vmm = vmm{}
+	g.vmm = virtualMemory{}
 	return errors.Join(errs...)
 }
 
@@ -137,14 +182,9 @@ func (g *GPU) CuMemAddressFree(ptr cuda.CUdeviceptr, size uint64) cuda.CUresult 
 		return r
 	}
 	defer g.mu.Unlock()
-	i := slices.Index(g.vmm.reserved, span{uint64(ptr), size})
-	if i < 0 {
+	if !g.vmm.release(span{uint64(ptr), size}) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if in, _ := g.vmm.inside(uint64(ptr), size, false); len(in) > 0 {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	g.vmm.reserved = slices.Delete(g.vmm.reserved, i, i+1)
 	if err := unmap(uint64(ptr), size); err != nil {
 		g.log.Error("sim: address range", "error", err)
 		return cuda.CUDA_ERROR_UNKNOWN
@@ -264,27 +304,14 @@ func (g *GPU) CuMemMap(ptr cuda.CUdeviceptr, size, offset uint64, h cuda.CUmemGe
 	base := uint64(ptr)
 	p, found := lookup[*physical](g, h)
 	if !found || flags != 0 || size == 0 || base%vmmGranularity != 0 || size%vmmGranularity != 0 || offset%vmmGranularity != 0 ||
-		!contains(span{0, p.size}, offset, size) ||
-		!slices.ContainsFunc(g.vmm.reserved, func(s span) bool { return contains(s, base, size) }) {
+		!contains(span{0, p.size}, offset, size) || !g.vmm.has(base, size) || !g.vmm.free(base, size) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	for _, m := range g.vmm.mappings {
-		if m.base < base+size && base < m.base+m.size {
-			return cuda.CUDA_ERROR_INVALID_VALUE
-		}
 	}
 	if err := mapFile(p.fd, int64(offset), base, size); err != nil {
 		g.log.Error("sim: mapping memory", "error", err)
 		return cuda.CUDA_ERROR_MAP_FAILED
 	}
-	p.mappings++
-	g.vmm.mappings = append(g.vmm.mappings, &mapping{span: span{base, size}, phys: p})
-	slices.SortFunc(g.vmm.mappings, func(a, b *mapping) int {
-		if a.base < b.base {
-			return -1
-		}
-		return 1
-	})
+	g.vmm.insert(&mapping{span: span{base, size}, phys: p})
 	return ok
 }
 
@@ -293,9 +320,8 @@ func (g *GPU) unmap(m *mapping) error {
 		g.mem.remove(m.region)
 		m.region = nil
 	}
-	g.vmm.mappings = slices.DeleteFunc(g.vmm.mappings, func(x *mapping) bool { return x == m })
+	g.vmm.remove(m)
 	err := unmapFile(m.base, m.size)
-	m.phys.mappings--
 	return errors.Join(err, g.releasePhysical(m.phys))
 }
 
@@ -384,11 +410,10 @@ func (g *GPU) CuMemGetAccess(flags *uint64, location *cuda.CUmemLocation, ptr cu
 	if flags == nil || location == nil || location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	for _, m := range g.vmm.mappings {
-		if contains(m.span, uint64(ptr), 1) {
-			*flags = uint64(m.access)
-			return ok
-		}
+	m := g.vmm.at(uint64(ptr))
+	if m == nil {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return cuda.CUDA_ERROR_INVALID_VALUE
+	*flags = uint64(m.access)
+	return ok
 }

@@ -87,7 +87,7 @@ func (g *GPU) fillSync(f *fill) cuda.CUresult {
 		if r := g.implicitInCapture(s); r != ok {
 			return r
 		}
-		g.wait([]*task{g.push(s, func(context.Context) error { return g.runFill(f) })})
+		g.work.wait([]*task{g.work.push(s, func(context.Context) error { return g.runFill(f) })})
 		return c.failed()
 	}
 	_, r = g.submit(s, g.fillOp(f))

@@ -143,9 +143,7 @@ func (g *GPU) freeModule(m *module) {
 		g.objects.drop(uint64(f.handle))
 	}
 	for _, r := range m.regions {
-		if err := g.freeRegion(r); err != nil {
-			g.log.Error("sim: free", "error", err)
-		}
+		g.freeOwned(r)
 	}
 	g.objects.drop(uint64(m.handle))
 	delete(m.ctx.modules, m)
@@ -229,7 +227,7 @@ func (g *GPU) CuModuleUnload(h cuda.CUmodule) cuda.CUresult {
 	if r := g.unsafeInCapture(); r != ok {
 		return r
 	}
-	r = g.waitContext(m.ctx)
+	r = g.work.waitContext(m.ctx)
 	g.freeModule(m)
 	return r
 }

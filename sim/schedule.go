@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
@@ -28,8 +29,15 @@ func (t *task) finished() bool {
 	}
 }
 
-// push puts work at the end of s. g.mu is held.
-func (g *GPU) push(s *stream, run func(context.Context) error, deps ...*task) *task {
+// scheduler runs what streams are given, each stream on a goroutine of its own for as long as it has work.
+type scheduler struct {
+	mu     *sync.Mutex               // the GPU's; it guards streams and their queues, and no call waits for work while it holds it
+	tasks  sync.WaitGroup            // running goroutines
+	failed func(*cudaContext, error) // told when a context's work goes wrong
+}
+
+// push puts work at the end of s. The lock is held.
+func (w *scheduler) push(s *stream, run func(context.Context) error, deps ...*task) *task {
 	t := &task{run: run, done: make(chan struct{})}
 	for _, d := range deps {
 		if d != nil && !d.finished() {
@@ -53,17 +61,16 @@ func (g *GPU) push(s *stream, run func(context.Context) error, deps ...*task) *t
 	s.last = t
 	if !s.running {
 		s.running = true
-		g.tasks.Add(1)
-		go g.drain(s)
+		w.tasks.Go(func() { w.drain(s) })
 	}
 	return t
 }
 
-// after makes a task that belongs to no stream and is done behind others. g.mu is held.
-func (g *GPU) after(c *cudaContext, run func(context.Context) error, tasks ...*task) *task {
+// after makes a task that belongs to no stream and is done behind others. The lock is held.
+func (w *scheduler) after(c *cudaContext, run func(context.Context) error, tasks ...*task) *task {
 	t := &task{done: make(chan struct{})}
 	runCtx := c.run
-	g.tasks.Go(func() {
+	w.tasks.Go(func() {
 		for _, d := range tasks {
 			<-d.done
 		}
@@ -77,31 +84,28 @@ func (g *GPU) after(c *cudaContext, run func(context.Context) error, tasks ...*t
 }
 
 // drain does the work of s until there is none.
-func (g *GPU) drain(s *stream) {
-	defer g.tasks.Done()
+func (w *scheduler) drain(s *stream) {
 	for {
-		g.mu.Lock()
+		w.mu.Lock()
 		if len(s.queue) == 0 {
 			s.queue, s.running = nil, false
 			if s.destroyed {
 				delete(s.ctx.streams, s)
 			}
-			g.mu.Unlock()
+			w.mu.Unlock()
 			return
 		}
 		t, c := s.queue[0], s.ctx
 		s.queue = s.queue[1:]
 		runCtx := c.run
-		g.mu.Unlock()
+		w.mu.Unlock()
 
 		for _, d := range t.deps {
 			<-d.done
 		}
 		if t.run != nil && c.failed() == ok {
 			if err := t.run(runCtx); err != nil && c.failed() == ok {
-				g.log.Warn("sim: the context failed", "error", err)
-				g.printAssert(err)
-				g.fail(c.dev, resultOf(err))
+				w.failed(c, err)
 			}
 		}
 		t.deps, t.run = nil, nil
@@ -144,10 +148,10 @@ func resultOf(err error) cuda.CUresult {
 	return cuda.CUDA_ERROR_LAUNCH_FAILED
 }
 
-// wait waits for tasks. g.mu is held, and given up meanwhile.
-func (g *GPU) wait(tasks []*task) {
-	g.mu.Unlock()
-	defer g.mu.Lock()
+// wait waits for tasks. The lock is held, and given up meanwhile.
+func (w *scheduler) wait(tasks []*task) {
+	w.mu.Unlock()
+	defer w.mu.Lock()
 	for _, t := range tasks {
 		<-t.done
 	}
@@ -169,9 +173,9 @@ func (s *stream) pending() []*task {
 	return tasks
 }
 
-// waitContext waits for all work of c and says whether it went well. g.mu is held, and given up meanwhile.
-func (g *GPU) waitContext(c *cudaContext) cuda.CUresult {
-	g.wait(c.pending())
+// waitContext waits for all work of c and says whether it went well. The lock is held, and given up meanwhile.
+func (w *scheduler) waitContext(c *cudaContext) cuda.CUresult {
+	w.wait(c.pending())
 	return c.failed()
 }
 
@@ -189,7 +193,7 @@ func (c *cudaContext) pending() []*task {
 // waitAll waits for all work of all contexts. g.mu is held, and given up meanwhile.
 func (g *GPU) waitAll() {
 	for _, c := range slices.Collect(maps.Keys(g.contexts)) {
-		g.waitContext(c)
+		g.work.waitContext(c)
 	}
 }
 
@@ -213,7 +217,7 @@ func (g *GPU) submit(s *stream, o op) (*task, cuda.CUresult) {
 		return nil, r
 	}
 	for len(s.queue) >= queueMost {
-		g.wait(s.queue[:1])
+		g.work.wait(s.queue[:1])
 	}
-	return g.push(s, o.run), ok
+	return g.work.push(s, o.run), ok
 }

@@ -133,7 +133,7 @@ func (g *GPU) CuStreamDestroy_v2(h cuda.CUstream) cuda.CUresult {
 			cap := s.capture // as on an H200: nobody can end it any more, and nothing is forbidden for its sake
 			g.endCapture(cap)
 			if !cap.given {
-				g.dropGraph(cap.graph)
+				g.graphs.drop(cap.graph)
 			}
 		} else {
 			s.capture.leave(s)
@@ -171,7 +171,7 @@ func (g *GPU) CuStreamSynchronize(h cuda.CUstream) cuda.CUresult {
 	if r := g.syncInCapture(s); r != ok {
 		return r
 	}
-	g.wait(s.pending())
+	g.work.wait(s.pending())
 	return s.ctx.failed()
 }
 
