@@ -13,22 +13,11 @@ func hMapa(i *ins) error {
 	if !ok {
 		return i.unsupported("")
 	}
-	if err := i.args(3); err != nil {
-		return err
-	}
-	d, err := i.dst(&i.s.args[0])
+	d, s, err := i.operands(t, tU32)
 	if err != nil {
 		return err
 	}
-	a, err := i.src(&i.s.args[1], t)
-	if err != nil {
-		return err
-	}
-	rank, err := i.src(&i.s.args[2], tU32)
-	if err != nil {
-		return err
-	}
-	i.emit(bin(d, a, rank, func(a, rank uint64) uint64 {
+	i.emit(bin(d, s[0], s[1], func(a, rank uint64) uint64 {
 		const field = 0xff << clusterShift
 		return a&^field | rank<<clusterShift&field
 	}))
@@ -41,17 +30,10 @@ func hRank(i *ins) error {
 	if !ok {
 		return i.unsupported("")
 	}
-	if err := i.args(2); err != nil {
-		return err
-	}
-	d, err := i.dst(&i.s.args[0])
+	d, s, err := i.operands(t)
 	if err != nil {
 		return err
 	}
-	a, err := i.src(&i.s.args[1], t)
-	if err != nil {
-		return err
-	}
-	i.emit(un(d, a, func(a uint64) uint64 { return a >> clusterShift & 0xff }))
+	i.emit(un(d, s[0], func(a uint64) uint64 { return a >> clusterShift & 0xff }))
 	return nil
 }

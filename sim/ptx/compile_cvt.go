@@ -317,20 +317,14 @@ func hCvta(i *ins) error {
 	back := i.take(".to")
 	base, ok := i.window()
 	t := i.typ()
-	if err := i.args(2); err != nil {
-		return err
-	}
 	if !ok || t != tU64 {
 		return i.unsupported("")
 	}
-	d, err := i.dst(&i.s.args[0])
+	d, s, err := i.operands(t)
 	if err != nil {
 		return err
 	}
-	a, err := i.src(&i.s.args[1], t)
-	if err != nil {
-		return err
-	}
+	a := s[0]
 	switch {
 	case base == 0:
 		i.emit(opMove(d, a))

@@ -29,21 +29,11 @@ func hLogic(i *ins) error {
 }
 
 func predLogic(i *ins) error {
-	if err := i.args(3); err != nil {
-		return err
-	}
-	d, err := i.predDst(&i.s.args[0])
+	d, s, err := i.predicates(2)
 	if err != nil {
 		return err
 	}
-	a, err := i.pred(&i.s.args[1])
-	if err != nil {
-		return err
-	}
-	b, err := i.pred(&i.s.args[2])
-	if err != nil {
-		return err
-	}
+	a, b := s[0], s[1]
 	switch i.s.op {
 	case "and":
 		i.emit(func(w *warp, m uint32) { w.setPred(d, m, w.guard(a)&w.guard(b)) })
@@ -82,17 +72,11 @@ func hNot(i *ins) error {
 }
 
 func movPred(i *ins, not bool) error {
-	if err := i.args(2); err != nil {
-		return err
-	}
-	d, err := i.predDst(&i.s.args[0])
+	d, s, err := i.predicates(1)
 	if err != nil {
 		return err
 	}
-	a, err := i.pred(&i.s.args[1])
-	if err != nil {
-		return err
-	}
+	a := s[0]
 	a.not = a.not != not
 	i.emit(func(w *warp, m uint32) { w.setPred(d, m, w.guard(a)) })
 	return nil
@@ -101,21 +85,11 @@ func movPred(i *ins, not bool) error {
 // hShift: amounts above the width count as the width.
 func hShift(i *ins) error {
 	t := i.typ()
-	if err := i.args(3); err != nil {
-		return err
-	}
-	d, err := i.dst(&i.s.args[0])
+	d, s, err := i.operands(t, tU32)
 	if err != nil {
 		return err
 	}
-	a, err := i.src(&i.s.args[1], t)
-	if err != nil {
-		return err
-	}
-	b, err := i.src(&i.s.args[2], tU32)
-	if err != nil {
-		return err
-	}
+	a, b := s[0], s[1]
 	n := uint32(t.bits())
 	if n < 16 || n > 64 || t.float() {
 		return i.unsupported("")

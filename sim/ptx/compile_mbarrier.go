@@ -70,18 +70,11 @@ func hMbarrier(i *ins) error {
 		return i.unsupported("")
 	}
 	if what == ".pending_count" {
-		if err := i.args(2); err != nil {
-			return err
-		}
-		d, err := i.dst(&args[0])
+		d, s, err := i.operands(tB64)
 		if err != nil {
 			return err
 		}
-		s, err := i.src(&args[1], tB64)
-		if err != nil {
-			return err
-		}
-		i.emit(un(d, s, func(x uint64) uint64 { return mbarrier(x).pending() }))
+		i.emit(un(d, s[0], func(x uint64) uint64 { return mbarrier(x).pending() }))
 		return nil
 	}
 	n := 2

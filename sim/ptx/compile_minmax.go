@@ -18,65 +18,17 @@ func hMinMax(i *ins) error {
 		return err
 	}
 	maxi := i.s.op == "max"
-	if t.isInt() {
-		e := extend(t)
-		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
-			x, y = e(x), e(y)
-			less := x < y
-			if t.signed() {
-				less = int64(x) < int64(y)
-			}
-			v := y
-			if less != maxi {
-				v = x
-			}
-			if r.relu && int64(v) < 0 {
-				return 0
-			}
-			return v
-		}))
+	switch {
+	case t.isInt():
+		i.emit(minMaxInt(d, s[0], s[1], t, maxi, r.relu))
 		return nil
-	}
-	if t == tU16x2 || t == tS16x2 {
-		e := extend([]typ{tU16, tS16}[t-tU16x2])
-		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 {
-			var v uint64
-			for k := 0; k < 32; k += 16 {
-				a, b := int64(e(x>>k)), int64(e(y>>k))
-				c := min(a, b)
-				if maxi {
-					c = max(a, b)
-				}
-				if r.relu {
-					c = max(c, 0)
-				}
-				v |= uint64(uint16(c)) << k
-			}
-			return v
-		}))
+	case t == tU16x2 || t == tS16x2:
+		i.emit(minMaxPair(d, s[0], s[1], []typ{tU16, tS16}[t-tU16x2], maxi, r.relu))
 		return nil
-	}
-	if !t.float() && !t.half() {
+	case !t.float() && !t.half():
 		return i.unsupported("")
 	}
-	choose := func(a, b float64) float64 {
-		switch {
-		case a != a && b != b || nan && (a != a || b != b):
-			return math.NaN()
-		case a != a:
-			a = b
-		case b != b:
-			b = a
-		}
-		if swap {
-			a, b = math.Abs(a), math.Abs(b)
-		}
-		v := math.Min(a, b)
-		if maxi {
-			v = math.Max(a, b)
-		}
-		return v
-	}
+	choose := chooser(maxi, nan, swap)
 	// With .xorsign the result has the product's sign, that of NaN counted too.
 	signs := func(v, x, y uint64, f *format) uint64 {
 		if swap && v != f.nan {
@@ -108,6 +60,68 @@ func hMinMax(i *ins) error {
 		i.emit(bin(d, s[0], s[1], func(x, y uint64) uint64 { return math.Float64bits(choose(f64(x), f64(y))) }))
 	}
 	return nil
+}
+
+// minMaxInt compares integers of type t.
+func minMaxInt(d, a, b int, t typ, maxi, relu bool) execFn {
+	e := extend(t)
+	return bin(d, a, b, func(x, y uint64) uint64 {
+		x, y = e(x), e(y)
+		less := x < y
+		if t.signed() {
+			less = int64(x) < int64(y)
+		}
+		v := y
+		if less != maxi {
+			v = x
+		}
+		if relu && int64(v) < 0 {
+			return 0
+		}
+		return v
+	})
+}
+
+// minMaxPair compares two integers of 16 bits at once.
+func minMaxPair(d, a, b int, half typ, maxi, relu bool) execFn {
+	e := extend(half)
+	return bin(d, a, b, func(x, y uint64) uint64 {
+		var v uint64
+		for k := 0; k < 32; k += 16 {
+			a, b := int64(e(x>>k)), int64(e(y>>k))
+			c := min(a, b)
+			if maxi {
+				c = max(a, b)
+			}
+			if relu {
+				c = max(c, 0)
+			}
+			v |= uint64(uint16(c)) << k
+		}
+		return v
+	})
+}
+
+// chooser compares floats.
+func chooser(maxi, nan, swap bool) func(a, b float64) float64 {
+	return func(a, b float64) float64 {
+		switch {
+		case a != a && b != b || nan && (a != a || b != b):
+			return math.NaN()
+		case a != a:
+			a = b
+		case b != b:
+			b = a
+		}
+		if swap {
+			a, b = math.Abs(a), math.Abs(b)
+		}
+		v := math.Min(a, b)
+		if maxi {
+			v = math.Max(a, b)
+		}
+		return v
+	}
 }
 
 // minMaxF32 compares floats as integers that have their order.

@@ -290,21 +290,9 @@ func hMatrixMove(i *ins) error {
 	if count == 0 || t != tB16 || sp != msShared && sp != msGeneric {
 		return i.unsupported("")
 	}
-	if err := i.args(2); err != nil {
-		return err
-	}
-	at, list := &i.s.args[1], &i.s.args[0]
-	get := i.dst
-	if !load {
-		at, list = list, at
-		get = func(o *operand) (int, error) { return i.src(o, tB32) }
-	}
-	regs, err := i.elements(list, get)
+	regs, at, err := i.transfer(load, tB32, count)
 	if err != nil {
 		return err
-	}
-	if len(regs) != count {
-		return i.errorf("%d registers are needed, not %d", count, len(regs))
 	}
 	a, err := i.address(at, sp)
 	if err != nil {

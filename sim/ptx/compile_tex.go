@@ -150,21 +150,9 @@ func hSurface(i *ins) error {
 	if g == nil || mode == "" || !t.isBits() || size > 8 || size*n > 16 || g.geom >= TexCube {
 		return i.unsupported("")
 	}
-	if err := i.args(2); err != nil {
-		return err
-	}
-	at, list := &i.s.args[1], &i.s.args[0]
-	get := i.dst
-	if !load {
-		at, list = list, at
-		get = func(o *operand) (int, error) { return i.src(o, t) }
-	}
-	regs, err := i.elements(list, get)
+	regs, at, err := i.transfer(load, t, n)
 	if err != nil {
 		return err
-	}
-	if len(regs) != n {
-		return i.errorf("the operand is no vector of %d", n)
 	}
 	object, coords, err := i.place(at, g, tS32)
 	if err != nil {

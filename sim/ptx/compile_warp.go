@@ -74,15 +74,9 @@ func hShuffle(i *ins) error {
 		return i.unsupported("")
 	}
 	args := i.s.args
-	d, err := i.dst(withoutPair(&args[0]))
+	d, p, err := i.dstPair(&args[0])
 	if err != nil {
 		return err
-	}
-	p := -1
-	if args[0].pair != nil {
-		if p, err = i.predDst(args[0].pair); err != nil {
-			return err
-		}
 	}
 	s, err := i.srcs(tB32, 1, 3)
 	if err != nil {
@@ -180,15 +174,9 @@ func hMatch(i *ins) error {
 		return i.unsupported("")
 	}
 	args := i.s.args
-	d, err := i.dst(withoutPair(&args[0]))
+	d, p, err := i.dstPair(&args[0])
 	if err != nil {
 		return err
-	}
-	p := -1
-	if args[0].pair != nil {
-		if p, err = i.predDst(args[0].pair); err != nil {
-			return err
-		}
 	}
 	a, err := i.src(&args[1], t)
 	if err != nil {
@@ -261,11 +249,7 @@ func hElect(i *ins) error {
 	if !sync || args[0].pair == nil {
 		return i.unsupported("")
 	}
-	d, err := i.dst(withoutPair(&args[0]))
-	if err != nil {
-		return err
-	}
-	p, err := i.predDst(args[0].pair)
+	d, p, err := i.dstPair(&args[0])
 	if err != nil {
 		return err
 	}
