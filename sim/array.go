@@ -168,21 +168,15 @@ func (g *GPU) CuArrayGetSparseProperties(p *cuda.CUDA_ARRAY_SPARSE_PROPERTIES, h
 }
 
 func (g *GPU) CuArrayDestroy(h cuda.CUarray) cuda.CUresult {
-	if _, r := g.enter(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	a, r := g.array(h)
-	switch {
-	case r != ok:
-		return r
-	case a.whole != nil: // levels go with their mipmapped array
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	if r := g.unsafeInCapture(); r != ok {
-		return r
-	}
-	return g.dropArrays(a)
+	return g.readArray(h, false, func(a *array) cuda.CUresult {
+		if a.whole != nil { // levels go with their mipmapped array
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
+		if r := g.unsafeInCapture(); r != ok {
+			return r
+		}
+		return g.dropArrays(a)
+	})
 }
 
 // dropArrays frees arrays when the work under way, which may use them, has ended. g.mu is held, and given up meanwhile.

@@ -39,6 +39,25 @@ func (g *GPU) enterEvent(h cuda.CUevent) (*event, cuda.CUresult) {
 	return e, ok
 }
 
+// enterStreamEvent is ready for calls about an event and a stream.
+func (g *GPU) enterStreamEvent(hs cuda.CUstream, h cuda.CUevent) (*stream, *event, cuda.CUresult) {
+	s, r := g.enterStream(hs)
+	if r != ok {
+		return nil, nil, r
+	}
+	e, r := find[*event](g, h)
+	if r != ok {
+		g.mu.Unlock()
+		return nil, nil, r
+	}
+	return s, e, ok
+}
+
+// record forgets what e stood for, and lets it stand for t.
+func (e *event) record(t *task) {
+	e.capture, e.capDeps, e.stale, e.recorded = nil, nil, false, t
+}
+
 func (g *GPU) CuEventCreate(ph *cuda.CUevent, flags uint32) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
@@ -82,15 +101,12 @@ func (g *GPU) CuEventRecord(h cuda.CUevent, hs cuda.CUstream) cuda.CUresult {
 }
 
 func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uint32) cuda.CUresult {
-	s, r := g.enterStream(hs)
+	s, e, r := g.enterStreamEvent(hs, h)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	e, r := find[*event](g, h)
 	switch {
-	case r != ok:
-		return r
 	case s.ctx != e.ctx:
 		return cuda.CUDA_ERROR_INVALID_HANDLE
 	case flags&^uint32(cuda.CU_EVENT_RECORD_EXTERNAL) != 0:
@@ -114,12 +130,11 @@ func (g *GPU) CuEventRecordWithFlags(h cuda.CUevent, hs cuda.CUstream, flags uin
 	if r := g.implicitInCapture(s); r != ok {
 		return r
 	}
-	e.capture, e.capDeps, e.stale = nil, nil, false
+	var run func(context.Context) error
 	if e.shared != nil {
-		e.recorded = g.work.push(s, e.shared.record())
-		return ok
+		run = e.shared.record()
 	}
-	e.recorded = g.work.push(s, nil)
+	e.record(g.work.push(s, run))
 	return ok
 }
 
@@ -130,7 +145,7 @@ func (g *GPU) recordOp(e *event) op {
 		close(t.done)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		e.capture, e.capDeps, e.stale, e.recorded = nil, nil, false, t
+		e.record(t)
 		return nil
 	}}
 }
@@ -228,16 +243,12 @@ func (g *GPU) CuEventElapsedTime_v2(ms *float32, start, end cuda.CUevent) cuda.C
 }
 
 func (g *GPU) CuStreamWaitEvent(hs cuda.CUstream, h cuda.CUevent, flags uint32) cuda.CUresult {
-	s, r := g.enterStream(hs)
+	s, e, r := g.enterStreamEvent(hs, h)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	e, r := find[*event](g, h)
-	switch {
-	case r != ok:
-		return r
-	case flags&^uint32(cuda.CU_EVENT_WAIT_EXTERNAL) != 0:
+	if flags&^uint32(cuda.CU_EVENT_WAIT_EXTERNAL) != 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	external := flags&uint32(cuda.CU_EVENT_WAIT_EXTERNAL) != 0
@@ -326,8 +337,7 @@ func (g *GPU) CuCtxRecordEvent(h cuda.CUcontext, he cuda.CUevent) cuda.CUresult 
 	if e.shared != nil {
 		run = e.shared.record()
 	}
-	e.capture, e.capDeps, e.stale = nil, nil, false
-	e.recorded = g.work.after(c, run, tasks...)
+	e.record(g.work.after(c, run, tasks...))
 	return ok
 }
 

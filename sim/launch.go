@@ -247,7 +247,7 @@ func (g *GPU) CuLaunchKernelEx(config *cuda.CUlaunchConfig, f cuda.CUfunction, p
 		if s.capture != nil {
 			e.capture, e.capDeps, e.stale = s.capture, append([]*node(nil), s.capDeps...), false
 		} else {
-			e.capture, e.capDeps, e.stale, e.recorded = nil, nil, false, g.work.push(s, nil)
+			e.record(g.work.push(s, nil))
 		}
 	}
 	return ok

@@ -21,19 +21,12 @@ type configuration struct {
 const maxParamBytes = 4096 // of kernels of that time
 
 func (g *GPU) configure(h cuda.CUfunction, set func(*configuration) cuda.CUresult) cuda.CUresult {
-	c, r := g.enter()
-	if r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	f, r := g.function(c, h)
-	if r != ok {
-		return r
-	}
-	if f.legacy == nil {
-		f.legacy = &configuration{block: [3]uint32{1, 1, 1}}
-	}
-	return set(f.legacy)
+	return g.withFunction(h, func(f *function) cuda.CUresult {
+		if f.legacy == nil {
+			f.legacy = &configuration{block: [3]uint32{1, 1, 1}}
+		}
+		return set(f.legacy)
+	})
 }
 
 func (g *GPU) CuFuncSetBlockShape(h cuda.CUfunction, x, y, z int32) cuda.CUresult {
