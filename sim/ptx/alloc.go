@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Compilers number the registers of PTX without end, so a function is compiled twice: the first time to learn which register is
-// used where, the second time with registers whose lives do not overlap in one place. That keeps the frames of large kernels
-// within the caches, and its by-product is the number of registers a thread needs.
+// Compilers number the registers of PTX without end, so a function is compiled twice: the first time to learn which
+// register is used where, the second time with registers whose lives do not overlap in one place. That keeps the frames
+// of large kernels within the caches, and its by-product is the number of registers a thread needs.
 
 // access is what one instruction does to registers, by the symbols' provisional numbers.
 type access struct{ uses, defs []int32 }
@@ -131,9 +131,10 @@ func (lv *liveness) walk(b int, live []uint64, visit func(pc int32)) {
 	}
 }
 
-// allocate gives the registers of a function their places and returns how many there are. widths are the registers' sizes in
-// 32-bit units, of which pressure is the largest number that live at once.
-func allocate(fn *function, acc []access, widths []int, entering []int32, b *budget) (places []int, count, pressure int) {
+// allocate gives the registers of a function their places and returns how many there are. widths are the registers'
+// sizes in 32-bit units, of which pressure is the largest number that live at once.
+func allocate(fn *function, acc []access, widths []int, entering []int32, b *budget) (places []int, count,
+	pressure int) {
 	lv := analyse(fn, acc, len(widths), b)
 	places = make([]int, len(widths))
 	if lv == nil {

@@ -1,7 +1,7 @@
 package ptx
 
-// The parsed form of a text. Names are resolved against scopes when functions are compiled, because labels, functions and
-// demoted variables may be used before they are declared.
+// The parsed form of a text. Names are resolved against scopes when functions are compiled, because labels, functions
+// and demoted variables may be used before they are declared.
 
 type symbolKind uint8
 

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Memory that other blocks and the host use at the same time is changed through the processor's own atomic instructions. The
-// slices come from warp.at, which has checked bounds and alignment.
+// Memory that other blocks and the host use at the same time is changed through the processor's own atomic
+// instructions. The slices come from warp.at, which has checked bounds and alignment.
 
 // update replaces the n bytes of b by f of their value and returns the old value.
 func update(b []byte, n int, x, y uint64, f func(old, x, y uint64) uint64) uint64 {

@@ -67,8 +67,8 @@ func (b *block) start(id [3]uint32) {
 // warpSlice is how many instructions a warp executes before the next one of its block gets a turn.
 const warpSlice = 4096
 
-// step executes up to n instructions. Of what it did it returns the number; the block is done when live is 0. Blocks of a larger
-// cluster may have nothing to do.
+// step executes up to n instructions. Of what it did it returns the number; the block is done when live is 0. Blocks of
+// a larger cluster may have nothing to do.
 func (b *block) step(n int) (used int, fault *Fault) {
 	for used < n && b.live > 0 {
 		ran, yielded, did := 0, 0, 0

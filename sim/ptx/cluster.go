@@ -6,8 +6,8 @@ const MaxCluster = 16
 // clusterShift is where an address of shared memory holds the rank of the block it is in.
 const clusterShift = 24
 
-// cluster is the blocks that run together, on one goroutine: they reach one another's shared memory and wait for one another.
-// Without clusters in the launch it is one block.
+// cluster is the blocks that run together, on one goroutine: they reach one another's shared memory and wait for one
+// another. Without clusters in the launch it is one block.
 type cluster struct {
 	blocks  []*block
 	waiters []waiter

@@ -59,8 +59,8 @@ func (m *Module) link(p *parser) error {
 	return nil
 }
 
-// budget bounds what short texts could make large: the targets of all brx.idx, the analysis of registers, and the functions that
-// kernels may call.
+// budget bounds what short texts could make large: the targets of all brx.idx, the analysis of registers, and the
+// functions that kernels may call.
 type budget struct{ targets, visits, reach int }
 
 const (

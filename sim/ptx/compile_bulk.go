@@ -92,8 +92,8 @@ func (i *ins) bulkPath() (to, from memSpace, ok bool) {
 	return to, from, true
 }
 
-// bulk is a bulk copy: of size bytes, to the blocks of a cluster that targets names (-1: its own), and to a barrier that is told where signals
-// is set.
+// bulk is a bulk copy: of size bytes, to the blocks of a cluster that targets names (-1: its own), and to a barrier
+// that is told where signals is set.
 type bulk struct {
 	dst, src, bar address
 	size, targets int

@@ -1,6 +1,7 @@
 package ptx
 
-// sharedAddress reads the optional space and the type of mapa and getctarank: an address in shared memory, or a generic one.
+// sharedAddress reads the optional space and the type of mapa and getctarank: an address in shared memory, or a generic
+// one.
 func (i *ins) sharedAddress() (typ, bool) {
 	i.take(".shared::cluster")
 	t := i.typ()

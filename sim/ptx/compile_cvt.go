@@ -301,8 +301,9 @@ func cvtPacked(i *ins, round string, r refine, satfinite bool, to, from typ) err
 	return nil
 }
 
-var windows = map[string]uint64{".global": 0, ".const": 0, ".shared": SharedWindow, ".shared::cta": SharedWindow, ".shared::cluster": SharedWindow,
-	".local": LocalWindow, ".param": ParamWindow, ".param::entry": ParamWindow}
+var windows = map[string]uint64{".global": 0, ".const": 0, ".shared": SharedWindow, ".shared::cta": SharedWindow,
+	".shared::cluster": SharedWindow,
+	".local":           LocalWindow, ".param": ParamWindow, ".param::entry": ParamWindow}
 
 func (i *ins) window() (uint64, bool) {
 	for name, base := range windows {

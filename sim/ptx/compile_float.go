@@ -7,7 +7,8 @@ import (
 func init() {
 	for name, h := range map[string]handler{
 		"fma": hFma, "neg": hSign, "abs": hSign, "min": hMinMax, "max": hMinMax, "copysign": hCopysign, "testp": hTestp,
-		"sqrt": hRoot, "rcp": hRoot, "rsqrt": hApprox, "sin": hApprox, "cos": hApprox, "ex2": hApprox, "lg2": hApprox, "tanh": hApprox,
+		"sqrt": hRoot, "rcp": hRoot, "rsqrt": hApprox, "sin": hApprox, "cos": hApprox, "ex2": hApprox, "lg2": hApprox,
+		"tanh": hApprox,
 	} {
 		handlers[name] = h
 	}

@@ -10,7 +10,8 @@ var handlers = map[string]handler{}
 
 func init() {
 	for name, h := range map[string]handler{
-		"mov": hMov, "add": hAdd, "sub": hSub, "mul": hMul, "mad": hMad, "mul24": hMul24, "mad24": hMul24, "div": hDiv, "rem": hDiv,
+		"mov": hMov, "add": hAdd, "sub": hSub, "mul": hMul, "mad": hMad, "mul24": hMul24, "mad24": hMul24, "div": hDiv,
+		"rem": hDiv,
 		"and": hLogic, "or": hLogic, "xor": hLogic, "not": hNot, "cnot": hNot, "shl": hShift, "shr": hShift, "shf": hFunnel,
 		"bfe": hBitField, "bfi": hBitField, "bfind": hBitCount, "brev": hBitCount, "clz": hBitCount, "popc": hBitCount,
 		"fns": hFns, "bmsk": hBmsk, "szext": hBmsk, "prmt": hPrmt, "lop3": hLop3, "sad": hSad, "dp4a": hDot, "dp2a": hDot,

@@ -6,9 +6,9 @@ func init() {
 	}
 }
 
-// mbarrier is the state of an mbarrier object, which programs cannot look into: from the lowest bit on the arrivals that the phase
-// waits for, 20 bits, those that the next one will wait for, 20 bits, the bytes it waits for, 22 bits with a sign, and whether
-// the phase is an odd one.
+// mbarrier is the state of an mbarrier object, which programs cannot look into: from the lowest bit on the arrivals
+// that the phase waits for, 20 bits, those that the next one will wait for, 20 bits, the bytes it waits for, 22 bits
+// with a sign, and whether the phase is an odd one.
 type mbarrier uint64
 
 const (
@@ -59,7 +59,8 @@ func (i *ins) barrierAddress(o *operand) (address, error) {
 func hMbarrier(i *ins) error {
 	i.dropHints()
 	args := i.s.args
-	what := i.oneOf(".init", ".inval", ".expect_tx", ".complete_tx", ".arrive", ".arrive_drop", ".test_wait", ".try_wait", ".pending_count")
+	what := i.oneOf(".init", ".inval", ".expect_tx", ".complete_tx", ".arrive", ".arrive_drop", ".test_wait", ".try_wait",
+		".pending_count")
 	if what == ".arrive" || what == ".arrive_drop" {
 		return hArrive(i, what == ".arrive_drop")
 	}
@@ -112,7 +113,8 @@ func hMbarrier(i *ins) error {
 	return nil
 }
 
-// hArrive is an arrival, possibly of several threads at once, that takes the thread out for good, or that announces bytes to come.
+// hArrive is an arrival, possibly of several threads at once, that takes the thread out for good, or that announces
+// bytes to come.
 func hArrive(i *ins, drop bool) error {
 	expects := i.take(".expect_tx")
 	single := i.take(".noComplete") || expects

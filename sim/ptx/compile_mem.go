@@ -10,7 +10,8 @@ func init() {
 	for name, h := range map[string]handler{
 		"ld": hLoad, "ldu": hLoad, "st": hStore, "atom": hAtom, "red": hAtom, "cp": hCopy,
 		"membar": hNothing, "fence": hNothing, "prefetch": hNothing, "prefetchu": hNothing, "pmevent": hNothing,
-		"griddepcontrol": hNothing, "setmaxnreg": hNothing, "discard": hNothing, "applypriority": hNothing, "createpolicy": hPolicy,
+		"griddepcontrol": hNothing, "setmaxnreg": hNothing, "discard": hNothing, "applypriority": hNothing,
+		"createpolicy": hPolicy,
 	} {
 		handlers[name] = h
 	}
@@ -37,7 +38,8 @@ func hPolicy(i *ins) error {
 	return nil
 }
 
-// dropHints removes ordering scopes and cache hints; strong tells whether the access is ordered with those of other threads.
+// dropHints removes ordering scopes and cache hints; strong tells whether the access is ordered with those of other
+// threads.
 func (i *ins) dropHints() (strong bool) {
 	kept := i.mods[:0:0]
 	hint := false
@@ -45,7 +47,8 @@ func (i *ins) dropHints() (strong bool) {
 		switch m {
 		case ".volatile", ".relaxed", ".acquire", ".release", ".acq_rel", ".mmio":
 			strong = true
-		case ".weak", ".sys", ".gpu", ".cta", ".cluster", ".ca", ".cg", ".cs", ".lu", ".cv", ".wb", ".wt", ".nc", ".noftz", ".unified":
+		case ".weak", ".sys", ".gpu", ".cta", ".cluster", ".ca", ".cg", ".cs", ".lu", ".cv", ".wb", ".wt", ".nc", ".noftz",
+			".unified":
 		default:
 			if strings.HasPrefix(m, ".L1::") || strings.HasPrefix(m, ".L2::") {
 				hint = hint || m == ".L2::cache_hint"
@@ -63,7 +66,8 @@ func (i *ins) dropHints() (strong bool) {
 }
 
 func (i *ins) space() (memSpace, bool) {
-	switch i.oneOf(".global", ".const", ".shared", ".shared::cta", ".shared::cluster", ".local", ".param", ".param::entry", ".param::func") {
+	switch i.oneOf(".global", ".const", ".shared", ".shared::cta", ".shared::cluster", ".local", ".param", ".param::entry",
+		".param::func") {
 	case "":
 		return msGeneric, true
 	case ".global", ".const":
@@ -116,7 +120,8 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 		return a, errAt(o.pos, "%s: %s is no address", i.name(), o.name)
 	}
 	v := sym.v
-	want := map[varSpace]memSpace{vsGlobal: msGlobal, vsConst: msGlobal, vsShared: msShared, vsLocal: msLocal, vsParam: msCallParam}[v.space]
+	want := map[varSpace]memSpace{vsGlobal: msGlobal, vsConst: msGlobal, vsShared: msShared, vsLocal: msLocal,
+		vsParam: msCallParam}[v.space]
 	if v.kernelParam {
 		want = msKernelParam
 	}
@@ -423,7 +428,8 @@ func hAtom(i *ins) error {
 		}
 		d = i.discard()
 	}
-	if f == nil || size < 2 || size > 8 || size == 2 && op != ".cas" && op != ".exch" && !t.half() || sp != msGeneric && sp != msGlobal && sp != msShared {
+	if f == nil || size < 2 || size > 8 || size == 2 && op != ".cas" && op != ".exch" && !t.half() ||
+		sp != msGeneric && sp != msGlobal && sp != msShared {
 		return i.unsupported("")
 	}
 	a, err := i.address(&args[0], sp)
@@ -480,7 +486,8 @@ func hCopy(i *ins) error {
 		return hNothing(i)
 	}
 	i.dropHints()
-	if !i.take(".shared") && !i.take(".shared::cta") || !i.take(".global") || len(i.s.args) < 3 || i.s.args[2].kind != oInt {
+	if !i.take(".shared") && !i.take(".shared::cta") || !i.take(".global") || len(i.s.args) < 3 ||
+		i.s.args[2].kind != oInt {
 		return i.unsupported("")
 	}
 	size := int(i.s.args[2].val)

@@ -55,9 +55,9 @@ var mmaShapes = map[string]map[string]int{
 	".m8n8k32":  {".u4": 32, ".s4": 32},
 }
 
-// mma is one matrix product D = A·B + C of a warp. The fragments of all types follow one pattern: with e elements in a register,
-// a lane holds e neighbours along k of the row (of A) or the column (of B) lane/4, from k = lane%4·e on; further registers are 8
-// rows down, then 4·e further along k. C and D have two neighbours a lane.
+// mma is one matrix product D = A·B + C of a warp. The fragments of all types follow one pattern: with e elements in a
+// register, a lane holds e neighbours along k of the row (of A) or the column (of B) lane/4, from k = lane%4·e on;
+// further registers are 8 rows down, then 4·e further along k. C and D have two neighbours a lane.
 type mma struct {
 	m, k       int
 	a, b       mmaType
@@ -99,7 +99,8 @@ func (i *ins) mmaTypes() (*mma, error) {
 	if !known || !okA || !okB || !sameKind || (x.a.whole == nil) != (x.b.whole == nil) {
 		return nil, i.unsupported("")
 	}
-	good := x.acc == x.accD && x.acc == tF32 || x.a.bits < 32 && (x.acc == tF16 || x.acc == tF32) && (x.accD == tF16 || x.accD == tF32) && list[1] != ".bf16"
+	good := x.acc == x.accD && x.acc == tF32 || x.a.bits < 32 && (x.acc == tF16 || x.acc == tF32) &&
+		(x.accD == tF16 || x.accD == tF32) && list[1] != ".bf16"
 	switch {
 	case x.a.whole != nil:
 		good = x.acc == tS32 && x.accD == tS32
@@ -225,8 +226,8 @@ func (x *mma) runLong(w *warp, m uint32) {
 	})
 }
 
-// results computes all elements of D. Sums of floats are exact but for the rounding of doubles, and rounded once: the hardware
-// keeps fewer bits, so its results may differ in the last places.
+// results computes all elements of D. Sums of floats are exact but for the rounding of doubles, and rounded once: the
+// hardware keeps fewer bits, so its results may differ in the last places.
 func (x *mma) results(w *warp, m uint32, f func(row, col int, c float64) float64) {
 	var out [16][8]uint64
 	for row := range x.m {
@@ -277,7 +278,8 @@ func (x *mma) runInt(w *warp, m uint32) {
 	x.store(w, m, &out)
 }
 
-// hMatrixMove is ldmatrix and stmatrix: up to four 8x8 matrices of 16-bit elements, whose rows' addresses the lanes give in turn.
+// hMatrixMove is ldmatrix and stmatrix: up to four 8x8 matrices of 16-bit elements, whose rows' addresses the lanes
+// give in turn.
 func hMatrixMove(i *ins) error {
 	load := i.s.op == "ldmatrix"
 	if !i.take(".sync") || !i.take(".aligned") || !i.take(".m8n8") {
@@ -351,14 +353,16 @@ func hMovMatrix(i *ins) error {
 	})
 }
 
-// hCvtPack saturates two numbers to a narrow type and packs them; with bytes or less, in front of what a third operand holds.
+// hCvtPack saturates two numbers to a narrow type and packs them; with bytes or less, in front of what a third operand
+// holds.
 func hCvtPack(i *ins) error {
 	if !i.take(".sat") || len(i.mods) < 2 || i.mods[1] != ".s32" {
 		return i.unsupported("")
 	}
 	var n int
 	var letter byte
-	if _, err := fmt.Sscanf(i.mods[0], ".%c%d", &letter, &n); err != nil || letter != 'u' && letter != 's' || n != 2 && n != 4 && n != 8 && n != 16 {
+	if _, err := fmt.Sscanf(i.mods[0], ".%c%d", &letter, &n); err != nil || letter != 'u' && letter != 's' ||
+		n != 2 && n != 4 && n != 8 && n != 16 {
 		return i.unsupported("")
 	}
 	i.mods = i.mods[2:]
@@ -384,7 +388,8 @@ func hCvtPack(i *ins) error {
 	if sources == 2 {
 		i.emit(bin(d, s[0], s[1], func(a, b uint64) uint64 { return cut(a)<<n | cut(b) }))
 	} else {
-		i.emit(tri(d, s[0], s[1], s[2], func(a, b, c uint64) uint64 { return (c<<(2*n) | cut(a)<<n | cut(b)) & math.MaxUint32 }))
+		i.emit(tri(d, s[0], s[1], s[2],
+			func(a, b, c uint64) uint64 { return (c<<(2*n) | cut(a)<<n | cut(b)) & math.MaxUint32 }))
 	}
 	return nil
 }

@@ -146,8 +146,8 @@ func movUnpack(i *ins, t typ) error {
 	return nil
 }
 
-// hCarry is add.cc, addc, sub.cc and subc: one carry flag a lane. A subtraction is the addition of the complement plus one, so
-// it leaves the flag clear when it borrows.
+// hCarry is add.cc, addc, sub.cc and subc: one carry flag a lane. A subtraction is the addition of the complement plus
+// one, so it leaves the flag clear when it borrows.
 func hCarry(i *ins) error {
 	out := i.take(".cc")
 	sub := i.s.op == "sub" || i.s.op == "subc"

@@ -17,7 +17,8 @@ func (i *ins) geometry() *geometryFact {
 	return nil
 }
 
-// place resolves [object, {coordinates}]: the object's register and those of the layer (where there is one) and the coordinates.
+// place resolves [object, {coordinates}]: the object's register and those of the layer (where there is one) and the
+// coordinates.
 func (i *ins) place(o *operand, g *geometryFact, t typ) (object int, coords []int, err error) {
 	if o.kind != oAddr || len(o.list) != 1 || o.name == "" || o.val != 0 {
 		return 0, nil, i.unsupported(": only an object with its coordinates is")
@@ -69,7 +70,8 @@ func hTex(i *ins) error {
 	if level {
 		n = 3
 	}
-	if g == nil || !vector || to.bits() != 32 || to.packed() || from != tF32 && (from != tS32 || gather >= 0 || g.geom >= TexCube) {
+	if g == nil || !vector || to.bits() != 32 || to.packed() ||
+		from != tF32 && (from != tS32 || gather >= 0 || g.geom >= TexCube) {
 		return i.unsupported("")
 	}
 	if len(i.mods) > 0 {
@@ -131,8 +133,8 @@ func hTex(i *ins) error {
 	return nil
 }
 
-// hSurface is suld.b and sust.b. What lies outside reads as zero and is not written, unless .trap asks for a fault; .clamp is not
-// known because x counts bytes there.
+// hSurface is suld.b and sust.b. What lies outside reads as zero and is not written, unless .trap asks for a fault;
+// .clamp is not known because x counts bytes there.
 func hSurface(i *ins) error {
 	load := i.s.op == "suld"
 	if !i.take(".b") {

@@ -11,7 +11,8 @@ func init() { handlers["wmma"] = hWmma }
 // wmmaSizes are m, n and k of a shape, wmmaShapes the shapes of a type of A and B.
 var (
 	wmmaSizes = map[string][3]int{
-		".m16n16k16": {16, 16, 16}, ".m32n8k16": {32, 8, 16}, ".m8n32k16": {8, 32, 16}, ".m16n16k8": {16, 16, 8}, ".m8n8k4": {8, 8, 4},
+		".m16n16k16": {16, 16, 16}, ".m32n8k16": {32, 8, 16}, ".m8n32k16": {8, 32, 16}, ".m16n16k8": {16, 16, 8},
+		".m8n8k4":  {8, 8, 4},
 		".m8n8k32": {8, 8, 32}, ".m8n8k128": {8, 8, 128},
 	}
 	wmmaShapes = map[string][]string{
@@ -27,8 +28,8 @@ var (
 	}
 )
 
-// wmmaFragment is how a matrix lies in the registers of a warp. PTX leaves that open; here it is as for mma (see there), of which a large product is
-// several. B lies as its transpose.
+// wmmaFragment is how a matrix lies in the registers of a warp. PTX leaves that open; here it is as for mma (see
+// there), of which a large product is several. B lies as its transpose.
 type wmmaFragment struct {
 	rows, cols int
 	bits       int
@@ -109,7 +110,8 @@ func (i *ins) wmmaMove(store bool) error {
 	part := i.oneOf(".a", ".b", ".c", ".d")
 	layout := i.oneOf(".row", ".col")
 	sp, _ := i.space()
-	if len(i.mods) != 2 || part == "" || layout == "" || store != (part == ".d") || sp != msGlobal && sp != msShared && sp != msGeneric {
+	if len(i.mods) != 2 || part == "" || layout == "" || store != (part == ".d") ||
+		sp != msGlobal && sp != msShared && sp != msGeneric {
 		return i.unsupported("")
 	}
 	shape, name := i.mods[0], i.mods[1]
@@ -233,7 +235,8 @@ func (i *ins) wmmaProduct() error {
 	}
 	in, _ := wmmaElement(types[1])
 	sums := wmmaSums[types[1]]
-	if !slices.Contains(sums, types[0]) || !slices.Contains(sums, types[3]) || sat && (in.whole == nil || in.bits == 1) || (bit != "") != (in.bits == 1) {
+	if !slices.Contains(sums, types[0]) || !slices.Contains(sums, types[3]) || sat && (in.whole == nil || in.bits == 1) ||
+		(bit != "") != (in.bits == 1) {
 		return i.unsupported("")
 	}
 	if in.bits < 8 && (layouts[0] != ".row" || layouts[1] != ".col") {

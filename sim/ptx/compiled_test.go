@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCompiledFunctions runs what clang made of testdata/compiled/functions.h, with and without optimisation, and compares with
-// what the same C functions give on the host.
+// TestCompiledFunctions runs what clang made of testdata/compiled/functions.h, with and without optimisation, and
+// compares with what the same C functions give on the host.
 func TestCompiledFunctions(t *testing.T) {
 	f, err := os.Open("testdata/compiled/functions.want")
 	must(t, err)

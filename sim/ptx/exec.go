@@ -215,8 +215,9 @@ func (w *warp) releaseWarpBarrier() {
 	}
 }
 
-// pick joins splits that have met and returns the one to run and the place where it may meet another one. The split that is
-// deepest in calls and then earliest in the text comes first, so that the others need not wait long to be joined.
+// pick joins splits that have met and returns the one to run and the place where it may meet another one. The split
+// that is deepest in calls and then earliest in the text comes first, so that the others need not wait long to be
+// joined.
 func (w *warp) pick() (*split, int32) {
 	w.clock++
 	if len(w.splits) == 1 {
@@ -440,8 +441,8 @@ func (w *warp) exit(s *split, m uint32) {
 	s.pc++
 }
 
-// warpSync runs an instruction that waits for the lanes of a mask, for each group of lanes that is complete. Lanes that are here
-// but whose guard is false have passed the instruction and are not waited for.
+// warpSync runs an instruction that waits for the lanes of a mask, for each group of lanes that is complete. Lanes that
+// are here but whose guard is false have passed the instruction and are not waited for.
 func (w *warp) warpSync(s *split, in *instr, m uint32) bool {
 	masks := w.r(in.aux.(*syncInfo).mask)
 	pc := s.pc

@@ -178,8 +178,10 @@ end:`, func(i uint32) uint32 { return []uint32{1, 3, 4, 12}[i%4] }},
 			}
 			return 1
 		}},
-		"calls through pointers of a table": {`.func (.param .b32 r) f1(.param .b32 a) { .reg .b32 %x; ld.param.b32 %x, [a]; add.u32 %x, %x, 100; st.param.b32 [r], %x; ret; }
-.func (.param .b32 r) f2(.param .b32 a) { .reg .b32 %x; ld.param.b32 %x, [a]; mul.lo.u32 %x, %x, 3; st.param.b32 [r], %x; ret; }
+		"calls through pointers of a table": {`.func (.param .b32 r) f1(.param .b32 a) { .reg .b32 %x; ld.param.b32 %x, [a];
+			add.u32 %x, %x, 100; st.param.b32 [r], %x; ret; }
+.func (.param .b32 r) f2(.param .b32 a) { .reg .b32 %x; ld.param.b32 %x, [a]; mul.lo.u32 %x, %x, 3;
+	st.param.b32 [r], %x; ret; }
 .global .align 8 .u64 table[2] = {f1, f2};
 `, `
 	and.b32 %r1, %t, 1;
@@ -214,7 +216,8 @@ proto: .callprototype (.param .b32 _) _ (.param .b32 _);
 		"special registers": {"", `
 	mov.u32 %r1, %laneid; mov.u32 %r2, %warpid; mov.u32 %r3, %nwarpid; mov.u32 %r4, WARP_SZ;
 	mad.lo.u32 %r0, %r2, %r4, %r1; mad.lo.u32 %r0, %r3, 1000, %r0;
-	mov.u32 %r5, %lanemask_lt; mov.u32 %r6, %lanemask_ge; xor.b32 %r5, %r5, %r6; add.u32 %r5, %r5, 1; add.u32 %r0, %r0, %r5;`,
+	mov.u32 %r5, %lanemask_lt; mov.u32 %r6, %lanemask_ge; xor.b32 %r5, %r5, %r6; add.u32 %r5, %r5, 1;
+		add.u32 %r0, %r0, %r5;`,
 			func(i uint32) uint32 { return 2000 + i }},
 		"spin lock inside a warp": {".global .u32 lock;\n.global .u32 count;\n", `
 top: atom.global.cas.b32 %r1, [lock], 0, 1;
@@ -246,15 +249,24 @@ func TestWarpOperations(t *testing.T) {
 			}
 			return i + 3
 		}},
-		"shuffle by index in groups of 8": {"shfl.sync.idx.b32 %r0, %t, 5, 0x181f, -1;", func(i uint32) uint32 { return i&^7 | 5 }},
-		"butterfly onto its own source":   {"mov.u32 %r0, %t; shfl.sync.bfly.b32 %r0, %r0, 1, 31, 0xffffffff;", func(i uint32) uint32 { return i ^ 1 }},
-		"ballot":                          {"and.b32 %r1, %t, 3; setp.eq.u32 %p1, %r1, 1; vote.sync.ballot.b32 %r0, %p1, -1;", func(uint32) uint32 { return 0x22222222 }},
-		"votes": {`setp.lt.u32 %p1, %t, 31; vote.sync.all.pred %p2, %p1, -1; vote.sync.any.pred %p3, %p1, -1; vote.sync.uni.pred %p4, %p1, -1;
-	selp.u32 %r0, 1, 0, %p2; selp.u32 %r1, 2, 0, %p3; selp.u32 %r2, 4, 0, %p4; add.u32 %r0, %r0, %r1; add.u32 %r0, %r0, %r2;`, func(uint32) uint32 { return 2 }},
-		"match any": {"and.b32 %r1, %t, 1; match.any.sync.b32 %r0, %r1, -1;", func(i uint32) uint32 { return 0x55555555 << (i & 1) }},
-		"match all": {"match.all.sync.b32 %r0|%p1, %n, -1; @!%p1 mov.u32 %r0, 1; match.all.sync.b32 %r1|%p1, %t, -1; @%p1 mov.u32 %r0, 2;", func(uint32) uint32 { return 0xffffffff }},
-		"redux":     {"redux.sync.add.s32 %r0, %t, -1; redux.sync.max.u32 %r1, %t, -1; mad.lo.u32 %r0, %r1, 1000, %r0;", func(uint32) uint32 { return 31000 + 496 }},
-		"elect":     {"elect.sync %r1|%p1, 0xfffffff0; selp.u32 %r0, 1, 0, %p1;", func(i uint32) uint32 { return map[bool]uint32{true: 1}[i == 0] }},
+		"shuffle by index in groups of 8": {"shfl.sync.idx.b32 %r0, %t, 5, 0x181f, -1;",
+			func(i uint32) uint32 { return i&^7 | 5 }},
+		"butterfly onto its own source": {"mov.u32 %r0, %t; shfl.sync.bfly.b32 %r0, %r0, 1, 31, 0xffffffff;",
+			func(i uint32) uint32 { return i ^ 1 }},
+		"ballot": {"and.b32 %r1, %t, 3; setp.eq.u32 %p1, %r1, 1; vote.sync.ballot.b32 %r0, %p1, -1;",
+			func(uint32) uint32 { return 0x22222222 }},
+		"votes": {`setp.lt.u32 %p1, %t, 31; vote.sync.all.pred %p2, %p1, -1; vote.sync.any.pred %p3, %p1, -1;
+			vote.sync.uni.pred %p4, %p1, -1;
+	selp.u32 %r0, 1, 0, %p2; selp.u32 %r1, 2, 0, %p3; selp.u32 %r2, 4, 0, %p4; add.u32 %r0, %r0, %r1;
+		add.u32 %r0, %r0, %r2;`, func(uint32) uint32 { return 2 }},
+		"match any": {"and.b32 %r1, %t, 1; match.any.sync.b32 %r0, %r1, -1;",
+			func(i uint32) uint32 { return 0x55555555 << (i & 1) }},
+		"match all": {"match.all.sync.b32 %r0|%p1, %n, -1; @!%p1 mov.u32 %r0, 1; match.all.sync.b32 %r1|%p1, %t, -1; " +
+			"@%p1 mov.u32 %r0, 2;", func(uint32) uint32 { return 0xffffffff }},
+		"redux": {"redux.sync.add.s32 %r0, %t, -1; redux.sync.max.u32 %r1, %t, -1; mad.lo.u32 %r0, %r1, 1000, %r0;",
+			func(uint32) uint32 { return 31000 + 496 }},
+		"elect": {"elect.sync %r1|%p1, 0xfffffff0; selp.u32 %r0, 1, 0, %p1;",
+			func(i uint32) uint32 { return map[bool]uint32{true: 1}[i == 0] }},
 		// The lanes of a mask wait for each other although they come by different ways and the others are gone.
 		"shuffle among lanes that part": {`
 	setp.lt.u32 %p1, %t, 16;
@@ -280,12 +292,13 @@ end:`, func(i uint32) uint32 {
 	bar.warp.sync -1; ld.shared.u32 %r0, [%r2]; bra end;
 low: bar.warp.sync -1; ld.shared.u32 %r0, [%r2];
 end:`, func(i uint32) uint32 { return i ^ 16 }},
-		"exited lanes are not waited for": {"setp.gt.u32 %p1, %t, 7; @%p1 ret; vote.sync.ballot.b32 %r0, 1, -1;", func(i uint32) uint32 {
-			if i > 7 {
-				return 0
-			}
-			return 0xff
-		}},
+		"exited lanes are not waited for": {"setp.gt.u32 %p1, %t, 7; @%p1 ret; vote.sync.ballot.b32 %r0, 1, -1;",
+			func(i uint32) uint32 {
+				if i > 7 {
+					return 0
+				}
+				return 0xff
+			}},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, threads(t, kernel(c.code), 1, 32), c.want) })
 	}
@@ -316,7 +329,8 @@ top: st.shared.u32 [%r2], %r0; bar.sync 0; ld.shared.u32 %r0, [%r3]; bar.sync 0;
 			return 1
 		}},
 		"a part of a warp arrives at another place": {32, `
-	setp.lt.u32 %p1, %t, 9; @%p1 bra low; bar.sync 0; mov.u32 %r0, 1; bra end; low: bar.sync 0; mov.u32 %r0, 2; end:`, func(i uint32) uint32 {
+	setp.lt.u32 %p1, %t, 9; @%p1 bra low; bar.sync 0; mov.u32 %r0, 1; bra end; low: bar.sync 0; mov.u32 %r0, 2;
+		end:`, func(i uint32) uint32 {
 			if i < 9 {
 				return 2
 			}
@@ -384,7 +398,8 @@ func TestAtomics(t *testing.T) {
 		{"atom%s.dec.u32 %%r2, [%%l1], 99;", 0, 44, 4},
 		{"atom%s.exch.b32 %%r2, [%%l1], 5;", 0, 5, 4},
 		{"atom%s.cas.b64 %%l2, [%%l1], 0, 9;", 0, 9, 8},
-		{"{ .reg .b16 %%h; .reg .b64 %%a; add.u64 %%a, %%l1, 2; mov.u16 %%h, 0x3c00; atom%s.add.noftz.f16 %%h, [%%a], %%h; }", 5, 0x5c000005, 4},
+		{"{ .reg .b16 %%h; .reg .b64 %%a; add.u64 %%a, %%l1, 2; mov.u16 %%h, 0x3c00; atom%s.add.noftz.f16 %%h, [%%a], %%h; }",
+			5, 0x5c000005, 4},
 		{"mov.u32 %%r1, 0x3c004000; atom%s.add.noftz.f16x2 %%r2, [%%l1], %%r1;", 0, 0x5c006000, 4},
 	} {
 		for _, space := range []string{".global", ".shared", ""} {
@@ -418,20 +433,28 @@ func TestMemoryAccesses(t *testing.T) {
 		"generic addresses of shared memory": {".shared .align 8 .b8 s[512];\n", `
 	mov.u64 %l1, s; cvta.shared.u64 %l2, %l1; mad.wide.u32 %l3, %t, 8, %l2;
 	st.u32 [%l3+4], %t; cvta.to.shared.u64 %l4, %l3; ld.shared.u32 %r0, [%l4+4];
-	isspacep.shared %p1, %l3; isspacep.global %p2, %l3; @!%p1 mov.u32 %r0, 999; @%p2 mov.u32 %r0, 998;`, func(i uint32) uint32 { return i }},
-		"dynamic shared memory lies behind the static one": {".extern .shared .align 16 .b8 dyn[];\n.shared .b32 fixed[3];\n", `
-	mov.u32 %r1, dyn; mov.u32 %r2, fixed; mov.u32 %r3, %dynamic_smem_size; sub.u32 %r0, %r1, %r2; mad.lo.u32 %r0, %r3, 100, %r0;`,
+	isspacep.shared %p1, %l3; isspacep.global %p2, %l3; @!%p1 mov.u32 %r0, 999;
+		@%p2 mov.u32 %r0, 998;`, func(i uint32) uint32 { return i }},
+		"dynamic shared memory lies behind the static one": {
+			".extern .shared .align 16 .b8 dyn[];\n.shared .b32 fixed[3];\n", `
+	mov.u32 %r1, dyn; mov.u32 %r2, fixed; mov.u32 %r3, %dynamic_smem_size; sub.u32 %r0, %r1, %r2;
+		mad.lo.u32 %r0, %r3, 100, %r0;`,
 			func(uint32) uint32 { return 25600 + 16 }},
-		"addresses as initial values": {".global .u32 a[4] = {1, 2, 3, 4};\n.global .align 8 .u64 p[2] = {generic(a)+8, a};\n.const .align 4 .f32 f[2] = {1.5, 0f40000000};\n", `
-	ld.global.u64 %l1, [p]; ld.u32 %r0, [%l1]; ld.global.u64 %l2, [p+8]; ld.global.u32 %r1, [%l2+4]; mad.lo.u32 %r0, %r0, 10, %r1;
-	ld.const.f32 %r2, [f]; ld.const.f32 %r3, [f+4]; add.f32 %r2, %r2, %r3; cvt.rni.s32.f32 %r2, %r2; add.u32 %r0, %r0, %r2;`,
+		"addresses as initial values": {".global .u32 a[4] = {1, 2, 3, 4};\n" +
+			".global .align 8 .u64 p[2] = {generic(a)+8, a};\n.const .align 4 .f32 f[2] = {1.5, 0f40000000};\n", `
+	ld.global.u64 %l1, [p]; ld.u32 %r0, [%l1]; ld.global.u64 %l2, [p+8]; ld.global.u32 %r1, [%l2+4];
+		mad.lo.u32 %r0, %r0, 10, %r1;
+	ld.const.f32 %r2, [f]; ld.const.f32 %r3, [f+4]; add.f32 %r2, %r2, %r3; cvt.rni.s32.f32 %r2, %r2;
+		add.u32 %r0, %r0, %r2;`,
 			func(uint32) uint32 { return 32 + 4 }},
 		"nested initial values": {".global .align 4 .b8 m[2][3] = {{1, 2}, {3}};\n", `
-	ld.global.u32 %r1, [m]; ld.global.u16 %r2, [m+4]; mad.lo.u32 %r0, %r2, 16, 0; add.u32 %r0, %r0, %r1;`, func(uint32) uint32 { return 0x03000201 }},
+	ld.global.u32 %r1, [m]; ld.global.u16 %r2, [m+4]; mad.lo.u32 %r0, %r2, 16, 0;
+		add.u32 %r0, %r0, %r1;`, func(uint32) uint32 { return 0x03000201 }},
 		"asynchronous copy": {".global .align 16 .u32 src[4] = {1, 2, 3, 4};\n", `
 	.shared .align 16 .b8 d[1024]; mov.u32 %r1, d; mad.lo.u32 %r1, %t, 16, %r1; mov.u64 %l1, src;
 	cp.async.ca.shared.global [%r1], [%l1], 16, 8; cp.async.commit_group; cp.async.wait_group 0;
-	ld.shared.v4.u32 {%r2, %r3, %r4, %r5}, [%r1]; add.u32 %r0, %r2, %r3; mad.lo.u32 %r0, %r4, 100, %r0;`, func(uint32) uint32 { return 3 }},
+	ld.shared.v4.u32 {%r2, %r3, %r4, %r5}, [%r1]; add.u32 %r0, %r2, %r3;
+		mad.lo.u32 %r0, %r4, 100, %r0;`, func(uint32) uint32 { return 3 }},
 		"negative offsets in 32-bit addresses": {"", `
 	.shared .align 4 .b8 d[1024]; mov.u32 %r1, d; mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %t; add.u32 %r1, %r1, 8;
 	ld.shared.u32 %r0, [%r1+-8];`, func(i uint32) uint32 { return i }},
@@ -456,23 +479,31 @@ func TestFaults(t *testing.T) {
 		thread       uint32
 		text         string
 	}{
-		"trap":            {"", "setp.eq.u32 %p1, %t, 33; @%p1 trap;", Trap, 33, "trap"},
-		"shared bounds":   {"", "setp.eq.u32 %p1, %t, 2; mov.u32 %r1, 4096; @%p1 ld.shared.u32 %r0, [%r1];", IllegalAddress, 2, "shared memory"},
-		"local bounds":    {"", ".local .b32 x[2]; mov.u64 %l1, x; ld.local.u32 %r0, [%l1+4096];", IllegalAddress, 0, "local memory"},
-		"misaligned":      {"", "mov.u64 %l1, 0x10000004; setp.eq.u32 %p1, %t, 3; @%p1 ld.global.u64 %l2, [%l1];", Misaligned, 3, "misaligned"},
-		"bad pointer":     {"", "mov.u64 %l1, 12345; pr: .callprototype _ (); call %l1, (), pr;", InvalidPC, 0, "pointer"},
-		"endless call":    {".func f() { .local .b32 x[64]; call f; ret; }\n", "call f;", IllegalAddress, 0, "stack overflow"},
+		"trap": {"", "setp.eq.u32 %p1, %t, 33; @%p1 trap;", Trap, 33, "trap"},
+		"shared bounds": {"", "setp.eq.u32 %p1, %t, 2; mov.u32 %r1, 4096; @%p1 ld.shared.u32 %r0, [%r1];", IllegalAddress,
+			2, "shared memory"},
+		"local bounds": {"", ".local .b32 x[2]; mov.u64 %l1, x; ld.local.u32 %r0, [%l1+4096];", IllegalAddress, 0,
+			"local memory"},
+		"misaligned": {"", "mov.u64 %l1, 0x10000004; setp.eq.u32 %p1, %t, 3; @%p1 ld.global.u64 %l2, [%l1];", Misaligned,
+			3, "misaligned"},
+		"bad pointer": {"", "mov.u64 %l1, 12345; pr: .callprototype _ (); call %l1, (), pr;", InvalidPC, 0, "pointer"},
+		"endless call": {".func f() { .local .b32 x[64]; call f; ret; }\n", "call f;", IllegalAddress, 0,
+			"stack overflow"},
 		"endless loop":    {"", "x: bra x;", Timeout, 0, "budget"},
 		"barrier of none": {"", "setp.lt.u32 %p1, %t, 32; @%p1 bar.sync 1, 96;", Deadlock, 0, "deadlock"},
-		"assertion": {assert, `setp.ne.u32 %p1, %t, 5; @%p1 bra end; { .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;
-	mov.u64 %l1, msg; cvta.global.u64 %l1, %l1; st.param.b64 [a], %l1; mov.u64 %l1, file; st.param.b64 [b], %l1; st.param.b32 [c], 17;
-	mov.u64 %l1, fun; st.param.b64 [d], %l1; st.param.b64 [e], 1; call.uni __assertfail, (a, b, c, d, e); } end:`, Assert, 5, "a.cu:17: f: assertion `x > 0` failed"},
+		"assertion": {assert, `setp.ne.u32 %p1, %t, 5; @%p1 bra end; { .param .b64 a; .param .b64 b; .param .b32 c;
+			.param .b64 d; .param .b64 e;
+	mov.u64 %l1, msg; cvta.global.u64 %l1, %l1; st.param.b64 [a], %l1; mov.u64 %l1, file; st.param.b64 [b], %l1;
+		st.param.b32 [c], 17;
+	mov.u64 %l1, fun; st.param.b64 [d], %l1; st.param.b64 [e], 1; call.uni __assertfail, (a, b, c, d, e);
+		} end:`, Assert, 5, "a.cu:17: f: assertion `x > 0` failed"},
 		"brx": {"", "mov.u32 %r1, 9; l: .branchtargets x; brx.idx %r1, l; x:", InvalidPC, 0, "targets"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tryThreads(t, c.before+kernel(c.code), 1, 64, func(g *Grid) { g.MaxInstructions = 1e6 })
 			var f *Fault
-			if !errors.As(err, &f) || f.Kind != c.kind || f.Thread[0] != c.thread || f.Kernel != "k" || !strings.Contains(f.Error(), c.text) {
+			if !errors.As(err, &f) || f.Kind != c.kind || f.Thread[0] != c.thread || f.Kernel != "k" ||
+				!strings.Contains(f.Error(), c.text) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -480,12 +511,15 @@ func TestFaults(t *testing.T) {
 }
 
 func TestPrintf(t *testing.T) {
-	text := ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n.global .align 1 .b8 fmt[] = \"%d|%5.2f|%s|%llx|%c|%u|%%|%-4d|%e\\n\";\n.global .align 1 .b8 str[] = \"hi\";\n" +
+	text := ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n" +
+		".global .align 1 .b8 fmt[] = \"%d|%5.2f|%s|%llx|%c|%u|%%|%-4d|%e\\n\";\n.global .align 1 .b8 str[] = \"hi\";\n" +
 		kernel(`
 	.local .align 8 .b8 args[64];
 	mov.u64 %l1, args; cvta.local.u64 %l2, %l1;
-	st.local.u32 [%l1], -5; mov.f64 %l3, 0d400921FB54442D18; st.local.f64 [%l1+8], %l3; mov.u64 %l4, str; st.local.u64 [%l1+16], %l4;
-	st.local.u64 [%l1+24], 0xabcdef0123; st.local.u32 [%l1+32], 90; st.local.u32 [%l1+36], -1; st.local.u32 [%l1+40], 7; st.local.f64 [%l1+48], %l3;
+	st.local.u32 [%l1], -5; mov.f64 %l3, 0d400921FB54442D18; st.local.f64 [%l1+8], %l3; mov.u64 %l4, str;
+		st.local.u64 [%l1+16], %l4;
+	st.local.u64 [%l1+24], 0xabcdef0123; st.local.u32 [%l1+32], 90; st.local.u32 [%l1+36], -1; st.local.u32 [%l1+40], 7;
+		st.local.f64 [%l1+48], %l3;
 	{ .param .b64 a; .param .b64 b; .param .b32 r; mov.u64 %l5, fmt; st.param.b64 [a], %l5; st.param.b64 [b], %l2;
 	call.uni (r), vprintf, (a, b); ld.param.b32 %r0, [r]; }`)
 	var out bytes.Buffer
@@ -502,7 +536,8 @@ func TestInvalidLaunches(t *testing.T) {
 	mod, err := Parse([]byte(header + kernel("")))
 	must(t, err)
 	m := newMemory(t)
-	good := Grid{Kernel: mod.Entry("k"), GridDim: [3]uint32{1, 1, 1}, BlockDim: [3]uint32{1, 1, 1}, Mem: m, Params: make([]byte, 8)}
+	good := Grid{Kernel: mod.Entry("k"), GridDim: [3]uint32{1, 1, 1}, BlockDim: [3]uint32{1, 1, 1}, Mem: m,
+		Params: make([]byte, 8)}
 	out, _ := m.alloc(64)
 	good.Params = pack(good.Kernel, out)
 	must(t, good.Run(context.Background()))

@@ -6,9 +6,9 @@ import (
 	"math/bits"
 )
 
-// Floating-point arithmetic in the formats and rounding modes that Go does not have. The pattern throughout: compute the
-// double nearest to the exact result and the sign of what is missing, make of both the double "rounded to odd", and round that
-// once to the target. A double has enough bits more than any smaller format that nothing is rounded twice.
+// Floating-point arithmetic in the formats and rounding modes that Go does not have. The pattern throughout: compute
+// the double nearest to the exact result and the sign of what is missing, make of both the double "rounded to odd", and
+// round that once to the target. A double has enough bits more than any smaller format that nothing is rounded twice.
 
 type rounding uint8
 
@@ -26,7 +26,8 @@ type format struct {
 	inf        uint64 // bits of infinity, or of the first value beyond the largest where there is none
 	sign       uint
 	nan        uint64
-	flush      bool // numbers that are less than normal are zero: those that lie below 2^emin when rounded as if there were no emin
+	// numbers that are less than normal are zero: those that lie below 2^emin when rounded as if there were no emin
+	flush bool
 }
 
 func (f format) flushing() *format {
@@ -44,7 +45,8 @@ var (
 	fmtE4M3     = &format{mant: 3, emin: -6, inf: 0x7f, sign: 7, nan: 0x7f} // no infinity: 0x7e is 448, 0x7f is NaN
 	fmtF32Flush = fmtF32.flushing()
 	fmtF16Flush = fmtF16.flushing()
-	fmtNames    = map[typ]*format{tF64: fmtF64, tF32: fmtF32, tF16: fmtF16, tBF16: fmtBF16, tF16x2: fmtF16, tBF16x2: fmtBF16, tTF32: fmtTF32}
+	fmtNames    = map[typ]*format{tF64: fmtF64, tF32: fmtF32, tF16: fmtF16, tBF16: fmtBF16, tF16x2: fmtF16,
+		tBF16x2: fmtBF16, tTF32: fmtTF32}
 )
 
 // roundSig rounds sig·2^e, negative if neg, to a format.
@@ -196,7 +198,8 @@ func sat64(x uint64) uint64 {
 	return 0
 }
 
-// sumSmall adds two doubles that represent numbers of a smaller format (or their exact product) and rounds to that format.
+// sumSmall adds two doubles that represent numbers of a smaller format (or their exact product) and rounds to that
+// format.
 func sumSmall(a, b float64, f *format, mode rounding) uint64 {
 	s, e := twoSum(a, b)
 	if s == 0 && mode == rm && (a != 0 || math.Signbit(a) != math.Signbit(b)) {
@@ -205,8 +208,8 @@ func sumSmall(a, b float64, f *format, mode rounding) uint64 {
 	return roundTo(toOdd(s, e), f, mode)
 }
 
-// roundsOnce says that rounding the double s to a float gives what rounding the exact value does of which s is the nearest double: s does not lie in the
-// middle of two floats, nor where they have fewer bits.
+// roundsOnce says that rounding the double s to a float gives what rounding the exact value does of which s is the
+// nearest double: s does not lie in the middle of two floats, nor where they have fewer bits.
 func roundsOnce(s float64) bool {
 	t := math.Float64bits(s)
 	return t&0x1fffffff != 0x10000000 && (t<<1>>53 >= 1023-126 || s == 0)
@@ -243,7 +246,8 @@ func sqrtSmall(a float64, f *format, mode rounding) uint64 {
 	return roundTo(toOdd(q, math.FMA(-q, q, a)), f, mode)
 }
 
-// directed64 takes the nearest double and turns it into the one a directed mode gives; cmp compares the exact value with it.
+// directed64 takes the nearest double and turns it into the one a directed mode gives; cmp compares the exact value
+// with it.
 func directed64(x float64, cmp int, mode rounding) float64 {
 	if cmp == 0 || x != x {
 		return x
@@ -296,7 +300,8 @@ func fma64(a, b, c float64, mode rounding) float64 {
 	v := exact(a)
 	v.Mul(v, exact(b)).Add(v, exact(c))
 	if v.Sign() == 0 {
-		if mode == rm && !(math.Signbit(a) == math.Signbit(b) && !math.Signbit(c)) && (a*b != 0 || math.Signbit(a*b) != math.Signbit(c)) {
+		if mode == rm && !(math.Signbit(a) == math.Signbit(b) && !math.Signbit(c)) &&
+			(a*b != 0 || math.Signbit(a*b) != math.Signbit(c)) {
 			return math.Copysign(0, -1)
 		}
 		return r

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-var modes = map[rounding]big.RoundingMode{rn: big.ToNearestEven, rz: big.ToZero, rm: big.ToNegativeInf, rp: big.ToPositiveInf}
+var modes = map[rounding]big.RoundingMode{rn: big.ToNearestEven, rz: big.ToZero, rm: big.ToNegativeInf,
+	rp: big.ToPositiveInf}
 
 // reference rounds an exact value to a format by arithmetic on integers, independently of roundSig.
 func reference(v *big.Float, f *format, mode rounding) uint64 {
@@ -173,7 +174,8 @@ func TestFP8(t *testing.T) {
 	}
 }
 
-// TestFlush: whether a result is flushed depends on it before it is rounded to the fewer bits of a subnormal number, as on an H200.
+// TestFlush: whether a result is flushed depends on it before it is rounded to the fewer bits of a subnormal number, as
+// on an H200.
 func TestFlush(t *testing.T) {
 	const least = 0x1p-126
 	for _, c := range []struct {

@@ -198,13 +198,15 @@ func (w *warp) call(s *split, in *instr, m uint32) {
 			}
 			fn = w.blk.run.grid.Kernel.module.functionAt(ptr[lead])
 			if fn == nil || len(fn.sig.params) != len(info.args) || len(fn.sig.rets) != len(info.rets) {
-				w.setFault(lead, &Fault{Kind: InvalidPC, Message: "call through a pointer that is not the address of such a function"})
+				w.setFault(lead,
+					&Fault{Kind: InvalidPC, Message: "call through a pointer that is not the address of such a function"})
 				return
 			}
 		}
 		rest &^= group
 		base := alignUp(caller.base+caller.fn.local, 16)
-		if caller.depth >= maxCallDepth || base+fn.local > maxLocal || uint64(caller.depth+1)*(fn.params*lanes+uint64(fn.slots)*lanes*8) > maxFrames {
+		if caller.depth >= maxCallDepth || base+fn.local > maxLocal ||
+			uint64(caller.depth+1)*(fn.params*lanes+uint64(fn.slots)*lanes*8) > maxFrames {
 			w.setFault(lead, &Fault{Kind: IllegalAddress, Message: "stack overflow"})
 			return
 		}

@@ -104,7 +104,8 @@ func (g *Grid) prepare() (*gridRun, error) {
 	}
 	threads, blocks := uint64(1), uint64(1)
 	for i := range 3 {
-		if g.GridDim[i] == 0 || g.BlockDim[i] == 0 || g.BlockDim[i] > maxThreads || g.GridDim[i] > 1<<31-1 || i > 0 && g.GridDim[i] > 65535 {
+		if g.GridDim[i] == 0 || g.BlockDim[i] == 0 || g.BlockDim[i] > maxThreads || g.GridDim[i] > 1<<31-1 ||
+			i > 0 && g.GridDim[i] > 65535 {
 			return nil, launchErr("grid %v of blocks %v", g.GridDim, g.BlockDim)
 		}
 		threads *= uint64(g.BlockDim[i])

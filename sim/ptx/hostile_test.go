@@ -30,17 +30,19 @@ func TestHostileTexts(t *testing.T) {
 		"branch targets":           {kernel(many.String()), "targets"},
 		"kernels that may call all": {repeat(20000, ".func f%d() { ret; }\n") +
 			repeat(5000, ".entry e%d() { .reg .b64 %%l; p: .callprototype _ (); call %%l, (), p; ret; }\n"), "functions"},
-		"functions that may call all": {repeat(20000, ".func f%d() { .reg .b64 %%l; p: .callprototype _ (); call %%l, (), p; ret; }\n") + ".entry e() { call f1; ret; }\n", ""},
-		"deep braces":                 {kernel(strings.Repeat("{", 100000)), "too deep"},
-		"registers":                   {kernel(repeat(1000, ".reg .b32 %%q%d_<1000000>;\n")), ""},
-		"operands":                    {kernel("add.u32 " + strings.Repeat("%r1, ", 100000) + "%r1;"), "operands"},
-		"vectors in vectors":          {kernel("mov.b64 %l1, " + strings.Repeat("{", 50000) + ";"), "nested"},
-		"loops without end":           {kernel(repeat(30000, "a%d: setp.eq.u32 %%p1, %%r1, 0; @%%p1 bra a0;\n")), ""},
+		"functions that may call all": {repeat(20000, ".func f%d() { .reg .b64 %%l; p: .callprototype _ (); "+
+			"call %%l, (), p; ret; }\n") + ".entry e() { call f1; ret; }\n", ""},
+		"deep braces":        {kernel(strings.Repeat("{", 100000)), "too deep"},
+		"registers":          {kernel(repeat(1000, ".reg .b32 %%q%d_<1000000>;\n")), ""},
+		"operands":           {kernel("add.u32 " + strings.Repeat("%r1, ", 100000) + "%r1;"), "operands"},
+		"vectors in vectors": {kernel("mov.b64 %l1, " + strings.Repeat("{", 50000) + ";"), "nested"},
+		"loops without end":  {kernel(repeat(30000, "a%d: setp.eq.u32 %%p1, %%r1, 0; @%%p1 bra a0;\n")), ""},
 		"many lives": {kernel(repeat(4000, ".reg .b32 %%x%[1]d; mov.u32 %%x%[1]d, 1; b%[1]d: @%%p1 bra b%[1]d;\n") +
 			repeat(4000, "add.u32 %%r0, %%r0, %%x%d; @%%p1 bra b0;\n")), ""},
-		"a long number":   {kernel("mov.u32 %r1, " + strings.Repeat("9", 1000000) + ";"), "number"},
-		"a long name":     {kernel("mov.u32 %r1, " + strings.Repeat("x", 1000000) + ";"), "not declared"},
-		"names of digits": {kernel(repeat(1000, ".reg .b32 %%z%d<3>;\n") + strings.Repeat("mov.u32 %r1, %z"+strings.Repeat("1", 1000)+";", 1000)), "declared"},
+		"a long number": {kernel("mov.u32 %r1, " + strings.Repeat("9", 1000000) + ";"), "number"},
+		"a long name":   {kernel("mov.u32 %r1, " + strings.Repeat("x", 1000000) + ";"), "not declared"},
+		"names of digits": {kernel(repeat(1000, ".reg .b32 %%z%d<3>;\n") +
+			strings.Repeat("mov.u32 %r1, %z"+strings.Repeat("1", 1000)+";", 1000)), "declared"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats

@@ -172,7 +172,8 @@ func TestVectorAdd(t *testing.T) {
 		m := newMemory(t)
 		a, b := randomFloats(n, 1), randomFloats(n, 2)
 		pc, _ := m.alloc(uint64(4*n + 4))
-		must(t, run(t, m, mod, "vector_add", [3]uint32{uint32(n+127) / 128, 1, 1}, [3]uint32{128, 1, 1}, 0, m.floats(a), m.floats(b), pc, n))
+		must(t, run(t, m, mod, "vector_add", [3]uint32{uint32(n+127) / 128, 1, 1}, [3]uint32{128, 1, 1}, 0, m.floats(a),
+			m.floats(b), pc, n))
 		for i := range a {
 			if got := m.float(pc + uint64(4*i)); got != a[i]+b[i] {
 				t.Fatalf("n %d: element %d is %v, not %v", n, i, got, a[i]+b[i])
@@ -315,7 +316,8 @@ func TestFaultKernel(t *testing.T) {
 		{memoryBase + 16<<20, IllegalAddress}, {SharedWindow - 4, IllegalAddress}} {
 		err := run(t, m, mod, "fault", [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 0, c.addr)
 		var f *Fault
-		if !errors.As(err, &f) || f.Kind != c.kind || f.Kernel != "fault" || f.Addr != c.addr || !f.Write || f.Size != 4 || f.Line == 0 {
+		if !errors.As(err, &f) || f.Kind != c.kind || f.Kernel != "fault" || f.Addr != c.addr || !f.Write || f.Size != 4 ||
+			f.Line == 0 {
 			t.Errorf("store to %#x: %v", c.addr, err)
 		}
 	}
@@ -336,7 +338,8 @@ func TestSpin(t *testing.T) {
 func TestSpinCancelled(t *testing.T) {
 	mod, m := kernels(t), newMemory(t)
 	e := mod.Entry("spin")
-	g := &Grid{Kernel: e, GridDim: [3]uint32{200, 1, 1}, BlockDim: [3]uint32{64, 1, 1}, Params: pack(e, uint64(1<<62)), Mem: m, Globals: m.loadGlobals(mod)}
+	g := &Grid{Kernel: e, GridDim: [3]uint32{200, 1, 1}, BlockDim: [3]uint32{64, 1, 1}, Params: pack(e, uint64(1<<62)),
+		Mem: m, Globals: m.loadGlobals(mod)}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	if err := g.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -375,7 +378,8 @@ func TestGlobals(t *testing.T) {
 	mod, m := kernels(t), newMemory(t)
 	out, _ := m.alloc(12)
 	e := mod.Entry("globals")
-	g := &Grid{Kernel: e, GridDim: [3]uint32{1, 1, 1}, BlockDim: [3]uint32{1, 1, 1}, Params: pack(e, out), Mem: m, Globals: m.loadGlobals(mod)}
+	g := &Grid{Kernel: e, GridDim: [3]uint32{1, 1, 1}, BlockDim: [3]uint32{1, 1, 1}, Params: pack(e, out), Mem: m,
+		Globals: m.loadGlobals(mod)}
 	for i := range uint32(3) {
 		must(t, g.Run(context.Background()))
 		if a, b, c := m.word(out), m.word(out+4), m.word(out+8); a != 7+i || b != 1 || c != 5+i {

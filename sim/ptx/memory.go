@@ -39,7 +39,8 @@ func (w *warp) at(sp memSpace, i int, addr uint64, n int, write bool) []byte {
 	case msShared:
 		rank := addr >> clusterShift
 		if rank >= uint64(len(w.blk.group.blocks)) {
-			w.setFault(i, &Fault{Kind: IllegalInstruction, Addr: addr, Size: n, Write: write, Message: "shared memory of a block that is not there"})
+			w.setFault(i, &Fault{Kind: IllegalInstruction, Addr: addr, Size: n, Write: write,
+				Message: "shared memory of a block that is not there"})
 			return nil
 		}
 		mem, addr = w.blk.group.blocks[rank].shared, addr&(1<<clusterShift-1)
@@ -81,7 +82,8 @@ func (w *warp) global(i int, addr uint64, n int, write bool) []byte {
 func (wk *worker) find(addr uint64, n int, write bool) bool {
 	hit := func(r *Region) bool {
 		off := addr - r.Start
-		return addr >= r.Start && off < uint64(len(r.Bytes)) && uint64(len(r.Bytes))-off >= uint64(n) && !(write && r.ReadOnly)
+		return addr >= r.Start && off < uint64(len(r.Bytes)) && uint64(len(r.Bytes))-off >= uint64(n) &&
+			!(write && r.ReadOnly)
 	}
 	for k := range wk.regions {
 		if r := &wk.regions[k]; hit(r) {

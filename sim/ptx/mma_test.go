@@ -12,7 +12,8 @@ import (
 type fragment func(lane, i int) (row, col int)
 
 // matrixProduct runs one mma on a, b and c given by their elements' bits, and returns D's.
-func matrixProduct(t *testing.T, name string, fa, fb, fc fragment, bitsA, bitsC, na, nb, nc int, a, b, c func(row, col int) uint64) func(row, col int) uint64 {
+func matrixProduct(t *testing.T, name string, fa, fb, fc fragment, bitsA, bitsC, na, nb, nc int,
+	a, b, c func(row, col int) uint64) func(row, col int) uint64 {
 	t.Helper()
 	m := newMemory(t)
 	in, raw := m.alloc(32 * 128)
@@ -49,8 +50,10 @@ func matrixProduct(t *testing.T, name string, fa, fb, fc fragment, bitsA, bitsC,
 		}
 		return "{" + strings.Join(list, ", ") + "}"
 	}
-	fmt.Fprintf(&text, "%s.visible .entry k(.param .u64 in, .param .u64 out) {\n\t.reg .b64 %%in, %%out; .reg .b32 %%t; .reg .b%d %%a<8>, %%b<8>; .reg .b%d %%c<8>;\n", header, width, max(bitsC, 32))
-	text.WriteString("\tld.param.u64 %in, [in]; ld.param.u64 %out, [out]; mov.u32 %t, %tid.x;\n\tmad.wide.u32 %in, %t, 128, %in; mad.wide.u32 %out, %t, 32, %out;\n")
+	fmt.Fprintf(&text, "%s.visible .entry k(.param .u64 in, .param .u64 out) {\n\t.reg .b64 %%in, %%out; "+
+		".reg .b32 %%t; .reg .b%d %%a<8>, %%b<8>; .reg .b%d %%c<8>;\n", header, width, max(bitsC, 32))
+	text.WriteString("\tld.param.u64 %in, [in]; ld.param.u64 %out, [out]; " +
+		"mov.u32 %t, %tid.x;\n\tmad.wide.u32 %in, %t, 128, %in; mad.wide.u32 %out, %t, 32, %out;\n")
 	la, lb, lc := load("a", wa, width/8, 0), load("b", wb, width/8, 64), load("c", wc, max(bitsC, 32)/8, 96)
 	fmt.Fprintf(&text, "\t%s %s, %s, %s, %s;\n", name, lc, la, lb, lc)
 	for i := range wc {
@@ -123,7 +126,8 @@ func TestMatrixProducts(t *testing.T) {
 			func(l, i int) (int, int) { return l % 4, l / 4 }, tF32, tF32, 4, 2, 1, 0.5, 32, 32},
 		{"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", func(l, i int) (int, int) { return l / 4, l % 4 },
 			func(l, i int) (int, int) { return l % 4, l / 4 }, tF64, tF64, 4, 1, 1, 0.125, 64, 64},
-		{"mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32", bytes32, func(l, i int) (int, int) { return l%4*4 + i&3 + i/4*16, l / 4 },
+		{"mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32", bytes32,
+			func(l, i int) (int, int) { return l%4*4 + i&3 + i/4*16, l / 4 },
 			tS8, tS32, 32, 16, 8, 1000, 8, 32},
 		{"mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32", func(l, i int) (int, int) { return l/4 + i/4*8, l%4*4 + i&3 },
 			func(l, i int) (int, int) { return l%4*4 + i, l / 4 }, tU8, tS32, 16, 8, 4, 1000, 8, 32},
@@ -156,7 +160,8 @@ func TestMatrixProducts(t *testing.T) {
 			}
 			nc := rows / 4
 			got := matrixProduct(t, c.name, c.fa, c.fb, accumulators, c.bitsA, c.bitsC, c.na, c.nb, nc,
-				func(r, k int) uint64 { return encode(c.in, valueA(r, k)) }, func(k, n int) uint64 { return encode(c.in, valueB(k, n)) },
+				func(r, k int) uint64 { return encode(c.in, valueA(r, k)) },
+				func(k, n int) uint64 { return encode(c.in, valueB(k, n)) },
 				func(r, n int) uint64 { return encode(c.acc, c.sum+float64(r-n)) })
 			for r := range rows {
 				for n := range 8 {
@@ -182,7 +187,8 @@ func TestMatrixMoves(t *testing.T) {
 	ld.param.u64 %out, [out]; mov.u32 %t, %tid.x; mad.wide.u32 %out, %t, 16, %out;
 	mov.u32 %a, tile; mad.lo.u32 %a, %t, 16, %a;
 	{ .reg .b32 %v<4>; mul.lo.u32 %v0, %t, 8; mad.lo.u32 %v1, %v0, 65536, 65536; add.u32 %v1, %v1, %v0;
-	st.shared.b32 [%a], %v1; add.u32 %v1, %v1, 0x20002; st.shared.b32 [%a+4], %v1; add.u32 %v1, %v1, 0x20002; st.shared.b32 [%a+8], %v1;
+	st.shared.b32 [%a], %v1; add.u32 %v1, %v1, 0x20002; st.shared.b32 [%a+4], %v1; add.u32 %v1, %v1, 0x20002;
+		st.shared.b32 [%a+8], %v1;
 	add.u32 %v1, %v1, 0x20002; st.shared.b32 [%a+12], %v1; }
 	bar.sync 0;
 	ldmatrix.sync.aligned.m8n8.x4MODE.shared.b16 {%r0, %r1, %r2, %r3}, [%a];
@@ -196,7 +202,8 @@ func TestMatrixMoves(t *testing.T) {
 	}{
 		{"", "", func(l, k int) uint32 { v := uint32(64*k + 8*(l/4) + l%4*2); return v | (v+1)<<16 }},
 		{".trans", "", func(l, k int) uint32 { v := uint32(64*k + 8*(l%4*2) + l/4); return v | (v+8)<<16 }},
-		{".trans", "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%a+512], {%r0, %r1, %r2, %r3}; bar.sync 0; ld.shared.v4.b32 {%r0, %r1, %r2, %r3}, [%a+512];",
+		{".trans", "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%a+512], {%r0, %r1, %r2, %r3}; bar.sync 0; " +
+			"ld.shared.v4.b32 {%r0, %r1, %r2, %r3}, [%a+512];",
 			func(l, k int) uint32 { v := uint32(8*l + 2*k); return v | (v+1)<<16 }},
 		{"", "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r1;", func(l, k int) uint32 {
 			if k == 1 {
@@ -230,7 +237,8 @@ func TestVectorRegisters(t *testing.T) {
 	st.shared.v4.b32 [%a], v; ld.shared.v2.b32 %w2, [%a+8];
 	add.u32 %r0, %w2.x, %w2.g; add.u32 %r0, %r0, v.y;`), 1, 32)
 	expect(t, got, func(i uint32) uint32 { return 1110 + i })
-	for _, bad := range []string{".reg .v2 .b32 v; mov.u32 v.z, 1;", ".reg .v2 .b32 v, v;", ".reg .v4 .b32 v; add.u32 %r0, v, 1;"} {
+	for _, bad := range []string{".reg .v2 .b32 v; mov.u32 v.z, 1;", ".reg .v2 .b32 v, v;",
+		".reg .v4 .b32 v; add.u32 %r0, v, 1;"} {
 		if _, err := Parse([]byte(header + kernel(bad))); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
@@ -249,7 +257,8 @@ func TestPredicateParameters(t *testing.T) {
 		}
 		return 9
 	})
-	for _, bad := range []string{"call (%p3), both, (%p1, %r2, %t);", "call (%r1), both, (%p1, %p2, %t);", "call (%p3), both, (%p1, %p2, %p0);"} {
+	for _, bad := range []string{"call (%p3), both, (%p1, %r2, %t);", "call (%r1), both, (%p1, %p2, %t);",
+		"call (%p3), both, (%p1, %p2, %p0);"} {
 		if _, err := Parse([]byte(header + text + kernel(bad))); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
@@ -282,7 +291,8 @@ func TestPackedConversions(t *testing.T) {
 // BenchmarkMatrixProduct counts multiplications.
 func BenchmarkMatrixProduct(b *testing.B) {
 	text := header + kernel(`.reg .b32 %x<8>; mov.u32 %r31, 0; loop:
-	mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r4, %r5, %r6, %r7}, {%x0, %x1, %x2, %x3}, {%x4, %x5}, {%r4, %r5, %r6, %r7};
+	mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r4, %r5, %r6, %r7}, {%x0, %x1, %x2, %x3},
+		{%x4, %x5}, {%r4, %r5, %r6, %r7};
 	add.u32 %r31, %r31, 1; setp.lt.u32 %p1, %r31, 1000; @%p1 bra loop;`)
 	mod, err := Parse([]byte(text))
 	must(b, err)
@@ -340,8 +350,10 @@ func TestTextures(t *testing.T) {
 		want  func(i uint32) uint32
 		fault bool
 	}{
-		{"tex.2d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [%l1, {%f0, %f1}]; add.f32 %f2, %f2, %f3; cvt.rni.u32.f32 %r0, %f2;", func(i uint32) uint32 { return i + 2 }, false},
-		{"tex.level.3d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [%l1, {%f1, %f1, %f0, %f0}], %f1; cvt.rni.u32.f32 %r0, %f4;", func(i uint32) uint32 { return i + 2 }, false},
+		{"tex.2d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [%l1, {%f0, %f1}]; add.f32 %f2, %f2, %f3; cvt.rni.u32.f32 %r0, %f2;",
+			func(i uint32) uint32 { return i + 2 }, false},
+		{"tex.level.3d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [%l1, {%f1, %f1, %f0, %f0}], %f1; cvt.rni.u32.f32 %r0, %f4;",
+			func(i uint32) uint32 { return i + 2 }, false},
 		{"tex.1d.v4.u32.s32 {%r0, %r1, %r2, %r3}, [%l1, {%t}];", func(i uint32) uint32 { return i }, false},
 		{"tex.a2d.v4.u32.s32 {%r1, %r2, %r3, %r0}, [%l1, {%t, %r9, %r9, %r9}];", func(i uint32) uint32 { return i }, false},
 		{"tld4.b.2d.v4.u32.f32 {%r1, %r2, %r3, %r0}, [%l1, {%f0, %f1}];", func(i uint32) uint32 { return 2 }, false},
@@ -352,7 +364,8 @@ func TestTextures(t *testing.T) {
 			}
 			return 0x43424140 + i*0x04040404
 		}, false},
-		{"mov.u32 %r1, 3; shl.b32 %r2, %t, 2; sust.b.2d.b32.zero [%l2, {%r2, %r1}], %t; suld.b.2d.v2.b16.zero {%r0, %r3}, [%l2, {%r2, %r1}];", func(i uint32) uint32 {
+		{"mov.u32 %r1, 3; shl.b32 %r2, %t, 2; sust.b.2d.b32.zero [%l2, {%r2, %r1}], %t; " +
+			"suld.b.2d.v2.b16.zero {%r0, %r3}, [%l2, {%r2, %r1}];", func(i uint32) uint32 {
 			if i >= 16 {
 				return 0
 			}
@@ -367,7 +380,8 @@ func TestTextures(t *testing.T) {
 			expect(t, got, c.want)
 		}
 	}
-	if _, err := tryThreads(t, kernel(start+"tex.1d.v4.u32.s32 {%r0, %r1, %r2, %r3}, [%l1, {%t}];"), 1, 1, nil); err == nil {
+	if _, err := tryThreads(t, kernel(start+"tex.1d.v4.u32.s32 {%r0, %r1, %r2, %r3}, [%l1, {%t}];"), 1, 1,
+		nil); err == nil {
 		t.Error("a launch without textures reads one")
 	}
 }

@@ -37,8 +37,8 @@ func (i *ins) dstPair(o *operand) (d, p int, err error) {
 	return d, p, err
 }
 
-// transfer resolves the n registers that an instruction loads, or stores as values of type t, and tells which operand says where: the first
-// of a store, the second of a load.
+// transfer resolves the n registers that an instruction loads, or stores as values of type t, and tells which operand
+// says where: the first of a store, the second of a load.
 func (i *ins) transfer(load bool, t typ, n int) (registers []int, at *operand, err error) {
 	if err = i.args(2); err != nil {
 		return

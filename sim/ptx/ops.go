@@ -2,11 +2,11 @@ package ptx
 
 import "math/bits"
 
-// The frames into which instructions put their arithmetic. Bits of a register above its type's width are unspecified: whoever
-// reads a value cuts it to the type of the instruction.
+// The frames into which instructions put their arithmetic. Bits of a register above its type's width are unspecified:
+// whoever reads a value cuts it to the type of the instruction.
 //
-// The functions that make loops are not inlined: into large functions, such as the handlers, Go inlines without inlining further, and loops
-// that call math.Float32frombits take twice the time.
+// The functions that make loops are not inlined: into large functions, such as the handlers, Go inlines without
+// inlining further, and loops that call math.Float32frombits take twice the time.
 
 func lane(m uint32) int { return bits.TrailingZeros32(m) & 31 }
 

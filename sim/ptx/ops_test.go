@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// opCases are single instructions (or short sequences). Before the code the three inputs stand in %r1-%r3, %l1-%l3 and %h1-%h3;
-// the result is read from %r0, %l0 or %h0, whichever dst names.
+// opCases are single instructions (or short sequences). Before the code the three inputs stand in %r1-%r3, %l1-%l3 and
+// %h1-%h3; the result is read from %r0, %l0 or %h0, whichever dst names.
 type opCase struct {
 	code    string
 	dst     byte
@@ -277,12 +277,14 @@ var floatCases = []opCase{
 	{"max.f16x2 %r0, %r1, %r2;", 'r', 0x7fff3c00, 0x3c004000, 0, 0x3c004000},
 	{"ex2.approx.f16 %h0, %h1;", 'h', 0x4000, 0, 0, 0x4400},
 	{"setp.gt.f16 %p1, %h1, %h2; selp.b32 %r0, 1, 0, %p1;", 'r', 0x4000, 0x3c00, 0, 1},
-	{"setp.gt.f16x2 %p1|%p2, %r1, %r2; selp.b32 %r0, 1, 0, %p1; @%p2 add.u32 %r0, %r0, 2;", 'r', 0x3c004000, 0x3c003c00, 0, 1},
+	{"setp.gt.f16x2 %p1|%p2, %r1, %r2; selp.b32 %r0, 1, 0, %p1; @%p2 add.u32 %r0, %r0, 2;", 'r', 0x3c004000, 0x3c003c00, 0,
+		1},
 }
 
 // opModule is a kernel with the code in the middle.
 func opModule(code string, dst byte) string {
-	store := map[byte]string{'r': "st.global.u32 [%out], %r0;", 'l': "st.global.u64 [%out], %l0;", 'h': "st.global.u16 [%out], %h0;"}[dst]
+	store := map[byte]string{'r': "st.global.u32 [%out], %r0;", 'l': "st.global.u64 [%out], %l0;",
+		'h': "st.global.u16 [%out], %h0;"}[dst]
 	return `.version 8.5
 .target sm_90
 .address_size 64
@@ -311,7 +313,8 @@ func TestOperations(t *testing.T) {
 			for _, threads := range []uint32{32, 5} {
 				clear(b)
 				e := mod.Entry("k")
-				g := &Grid{Kernel: e, GridDim: [3]uint32{1, 1, 1}, BlockDim: [3]uint32{threads, 1, 1}, Mem: m, Params: pack(e, out, c.a, c.b, c.c)}
+				g := &Grid{Kernel: e, GridDim: [3]uint32{1, 1, 1}, BlockDim: [3]uint32{threads, 1, 1}, Mem: m,
+					Params: pack(e, out, c.a, c.b, c.c)}
 				if err := g.Run(context.Background()); err != nil {
 					t.Errorf("%s: %v", c.code, err)
 					break
@@ -337,7 +340,8 @@ func TestRefused(t *testing.T) {
 		{"ld.u32 %r0, [%l1, {%r1, %r2}];", "several parts"},
 		{"frobnicate.u32 %r0, %r1;", "frobnicate.u32"},
 		{"mov.u32 %r0, %pm0;", "%pm0"},
-		{"cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r0], [%l1, {%r1}], [%r2];", "cp.async.bulk.tensor"},
+		{"cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r0], [%l1, {%r1}], [%r2];",
+			"cp.async.bulk.tensor"},
 		{"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%l1], [%r1], 16;", "cp.reduce"},
 		{"mbarrier.arrive.sometimes.b64 %l1, [%r1];", ".sometimes"},
 		{"barrier.cluster.sync;", "barrier.cluster.sync"},

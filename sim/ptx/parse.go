@@ -185,7 +185,8 @@ func (p *parser) moduleItem(t token) error {
 		}
 		p.mod.Version = v.text
 		if n, err := strconv.ParseFloat(v.text, 64); err != nil || n > newestVersion {
-			return &Error{Line: v.pos.line, Col: v.pos.col, Msg: fmt.Sprintf("version %s is newer than %.1f", v.text, newestVersion), Version: true}
+			return &Error{Line: v.pos.line, Col: v.pos.col,
+				Msg: fmt.Sprintf("version %s is newer than %.1f", v.text, newestVersion), Version: true}
 		}
 		return nil
 	case ".target":

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-var spaceByName = map[string]varSpace{".reg": vsReg, ".global": vsGlobal, ".const": vsConst, ".shared": vsShared, ".local": vsLocal, ".param": vsParam}
+var spaceByName = map[string]varSpace{".reg": vsReg, ".global": vsGlobal, ".const": vsConst, ".shared": vsShared,
+	".local": vsLocal, ".param": vsParam}
 
 // declarator reads what stands between a state space and a name.
 func (p *parser) declarator(space token) (*variable, error) {
@@ -221,7 +222,8 @@ func (p *parser) variable(name token, v *variable, link linkage) error {
 		}
 	}
 	// A variable declared extern may be defined later in the same text.
-	if prev := p.scope.names[v.name]; prev != nil && prev.kind == symVariable && prev.v.extern && prev.v.global != nil && v.global != nil {
+	if prev := p.scope.names[v.name]; prev != nil && prev.kind == symVariable && prev.v.extern && prev.v.global != nil &&
+		v.global != nil {
 		old := prev.v
 		*old.global = *v.global
 		v.global = old.global
@@ -269,8 +271,8 @@ func (p *parser) unsized(v *variable, dims []uint64) error {
 	return err
 }
 
-// initialiser reads one value or braces of them at an offset; for braces it returns how many elements of its first dimension
-// were given.
+// initialiser reads one value or braces of them at an offset; for braces it returns how many elements of its first
+// dimension were given.
 func (p *parser) initialiser(v *variable, dims []uint64, offset uint64) (uint64, error) {
 	t, err := p.peek(0)
 	if err != nil {
@@ -339,7 +341,8 @@ func (p *parser) initialiser(v *variable, dims []uint64, offset uint64) (uint64,
 	return n, p.expect("}")
 }
 
-// put stores initial bytes. Values are given in order, but braces may leave large gaps before the next, so there is a bound.
+// put stores initial bytes. Values are given in order, but braces may leave large gaps before the next, so there is a
+// bound.
 func (p *parser) put(v *variable, offset uint64, b []byte) error {
 	g := v.global
 	if end := offset + uint64(len(b)); end > uint64(len(g.Init)) {
@@ -442,7 +445,8 @@ func (p *parser) initialAddress(v *variable, offset uint64, t token) error {
 	if err := p.put(v, offset, make([]byte, v.elem.bytes())); err != nil {
 		return err
 	}
-	p.inits = append(p.inits, pendingInit{g: v.global, offset: offset, size: v.elem.bytes(), name: t, addend: int64(addend)})
+	p.inits = append(p.inits, pendingInit{g: v.global, offset: offset, size: v.elem.bytes(), name: t,
+		addend: int64(addend)})
 	return nil
 }
 

@@ -30,8 +30,8 @@ func (w *warp) cstring(l int, addr uint64) (string, bool) {
 	return string(b), true
 }
 
-// format is printf. Arguments lie one after another, each aligned to its size: 4 bytes for int, 8 for double, long and pointers.
-// It returns the text and the number of arguments it used.
+// format is printf. Arguments lie one after another, each aligned to its size: 4 bytes for int, 8 for double, long and
+// pointers. It returns the text and the number of arguments it used.
 func (w *warp) format(l int, formatAddr, args uint64) (text []byte, n int) {
 	f, ok := w.cstring(l, formatAddr)
 	if !ok {

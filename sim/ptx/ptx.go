@@ -1,14 +1,14 @@
 // Package ptx loads programs written in NVIDIA's PTX assembly and runs them on the CPU.
 //
-// [Parse] reads a PTX text, checks it and compiles every function once into a compact form; whatever it does not know is refused
-// there, by name and position. A [Grid] is one launch of an [Entry]: its Run method executes all blocks on the calling machine's
-// cores and returns nil or a typed [Fault].
+// [Parse] reads a PTX text, checks it and compiles every function once into a compact form; whatever it does not know
+// is refused there, by name and position. A [Grid] is one launch of an [Entry]: its Run method executes all blocks on
+// the calling machine's cores and returns nil or a typed [Fault].
 //
-// Execution follows the hardware's model: threads run in warps of 32 lanes, a warp whose lanes part is divided and its parts are
-// joined again where they meet, blocks run independently of each other, and shared memory belongs to a block.
+// Execution follows the hardware's model: threads run in warps of 32 lanes, a warp whose lanes part is divided and its
+// parts are joined again where they meet, blocks run independently of each other, and shared memory belongs to a block.
 //
-// Addresses: what [Memory] knows is "global" and is named by its own addresses; shared, local and parameter memory appear in
-// the generic address space at windows of their own ([SharedWindow], [LocalWindow], [ParamWindow]).
+// Addresses: what [Memory] knows is "global" and is named by its own addresses; shared, local and parameter memory
+// appear in the generic address space at windows of their own ([SharedWindow], [LocalWindow], [ParamWindow]).
 package ptx
 
 import "fmt"
@@ -113,7 +113,8 @@ type Global struct {
 	Relocs  []Reloc
 }
 
-// Reloc says that the address of Symbol (a Global of the same module) plus Addend belongs at Offset of the variable, Size bytes.
+// Reloc says that the address of Symbol (a Global of the same module) plus Addend belongs at Offset of the variable,
+// Size bytes.
 type Reloc struct {
 	Offset uint64
 	Size   int
@@ -128,8 +129,8 @@ type Memory interface {
 	Region(addr uint64) (Region, bool)
 }
 
-// Region is accessible memory: Bytes[0] is at address Start. Bytes must be 16-aligned with Start and lie outside the Go heap
-// where the race detector is on, because kernels are entitled to races.
+// Region is accessible memory: Bytes[0] is at address Start. Bytes must be 16-aligned with Start and lie outside the Go
+// heap where the race detector is on, because kernels are entitled to races.
 type Region struct {
 	Start uint64
 	Bytes []byte

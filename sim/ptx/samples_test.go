@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The tests here run the kernels of sim/testdata, which clang made of C for this project, against the same algorithms in Go.
+// The tests here run the kernels of sim/testdata, which clang made of C for this project, against the same algorithms
+// in Go.
 
 func sampleModule(t *testing.T, name string) *Module {
 	t.Helper()

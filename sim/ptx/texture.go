@@ -33,7 +33,8 @@ type TexQuery struct {
 	Gather     int     // the component of tld4, else -1
 }
 
-// Texture is a texture object. Sample returns 32 bits a component: the bits of a float, or an integer extended, as its mode says.
+// Texture is a texture object. Sample returns 32 bits a component: the bits of a float, or an integer extended, as its
+// mode says.
 type Texture interface {
 	Sample(q *TexQuery) [4]uint32
 }
@@ -52,6 +53,7 @@ type geometryFact struct {
 }
 
 var geometries = []geometryFact{
-	{".1d", Tex1D, 1, false, 1}, {".2d", Tex2D, 2, false, 2}, {".3d", Tex3D, 3, false, 4}, {".a1d", TexLayered1D, 1, true, 2},
+	{".1d", Tex1D, 1, false, 1}, {".2d", Tex2D, 2, false, 2}, {".3d", Tex3D, 3, false, 4},
+	{".a1d", TexLayered1D, 1, true, 2},
 	{".a2d", TexLayered2D, 2, true, 4}, {".cube", TexCube, 3, false, 4}, {".acube", TexLayeredCube, 3, true, 4},
 }

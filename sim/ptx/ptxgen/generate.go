@@ -40,15 +40,21 @@ func generate(seed uint64, number int, trace bool) program {
 	g := &generator{r: rand.New(rand.NewPCG(seed, uint64(number))), trace: trace}
 	p := program{name: fmt.Sprintf("k%d", number)}
 	g.printf(".visible .entry %s(.param .u64 in, .param .u64 out, .param .u64 trace)\n{\n", p.name)
-	g.printf("\t.reg .b32 %%r<%d>, %%c<4>, %%me, %%t, %%mask, %%first, %%mine, %%theirs, %%mine2;\n\t.reg .b64 %%d<%d>, %%u, %%in, %%all, %%own, %%res, %%tr, %%loc, %%acc;\n", counts, counts)
-	g.printf("\t.reg .b16 %%h<%d>; .reg .f32 %%f<%d>; .reg .f64 %%e<%d>; .reg .pred %%q<%d>, %%go;\n\t.local .align 8 .b8 local[16]; .shared .align 8 .b8 slots[512];\n", counts, counts, counts, counts)
+	g.printf("\t.reg .b32 %%r<%d>, %%c<4>, %%me, %%t, %%mask, %%first, %%mine, %%theirs, %%mine2;\n"+
+		"\t.reg .b64 %%d<%d>, %%u, %%in, %%all, %%own, %%res, %%tr, %%loc, %%acc;\n", counts, counts)
+	g.printf("\t.reg .b16 %%h<%d>; .reg .f32 %%f<%d>; .reg .f64 %%e<%d>; "+
+		".reg .pred %%q<%d>, %%go;\n\t.local .align 8 .b8 local[16]; .shared .align 8 .b8 slots[512];\n", counts, counts,
+		counts, counts)
 	g.printf("\tld.param.u64 %%in, [in]; ld.param.u64 %%res, [out]; ld.param.u64 %%tr, [trace]; mov.u32 %%me, %%tid.x;\n")
-	g.printf("\tadd.u64 %%all, %%res, %d; mad.wide.u32 %%own, %%me, 16, %%res; add.u64 %%own, %%own, %d; mad.wide.u32 %%res, %%me, 16, %%res; mad.wide.u32 %%tr, %%me, 8, %%tr;\n", threads*16, threads*16+64)
-	g.printf("\tmov.u32 %%t, slots; mad.lo.u32 %%mine, %%me, 4, %%t; xor.b32 %%t, %%me, %d; shl.b32 %%theirs, %%t, 2; mov.u32 %%t, slots; add.u32 %%theirs, %%theirs, %%t; add.u32 %%mine2, %%mine, 256;\n", 1+g.r.IntN(63))
+	g.printf("\tadd.u64 %%all, %%res, %d; mad.wide.u32 %%own, %%me, 16, %%res; add.u64 %%own, %%own, %d; "+
+		"mad.wide.u32 %%res, %%me, 16, %%res; mad.wide.u32 %%tr, %%me, 8, %%tr;\n", threads*16, threads*16+64)
+	g.printf("\tmov.u32 %%t, slots; mad.lo.u32 %%mine, %%me, 4, %%t; xor.b32 %%t, %%me, %d; shl.b32 %%theirs, %%t, 2; "+
+		"mov.u32 %%t, slots; add.u32 %%theirs, %%theirs, %%t; add.u32 %%mine2, %%mine, 256;\n", 1+g.r.IntN(63))
 	g.printf("\tmov.u64 %%loc, local; st.local.b64 [%%loc], 0; st.local.b64 [%%loc+8], 0;\n")
 	for k, class := range []byte("rdhfe") {
 		for i := range counts {
-			g.printf("\tmad.lo.u32 %%t, %%me, %d, %d; and.b32 %%t, %%t, %d; mad.wide.u32 %%u, %%t, 8, %%in; ", 2*g.r.IntN(500)+1, g.r.IntN(table), table-1)
+			g.printf("\tmad.lo.u32 %%t, %%me, %d, %d; and.b32 %%t, %%t, %d; mad.wide.u32 %%u, %%t, 8, %%in; ", 2*g.r.IntN(500)+1,
+				g.r.IntN(table), table-1)
 			from := [...]int{0, 0, 0, 1, 2}[k]*table*8 + 0
 			g.printf("ld.global.%s %%%c%d, [%%u+%d];\n", [...]string{"b32", "b64", "b16", "f32", "f64"}[k], class, i, from)
 		}
@@ -130,7 +136,8 @@ func (g *generator) loop() {
 	c, again, out := fmt.Sprintf("%%c%d", g.depth), g.label(), g.label()
 	was := g.partial
 	g.partial = false
-	g.printf("\tand.b32 %s, %%r%d, 7;\n%s:\n\tsetp.eq.u32 %%go, %s, 0; @%%go bra %s; sub.u32 %s, %s, 1;\n", c, g.r.IntN(counts), again, c, out, c, c)
+	g.printf("\tand.b32 %s, %%r%d, 7;\n%s:\n\tsetp.eq.u32 %%go, %s, 0; @%%go bra %s; sub.u32 %s, %s, 1;\n", c,
+		g.r.IntN(counts), again, c, out, c, c)
 	g.depth++
 	for range 1 + g.r.IntN(4) {
 		g.instruction()
@@ -148,7 +155,8 @@ func (g *generator) index() {
 	cases := []string{g.label(), g.label(), g.label(), g.label()}
 	was := g.partial
 	g.partial = false
-	g.printf("\tand.b32 %%t, %%r%d, 3;\n%s: .branchtargets %s;\n\tbrx.idx %%t, %s;\n", g.r.IntN(counts), list, strings.Join(cases, ", "), list)
+	g.printf("\tand.b32 %%t, %%r%d, 3;\n%s: .branchtargets %s;\n\tbrx.idx %%t, %s;\n", g.r.IntN(counts), list,
+		strings.Join(cases, ", "), list)
 	g.depth++
 	for _, c := range cases {
 		g.printf("%s:\n", c)
@@ -165,7 +173,8 @@ func (g *generator) index() {
 func (g *generator) call() {
 	d := g.r.IntN(counts)
 	if g.r.IntN(2) == 0 {
-		g.printf("\t{ .param .b32 x, y; .param .b64 z; st.param.b32 [x], %%r%d; st.param.b64 [z], %%d%d; call (y), mix, (x, z); ld.param.b32 %%r%d, [y]; }\n",
+		g.printf("\t{ .param .b32 x, y; .param .b64 z; st.param.b32 [x], %%r%d; st.param.b64 [z], %%d%d; "+
+			"call (y), mix, (x, z); ld.param.b32 %%r%d, [y]; }\n",
 			g.r.IntN(counts), g.r.IntN(counts), d)
 	} else {
 		g.printf("\tand.b32 %%t, %%r%d, 7; call (%%r%d), depth, (%%t);\n", g.r.IntN(counts), d)
@@ -375,7 +384,8 @@ func interesting(r *rand.Rand) uint64 {
 	case 1:
 		return uint64(1)<<r.IntN(64) - uint64(r.IntN(3))
 	case 2:
-		return []uint64{0, 1, math.MaxUint64, 1 << 31, 1<<31 - 1, 1 << 63, 1<<63 - 1, math.MaxUint32, 0x7fff, 0x8000, 0xffff}[r.IntN(11)]
+		return []uint64{0, 1, math.MaxUint64, 1 << 31, 1<<31 - 1, 1 << 63, 1<<63 - 1, math.MaxUint32, 0x7fff, 0x8000,
+			0xffff}[r.IntN(11)]
 	case 3:
 		return -(uint64(1) << r.IntN(64))
 	}
@@ -385,7 +395,8 @@ func interesting(r *rand.Rand) uint64 {
 func float32Bits(r *rand.Rand) uint64 {
 	switch r.IntN(8) {
 	case 0:
-		return uint64([]uint32{0, 1 << 31, 0x3f800000, 0xbf800000, 0x7f800000, 0xff800000, 0x7fffffff, 1, 0x807fffff, 0x00800000, 0x7f7fffff, 0x4f000000, 0xcf000000, 0x3f000000}[r.IntN(14)])
+		return uint64([]uint32{0, 1 << 31, 0x3f800000, 0xbf800000, 0x7f800000, 0xff800000, 0x7fffffff, 1, 0x807fffff,
+			0x00800000, 0x7f7fffff, 0x4f000000, 0xcf000000, 0x3f000000}[r.IntN(14)])
 	case 1:
 		return uint64(r.Uint32() & 0x807fffff) // subnormal
 	case 2:
@@ -401,8 +412,10 @@ func float32Bits(r *rand.Rand) uint64 {
 func float64Bits(r *rand.Rand) uint64 {
 	switch r.IntN(8) {
 	case 0:
-		return []uint64{0, 1 << 63, 0x3ff0000000000000, 0xbff0000000000000, 0x7ff0000000000000, 0xfff0000000000000, 0xfff8000000000000, 1, 0x800fffffffffffff,
-			0x0010000000000000, 0x7fefffffffffffff, 0x43e0000000000000, 0xc3e0000000000000, 0x41e0000000000000, 0x3fe0000000000000}[r.IntN(15)]
+		return []uint64{0, 1 << 63, 0x3ff0000000000000, 0xbff0000000000000, 0x7ff0000000000000, 0xfff0000000000000,
+			0xfff8000000000000, 1, 0x800fffffffffffff,
+			0x0010000000000000, 0x7fefffffffffffff, 0x43e0000000000000, 0xc3e0000000000000, 0x41e0000000000000,
+			0x3fe0000000000000}[r.IntN(15)]
 	case 1:
 		return r.Uint64() & 0x800fffffffffffff
 	case 2:

@@ -40,8 +40,8 @@ func halves(r *rand.Rand, n int) *ptxtest.Arg {
 	return a
 }
 
-// kernelBundle has a launch of every kernel of testdata/kernels whose end and result do not depend on chance: fault and spin are the
-// business of other tests, and the floating-point sum gets numbers whose sum is exact in any order.
+// kernelBundle has a launch of every kernel of testdata/kernels whose end and result do not depend on chance: fault and
+// spin are the business of other tests, and the floating-point sum gets numbers whose sum is exact in any order.
 func kernelBundle(path string) (*ptxtest.Bundle, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -50,7 +50,8 @@ func kernelBundle(path string) (*ptxtest.Bundle, error) {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := &ptxtest.Bundle{Modules: []string{string(text)}}
 	add := func(kernel string, grid, block [3]uint32, shared uint32, args ...*ptxtest.Arg) {
-		b.Launches = append(b.Launches, &ptxtest.Launch{Name: kernel, Kernel: kernel, Grid: grid, Block: block, Shared: shared, Args: args})
+		b.Launches = append(b.Launches, &ptxtest.Launch{Name: kernel, Kernel: kernel, Grid: grid, Block: block,
+			Shared: shared, Args: args})
 	}
 	one := func(n uint32) [3]uint32 { return [3]uint32{n, 1, 1} }
 	const n = 5000
@@ -64,15 +65,18 @@ func kernelBundle(path string) (*ptxtest.Bundle, error) {
 	add("warp_sum", one((n+127)/128), one(128), 0, randomBytes(r, 4*n), buffer(4), word(n))
 	for _, side := range []uint32{16, 33, 70} {
 		g := (side + 15) / 16
-		add("matmul_tiled", [3]uint32{g, g, 1}, [3]uint32{16, 16, 1}, 0, floats(r, int(side*side)), floats(r, int(side*side)), buffer(int(4*side*side)), word(side))
+		add("matmul_tiled", [3]uint32{g, g, 1}, [3]uint32{16, 16, 1}, 0, floats(r, int(side*side)), floats(r, int(side*side)),
+			buffer(int(4*side*side)), word(side))
 	}
 	add("histogram256", one(5), one(192), 0, randomBytes(r, n), buffer(1024), word(n))
-	add("half_axpy", one((n+127)/128), one(128), 0, &ptxtest.Arg{Value: []byte{0x33, 0x3d}}, halves(r, n), halves(r, n), word(n))
+	add("half_axpy", one((n+127)/128), one(128), 0, &ptxtest.Arg{Value: []byte{0x33, 0x3d}}, halves(r, n), halves(r, n),
+		word(n))
 	approximate := buffer(4 * n)
 	// The value is a sum of approximated terms, so units in the last place count at the size of the terms, about 1.
 	approximate.Type, approximate.Ulp, approximate.Tol = "f32", 2, 2*0x1p-23
 	add("math_mix", one((n+127)/128), one(128), 0, floats(r, n), approximate, word(n))
-	add("struct_arg", one(1), one(64), 0, &ptxtest.Arg{Value: randomBytes(r, 528).In}, buffer(256), buffer(256), buffer(13))
+	add("struct_arg", one(1), one(64), 0, &ptxtest.Arg{Value: randomBytes(r, 528).In}, buffer(256), buffer(256),
+		buffer(13))
 	add("globals", one(1), one(1), 0, buffer(12))
 	return b, nil
 }

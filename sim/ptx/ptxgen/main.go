@@ -1,9 +1,9 @@
-// Command ptxgen writes random PTX programs, their inputs and what the interpreter makes of them into one file, to be compared with
-// a GPU by perf/gpu/ptx_check.py.
+// Command ptxgen writes random PTX programs, their inputs and what the interpreter makes of them into one file, to be
+// compared with a GPU by perf/gpu/ptx_check.py.
 //
 //	ptxgen -n 2000 -seed 1 -o DIR              programs 0 … 1999 of seed 1, into DIR/programs.bundle
 //	ptxgen -n 2000 -seed 1 -only 3,17 -trace   two of them, with the result of every instruction
-//	ptxgen -edges -o DIR                       every form of every instruction on pairs of edge values, into DIR/edges.bundle
+//	ptxgen -edges -o DIR                       every instruction in every form on edge values, into DIR/edges.bundle
 //	ptxgen -wmma -o DIR                        products of matrices by wmma in all its forms, into DIR/wmma.bundle
 //	ptxgen -kernels testdata/kernels/kernels.ptx -o DIR   the kernels of the test data, into DIR/kernels.bundle
 //
@@ -109,8 +109,9 @@ func programs(seed uint64, numbers []int, trace bool) *ptxtest.Bundle {
 		if trace {
 			last = &ptxtest.Arg{Size: len(p.steps) * threads * 8}
 		}
-		b.Launches = append(b.Launches, &ptxtest.Launch{Name: fmt.Sprintf("seed %d program %d", seed, number), Module: m, Kernel: p.name,
-			Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{threads, 1, 1}, Steps: p.steps,
+		b.Launches = append(b.Launches, &ptxtest.Launch{Name: fmt.Sprintf("seed %d program %d", seed, number), Module: m,
+			Kernel: p.name,
+			Grid:   [3]uint32{1, 1, 1}, Block: [3]uint32{threads, 1, 1}, Steps: p.steps,
 			Args: []*ptxtest.Arg{{Size: len(b.Inputs["values"]), Input: "values"}, {Size: resultBytes, Fill: 0x5a}, last}})
 	}
 	return b

@@ -19,8 +19,10 @@ type element struct {
 }
 
 var elements = map[string]element{
-	"f16": {"f16", 16, 10, 15, -5, 5}, "bf16": {"bf16", 16, 7, 127, -5, 5}, "tf32": {"tf32", 32, 23, 127, -5, 5}, "f32": {"f32", 32, 23, 127, -99, 99},
-	"f64": {"f64", 64, 52, 1023, -999, 999}, "u8": {"u8", 8, 0, 0, 0, 255}, "s8": {"s8", 8, 0, 0, -128, 127}, "u4": {"u4", 4, 0, 0, 0, 15},
+	"f16": {"f16", 16, 10, 15, -5, 5}, "bf16": {"bf16", 16, 7, 127, -5, 5}, "tf32": {"tf32", 32, 23, 127, -5, 5},
+	"f32": {"f32", 32, 23, 127, -99, 99},
+	"f64": {"f64", 64, 52, 1023, -999, 999}, "u8": {"u8", 8, 0, 0, 0, 255}, "s8": {"s8", 8, 0, 0, -128, 127},
+	"u4": {"u4", 4, 0, 0, 0, 15},
 	"s4": {"s4", 4, 0, 0, -8, 7}, "b1": {"b1", 1, 0, 0, 0, 1}, "s32": {"s32", 32, 0, 0, -999, 999},
 }
 
@@ -122,7 +124,8 @@ func product(a, b, c *matrix, t, op string, col bool) *matrix {
 	return d
 }
 
-// products multiplies matrices of small whole numbers, of which every sum is exact, by wmma in all its shapes, types and layouts.
+// products multiplies matrices of small whole numbers, of which every sum is exact, by wmma in all its shapes, types
+// and layouts.
 func products() *ptxtest.Bundle {
 	r := rand.New(rand.NewPCG(7, 7))
 	b := &ptxtest.Bundle{}
@@ -132,8 +135,10 @@ func products() *ptxtest.Bundle {
 		sizes   [][3]int
 		op      string
 	}{
-		{"f16", "f16 f32", big, ""}, {"bf16", "f32", big, ""}, {"tf32", "f32", [][3]int{{16, 16, 8}}, ""}, {"f64", "f64", [][3]int{{8, 8, 4}}, ""},
-		{"u8", "s32", big, ""}, {"s8", "s32", big, ""}, {"u4", "s32", [][3]int{{8, 8, 32}}, ""}, {"s4", "s32", [][3]int{{8, 8, 32}}, ""},
+		{"f16", "f16 f32", big, ""}, {"bf16", "f32", big, ""}, {"tf32", "f32", [][3]int{{16, 16, 8}}, ""},
+		{"f64", "f64", [][3]int{{8, 8, 4}}, ""},
+		{"u8", "s32", big, ""}, {"s8", "s32", big, ""}, {"u4", "s32", [][3]int{{8, 8, 32}}, ""},
+		{"s4", "s32", [][3]int{{8, 8, 32}}, ""},
 		{"b1", "s32", [][3]int{{8, 8, 128}}, ".xor.popc"}, {"b1", "s32", [][3]int{{8, 8, 128}}, ".and.popc"},
 	} {
 		b.Modules = append(b.Modules, ".version 8.0\n.target sm_90\n.address_size 64\n")
@@ -159,7 +164,8 @@ func products() *ptxtest.Bundle {
 // addProduct adds a kernel that multiplies, with its launch.
 func addProduct(bundle *ptxtest.Bundle, a, b, c, d *matrix, op string) {
 	shape := fmt.Sprintf("m%dn%dk%d", a.rows, b.cols, a.cols)
-	name := fmt.Sprintf("wmma_%s_%s_%s_%s_%s_%s_%s%s", shape, d.name, a.name, c.name, a.layout(), b.layout(), c.layout(), strings.ReplaceAll(op, ".", "_"))
+	name := fmt.Sprintf("wmma_%s_%s_%s_%s_%s_%s_%s%s", shape, d.name, a.name, c.name, a.layout(), b.layout(), c.layout(),
+		strings.ReplaceAll(op, ".", "_"))
 	var text strings.Builder
 	fmt.Fprintf(&text, ".visible .entry %s(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)\n{\n", name)
 	types := fmt.Sprintf("%s.%s.%s.%s", d.name, a.name, b.name, c.name)
@@ -183,11 +189,14 @@ func addProduct(bundle *ptxtest.Bundle, a, b, c, d *matrix, op string) {
 		}
 		lists[i] = "{" + strings.Join(list, ", ") + "}"
 		if i < 3 {
-			fmt.Fprintf(&text, "\twmma.load.%c.sync.aligned.%s.%s.global.%s %s, [%%p%c], %d;\n", p, m.layout(), shape, m.name, lists[i], p, m.stride())
+			fmt.Fprintf(&text, "\twmma.load.%c.sync.aligned.%s.%s.global.%s %s, [%%p%c], %d;\n", p, m.layout(), shape, m.name,
+				lists[i], p, m.stride())
 		}
 	}
-	fmt.Fprintf(&text, "\twmma.mma%s.sync.aligned.%s.%s.%s.%s %s, %s, %s, %s;\n", op, a.layout(), b.layout(), shape, roundingFor(a)+types, lists[3], lists[0], lists[1], lists[2])
-	fmt.Fprintf(&text, "\twmma.store.d.sync.aligned.%s.%s.global.%s [%%pd], %s, %d;\n\tret;\n}\n", d.layout(), shape, d.name, lists[3], d.stride())
+	fmt.Fprintf(&text, "\twmma.mma%s.sync.aligned.%s.%s.%s.%s %s, %s, %s, %s;\n", op, a.layout(), b.layout(), shape,
+		roundingFor(a)+types, lists[3], lists[0], lists[1], lists[2])
+	fmt.Fprintf(&text, "\twmma.store.d.sync.aligned.%s.%s.global.%s [%%pd], %s, %d;\n\tret;\n}\n", d.layout(), shape,
+		d.name, lists[3], d.stride())
 	last := len(bundle.Modules) - 1
 	bundle.Modules[last] += text.String()
 	const fill = 0x5a

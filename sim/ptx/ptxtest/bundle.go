@@ -1,5 +1,6 @@
-// Package ptxtest holds kernel launches with their inputs and results in one file, and runs them on the interpreter. The same files
-// are run on a GPU by perf/gpu/ptx_check.py and written there by perf/gpu/triton_ptx.py, so that both can be compared.
+// Package ptxtest holds kernel launches with their inputs and results in one file, and runs them on the interpreter.
+// The same files are run on a GPU by perf/gpu/ptx_check.py and written there by perf/gpu/triton_ptx.py, so that both
+// can be compared.
 package ptxtest
 
 import (
@@ -44,8 +45,8 @@ type Arg struct {
 	Input string `json:"input,omitempty"`
 	In    []byte `json:"in,omitempty"`
 	Fill  byte   `json:"fill,omitempty"`
-	// Want is what it holds afterwards: equal bits, or for Type f32 and f16 within Ulp units in the last place or Tol of the value
-	// (of 1 for smaller ones).
+	// Want is what it holds afterwards: equal bits, or for Type f32 and f16 within Ulp units in the last place or Tol of
+	// the value (of 1 for smaller ones).
 	Want []byte  `json:"want,omitempty"`
 	Type string  `json:"type,omitempty"`
 	Ulp  int     `json:"ulp,omitempty"`
@@ -93,7 +94,8 @@ const (
 
 // NewMachine makes a machine; Close frees it.
 func NewMachine() (*Machine, error) {
-	b, err := syscall.Mmap(-1, 0, machineBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	b, err := syscall.Mmap(-1, 0, machineBytes, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
 	return &Machine{bytes: b}, err
 }
 
@@ -147,7 +149,8 @@ func (m *Machine) Run(ctx context.Context, b *Bundle, mod *ptx.Module, l *Launch
 		binary.LittleEndian.PutUint64(p, addr)
 		buffers[i] = buf
 	}
-	g := &ptx.Grid{Kernel: e, GridDim: l.Grid, BlockDim: l.Block, SharedBytes: l.Shared, Params: params, Mem: m, Globals: globals, MaxInstructions: 1 << 34}
+	g := &ptx.Grid{Kernel: e, GridDim: l.Grid, BlockDim: l.Block, SharedBytes: l.Shared, Params: params, Mem: m,
+		Globals: globals, MaxInstructions: 1 << 34}
 	if err := g.Run(ctx); err != nil {
 		return nil, fmt.Errorf("ptxtest: %s: %w", l.Name, err)
 	}
@@ -192,7 +195,8 @@ func (a *Arg) Difference(got []byte) string {
 		case "f32":
 			x, y := binary.LittleEndian.Uint32(got[i:]), binary.LittleEndian.Uint32(a.Want[i:])
 			fx, fy := float64(math.Float32frombits(x)), float64(math.Float32frombits(y))
-			if x == y || fx != fx && fy != fy || near(fx, fy, a.Tol) || int64(abs32(x)-abs32(y)) <= int64(a.Ulp) && int64(abs32(y)-abs32(x)) <= int64(a.Ulp) {
+			if x == y || fx != fx && fy != fy || near(fx, fy, a.Tol) ||
+				int64(abs32(x)-abs32(y)) <= int64(a.Ulp) && int64(abs32(y)-abs32(x)) <= int64(a.Ulp) {
 				continue
 			}
 			return fmt.Sprintf("float %d is %v (%#x), not %v (%#x)", i/4, fx, x, fy, y)
