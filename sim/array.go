@@ -119,7 +119,8 @@ func (g *GPU) CuArrayCreate_v2(ph *cuda.CUarray, d *cuda.CUDA_ARRAY_DESCRIPTOR) 
 	if d == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return g.CuArray3DCreate_v2(ph, &cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: d.Width, Height: d.Height, Format: d.Format, NumChannels: d.NumChannels})
+	return g.CuArray3DCreate_v2(ph, &cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: d.Width, Height: d.Height, Format: d.Format,
+		NumChannels: d.NumChannels})
 }
 
 // array finds an array for a call.
@@ -149,7 +150,8 @@ func (g *GPU) CuArray3DGetDescriptor_v2(d *cuda.CUDA_ARRAY3D_DESCRIPTOR, h cuda.
 
 func (g *GPU) CuArrayGetDescriptor_v2(d *cuda.CUDA_ARRAY_DESCRIPTOR, h cuda.CUarray) cuda.CUresult {
 	return g.readArray(h, d == nil, func(a *array) cuda.CUresult {
-		*d = cuda.CUDA_ARRAY_DESCRIPTOR{Width: a.desc.Width, Height: a.desc.Height, Format: a.desc.Format, NumChannels: a.desc.NumChannels}
+		*d = cuda.CUDA_ARRAY_DESCRIPTOR{Width: a.desc.Width, Height: a.desc.Height, Format: a.desc.Format,
+			NumChannels: a.desc.NumChannels}
 		return ok
 	})
 }
@@ -195,7 +197,8 @@ func (g *GPU) dropArrays(list ...*array) cuda.CUresult {
 	return r
 }
 
-func (g *GPU) CuMipmappedArrayCreate(ph *cuda.CUmipmappedArray, d *cuda.CUDA_ARRAY3D_DESCRIPTOR, levels uint32) cuda.CUresult {
+func (g *GPU) CuMipmappedArrayCreate(ph *cuda.CUmipmappedArray, d *cuda.CUDA_ARRAY3D_DESCRIPTOR,
+	levels uint32) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r
@@ -266,7 +269,8 @@ func (g *GPU) CuMipmappedArrayDestroy(h cuda.CUmipmappedArray) cuda.CUresult {
 }
 
 // CuMipmappedArrayGetSparseProperties: no array here is sparse.
-func (g *GPU) CuMipmappedArrayGetSparseProperties(p *cuda.CUDA_ARRAY_SPARSE_PROPERTIES, h cuda.CUmipmappedArray) cuda.CUresult {
+func (g *GPU) CuMipmappedArrayGetSparseProperties(p *cuda.CUDA_ARRAY_SPARSE_PROPERTIES,
+	h cuda.CUmipmappedArray) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -277,7 +281,8 @@ func (g *GPU) CuMipmappedArrayGetSparseProperties(p *cuda.CUDA_ARRAY_SPARSE_PROP
 	return cuda.CUDA_ERROR_INVALID_VALUE
 }
 
-// arrayPlace is the place of a box in an array. It needs no lock: whether the memory is still there is looked at when the copy runs.
+// arrayPlace is the place of a box in an array. It needs no lock: whether the memory is still there is looked at when
+// the copy runs.
 func (g *GPU) arrayPlace(s side, b *box) (place, cuda.CUresult) {
 	x, found := g.arrays.Load(s.array)
 	if !found {
@@ -285,10 +290,12 @@ func (g *GPU) arrayPlace(s side, b *box) (place, cuda.CUresult) {
 	}
 	a := x.(*array)
 	inside := func(at, n, limit uint64) bool { return at <= limit && n <= limit-at }
-	if s.x%a.elem != 0 || b.width%a.elem != 0 || !inside(s.x, b.width, a.pitch()) || !inside(s.y, b.height, a.rows()) || !inside(s.z, b.depth, a.slices()) {
+	if s.x%a.elem != 0 || b.width%a.elem != 0 || !inside(s.x, b.width, a.pitch()) || !inside(s.y, b.height, a.rows()) ||
+		!inside(s.z, b.depth, a.slices()) {
 		return place{}, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return place{addr: a.region.base + (s.z*a.rows()+s.y)*a.pitch() + s.x, pitch: a.pitch(), height: a.rows(), device: true}, ok
+	return place{addr: a.region.base + (s.z*a.rows()+s.y)*a.pitch() + s.x, pitch: a.pitch(), height: a.rows(),
+		device: true}, ok
 }
 
 // rowOf is a row of n bytes in an array, for the forms that copy one.

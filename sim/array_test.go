@@ -15,17 +15,27 @@ func TestArrays(t *testing.T) {
 		desc cuda.CUDA_ARRAY3D_DESCRIPTOR
 		want cuda.CUresult
 	}{
-		"row":               {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 9, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 2}, ok},
-		"solid":             {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 9, Height: 4, Depth: 3, Format: cuda.CU_AD_FORMAT_HALF, NumChannels: 4}, ok},
-		"rows in layers":    {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 9, Depth: 3, Format: cuda.CU_AD_FORMAT_HALF, NumChannels: 1, Flags: arrayLayered}, ok},
-		"cube":              {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Depth: 6, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 1, Flags: arrayCubemap}, ok},
-		"no width":          {cuda.CUDA_ARRAY3D_DESCRIPTOR{Height: 4, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 1}, cuda.CUDA_ERROR_INVALID_VALUE},
-		"three channels":    {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 3}, cuda.CUDA_ERROR_INVALID_VALUE},
-		"depth, no height":  {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Depth: 2, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 1}, cuda.CUDA_ERROR_INVALID_VALUE},
-		"half a cube":       {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Depth: 3, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 1, Flags: arrayCubemap}, cuda.CUDA_ERROR_INVALID_VALUE},
-		"compressed format": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Format: cuda.CU_AD_FORMAT_BC1_UNORM, NumChannels: 4}, cuda.CUDA_ERROR_NOT_SUPPORTED},
-		"sparse":            {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 1, Flags: 64}, cuda.CUDA_ERROR_NOT_SUPPORTED},
-		"too large":         {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 16384, Height: 16384, Depth: 16384, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 4}, cuda.CUDA_ERROR_OUT_OF_MEMORY},
+		"row": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 9, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 2}, ok},
+		"solid": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 9, Height: 4, Depth: 3, Format: cuda.CU_AD_FORMAT_HALF,
+			NumChannels: 4}, ok},
+		"rows in layers": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 9, Depth: 3, Format: cuda.CU_AD_FORMAT_HALF, NumChannels: 1,
+			Flags: arrayLayered}, ok},
+		"cube": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Depth: 6, Format: cuda.CU_AD_FORMAT_FLOAT,
+			NumChannels: 1, Flags: arrayCubemap}, ok},
+		"no width": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Height: 4, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 1},
+			cuda.CUDA_ERROR_INVALID_VALUE},
+		"three channels": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 3},
+			cuda.CUDA_ERROR_INVALID_VALUE},
+		"depth, no height": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Depth: 2, Format: cuda.CU_AD_FORMAT_FLOAT,
+			NumChannels: 1}, cuda.CUDA_ERROR_INVALID_VALUE},
+		"half a cube": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Depth: 3, Format: cuda.CU_AD_FORMAT_FLOAT,
+			NumChannels: 1, Flags: arrayCubemap}, cuda.CUDA_ERROR_INVALID_VALUE},
+		"compressed format": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Format: cuda.CU_AD_FORMAT_BC1_UNORM,
+			NumChannels: 4}, cuda.CUDA_ERROR_NOT_SUPPORTED},
+		"sparse": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 4, Height: 4, Format: cuda.CU_AD_FORMAT_FLOAT,
+			NumChannels: 1, Flags: 64}, cuda.CUDA_ERROR_NOT_SUPPORTED},
+		"too large": {cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 16384, Height: 16384, Depth: 16384,
+			Format: cuda.CU_AD_FORMAT_FLOAT, NumChannels: 4}, cuda.CUDA_ERROR_OUT_OF_MEMORY},
 	} {
 		var h cuda.CUarray
 		if r := m.CuArray3DCreate_v2(&h, &c.desc); r != c.want {
@@ -51,7 +61,8 @@ func TestArrays(t *testing.T) {
 // Copies stay inside of the array and hit the right rows of the right slice.
 func TestArrayCopies(t *testing.T) {
 	m := open(t, Config{})
-	desc := cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 6, Height: 4, Depth: 3, Format: cuda.CU_AD_FORMAT_UNSIGNED_INT8, NumChannels: 2}
+	desc := cuda.CUDA_ARRAY3D_DESCRIPTOR{Width: 6, Height: 4, Depth: 3, Format: cuda.CU_AD_FORMAT_UNSIGNED_INT8,
+		NumChannels: 2}
 	var a cuda.CUarray
 	m.must(m.CuArray3DCreate_v2(&a, &desc))
 	src, dst := m.pageable(12*4*3), m.pageable(12*4*3)
@@ -59,8 +70,10 @@ func TestArrayCopies(t *testing.T) {
 		src[i] = byte(i + 1)
 	}
 	all := func(p *cuda.CUDA_MEMCPY3D) { p.WidthInBytes, p.Height, p.Depth = 12, 4, 3 }
-	up := &cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(pointerTo(src))), SrcPitch: 12, SrcHeight: 4, DstMemoryType: cuda.CU_MEMORYTYPE_ARRAY, DstArray: a}
-	down := &cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_ARRAY, SrcArray: a, DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(pointerTo(dst))), DstPitch: 12, DstHeight: 4}
+	up := &cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(pointerTo(src))),
+		SrcPitch: 12, SrcHeight: 4, DstMemoryType: cuda.CU_MEMORYTYPE_ARRAY, DstArray: a}
+	down := &cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_ARRAY, SrcArray: a,
+		DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(pointerTo(dst))), DstPitch: 12, DstHeight: 4}
 	all(up)
 	all(down)
 	m.must(m.CuMemcpy3D_v2(up))

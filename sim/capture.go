@@ -93,7 +93,8 @@ func (g *GPU) unsafeInCapture() cuda.CUresult {
 	return r
 }
 
-// implicitInCapture answers work for a stream that is not captured: work for the legacy stream would have to wait for captured streams.
+// implicitInCapture answers work for a stream that is not captured: work for the legacy stream would have to wait for
+// captured streams.
 func (g *GPU) implicitInCapture(s *stream) cuda.CUresult {
 	r := ok
 	for cap := range g.captures {
@@ -152,7 +153,8 @@ func (g *GPU) CuStreamBeginCapture_v2(h cuda.CUstream, mode cuda.CUstreamCapture
 	return g.beginCapture(s, mode, nil, nil)
 }
 
-func (g *GPU) CuStreamBeginCaptureToGraph(h cuda.CUstream, hg cuda.CUgraph, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64, mode cuda.CUstreamCaptureMode) cuda.CUresult {
+func (g *GPU) CuStreamBeginCaptureToGraph(h cuda.CUstream, hg cuda.CUgraph, deps *cuda.CUgraphNode,
+	data *cuda.CUgraphEdgeData, n uint64, mode cuda.CUstreamCaptureMode) cuda.CUresult {
 	s, r := g.enterStream(h)
 	if r != ok {
 		return r
@@ -182,7 +184,8 @@ func (g *GPU) beginCapture(s *stream, mode cuda.CUstreamCaptureMode, gr *graph, 
 	if !given {
 		gr = newGraph()
 	}
-	cap := &capture{id: g.nextID(), graph: gr, given: given, mode: mode, thread: g.thread().id, origin: s, streams: map[*stream]struct{}{s: {}}}
+	cap := &capture{id: g.nextID(), graph: gr, given: given, mode: mode, thread: g.thread().id, origin: s,
+		streams: map[*stream]struct{}{s: {}}}
 	s.capture, s.capDeps = cap, deps
 	g.captures[cap] = struct{}{}
 	return ok
@@ -254,7 +257,8 @@ func (g *GPU) CuStreamIsCapturing(h cuda.CUstream, status *cuda.CUstreamCaptureS
 }
 
 // readCapture gives a stream's capture status, and calls read for an active one.
-func (g *GPU) readCapture(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, read func(*capture, *stream) cuda.CUresult) cuda.CUresult {
+func (g *GPU) readCapture(h cuda.CUstream, status *cuda.CUstreamCaptureStatus,
+	read func(*capture, *stream) cuda.CUresult) cuda.CUresult {
 	s, r := g.enterStream(h)
 	if r != ok {
 		return r
@@ -280,7 +284,8 @@ func (g *GPU) readCapture(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, r
 	return ok
 }
 
-func (g *GPU) CuStreamGetCaptureInfo(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64) cuda.CUresult {
+func (g *GPU) CuStreamGetCaptureInfo(h cuda.CUstream, status *cuda.CUstreamCaptureStatus,
+	id *cuda.Cuuint64) cuda.CUresult {
 	return g.readCapture(h, status, func(cap *capture, _ *stream) cuda.CUresult {
 		if id != nil {
 			*id = cuda.Cuuint64(cap.id)
@@ -289,11 +294,13 @@ func (g *GPU) CuStreamGetCaptureInfo(h cuda.CUstream, status *cuda.CUstreamCaptu
 	})
 }
 
-func (g *GPU) CuStreamUpdateCaptureDependencies(h cuda.CUstream, deps *cuda.CUgraphNode, n uint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamUpdateCaptureDependencies(h cuda.CUstream, deps *cuda.CUgraphNode, n uint64,
+	flags uint32) cuda.CUresult {
 	return g.CuStreamUpdateCaptureDependencies_v2(h, deps, nil, n, flags)
 }
 
-func (g *GPU) CuStreamUpdateCaptureDependencies_v2(h cuda.CUstream, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamUpdateCaptureDependencies_v2(h cuda.CUstream, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData,
+	n uint64, flags uint32) cuda.CUresult {
 	s, r := g.enterStream(h)
 	if r != ok {
 		return r
@@ -353,11 +360,13 @@ func (l *dependencyList) set(nodes []*node) (handles, edges pointer, err error) 
 	return at(l.base), at(l.base + 8*n), nil
 }
 
-func (g *GPU) CuStreamGetCaptureInfo_v2(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64, gr *cuda.CUgraph, deps pointer, n *uint64) cuda.CUresult {
+func (g *GPU) CuStreamGetCaptureInfo_v2(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64,
+	gr *cuda.CUgraph, deps pointer, n *uint64) cuda.CUresult {
 	return g.CuStreamGetCaptureInfo_v3(h, status, id, gr, deps, nil, n)
 }
 
-func (g *GPU) CuStreamGetCaptureInfo_v3(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64, gr *cuda.CUgraph, deps, edges pointer, n *uint64) cuda.CUresult {
+func (g *GPU) CuStreamGetCaptureInfo_v3(h cuda.CUstream, status *cuda.CUstreamCaptureStatus, id *cuda.Cuuint64,
+	gr *cuda.CUgraph, deps, edges pointer, n *uint64) cuda.CUresult {
 	return g.readCapture(h, status, func(cap *capture, s *stream) cuda.CUresult {
 		if id != nil {
 			*id = cuda.Cuuint64(cap.id)

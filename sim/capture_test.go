@@ -89,7 +89,8 @@ func TestCaptureForkJoin(t *testing.T) {
 		m.must(m.CuGraphNodeGetType(n, &k))
 		kinds = append(kinds, k)
 	}
-	want := []cuda.CUgraphNodeType{cuda.CU_GRAPH_NODE_TYPE_MEMCPY, cuda.CU_GRAPH_NODE_TYPE_MEMSET, cuda.CU_GRAPH_NODE_TYPE_HOST, cuda.CU_GRAPH_NODE_TYPE_KERNEL}
+	want := []cuda.CUgraphNodeType{cuda.CU_GRAPH_NODE_TYPE_MEMCPY, cuda.CU_GRAPH_NODE_TYPE_MEMSET,
+		cuda.CU_GRAPH_NODE_TYPE_HOST, cuda.CU_GRAPH_NODE_TYPE_KERNEL}
 	if len(kinds) != len(want) {
 		t.Fatalf("nodes %v, want %v", kinds, want)
 	}
@@ -152,10 +153,17 @@ func TestCaptureErrors(t *testing.T) {
 		{"nothing", global, 0, func(env) cuda.CUresult { return ok }, ok, ok},
 		{"synchronise", global, 0, func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.s) }, unsupported, invalidated},
 		{"query", relaxed, 0, func(e env) cuda.CUresult { return e.CuStreamQuery(e.s) }, unsupported, invalidated},
-		{"synchronise context", relaxed, 0, func(e env) cuda.CUresult { return e.CuCtxSynchronize() }, unsupported, invalidated},
-		{"alloc", global, 0, func(e env) cuda.CUresult { var p cuda.CUdeviceptr; return e.CuMemAlloc_v2(&p, 1) }, unsupported, invalidated},
-		{"alloc thread local", threadLocal, 0, func(e env) cuda.CUresult { var p cuda.CUdeviceptr; return e.CuMemAlloc_v2(&p, 1) }, unsupported, invalidated},
-		{"alloc relaxed", relaxed, 0, func(e env) cuda.CUresult { var p cuda.CUdeviceptr; return e.CuMemAlloc_v2(&p, 1) }, ok, ok},
+		{"synchronise context", relaxed, 0, func(e env) cuda.CUresult { return e.CuCtxSynchronize() }, unsupported,
+			invalidated},
+		{"alloc", global, 0, func(e env) cuda.CUresult { var p cuda.CUdeviceptr; return e.CuMemAlloc_v2(&p, 1) }, unsupported,
+			invalidated},
+		{"alloc thread local", threadLocal, 0, func(e env) cuda.CUresult {
+			var p cuda.CUdeviceptr
+			return e.CuMemAlloc_v2(&p,
+				1)
+		}, unsupported, invalidated},
+		{"alloc relaxed", relaxed, 0, func(e env) cuda.CUresult { var p cuda.CUdeviceptr; return e.CuMemAlloc_v2(&p, 1) }, ok,
+			ok},
 		{"alloc by a relaxed thread", global, 0, func(e env) cuda.CUresult {
 			mode := relaxed
 			e.must(e.CuThreadExchangeStreamCaptureMode(&mode))
@@ -165,13 +173,20 @@ func TestCaptureErrors(t *testing.T) {
 			return r
 		}, ok, ok},
 		{"free", global, 0, func(e env) cuda.CUresult { return e.CuMemFree_v2(e.p) }, unsupported, invalidated},
-		{"synchronous copy", global, cuda.CU_STREAM_NON_BLOCKING, func(e env) cuda.CUresult { return e.CuMemcpyDtoD_v2(e.p, e.p+64, 8) }, ok, ok},
-		{"synchronise another stream", global, 0, func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.other) }, unsupported, invalidated},
-		{"query of an event of outside", global, 0, func(e env) cuda.CUresult { return e.CuEventQuery(e.e) }, unsupported, invalidated},
-		{"synchronise another stream, relaxed", relaxed, 0, func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.other) }, ok, ok},
-		{"event that was never recorded", global, 0, func(e env) cuda.CUresult { return e.CuStreamWaitEvent(e.s, e.e, 0) }, ok, ok},
-		{"legacy stream", relaxed, 0, func(e env) cuda.CUresult { return e.CuMemsetD8Async(e.p, 0, 1, 0) }, implicit, invalidated},
-		{"legacy stream beside a free one", relaxed, cuda.CU_STREAM_NON_BLOCKING, func(e env) cuda.CUresult { return e.CuMemsetD8Async(e.p, 0, 1, 0) }, ok, ok},
+		{"synchronous copy", global, cuda.CU_STREAM_NON_BLOCKING,
+			func(e env) cuda.CUresult { return e.CuMemcpyDtoD_v2(e.p, e.p+64, 8) }, ok, ok},
+		{"synchronise another stream", global, 0, func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.other) },
+			unsupported, invalidated},
+		{"query of an event of outside", global, 0, func(e env) cuda.CUresult { return e.CuEventQuery(e.e) }, unsupported,
+			invalidated},
+		{"synchronise another stream, relaxed", relaxed, 0,
+			func(e env) cuda.CUresult { return e.CuStreamSynchronize(e.other) }, ok, ok},
+		{"event that was never recorded", global, 0, func(e env) cuda.CUresult { return e.CuStreamWaitEvent(e.s, e.e, 0) },
+			ok, ok},
+		{"legacy stream", relaxed, 0, func(e env) cuda.CUresult { return e.CuMemsetD8Async(e.p, 0, 1, 0) }, implicit,
+			invalidated},
+		{"legacy stream beside a free one", relaxed, cuda.CU_STREAM_NON_BLOCKING,
+			func(e env) cuda.CUresult { return e.CuMemsetD8Async(e.p, 0, 1, 0) }, ok, ok},
 		{"event of outside", global, 0, func(e env) cuda.CUresult {
 			e.must(e.CuEventRecord(e.e, e.other))
 			return e.CuStreamWaitEvent(e.s, e.e, 0)
@@ -195,7 +210,8 @@ func TestCaptureErrors(t *testing.T) {
 			var g cuda.CUgraph
 			return e.CuStreamEndCapture(e.other, &g)
 		}, cuda.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, invalidated},
-		{"begin twice", global, 0, func(e env) cuda.CUresult { return e.CuStreamBeginCapture_v2(e.s, global) }, cuda.CUDA_ERROR_ILLEGAL_STATE, ok},
+		{"begin twice", global, 0, func(e env) cuda.CUresult { return e.CuStreamBeginCapture_v2(e.s, global) },
+			cuda.CUDA_ERROR_ILLEGAL_STATE, ok},
 		{"work after invalidation", relaxed, 0, func(e env) cuda.CUresult {
 			e.want(unsupported, e.CuStreamQuery(e.s))
 			return e.CuMemsetD8Async(e.p, 0, 1, e.s)

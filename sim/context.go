@@ -181,14 +181,16 @@ func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevi
 	return ok
 }
 
-func (g *GPU) CuCtxCreate_v4(pctx *cuda.CUcontext, params *cuda.CUctxCreateParams, flags uint32, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuCtxCreate_v4(pctx *cuda.CUcontext, params *cuda.CUctxCreateParams, flags uint32,
+	dev cuda.CUdevice) cuda.CUresult {
 	if params != nil && (params.NumExecAffinityParams != 0 || params.CigParams != 0) {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return g.CuCtxCreate_v2(pctx, flags, dev)
 }
 
-func (g *GPU) CuCtxCreate_v3(pctx *cuda.CUcontext, _ *cuda.CUexecAffinityParam, n int32, flags uint32, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuCtxCreate_v3(pctx *cuda.CUcontext, _ *cuda.CUexecAffinityParam, n int32, flags uint32,
+	dev cuda.CUdevice) cuda.CUresult {
 	if n != 0 {
 		return cuda.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
 	}

@@ -102,7 +102,8 @@ func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, activ
 	if flags == nil || active == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	*flags, *active = d.primaryFlags&^uint32(cuda.CU_CTX_MAP_HOST), 0 // which every context has, and an H200's driver does not tell here
+	// which every context has, and an H200's driver does not tell here
+	*flags, *active = d.primaryFlags&^uint32(cuda.CU_CTX_MAP_HOST), 0
 	if d.primary.live {
 		*active = 1
 	}

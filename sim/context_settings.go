@@ -33,7 +33,8 @@ func (g *GPU) askContext(null bool, read func(*cudaContext)) cuda.CUresult {
 	return ok
 }
 
-// readContext answers from a context that may have failed: the driver reports failures only from calls that need the GPU.
+// readContext answers from a context that may have failed: the driver reports failures only from calls that need the
+// GPU.
 func (g *GPU) readContext(h cuda.CUcontext, null bool, read func(*cudaContext)) cuda.CUresult {
 	dead := false
 	if r := g.recallContext(h, false, func(c *cudaContext) {
@@ -111,7 +112,8 @@ func (g *GPU) CuCtxGetCacheConfig(config *cuda.CUfunc_cache) cuda.CUresult {
 }
 
 func (g *GPU) CuCtxSetCacheConfig(config cuda.CUfunc_cache) cuda.CUresult {
-	return g.readContext(0, config < 0 || config > cuda.CU_FUNC_CACHE_PREFER_EQUAL, func(c *cudaContext) { c.cache = config })
+	return g.readContext(0, config < 0 || config > cuda.CU_FUNC_CACHE_PREFER_EQUAL,
+		func(c *cudaContext) { c.cache = config })
 }
 
 func (g *GPU) CuCtxGetSharedMemConfig(config *cuda.CUsharedconfig) cuda.CUresult {

@@ -44,7 +44,8 @@ func (g *GPU) check(b *box) cuda.CUresult {
 		if b.depth == 1 {
 			p.height = b.height
 		}
-		if p.addr == 0 || p.pitch < b.width || p.height < b.height || p.pitch > limit || p.height > limit/p.pitch || b.depth > limit/(p.pitch*p.height) {
+		if p.addr == 0 || p.pitch < b.width || p.height < b.height || p.pitch > limit || p.height > limit/p.pitch ||
+			b.depth > limit/(p.pitch*p.height) {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		if (p.device || g.mem.find(p.addr) != nil) && !g.mem.covers(p.addr, p.extent(b)) {
@@ -83,7 +84,8 @@ func (g *GPU) run(b *box) error {
 }
 
 func (g *GPU) copyOp(b *box) op {
-	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMCPY, params: b, run: func(ctx context.Context) error { return g.copyBox(ctx, b) }}
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMCPY, params: b,
+		run: func(ctx context.Context) error { return g.copyBox(ctx, b) }}
 }
 
 // pageable says that a side of a copy is host memory that the device cannot reach itself.
@@ -115,7 +117,8 @@ func (g *GPU) copySync(b *box) cuda.CUresult {
 	return c.failed()
 }
 
-// copyAsync is a copy in stream order. As with the driver, pageable memory makes it wait, except for a short source, which is staged.
+// copyAsync is a copy in stream order. As with the driver, pageable memory makes it wait, except for a short source,
+// which is staged.
 func (g *GPU) copyAsync(b *box, hs cuda.CUstream) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
@@ -128,7 +131,8 @@ func (g *GPU) copyAsync(b *box, hs cuda.CUstream) cuda.CUresult {
 	if s.capture == nil && b.empty() {
 		return ok
 	}
-	if s.capture == nil && g.pageable(b.src) && b.height == 1 && b.depth == 1 && b.width <= stagedBytes && !g.pageable(b.dst) {
+	if s.capture == nil && g.pageable(b.src) && b.height == 1 && b.depth == 1 && b.width <= stagedBytes &&
+		!g.pageable(b.dst) {
 		staged := append([]byte(nil), bytesAt(b.src.addr, b.width)...)
 		_, r := g.submit(s, op{run: func(context.Context) error {
 			if b.dst.device && !g.mem.covers(b.dst.addr, b.width) {
@@ -185,11 +189,13 @@ func (g *GPU) CuMemcpyAsync(dst, src cuda.CUdeviceptr, n uint64, s cuda.CUstream
 	return g.copyAsync(line(g.anywhere(dst), g.anywhere(src), n), s)
 }
 
-func (g *GPU) CuMemcpyPeer(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext, n uint64) cuda.CUresult {
+func (g *GPU) CuMemcpyPeer(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext,
+	n uint64) cuda.CUresult {
 	return g.copySync(line(onDevice(dst), onDevice(src), n))
 }
 
-func (g *GPU) CuMemcpyPeerAsync(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext, n uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyPeerAsync(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext,
+	n uint64, s cuda.CUstream) cuda.CUresult {
 	return g.copyAsync(line(onDevice(dst), onDevice(src), n), s)
 }
 
@@ -225,9 +231,11 @@ func as3D(p *cuda.CUDA_MEMCPY3D_PEER) *cuda.CUDA_MEMCPY3D {
 		return nil
 	}
 	return &cuda.CUDA_MEMCPY3D{
-		SrcXInBytes: p.SrcXInBytes, SrcY: p.SrcY, SrcZ: p.SrcZ, SrcLOD: p.SrcLOD, SrcMemoryType: p.SrcMemoryType, SrcHost: p.SrcHost,
+		SrcXInBytes: p.SrcXInBytes, SrcY: p.SrcY, SrcZ: p.SrcZ, SrcLOD: p.SrcLOD, SrcMemoryType: p.SrcMemoryType,
+		SrcHost:   p.SrcHost,
 		SrcDevice: p.SrcDevice, SrcArray: p.SrcArray, SrcPitch: p.SrcPitch, SrcHeight: p.SrcHeight,
-		DstXInBytes: p.DstXInBytes, DstY: p.DstY, DstZ: p.DstZ, DstLOD: p.DstLOD, DstMemoryType: p.DstMemoryType, DstHost: p.DstHost,
+		DstXInBytes: p.DstXInBytes, DstY: p.DstY, DstZ: p.DstZ, DstLOD: p.DstLOD, DstMemoryType: p.DstMemoryType,
+		DstHost:   p.DstHost,
 		DstDevice: p.DstDevice, DstArray: p.DstArray, DstPitch: p.DstPitch, DstHeight: p.DstHeight,
 		WidthInBytes: p.WidthInBytes, Height: p.Height, Depth: p.Depth,
 	}
@@ -305,8 +313,10 @@ func (g *GPU) box2D(p *cuda.CUDA_MEMCPY2D) (*box, cuda.CUresult) {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	return g.boxOf(
-		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY, pitch: p.DstPitch},
-		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY, pitch: p.SrcPitch},
+		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY,
+			pitch: p.DstPitch},
+		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY,
+			pitch: p.SrcPitch},
 		p.WidthInBytes, p.Height, 1)
 }
 
@@ -315,7 +325,9 @@ func (g *GPU) box3D(p *cuda.CUDA_MEMCPY3D) (*box, cuda.CUresult) {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	return g.boxOf(
-		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY, z: p.DstZ, pitch: p.DstPitch, height: p.DstHeight},
-		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY, z: p.SrcZ, pitch: p.SrcPitch, height: p.SrcHeight},
+		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY,
+			z: p.DstZ, pitch: p.DstPitch, height: p.DstHeight},
+		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY,
+			z: p.SrcZ, pitch: p.SrcPitch, height: p.SrcHeight},
 		p.WidthInBytes, p.Height, p.Depth)
 }

@@ -38,23 +38,27 @@ func each(n uint64, failed *uint64, do func(i uint64) cuda.CUresult) cuda.CUresu
 	return ok
 }
 
-func (g *GPU) CuMemcpyBatchAsync_v2(dsts, srcs *cuda.CUdeviceptr, sizes *uint64, count uint64, attrs *cuda.CUmemcpyAttributes, first *uint64, kinds uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyBatchAsync_v2(dsts, srcs *cuda.CUdeviceptr, sizes *uint64, count uint64,
+	attrs *cuda.CUmemcpyAttributes, first *uint64, kinds uint64, s cuda.CUstream) cuda.CUresult {
 	return g.CuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, first, kinds, nil, s)
 }
 
-func (g *GPU) CuMemcpyBatchAsync(dsts, srcs *cuda.CUdeviceptr, sizes *uint64, count uint64, attrs *cuda.CUmemcpyAttributes, first *uint64, kinds uint64, failed *uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpyBatchAsync(dsts, srcs *cuda.CUdeviceptr, sizes *uint64, count uint64,
+	attrs *cuda.CUmemcpyAttributes, first *uint64, kinds uint64, failed *uint64, s cuda.CUstream) cuda.CUresult {
 	if failed != nil {
 		*failed = math.MaxUint64
 	}
 	if r := g.batchStream(s); r != ok {
 		return r
 	}
-	if dsts == nil || srcs == nil || sizes == nil || count == 0 || attrs == nil || first == nil || kinds == 0 || kinds > count {
+	if dsts == nil || srcs == nil || sizes == nil || count == 0 || attrs == nil || first == nil || kinds == 0 ||
+		kinds > count {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	starts := sliceOf(first, kinds)
 	for i, a := range sliceOf(attrs, kinds) {
-		if !validOrder(a.SrcAccessOrder) || a.Flags&^1 != 0 || starts[i] >= count || i == 0 && starts[0] != 0 || i > 0 && starts[i] <= starts[i-1] {
+		if !validOrder(a.SrcAccessOrder) || a.Flags&^1 != 0 || starts[i] >= count || i == 0 && starts[0] != 0 ||
+			i > 0 && starts[i] <= starts[i-1] {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 	}
@@ -67,11 +71,13 @@ func (g *GPU) CuMemcpyBatchAsync(dsts, srcs *cuda.CUdeviceptr, sizes *uint64, co
 	})
 }
 
-func (g *GPU) CuMemcpy3DBatchAsync_v2(count uint64, ops *cuda.CUDA_MEMCPY3D_BATCH_OP, flags uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpy3DBatchAsync_v2(count uint64, ops *cuda.CUDA_MEMCPY3D_BATCH_OP, flags uint64,
+	s cuda.CUstream) cuda.CUresult {
 	return g.CuMemcpy3DBatchAsync(count, ops, nil, flags, s)
 }
 
-func (g *GPU) CuMemcpy3DBatchAsync(count uint64, ops *cuda.CUDA_MEMCPY3D_BATCH_OP, failed *uint64, flags uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemcpy3DBatchAsync(count uint64, ops *cuda.CUDA_MEMCPY3D_BATCH_OP, failed *uint64, flags uint64,
+	s cuda.CUstream) cuda.CUresult {
 	if failed != nil {
 		*failed = math.MaxUint64
 	}

@@ -85,7 +85,8 @@ func (g *GPU) countContexts(d *device) {
 	g.seat.Contexts(d.ordinal, n)
 }
 
-// moving says that the devices that own the memory at these addresses are busy with a copy or a fill until the result is called.
+// moving says that the devices that own the memory at these addresses are busy with a copy or a fill until the result
+// is called.
 func (g *GPU) moving(addrs ...uint64) (done func()) {
 	var devices []int
 	for _, a := range addrs {
@@ -198,7 +199,8 @@ func (g *GPU) CuDeviceCanAccessPeer(can *int32, dev, peer cuda.CUdevice) cuda.CU
 	})
 }
 
-func (g *GPU) CuDeviceGetP2PAttribute(value *int32, attr cuda.CUdevice_P2PAttribute, src, dst cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuDeviceGetP2PAttribute(value *int32, attr cuda.CUdevice_P2PAttribute, src,
+	dst cuda.CUdevice) cuda.CUresult {
 	if src == dst {
 		return cuda.CUDA_ERROR_INVALID_DEVICE
 	}
@@ -215,12 +217,15 @@ func (g *GPU) CuDeviceGetP2PAttribute(value *int32, attr cuda.CUdevice_P2PAttrib
 }
 
 // CuDeviceGetHostAtomicCapabilities: the GPU is behind a bus that carries no atomic operations.
-func (g *GPU) CuDeviceGetHostAtomicCapabilities(capabilities *uint32, operations *cuda.CUatomicOperation, n uint32, dev cuda.CUdevice) cuda.CUresult {
-	return g.readDevice(dev, capabilities == nil || operations == nil || n == 0, func(*device) { clear(sliceOf(capabilities, uint64(n))) })
+func (g *GPU) CuDeviceGetHostAtomicCapabilities(capabilities *uint32, operations *cuda.CUatomicOperation, n uint32,
+	dev cuda.CUdevice) cuda.CUresult {
+	return g.readDevice(dev, capabilities == nil || operations == nil || n == 0,
+		func(*device) { clear(sliceOf(capabilities, uint64(n))) })
 }
 
 // CuDeviceGetP2PAtomicCapabilities knows only what a device is told of itself.
-func (g *GPU) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations *cuda.CUatomicOperation, n uint32, src, dst cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations *cuda.CUatomicOperation, n uint32, src,
+	dst cuda.CUdevice) cuda.CUresult {
 	r := g.readDevice(src, capabilities == nil || operations == nil || n == 0, func(*device) {})
 	switch {
 	case r != ok:
@@ -232,7 +237,8 @@ func (g *GPU) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations 
 }
 
 // CuDeviceGetExecAffinitySupport: contexts have all multiprocessors or none.
-func (g *GPU) CuDeviceGetExecAffinitySupport(supported *int32, _ cuda.CUexecAffinityType, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuDeviceGetExecAffinitySupport(supported *int32, _ cuda.CUexecAffinityType,
+	dev cuda.CUdevice) cuda.CUresult {
 	return g.readDevice(dev, supported == nil, func(*device) { *supported = 0 })
 }
 

@@ -7,7 +7,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// event is a place in a stream: the task that its last record put there, or the nodes that a captured record stands behind.
+// event is a place in a stream: the task that its last record put there, or the nodes that a captured record stands
+// behind.
 type event struct {
 	ctx      *cudaContext
 	handle   cuda.CUevent

@@ -58,7 +58,8 @@ func (g *GPU) workFailed(c *cudaContext, err error) {
 	g.fail(c.dev, resultOf(err))
 }
 
-// fail makes every context of a device fail, for good: after a kernel's fault a process can do nothing more on that GPU.
+// fail makes every context of a device fail, for good: after a kernel's fault a process can do nothing more on that
+// GPU.
 func (g *GPU) fail(dev *device, r cuda.CUresult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

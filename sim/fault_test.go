@@ -16,12 +16,15 @@ func TestSpec(t *testing.T) {
 		want Config
 	}{
 		{"", Config{Devices: 1}},
-		{"4,memory=2GiB,preset=small", Config{Devices: 4, MemoryBytes: 2 << 30, Preset: "small", Name: "scuda simulated small GPU"}},
+		{"4,memory=2GiB,preset=small", Config{Devices: 4, MemoryBytes: 2 << 30, Preset: "small",
+			Name: "scuda simulated small GPU"}},
 		{"driver=12020", Config{Devices: 1, Driver: 12020}},
 		{"preset=small", Config{Devices: 1, MemoryBytes: 256 << 20, Preset: "small", Name: "scuda simulated small GPU"}},
-		{"2, name=mine, kernel-time=1500ms,kernel-instructions=1000", Config{Devices: 2, Name: "mine", KernelTime: 1500 * time.Millisecond, KernelInstructions: 1000}},
+		{"2, name=mine, kernel-time=1500ms,kernel-instructions=1000",
+			Config{Devices: 2, Name: "mine", KernelTime: 1500 * time.Millisecond, KernelInstructions: 1000}},
 		{"memory=1.5MiB,memory=4194304,fault-alloc=3+,fault-hang=2,fault-lost=9,copy-rate=10MiB,hold=cuMemFree_v2+first",
-			Config{Devices: 1, Hold: "cuMemFree_v2+first", MemoryBytes: 4 << 20, Faults: Faults{Alloc: 3, AllocOn: true, Hang: 2, Lost: 9, CopyBytes: 10 << 20}}},
+			Config{Devices: 1, Hold: "cuMemFree_v2+first", MemoryBytes: 4 << 20,
+				Faults: Faults{Alloc: 3, AllocOn: true, Hang: 2, Lost: 9, CopyBytes: 10 << 20}}},
 	} {
 		got, err := ParseSpec(Config{}, c.spec)
 		if err == nil {
@@ -46,9 +49,13 @@ func TestSpec(t *testing.T) {
 		}
 	}
 	for spec, want := range map[string]string{
-		"0": "number of GPUs", "many": "number of GPUs", "99": "devices", "2,4": "KEY=VALUE", "memory=": "KEY=VALUE", "memory=big": "a size like",
-		"memory=-1GiB": "a size like", "memory=2000TiB": "a size like", "preset=h100": "h200 or small", "colour=red": "no such setting", "driver=9000": "choose 11040", "driver=12.2": "invalid syntax", "kernel-time=-1s": "above zero",
-		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function", "fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
+		"0": "number of GPUs", "many": "number of GPUs", "99": "devices", "2,4": "KEY=VALUE", "memory=": "KEY=VALUE",
+		"memory=big":   "a size like",
+		"memory=-1GiB": "a size like", "memory=2000TiB": "a size like", "preset=h100": "h200 or small",
+		"colour=red": "no such setting", "driver=9000": "choose 11040", "driver=12.2": "invalid syntax",
+		"kernel-time=-1s": "above zero",
+		"kernel-time=5":   "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function",
+		"fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
 	} {
 		if _, err := ParseSpec(Config{}, spec); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", spec, err)
@@ -84,7 +91,8 @@ func TestFailingAllocations(t *testing.T) {
 		want   []cuda.CUresult
 	}{
 		{Faults{Alloc: 2}, []cuda.CUresult{ok, cuda.CUDA_ERROR_OUT_OF_MEMORY, ok, ok}},
-		{Faults{Alloc: 3, AllocOn: true}, []cuda.CUresult{ok, ok, cuda.CUDA_ERROR_OUT_OF_MEMORY, cuda.CUDA_ERROR_OUT_OF_MEMORY}},
+		{Faults{Alloc: 3, AllocOn: true}, []cuda.CUresult{ok, ok, cuda.CUDA_ERROR_OUT_OF_MEMORY,
+			cuda.CUDA_ERROR_OUT_OF_MEMORY}},
 	} {
 		m := open(t, Config{Faults: c.faults})
 		m.module() // its variables do not count
@@ -98,13 +106,15 @@ func TestFailingAllocations(t *testing.T) {
 // TestEndlessKernels: a kernel that does not end is ended by either limit, and the error is the one of a time-out.
 func TestEndlessKernels(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"time": {KernelTime: 20 * time.Millisecond}, "instructions": {KernelInstructions: 10000}, "hang": {KernelTime: 20 * time.Millisecond, Faults: Faults{Hang: 1}},
+		"time": {KernelTime: 20 * time.Millisecond}, "instructions": {KernelInstructions: 10000},
+		"hang": {KernelTime: 20 * time.Millisecond, Faults: Faults{Hang: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := open(t, cfg)
 			mod := m.module()
 			if cfg.Faults.Hang > 0 {
-				m.must(m.launchOn(0, m.kernel(mod, "vector_add"), 1, 32, 0, cuda.CUdeviceptr(0), cuda.CUdeviceptr(0), cuda.CUdeviceptr(0), int32(0)))
+				m.must(m.launchOn(0, m.kernel(mod, "vector_add"), 1, 32, 0, cuda.CUdeviceptr(0), cuda.CUdeviceptr(0),
+					cuda.CUdeviceptr(0), int32(0)))
 			} else {
 				m.must(m.launchOn(0, m.kernel(mod, "spin"), 1, 32, 0, int64(1)<<62))
 			}

@@ -147,7 +147,8 @@ func (a *funcAttrs) set(e *ptx.Entry, attr cuda.CUfunction_attribute, v int32) c
 		a.carveout = v
 	case cuda.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
 		a.nonPortable = v
-	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+		cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
 		if v < 0 || e.ClusterDim != [3]uint32{} {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
@@ -193,11 +194,13 @@ func (g *GPU) CuFuncSetAttribute(h cuda.CUfunction, attr cuda.CUfunction_attribu
 	return g.withFunction(h, func(f *function) cuda.CUresult { return f.attrs.set(f.entry, attr, v) })
 }
 
-func (g *GPU) CuKernelGetAttribute(v *int32, attr cuda.CUfunction_attribute, h cuda.CUkernel, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuKernelGetAttribute(v *int32, attr cuda.CUfunction_attribute, h cuda.CUkernel,
+	dev cuda.CUdevice) cuda.CUresult {
 	return g.withKernel(h, dev, func(k *kernel, a *funcAttrs) cuda.CUresult { return give(v, a, k.entry, attr) })
 }
 
-func (g *GPU) CuKernelSetAttribute(attr cuda.CUfunction_attribute, v int32, h cuda.CUkernel, dev cuda.CUdevice) cuda.CUresult {
+func (g *GPU) CuKernelSetAttribute(attr cuda.CUfunction_attribute, v int32, h cuda.CUkernel,
+	dev cuda.CUdevice) cuda.CUresult {
 	return g.withKernel(h, dev, func(k *kernel, a *funcAttrs) cuda.CUresult { return a.set(k.entry, attr, v) })
 }
 
@@ -205,7 +208,8 @@ func (g *GPU) CuKernelSetCacheConfig(h cuda.CUkernel, config cuda.CUfunc_cache, 
 	return g.withKernel(h, dev, func(_ *kernel, a *funcAttrs) cuda.CUresult { return a.setCache(config) })
 }
 
-func (g *GPU) withKernel(h cuda.CUkernel, dev cuda.CUdevice, use func(*kernel, *funcAttrs) cuda.CUresult) cuda.CUresult {
+func (g *GPU) withKernel(h cuda.CUkernel, dev cuda.CUdevice,
+	use func(*kernel, *funcAttrs) cuda.CUresult) cuda.CUresult {
 	k, r := g.enterKernel(h)
 	if r != ok {
 		return r

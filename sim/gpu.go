@@ -1,15 +1,17 @@
-// Package sim is a simulated GPU: it implements the driver interfaces of api/cuda and api/nvml on CPU threads, so that everything above
-// the driver can be tested where no GPU is.
+// Package sim is a simulated GPU: it implements the driver interfaces of api/cuda and api/nvml on CPU threads, so that
+// everything above the driver can be tested where no GPU is.
 //
-// It keeps the driver's rules rather than a device's speed: contexts are current per OS thread, streams run asynchronously and in
-// order (each a queue of tasks that may wait for tasks of other streams), the legacy stream waits for the blocking streams and they for it,
-// events mark places in streams, captures turn submissions into graph nodes, and a kernel that faults poisons its context. Device
-// addresses are addresses of this process, inside ranges reserved for each device, so a kernel's access is a look-up in the table of live
-// allocations (memory) and nothing more. Kernels are run from PTX by package sim/ptx.
+// It keeps the driver's rules rather than a device's speed: contexts are current per OS thread, streams run
+// asynchronously and in order (each a queue of tasks that may wait for tasks of other streams), the legacy stream waits
+// for the blocking streams and they for it, events mark places in streams, captures turn submissions into graph nodes,
+// and a kernel that faults poisons its context. Device addresses are addresses of this process, inside ranges reserved
+// for each device, so a kernel's access is a look-up in the table of live allocations (memory) and nothing more.
+// Kernels are run from PTX by package sim/ptx.
 //
-// Files are named by subject: device, context, stream, event, capture, graph, module, memory, copy, texture. What has state of its own is a
-// type with methods: scheduler (schedule.go), graphs (graph.go), virtualMemory (memory_virtual.go), memory (memory.go), gate (hold.go), objects
-// (object.go). GPU has the functions of the driver interface, which call them. raw_unsafe.go alone imports unsafe.
+// Files are named by subject: device, context, stream, event, capture, graph, module, memory, copy, texture. What has
+// state of its own is a type with methods: scheduler (schedule.go), graphs (graph.go), virtualMemory
+// (memory_virtual.go), memory (memory.go), gate (hold.go), objects (object.go). GPU has the functions of the driver
+// interface, which call them. raw_unsafe.go alone imports unsafe.
 //
 // Locking: gpu.mu guards every object but memory contents; no call waits for work while it holds it.
 package sim
@@ -72,7 +74,8 @@ func (c Config) withDefaults() (Config, error) {
 		c.Driver = driverVersion
 	}
 	if c.Driver < oldestDriver || c.Driver > newestDriver {
-		return c, fmt.Errorf("%w: driver %d; choose %d (CUDA %d.%d) to %d", ErrConfig, c.Driver, oldestDriver, oldestDriver/1000, oldestDriver%1000/10, newestDriver)
+		return c, fmt.Errorf("%w: driver %d; choose %d (CUDA %d.%d) to %d", ErrConfig, c.Driver, oldestDriver,
+			oldestDriver/1000, oldestDriver%1000/10, newestDriver)
 	}
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = kind.memory
@@ -100,8 +103,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// GPU is the simulated driver with its devices. Its methods may be called from any thread; what is "current" belongs to the OS thread,
-// so callers lock their goroutine to one.
+// GPU is the simulated driver with its devices. Its methods may be called from any thread; what is "current" belongs to
+// the OS thread, so callers lock their goroutine to one.
 type GPU struct {
 	cuda.Unimplemented
 
@@ -255,7 +258,8 @@ func (g *GPU) ready() cuda.CUresult {
 	return r
 }
 
-// enter locks the GPU for a call in the calling thread's current context, which has not failed. On success the caller unlocks g.mu.
+// enter locks the GPU for a call in the calling thread's current context, which has not failed. On success the caller
+// unlocks g.mu.
 func (g *GPU) enter() (*cudaContext, cuda.CUresult) {
 	if r := g.ready(); r != ok {
 		return nil, r

@@ -6,7 +6,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// graph is a CUgraph. nodes stand in the order of their creation, so every node comes after its dependencies until edges are added by hand.
+// graph is a CUgraph. nodes stand in the order of their creation, so every node comes after its dependencies until
+// edges are added by hand.
 type graph struct {
 	handle  cuda.CUgraph // 0 until somebody may ask for it
 	nodes   []*node
@@ -76,7 +77,8 @@ func (t *graphs) dropNode(n *node) {
 
 // copyable says whether a graph may be cloned or become a child.
 func (gr *graph) copyable() bool {
-	return len(gr.regions) == 0 && !slices.ContainsFunc(gr.nodes, func(n *node) bool { return n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL })
+	return len(gr.regions) == 0 && !slices.ContainsFunc(gr.nodes,
+		func(n *node) bool { return n.op.kind == cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL })
 }
 
 // frees says whether the graph itself frees memory that it allocates.
@@ -108,7 +110,8 @@ func union(a, b []*node) []*node {
 	return a
 }
 
-// ordered gives the nodes so that each comes after its dependencies, else in order of creation; false where they form a circle.
+// ordered gives the nodes so that each comes after its dependencies, else in order of creation; false where they form a
+// circle.
 func (gr *graph) ordered() ([]*node, bool) {
 	const (
 		visiting = 1
@@ -143,7 +146,8 @@ func (gr *graph) ordered() ([]*node, bool) {
 }
 
 // nodesOf reads an array of nodes of gr, whose edges carry no data.
-func (g *GPU) nodesOf(gr *graph, array *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64) ([]*node, cuda.CUresult) {
+func (g *GPU) nodesOf(gr *graph, array *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64) ([]*node,
+	cuda.CUresult) {
 	if n == 0 {
 		return nil, ok
 	}

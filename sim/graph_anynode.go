@@ -7,7 +7,8 @@ import (
 // member gives the parameters of one type.
 func member[T any](p *cuda.CUgraphNodeParams) *T { return reading[T](&p.U) }
 
-func (g *GPU) CuGraphAddNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
+func (g *GPU) CuGraphAddNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUgraphNodeParams) cuda.CUresult {
 	if p == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -33,7 +34,8 @@ func (g *GPU) CuGraphAddNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CU
 	return g.add(ph, h, deps, n, build)
 }
 
-func (g *GPU) CuGraphAddNode_v2(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
+func (g *GPU) CuGraphAddNode_v2(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode,
+	data *cuda.CUgraphEdgeData, n uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
 	if !noEdgeData(data, n) {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
@@ -74,7 +76,8 @@ func (g *GPU) CuGraphNodeSetParams(h cuda.CUgraphNode, p *cuda.CUgraphNodeParams
 	return g.change(h, p.Type, build)
 }
 
-func (g *GPU) CuGraphExecNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUgraphNodeParams) cuda.CUresult {
+func (g *GPU) CuGraphExecNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode,
+	p *cuda.CUgraphNodeParams) cuda.CUresult {
 	if p == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

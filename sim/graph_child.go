@@ -30,7 +30,8 @@ func (o *op) graphs() []*graph {
 	return nil
 }
 
-func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, child cuda.CUgraph) cuda.CUresult {
+func (g *GPU) CuGraphAddChildGraphNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	child cuda.CUgraph) cuda.CUresult {
 	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
 		gr, found := lookup[*graph](g, child)
 		if !found || child == h {
@@ -49,7 +50,8 @@ func (g *GPU) CuGraphChildGraphNodeGetGraph(h cuda.CUgraphNode, ph *cuda.CUgraph
 	return params(g, h, ph == nil, func(gr *graph) { g.graphs.name(gr); *ph = gr.handle })
 }
 
-func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, child cuda.CUgraph) cuda.CUresult {
+func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode,
+	child cuda.CUgraph) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_GRAPH, func() (op, cuda.CUresult) {
 		gr, found := lookup[*graph](g, child)
 		if !found {

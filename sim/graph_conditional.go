@@ -5,7 +5,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// condition is what a conditional handle stands for. Kernels cannot change its value here: PTX that calls the device runtime is refused.
+// condition is what a conditional handle stands for. Kernels cannot change its value here: PTX that calls the device
+// runtime is refused.
 type condition struct {
 	graph *graph
 	value uint32
@@ -16,7 +17,8 @@ const (
 	maxBodies     = 512
 )
 
-func (g *GPU) CuGraphConditionalHandleCreate(out *cuda.CUgraphConditionalHandle, h cuda.CUgraph, ctx cuda.CUcontext, value, flags uint32) cuda.CUresult {
+func (g *GPU) CuGraphConditionalHandleCreate(out *cuda.CUgraphConditionalHandle, h cuda.CUgraph, ctx cuda.CUcontext,
+	value, flags uint32) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {
 		return r
@@ -42,7 +44,8 @@ type conditional struct {
 	list   span // the bodies' handles, for the caller
 }
 
-func (g *GPU) addConditional(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_CONDITIONAL_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) addConditional(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_CONDITIONAL_NODE_PARAMS) cuda.CUresult {
 	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
 		c, found := lookup[*condition](g, p.Handle)
 		if !found || p.Size == 0 || p.Size > maxBodies {

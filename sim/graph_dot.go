@@ -9,14 +9,16 @@ import (
 )
 
 var nodeNames = map[cuda.CUgraphNodeType]string{
-	cuda.CU_GRAPH_NODE_TYPE_KERNEL: "KERNEL", cuda.CU_GRAPH_NODE_TYPE_MEMCPY: "MEMCPY", cuda.CU_GRAPH_NODE_TYPE_MEMSET: "MEMSET",
-	cuda.CU_GRAPH_NODE_TYPE_HOST: "HOST", cuda.CU_GRAPH_NODE_TYPE_GRAPH: "GRAPH", cuda.CU_GRAPH_NODE_TYPE_EMPTY: "EMPTY",
+	cuda.CU_GRAPH_NODE_TYPE_KERNEL: "KERNEL", cuda.CU_GRAPH_NODE_TYPE_MEMCPY: "MEMCPY",
+	cuda.CU_GRAPH_NODE_TYPE_MEMSET: "MEMSET",
+	cuda.CU_GRAPH_NODE_TYPE_HOST:   "HOST", cuda.CU_GRAPH_NODE_TYPE_GRAPH: "GRAPH", cuda.CU_GRAPH_NODE_TYPE_EMPTY: "EMPTY",
 	cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT: "EVENT_WAIT", cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD: "EVENT_RECORD",
 	cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC: "MEM_ALLOC", cuda.CU_GRAPH_NODE_TYPE_MEM_FREE: "MEM_FREE",
 	cuda.CU_GRAPH_NODE_TYPE_CONDITIONAL: "CONDITIONAL", cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: "MEM_OP",
 }
 
-// CuGraphDebugDotPrint writes a graph in the language of Graphviz; the flags ask for details that nodes here do not show.
+// CuGraphDebugDotPrint writes a graph in the language of Graphviz; the flags ask for details that nodes here do not
+// show.
 func (g *GPU) CuGraphDebugDotPrint(h cuda.CUgraph, path pointer, _ uint32) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {

@@ -6,7 +6,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// list answers a call that fills an array and its count: with no array it only counts, and what is left of a larger array becomes 0.
+// list answers a call that fills an array and its count: with no array it only counts, and what is left of a larger
+// array becomes 0.
 func list[T any](out *T, count *uint64, have []T) cuda.CUresult {
 	if count == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -25,8 +26,10 @@ func list[T any](out *T, count *uint64, have []T) cuda.CUresult {
 	return ok
 }
 
-// listEdges is list for a node's edges. Their data, which are nothing but zeros here, stay what they are behind the last one.
-func listEdges(nodes *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, count *uint64, have []cuda.CUgraphNode) cuda.CUresult {
+// listEdges is list for a node's edges. Their data, which are nothing but zeros here, stay what they are behind the
+// last one.
+func listEdges(nodes *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, count *uint64,
+	have []cuda.CUgraphNode) cuda.CUresult {
 	if nodes == nil && data != nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -74,7 +77,8 @@ func (g *GPU) CuGraphGetEdges(h cuda.CUgraph, from, to *cuda.CUgraphNode, count 
 	return g.CuGraphGetEdges_v2(h, from, to, nil, count)
 }
 
-func (g *GPU) CuGraphGetEdges_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, count *uint64) cuda.CUresult {
+func (g *GPU) CuGraphGetEdges_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData,
+	count *uint64) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {
 		return r
@@ -103,7 +107,8 @@ func (g *GPU) CuGraphNodeGetDependencies(h cuda.CUgraphNode, deps *cuda.CUgraphN
 	return g.CuGraphNodeGetDependencies_v2(h, deps, nil, count)
 }
 
-func (g *GPU) CuGraphNodeGetDependencies_v2(h cuda.CUgraphNode, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, count *uint64) cuda.CUresult {
+func (g *GPU) CuGraphNodeGetDependencies_v2(h cuda.CUgraphNode, deps *cuda.CUgraphNode, data *cuda.CUgraphEdgeData,
+	count *uint64) cuda.CUresult {
 	n, r := g.enterNode(h)
 	if r != ok {
 		return r
@@ -116,7 +121,8 @@ func (g *GPU) CuGraphNodeGetDependentNodes(h cuda.CUgraphNode, nodes *cuda.CUgra
 	return g.CuGraphNodeGetDependentNodes_v2(h, nodes, nil, count)
 }
 
-func (g *GPU) CuGraphNodeGetDependentNodes_v2(h cuda.CUgraphNode, nodes *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, count *uint64) cuda.CUresult {
+func (g *GPU) CuGraphNodeGetDependentNodes_v2(h cuda.CUgraphNode, nodes *cuda.CUgraphNode, data *cuda.CUgraphEdgeData,
+	count *uint64) cuda.CUresult {
 	n, r := g.enterNode(h)
 	if r != ok {
 		return r
@@ -165,21 +171,24 @@ func noEdgeData(data *cuda.CUgraphEdgeData, n uint64) bool {
 	return true
 }
 
-func (g *GPU) CuGraphAddDependencies_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64) cuda.CUresult {
+func (g *GPU) CuGraphAddDependencies_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData,
+	n uint64) cuda.CUresult {
 	if !noEdgeData(data, n) {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return g.CuGraphAddDependencies(h, from, to, n)
 }
 
-func (g *GPU) CuGraphRemoveDependencies_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData, n uint64) cuda.CUresult {
+func (g *GPU) CuGraphRemoveDependencies_v2(h cuda.CUgraph, from, to *cuda.CUgraphNode, data *cuda.CUgraphEdgeData,
+	n uint64) cuda.CUresult {
 	if !noEdgeData(data, n) {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return g.CuGraphRemoveDependencies(h, from, to, n)
 }
 
-func (g *GPU) changeEdges(h cuda.CUgraph, from, to *cuda.CUgraphNode, n uint64, change func(a, b *node) bool) cuda.CUresult {
+func (g *GPU) changeEdges(h cuda.CUgraph, from, to *cuda.CUgraphNode, n uint64,
+	change func(a, b *node) bool) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {
 		return r

@@ -75,7 +75,8 @@ func (gr *graph) stepsOf(body bool) ([]step, cuda.CUresult) {
 	return steps, ok
 }
 
-const instantiateFlags = uint64(cuda.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | cuda.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+const instantiateFlags = uint64(cuda.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+	cuda.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
 	cuda.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
 const deviceLaunch = uint64(cuda.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
@@ -122,7 +123,8 @@ func (gr *graph) capturing(g *GPU) bool {
 	return false
 }
 
-func (g *GPU) CuGraphInstantiateWithParams(ph *cuda.CUgraphExec, h cuda.CUgraph, params *cuda.CUDA_GRAPH_INSTANTIATE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphInstantiateWithParams(ph *cuda.CUgraphExec, h cuda.CUgraph,
+	params *cuda.CUDA_GRAPH_INSTANTIATE_PARAMS) cuda.CUresult {
 	if params == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -209,7 +211,8 @@ func (g *GPU) CuGraphUpload(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 }
 
 // CuGraphExecUpdate_v2 gives an executable graph the parameters of a graph of the same shape.
-func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cuda.CUgraphExecUpdateResultInfo) cuda.CUresult {
+func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph,
+	info *cuda.CUgraphExecUpdateResultInfo) cuda.CUresult {
 	x, r := g.enterExec(h)
 	if r != ok {
 		return r
@@ -258,7 +261,8 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph, info *cu
 	return ok
 }
 
-func (g *GPU) CuGraphExecUpdate(h cuda.CUgraphExec, hg cuda.CUgraph, errNode *cuda.CUgraphNode, result *cuda.CUgraphExecUpdateResult) cuda.CUresult {
+func (g *GPU) CuGraphExecUpdate(h cuda.CUgraphExec, hg cuda.CUgraph, errNode *cuda.CUgraphNode,
+	result *cuda.CUgraphExecUpdateResult) cuda.CUresult {
 	var info cuda.CUgraphExecUpdateResultInfo
 	r := g.CuGraphExecUpdate_v2(h, hg, &info)
 	if errNode != nil {
@@ -270,7 +274,8 @@ func (g *GPU) CuGraphExecUpdate(h cuda.CUgraphExec, hg cuda.CUgraph, errNode *cu
 	return r
 }
 
-func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log pointer, size uint64) cuda.CUresult {
+func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log pointer,
+	size uint64) cuda.CUresult {
 	if errNode != nil {
 		*errNode = 0
 	}
@@ -280,12 +285,14 @@ func (g *GPU) CuGraphInstantiate_v2(ph *cuda.CUgraphExec, h cuda.CUgraph, errNod
 	return g.CuGraphInstantiateWithFlags(ph, h, 0)
 }
 
-func (g *GPU) CuGraphInstantiate(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log pointer, size uint64) cuda.CUresult {
+func (g *GPU) CuGraphInstantiate(ph *cuda.CUgraphExec, h cuda.CUgraph, errNode *cuda.CUgraphNode, log pointer,
+	size uint64) cuda.CUresult {
 	return g.CuGraphInstantiate_v2(ph, h, errNode, log, size)
 }
 
 // changeExec is change for the copy of a node in an executable graph.
-func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgraphNodeType, build func() (op, cuda.CUresult)) cuda.CUresult {
+func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgraphNodeType,
+	build func() (op, cuda.CUresult)) cuda.CUresult {
 	x, r := g.enterExec(hx)
 	if r != ok {
 		return r

@@ -9,7 +9,8 @@ import (
 // hostNodeEntry stands for the C function of host nodes: they come from [GPU.HostNode], there are no others.
 const hostNodeEntry = 0x5c0d
 
-// hostFunctions are what host nodes may call and what ends user objects, by the number that takes the place of their argument in C.
+// hostFunctions are what host nodes may call and what ends user objects, by the number that takes the place of their
+// argument in C.
 type hostFunctions struct {
 	of   map[uintptr]func()
 	last uintptr
@@ -73,7 +74,8 @@ func (g *GPU) hostNodeOp(p *cuda.CUDA_HOST_NODE_PARAMS) func() (op, cuda.CUresul
 	}
 }
 
-func (g *GPU) CuGraphAddHostNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphAddHostNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.hostNodeOp(p))
 }
 
@@ -81,7 +83,8 @@ func (g *GPU) CuGraphHostNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_HOST_NOD
 	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_HOST, g.hostNodeOp(p))
 }
 
-func (g *GPU) CuGraphExecHostNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphExecHostNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode,
+	p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_HOST, g.hostNodeOp(p))
 }
 

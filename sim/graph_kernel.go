@@ -42,11 +42,13 @@ func kernelParamsV2(p *cuda.CUDA_KERNEL_NODE_PARAMS_v1) *cuda.CUDA_KERNEL_NODE_P
 	}
 }
 
-func (g *GPU) CuGraphAddKernelNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_KERNEL_NODE_PARAMS_v1) cuda.CUresult {
+func (g *GPU) CuGraphAddKernelNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_KERNEL_NODE_PARAMS_v1) cuda.CUresult {
 	return g.CuGraphAddKernelNode_v2(ph, h, deps, n, kernelParamsV2(p))
 }
 
-func (g *GPU) CuGraphAddKernelNode_v2(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphAddKernelNode_v2(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.kernelOp(p))
 }
 
@@ -54,7 +56,8 @@ func (g *GPU) CuGraphKernelNodeSetParams_v2(h cuda.CUgraphNode, p *cuda.CUDA_KER
 	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_KERNEL, g.kernelOp(p))
 }
 
-func (g *GPU) CuGraphExecKernelNodeSetParams_v2(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphExecKernelNodeSetParams_v2(hx cuda.CUgraphExec, h cuda.CUgraphNode,
+	p *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_KERNEL, g.kernelOp(p))
 }
 
@@ -63,7 +66,8 @@ func (g *GPU) CuGraphKernelNodeGetParams_v2(h cuda.CUgraphNode, p *cuda.CUDA_KER
 	return params(g, h, p == nil, func(l *launch) {
 		*p = cuda.CUDA_KERNEL_NODE_PARAMS{
 			Func: l.fn.handle, GridDimX: l.grid[0], GridDimY: l.grid[1], GridDimZ: l.grid[2],
-			BlockDimX: l.block[0], BlockDimY: l.block[1], BlockDimZ: l.block[2], SharedMemBytes: l.shared, Ctx: l.fn.mod.ctx.handle,
+			BlockDimX: l.block[0], BlockDimY: l.block[1], BlockDimZ: l.block[2], SharedMemBytes: l.shared,
+			Ctx: l.fn.mod.ctx.handle,
 		}
 		p.KernelParams = l.pointers()
 	})
@@ -84,7 +88,8 @@ func (l *launch) pointers() uintptr {
 	return uintptr(rawOf(&l.array[0]))
 }
 
-func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID, out *cuda.CUkernelNodeAttrValue) cuda.CUresult {
+func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID,
+	out *cuda.CUkernelNodeAttrValue) cuda.CUresult {
 	return params(g, h, out == nil || !kernelAttrs[id], func(l *launch) {
 		*out = l.attrs[id]
 		if id == cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE && l.cooperative {
@@ -96,7 +101,8 @@ func (g *GPU) CuGraphKernelNodeGetAttribute(h cuda.CUgraphNode, id cuda.CUkernel
 	})
 }
 
-// kernelAttrs are the attributes that a kernel node may have: cooperation, clusters, and hints about scheduling and caches.
+// kernelAttrs are the attributes that a kernel node may have: cooperation, clusters, and hints about scheduling and
+// caches.
 var kernelAttrs = map[cuda.CUkernelNodeAttrID]bool{
 	cuda.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:                          true,
 	cuda.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:                 true,
@@ -108,7 +114,8 @@ var kernelAttrs = map[cuda.CUkernelNodeAttrID]bool{
 	cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: true,
 }
 
-func (g *GPU) CuGraphKernelNodeSetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID, value *cuda.CUkernelNodeAttrValue) cuda.CUresult {
+func (g *GPU) CuGraphKernelNodeSetAttribute(h cuda.CUgraphNode, id cuda.CUkernelNodeAttrID,
+	value *cuda.CUkernelNodeAttrValue) cuda.CUresult {
 	return g.changeLaunch(h, func(l *launch) cuda.CUresult {
 		if value == nil || !kernelAttrs[id] {
 			return cuda.CUDA_ERROR_INVALID_VALUE

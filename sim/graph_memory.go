@@ -4,9 +4,10 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// CuDeviceGetGraphMemAttribute counts the memory that graphs have allocated. None of it is given back before its graph goes, so what is
-// used and what is reserved are the same.
-func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value pointer) cuda.CUresult {
+// CuDeviceGetGraphMemAttribute counts the memory that graphs have allocated. None of it is given back before its graph
+// goes, so what is used and what is reserved are the same.
+func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute,
+	value pointer) cuda.CUresult {
 	bad := value == nil || attr < 0 || attr > cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
 	return g.readDevice(dev, bad, func(d *device) {
 		n := d.graphUsed
@@ -18,7 +19,8 @@ func (g *GPU) CuDeviceGetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphM
 }
 
 // CuDeviceSetGraphMemAttribute starts a watermark anew.
-func (g *GPU) CuDeviceSetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute, value pointer) cuda.CUresult {
+func (g *GPU) CuDeviceSetGraphMemAttribute(dev cuda.CUdevice, attr cuda.CUgraphMem_attribute,
+	value pointer) cuda.CUresult {
 	high := attr == cuda.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == cuda.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
 	bad := value == nil || !high || *view[uint64](value) != 0
 	return g.readDevice(dev, bad, func(d *device) { d.graphHigh = d.graphUsed })
@@ -36,7 +38,8 @@ type allocation struct {
 }
 
 // CuGraphAddMemAllocNode takes the memory at once: its address stays its own for as long as the graph can be launched.
-func (g *GPU) CuGraphAddMemAllocNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_MEM_ALLOC_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphAddMemAllocNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_MEM_ALLOC_NODE_PARAMS) cuda.CUresult {
 	var reg *region
 	r := g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
 		if p == nil || p.Bytesize == 0 || p.PoolProps.AllocType != cuda.CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -79,7 +82,8 @@ func (g *GPU) CuGraphMemAllocNodeGetParams(h cuda.CUgraphNode, out *cuda.CUDA_ME
 	return params(g, h, out == nil, func(a *allocation) { *out = a.CUDA_MEM_ALLOC_NODE_PARAMS })
 }
 
-func (g *GPU) CuGraphAddMemFreeNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, dptr cuda.CUdeviceptr) cuda.CUresult {
+func (g *GPU) CuGraphAddMemFreeNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	dptr cuda.CUdeviceptr) cuda.CUresult {
 	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) {
 		reg := g.mem.find(uint64(dptr))
 		if reg == nil || reg.base != uint64(dptr) || reg.graph == nil {

@@ -5,7 +5,8 @@ import (
 )
 
 // add is the common part of the cuGraphAdd…Node calls: build makes the operation with the lock held.
-func (g *GPU) add(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, build func() (op, cuda.CUresult)) cuda.CUresult {
+func (g *GPU) add(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	build func() (op, cuda.CUresult)) cuda.CUresult {
 	gr, r := g.enterGraph(h)
 	if r != ok {
 		return r
@@ -77,15 +78,18 @@ func (g *GPU) graphContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
 	return c, c.usable()
 }
 
-func (g *GPU) CuGraphAddEmptyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64) cuda.CUresult {
+func (g *GPU) CuGraphAddEmptyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode,
+	n uint64) cuda.CUresult {
 	return g.add(ph, h, deps, n, func() (op, cuda.CUresult) { return op{kind: cuda.CU_GRAPH_NODE_TYPE_EMPTY}, ok })
 }
 
-func (g *GPU) CuGraphAddEventRecordNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, e cuda.CUevent) cuda.CUresult {
+func (g *GPU) CuGraphAddEventRecordNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	e cuda.CUevent) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.eventOp(e, g.recordOp))
 }
 
-func (g *GPU) CuGraphAddEventWaitNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, e cuda.CUevent) cuda.CUresult {
+func (g *GPU) CuGraphAddEventWaitNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	e cuda.CUevent) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.eventOp(e, g.waitOp))
 }
 
@@ -118,7 +122,8 @@ func (g *GPU) memsetOp(p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) func
 	}
 }
 
-func (g *GPU) CuGraphAddMemsetNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) cuda.CUresult {
+func (g *GPU) CuGraphAddMemsetNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.memsetOp(p, ctx))
 }
 
@@ -126,13 +131,15 @@ func (g *GPU) CuGraphMemsetNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMSET
 	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_MEMSET, g.memsetOp(p, 0))
 }
 
-func (g *GPU) CuGraphExecMemsetNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_MEMSET_NODE_PARAMS, ctx cuda.CUcontext) cuda.CUresult {
+func (g *GPU) CuGraphExecMemsetNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_MEMSET_NODE_PARAMS,
+	ctx cuda.CUcontext) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_MEMSET, g.memsetOp(p, ctx))
 }
 
 func (g *GPU) CuGraphMemsetNodeGetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMSET_NODE_PARAMS) cuda.CUresult {
 	return params(g, h, p == nil, func(f *fill) {
-		*p = cuda.CUDA_MEMSET_NODE_PARAMS{Dst: cuda.CUdeviceptr(f.dst), Pitch: f.pitch, Value: f.value, ElementSize: f.elem, Width: f.width, Height: f.height}
+		*p = cuda.CUDA_MEMSET_NODE_PARAMS{Dst: cuda.CUdeviceptr(f.dst), Pitch: f.pitch, Value: f.value, ElementSize: f.elem,
+			Width: f.width, Height: f.height}
 	})
 }
 
@@ -152,7 +159,8 @@ func (g *GPU) memcpyOp(p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) func() (op, cu
 	}
 }
 
-func (g *GPU) CuGraphAddMemcpyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) cuda.CUresult {
+func (g *GPU) CuGraphAddMemcpyNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.memcpyOp(p, ctx))
 }
 
@@ -160,7 +168,8 @@ func (g *GPU) CuGraphMemcpyNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY
 	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, g.memcpyOp(p, 0))
 }
 
-func (g *GPU) CuGraphExecMemcpyNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) cuda.CUresult {
+func (g *GPU) CuGraphExecMemcpyNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY3D,
+	ctx cuda.CUcontext) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, g.memcpyOp(p, ctx))
 }
 
@@ -230,7 +239,8 @@ func (g *GPU) CuGraphEventWaitNodeSetEvent(h cuda.CUgraphNode, e cuda.CUevent) c
 	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT, g.eventOp(e, g.waitOp))
 }
 
-func (g *GPU) CuGraphExecEventRecordNodeSetEvent(hx cuda.CUgraphExec, h cuda.CUgraphNode, e cuda.CUevent) cuda.CUresult {
+func (g *GPU) CuGraphExecEventRecordNodeSetEvent(hx cuda.CUgraphExec, h cuda.CUgraphNode,
+	e cuda.CUevent) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD, g.eventOp(e, g.recordOp))
 }
 

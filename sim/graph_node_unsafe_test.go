@@ -16,7 +16,8 @@ func (m *machine) addNode(gr cuda.CUgraph, p *cuda.CUgraphNodeParams, deps ...cu
 
 func memsetNode(dst cuda.CUdeviceptr, value uint32, n uint64) *cuda.CUgraphNodeParams {
 	p := &cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_MEMSET}
-	*member[cuda.CUDA_MEMSET_NODE_PARAMS_v2](p) = cuda.CUDA_MEMSET_NODE_PARAMS_v2{Dst: dst, Value: value, ElementSize: 1, Width: n, Height: 1}
+	*member[cuda.CUDA_MEMSET_NODE_PARAMS_v2](p) = cuda.CUDA_MEMSET_NODE_PARAMS_v2{Dst: dst, Value: value, ElementSize: 1,
+		Width: n, Height: 1}
 	return p
 }
 
@@ -70,7 +71,8 @@ func TestGraphMemoryAndHostNodes(t *testing.T) {
 	m.must(m.CuGraphCreate(&gr, 0))
 	p := &cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC}
 	a := member[cuda.CUDA_MEM_ALLOC_NODE_PARAMS](p)
-	a.PoolProps.AllocType, a.PoolProps.Location.Type, a.Bytesize = cuda.CU_MEM_ALLOCATION_TYPE_PINNED, cuda.CU_MEM_LOCATION_TYPE_DEVICE, n
+	a.PoolProps.AllocType, a.PoolProps.Location.Type, a.Bytesize = cuda.CU_MEM_ALLOCATION_TYPE_PINNED,
+		cuda.CU_MEM_LOCATION_TYPE_DEVICE, n
 	alloc := m.addNode(gr, p)
 	var got cuda.CUDA_MEM_ALLOC_NODE_PARAMS
 	m.must(m.CuGraphMemAllocNodeGetParams(alloc, &got))
@@ -100,6 +102,7 @@ func TestGraphMemoryAndHostNodes(t *testing.T) {
 	f.UserData = 1 << 20
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphHostNodeSetParams(host, &f))
 	m.must(m.CuGraphNodeSetParams(set, memsetNode(a.Dptr, 1, n)))
-	m.want(cuda.CUDA_ERROR_NOT_SUPPORTED, m.CuGraphNodeSetParams(set, &cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_EMPTY}))
+	m.want(cuda.CUDA_ERROR_NOT_SUPPORTED, m.CuGraphNodeSetParams(set,
+		&cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_EMPTY}))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphNodeSetParams(host, memsetNode(a.Dptr, 1, n)))
 }

@@ -83,7 +83,8 @@ func (g *GPU) CuGraphRetainUserObject(hg cuda.CUgraph, h cuda.CUuserObject, n, f
 	}
 	defer g.mu.Unlock()
 	o, found := lookup[*userObject](g, h)
-	if !found || n == 0 || n > math.MaxInt32 || flags&^graphUserObjectMove != 0 || flags == graphUserObjectMove && uint64(n) > o.refs {
+	if !found || n == 0 || n > math.MaxInt32 || flags&^graphUserObjectMove != 0 ||
+		flags == graphUserObjectMove && uint64(n) > o.refs {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if flags&graphUserObjectMove == 0 {

@@ -60,7 +60,8 @@ func TestUserObjectsOfChildren(t *testing.T) {
 	})
 }
 
-// TestUserObjectsOfLostCapture: nobody can end the capture of a stream that is gone, so what its graph held goes with the stream.
+// TestUserObjectsOfLostCapture: nobody can end the capture of a stream that is gone, so what its graph held goes with
+// the stream.
 func TestUserObjectsOfLostCapture(t *testing.T) {
 	m := open(t, Config{})
 	s := m.stream(cuda.CU_STREAM_NON_BLOCKING)

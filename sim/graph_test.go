@@ -51,7 +51,8 @@ func TestGraphByHand(t *testing.T) {
 	if got.Value != 1 || got.Dst != p {
 		t.Errorf("the graph itself changed: %+v", got)
 	}
-	m.must(m.CuGraphMemsetNodeSetParams(set, &cuda.CUDA_MEMSET_NODE_PARAMS{Dst: p, Value: 5, ElementSize: 1, Width: n, Height: 1}))
+	m.must(m.CuGraphMemsetNodeSetParams(set, &cuda.CUDA_MEMSET_NODE_PARAMS{Dst: p, Value: 5, ElementSize: 1, Width: n,
+		Height: 1}))
 	run(x, 2)
 	var info cuda.CUgraphExecUpdateResultInfo
 	m.must(m.CuGraphExecUpdate_v2(x, gr, &info))
@@ -116,7 +117,8 @@ func TestKernelNode(t *testing.T) {
 	if back != coop {
 		t.Errorf("cooperative %v", back)
 	}
-	m.want(cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE, m.CuGraphKernelNodeSetAttribute(node, cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &coop))
+	m.want(cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE, m.CuGraphKernelNodeSetAttribute(node,
+		cuda.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &coop))
 	kp.GridDimX = 0
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuGraphKernelNodeSetParams_v2(node, &kp))
 }

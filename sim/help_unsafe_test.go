@@ -211,7 +211,8 @@ func (m *machine) arguments(args ...any) unsafe.Pointer {
 	return unsafe.Pointer(&table[0])
 }
 
-func (m *machine) launchOn(s cuda.CUstream, f cuda.CUfunction, grid, block uint32, shared uint32, args ...any) cuda.CUresult {
+func (m *machine) launchOn(s cuda.CUstream, f cuda.CUfunction, grid, block uint32, shared uint32,
+	args ...any) cuda.CUresult {
 	m.t.Helper()
 	return m.CuLaunchKernel(f, grid, 1, 1, block, 1, 1, shared, s, m.arguments(args...), nil)
 }

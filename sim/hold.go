@@ -11,8 +11,9 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// A real driver holds the caller of many functions up until the work of the context is over, and calls of other threads may wait for that one as well. Which
-// functions these are differs between drivers and with what was done before. The simulated driver does it where it is told to.
+// A real driver holds the caller of many functions up until the work of the context is over, and calls of other threads
+// may wait for that one as well. Which functions these are differs between drivers and with what was done before. The
+// simulated driver does it where it is told to.
 
 // The settings that stand for several functions.
 const (
@@ -22,10 +23,12 @@ const (
 )
 
 // measured are the functions that were held up on an H200.
-var measured = []string{"ArrayDestroy", "CtxSetLimit", "MemFree", "MemFreeHost", "MemHostUnregister", "MipmappedArrayDestroy", "ModuleLoadData", "ModuleLoadDataEx", "ModuleUnload"}
+var measured = []string{"ArrayDestroy", "CtxSetLimit", "MemFree", "MemFreeHost", "MemHostUnregister",
+	"MipmappedArrayDestroy", "ModuleLoadData", "ModuleLoadDataEx", "ModuleUnload"}
 
 // unheld are the beginnings of functions that only put work into a stream, look at something, or say what is current.
-var unheld = []string{"CtxGet", "CtxPopCurrent", "CtxPushCurrent", "CtxSetCurrent", "EventElapsedTime", "EventQuery", "EventRecord", "GraphLaunch", "Launch", "PointerGet", "Stream", "Thread"}
+var unheld = []string{"CtxGet", "CtxPopCurrent", "CtxPushCurrent", "CtxSetCurrent", "EventElapsedTime", "EventQuery",
+	"EventRecord", "GraphLaunch", "Launch", "PointerGet", "Stream", "Thread"}
 
 // hold is what the simulated driver holds up.
 type hold struct {
@@ -54,7 +57,8 @@ func parseHold(s string) (hold, error) {
 			h.first = true
 		default:
 			if name = plainName(name); !known[name] {
-				return hold{}, fmt.Errorf("no function %q; name functions, %s, %s or %s, joined by +", name, HoldAll, HoldMeasured, HoldFirst)
+				return hold{}, fmt.Errorf("no function %q; name functions, %s, %s or %s, joined by +", name, HoldAll, HoldMeasured,
+					HoldFirst)
 			}
 			h.names[strings.TrimPrefix(name, "cu")] = true
 		}
@@ -86,7 +90,8 @@ func (h *hold) includes(name string) bool {
 	return true
 }
 
-// gate keeps threads out of the driver while a call of another is held up. Its methods are called with the GPU's lock held.
+// gate keeps threads out of the driver while a call of another is held up. Its methods are called with the GPU's lock
+// held.
 type gate struct {
 	calls    hold
 	holder   int // the thread whose call is held up, or 0
@@ -129,7 +134,8 @@ func (t *gate) isFirst(f cuda.CUfunction) bool {
 	return true
 }
 
-// passGate keeps a thread out of the driver while another's call is held up, and holds its own call up if it is one of those. g.mu is held, and given up meanwhile.
+// passGate keeps a thread out of the driver while another's call is held up, and holds its own call up if it is one of
+// those. g.mu is held, and given up meanwhile.
 func (g *GPU) passGate() {
 	if g.gate.calls.names == nil {
 		return

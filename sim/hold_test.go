@@ -7,14 +7,16 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// TestHold: a call that is held up ends when the context's work is over, and nobody else is let into the driver before; other calls are not held up.
+// TestHold: a call that is held up ends when the context's work is over, and nobody else is let into the driver before;
+// other calls are not held up.
 func TestHold(t *testing.T) {
 	for _, test := range []struct {
 		hold       string
 		frees, up  bool // whether cuMemFree and cuMemAlloc are held up
 		sets, asks bool // cuMemsetD8Async, cuStreamQuery
 	}{
-		{hold: "cuMemFree", frees: true}, {hold: "cuMemFree_v2+cuMemAlloc", frees: true, up: true}, {hold: "cuMemsetD8Async+cuStreamQuery", sets: true, asks: true},
+		{hold: "cuMemFree", frees: true}, {hold: "cuMemFree_v2+cuMemAlloc", frees: true, up: true},
+		{hold: "cuMemsetD8Async+cuStreamQuery", sets: true, asks: true},
 		{hold: HoldMeasured, frees: true}, {hold: HoldAll, frees: true, up: true}, {hold: HoldFirst},
 	} {
 		t.Run(test.hold, func(t *testing.T) {

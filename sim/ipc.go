@@ -11,8 +11,9 @@ import (
 	"scuda.dev/scuda/internal/memfd"
 )
 
-// Processes that simulate the same GPUs share memory by memory files: a device's memory is one, and so is each allocation of virtual memory
-// management. What travels is the name of a place in such a file; another process of the same user opens it through /proc.
+// Processes that simulate the same GPUs share memory by memory files: a device's memory is one, and so is each
+// allocation of virtual memory management. What travels is the name of a place in such a file; another process of the
+// same user opens it through /proc.
 
 // sharedPlace is a place in a memory file of another process; it is what the bytes of IPC handles say.
 type sharedPlace struct {
@@ -82,7 +83,8 @@ func (r *region) pages() (base, size uint64) {
 
 // place names a region of a device's own memory.
 func (r *region) place() sharedPlace {
-	return sharedPlace{FD: uint32(r.dev.arena.fd), Offset: r.base - r.dev.arena.base, Size: r.size, Device: uint32(r.dev.ordinal), Kind: sharedMemory}
+	return sharedPlace{FD: uint32(r.dev.arena.fd), Offset: r.base - r.dev.arena.base, Size: r.size,
+		Device: uint32(r.dev.ordinal), Kind: sharedMemory}
 }
 
 // openPlace makes memory of another process a region. g.mu is held.
@@ -96,7 +98,8 @@ func (g *GPU) openPlace(c *cudaContext, p sharedPlace, from *pool) (*region, cud
 		g.log.Debug("sim: memory of another process", "error", err)
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	reg := &region{base: base + p.Offset%page, size: p.Size, asked: p.Size, kind: regionForeign, dev: d, ctx: c, id: g.nextID(), pool: from}
+	reg := &region{base: base + p.Offset%page, size: p.Size, asked: p.Size, kind: regionForeign, dev: d, ctx: c,
+		id: g.nextID(), pool: from}
 	if err := g.mem.insert(reg); err != nil {
 		g.log.Error("sim: device memory table", "error", errors.Join(err, unmap(base, size)))
 		return nil, cuda.CUDA_ERROR_UNKNOWN
@@ -196,13 +199,15 @@ func readTrailer(fd int, kind uint32) (sharedPlace, error) {
 	return p, err
 }
 
-func (g *GPU) CuMemExportToShareableHandle(out pointer, h cuda.CUmemGenericAllocationHandle, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemExportToShareableHandle(out pointer, h cuda.CUmemGenericAllocationHandle,
+	kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
 	p, found := lookup[*physical](g, h)
-	if !found || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.prop.RequestedHandleTypes&kind == 0 {
+	if !found || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+		p.prop.RequestedHandleTypes&kind == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	return exportFD(out, p.fd)
@@ -220,7 +225,8 @@ func importable(kind cuda.CUmemAllocationHandleType) cuda.CUresult {
 	return cuda.CUDA_ERROR_INVALID_VALUE
 }
 
-func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHandle, os pointer, kind cuda.CUmemAllocationHandleType) cuda.CUresult {
+func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHandle, os pointer,
+	kind cuda.CUmemAllocationHandleType) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -251,13 +257,15 @@ func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHand
 	return ok
 }
 
-func (g *GPU) CuMemPoolExportToShareableHandle(out pointer, h cuda.CUmemoryPool, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemPoolExportToShareableHandle(out pointer, h cuda.CUmemoryPool, kind cuda.CUmemAllocationHandleType,
+	flags uint64) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
 	p, r := g.pool(h)
-	if r != ok || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.exports&kind == 0 || p.imported {
+	if r != ok || out == nil || flags != 0 || kind != cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+		p.exports&kind == 0 || p.imported {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	fd, err := memfd.New("scuda-sim-pool", page)
@@ -271,7 +279,8 @@ func (g *GPU) CuMemPoolExportToShareableHandle(out pointer, h cuda.CUmemoryPool,
 	return exportFD(out, fd)
 }
 
-func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os pointer, kind cuda.CUmemAllocationHandleType, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os pointer, kind cuda.CUmemAllocationHandleType,
+	flags uint64) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -309,7 +318,8 @@ func (g *GPU) CuMemPoolExportPointer(data *cuda.CUmemPoolPtrExportData, dptr cud
 	return ok
 }
 
-func (g *GPU) CuMemPoolImportPointer(dptr *cuda.CUdeviceptr, h cuda.CUmemoryPool, data *cuda.CUmemPoolPtrExportData) cuda.CUresult {
+func (g *GPU) CuMemPoolImportPointer(dptr *cuda.CUdeviceptr, h cuda.CUmemoryPool,
+	data *cuda.CUmemPoolPtrExportData) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r

@@ -11,7 +11,8 @@ import (
 	"scuda.dev/scuda/internal/memfd"
 )
 
-// sharedState is what the processes know of an event that they share: how often it was recorded, and the last record that came to pass.
+// sharedState is what the processes know of an event that they share: how often it was recorded, and the last record
+// that came to pass.
 type sharedState struct{ recorded, passed atomic.Uint64 }
 
 // newSharedEvent gives an event its memory file.
@@ -27,7 +28,8 @@ func newSharedEvent() (fd int, s *sharedState, err error) {
 	return fd, view[sharedState](p), nil
 }
 
-// closeShared ends an event for the other processes. Tasks may still look at its state, which stays until the GPU is closed.
+// closeShared ends an event for the other processes. Tasks may still look at its state, which stays until the GPU is
+// closed.
 func (e *event) closeShared() {
 	if e.shared != nil && e.fd >= 0 {
 		_ = unix.Close(e.fd)
@@ -118,7 +120,8 @@ func (g *GPU) CuIpcOpenEventHandle(ph *cuda.CUevent, h cuda.CUipcEventHandle) cu
 		g.log.Debug("sim: event of another process", "error", err)
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	e := &event{ctx: c, flags: uint32(cuda.CU_EVENT_DISABLE_TIMING | cuda.CU_EVENT_INTERPROCESS), shared: view[sharedState](at(base)), fd: -1}
+	e := &event{ctx: c, flags: uint32(cuda.CU_EVENT_DISABLE_TIMING | cuda.CU_EVENT_INTERPROCESS),
+		shared: view[sharedState](at(base)), fd: -1}
 	g.sharedEvents = append(g.sharedEvents, e.shared)
 	e.handle = cuda.CUevent(g.objects.add(e))
 	*ph = e.handle

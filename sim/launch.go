@@ -136,8 +136,9 @@ func (l *launch) clusters() [3]uint32 {
 func (g *GPU) launchOp(l *launch) op {
 	dev := l.fn.mod.ctx.dev
 	grid := &ptx.Grid{
-		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, ClusterDim: l.clusters(), SharedBytes: l.shared, Params: l.params,
-		Mem: &g.mem, Textures: textureTable{g}, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
+		Kernel: l.fn.entry, GridDim: l.grid, BlockDim: l.block, ClusterDim: l.clusters(), SharedBytes: l.shared,
+		Params: l.params,
+		Mem:    &g.mem, Textures: textureTable{g}, Globals: l.fn.mod.globals, Cooperative: l.cooperative,
 		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
@@ -147,16 +148,19 @@ func (g *GPU) launchOp(l *launch) op {
 	}}
 }
 
-func (g *GPU) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params, extra pointer) cuda.CUresult {
+func (g *GPU) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params,
+	extra pointer) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	return g.launch(s, f, &launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, params, extra)
+	return g.launch(s, f, &launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, params,
+		extra)
 }
 
-func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream, params pointer) cuda.CUresult {
+func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, hs cuda.CUstream,
+	params pointer) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
@@ -166,8 +170,8 @@ func (g *GPU) CuLaunchCooperativeKernel(f cuda.CUfunction, gx, gy, gz, bx, by, b
 	return g.launch(s, f, l, params, nil)
 }
 
-// CuLaunchCooperativeKernelMultiDevice launches the kernels one by one. The streams are not ordered against each other, and a grid that
-// waits for another GPU's is refused by the interpreter.
+// CuLaunchCooperativeKernelMultiDevice launches the kernels one by one. The streams are not ordered against each other,
+// and a grid that waits for another GPU's is refused by the interpreter.
 func (g *GPU) CuLaunchCooperativeKernelMultiDevice(list *cuda.CUDA_LAUNCH_PARAMS, n, flags uint32) cuda.CUresult {
 	const known = 3 // CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_…_SYNC, macros in C
 	if list == nil || n == 0 || flags&^known != 0 {
@@ -189,7 +193,8 @@ func (g *GPU) CuLaunchCooperativeKernelMultiDevice(list *cuda.CUDA_LAUNCH_PARAMS
 		devices[s.ctx.dev] = true
 	}
 	for _, p := range sliceOf(list, uint64(n)) {
-		r := g.CuLaunchCooperativeKernel(p.Function, p.GridDimX, p.GridDimY, p.GridDimZ, p.BlockDimX, p.BlockDimY, p.BlockDimZ, p.SharedMemBytes,
+		r := g.CuLaunchCooperativeKernel(p.Function, p.GridDimX, p.GridDimY, p.GridDimZ, p.BlockDimX, p.BlockDimY,
+			p.BlockDimZ, p.SharedMemBytes,
 			p.HStream, at(uint64(p.KernelParams)))
 		if r != ok {
 			return r

@@ -8,7 +8,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// Launches in the manner of CUDA 3: a function keeps its block, its shared memory and its parameters until it is launched.
+// Launches in the manner of CUDA 3: a function keeps its block, its shared memory and its parameters until it is
+// launched.
 
 // configuration is what such calls have set of a function.
 type configuration struct {

@@ -85,9 +85,11 @@ func TestLaunchChecks(t *testing.T) {
 		{"too much shared memory", [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 49153, 0, f, cuda.CUDA_ERROR_INVALID_VALUE},
 		{"no such stream", [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 0, 99, f, cuda.CUDA_ERROR_INVALID_HANDLE},
 		{"no such function", [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 0, 0, 99, cuda.CUDA_ERROR_INVALID_HANDLE},
-		{"module for function", [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 0, 0, cuda.CUfunction(mod), cuda.CUDA_ERROR_INVALID_HANDLE},
+		{"module for function", [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 0, 0, cuda.CUfunction(mod),
+			cuda.CUDA_ERROR_INVALID_HANDLE},
 	} {
-		r := m.CuLaunchKernel(c.f, c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared, c.stream, args, nil)
+		r := m.CuLaunchKernel(c.f, c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared, c.stream,
+			args, nil)
 		if r != c.want {
 			t.Errorf("%s: %v, want %v", c.name, r, c.want)
 		}
@@ -95,8 +97,10 @@ func TestLaunchChecks(t *testing.T) {
 	// More shared memory is to be had by asking.
 	m.must(m.CuFuncSetAttribute(f, cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100000))
 	m.must(m.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 100000, 0, args, nil))
-	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuFuncSetAttribute(f, cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, sharedPerBlockOptIn+1))
-	m.want(cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, m.CuLaunchCooperativeKernel(f, 1<<20, 1, 1, 128, 1, 1, 0, 0, args))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuFuncSetAttribute(f, cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+		sharedPerBlockOptIn+1))
+	m.want(cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+		m.CuLaunchCooperativeKernel(f, 1<<20, 1, 1, 128, 1, 1, 0, 0, args))
 	m.must(m.CuCtxSynchronize())
 }
 
@@ -225,7 +229,8 @@ func TestModules(t *testing.T) {
 		m.want(cuda.CUDA_ERROR_INVALID_HANDLE, m.CuModuleUnload(mod))
 	}
 	var mod cuda.CUmodule
-	m.want(cuda.CUDA_ERROR_INVALID_PTX, m.CuModuleLoadData(&mod, m.image([]byte(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { nonsense; }"))))
+	m.want(cuda.CUDA_ERROR_INVALID_PTX, m.CuModuleLoadData(&mod,
+		m.image([]byte(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { nonsense; }"))))
 	m.want(cuda.CUDA_ERROR_INVALID_IMAGE, m.CuModuleLoadData(&mod, m.image(bytes.Repeat([]byte{1}, 64))))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuModuleLoadData(&mod, nil))
 	m.want(cuda.CUDA_ERROR_FILE_NOT_FOUND, m.CuModuleLoad(&mod, m.name("/no/such/file")))

@@ -42,7 +42,8 @@ func (l *library) in(g *GPU, c *cudaContext) (*module, cuda.CUresult) {
 	return m, r
 }
 
-func (g *GPU) CuLibraryLoadData(ph *cuda.CUlibrary, image pointer, jit *cuda.CUjit_option, jitValues pointer, jitCount uint32,
+func (g *GPU) CuLibraryLoadData(ph *cuda.CUlibrary, image pointer, jit *cuda.CUjit_option, jitValues pointer,
+	jitCount uint32,
 	_ *cuda.CUlibraryOption, _ pointer, _ uint32) cuda.CUresult {
 	if r := emptyLogs(jitCount, jit, jitValues); r != ok {
 		return r
@@ -50,7 +51,8 @@ func (g *GPU) CuLibraryLoadData(ph *cuda.CUlibrary, image pointer, jit *cuda.CUj
 	return g.loadLibrary(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image) })
 }
 
-func (g *GPU) CuLibraryLoadFromFile(ph *cuda.CUlibrary, name pointer, jit *cuda.CUjit_option, jitValues pointer, jitCount uint32,
+func (g *GPU) CuLibraryLoadFromFile(ph *cuda.CUlibrary, name pointer, jit *cuda.CUjit_option, jitValues pointer,
+	jitCount uint32,
 	_ *cuda.CUlibraryOption, _ pointer, _ uint32) cuda.CUresult {
 	if r := emptyLogs(jitCount, jit, jitValues); r != ok {
 		return r

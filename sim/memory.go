@@ -51,8 +51,8 @@ func (r *region) end() uint64 { return r.base + r.size }
 
 var errOverlap = errors.New("sim: memory range is in use")
 
-// memory is the table of live regions. Look-ups read an immutable sorted snapshot and take no lock, as kernels make one for every access
-// that leaves the region of the one before.
+// memory is the table of live regions. Look-ups read an immutable sorted snapshot and take no lock, as kernels make one
+// for every access that leaves the region of the one before.
 type memory struct {
 	mu   sync.Mutex
 	snap atomic.Pointer[[]*region]
@@ -188,8 +188,8 @@ func (g *GPU) freeOwned(r *region) {
 	}
 }
 
-// retire frees a region whose addresses go away: kernels that have found it since the caller waited must end first. g.mu is held, and given up
-// meanwhile.
+// retire frees a region whose addresses go away: kernels that have found it since the caller waited must end first.
+// g.mu is held, and given up meanwhile.
 func (g *GPU) retire(r *region) error {
 	if !g.mem.remove(r) {
 		return nil
@@ -221,8 +221,8 @@ func (g *GPU) CuMemAlloc_v2(dptr *cuda.CUdeviceptr, n uint64) cuda.CUresult {
 	return ok
 }
 
-// allocateOrWait is allocate that, when memory is short, first lets stream-ordered frees that are under way come to pass, as the driver does.
-// g.mu is held, and given up while waiting.
+// allocateOrWait is allocate that, when memory is short, first lets stream-ordered frees that are under way come to
+// pass, as the driver does. g.mu is held, and given up while waiting.
 func (g *GPU) allocateOrWait(c *cudaContext, kind regionKind, n uint64) (*region, cuda.CUresult) {
 	reg, r := g.allocate(c, kind, n)
 	if r != cuda.CUDA_ERROR_OUT_OF_MEMORY || len(c.dev.frees) == 0 {
@@ -234,7 +234,8 @@ func (g *GPU) allocateOrWait(c *cudaContext, kind regionKind, n uint64) (*region
 	return g.allocate(c, kind, n)
 }
 
-func (g *GPU) CuMemAllocPitch_v2(dptr *cuda.CUdeviceptr, pitch *uint64, width, height uint64, elem uint32) cuda.CUresult {
+func (g *GPU) CuMemAllocPitch_v2(dptr *cuda.CUdeviceptr, pitch *uint64, width, height uint64,
+	elem uint32) cuda.CUresult {
 	if dptr == nil || pitch == nil || width == 0 || height == 0 || elem != 4 && elem != 8 && elem != 16 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -264,7 +265,8 @@ func (g *GPU) CuMemFree_v2(dptr cuda.CUdeviceptr) cuda.CUresult {
 		return r
 	}
 	reg := g.mem.find(uint64(dptr))
-	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionManaged && reg.kind != regionPool && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
+	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionDevice && reg.kind != regionManaged &&
+		reg.kind != regionPool && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if r := reg.ctx.usable(); r != ok {

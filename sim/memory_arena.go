@@ -11,11 +11,13 @@ import (
 )
 
 const (
-	arenaBase   = 0x4f0000000000 // far from where Linux maps a program's memory, so that a device address differs from host pointers
+	// far from where Linux maps a program's memory, so that a device address differs from host pointers
+	arenaBase   = 0x4f0000000000
 	arenaStride = 1 << 42
 )
 
-// newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of addresses.
+// newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of
+// addresses.
 func newArena(ordinal int, memory uint64) (arena, error) {
 	size := 4 * memory
 	fd, err := memfd.New("scuda-sim-device", int64(size))
@@ -30,7 +32,8 @@ func newArena(ordinal int, memory uint64) (arena, error) {
 	}
 	if err != nil {
 		err = errors.Join(err, unix.Close(fd))
-		return arena{}, fmt.Errorf("sim: reserving %d GiB of addresses for device %d: %w; allow more virtual memory (ulimit -v)", size>>30, ordinal, err)
+		return arena{}, fmt.Errorf("sim: reserving %d GiB of addresses for device %d: %w; "+
+			"allow more virtual memory (ulimit -v)", size>>30, ordinal, err)
 	}
 	base := addressOf(p)
 	return arena{base: base, size: size, fd: fd, free: []span{{base, size}}}, nil
@@ -65,13 +68,15 @@ func reserve(hint, size uint64, prot int) (uint64, error) {
 
 // mapFile puts a memory file at an address inside a reserved range.
 func mapFile(fd int, offset int64, addr, size uint64) error {
-	_, err := unix.MmapPtr(fd, offset, at(addr), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	_, err := unix.MmapPtr(fd, offset, at(addr), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED)
 	return err
 }
 
 // unmapFile makes the range reserved again.
 func unmapFile(addr, size uint64) error {
-	_, err := unix.MmapPtr(-1, 0, at(addr), uintptr(size), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
+	_, err := unix.MmapPtr(-1, 0, at(addr), uintptr(size), unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
 	return err
 }
 

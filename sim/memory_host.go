@@ -42,7 +42,8 @@ func (g *GPU) CuMemHostAlloc(pp pointer, n uint64, flags uint32) cuda.CUresult {
 	if err != nil {
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
-	reg := &region{base: base, size: size, asked: n, kind: regionHost, dev: c.dev, ctx: c, id: g.nextID(), flags: flags | hostDeviceMap}
+	reg := &region{base: base, size: size, asked: n, kind: regionHost, dev: c.dev, ctx: c, id: g.nextID(),
+		flags: flags | hostDeviceMap}
 	if err := g.mem.insert(reg); err != nil {
 		g.log.Error("sim: memory table", "error", err)
 		return cuda.CUDA_ERROR_UNKNOWN
@@ -97,7 +98,8 @@ func (g *GPU) CuMemHostRegister_v2(p pointer, n uint64, flags uint32) cuda.CUres
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	reg := &region{
-		base: addressOf(p), size: n, asked: n, kind: regionRegistered, dev: c.dev, ctx: c, id: g.nextID(), flags: flags | hostDeviceMap,
+		base: addressOf(p), size: n, asked: n, kind: regionRegistered, dev: c.dev, ctx: c, id: g.nextID(),
+		flags:    flags | hostDeviceMap,
 		readOnly: flags&hostReadOnly != 0,
 	}
 	if err := g.mem.insert(reg); err != nil {

@@ -9,8 +9,9 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// Managed memory: the simulated GPU's memory lies in this process, so the CPU and kernels use it at one address and no page ever moves. What
-// programs advise and where they ask it to be fetched is kept per page, for cuMemRangeGetAttribute.
+// Managed memory: the simulated GPU's memory lies in this process, so the CPU and kernels use it at one address and no
+// page ever moves. What programs advise and where they ask it to be fetched is kept per page, for
+// cuMemRangeGetAttribute.
 
 const (
 	deviceCPU     = cuda.CUdevice(-1)
@@ -201,7 +202,8 @@ func (g *GPU) CuMemPrefetchAsync(p cuda.CUdeviceptr, n uint64, to cuda.CUdevice,
 	return g.say(p, n, func(a *advice) { a.prefetched = where })
 }
 
-func (g *GPU) CuMemPrefetchAsync_v2(p cuda.CUdeviceptr, n uint64, l cuda.CUmemLocation, flags uint32, hs cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemPrefetchAsync_v2(p cuda.CUdeviceptr, n uint64, l cuda.CUmemLocation, flags uint32,
+	hs cuda.CUstream) cuda.CUresult {
 	if _, r := g.enterStream(hs); r != ok {
 		return r
 	}
@@ -217,13 +219,15 @@ func (g *GPU) CuMemPrefetchAsync_v2(p cuda.CUdeviceptr, n uint64, l cuda.CUmemLo
 }
 
 // advise notes what is said of a range; where checks the location. g.mu is held.
-func (g *GPU) advise(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advise, where func() (cuda.CUmemLocation, cuda.CUresult)) cuda.CUresult {
+func (g *GPU) advise(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advise,
+	where func() (cuda.CUmemLocation, cuda.CUresult)) cuda.CUresult {
 	switch what {
 	case cuda.CU_MEM_ADVISE_SET_READ_MOSTLY, cuda.CU_MEM_ADVISE_UNSET_READ_MOSTLY:
 		return g.say(p, n, func(a *advice) { a.readMostly = what == cuda.CU_MEM_ADVISE_SET_READ_MOSTLY })
 	case cuda.CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
 		return g.say(p, n, func(a *advice) { a.preferred = cuda.CUmemLocation{} })
-	case cuda.CU_MEM_ADVISE_SET_PREFERRED_LOCATION, cuda.CU_MEM_ADVISE_SET_ACCESSED_BY, cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+	case cuda.CU_MEM_ADVISE_SET_PREFERRED_LOCATION, cuda.CU_MEM_ADVISE_SET_ACCESSED_BY,
+		cuda.CU_MEM_ADVISE_UNSET_ACCESSED_BY:
 	default:
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -276,7 +280,8 @@ func (g *GPU) CuMemAdvise_v2(p cuda.CUdeviceptr, n uint64, what cuda.CUmem_advis
 	})
 }
 
-func (g *GPU) CuMemRangeGetAttribute(data pointer, size uint64, what cuda.CUmem_range_attribute, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
+func (g *GPU) CuMemRangeGetAttribute(data pointer, size uint64, what cuda.CUmem_range_attribute, p cuda.CUdeviceptr,
+	n uint64) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -339,7 +344,8 @@ func (g *GPU) CuMemRangeGetAttribute(data pointer, size uint64, what cuda.CUmem_
 	return ok
 }
 
-func (g *GPU) CuMemRangeGetAttributes(data pointer, sizes *uint64, what *cuda.CUmem_range_attribute, count uint64, p cuda.CUdeviceptr, n uint64) cuda.CUresult {
+func (g *GPU) CuMemRangeGetAttributes(data pointer, sizes *uint64, what *cuda.CUmem_range_attribute, count uint64,
+	p cuda.CUdeviceptr, n uint64) cuda.CUresult {
 	if data == nil || sizes == nil || what == nil || count == 0 || count > 64 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -75,7 +75,8 @@ func (g *GPU) pointerAttr(data pointer, attr cuda.CUpointer_attribute, ptr uint6
 // pointerAttrSize is the size of an attribute's value.
 func pointerAttrSize(attr cuda.CUpointer_attribute) uint64 {
 	switch attr {
-	case cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, cuda.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, cuda.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+	case cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, cuda.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		cuda.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		return 4
 	case cuda.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, cuda.CU_POINTER_ATTRIBUTE_MAPPED,
 		cuda.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, cuda.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
@@ -102,7 +103,8 @@ func (g *GPU) CuPointerGetAttribute(data pointer, attr cuda.CUpointer_attribute,
 }
 
 // CuPointerGetAttributes, unlike CuPointerGetAttribute, answers for any memory: what it has no value for becomes zero.
-func (g *GPU) CuPointerGetAttributes(n uint32, attrs *cuda.CUpointer_attribute, data pointer, ptr cuda.CUdeviceptr) cuda.CUresult {
+func (g *GPU) CuPointerGetAttributes(n uint32, attrs *cuda.CUpointer_attribute, data pointer,
+	ptr cuda.CUdeviceptr) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}

@@ -80,7 +80,8 @@ func (g *GPU) poolPlace(location *cuda.CUmemLocation, kind cuda.CUmemAllocationT
 	return cuda.CUdevice(location.Id), ok
 }
 
-func (g *GPU) CuMemGetDefaultMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocation, kind cuda.CUmemAllocationType) cuda.CUresult {
+func (g *GPU) CuMemGetDefaultMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocation,
+	kind cuda.CUmemAllocationType) cuda.CUresult {
 	dev, r := g.poolPlace(location, kind)
 	if r != ok {
 		return r
@@ -88,7 +89,8 @@ func (g *GPU) CuMemGetDefaultMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmem
 	return g.CuDeviceGetDefaultMemPool(ph, dev)
 }
 
-func (g *GPU) CuMemGetMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocation, kind cuda.CUmemAllocationType) cuda.CUresult {
+func (g *GPU) CuMemGetMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocation,
+	kind cuda.CUmemAllocationType) cuda.CUresult {
 	dev, r := g.poolPlace(location, kind)
 	if r != ok {
 		return r
@@ -96,7 +98,8 @@ func (g *GPU) CuMemGetMemPool(ph *cuda.CUmemoryPool, location *cuda.CUmemLocatio
 	return g.CuDeviceGetMemPool(ph, dev)
 }
 
-func (g *GPU) CuMemSetMemPool(location *cuda.CUmemLocation, kind cuda.CUmemAllocationType, h cuda.CUmemoryPool) cuda.CUresult {
+func (g *GPU) CuMemSetMemPool(location *cuda.CUmemLocation, kind cuda.CUmemAllocationType,
+	h cuda.CUmemoryPool) cuda.CUresult {
 	dev, r := g.poolPlace(location, kind)
 	if r != ok {
 		return r
@@ -112,7 +115,8 @@ func (g *GPU) CuMemPoolCreate(ph *cuda.CUmemoryPool, props *cuda.CUmemPoolProps)
 	switch {
 	case ph == nil || props == nil || props.AllocType != cuda.CU_MEM_ALLOCATION_TYPE_PINNED:
 		return cuda.CUDA_ERROR_INVALID_VALUE
-	case props.HandleTypes&^cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 || props.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE:
+	case props.HandleTypes&^cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 ||
+		props.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE:
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	d, r := g.device(cuda.CUdevice(props.Location.Id))
@@ -177,7 +181,8 @@ func (g *GPU) CuMemPoolSetAccess(h cuda.CUmemoryPool, descs *cuda.CUmemAccessDes
 	return ok
 }
 
-func (g *GPU) CuMemPoolGetAccess(flags *cuda.CUmemAccess_flags, h cuda.CUmemoryPool, location *cuda.CUmemLocation) cuda.CUresult {
+func (g *GPU) CuMemPoolGetAccess(flags *cuda.CUmemAccess_flags, h cuda.CUmemoryPool,
+	location *cuda.CUmemLocation) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -193,12 +198,14 @@ func (g *GPU) CuMemAllocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream
 	return g.allocAsync(dptr, n, hs, func(s *stream) (*pool, cuda.CUresult) { return s.ctx.dev.pools.current, ok })
 }
 
-func (g *GPU) CuMemAllocFromPoolAsync(dptr *cuda.CUdeviceptr, n uint64, h cuda.CUmemoryPool, hs cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemAllocFromPoolAsync(dptr *cuda.CUdeviceptr, n uint64, h cuda.CUmemoryPool,
+	hs cuda.CUstream) cuda.CUresult {
 	return g.allocAsync(dptr, n, hs, func(*stream) (*pool, cuda.CUresult) { return g.pool(h) })
 }
 
 // allocAsync takes the memory at once, which is earlier than stream order asks for, and so always right.
-func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream, from func(*stream) (*pool, cuda.CUresult)) cuda.CUresult {
+func (g *GPU) allocAsync(dptr *cuda.CUdeviceptr, n uint64, hs cuda.CUstream,
+	from func(*stream) (*pool, cuda.CUresult)) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
@@ -263,7 +270,8 @@ func (g *GPU) CuMemFreeAsync(dptr cuda.CUdeviceptr, hs cuda.CUstream) cuda.CUres
 		return ok
 	}
 	reg := g.mem.find(uint64(dptr))
-	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionPool && reg.kind != regionDevice && (reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
+	if reg == nil || reg.base != uint64(dptr) || reg.kind != regionPool && reg.kind != regionDevice &&
+		(reg.kind != regionForeign || reg.pool == nil) || reg.freeing {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if cap := s.capture; cap != nil {
@@ -317,7 +325,8 @@ func (p *pool) attr(a cuda.CUmemPool_attribute) (word *uint64, flag *int32) {
 	return nil, nil
 }
 
-func (g *GPU) withPoolAttr(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value pointer, use func(p *pool, word *uint64, flag *int32) cuda.CUresult) cuda.CUresult {
+func (g *GPU) withPoolAttr(h cuda.CUmemoryPool, a cuda.CUmemPool_attribute, value pointer,
+	use func(p *pool, word *uint64, flag *int32) cuda.CUresult) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}

@@ -4,7 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stringArena keeps NUL-terminated strings whose addresses the driver hands out (names of functions): they live as long as the GPU.
+// stringArena keeps NUL-terminated strings whose addresses the driver hands out (names of functions): they live as long
+// as the GPU.
 type stringArena struct {
 	blocks []span
 	used   uint64

@@ -73,7 +73,8 @@ func TestMemoryTable(t *testing.T) {
 		addr, n uint64
 		want    bool
 	}{
-		{100, 50, true}, {100, 100, true}, {149, 2, true}, {99, 1, false}, {100, 101, false}, {300, 10, true}, {300, 11, false},
+		{100, 50, true}, {100, 100, true}, {149, 2, true}, {99, 1, false}, {100, 101, false}, {300, 10, true},
+		{300, 11, false},
 		{250, 1, false}, {309, 1, true}, {310, 1, false}, {300, ^uint64(0), false},
 	} {
 		if got := m.covers(c.addr, c.n); got != c.want {
@@ -222,7 +223,8 @@ func TestBoxes(t *testing.T) {
 
 	p2 := &cuda.CUDA_MEMCPY2D{
 		SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: dsrc, SrcPitch: 64,
-		DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOfBytes(out)), DstPitch: 16, WidthInBytes: 16, Height: 4,
+		DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOfBytes(out)), DstPitch: 16, WidthInBytes: 16,
+		Height: 4,
 	}
 	m.must(m.CuMemcpy2D_v2(p2))
 	if !bytes.Equal(out[16:32], src[64:80]) {
@@ -249,7 +251,8 @@ func TestMemsets(t *testing.T) {
 		{"D16", func() cuda.CUresult { return m.CuMemsetD16_v2(p, 0x1234, 2) }, []byte{0x34, 0x12, 0x34, 0x12, 0}},
 		{"D32", func() cuda.CUresult { return m.CuMemsetD32_v2(p, 0x12345678, 1) }, []byte{0x78, 0x56, 0x34, 0x12, 0}},
 		{"D8Async", func() cuda.CUresult { return m.CuMemsetD8Async(p, 1, 5, 0) }, []byte{1, 1, 1, 1, 1, 0}},
-		{"D2D8", func() cuda.CUresult { return m.CuMemsetD2D8_v2(p, 4, 7, 2, 3) }, []byte{7, 7, 0, 0, 7, 7, 0, 0, 7, 7, 0, 0, 0}},
+		{"D2D8", func() cuda.CUresult { return m.CuMemsetD2D8_v2(p, 4, 7, 2, 3) },
+			[]byte{7, 7, 0, 0, 7, 7, 0, 0, 7, 7, 0, 0, 0}},
 		{"D2D16", func() cuda.CUresult { return m.CuMemsetD2D16_v2(p, 4, 0x0201, 1, 2) }, []byte{1, 2, 0, 0, 1, 2, 0}},
 		{"D2D32", func() cuda.CUresult { return m.CuMemsetD2D32_v2(p, 8, 1, 1, 2) }, []byte{1, 0, 0, 0, 0, 0, 0, 0, 1, 0}},
 		{"nothing", func() cuda.CUresult { return m.CuMemsetD8_v2(p, 9, 0) }, []byte{0}},

@@ -34,7 +34,8 @@ type mapping struct {
 	access cuda.CUmemAccess_flags
 }
 
-// virtualMemory knows which addresses are reserved and what is mapped there. Its methods are called with the GPU's lock held.
+// virtualMemory knows which addresses are reserved and what is mapped there. Its methods are called with the GPU's lock
+// held.
 type virtualMemory struct {
 	reserved []span
 	mappings []*mapping // sorted by address
@@ -131,7 +132,8 @@ func (g *GPU) vmmClose() error {
 	return errors.Join(errs...)
 }
 
-func (g *GPU) CuMemAddressReserve(ptr *cuda.CUdeviceptr, size, align uint64, hint cuda.CUdeviceptr, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemAddressReserve(ptr *cuda.CUdeviceptr, size, align uint64, hint cuda.CUdeviceptr,
+	flags uint64) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -197,18 +199,21 @@ func (g *GPU) checkProp(prop *cuda.CUmemAllocationProp) (*device, cuda.CUresult)
 	switch {
 	case prop == nil || prop.Type != cuda.CU_MEM_ALLOCATION_TYPE_PINNED:
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
-	case prop.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE || prop.RequestedHandleTypes&^cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 || prop.AllocFlags.CompressionType != 0:
+	case prop.Location.Type != cuda.CU_MEM_LOCATION_TYPE_DEVICE ||
+		prop.RequestedHandleTypes&^cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 || prop.AllocFlags.CompressionType != 0:
 		return nil, cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return g.device(cuda.CUdevice(prop.Location.Id))
 }
 
-func (g *GPU) CuMemGetAllocationGranularity(granularity *uint64, prop *cuda.CUmemAllocationProp, option cuda.CUmemAllocationGranularity_flags) cuda.CUresult {
+func (g *GPU) CuMemGetAllocationGranularity(granularity *uint64, prop *cuda.CUmemAllocationProp,
+	option cuda.CUmemAllocationGranularity_flags) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	if granularity == nil || option != cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != cuda.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+	if granularity == nil || option != cuda.CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+		option != cuda.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if _, r := g.checkProp(prop); r != ok {
@@ -218,7 +223,8 @@ func (g *GPU) CuMemGetAllocationGranularity(granularity *uint64, prop *cuda.CUme
 	return ok
 }
 
-func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, prop *cuda.CUmemAllocationProp, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, prop *cuda.CUmemAllocationProp,
+	flags uint64) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -235,7 +241,8 @@ func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, pr
 	}
 	fd, err := memfd.New("scuda-sim", int64(size+page))
 	if err == nil {
-		err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.ordinal), Kind: sharedMemory})
+		err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.ordinal),
+			Kind: sharedMemory})
 		if err != nil {
 			err = errors.Join(err, unix.Close(fd))
 		}
@@ -283,7 +290,8 @@ func (g *GPU) CuMemRelease(h cuda.CUmemGenericAllocationHandle) cuda.CUresult {
 	return ok
 }
 
-func (g *GPU) CuMemGetAllocationPropertiesFromHandle(prop *cuda.CUmemAllocationProp, h cuda.CUmemGenericAllocationHandle) cuda.CUresult {
+func (g *GPU) CuMemGetAllocationPropertiesFromHandle(prop *cuda.CUmemAllocationProp,
+	h cuda.CUmemGenericAllocationHandle) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}
@@ -296,14 +304,16 @@ func (g *GPU) CuMemGetAllocationPropertiesFromHandle(prop *cuda.CUmemAllocationP
 	return ok
 }
 
-func (g *GPU) CuMemMap(ptr cuda.CUdeviceptr, size, offset uint64, h cuda.CUmemGenericAllocationHandle, flags uint64) cuda.CUresult {
+func (g *GPU) CuMemMap(ptr cuda.CUdeviceptr, size, offset uint64, h cuda.CUmemGenericAllocationHandle,
+	flags uint64) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
 	base := uint64(ptr)
 	p, found := lookup[*physical](g, h)
-	if !found || flags != 0 || size == 0 || base%vmmGranularity != 0 || size%vmmGranularity != 0 || offset%vmmGranularity != 0 ||
+	if !found || flags != 0 || size == 0 || base%vmmGranularity != 0 || size%vmmGranularity != 0 ||
+		offset%vmmGranularity != 0 ||
 		!contains(span{0, p.size}, offset, size) || !g.vmm.has(base, size) || !g.vmm.free(base, size) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -353,7 +363,8 @@ func (g *GPU) CuMemUnmap(ptr cuda.CUdeviceptr, size uint64) cuda.CUresult {
 	return ok
 }
 
-func (g *GPU) CuMemSetAccess(ptr cuda.CUdeviceptr, size uint64, descs *cuda.CUmemAccessDesc, count uint64) cuda.CUresult {
+func (g *GPU) CuMemSetAccess(ptr cuda.CUdeviceptr, size uint64, descs *cuda.CUmemAccessDesc,
+	count uint64) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r

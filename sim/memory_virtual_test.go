@@ -119,7 +119,8 @@ func TestPools(t *testing.T) {
 	if as[uint64](v)[0] != testMemory {
 		t.Errorf("%d bytes used", as[uint64](v)[0])
 	}
-	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuMemPoolSetAttribute(pool, cuda.CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pointerTo(v)))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuMemPoolSetAttribute(pool, cuda.CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+		pointerTo(v)))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuMemPoolDestroy(pool))
 }
 
@@ -136,13 +137,15 @@ func TestPointerAttributes(t *testing.T) {
 	}{
 		{"type", cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, uint64(dev) + 3, 2, ok},
 		{"type of host memory", cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addressOfBytes(host), 1, ok},
-		{"type of other memory", cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addressOfBytes(plain), 0, cuda.CUDA_ERROR_INVALID_VALUE},
+		{"type of other memory", cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addressOfBytes(plain), 0,
+			cuda.CUDA_ERROR_INVALID_VALUE},
 		{"context", cuda.CU_POINTER_ATTRIBUTE_CONTEXT, uint64(dev), uint64(m.ctx), ok},
 		{"device", cuda.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, uint64(dev), 0, ok},
 		{"start", cuda.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, uint64(dev) + 999, uint64(dev), ok},
 		{"size", cuda.CU_POINTER_ATTRIBUTE_RANGE_SIZE, uint64(dev), 1000, ok},
 		{"host pointer", cuda.CU_POINTER_ATTRIBUTE_HOST_POINTER, addressOfBytes(host) + 4, addressOfBytes(host) + 4, ok},
-		{"host pointer of device memory", cuda.CU_POINTER_ATTRIBUTE_HOST_POINTER, uint64(dev), 0, cuda.CUDA_ERROR_INVALID_VALUE},
+		{"host pointer of device memory", cuda.CU_POINTER_ATTRIBUTE_HOST_POINTER, uint64(dev), 0,
+			cuda.CUDA_ERROR_INVALID_VALUE},
 		{"managed", cuda.CU_POINTER_ATTRIBUTE_IS_MANAGED, uint64(dev), 0, ok},
 		{"unknown attribute", 99, uint64(dev), 0, cuda.CUDA_ERROR_INVALID_VALUE},
 	} {

@@ -155,14 +155,17 @@ func (g *GPU) CuMemsetD2D32_v2(dst cuda.CUdeviceptr, pitch uint64, v uint32, w, 
 	return g.fillSync(rows(dst, pitch, v, 4, w, h))
 }
 
-func (g *GPU) CuMemsetD2D8Async(dst cuda.CUdeviceptr, pitch uint64, v uint8, w, h uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemsetD2D8Async(dst cuda.CUdeviceptr, pitch uint64, v uint8, w, h uint64,
+	s cuda.CUstream) cuda.CUresult {
 	return g.fillAsync(rows(dst, pitch, uint32(v), 1, w, h), s)
 }
 
-func (g *GPU) CuMemsetD2D16Async(dst cuda.CUdeviceptr, pitch uint64, v uint16, w, h uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemsetD2D16Async(dst cuda.CUdeviceptr, pitch uint64, v uint16, w, h uint64,
+	s cuda.CUstream) cuda.CUresult {
 	return g.fillAsync(rows(dst, pitch, uint32(v), 2, w, h), s)
 }
 
-func (g *GPU) CuMemsetD2D32Async(dst cuda.CUdeviceptr, pitch uint64, v uint32, w, h uint64, s cuda.CUstream) cuda.CUresult {
+func (g *GPU) CuMemsetD2D32Async(dst cuda.CUdeviceptr, pitch uint64, v uint32, w, h uint64,
+	s cuda.CUstream) cuda.CUresult {
 	return g.fillAsync(rows(dst, pitch, v, 4, w, h), s)
 }

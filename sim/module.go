@@ -164,8 +164,10 @@ func (g *GPU) CuModuleLoadFatBinary(ph *cuda.CUmodule, image pointer) cuda.CUres
 	return g.CuModuleLoadData(ph, image)
 }
 
-// CuModuleLoadDataEx has no use for options: there is no compiler to steer. Log buffers that it is given become empty strings.
-func (g *GPU) CuModuleLoadDataEx(ph *cuda.CUmodule, image pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
+// CuModuleLoadDataEx has no use for options: there is no compiler to steer. Log buffers that it is given become empty
+// strings.
+func (g *GPU) CuModuleLoadDataEx(ph *cuda.CUmodule, image pointer, n uint32, options *cuda.CUjit_option,
+	values pointer) cuda.CUresult {
 	if r := emptyLogs(n, options, values); r != ok {
 		return r
 	}

@@ -25,7 +25,8 @@ var (
 	funcName     = regexp.MustCompile(`\.func\s+(?:\([^)]*\)\s*)?([\w$]+)`)
 )
 
-func (g *GPU) CuLinkCreate_v2(n uint32, options *cuda.CUjit_option, values pointer, out *cuda.CUlinkState) cuda.CUresult {
+func (g *GPU) CuLinkCreate_v2(n uint32, options *cuda.CUjit_option, values pointer,
+	out *cuda.CUlinkState) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -66,7 +67,8 @@ func (l *linker) failed(r cuda.CUresult, err error) cuda.CUresult {
 	return r
 }
 
-func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, name pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, name pointer, n uint32,
+	options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	path, found := cString(name, maxName)
 	if !found {
 		return cuda.CUDA_ERROR_INVALID_VALUE
@@ -81,11 +83,13 @@ func (g *GPU) CuLinkAddFile_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, nam
 	return g.CuLinkAddData_v2(h, kind, firstOf(data), uint64(len(data)), name, n, options, values)
 }
 
-func (g *GPU) CuLinkAddFile(h cuda.CUlinkState, kind cuda.CUjitInputType, name pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddFile(h cuda.CUlinkState, kind cuda.CUjitInputType, name pointer, n uint32,
+	options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	return g.CuLinkAddFile_v2(h, kind, name, n, options, values)
 }
 
-func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, data pointer, size uint64, _ pointer, _ uint32, _ *cuda.CUjit_option, _ pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, data pointer, size uint64, _ pointer,
+	_ uint32, _ *cuda.CUjit_option, _ pointer) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
 	}
@@ -122,7 +126,8 @@ func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, dat
 	return ok
 }
 
-func (g *GPU) CuLinkAddData(h cuda.CUlinkState, kind cuda.CUjitInputType, data pointer, size uint64, name pointer, n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
+func (g *GPU) CuLinkAddData(h cuda.CUlinkState, kind cuda.CUjitInputType, data pointer, size uint64, name pointer,
+	n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
 	return g.CuLinkAddData_v2(h, kind, data, size, name, n, options, values)
 }
 

@@ -7,7 +7,8 @@ import (
 // notification is a registration for what a driver tells of by itself; here that never happens, as on Linux.
 type notification struct{ dev *device }
 
-func (g *GPU) CuDeviceRegisterAsyncNotification(dev cuda.CUdevice, callback, _ pointer, out *cuda.CUasyncCallbackHandle) cuda.CUresult {
+func (g *GPU) CuDeviceRegisterAsyncNotification(dev cuda.CUdevice, callback, _ pointer,
+	out *cuda.CUasyncCallbackHandle) cuda.CUresult {
 	if r := g.ready(); r != ok {
 		return r
 	}

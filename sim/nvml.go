@@ -5,8 +5,8 @@ import (
 	"scuda.dev/scuda/sim/smi"
 )
 
-// OpenNVML makes the management library of the machine that cfg describes. Its devices are those of [Open] with the same cfg,
-// and it sees what the processes do that have cfg.Board too.
+// OpenNVML makes the management library of the machine that cfg describes. Its devices are those of [Open] with the
+// same cfg, and it sees what the processes do that have cfg.Board too.
 func OpenNVML(cfg Config) (*smi.Driver, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -2,8 +2,8 @@ package sim
 
 import "scuda.dev/scuda/api/cuda"
 
-// objects is the table of handles. Handles are never used twice, so a stale one is always recognised; they look like addresses, as the
-// driver's do, and lie below all memory, so that one is never mistaken for a device address.
+// objects is the table of handles. Handles are never used twice, so a stale one is always recognised; they look like
+// addresses, as the driver's do, and lie below all memory, so that one is never mistaken for a device address.
 type objects struct {
 	last uint64
 	live map[uint64]any

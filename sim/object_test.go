@@ -8,7 +8,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// TestHandles lets streams and events come and go: a live handle works as what it is and as nothing else, a dead one never works again.
+// TestHandles lets streams and events come and go: a live handle works as what it is and as nothing else, a dead one
+// never works again.
 func TestHandles(t *testing.T) {
 	m := open(t, Config{})
 	streams, events := map[cuda.CUstream]bool{}, map[cuda.CUevent]bool{}

@@ -24,11 +24,13 @@ func occupancy(e *ptx.Entry, threads int, dynamic uint64) int {
 	return min(blocksPerSM, threadsPerSM/warpSize/warps, registersPerSM/perWarp/warps, int(sharedPerSM/shared))
 }
 
-func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessor(n *int32, h cuda.CUfunction, block int32, dynamic uint64) cuda.CUresult {
+func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessor(n *int32, h cuda.CUfunction, block int32,
+	dynamic uint64) cuda.CUresult {
 	return g.CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n, h, block, dynamic, 0)
 }
 
-func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n *int32, h cuda.CUfunction, block int32, dynamic uint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n *int32, h cuda.CUfunction, block int32,
+	dynamic uint64, flags uint32) cuda.CUresult {
 	return g.withFunction(h, func(f *function) cuda.CUresult {
 		if n == nil || block <= 0 || flags&^uint32(cuda.CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) != 0 {
 			return cuda.CUDA_ERROR_INVALID_VALUE
@@ -38,7 +40,8 @@ func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n *int32, h c
 	})
 }
 
-func (g *GPU) CuOccupancyAvailableDynamicSMemPerBlock(size *uint64, h cuda.CUfunction, blocks, threads int32) cuda.CUresult {
+func (g *GPU) CuOccupancyAvailableDynamicSMemPerBlock(size *uint64, h cuda.CUfunction, blocks,
+	threads int32) cuda.CUresult {
 	return g.withFunction(h, func(f *function) cuda.CUresult {
 		if size == nil || blocks <= 0 || threads <= 0 || int(blocks) > occupancy(f.entry, int(threads), 0) {
 			return cuda.CUDA_ERROR_INVALID_VALUE
@@ -49,7 +52,8 @@ func (g *GPU) CuOccupancyAvailableDynamicSMemPerBlock(size *uint64, h cuda.CUfun
 	})
 }
 
-// smsPerCluster is the number of multiprocessors that share what a cluster needs: all blocks of a cluster run on one such group.
+// smsPerCluster is the number of multiprocessors that share what a cluster needs: all blocks of a cluster run on one
+// such group.
 const smsPerCluster = 18
 
 // activeClusters is the number of clusters of so many blocks that run at a time.
@@ -88,7 +92,8 @@ func (g *GPU) CuOccupancyMaxActiveClusters(n *int32, h cuda.CUfunction, config *
 	})
 }
 
-func (g *GPU) CuOccupancyMaxPotentialClusterSize(size *int32, h cuda.CUfunction, config *cuda.CUlaunchConfig) cuda.CUresult {
+func (g *GPU) CuOccupancyMaxPotentialClusterSize(size *int32, h cuda.CUfunction,
+	config *cuda.CUlaunchConfig) cuda.CUresult {
 	return g.withFunction(h, func(f *function) cuda.CUresult {
 		if _, found := clustered(f, config); size == nil || !found {
 			return cuda.CUDA_ERROR_INVALID_VALUE

@@ -34,23 +34,28 @@ func (g *GPU) CuStreamBeginCapture(h cuda.CUstream) cuda.CUresult {
 	return g.CuStreamBeginCapture_v2(h, cuda.CU_STREAM_CAPTURE_MODE_GLOBAL)
 }
 
-func (g *GPU) CuStreamWaitValue32(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWaitValue32(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32,
+	flags uint32) cuda.CUresult {
 	return g.CuStreamWaitValue32_v2(s, addr, value, flags)
 }
 
-func (g *GPU) CuStreamWaitValue64(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWaitValue64(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64,
+	flags uint32) cuda.CUresult {
 	return g.CuStreamWaitValue64_v2(s, addr, value, flags)
 }
 
-func (g *GPU) CuStreamWriteValue32(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWriteValue32(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32,
+	flags uint32) cuda.CUresult {
 	return g.CuStreamWriteValue32_v2(s, addr, value, flags)
 }
 
-func (g *GPU) CuStreamWriteValue64(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWriteValue64(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64,
+	flags uint32) cuda.CUresult {
 	return g.CuStreamWriteValue64_v2(s, addr, value, flags)
 }
 
-func (g *GPU) CuStreamBatchMemOp(s cuda.CUstream, count uint32, array *cuda.CUstreamBatchMemOpParams, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamBatchMemOp(s cuda.CUstream, count uint32, array *cuda.CUstreamBatchMemOpParams,
+	flags uint32) cuda.CUresult {
 	return g.CuStreamBatchMemOp_v2(s, count, array, flags)
 }
 

@@ -2,8 +2,9 @@ package sim
 
 import "unsafe"
 
-// This is the package's one file that imports unsafe: what callers' addresses point to is read and written through these helpers. Each caller
-// vouches for the memory, as a driver's caller does, or has found it in the table of regions.
+// This is the package's one file that imports unsafe: what callers' addresses point to is read and written through
+// these helpers. Each caller vouches for the memory, as a driver's caller does, or has found it in the table of
+// regions.
 
 // pointer is an address that the driver interface takes or gives.
 type pointer = unsafe.Pointer
@@ -13,7 +14,8 @@ func at(addr uint64) pointer { return *(*pointer)(pointer(&addr)) }
 
 func addressOf(p pointer) uint64 { return uint64(uintptr(p)) }
 
-// rawOf forgets what p points to, view says what stands at p, and reading that what p points to is something else: a member of a union.
+// rawOf forgets what p points to, view says what stands at p, and reading that what p points to is something else: a
+// member of a union.
 func rawOf[T any](p *T) pointer { return pointer(p) }
 
 func view[T any](p pointer) *T { return (*T)(p) }

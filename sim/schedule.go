@@ -31,7 +31,8 @@ func (t *task) finished() bool {
 
 // scheduler runs what streams are given, each stream on a goroutine of its own for as long as it has work.
 type scheduler struct {
-	mu     *sync.Mutex               // the GPU's; it guards streams and their queues, and no call waits for work while it holds it
+	// the GPU's; it guards streams and their queues, and no call waits for work while it holds it
+	mu     *sync.Mutex
 	tasks  sync.WaitGroup            // running goroutines
 	failed func(*cudaContext, error) // told when a context's work goes wrong
 }

@@ -33,15 +33,18 @@ type preset struct {
 }
 
 var presets = map[string]preset{
-	"":     {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors, idlePower: 75_000, leastLimit: 200_000, powerLimit: 700_000},
-	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors, idlePower: 75_000, leastLimit: 200_000, powerLimit: 700_000},
-	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, idlePower: 10_000, leastLimit: 75_000, powerLimit: 75_000, attributes: map[cuda.CUdevice_attribute]int32{
-		cuda.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                1 << 20,
-		cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:            1000000,
-		cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:      128,
-		cuda.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:           1,
-		cuda.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: 0,
-	}},
+	"": {name: "scuda simulated GPU", memory: 8 << 30, sms: multiprocessors, idlePower: 75_000, leastLimit: 200_000,
+		powerLimit: 700_000},
+	"h200": {name: "scuda simulated H200", memory: 150121545728, sms: multiprocessors, idlePower: 75_000,
+		leastLimit: 200_000, powerLimit: 700_000},
+	"small": {name: "scuda simulated small GPU", memory: 256 << 20, sms: 4, idlePower: 10_000, leastLimit: 75_000,
+		powerLimit: 75_000, attributes: map[cuda.CUdevice_attribute]int32{
+			cuda.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                1 << 20,
+			cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:            1000000,
+			cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:      128,
+			cuda.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:           1,
+			cuda.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: 0,
+		}},
 }
 
 // attribute is what a GPU of this kind answers, 0 where there is no such attribute.
@@ -52,8 +55,8 @@ func (p preset) attribute(a cuda.CUdevice_attribute) int32 {
 	return attributes[a]
 }
 
-// ParseSpec reads the text behind "sim:" in scuda's --gpu option into cfg: an optional number of GPUs and settings, with commas between
-// them, such as "4,memory=2GiB,preset=small". docs/sim.md lists the settings.
+// ParseSpec reads the text behind "sim:" in scuda's --gpu option into cfg: an optional number of GPUs and settings,
+// with commas between them, such as "4,memory=2GiB,preset=small". docs/sim.md lists the settings.
 func ParseSpec(cfg Config, spec string) (Config, error) {
 	for i, part := range strings.Split(spec, ",") {
 		key, value, given := strings.Cut(strings.TrimSpace(part), "=")
@@ -123,7 +126,8 @@ func (c *Config) set(key, value string) (err error) {
 		c.Hold = value
 		_, err = parseHold(value)
 	default:
-		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, fault-alloc, fault-hang, fault-lost, copy-rate and hold")
+		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, " +
+			"fault-alloc, fault-hang, fault-lost, copy-rate and hold")
 	}
 	return err
 }

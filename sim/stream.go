@@ -83,7 +83,8 @@ func (g *GPU) enterStream(h cuda.CUstream) (*stream, cuda.CUresult) {
 	return s, ok
 }
 
-// enterWaited is enter for calls that wait for a stream or look at it: for one with a handle of its own no context need be current.
+// enterWaited is enter for calls that wait for a stream or look at it: for one with a handle of its own no context need
+// be current.
 func (g *GPU) enterWaited(h cuda.CUstream) (*stream, cuda.CUresult) {
 	if h <= streamPerThread {
 		return g.enterStream(h)
@@ -227,11 +228,13 @@ var streamAttrs = map[cuda.CUstreamAttrID]bool{
 	cuda.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:    true,
 }
 
-func (g *GPU) CuStreamGetAttribute(h cuda.CUstream, id cuda.CUstreamAttrID, value *cuda.CUstreamAttrValue) cuda.CUresult {
+func (g *GPU) CuStreamGetAttribute(h cuda.CUstream, id cuda.CUstreamAttrID,
+	value *cuda.CUstreamAttrValue) cuda.CUresult {
 	return g.readStream(h, value == nil || !streamAttrs[id], func(s *stream) { *value = s.attrs[id] })
 }
 
-func (g *GPU) CuStreamSetAttribute(h cuda.CUstream, id cuda.CUstreamAttrID, value *cuda.CUstreamAttrValue) cuda.CUresult {
+func (g *GPU) CuStreamSetAttribute(h cuda.CUstream, id cuda.CUstreamAttrID,
+	value *cuda.CUstreamAttrValue) cuda.CUresult {
 	return g.readStream(h, value == nil || !streamAttrs[id], func(s *stream) {
 		if s.attrs == nil {
 			s.attrs = map[cuda.CUstreamAttrID]cuda.CUstreamAttrValue{}

@@ -88,7 +88,8 @@ func (g *GPU) memOps(hs cuda.CUstream, ops ...memOp) cuda.CUresult {
 			return r
 		}
 	}
-	_, r = g.submit(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params: &batch{ctx: s.ctx.handle, records: recordsOf(ops), ops: ops}, run: g.runMemOps(ops)})
+	_, r = g.submit(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+		params: &batch{ctx: s.ctx.handle, records: recordsOf(ops), ops: ops}, run: g.runMemOps(ops)})
 	return r
 }
 
@@ -121,23 +122,28 @@ func recordsOf(ops []memOp) []cuda.CUstreamBatchMemOpParams {
 	return records
 }
 
-func (g *GPU) CuStreamWaitValue32_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWaitValue32_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32,
+	flags uint32) cuda.CUresult {
 	return g.memOps(s, memOp{addr: uint64(addr), value: uint64(value), bytes: 4, flags: flags})
 }
 
-func (g *GPU) CuStreamWaitValue64_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWaitValue64_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64,
+	flags uint32) cuda.CUresult {
 	return g.memOps(s, memOp{addr: uint64(addr), value: uint64(value), bytes: 8, flags: flags})
 }
 
-func (g *GPU) CuStreamWriteValue32_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWriteValue32_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint32,
+	flags uint32) cuda.CUresult {
 	return g.memOps(s, memOp{addr: uint64(addr), value: uint64(value), bytes: 4, write: true, flags: flags})
 }
 
-func (g *GPU) CuStreamWriteValue64_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamWriteValue64_v2(s cuda.CUstream, addr cuda.CUdeviceptr, value cuda.Cuuint64,
+	flags uint32) cuda.CUresult {
 	return g.memOps(s, memOp{addr: uint64(addr), value: uint64(value), bytes: 8, write: true, flags: flags})
 }
 
-func (g *GPU) CuStreamBatchMemOp_v2(s cuda.CUstream, count uint32, array *cuda.CUstreamBatchMemOpParams, flags uint32) cuda.CUresult {
+func (g *GPU) CuStreamBatchMemOp_v2(s cuda.CUstream, count uint32, array *cuda.CUstreamBatchMemOpParams,
+	flags uint32) cuda.CUresult {
 	if flags != 0 || count > maxBatch || count > 0 && array == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -180,7 +186,8 @@ type batch struct {
 	ops     []memOp
 }
 
-// batchOp makes a batch node's operation. An executable graph's node keeps the size of its batch; see CuGraphExecBatchMemOpNodeSetParams.
+// batchOp makes a batch node's operation. An executable graph's node keeps the size of its batch; see
+// CuGraphExecBatchMemOpNodeSetParams.
 func (g *GPU) batchOp(p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) func() (op, cuda.CUresult) {
 	return func() (op, cuda.CUresult) {
 		if p == nil || p.Flags != 0 || p.Ctx == 0 || p.Count > maxBatch || p.Count > 0 && p.ParamArray == 0 {
@@ -206,7 +213,8 @@ func (g *GPU) batchOp(p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) func() (op, cuda.CU
 	}
 }
 
-func (g *GPU) CuGraphAddBatchMemOpNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64, p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphAddBatchMemOpNode(ph *cuda.CUgraphNode, h cuda.CUgraph, deps *cuda.CUgraphNode, n uint64,
+	p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
 	return g.add(ph, h, deps, n, g.batchOp(p))
 }
 
@@ -214,7 +222,8 @@ func (g *GPU) CuGraphBatchMemOpNodeSetParams(h cuda.CUgraphNode, p *cuda.CUDA_BA
 	return g.change(h, cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, g.batchOp(p))
 }
 
-func (g *GPU) CuGraphExecBatchMemOpNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode, p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphExecBatchMemOpNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraphNode,
+	p *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
 	return g.changeExec(hx, h, cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, func() (op, cuda.CUresult) {
 		o, r := g.batchOp(p)()
 		if n, found := lookup[*node](g, h); r == ok && found {
@@ -226,8 +235,10 @@ func (g *GPU) CuGraphExecBatchMemOpNodeSetParams(hx cuda.CUgraphExec, h cuda.CUg
 	})
 }
 
-func (g *GPU) CuGraphBatchMemOpNodeGetParams(h cuda.CUgraphNode, out *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
+func (g *GPU) CuGraphBatchMemOpNodeGetParams(h cuda.CUgraphNode,
+	out *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
 	return params(g, h, out == nil, func(b *batch) {
-		*out = cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS{Ctx: b.ctx, Count: uint32(len(b.records)), ParamArray: uintptr(firstOf(b.records))}
+		*out = cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS{Ctx: b.ctx, Count: uint32(len(b.records)),
+			ParamArray: uintptr(firstOf(b.records))}
 	})
 }

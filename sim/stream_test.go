@@ -189,7 +189,8 @@ func TestRegisteredMemory(t *testing.T) {
 		t.Errorf("memory type %d", kind)
 	}
 	m.must(m.CuMemHostUnregister(pointerTo(b)))
-	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuPointerGetAttribute(pointerTo(out), cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p))
+	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuPointerGetAttribute(pointerTo(out), cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+		p))
 }
 
 func TestMemOps(t *testing.T) {

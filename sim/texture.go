@@ -76,7 +76,8 @@ func (g *GPU) newTexture(c *cudaContext, res *cuda.CUDA_RESOURCE_DESC) (*texture
 		}
 		t.linear, t.levels = true, []texels{{w[0], n * elem, n * elem, int(n), 1, 1}}
 	case cuda.CU_RESOURCE_TYPE_PITCH2D:
-		if w[2] == 0 || w[3] == 0 || w[2] > maxArray2D || w[3] > maxArray2D || w[4] < w[2]*elem || w[4]%texturePitchAlign != 0 || w[4] > 1<<31 {
+		if w[2] == 0 || w[3] == 0 || w[2] > maxArray2D || w[3] > maxArray2D || w[4] < w[2]*elem ||
+			w[4]%texturePitchAlign != 0 || w[4] > 1<<31 {
 			return nil, cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		t.levels = []texels{{w[0], w[4], w[4] * w[3], int(w[2]), int(w[3]), 1}}
@@ -101,7 +102,8 @@ func (t *texture) there() bool {
 	return true
 }
 
-func (g *GPU) CuTexObjectCreate(ph *cuda.CUtexObject, res *cuda.CUDA_RESOURCE_DESC, desc *cuda.CUDA_TEXTURE_DESC, view *cuda.CUDA_RESOURCE_VIEW_DESC) cuda.CUresult {
+func (g *GPU) CuTexObjectCreate(ph *cuda.CUtexObject, res *cuda.CUDA_RESOURCE_DESC, desc *cuda.CUDA_TEXTURE_DESC,
+	view *cuda.CUDA_RESOURCE_VIEW_DESC) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r

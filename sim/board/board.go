@@ -1,9 +1,11 @@
-// Package board is a piece of memory that all processes of one simulated machine share, as a real machine has its GPUs: each process takes a
-// seat and says when its work keeps a GPU busy and how much of the GPU's memory it has; NVML, in whichever process, reads the sum.
+// Package board is a piece of memory that all processes of one simulated machine share, as a real machine has its GPUs:
+// each process takes a seat and says when its work keeps a GPU busy and how much of the GPU's memory it has; NVML, in
+// whichever process, reads the sum.
 //
-// How busy a GPU is, is kept as averages that forget exponentially: a process notes only the moments at which its work begins and ends, and
-// what the average is at any later moment follows from them. Nobody has to sample, a reader that has just started sees the past
-// as well, and a process that is killed in the middle of a kernel leaves nothing behind that has to be repaired.
+// How busy a GPU is, is kept as averages that forget exponentially: a process notes only the moments at which its work
+// begins and ends, and what the average is at any later moment follows from them. Nobody has to sample, a reader that
+// has just started sees the past as well, and a process that is killed in the middle of a kernel leaves nothing behind
+// that has to be repaired.
 package board
 
 import (
@@ -132,8 +134,8 @@ func (s *Seat) count(device int, k Kind, by, changes int) {
 	}
 }
 
-// set notes that from now on the GPU is busy, or that it is not. The owner before may have died while it was busy; then nothing is known of
-// the time since, and fresh says that it does not count.
+// set notes that from now on the GPU is busy, or that it is not. The owner before may have died while it was busy; then
+// nothing is known of the time since, and fresh says that it does not count.
 func (g *gauge) set(now int64, busy, fresh bool) {
 	if fresh {
 		g.busy.Store(0)
@@ -178,8 +180,9 @@ func approach(v, x float64, passed, forgets time.Duration) float64 {
 
 // Reading is what all processes together do to a device.
 type Reading struct {
-	Used    uint64  // bytes of memory
-	Kernels float64 // parts of the last moments (LoadTime) in which kernels ran, 0 to 1; work of several processes adds up to 1 at most
+	Used uint64 // bytes of memory
+	// parts of the last moments (LoadTime) in which kernels ran, 0 to 1; work of several processes adds up to 1 at most
+	Kernels float64
 	Copies  float64 // the same for copies and fills
 	Heat    float64 // as Kernels, of a longer time (HeatTime)
 	Users   []User  // processes that have contexts on it
@@ -218,15 +221,17 @@ func (b *Board) Read(device int) (r Reading) {
 
 const gone = 1 // the owner of a seat that was given up
 
-// identity names a process: its number, and the low half of the time at which it began, so that a later process of the same number is
-// another. It is 0 if there is no such process.
+// identity names a process: its number, and the low half of the time at which it began, so that a later process of the
+// same number is another. It is 0 if there is no such process.
 func identity(pid int) uint64 {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // what is before is the number and the name, which may hold anything
-	const began = 22 - 3                                                      // proc(5) counts from 1, and two fields are before rest
+	// what is before is the number and the name, which may hold anything
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	// proc(5) counts from 1, and two fields are before rest
+	const began = 22 - 3
 	if len(fields) <= began || fields[0] == "Z" || fields[0] == "X" {
 		return 0
 	}

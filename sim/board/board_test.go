@@ -121,8 +121,8 @@ func TestFullBoard(t *testing.T) {
 	}
 }
 
-// TestKilledProcess: another process has memory and a running kernel until it is killed, at which moment both are gone, but not what the work did
-// to the averages.
+// TestKilledProcess: another process has memory and a running kernel until it is killed, at which moment both are gone,
+// but not what the work did to the averages.
 func TestKilledProcess(t *testing.T) {
 	if f := os.NewFile(3, "board"); os.Getenv("SCUDA_TEST_BOARD") != "" {
 		b, err := Open(f)

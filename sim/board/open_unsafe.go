@@ -44,8 +44,8 @@ func Open(f *os.File) (*Board, error) {
 	return &Board{seats: (*layout)(unsafe.Pointer(&mem[0])), now: monotonic}, nil
 }
 
-// OfUser opens the board of all of the calling user's processes on this machine that have no server: a file in memory, which is made
-// when it is not there.
+// OfUser opens the board of all of the calling user's processes on this machine that have no server: a file in memory,
+// which is made when it is not there.
 func OfUser() (*Board, error) {
 	name := fmt.Sprintf("/dev/shm/scuda-sim-%d-%d", os.Geteuid(), size)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)

@@ -6,7 +6,8 @@ import (
 	"scuda.dev/scuda/api/nvml"
 )
 
-// What kind of board a simulated GPU sits on: constants of an H200's where the simulation has the same, and nothing where it has nothing.
+// What kind of board a simulated GPU sits on: constants of an H200's where the simulation has the same, and nothing
+// where it has nothing.
 
 const (
 	linkGeneration = 5 // of PCI Express
@@ -152,7 +153,8 @@ func (d *Driver) NvmlDeviceGetCapabilities(dev nvml.NvmlDevice, to *nvml.NvmlDev
 	return storeVersion(d, dev, to, version(8), func(*Device) { to.CapMask = 0 })
 }
 
-func (d *Driver) NvmlDeviceGetVirtualizationMode(dev nvml.NvmlDevice, to *nvml.NvmlGpuVirtualizationMode) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetVirtualizationMode(dev nvml.NvmlDevice,
+	to *nvml.NvmlGpuVirtualizationMode) nvml.NvmlReturn {
 	return store(d, dev, to, func(*Device) nvml.NvmlGpuVirtualizationMode {
 		return nvml.NVML_GPU_VIRTUALIZATION_MODE_NONE
 	})
@@ -162,22 +164,34 @@ func (d *Driver) NvmlDeviceGetVirtualizationMode(dev nvml.NvmlDevice, to *nvml.N
 
 func (d *Driver) NvmlDeviceGetGridLicensableFeatures(dev nvml.NvmlDevice,
 	to *nvml.NvmlGridLicensableFeatures_v1) nvml.NvmlReturn {
-	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) { return &to.IsGridLicenseSupported, &to.LicensableFeaturesCount })
+	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) {
+		return &to.IsGridLicenseSupported,
+			&to.LicensableFeaturesCount
+	})
 }
 
 func (d *Driver) NvmlDeviceGetGridLicensableFeatures_v2(dev nvml.NvmlDevice,
 	to *nvml.NvmlGridLicensableFeatures_v2) nvml.NvmlReturn {
-	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) { return &to.IsGridLicenseSupported, &to.LicensableFeaturesCount })
+	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) {
+		return &to.IsGridLicenseSupported,
+			&to.LicensableFeaturesCount
+	})
 }
 
 func (d *Driver) NvmlDeviceGetGridLicensableFeatures_v3(dev nvml.NvmlDevice,
 	to *nvml.NvmlGridLicensableFeatures_v3) nvml.NvmlReturn {
-	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) { return &to.IsGridLicenseSupported, &to.LicensableFeaturesCount })
+	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) {
+		return &to.IsGridLicenseSupported,
+			&to.LicensableFeaturesCount
+	})
 }
 
 func (d *Driver) NvmlDeviceGetGridLicensableFeatures_v4(dev nvml.NvmlDevice,
 	to *nvml.NvmlGridLicensableFeatures) nvml.NvmlReturn {
-	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) { return &to.IsGridLicenseSupported, &to.LicensableFeaturesCount })
+	return d.unlicensed(dev, to != nil, func() (*int32, *uint32) {
+		return &to.IsGridLicenseSupported,
+			&to.LicensableFeaturesCount
+	})
 }
 
 func (d *Driver) unlicensed(dev nvml.NvmlDevice, to bool, fields func() (*int32, *uint32)) nvml.NvmlReturn {

@@ -18,7 +18,8 @@ func clockOf(g *Device, kind nvml.NvmlClockType) uint32 {
 }
 
 // clock answers for one of the clocks, and with wrong for what is none.
-func (d *Driver) clock(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32, wrong nvml.NvmlReturn) nvml.NvmlReturn {
+func (d *Driver) clock(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32,
+	wrong nvml.NvmlReturn) nvml.NvmlReturn {
 	g, r := d.find(dev, to != nil)
 	if r != nvml.NVML_SUCCESS {
 		return r
@@ -46,7 +47,8 @@ func (d *Driver) NvmlDeviceGetMaxClockInfo(dev nvml.NvmlDevice, kind nvml.NvmlCl
 
 // Programs may ask for the clocks that they chose, but cannot choose any: those are the clocks of the model.
 
-func (d *Driver) NvmlDeviceGetApplicationsClock(dev nvml.NvmlDevice, kind nvml.NvmlClockType, to *uint32) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetApplicationsClock(dev nvml.NvmlDevice, kind nvml.NvmlClockType,
+	to *uint32) nvml.NvmlReturn {
 	return d.clock(dev, kind, to, nvml.NVML_ERROR_INVALID_ARGUMENT)
 }
 

@@ -42,7 +42,8 @@ func (d *Driver) NvmlDeviceGetEncoderSessions(dev nvml.NvmlDevice, count *uint32
 	return d.none(dev, count, to != nil || count != nil && *count == 0)
 }
 
-func (d *Driver) NvmlDeviceGetFBCSessions(dev nvml.NvmlDevice, count *uint32, to *nvml.NvmlFBCSessionInfo) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetFBCSessions(dev nvml.NvmlDevice, count *uint32,
+	to *nvml.NvmlFBCSessionInfo) nvml.NvmlReturn {
 	return d.none(dev, count, to != nil || count != nil && *count == 0)
 }
 

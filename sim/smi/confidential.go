@@ -30,6 +30,7 @@ func (d *Driver) NvmlDeviceGetConfComputeMemSizeInfo(dev nvml.NvmlDevice,
 	})
 }
 
-func (d *Driver) NvmlDeviceGetConfComputeProtectedMemoryUsage(dev nvml.NvmlDevice, to *nvml.NvmlMemory) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetConfComputeProtectedMemoryUsage(dev nvml.NvmlDevice,
+	to *nvml.NvmlMemory) nvml.NvmlReturn {
 	return store(d, dev, to, func(*Device) nvml.NvmlMemory { return nvml.NvmlMemory{} })
 }

@@ -75,7 +75,8 @@ func (d *Driver) NvmlEventSetWait_v2(set nvml.NvmlEventSet, data *nvml.NvmlEvent
 // version of a request of the first form that has so many bytes.
 func version(bytes uint32) uint32 { return 1<<24 | bytes }
 
-// system judges a request about events of the system, such as GPUs that are plugged in: its version, and whether its set is one.
+// system judges a request about events of the system, such as GPUs that are plugged in: its version, and whether its
+// set is one.
 func (d *Driver) system(got, bytes uint32, set *nvml.NvmlSystemEventSet) nvml.NvmlReturn {
 	if r := d.ready(); r != nvml.NVML_SUCCESS {
 		return r

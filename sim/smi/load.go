@@ -7,9 +7,9 @@ import (
 	"scuda.dev/scuda/sim/board"
 )
 
-// What a simulated GPU cannot measure follows from its load by this model, with an H200's figures: the power goes with the load of the last
-// moments from Device.IdlePower to Device.PowerLimit, and the temperature with that of the last minute from coolest to hottest. Clocks stay at
-// their maximum, as they do on an H200 that is free to choose.
+// What a simulated GPU cannot measure follows from its load by this model, with an H200's figures: the power goes with
+// the load of the last moments from Device.IdlePower to Device.PowerLimit, and the temperature with that of the last
+// minute from coolest to hottest. Clocks stay at their maximum, as they do on an H200 that is free to choose.
 const (
 	coolest, hottest = 30.0, 75.0 // °C
 	shutdownAt       = 95         // °C, which the model does not reach
@@ -25,7 +25,8 @@ func (d *Driver) read(g *Device) board.Reading {
 
 func percent(part float64) uint32 { return uint32(math.Round(100 * part)) }
 
-// used is the memory that all processes have together. The simulation gives each of them the whole of it, so there may be more.
+// used is the memory that all processes have together. The simulation gives each of them the whole of it, so there may
+// be more.
 func (d *Driver) used(g *Device) uint64 { return min(d.read(g).Used, g.Memory) }
 
 func (d *Driver) temperature(g *Device) uint32 {
@@ -59,7 +60,8 @@ func (d *Driver) NvmlDeviceGetUtilizationRates(dev nvml.NvmlDevice, to *nvml.Nvm
 	})
 }
 
-func (d *Driver) NvmlDeviceGetTemperature(dev nvml.NvmlDevice, sensor nvml.NvmlTemperatureSensors, to *uint32) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetTemperature(dev nvml.NvmlDevice, sensor nvml.NvmlTemperatureSensors,
+	to *uint32) nvml.NvmlReturn {
 	if _, r := d.find(dev, to != nil); r == nvml.NVML_SUCCESS && sensor != nvml.NVML_TEMPERATURE_GPU {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
@@ -80,7 +82,8 @@ func (d *Driver) NvmlDeviceGetTemperatureV(dev nvml.NvmlDevice, to *nvml.NvmlTem
 	return r
 }
 
-func (d *Driver) NvmlDeviceGetTemperatureThreshold(dev nvml.NvmlDevice, kind nvml.NvmlTemperatureThresholds, to *uint32) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetTemperatureThreshold(dev nvml.NvmlDevice, kind nvml.NvmlTemperatureThresholds,
+	to *uint32) nvml.NvmlReturn {
 	switch _, r := d.find(dev, to != nil); {
 	case r != nvml.NVML_SUCCESS:
 		return r
@@ -122,12 +125,14 @@ func (d *Driver) NvmlDeviceGetPowerState(dev nvml.NvmlDevice, to *nvml.NvmlPstat
 	return d.NvmlDeviceGetPerformanceState(dev, to)
 }
 
-func (d *Driver) NvmlDeviceGetPowerManagementLimitConstraints(dev nvml.NvmlDevice, lowest, highest *uint32) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetPowerManagementLimitConstraints(dev nvml.NvmlDevice, lowest,
+	highest *uint32) nvml.NvmlReturn {
 	return store2(d, dev, lowest, highest, func(g *Device) (uint32, uint32) { return g.LeastLimit, g.PowerLimit })
 }
 
 // NvmlDeviceGetDynamicPstatesInfo answers how busy the parts of a GPU are, of which there are two.
-func (d *Driver) NvmlDeviceGetDynamicPstatesInfo(dev nvml.NvmlDevice, to *nvml.NvmlGpuDynamicPstatesInfo) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetDynamicPstatesInfo(dev nvml.NvmlDevice,
+	to *nvml.NvmlGpuDynamicPstatesInfo) nvml.NvmlReturn {
 	return store(d, dev, to, func(g *Device) (info nvml.NvmlGpuDynamicPstatesInfo) {
 		r := d.read(g)
 		for i, part := range []float64{r.Kernels, r.Copies} { // NVML_GPU_UTILIZATION_DOMAIN_GPU, _FB
@@ -138,7 +143,8 @@ func (d *Driver) NvmlDeviceGetDynamicPstatesInfo(dev nvml.NvmlDevice, to *nvml.N
 }
 
 // NvmlDeviceGetThermalSettings knows one sensor, and describes it where it is asked for.
-func (d *Driver) NvmlDeviceGetThermalSettings(dev nvml.NvmlDevice, sensor uint32, to *nvml.NvmlGpuThermalSettings) nvml.NvmlReturn {
+func (d *Driver) NvmlDeviceGetThermalSettings(dev nvml.NvmlDevice, sensor uint32,
+	to *nvml.NvmlGpuThermalSettings) nvml.NvmlReturn {
 	g, r := d.find(dev, to != nil)
 	if r != nvml.NVML_SUCCESS {
 		return r

@@ -1,6 +1,7 @@
-// Package smi is the NVML of the simulated GPU: what nvidia-smi, PyTorch and the bindings of other languages ask about a device. How busy
-// it is and how much of its memory is in use, it reads from the board on which the processes of the simulated machine say it (package board);
-// temperature and power follow from that (load.go). What a simulation has no truth for answers NVML_ERROR_NOT_SUPPORTED, as many real GPUs do.
+// Package smi is the NVML of the simulated GPU: what nvidia-smi, PyTorch and the bindings of other languages ask about
+// a device. How busy it is and how much of its memory is in use, it reads from the board on which the processes of the
+// simulated machine say it (package board); temperature and power follow from that (load.go). What a simulation has no
+// truth for answers NVML_ERROR_NOT_SUPPORTED, as many real GPUs do.
 package smi
 
 import (
@@ -70,7 +71,8 @@ func Open(cfg Config) (*Driver, error) {
 		}
 		cfg.Devices[i].index = i
 	}
-	return &Driver{cfg: cfg, sets: map[nvml.NvmlEventSet]bool{}, systemSets: map[nvml.NvmlSystemEventSet]bool{}, next: firstSet}, nil
+	return &Driver{cfg: cfg, sets: map[nvml.NvmlEventSet]bool{}, systemSets: map[nvml.NvmlSystemEventSet]bool{},
+		next: firstSet}, nil
 }
 
 // UUIDText is a device's UUID as NVML writes it.

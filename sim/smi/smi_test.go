@@ -12,7 +12,8 @@ import (
 func open(t *testing.T) *Driver {
 	t.Helper()
 	d, err := Open(Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []Device{
-		{Name: "first", UUID: [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Bus: 3, Memory: 1 << 30, Major: 9},
+		{Name: "first", UUID: [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Bus: 3, Memory: 1 << 30,
+			Major: 9},
 		{Name: "second", UUID: [16]byte{2}, Bus: 0x4b, Memory: 2 << 30, Major: 9},
 	}})
 	if err != nil {

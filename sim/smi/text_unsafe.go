@@ -23,7 +23,8 @@ func put(to unsafe.Pointer, length uint32, s string) nvml.NvmlReturn {
 	return nvml.NVML_SUCCESS
 }
 
-func (d *Driver) putOf(dev nvml.NvmlDevice, to unsafe.Pointer, length uint32, text func(*Device) string) nvml.NvmlReturn {
+func (d *Driver) putOf(dev nvml.NvmlDevice, to unsafe.Pointer, length uint32,
+	text func(*Device) string) nvml.NvmlReturn {
 	g, r := d.find(dev, to != nil)
 	if r != nvml.NVML_SUCCESS {
 		return r
@@ -99,7 +100,8 @@ func (d *Driver) NvmlDeviceGetPciInfo(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo_
 func (d *Driver) NvmlDeviceGetPciInfo_v2(dev nvml.NvmlDevice, to *nvml.NvmlPciInfo_v2) nvml.NvmlReturn {
 	return store(d, dev, to, func(g *Device) nvml.NvmlPciInfo_v2 {
 		info := d.pci(g)
-		return nvml.NvmlPciInfo_v2{BusId: info.BusIdLegacy, Bus: info.Bus, Device: info.Device, PciDeviceId: info.PciDeviceId, PciSubSystemId: info.PciSubSystemId}
+		return nvml.NvmlPciInfo_v2{BusId: info.BusIdLegacy, Bus: info.Bus, Device: info.Device, PciDeviceId: info.PciDeviceId,
+			PciSubSystemId: info.PciSubSystemId}
 	})
 }
 

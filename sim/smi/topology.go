@@ -6,7 +6,8 @@ import (
 	"scuda.dev/scuda/api/nvml"
 )
 
-// Where a GPU is: near all processors and the one memory node of its machine, and as far from every other GPU as they are apart.
+// Where a GPU is: near all processors and the one memory node of its machine, and as far from every other GPU as they
+// are apart.
 
 // mask sets the lowest bits of a set of words, and clears the others.
 func mask(to []uint64, bits int) {
@@ -17,7 +18,8 @@ func mask(to []uint64, bits int) {
 }
 
 // near answers with a set of so many processors or memory nodes.
-func (d *Driver) near(dev nvml.NvmlDevice, size uint32, to *uint64, scope nvml.NvmlAffinityScope, bits int) nvml.NvmlReturn {
+func (d *Driver) near(dev nvml.NvmlDevice, size uint32, to *uint64, scope nvml.NvmlAffinityScope,
+	bits int) nvml.NvmlReturn {
 	_, r := d.find(dev, to != nil && size > 0 && scope <= 1) // of the node or the socket
 	if r == nvml.NVML_SUCCESS {
 		mask(array(to, size), bits)

@@ -1,5 +1,5 @@
-// Command cuda is the stand-alone simulation of the CUDA driver, built with -buildmode=c-shared: libcuda.so.1, which sim/lib/front makes, loads
-// it and calls package sim through sim_call. SCUDA_SIM says what is simulated (docs/sim.md).
+// Command cuda is the stand-alone simulation of the CUDA driver, built with -buildmode=c-shared: libcuda.so.1, which
+// sim/lib/front makes, loads it and calls package sim through sim_call. SCUDA_SIM says what is simulated (docs/sim.md).
 package main
 
 /*
@@ -8,7 +8,9 @@ package main
 #include <stdio.h>
 static inline void put(const void *text, size_t n, int error) { fwrite(text, 1, n, error ? stderr : stdout); }
 static inline void run_host(uintptr_t f, uintptr_t data) { ((void (*)(void *))f)((void *)data); }
-static inline void run_callback(uintptr_t f, uint64_t stream, int32_t status, uintptr_t data) { ((void (*)(uint64_t, int32_t, void *))f)(stream, status, (void *)data); }
+static inline void run_callback(uintptr_t f, uint64_t stream, int32_t status, uintptr_t data) {
+  ((void (*)(uint64_t, int32_t, void *))f)(stream, status, (void *)data);
+}
 */
 import "C"
 
@@ -32,7 +34,8 @@ var gpu = sync.OnceValue(func() cuda.Driver {
 	if err != nil {
 		log.Warn("NVML and the programs do not see each other", "error", err)
 	}
-	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Board: shared, Stdout: stdio{}, Stderr: stdio{errors: true}}, os.Getenv)
+	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Board: shared, Stdout: stdio{}, Stderr: stdio{errors: true}},
+		os.Getenv)
 	if err != nil {
 		log.Error(err.Error())
 		return nil
@@ -138,11 +141,13 @@ func (d driver) anyNode(p *cuda.CUgraphNodeParams) *cuda.CUgraphNodeParams {
 	return &own
 }
 
-func (d driver) CuGraphAddNode(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
+func (d driver) CuGraphAddNode(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64,
+	p *cuda.CUgraphNodeParams) cuda.CUresult {
 	return d.GPU.CuGraphAddNode(n, g, deps, count, d.anyNode(p))
 }
 
-func (d driver) CuGraphAddNode_v2(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, edges *cuda.CUgraphEdgeData, count uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
+func (d driver) CuGraphAddNode_v2(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode,
+	edges *cuda.CUgraphEdgeData, count uint64, p *cuda.CUgraphNodeParams) cuda.CUresult {
 	return d.GPU.CuGraphAddNode_v2(n, g, deps, edges, count, d.anyNode(p))
 }
 
@@ -150,7 +155,8 @@ func (d driver) CuGraphNodeSetParams(n cuda.CUgraphNode, p *cuda.CUgraphNodePara
 	return d.GPU.CuGraphNodeSetParams(n, d.anyNode(p))
 }
 
-func (d driver) CuGraphExecNodeSetParams(x cuda.CUgraphExec, n cuda.CUgraphNode, p *cuda.CUgraphNodeParams) cuda.CUresult {
+func (d driver) CuGraphExecNodeSetParams(x cuda.CUgraphExec, n cuda.CUgraphNode,
+	p *cuda.CUgraphNodeParams) cuda.CUresult {
 	return d.GPU.CuGraphExecNodeSetParams(x, n, d.anyNode(p))
 }
 
@@ -164,7 +170,8 @@ func (d driver) CuGraphHostNodeGetParams(n cuda.CUgraphNode, p *cuda.CUDA_HOST_N
 	return r
 }
 
-func (d driver) CuUserObjectCreate(o *cuda.CUuserObject, data, destroy unsafe.Pointer, refs, flags uint32) cuda.CUresult {
+func (d driver) CuUserObjectCreate(o *cuda.CUuserObject, data, destroy unsafe.Pointer, refs,
+	flags uint32) cuda.CUresult {
 	if destroy == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -172,7 +179,8 @@ func (d driver) CuUserObjectCreate(o *cuda.CUuserObject, data, destroy unsafe.Po
 	return d.GPU.CuUserObjectCreate(o, pointer(uint64(own.UserData)), pointer(uint64(own.Fn)), refs, flags)
 }
 
-func (d driver) CuGraphAddHostNode(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64, p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+func (d driver) CuGraphAddHostNode(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64,
+	p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
 	return d.GPU.CuGraphAddHostNode(n, g, deps, count, d.hostNode(p))
 }
 
@@ -180,7 +188,8 @@ func (d driver) CuGraphHostNodeSetParams(n cuda.CUgraphNode, p *cuda.CUDA_HOST_N
 	return d.GPU.CuGraphHostNodeSetParams(n, d.hostNode(p))
 }
 
-func (d driver) CuGraphExecHostNodeSetParams(x cuda.CUgraphExec, n cuda.CUgraphNode, p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
+func (d driver) CuGraphExecHostNodeSetParams(x cuda.CUgraphExec, n cuda.CUgraphNode,
+	p *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
 	return d.GPU.CuGraphExecHostNodeSetParams(x, n, d.hostNode(p))
 }
 

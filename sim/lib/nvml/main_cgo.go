@@ -1,5 +1,5 @@
-// Command nvml is the stand-alone simulation's libnvidia-ml.so.1, built with -buildmode=c-shared: the exports in exports_gen.c call
-// package sim/smi through sim_call. SCUDA_SIM says what is simulated (docs/sim.md).
+// Command nvml is the stand-alone simulation's libnvidia-ml.so.1, built with -buildmode=c-shared: the exports in
+// exports_gen.c call package sim/smi through sim_call. SCUDA_SIM says what is simulated (docs/sim.md).
 package main
 
 /*
