@@ -203,7 +203,7 @@ func (s *supervisor) handle(c *net.TCPConn) {
 	_ = c.SetDeadline(time.Now().Add(transport.PrefaceTimeout))
 	hello, err := transport.ReadPreface(c, s.cfg.Token)
 	if err == nil {
-		err = checkDigest(hello)
+		err = check(hello)
 	}
 	if err != nil {
 		s.refuse(c, log, err)
@@ -223,7 +223,7 @@ func (s *supervisor) handle(c *net.TCPConn) {
 		err = s.join(c, hello)
 	case transport.KindInfo:
 		admitted()
-		err = s.serveInfo(c)
+		err = s.serveInfo(c, hello)
 	default:
 		err = refusef(transport.StatusMalformed, "unknown kind of connection %.40q", hello.Kind)
 	}
@@ -249,7 +249,12 @@ func refusef(status transport.Status, format string, args ...any) error {
 
 // refuse tells the peer why it is not served. A peer that has sent nothing sensible gets the reason as well: it may be a client of another version.
 func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
-	w := transport.Welcome{Status: transport.StatusOf(err), Version: Version(), Error: err.Error()}
+	if e := (*transport.VersionError)(nil); errors.As(err, &e) {
+		e.ServerRelease = Version()
+	}
+	w := transport.Welcome{
+		Status: transport.StatusOf(err), Version: Version(), Error: err.Error(), MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max,
+	}
 	if r := (*refusal)(nil); errors.As(err, &r) {
 		w.Status = r.status
 	}
@@ -283,9 +288,9 @@ func sendWelcome(c *net.TCPConn, w *transport.Welcome) error {
 }
 
 // serveInfo answers with what is known of the server, then echoes pings for measuring the round trip.
-func (s *supervisor) serveInfo(c *net.TCPConn) error {
+func (s *supervisor) serveInfo(c *net.TCPConn, hello *transport.Hello) error {
 	const idle, most = 30 * time.Second, 4096
-	if err := sendWelcome(c, s.welcome(s.facts.Load())); err != nil {
+	if err := sendWelcome(c, s.welcome(hello, s.facts.Load())); err != nil {
 		return nil // the peer is gone: there is nobody to tell
 	}
 	buf := make([]byte, transport.MessageHeaderSize, transport.MessageHeaderSize+most)
@@ -310,9 +315,12 @@ func (s *supervisor) serveInfo(c *net.TCPConn) error {
 	}
 }
 
-func (s *supervisor) welcome(r *readyInfo) *transport.Welcome {
+func (s *supervisor) welcome(hello *transport.Hello, r *readyInfo) *transport.Welcome {
 	no := s.cfg.noRDMA()
-	return &transport.Welcome{Version: Version(), Digest: digest, Driver: r.Driver, DriverVersion: r.DriverVersion, GPU: r.GPU, Devices: r.Devices, Bulk: transport.MaxBulkConns, RDMA: no == "", NoRDMA: no}
+	w := greeting(hello)
+	w.Driver, w.DriverVersion, w.GPU, w.Devices = r.Driver, r.DriverVersion, r.GPU, r.Devices
+	w.Bulk, w.RDMA, w.NoRDMA = transport.MaxBulkConns, no == "", no
+	return w
 }
 
 // drain waits for the running sessions, then ends those that are left.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -310,6 +311,52 @@ func TestRefusals(t *testing.T) {
 		if err := dial(c.token, c.change); !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
+	}
+}
+
+// TestOtherReleases: a client of another release is served where both speak a version and the server has what the client needs, and is else refused by
+// name: of both releases, of what is missing, and with the remedy.
+func TestOtherReleases(t *testing.T) {
+	s := serve(t, nil)
+	const remedy = "install the same scuda release on both machines"
+	server := "this server (scuda " + Version() + ")"
+	for _, c := range []struct {
+		name   string
+		err    error
+		says   []string
+		change func(*transport.Hello)
+	}{
+		{"a newer release that speaks this version too", nil, nil, func(h *transport.Hello) { h.MinVersion, h.MaxVersion = transport.Version, transport.Version+3 }},
+		{"a newer release that does not", transport.ErrVersion,
+			[]string{"client (scuda 9.9) speaks protocol versions 2 to 4", server, "version 1"},
+			func(h *transport.Hello) { h.MinVersion, h.MaxVersion = transport.Version+1, transport.Version+3 }},
+		{"another description", transport.ErrDigest, []string{"client 9.9 has API description 00", Version()}, func(h *transport.Hello) { h.Digest = "00" }},
+		{"needs a capability", transport.ErrCapability, []string{server, `"tea"`}, func(h *transport.Hello) { h.Requires = []string{"tea"} }},
+		{"comes back to a line", transport.ErrCapability, []string{server, "lines that outlive their sockets"}, func(h *transport.Hello) { h.Line, h.Epoch = 1, 2 }},
+		{"has a ticket", transport.ErrCapability, []string{server, "tickets for further connections"}, func(h *transport.Hello) { h.Ticket = "t" }},
+		{"has more capabilities", nil, nil, func(h *transport.Hello) { h.Capabilities = []string{"coffee", transport.CapCorrelation} }},
+	} {
+		h := hello(transport.KindCUDA)
+		h.Version = "9.9"
+		c.change(h)
+		l, err := s.dial(h)
+		if !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.err)
+			continue
+		}
+		if err != nil {
+			for _, text := range append(c.says, remedy) {
+				if strings.Count(err.Error(), text) != 1 {
+					t.Errorf("%s: %q does not say %q once", c.name, err, text)
+				}
+			}
+			continue
+		}
+		w := l.welcome
+		if w.Protocol != transport.Version || w.MaxVersion != transport.Version || !slices.Equal(w.Capabilities, transport.Offered()) || !l.alive() {
+			t.Errorf("%s: welcomed with version %d (%d to %d) and %q", c.name, w.Protocol, w.MinVersion, w.MaxVersion, w.Capabilities)
+		}
+		l.conn.Close()
 	}
 }
 

@@ -170,7 +170,7 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 		p.who.Store(&who)
 	}
 	log = log.With("session", x.id, "worker", p.pid())
-	w := s.welcome(&p.ready)
+	w := s.welcome(hello, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
 	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *hello}
 	if nvml { // its client sends commands with the greeting
@@ -233,7 +233,9 @@ func (s *supervisor) join(c *net.TCPConn, hello *transport.Hello) error {
 	if x == nil {
 		return refusef(transport.StatusSession, "no such session; it may have ended")
 	}
-	if err := sendWelcome(c, &transport.Welcome{Version: Version(), Digest: digest, Session: x.id}); err != nil {
+	w := greeting(hello)
+	w.Session = x.id
+	if err := sendWelcome(c, w); err != nil {
 		return nil // the client will ask again
 	}
 	_ = c.SetDeadline(time.Time{})
@@ -265,8 +267,25 @@ func readFull(r io.Reader, b []byte) bool {
 	return err == nil
 }
 
-func checkDigest(h *transport.Hello) error {
-	if h.Kind == transport.KindInfo || h.Kind == transport.KindSide || h.Kind == transport.KindBulk || h.Kind == transport.KindRDMA || h.Digest == digest {
+// greeting is what every welcome says: this server's release, and what it and the client can do together.
+func greeting(h *transport.Hello) *transport.Welcome {
+	w := &transport.Welcome{
+		Version: Version(), Digest: digest, MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max, Capabilities: transport.Offered(),
+	}
+	w.Protocol, _ = transport.Spoken.Common(h.Versions())
+	return w
+}
+
+// check refuses a client with which this server cannot speak: another digest of what travels, or a need that the server does not meet.
+func check(h *transport.Hello) error {
+	if _, missing := transport.Agree(nil, h.Needs(), transport.Offered()); missing != nil {
+		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: Version()}
+	}
+	switch h.Kind {
+	case transport.KindInfo, transport.KindSide, transport.KindBulk, transport.KindRDMA: // no calls, or those of a session that was checked
+		return nil
+	}
+	if h.Digest == digest {
 		return nil
 	}
 	return refusef(transport.StatusDigest, "client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",

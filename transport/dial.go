@@ -78,7 +78,7 @@ func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn
 		return nil, nil, err
 	}
 	p := &patient{conn: conn}
-	w, err := shake(ctx, p, full, preface)
+	w, err := shake(ctx, p, full, hello, preface)
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
@@ -99,7 +99,7 @@ func DialNetFirst(ctx context.Context, address string, token []byte, hello *Hell
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := shake(ctx, c, full, append(preface, first...))
+	w, err := shake(ctx, c, full, hello, append(preface, first...))
 	if err != nil {
 		c.Close()
 		return nil, nil, err
@@ -113,7 +113,11 @@ func connect(ctx context.Context, address string, token []byte, hello *Hello) (*
 	if err != nil {
 		return nil, "", nil, err
 	}
-	preface, err := AppendPreface(nil, token, hello)
+	says := *hello
+	if says.Capabilities == nil {
+		says.Capabilities = Offered()
+	}
+	preface, err := AppendPreface(nil, token, &says)
 	if err != nil {
 		return nil, "", nil, &Error{Address: full, Kind: ErrToken, Detail: err.Error(), Err: err}
 	}
@@ -206,7 +210,7 @@ type newcomer interface {
 	SetDeadline(t time.Time) error
 }
 
-func shake(ctx context.Context, c newcomer, address string, preface []byte) (*Welcome, error) {
+func shake(ctx context.Context, c newcomer, address string, hello *Hello, preface []byte) (*Welcome, error) {
 	deadline := time.Now().Add(HandshakeTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -225,6 +229,10 @@ func shake(ctx context.Context, c newcomer, address string, preface []byte) (*We
 	}
 	if w.Status != StatusOK {
 		return nil, refusal(address, w)
+	}
+	if _, missing := Agree(nil, hello.Needs(), w.Capabilities); missing != nil { // a server of before there were capabilities does not look
+		err := &CapabilityError{Missing: missing, Peer: "the server", Release: w.Version}
+		return nil, &Error{Address: address, Kind: ErrCapability, Detail: err.Error(), Err: err}
 	}
 	if !stop() && ctx.Err() != nil {
 		return nil, shakeError(ctx, address, ctx.Err())

@@ -17,6 +17,7 @@ var (
 	ErrClosed      = errors.New("connection closed early")
 	ErrVersion     = errors.New("protocol version mismatch")
 	ErrDigest      = errors.New("API description mismatch")
+	ErrCapability  = errors.New("missing capability")
 	ErrToken       = errors.New("wrong token")
 	ErrBusy        = errors.New("server full")
 	ErrDraining    = errors.New("server draining")
@@ -86,11 +87,13 @@ const (
 	StatusSession   Status = 6 // side connection to an unknown session, or wrong secret
 	StatusMalformed Status = 7 // the preface cannot be parsed
 	StatusFailed    Status = 8 // the server could not start a session (driver, worker)
+	// StatusCapability: one side lacks what the other cannot do without.
+	StatusCapability Status = 9
 )
 
 // String is the status in a word, as the server's metrics name it.
 func (s Status) String() string {
-	if names := [...]string{"ok", "version", "digest", "token", "busy", "draining", "session", "malformed", "failed"}; int(s) < len(names) {
+	if names := [...]string{"ok", "version", "digest", "token", "busy", "draining", "session", "malformed", "failed", "capability"}; int(s) < len(names) {
 		return names[s]
 	}
 	return "unknown"
@@ -100,14 +103,15 @@ var statuses = map[Status]struct {
 	kind           error
 	detail, remedy string
 }{
-	StatusVersion:   {ErrVersion, "speaks another protocol version", "install the same scuda release on both machines"},
-	StatusDigest:    {ErrDigest, "was built from another API description", "install the same scuda release on both machines"},
-	StatusToken:     {ErrToken, "refused the token", "set SCUDA_TOKEN or SCUDA_TOKEN_FILE to the token that the server was started with"},
-	StatusBusy:      {ErrBusy, "has no room for another session", "wait until a session ends, or raise the server's --max-sessions"},
-	StatusDraining:  {ErrDraining, "is shutting down and takes no new sessions", "wait until it runs again, or choose another server"},
-	StatusSession:   {ErrSession, "does not know this session", "start the program again"},
-	StatusMalformed: {ErrNotScuda, "did not understand the handshake", "install the same scuda release on both machines"},
-	StatusFailed:    {ErrServer, "could not start a session", "look into the server's log"},
+	StatusVersion:    {ErrVersion, "speaks another protocol version", "install the same scuda release on both machines"},
+	StatusDigest:     {ErrDigest, "was built from another API description", "install the same scuda release on both machines"},
+	StatusToken:      {ErrToken, "refused the token", "set SCUDA_TOKEN or SCUDA_TOKEN_FILE to the token that the server was started with"},
+	StatusBusy:       {ErrBusy, "has no room for another session", "wait until a session ends, or raise the server's --max-sessions"},
+	StatusDraining:   {ErrDraining, "is shutting down and takes no new sessions", "wait until it runs again, or choose another server"},
+	StatusSession:    {ErrSession, "does not know this session", "start the program again"},
+	StatusMalformed:  {ErrNotScuda, "did not understand the handshake", "install the same scuda release on both machines"},
+	StatusCapability: {ErrCapability, "lacks what this client needs", "install the same scuda release on both machines"},
+	StatusFailed:     {ErrServer, "could not start a session", "look into the server's log"},
 }
 
 // refusal turns a welcome that is not OK into an error.

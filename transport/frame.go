@@ -51,6 +51,8 @@ type CommandHeader struct {
 	Seq     uint64 // offset in the client's command stream
 	Context uint64 // the calling thread's current context or 0
 	Thread  uint32
+	// Correlation is the client's, for its own records and the server's ([CapCorrelation]); 0: none.
+	Correlation uint32
 }
 
 // Append appends the header's bytes.
@@ -61,7 +63,7 @@ func (h CommandHeader) Append(b []byte) []byte {
 	b = le.AppendUint64(b, h.Seq)
 	b = le.AppendUint64(b, h.Context)
 	b = le.AppendUint32(b, h.Thread)
-	return le.AppendUint32(b, 0)
+	return le.AppendUint32(b, h.Correlation)
 }
 
 // ParseCommand reads one command from the front of b, which must hold it whole ([ErrShort] otherwise). The payload is part of b;
@@ -80,13 +82,14 @@ func (h *CommandHeader) Parse(b []byte) (payload []byte, err error) {
 	}
 	h.Size, h.Op, h.Flags = le.Uint32(b), le.Uint16(b[4:]), CommandFlags(le.Uint16(b[6:]))
 	h.Seq, h.Context, h.Thread = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint32(b[24:])
-	switch reserved := le.Uint32(b[28:]); {
+	h.Correlation = le.Uint32(b[28:])
+	switch {
 	case h.Size < CommandHeaderSize || h.Size > MaxCommand || h.Size%8 != 0:
 		return nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize, MaxCommand)
 	case h.Thread >= MaxThreads:
 		return nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
-	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped|FlagOwn) != 0 || reserved != 0:
-		return nil, malformed("command with unknown flags %#x or reserved bits %#x", uint16(h.Flags), reserved)
+	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped|FlagOwn) != 0:
+		return nil, malformed("command with unknown flags %#x", uint16(h.Flags))
 	case h.Flags&(FlagBulk|FlagStriped) == FlagStriped:
 		return nil, malformed("striped command without bulk data")
 	case h.Flags&FlagBulk != 0 && h.Size < CommandHeaderSize+8:

@@ -2,7 +2,7 @@ package transport
 
 import "time"
 
-// Version is the protocol's version; both sides must have the same.
+// Version is the newest version of the protocol that this release speaks.
 const Version = 1
 
 // DefaultPort is used where an address names none.

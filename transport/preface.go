@@ -1,12 +1,14 @@
 package transport
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Hello is what a client says about itself when it opens a connection.
@@ -29,6 +31,36 @@ type Hello struct {
 	Session string `json:",omitempty"`
 	Secret  string `json:",omitempty"`
 	Count   int    `json:",omitempty"` // how many bulk connections there will be
+
+	// What the client can do. The newest version stands in front of the hello, so that every release finds it.
+	MaxVersion   uint32   `json:"-"`          // 0: [Version]
+	MinVersion   uint32   `json:",omitempty"` // 0: MaxVersion
+	Capabilities []string `json:",omitempty"` // nil: [Offered]
+	Requires     []string `json:",omitempty"` // capabilities of the server without which the client does not go on
+
+	// Of a client that comes back to a line ([CapResume]).
+	Line         uint32 `json:",omitempty"`
+	Epoch        uint64 `json:",omitempty"`
+	Acknowledged uint64 `json:",omitempty"` // position of the server's stream up to which the client has everything
+
+	// Of a further connection ([CapTickets]).
+	Ticket  string `json:",omitempty"`
+	Purpose string `json:",omitempty"`
+}
+
+// Versions are the protocol versions that the client speaks.
+func (h *Hello) Versions() Versions { return rangeOf(h.MinVersion, h.MaxVersion) }
+
+// Needs are the capabilities that the server must have for this connection: those that the client requires, and those of which it makes use.
+func (h *Hello) Needs() []string {
+	needs := slices.Clone(h.Requires)
+	if h.Line != 0 || h.Epoch != 0 || h.Acknowledged != 0 {
+		needs = append(needs, CapResume)
+	}
+	if h.Ticket != "" || h.Purpose != "" {
+		needs = append(needs, CapTickets)
+	}
+	return needs
 }
 
 // Welcome is the server's answer.
@@ -46,6 +78,20 @@ type Welcome struct {
 	NoRDMA        string   `json:",omitempty"` // why it cannot
 	GPU           string   `json:",omitempty"` // "real" or "sim"
 	Devices       []Device `json:",omitempty"`
+
+	// What the server can do. In front of the welcome stands the version that is spoken from then on, in a refusal the server's newest.
+	Protocol     uint32   `json:"-"`          // 0: [Version]
+	MinVersion   uint32   `json:",omitempty"` // 0: what stands in front
+	MaxVersion   uint32   `json:",omitempty"` // 0: what stands in front
+	Capabilities []string `json:",omitempty"`
+
+	// Of a line that outlives its sockets ([CapResume]).
+	Line         uint32 `json:",omitempty"`
+	Epoch        uint64 `json:",omitempty"`
+	Acknowledged uint64 `json:",omitempty"` // position of the client's stream up to which the server has everything
+
+	// Tickets for further connections ([CapTickets]), by purpose.
+	Tickets map[string]string `json:",omitempty"`
 }
 
 // Device is a snapshot of one of the server's GPUs, the counterpart of struct scuda_device in shim/front/base/core.h.
@@ -73,12 +119,12 @@ type Device struct {
 
 // Preface opens a connection.
 type Preface struct {
-	Version uint32
+	Version uint32 // the newest that the client speaks
 	Token   []byte
 	Hello   Hello
 }
 
-// AppendPreface appends the bytes of a preface of this protocol version.
+// AppendPreface appends the bytes of a preface. Their form is the same in all versions of the protocol.
 func AppendPreface(b, token []byte, h *Hello) ([]byte, error) {
 	if len(token) > MaxToken {
 		return nil, fmt.Errorf("the token has %d bytes, the limit is %d", len(token), MaxToken)
@@ -91,7 +137,7 @@ func AppendPreface(b, token []byte, h *Hello) ([]byte, error) {
 		return nil, fmt.Errorf("the hello has %d bytes, the limit is %d", len(text), MaxHello)
 	}
 	b = append(b, Magic...)
-	b = le.AppendUint32(b, Version)
+	b = le.AppendUint32(b, cmp.Or(h.MaxVersion, Version))
 	b = le.AppendUint32(b, uint32(len(token)))
 	b = append(b, token...)
 	b = le.AppendUint32(b, uint32(len(text)))
@@ -104,14 +150,6 @@ func ParsePreface(b []byte) (*Preface, int, error) {
 	p, err := readPreface(r, nil)
 	return p, r.n, err
 }
-
-// VersionError is a peer of another protocol version.
-type VersionError struct{ Peer uint32 }
-
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("the client speaks protocol version %d, this server version %d; install the same scuda release on both machines", e.Peer, Version)
-}
-func (e *VersionError) Unwrap() error { return ErrVersion }
 
 // ReadPreface reads exactly one preface from r. The token is compared in constant time before anything behind it is looked at; a nil
 // want accepts every token. Errors wrap [ErrVersion], [ErrToken], [ErrMalformed] or are those of r; [StatusOf] gives the answer to each.
@@ -132,8 +170,8 @@ func readPreface(r io.Reader, want []byte) (*Preface, error) {
 		return nil, malformed("the peer does not open with scuda's magic bytes")
 	}
 	p := &Preface{Version: le.Uint32(fixed[len(Magic):])}
-	if p.Version != Version {
-		return nil, &VersionError{Peer: p.Version}
+	if p.Version < Spoken.Min {
+		return nil, &VersionError{Client: Versions{p.Version, p.Version}, Server: Spoken}
 	}
 	n := le.Uint32(fixed[len(Magic)+4:])
 	if n > MaxToken {
@@ -160,6 +198,10 @@ func readPreface(r io.Reader, want []byte) (*Preface, error) {
 	if err := json.Unmarshal(text, &p.Hello); err != nil {
 		return nil, malformed("hello: %v", err)
 	}
+	p.Hello.MaxVersion = p.Version
+	if _, ok := Spoken.Common(p.Hello.Versions()); !ok {
+		return nil, &VersionError{Client: p.Hello.Versions(), Server: Spoken, ClientRelease: p.Hello.Version}
+	}
 	return p, nil
 }
 
@@ -178,6 +220,8 @@ func StatusOf(err error) Status {
 		return StatusVersion
 	case errors.Is(err, ErrToken):
 		return StatusToken
+	case errors.Is(err, ErrCapability):
+		return StatusCapability
 	case errors.Is(err, ErrMalformed):
 		return StatusMalformed
 	}
@@ -194,7 +238,7 @@ func AppendWelcome(b []byte, w *Welcome) ([]byte, error) {
 		return nil, fmt.Errorf("the welcome has %d bytes, the limit is %d", len(text), MaxWelcome)
 	}
 	b = append(b, Magic...)
-	b = le.AppendUint32(b, Version)
+	b = le.AppendUint32(b, cmp.Or(w.Protocol, Version))
 	b = le.AppendUint32(b, uint32(w.Status))
 	b = le.AppendUint32(b, uint32(len(text)))
 	return append(b, text...), nil
@@ -229,14 +273,16 @@ func ReadWelcome(r io.Reader) (*Welcome, error) {
 	if _, err := io.ReadFull(r, text); err != nil {
 		return nil, err
 	}
-	if version != Version {
-		return nil, fmt.Errorf("%w: the server speaks version %d, this client version %d", ErrVersion, version, Version)
-	}
 	status := w.Status
-	if err := json.Unmarshal(text, w); err != nil {
+	err := json.Unmarshal(text, w)
+	if !Spoken.Has(version) { // what another version says behind its number may have any form
+		v := rangeOf(w.MinVersion, cmp.Or(w.MaxVersion, version))
+		return nil, fmt.Errorf("%w: the server%s speaks %s, this client %s", ErrVersion, inBrackets(w.Version), v, Spoken)
+	}
+	if err != nil {
 		return nil, malformed("welcome: %v", err)
 	}
-	w.Status = status
+	w.Status, w.Protocol = status, version
 	if len(w.Devices) > MaxDevices {
 		return nil, malformed("welcome with %d devices, the limit is %d", len(w.Devices), MaxDevices)
 	}

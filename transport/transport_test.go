@@ -86,10 +86,10 @@ func TestParseCommand(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	reserved := bytes.Clone(whole)
-	reserved[28] = 1
-	if _, _, err := ParseCommand(reserved); !errors.Is(err, ErrMalformed) {
-		t.Errorf("reserved bits: %v", err)
+	correlated := bytes.Clone(whole)
+	correlated[28] = 1
+	if h, _, err := ParseCommand(correlated); err != nil || h.Correlation != 1 {
+		t.Errorf("correlation: %+v, %v", h, err)
 	}
 }
 
@@ -119,7 +119,11 @@ func TestParseMessage(t *testing.T) {
 }
 
 func TestPreface(t *testing.T) {
-	want := Hello{Kind: KindCUDA, Version: "1.2", Digest: "ab", Host: "h", Program: "p", PID: 7, ClientBase: 1 << 47, ClientSlots: 2, ServerBase: 3, ServerSlots: 4}
+	want := Hello{
+		Kind: KindCUDA, Version: "1.2", Digest: "ab", Host: "h", Program: "p", PID: 7, ClientBase: 1 << 47, ClientSlots: 2, ServerBase: 3, ServerSlots: 4,
+		MaxVersion: 9, MinVersion: 1, Capabilities: []string{CapCorrelation, "later"}, Requires: []string{"x"},
+		Line: 1, Epoch: 2, Acknowledged: 3, Ticket: "t", Purpose: "bulk",
+	}
 	b, err := AppendPreface(nil, []byte("secret"), &want)
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +169,7 @@ func TestReadPrefaceRefuses(t *testing.T) {
 		{"wrong token before a broken hello", edit(tokenEnd, "\xff\xff\xff\xff"), "x", ErrToken, StatusToken},
 		{"magic", edit(0, "HELO"), "secret", ErrMalformed, StatusMalformed},
 		{"version", edit(len(Magic), "\x63"), "secret", ErrVersion, StatusVersion},
+		{"no version", edit(len(Magic), "\x00"), "secret", ErrVersion, StatusVersion},
 		{"token length", edit(len(Magic)+4, "\x01\x02"), "secret", ErrMalformed, StatusMalformed},
 		{"hello length", edit(tokenEnd, "\x01\x00\x01"), "secret", ErrMalformed, StatusMalformed},
 		{"hello", edit(tokenEnd+4, "["), "secret", ErrMalformed, StatusMalformed},
@@ -181,7 +186,8 @@ func TestReadPrefaceRefuses(t *testing.T) {
 }
 
 func TestWelcome(t *testing.T) {
-	want := Welcome{Session: "s", Secret: "x", Version: "1", Driver: "580", DriverVersion: 13000, GPU: "sim", Devices: make([]Device, 2)}
+	want := Welcome{Protocol: Version, MinVersion: 1, MaxVersion: 7, Capabilities: []string{"a"}, Line: 1, Epoch: 2, Acknowledged: 3,
+		Tickets: map[string]string{"bulk": "t"}, Session: "s", Secret: "x", Version: "1", Driver: "580", DriverVersion: 13000, GPU: "sim", Devices: make([]Device, 2)}
 	d := &want.Devices[1]
 	d.Name, d.UUID, d.TotalMem, d.Attributes[75], d.AttributeResult[255], d.Limits[3], d.TPCInGPC[9] = "H200", [16]byte{1, 2, 3}, 141<<30, 9, -1, 1<<40, 7
 	b, err := AppendWelcome(nil, &want)
@@ -219,7 +225,7 @@ func TestJSONKeys(t *testing.T) {
 }
 
 func FuzzPreface(f *testing.F) {
-	good, err := AppendPreface(nil, []byte("secret"), &Hello{Kind: KindSide, Session: "a", Secret: "b"})
+	good, err := AppendPreface(nil, []byte("secret"), &Hello{Kind: KindSide, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"}})
 	if err != nil {
 		f.Fatal(err)
 	}
