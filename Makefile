@@ -6,7 +6,7 @@ GO ?= go
 # a browser and Prometheus for the tests of reports and metrics.
 PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless python3 ca-certificates libibverbs-dev librdmacm-dev clang llvm libbpf-dev chromium prometheus systemd systemd-container
 
-export SCUDA_VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test test-rdma perf-rdma demo generate lint dist clean packages runtimes check-go

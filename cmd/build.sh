@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the programs into a folder in which lib/ holds the client's libraries: build.sh FOLDER. CC, GO and SCUDA_VERSION may be set.
+# Builds the programs into a folder in which lib/ holds the client's libraries: build.sh FOLDER. CC and GO may be set, and SCUDA_VERSION instead of what version.sh says.
 set -eu
 test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
 out=$(cd "$1" && pwd)
@@ -8,7 +8,7 @@ shim=$PWD/shim
 . "$shim/compat.sh"
 program="-Wl,--wrap=__libc_start_main $hardened $old_libraries"
 
-"${GO:-go}" build -buildmode=pie -tags netgo,osusergo -ldflags "-X scuda.dev/scuda/server.release=${SCUDA_VERSION:-dev} '-extldflags=$program'" -o "$out/scuda" ./cmd/scuda
+"${GO:-go}" build -buildmode=pie -tags netgo,osusergo -ldflags "-X scuda.dev/scuda/server.release=$(./version.sh) '-extldflags=$program'" -o "$out/scuda" ./cmd/scuda
 for name in bench load; do
   "${CC:-cc}" -std=gnu11 -O2 -fPIE -pie -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include -o "$out/scuda-$name" "perf/bench/$name.c" -L "$out/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined $program
 done

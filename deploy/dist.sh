@@ -5,7 +5,7 @@
 # The same build gives the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-version=${SCUDA_VERSION:-unknown}
+version=$(./version.sh)
 out=${1:-build/dist}
 rm -rf "$out"
 mkdir -p "$out"
@@ -39,7 +39,7 @@ install -D -m 644 -t "$root/usr/share/doc/scuda" README.md docs/*
 install -D -m 644 LICENSE "$root/usr/share/doc/scuda/copyright"
 libc=$(objdump -T build/scuda build/scuda-bench build/scuda-load build/lib/*.so* | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -uV | tail -1)
 arch=$(dpkg --print-architecture)
-debian=$(printf '%s' "$version" | tr -c 'A-Za-z0-9.+~' .)
+debian=$(printf '%s' "$version" | sed 's/^\([0-9.]*\)-/\1~/' | tr -c 'A-Za-z0-9.+~' .)
 case $debian in [0-9]*) ;; *) debian=0+$debian ;; esac
 install -d -m 755 "$root/DEBIAN"
 cat >"$root/DEBIAN/control" <<END

@@ -1,12 +1,14 @@
 #!/bin/sh
-# Builds the client libraries into a folder: build.sh FOLDER. CC, GO and SCUDA_VERSION may be set; SCUDA_SKIP_CORE=1 leaves what is Go out.
+# Builds the client libraries into a folder: build.sh FOLDER. CC and GO may be set, SCUDA_VERSION instead of what version.sh
+# says; SCUDA_SKIP_CORE=1 leaves what is Go out.
 set -eu
 test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shim=$(cd "$(dirname "$0")" && pwd)
 cc=${CC:-cc}
-version=${SCUDA_VERSION:-dev}
+SCUDA_VERSION=$("$shim/../version.sh")
+export SCUDA_VERSION
 . "$shim/compat.sh"
 
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
@@ -31,8 +33,8 @@ if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   # A guest takes no signal of its host's, and does not read the control group's files again each second.
   godebug=asyncpreemptoff=1,updatemaxprocs=0
   "${GO:-go}" build -buildmode=c-shared -tags netgo,osusergo \
-    -ldflags "-s -w -X runtime.godebugDefault=$godebug -X main.version=$version '-extldflags=-Wl,--wrap=x_cgo_getstackbound $hardened'" -o "$out/libscuda-core.so" ./shim/core
+    -ldflags "-s -w -X runtime.godebugDefault=$godebug -X main.version=$SCUDA_VERSION '-extldflags=-Wl,--wrap=x_cgo_getstackbound $hardened'" -o "$out/libscuda-core.so" ./shim/core
   rm -f "$out/libscuda-core.h"
   # For programs in which the core must not be. It is a program of its own and needs no library, not even the C library's.
-  CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w -X main.version=$version" -o "$out/scuda-connect" ./cmd/scuda-connect
+  CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w -X main.version=$SCUDA_VERSION" -o "$out/scuda-connect" ./cmd/scuda-connect
 fi

@@ -61,6 +61,7 @@ func emitCompat(spec *api.Spec, out *Output) error {
 		compatParts(b, lib)
 	}
 	compatAttributes(b, spec.CUDA)
+	compatReleases(b)
 	compatVersions(b)
 	seen, name, err := loadSeen(out.root)
 	if err != nil {
@@ -128,6 +129,29 @@ func compatLibrary(b *buffer, lib *api.Library) {
 			b.f("| %s | %s |\n", r, strings.Join(byReason[r], " "))
 		}
 	}
+}
+
+// compatReleases says which releases of scuda work together.
+func compatReleases(b *buffer) {
+	b.f(`
+## Which versions work together
+
+Client and server are releases of scuda. ` + "`scuda version`" + ` shows a release's version, the versions of the protocol that it speaks, and the digest of
+what travels in it (operation numbers, parameters, structures; not comments or builds). ` + "`scuda info`" + ` shows both sides'.
+
+| client and server | |
+|---|---|
+| the same release | work together |
+| different builds with the same digest and a common protocol version | work together |
+| another digest, or no common protocol version | the server refuses the session; the message names both releases, what differs and the remedy: install the same release on both machines |
+| one side lacks a capability that the other has | work together without it |
+| one side lacks a capability that the other cannot do without | the session is refused by the capability's name |
+
+Versions are semantic (` + "`VERSION`" + `, from 0.3.0 on); a build between releases has the commit behind a plus sign (0.3.0-dev+g1a2b3c4d5). Until a release says otherwise here, only
+equal digests work together: releases before 1.0 may change what travels. What is promised for later is prepared: an operation's number never changes and is never used
+again (` + "`api/facts/operations.tsv`, `api/wire.spec`" + `), and both sides say a range of protocol versions and capabilities by name when a connection opens
+([protocol.md](protocol.md#opening)).
+`)
 }
 
 // compatVersions says what a program is told where the server's driver is older or newer than the description.

@@ -13,10 +13,11 @@ import (
 )
 
 type versionFacts struct {
-	Version  string `json:"version"`
-	Protocol int    `json:"protocol"`
-	API      string `json:"api"` // digest of the API description
-	Go       string `json:"go"`
+	Version     string `json:"version"`
+	Protocol    int    `json:"protocol"`     // the newest version that this release speaks
+	MinProtocol int    `json:"min_protocol"` // the oldest
+	API         string `json:"api"`          // digest of what travels
+	Go          string `json:"go"`
 }
 
 func newVersion() *cobra.Command {
@@ -26,11 +27,13 @@ func newVersion() *cobra.Command {
 		Short: "Show the versions of this scuda",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionFacts{Version: server.Version(), Protocol: transport.Version, API: cuda.Digest, Go: runtime.Version()}
+			v := versionFacts{
+				Version: server.Version(), Protocol: transport.Version, MinProtocol: transport.MinVersion, API: cuda.Digest, Go: runtime.Version(),
+			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "scuda %s, protocol %d, API description %.12s, %s\n", v.Version, v.Protocol, v.API, v.Go)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "scuda %s, protocol %s, API description %.12s, %s\n", v.Version, transport.Spoken, v.API, v.Go)
 			return err
 		},
 	}
