@@ -41,6 +41,16 @@ func (s *Spec) layout() []string {
 		}
 		lines = append(lines, line+" then "+strings.Join(w.Then, ", then ")+" reply "+w.Reply)
 	}
+	for _, c := range s.Consts {
+		lines = append(lines, fmt.Sprintf("const %s %d", c.Name, c.Value))
+	}
+	for _, set := range s.Sets {
+		for _, c := range set.Values {
+			if !c.Removed {
+				lines = append(lines, fmt.Sprintf("value %s %s %d", set.Name, c.Name, c.Value))
+			}
+		}
+	}
 	slices.Sort(lines)
 	return lines
 }

@@ -33,6 +33,8 @@ func TestDigest(t *testing.T) {
 
 		{"a field added", []string{"wire.spec", "struct primary op 0xF00A contextless", "struct primary op 0xF00A contextless\n  u64 more"}, true},
 		{"fields of one type that change places", []string{"wire.spec", "u32[3] grid\n  u32[3] block", "u32[3] block\n  u32[3] grid"}, true},
+		{"a flag's value", []string{"wire.spec", "  cooperative 1", "  cooperative 2"}, true},
+		{"a bound", []string{"wire.spec", "const max_command 1<<20", "const max_command 1<<21"}, true},
 		{"what follows the fields", []string{"wire.spec", "then param_bytes bytes", "then param_bytes*2 bytes"}, true},
 		{"an operation's number", []string{"wire.spec", "struct order op 0xF026", "struct order op 0xF030"}, true},
 		{"a function's number", []string{operationsFile, "cuda\t324\t", "cuda\t1367\t"}, true},

@@ -75,9 +75,11 @@ func loadFrom(files fs.FS) (*Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Wire, s.Removed, err = parseWire(string(wire)); err != nil {
+	parsed, err := parseWire(string(wire))
+	if err != nil {
 		return nil, err
 	}
+	s.Wire, s.Removed, s.Consts, s.Sets = parsed.structs, parsed.removed, parsed.consts, parsed.sets
 	for i, w := range s.Wire {
 		s.Wire[i].Group = s.CUDA.sem.groupOf(w.Name)
 	}

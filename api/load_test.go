@@ -175,18 +175,38 @@ func TestPatches(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	ws, _, err := parseWire("# comment\nstruct a op 0xF003 # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\nstruct b\n  u64 v\n")
+	parsed, err := parseWire("# comment\nstruct a op 0xF003 # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\nstruct b\n  u64 v\n")
 	if err != nil {
 		t.Fatal(err)
 	}
+	ws := parsed.structs
 	a := ws[0]
 	if a.Size != 24 || a.Fields[1].Offset != 4 || a.Fields[2].Offset != 16 || a.Op != FirstWireOp+3 || a.Reply != "b" || ws[1].Op != 0 {
 		t.Errorf("%+v", ws)
 	}
-	for _, bad := range []string{"u8 x", "struct", "struct a\n u9 x", "struct a\n u32 x", "struct a\nstruct a", "struct a op", "struct a op x", "struct a op 5", "struct a op 0xF000 what", "struct a op 0xF000\nstruct b op 0xF000", "removed a op 0xF000\nstruct b op 0xF000", "removed a", "struct a\n reply b", "struct a\n u8[x] b"} {
-		if _, _, err := parseWire(bad); !errors.Is(err, ErrInput) {
+	for _, bad := range []string{"u8 x", "struct", "struct a\n u9 x", "struct a\n u32 x", "struct a\nstruct a", "struct a op", "struct a op x", "struct a op 5", "struct a op 0xF000 what", "struct a op 0xF000\nstruct b op 0xF000", "removed a op 0xF000\nstruct b op 0xF000", "removed a", "const a", "const a x", "const a 1<<40", "const a 1\nconst a 2", "flags", "flags a\nflags a", "flags a\n b 3", "flags a\n b 0", "flags a\n b 1\n c 1", "enum a\n b 1\n b 2", "enum a\n removed b 1\n c 1", "enum a\n removed b", "enum a\n b", "b 1", "struct a\n reply b", "struct a\n u8[x] b"} {
+		if _, err := parseWire(bad); !errors.Is(err, ErrInput) {
 			t.Errorf("%q: %v", bad, err)
 		}
+	}
+}
+
+func TestWireConstants(t *testing.T) {
+	parsed, err := parseWire("const most 1<<20 # bytes\nflags copy # of copies\n sync 1 # waits\n done 2\nenum message\n reply 1\n removed old 2\n data 0x3\nstruct a\n u64 b\nconst first 0xF000\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := parsed.consts; len(c) != 2 || c[0] != (WireConst{"most", 1 << 20, "bytes", false}) || c[1].Value != 0xF000 {
+		t.Errorf("%+v", c)
+	}
+	if s := parsed.sets; len(s) != 2 || !s[0].Flags || s[1].Flags || s[0].Doc != "of copies" || s[0].Values[0].Doc != "waits" ||
+		!s[1].Values[1].Removed || s[1].Values[2] != (WireConst{"data", 3, "", false}) {
+		t.Errorf("%+v", s)
+	}
+	spec := load(t)
+	i := slices.IndexFunc(spec.Consts, func(c WireConst) bool { return c.Name == "first_op" })
+	if i < 0 || spec.Consts[i].Value != FirstWireOp {
+		t.Errorf("first_op is not %#x", FirstWireOp)
 	}
 }
 
@@ -254,11 +274,14 @@ func FuzzWire(f *testing.F) {
 	}
 	f.Add(string(text))
 	f.Fuzz(func(t *testing.T, text string) {
-		ws, _, err := parseWire(text)
-		if err != nil && !errors.Is(err, ErrInput) {
-			t.Error(err)
+		parsed, err := parseWire(text)
+		if err != nil {
+			if !errors.Is(err, ErrInput) {
+				t.Error(err)
+			}
+			return
 		}
-		for _, w := range ws {
+		for _, w := range parsed.structs {
 			if w.Size%8 != 0 || w.Size < 0 {
 				t.Errorf("%+v", w)
 			}

@@ -222,6 +222,8 @@ type Spec struct {
 	CUDA, NVML *Library
 	Wire       []WireStruct
 	Removed    []WireStruct // operations that there are no more: name and number
-	Operations []Operation  // of both libraries, with those that the file does not have yet
-	Digest     [32]byte     // of facts and semantics; both sides of a session compare it
+	Consts     []WireConst
+	Sets       []WireSet
+	Operations []Operation // of both libraries, with those that the file does not have yet
+	Digest     [32]byte    // of facts and semantics; both sides of a session compare it
 }

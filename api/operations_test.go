@@ -24,6 +24,11 @@ func numbered(s *Spec) (out []string) {
 			out = append(out, fmt.Sprintf("wire %#x %s", w.Op, w.Name))
 		}
 	}
+	for _, set := range s.Sets {
+		for _, v := range set.Values {
+			out = append(out, fmt.Sprintf("%s %d %s", set.Name, v.Value, v.Name))
+		}
+	}
 	return out
 }
 

@@ -301,7 +301,20 @@ func (c *cfront) wireHeader(out *Output) error {
 			b.f("  OP_%s = %#x,\n", strings.ToUpper(w.Name), w.Op)
 		}
 	}
+	b.f("};\n\n/* constants of the protocol */\nenum {\n")
+	for _, k := range c.spec.Consts {
+		b.f("  WIRE_%s = %#x,\n", strings.ToUpper(k.Name), k.Value)
+	}
 	b.f("};\n")
+	for _, set := range c.spec.Sets {
+		b.f("enum { /* %s */\n", cmp.Or(set.Doc, set.Name))
+		for _, k := range set.Values {
+			if !k.Removed {
+				b.f("  WIRE_%s_%s = %d,\n", strings.ToUpper(set.Name), strings.ToUpper(k.Name), k.Value)
+			}
+		}
+		b.f("};\n")
+	}
 	for _, w := range c.spec.Wire {
 		b.f("\nstruct wire_%s {\n", w.Name)
 		for _, f := range w.Fields {

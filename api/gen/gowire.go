@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 
 	"scuda.dev/scuda/api"
@@ -22,6 +23,7 @@ func emitWire(spec *api.Spec, out *Output) error {
 		}
 	}
 	b.f("}\n")
+	goWireConsts(b, spec)
 	for _, w := range spec.Wire {
 		name := wireName(w.Name)
 		b.f("\n// %s is the payload", name)
@@ -58,6 +60,42 @@ func emitWire(spec *api.Spec, out *Output) error {
 		b.f("}\n\n// Size%s is the size of %s in bytes.\nconst Size%s = %d\n", name, name, name, w.Size)
 	}
 	return out.GoFile("api/wire/zz_wire_gen.go", b.Bytes())
+}
+
+// goWireConsts writes the constants, and names of the messages.
+func goWireConsts(b *buffer, spec *api.Spec) {
+	note := func(doc string) string {
+		if doc == "" {
+			return ""
+		}
+		return " // " + doc
+	}
+	b.f("\n// Constants of the protocol.\nconst (\n")
+	for _, c := range spec.Consts {
+		b.f("%s = %#x%s\n", wireName(c.Name), c.Value, note(c.Doc))
+	}
+	b.f(")\n")
+	for _, set := range spec.Sets {
+		kind := map[bool]string{true: "Flags", false: "Values"}[set.Flags]
+		b.f("\n// %s: %s.\nconst (\n", kind, cmp.Or(set.Doc, set.Name))
+		for _, c := range set.Values {
+			if !c.Removed {
+				b.f("%s = %d%s\n", wireName(set.Name+"_"+c.Name), c.Value, note(c.Doc))
+			}
+		}
+		b.f(")\n")
+		if set.Name != "message" {
+			continue
+		}
+		b.f("\nvar messageNames = [...]string{\n")
+		for _, c := range set.Values {
+			if !c.Removed {
+				b.f("%d: %q,\n", c.Value, strings.ToUpper(strings.ReplaceAll(c.Name, "_", " ")))
+			}
+		}
+		b.f("}\n\n// MessageName is a message's name; \"\" of an unknown type.\nfunc MessageName(t uint16) string {\n" +
+			"if int(t) < len(messageNames) {\nreturn messageNames[t]\n}\nreturn \"\"\n}\n")
+	}
 }
 
 // wireName makes a Go name of a name with underscores; parts with digits are acronyms.

@@ -87,6 +87,208 @@ var opNames = map[uint16]string{
 	OpOrder:             "order",
 }
 
+// Constants of the protocol.
+const (
+	FirstOp        = 0xf000     // least number of an operation that stands here
+	FrameMagic     = 0x46435553 // opens every frame of commands ("SUCF" in memory)
+	DefaultPort    = 0x39f1     // where an address names none
+	Header         = 0x20       // bytes of a command's or a message's header
+	MaxToken       = 0x200      // bytes of a token
+	MaxHello       = 0x10000    // bytes of a hello
+	MaxWelcome     = 0x400000   // bytes of a welcome
+	MaxFrame       = 0x4000000  // bytes of a frame
+	MaxCommand     = 0x100000   // bytes of a command with its header
+	MaxMessage     = 0x4000000  // bytes of a message's payload
+	MaxThreads     = 0x10000    // ordinals of threads lie below
+	MaxDevices     = 0x100      // devices of a welcome
+	MaxText        = 0x100000   // bytes of a TEXT
+	MaxPush        = 0x100000   // bytes of a PUSH
+	MaxChunk       = 0x100000   // bytes of a CHUNK
+	MaxBulkConns   = 0x10       // bulk connections of a session
+	PullUnit       = 0x100000   // PULL's result counts the offset in such units
+	MaxInline      = 0x10000    // bytes of a copy's data in its command; more are bulk data
+	MaxAttributes  = 0x40       // attributes of a launch
+	MaxLaunches    = 0x40       // launches of a launch_several, one a GPU
+	MaxLoadOptions = 0x40       // options of a load or a link
+)
+
+// Flags: of a command's header.
+const (
+	CommandAnswer  = 1  // a reply is expected
+	CommandPtds    = 2  // the per-thread default-stream form was called
+	CommandBulk    = 4  // bulk data follow the frame; their size is the payload's last 8 bytes
+	CommandWatch   = 8  // of a command that records an event: PROGRESS is to tell when it is complete
+	CommandStriped = 16 // of a bulk command: its data come over the bulk connections
+	CommandOwn     = 32 // made by the client's library on its own behalf: no capture of the program's forbids it
+)
+
+// Values: type of a message.
+const (
+	MessageReply      = 1
+	MessageData       = 2
+	MessageDone       = 3
+	MessageNotice     = 4
+	MessageText       = 5
+	MessageProgress   = 6 // everything up to position seq is complete for the event or stream aux, or (result) nothing will be said
+	MessageFlushed    = 7 // answers FLUSH seq: every download that the GPU had finished by then has been sent
+	MessageForget     = 8 // no graph has what the client registered as number aux any more; flags: what that is
+	MessageRun        = 16
+	MessageRan        = 17
+	MessagePull       = 18
+	MessagePulled     = 19
+	MessagePing       = 20
+	MessagePong       = 21
+	MessagePush       = 22
+	MessagePushed     = 23
+	MessageFlush      = 24
+	MessageChunk      = 32 // of the bulk connections
+	MessagePathOffer  = 48 // from here on of the control connection of RDMA
+	MessagePathAnswer = 49
+	MessagePathReady  = 50
+	MessagePathCredit = 51
+	MessagePathEnd    = 52
+	MessageWindowWant = 53
+	MessageWindow     = 54
+)
+
+var messageNames = [...]string{
+	1:  "REPLY",
+	2:  "DATA",
+	3:  "DONE",
+	4:  "NOTICE",
+	5:  "TEXT",
+	6:  "PROGRESS",
+	7:  "FLUSHED",
+	8:  "FORGET",
+	16: "RUN",
+	17: "RAN",
+	18: "PULL",
+	19: "PULLED",
+	20: "PING",
+	21: "PONG",
+	22: "PUSH",
+	23: "PUSHED",
+	24: "FLUSH",
+	32: "CHUNK",
+	48: "PATH OFFER",
+	49: "PATH ANSWER",
+	50: "PATH READY",
+	51: "PATH CREDIT",
+	52: "PATH END",
+	53: "WINDOW WANT",
+	54: "WINDOW",
+}
+
+// MessageName is a message's name; "" of an unknown type.
+func MessageName(t uint16) string {
+	if int(t) < len(messageNames) {
+		return messageNames[t]
+	}
+	return ""
+}
+
+// Values: what FORGET is about.
+const (
+	ForgetTransfer = 1 // the destination of a captured download
+	ForgetSource   = 2 // the source of a captured upload
+	ForgetFunction = 3 // a host function
+)
+
+// Values: of a welcome.
+const (
+	StatusOk         = 0
+	StatusVersion    = 1 // no common protocol version
+	StatusDigest     = 2 // API descriptions differ
+	StatusToken      = 3
+	StatusBusy       = 4 // no room for another session
+	StatusDraining   = 5
+	StatusSession    = 6 // side connection to an unknown session, or wrong secret
+	StatusMalformed  = 7 // the preface cannot be parsed
+	StatusFailed     = 8 // the server could not start a session (driver, worker)
+	StatusCapability = 9 // one side lacks what the other cannot do without
+)
+
+// Flags: launch.flags.
+const (
+	LaunchCooperative = 1
+)
+
+// Flags: copy_h2d.flags, copy_h2d_pull.flags, copy_d2h.flags, host_changes.flags; sync and done of copy_box.flags too.
+const (
+	CopySync    = 1  // the synchronous form (legacy ordering: later work on any stream sees it)
+	CopyDone    = 2  // a DONE message ends the download
+	CopyTwin    = 4  // into pinned memory's twin, see host_changes
+	CopyManaged = 8  // unified memory's blocks
+	CopyPush    = 16 // which come with a wait, not for a fault
+)
+
+// Flags: copy_box.flags, beside sync and done of copies.
+const (
+	BoxData     = 4  // the data come along
+	BoxPull     = 8  // the server pulls them
+	BoxDownload = 16 // to host memory
+	BoxPeer     = 32 // the peer form
+)
+
+// Values: host_func.kind.
+const (
+	HostFuncFunction = 0 // a host function
+	HostFuncCallback = 1 // a stream callback
+)
+
+// Flags: library_load.flags, module_load.flags.
+const (
+	LoadEager = 1 // load every kernel (function) now
+)
+
+// Values: get_function.kind, get_global.kind, function_names.kind: what the parent is.
+const (
+	OfModule  = 0
+	OfLibrary = 1
+	OfKernel  = 2 // of get_function: the function of a kernel
+	OfManaged = 3 // of get_global: a library's managed variable
+)
+
+// Values: primary.verb.
+const (
+	PrimaryRetain   = 0
+	PrimaryRelease  = 1 // to zero
+	PrimaryReset    = 2
+	PrimarySetFlags = 3
+)
+
+// Values: occupancy_clusters.kind.
+const (
+	OccupancyActiveClusters = 0 // cuOccupancyMaxActiveClusters
+	OccupancyClusterSize    = 1 // cuOccupancyMaxPotentialClusterSize
+)
+
+// Flags: capture_info.flags.
+const (
+	CaptureInfoEdges = 1 // edge data are wanted (v3)
+)
+
+// Values: graph_node.verb.
+const (
+	GraphVerbAdd     = 0
+	GraphVerbSet     = 1 // set parameters
+	GraphVerbSetExec = 2 // set parameters in an executable graph
+)
+
+// Flags: graph_node.flags.
+const (
+	GraphNodeGeneral  = 1 // by the functions for nodes of all types
+	GraphNodeEdges    = 2 // edge data follow
+	GraphNodeHostCopy = 4 // copy with host memory at one end
+	GraphNodeReplace  = 8 // setting: another node takes this one's place
+)
+
+// Values: share_export.kind, share_import.kind.
+const (
+	ShareAllocation = 0
+	SharePool       = 1
+)
+
 // Launch is the payload of OpLaunch.
 // then attr_count*72 bytes, then param_bytes bytes
 // It is answered by LaunchMade.

@@ -3,7 +3,7 @@
 #define SCUDA_CUDA_GEN_H
 #include <stdint.h>
 
-#define SCUDA_DIGEST "03e0ef813ea1e9ccfd8b76e272e3cc9fe3cc89caa75fe3e64ea04ec226ee0108"
+#define SCUDA_DIGEST "1104fa81a12e5eae6040efc0d95a5506d571584ec80c905d0223682acda7faca"
 #define SCUDA_CUDA_VERSION 13000
 #define SCUDA_EXPORT_COUNT 707
 

@@ -45,6 +45,140 @@ enum {
   OP_ORDER = 0xf026,
 };
 
+/* constants of the protocol */
+enum {
+  WIRE_FIRST_OP = 0xf000,
+  WIRE_FRAME_MAGIC = 0x46435553,
+  WIRE_DEFAULT_PORT = 0x39f1,
+  WIRE_HEADER = 0x20,
+  WIRE_MAX_TOKEN = 0x200,
+  WIRE_MAX_HELLO = 0x10000,
+  WIRE_MAX_WELCOME = 0x400000,
+  WIRE_MAX_FRAME = 0x4000000,
+  WIRE_MAX_COMMAND = 0x100000,
+  WIRE_MAX_MESSAGE = 0x4000000,
+  WIRE_MAX_THREADS = 0x10000,
+  WIRE_MAX_DEVICES = 0x100,
+  WIRE_MAX_TEXT = 0x100000,
+  WIRE_MAX_PUSH = 0x100000,
+  WIRE_MAX_CHUNK = 0x100000,
+  WIRE_MAX_BULK_CONNS = 0x10,
+  WIRE_PULL_UNIT = 0x100000,
+  WIRE_MAX_INLINE = 0x10000,
+  WIRE_MAX_ATTRIBUTES = 0x40,
+  WIRE_MAX_LAUNCHES = 0x40,
+  WIRE_MAX_LOAD_OPTIONS = 0x40,
+};
+enum { /* of a command's header */
+  WIRE_COMMAND_ANSWER = 1,
+  WIRE_COMMAND_PTDS = 2,
+  WIRE_COMMAND_BULK = 4,
+  WIRE_COMMAND_WATCH = 8,
+  WIRE_COMMAND_STRIPED = 16,
+  WIRE_COMMAND_OWN = 32,
+};
+enum { /* type of a message */
+  WIRE_MESSAGE_REPLY = 1,
+  WIRE_MESSAGE_DATA = 2,
+  WIRE_MESSAGE_DONE = 3,
+  WIRE_MESSAGE_NOTICE = 4,
+  WIRE_MESSAGE_TEXT = 5,
+  WIRE_MESSAGE_PROGRESS = 6,
+  WIRE_MESSAGE_FLUSHED = 7,
+  WIRE_MESSAGE_FORGET = 8,
+  WIRE_MESSAGE_RUN = 16,
+  WIRE_MESSAGE_RAN = 17,
+  WIRE_MESSAGE_PULL = 18,
+  WIRE_MESSAGE_PULLED = 19,
+  WIRE_MESSAGE_PING = 20,
+  WIRE_MESSAGE_PONG = 21,
+  WIRE_MESSAGE_PUSH = 22,
+  WIRE_MESSAGE_PUSHED = 23,
+  WIRE_MESSAGE_FLUSH = 24,
+  WIRE_MESSAGE_CHUNK = 32,
+  WIRE_MESSAGE_PATH_OFFER = 48,
+  WIRE_MESSAGE_PATH_ANSWER = 49,
+  WIRE_MESSAGE_PATH_READY = 50,
+  WIRE_MESSAGE_PATH_CREDIT = 51,
+  WIRE_MESSAGE_PATH_END = 52,
+  WIRE_MESSAGE_WINDOW_WANT = 53,
+  WIRE_MESSAGE_WINDOW = 54,
+};
+enum { /* what FORGET is about */
+  WIRE_FORGET_TRANSFER = 1,
+  WIRE_FORGET_SOURCE = 2,
+  WIRE_FORGET_FUNCTION = 3,
+};
+enum { /* of a welcome */
+  WIRE_STATUS_OK = 0,
+  WIRE_STATUS_VERSION = 1,
+  WIRE_STATUS_DIGEST = 2,
+  WIRE_STATUS_TOKEN = 3,
+  WIRE_STATUS_BUSY = 4,
+  WIRE_STATUS_DRAINING = 5,
+  WIRE_STATUS_SESSION = 6,
+  WIRE_STATUS_MALFORMED = 7,
+  WIRE_STATUS_FAILED = 8,
+  WIRE_STATUS_CAPABILITY = 9,
+};
+enum { /* launch.flags */
+  WIRE_LAUNCH_COOPERATIVE = 1,
+};
+enum { /* copy_h2d.flags, copy_h2d_pull.flags, copy_d2h.flags, host_changes.flags; sync and done of copy_box.flags too */
+  WIRE_COPY_SYNC = 1,
+  WIRE_COPY_DONE = 2,
+  WIRE_COPY_TWIN = 4,
+  WIRE_COPY_MANAGED = 8,
+  WIRE_COPY_PUSH = 16,
+};
+enum { /* copy_box.flags, beside sync and done of copies */
+  WIRE_BOX_DATA = 4,
+  WIRE_BOX_PULL = 8,
+  WIRE_BOX_DOWNLOAD = 16,
+  WIRE_BOX_PEER = 32,
+};
+enum { /* host_func.kind */
+  WIRE_HOST_FUNC_FUNCTION = 0,
+  WIRE_HOST_FUNC_CALLBACK = 1,
+};
+enum { /* library_load.flags, module_load.flags */
+  WIRE_LOAD_EAGER = 1,
+};
+enum { /* get_function.kind, get_global.kind, function_names.kind: what the parent is */
+  WIRE_OF_MODULE = 0,
+  WIRE_OF_LIBRARY = 1,
+  WIRE_OF_KERNEL = 2,
+  WIRE_OF_MANAGED = 3,
+};
+enum { /* primary.verb */
+  WIRE_PRIMARY_RETAIN = 0,
+  WIRE_PRIMARY_RELEASE = 1,
+  WIRE_PRIMARY_RESET = 2,
+  WIRE_PRIMARY_SET_FLAGS = 3,
+};
+enum { /* occupancy_clusters.kind */
+  WIRE_OCCUPANCY_ACTIVE_CLUSTERS = 0,
+  WIRE_OCCUPANCY_CLUSTER_SIZE = 1,
+};
+enum { /* capture_info.flags */
+  WIRE_CAPTURE_INFO_EDGES = 1,
+};
+enum { /* graph_node.verb */
+  WIRE_GRAPH_VERB_ADD = 0,
+  WIRE_GRAPH_VERB_SET = 1,
+  WIRE_GRAPH_VERB_SET_EXEC = 2,
+};
+enum { /* graph_node.flags */
+  WIRE_GRAPH_NODE_GENERAL = 1,
+  WIRE_GRAPH_NODE_EDGES = 2,
+  WIRE_GRAPH_NODE_HOST_COPY = 4,
+  WIRE_GRAPH_NODE_REPLACE = 8,
+};
+enum { /* share_export.kind, share_import.kind */
+  WIRE_SHARE_ALLOCATION = 0,
+  WIRE_SHARE_POOL = 1,
+};
+
 struct wire_launch {
   uint64_t func;
   uint64_t stream;

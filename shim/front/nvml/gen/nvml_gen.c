@@ -2,7 +2,7 @@
 #include "nvml/nvml.h"
 #include "base/common.h"
 
-const char nvml_digest[] = "03e0ef813ea1e9ccfd8b76e272e3cc9fe3cc89caa75fe3e64ea04ec226ee0108";
+const char nvml_digest[] = "1104fa81a12e5eae6040efc0d95a5506d571584ec80c905d0223682acda7faca";
 
 static const struct scuda_piece pieces_nvmlPciInfo_v1_t_0[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 32, 0, 0}, {0, 0, 0, 0}};
 static const struct scuda_piece pieces_nvmlPciInfo_v2_t_1[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 36, 0, 0}, {0, 0, 0, 0}};
