@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"scuda.dev/scuda/api/wire"
 )
 
 // What can go wrong while a connection is opened; an [*Error] wraps exactly one of these.
@@ -78,17 +80,17 @@ type Status uint32
 
 // Status codes of the welcome.
 const (
-	StatusOK        Status = 0
-	StatusVersion   Status = 1 // protocol versions differ
-	StatusDigest    Status = 2 // API descriptions differ
-	StatusToken     Status = 3
-	StatusBusy      Status = 4 // no room for another session
-	StatusDraining  Status = 5
-	StatusSession   Status = 6 // side connection to an unknown session, or wrong secret
-	StatusMalformed Status = 7 // the preface cannot be parsed
-	StatusFailed    Status = 8 // the server could not start a session (driver, worker)
+	StatusOK        Status = wire.StatusOk
+	StatusVersion   Status = wire.StatusVersion // protocol versions differ
+	StatusDigest    Status = wire.StatusDigest  // API descriptions differ
+	StatusToken     Status = wire.StatusToken
+	StatusBusy      Status = wire.StatusBusy // no room for another session
+	StatusDraining  Status = wire.StatusDraining
+	StatusSession   Status = wire.StatusSession   // side connection to an unknown session, or wrong secret
+	StatusMalformed Status = wire.StatusMalformed // the preface cannot be parsed
+	StatusFailed    Status = wire.StatusFailed    // the server could not start a session (driver, worker)
 	// StatusCapability: one side lacks what the other cannot do without.
-	StatusCapability Status = 9
+	StatusCapability Status = wire.StatusCapability
 )
 
 // String is the status in a word, as the server's metrics name it.

@@ -3,13 +3,15 @@ package transport
 import (
 	"encoding/binary"
 	"fmt"
+
+	"scuda.dev/scuda/api/wire"
 )
 
 // Sizes of the fixed headers.
 const (
 	FrameHeaderSize   = 8
-	CommandHeaderSize = 32
-	MessageHeaderSize = 32
+	CommandHeaderSize = wire.Header
+	MessageHeaderSize = wire.Header
 )
 
 var le = binary.LittleEndian
@@ -148,16 +150,11 @@ func ParseMessage(b []byte) (MessageHeader, int, error) {
 	return h, MessageHeaderSize, nil
 }
 
-func (t MessageType) known() bool {
-	return t >= MsgReply && t <= MsgForget || t == MsgChunk || t >= MsgPathOffer && t <= MsgWindow || t >= MsgRun && t <= MsgFlush
-}
+func (t MessageType) known() bool { return wire.MessageName(uint16(t)) != "" }
 
 func (t MessageType) String() string {
-	names := map[MessageType]string{MsgReply: "REPLY", MsgData: "DATA", MsgDone: "DONE", MsgNotice: "NOTICE", MsgText: "TEXT", MsgProgress: "PROGRESS", MsgFlushed: "FLUSHED", MsgForget: "FORGET", MsgChunk: "CHUNK", MsgRun: "RUN", MsgRan: "RAN",
-		MsgPull: "PULL", MsgPulled: "PULLED", MsgPing: "PING", MsgPong: "PONG", MsgPush: "PUSH", MsgPushed: "PUSHED", MsgFlush: "FLUSH",
-		MsgPathOffer: "PATH OFFER", MsgPathAnswer: "PATH ANSWER", MsgPathReady: "PATH READY", MsgPathCredit: "PATH CREDIT", MsgPathEnd: "PATH END", MsgWindowWant: "WINDOW WANT", MsgWindow: "WINDOW"}
-	if n, ok := names[t]; ok {
-		return n
+	if name := wire.MessageName(uint16(t)); name != "" {
+		return name
 	}
 	return fmt.Sprintf("message %d", uint16(t))
 }

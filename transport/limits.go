@@ -1,29 +1,33 @@
 package transport
 
-import "time"
+import (
+	"time"
+
+	"scuda.dev/scuda/api/wire"
+)
 
 // Version is the newest version of the protocol that this release speaks.
 const Version = 1
 
 // DefaultPort is used where an address names none.
-const DefaultPort = 14833
+const DefaultPort = wire.DefaultPort
 
 // Magic opens the preface and its answer. As in PNG, the line end and the ^Z betray connections that rewrite text.
 const Magic = "SCUDA\r\n\x1a"
 
 // FrameMagic opens every frame of commands ("SUCF" in memory).
-const FrameMagic = 0x46435553
+const FrameMagic = wire.FrameMagic
 
 // Limits. All of them are checked before anything is allocated.
 const (
-	MaxToken   = 512
-	MaxHello   = 64 << 10
-	MaxWelcome = 4 << 20
-	MaxFrame   = 64 << 20
-	MaxCommand = 1 << 20
-	MaxMessage = 64 << 20
-	MaxThreads = 1 << 16
-	MaxDevices = 256
+	MaxToken   = wire.MaxToken
+	MaxHello   = wire.MaxHello
+	MaxWelcome = wire.MaxWelcome
+	MaxFrame   = wire.MaxFrame
+	MaxCommand = wire.MaxCommand
+	MaxMessage = wire.MaxMessage
+	MaxThreads = wire.MaxThreads
+	MaxDevices = wire.MaxDevices
 
 	// CoreThread is the ordinal that the client's core uses for commands of its own (module upload, bye); programs' threads stay below.
 	CoreThread = MaxThreads - 1
@@ -32,16 +36,16 @@ const (
 	FirstTransfer = MaxThreads
 
 	// MaxText is the largest payload of MsgText.
-	MaxText = 1 << 20
+	MaxText = wire.MaxText
 	// MaxPush is the largest payload of MsgPush.
-	MaxPush = 1 << 20
+	MaxPush = wire.MaxPush
 
 	// MaxChunk is the largest payload of MsgChunk, and MaxBulkConns how many connections may carry them.
-	MaxChunk     = 1 << 20
-	MaxBulkConns = 16
+	MaxChunk     = wire.MaxChunk
+	MaxBulkConns = wire.MaxBulkConns
 
 	// PullUnit is the unit in which MsgPull's result field counts the offset.
-	PullUnit = 1 << 20
+	PullUnit = wire.PullUnit
 )
 
 // Times. A dead peer is noticed within Unanswered, whether data are under way (user timeout) or not (keep-alive).
@@ -61,12 +65,12 @@ type CommandFlags uint16
 
 // A command's flags.
 const (
-	FlagAnswer  CommandFlags = 1 << iota // a reply is expected
-	FlagPTDS                             // the per-thread default-stream form was called
-	FlagBulk                             // bulk data follow the frame; their size is the payload's last 8 bytes
-	FlagWatch                            // of a command that records an event: PROGRESS is to tell when it is complete
-	FlagStriped                          // of a bulk command: its data come over the bulk connections
-	FlagOwn                              // made by the client's library on its own behalf: no capture of the program's forbids it
+	FlagAnswer  CommandFlags = wire.CommandAnswer  // a reply is expected
+	FlagPTDS    CommandFlags = wire.CommandPtds    // the per-thread default-stream form was called
+	FlagBulk    CommandFlags = wire.CommandBulk    // bulk data follow the frame; their size is the payload's last 8 bytes
+	FlagWatch   CommandFlags = wire.CommandWatch   // of a command that records an event: PROGRESS is to tell when it is complete
+	FlagStriped CommandFlags = wire.CommandStriped // of a bulk command: its data come over the bulk connections
+	FlagOwn     CommandFlags = wire.CommandOwn     // made by the client's library on its own behalf: no capture of the program's forbids it
 )
 
 // MessageType says what a message is.
@@ -74,38 +78,38 @@ type MessageType uint16
 
 // Messages of the main connection (server to client) and of the side connection (from MsgRun on).
 const (
-	MsgReply  MessageType = 1
-	MsgData   MessageType = 2
-	MsgDone   MessageType = 3
-	MsgNotice MessageType = 4
-	MsgText   MessageType = 5
+	MsgReply  MessageType = wire.MessageReply
+	MsgData   MessageType = wire.MessageData
+	MsgDone   MessageType = wire.MessageDone
+	MsgNotice MessageType = wire.MessageNotice
+	MsgText   MessageType = wire.MessageText
 	// MsgProgress says that everything up to position seq is complete for the event or stream aux, or (result) that nothing will be said.
-	MsgProgress MessageType = 6
+	MsgProgress MessageType = wire.MessageProgress
 	// MsgFlushed answers MsgFlush seq: every download that the GPU had finished by then has been sent.
-	MsgFlushed MessageType = 7
+	MsgFlushed MessageType = wire.MessageFlushed
 	// MsgForget says that no graph has what the client registered as number aux any more; flags say what that is: Forget….
-	MsgForget MessageType = 8
+	MsgForget MessageType = wire.MessageForget
 
-	MsgRun    MessageType = 16
-	MsgRan    MessageType = 17
-	MsgPull   MessageType = 18
-	MsgPulled MessageType = 19
-	MsgPing   MessageType = 20
-	MsgPong   MessageType = 21
-	MsgPush   MessageType = 22
-	MsgPushed MessageType = 23
-	MsgFlush  MessageType = 24
+	MsgRun    MessageType = wire.MessageRun
+	MsgRan    MessageType = wire.MessageRan
+	MsgPull   MessageType = wire.MessagePull
+	MsgPulled MessageType = wire.MessagePulled
+	MsgPing   MessageType = wire.MessagePing
+	MsgPong   MessageType = wire.MessagePong
+	MsgPush   MessageType = wire.MessagePush
+	MsgPushed MessageType = wire.MessagePushed
+	MsgFlush  MessageType = wire.MessageFlush
 
-	MsgChunk MessageType = 32 // of the bulk connections
+	MsgChunk MessageType = wire.MessageChunk // of the bulk connections
 
 	// Of the control connection of RDMA; docs/protocol.md.
-	MsgPathOffer  MessageType = 48
-	MsgPathAnswer MessageType = 49
-	MsgPathReady  MessageType = 50
-	MsgPathCredit MessageType = 51
-	MsgPathEnd    MessageType = 52
-	MsgWindowWant MessageType = 53
-	MsgWindow     MessageType = 54
+	MsgPathOffer  MessageType = wire.MessagePathOffer
+	MsgPathAnswer MessageType = wire.MessagePathAnswer
+	MsgPathReady  MessageType = wire.MessagePathReady
+	MsgPathCredit MessageType = wire.MessagePathCredit
+	MsgPathEnd    MessageType = wire.MessagePathEnd
+	MsgWindowWant MessageType = wire.MessageWindowWant
+	MsgWindow     MessageType = wire.MessageWindow
 )
 
 // Hello kinds.
@@ -120,7 +124,7 @@ const (
 
 // What MsgForget is about.
 const (
-	ForgetTransfer uint16 = 1 // the destination of a captured download
-	ForgetSource   uint16 = 2 // the source of a captured upload
-	ForgetFunction uint16 = 3 // a host function
+	ForgetTransfer uint16 = wire.ForgetTransfer // the destination of a captured download
+	ForgetSource   uint16 = wire.ForgetSource   // the source of a captured upload
+	ForgetFunction uint16 = wire.ForgetFunction // a host function
 )

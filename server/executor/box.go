@@ -12,10 +12,10 @@ import (
 
 // Flags of wire.CopyBox besides flagSync and flagDone.
 const (
-	boxData     = 4  // the rows come along
-	boxPull     = 8  // the server pulls the host end
-	boxDownload = 16 // to host memory
-	boxPeer     = 32 // CUDA_MEMCPY3D_PEER
+	boxData     = wire.BoxData     // the rows come along
+	boxPull     = wire.BoxPull     // the server pulls the host end
+	boxDownload = wire.BoxDownload // to host memory
+	boxPeer     = wire.BoxPeer     // CUDA_MEMCPY3D_PEER
 )
 
 // boxCopy is a copy of a box with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by row without the gaps.

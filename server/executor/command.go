@@ -19,8 +19,8 @@ import (
 // handler carries a command out. Its result is the answer unless it set c.later. An error ends the session.
 type handler func(s *Session, c *command) (cuda.CUresult, error)
 
-// firstWire is the number of the first operation of wire.spec.
-const firstWire = wire.OpLaunch
+// firstWire is the least number of an operation of wire.spec.
+const firstWire = wire.FirstOp
 
 // wireOps are the operations of wire.spec, by number from firstWire on.
 var wireOps = [...]handler{

@@ -57,14 +57,14 @@ func newGraphs(s *Session) graphs {
 }
 
 const (
-	nodeAdd     = 0 // wire.GraphNode.Verb
-	nodeSet     = 1
-	nodeSetExec = 2
+	nodeAdd     = wire.GraphVerbAdd // wire.GraphNode.Verb
+	nodeSet     = wire.GraphVerbSet
+	nodeSetExec = wire.GraphVerbSetExec
 
-	nodeGeneral  = 1 // wire.GraphNode.Flags
-	nodeEdges    = 2
-	nodeHostCopy = 4
-	nodeReplace  = 8
+	nodeGeneral  = wire.GraphNodeGeneral // wire.GraphNode.Flags
+	nodeEdges    = wire.GraphNodeEdges
+	nodeHostCopy = wire.GraphNodeHostCopy
+	nodeReplace  = wire.GraphNodeReplace
 
 	maxDot = 32 << 20
 )

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	launchCooperative = 1 // wire.Launch.Flags
-	maxAttributes     = 64
-	maxSeveral        = 64 // launches of wire.LaunchSeveral, one a GPU
+	launchCooperative = wire.LaunchCooperative
+	maxAttributes     = wire.MaxAttributes
+	maxSeveral        = wire.MaxLaunches // of wire.LaunchSeveral, one a GPU
 )
 
 // launch: all forms of kernel launches.
@@ -210,7 +210,7 @@ func (s *Session) occupancyClusters(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	const each = int(unsafe.Sizeof(cuda.CUlaunchAttribute{}))
-	if p.AttrCount > maxAttributes || len(rest) != int(p.AttrCount)*each || p.Kind > 1 {
+	if p.AttrCount > maxAttributes || len(rest) != int(p.AttrCount)*each || p.Kind > wire.OccupancyClusterSize {
 		return 0, protocolError("occupancy query with %d attributes in %d bytes", p.AttrCount, len(rest))
 	}
 	real, ok := s.table.Real(cuda.KindFunction, p.Func)
@@ -226,7 +226,7 @@ func (s *Session) occupancyClusters(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	out := alloc[int32](&s.arena)
-	if p.Kind == 0 {
+	if p.Kind == wire.OccupancyActiveClusters {
 		r = s.gpu.CuOccupancyMaxActiveClusters(out, cuda.CUfunction(real), config)
 	} else {
 		r = s.gpu.CuOccupancyMaxPotentialClusterSize(out, cuda.CUfunction(real), config)

@@ -17,17 +17,17 @@ import (
 
 const (
 	jitLogBytes    = 16 << 10
-	maxLoadOptions = 64
-	attributeCount = 16 // of wire.FuncInfo
-	loadEager      = 1  // wire.ModuleLoad.Flags, wire.LibraryLoad.Flags
+	maxLoadOptions = wire.MaxLoadOptions
+	attributeCount = 16             // of wire.FuncInfo
+	loadEager      = wire.LoadEager // wire.ModuleLoad.Flags, wire.LibraryLoad.Flags
 )
 
 // Kinds of wire.GetFunction, wire.GetGlobal and wire.FunctionNames.
 const (
-	ofModule         = 0
-	ofLibrary        = 1
-	managedOfLibrary = 3
-	ofKernel         = 2
+	ofModule         = wire.OfModule
+	ofLibrary        = wire.OfLibrary
+	managedOfLibrary = wire.OfManaged
+	ofKernel         = wire.OfKernel
 )
 
 // modules is the engine of modules and libraries: their images, what was read of them, functions with the layouts of

@@ -7,10 +7,10 @@ import (
 
 // Verbs of wire.Primary.
 const (
-	primaryRetain   = 0
-	primaryRelease  = 1
-	primaryReset    = 2
-	primarySetFlags = 3
+	primaryRetain   = wire.PrimaryRetain
+	primaryRelease  = wire.PrimaryRelease
+	primaryReset    = wire.PrimaryReset
+	primarySetFlags = wire.PrimarySetFlags
 )
 
 // primary is a device's primary context.

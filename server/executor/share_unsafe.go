@@ -30,8 +30,8 @@ type Sharer interface {
 }
 
 const (
-	shareAllocation = 0 // wire.ShareExport.Kind
-	sharePool       = 1
+	shareAllocation = wire.ShareAllocation // wire.ShareExport.Kind
+	sharePool       = wire.SharePool
 
 	// firstShared is the least number of a descriptor that is given to the driver: it goes where Go expects a
 	// pointer, and pointers below this value are taken for errors.

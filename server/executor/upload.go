@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	flagSync    = 1  // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
-	flagDone    = 2  // wire.CopyD2H.Flags: a DONE message ends the transfer
-	flagTwin    = 4  // wire.CopyH2D.Flags: the target is pinned memory's twin
-	flagManaged = 8  // of both: blocks of unified memory
-	flagPush    = 16 // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
-	maxInline   = 64 << 10
+	flagSync    = wire.CopySync    // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
+	flagDone    = wire.CopyDone    // wire.CopyD2H.Flags: a DONE message ends the transfer
+	flagTwin    = wire.CopyTwin    // wire.CopyH2D.Flags: the target is pinned memory's twin
+	flagManaged = wire.CopyManaged // of both: blocks of unified memory
+	flagPush    = wire.CopyPush    // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
+	maxInline   = wire.MaxInline
 	maxImage    = 2 << 30
 )
 

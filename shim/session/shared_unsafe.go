@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
 
@@ -51,7 +52,7 @@ const (
 
 	countCUDA   = 1024
 	countWire   = 256
-	firstWire   = 0xF000
+	firstWire   = wire.FirstOp
 	countErrors = 1000
 )
 
