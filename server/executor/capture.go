@@ -154,7 +154,7 @@ func (g *graphs) captureInfo(c *command) (cuda.CUresult, error) {
 	status, id := alloc[cuda.CUstreamCaptureStatus](&g.arena), alloc[cuda.Cuuint64](&g.arena)
 	graph, count := alloc[cuda.CUgraph](&g.arena), alloc[uint64](&g.arena)
 	nodes, edges := alloc[uintptr](&g.arena), alloc[uintptr](&g.arena)
-	wantEdges := p.Flags&1 != 0
+	wantEdges := p.Flags&wire.CaptureInfoEdges != 0
 	if wantEdges {
 		r = g.gpu.CuStreamGetCaptureInfo_v3(st.real, status, id, graph, pointerOf(nodes), pointerOf(edges), count)
 	} else {
