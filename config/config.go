@@ -1,20 +1,23 @@
-// Package config finds what a client of scuda needs to know: its server, the token, and how to log.
+// Package config reads scuda's settings: where a client finds its server, which token it shows, how big copies travel, how to log.
+//
+// Each setting has one reader here, which the Go core, scuda-connect, the command line and the server's options use. Settings lists them all.
 //
 // A server is the one of SCUDA_SERVER, else the first line of $XDG_CONFIG_HOME/scuda/host (~/.config/scuda/host) that is neither empty nor a
-// comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A token is SCUDA_TOKEN, else the first line of the file SCUDA_TOKEN_FILE, else that of the file token
-// beside host. SCUDA_LOG is LEVEL or LEVEL,file=PATH. The C front reads the same settings by the same rules (shim/front/base/common.c).
+// comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A relative XDG_CONFIG_HOME is not looked at. Blanks around a
+// value do not count. A host file that cannot be opened is none; one that cannot be read, or is longer than 64 KiB before its first line ends,
+// is an error. A token is SCUDA_TOKEN, else the first such line of the file SCUDA_TOKEN_FILE, else that of the file token beside host.
+//
+// The C fronts decide by themselves whether a server is configured, since they must know it before anything is loaded, and read SCUDA_LOG,
+// since they log before (shim/front/base/common.c). They and this package are tested with the same tables, those of package configtest.
 package config
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"scuda.dev/scuda/transport"
@@ -25,9 +28,14 @@ const maxFile = 64 << 10
 
 // Errors of this package.
 var (
-	ErrFolder = errors.New("no configuration folder: neither XDG_CONFIG_HOME nor HOME is set")
-	ErrToken  = errors.New("unusable token")
-	ErrLog    = errors.New("bad log setting")
+	ErrFolder    = errors.New("no configuration folder: neither XDG_CONFIG_HOME nor HOME is set")
+	ErrNoServer  = errors.New("no server is configured: run scuda HOST:PORT once, or set SCUDA_SERVER=HOST:PORT")
+	ErrLong      = errors.New("its first line does not end within 64 KiB")
+	ErrToken     = errors.New("unusable token")
+	ErrLog       = errors.New("bad log setting")
+	ErrTransport = errors.New("bad transport")
+	ErrSize      = errors.New("bad size")
+	ErrMetrics   = errors.New("bad address for metrics")
 )
 
 // FileError is a settings file that cannot be used.
@@ -39,16 +47,20 @@ type FileError struct {
 func (e *FileError) Error() string { return "settings file " + e.Path + ": " + e.Err.Error() }
 func (e *FileError) Unwrap() error { return e.Err }
 
+// blanks are what does not count around a value.
+const blanks = " \t\r\n\v\f"
+
+// file gives the path of a file of the user's. The path is put together as the C front does it: nothing is cleaned.
 func file(name string) (string, error) {
 	folder := os.Getenv("XDG_CONFIG_HOME")
-	if !filepath.IsAbs(folder) { // the XDG specification wants relative ones ignored
+	if !strings.HasPrefix(folder, "/") { // the XDG specification wants relative ones ignored
 		home := os.Getenv("HOME")
 		if home == "" {
 			return "", ErrFolder
 		}
-		folder = filepath.Join(home, ".config")
+		folder = home + "/.config"
 	}
-	return filepath.Join(folder, "scuda", name), nil
+	return folder + "/scuda/" + name, nil
 }
 
 // HostFile is the file that holds the server's address.
@@ -57,11 +69,13 @@ func HostFile() (string, error) { return file("host") }
 // Server gives the configured server as HOST:PORT and what configured it, or two empty strings where nothing does.
 func Server() (addr, source string, err error) {
 	if value, set := os.LookupEnv("SCUDA_SERVER"); set {
-		addr, source = strings.TrimSpace(value), "SCUDA_SERVER"
+		addr, source = strings.Trim(value, blanks), "SCUDA_SERVER"
 	} else if source, err = HostFile(); errors.Is(err, ErrFolder) {
 		return "", "", nil
-	} else if addr, err = line(source); err != nil {
-		return "", "", err
+	} else if addr, err = line(source); errors.Is(err, errNotOpened) {
+		return "", "", nil
+	} else if err != nil {
+		return "", source, err
 	}
 	if addr == "" {
 		return "", "", nil
@@ -98,83 +112,95 @@ func SetServer(addr string) error {
 	return os.Rename(tmp.Name(), path)
 }
 
+// Target gives the configured server and the token to present to it. Without a server it is [ErrNoServer].
+func Target() (addr string, token []byte, err error) {
+	addr, _, err = Server()
+	if err == nil && addr == "" {
+		err = ErrNoServer
+	}
+	if err == nil {
+		token, err = Token()
+	}
+	return addr, token, err
+}
+
 // Token gives the token to present, nil where none is configured.
 func Token() ([]byte, error) {
-	text, source := os.Getenv("SCUDA_TOKEN"), "SCUDA_TOKEN"
-	if text == "" {
-		path := os.Getenv("SCUDA_TOKEN_FILE")
-		named := path != ""
-		if !named {
-			var err error
-			if path, err = file("token"); err != nil {
-				return nil, nil //nolint:nilerr // no folder, no token
-			}
-		}
-		var err error
-		if text, err = line(path); err != nil {
-			return nil, err
-		}
-		source = path
-		if text == "" {
-			if !named {
-				return nil, nil
-			}
-			if _, err := os.Stat(path); err != nil {
-				return nil, &FileError{path, err}
-			}
-			return nil, fmt.Errorf("%w: %s has no line with a token", ErrToken, path)
-		}
+	if text := strings.Trim(os.Getenv("SCUDA_TOKEN"), blanks); text != "" {
+		return checkToken(text, "SCUDA_TOKEN")
 	}
+	if path := os.Getenv("SCUDA_TOKEN_FILE"); path != "" {
+		return ReadToken(path)
+	}
+	path, err := file("token")
+	if err != nil {
+		return nil, nil //nolint:nilerr // no folder, no token
+	}
+	text, err := line(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return checkToken(text, path)
+}
+
+// ReadToken gives the token of a file that somebody named: its first line that is neither empty nor a comment.
+func ReadToken(path string) ([]byte, error) {
+	text, err := line(path)
+	if err != nil {
+		return nil, err
+	}
+	if text == "" {
+		return nil, fmt.Errorf("%w: %s has no line with a token", ErrToken, path)
+	}
+	return checkToken(text, path)
+}
+
+func checkToken(text, source string) ([]byte, error) {
 	if len(text) > transport.MaxToken {
 		return nil, fmt.Errorf("%w: that of %s has %d bytes, the limit is %d", ErrToken, source, len(text), transport.MaxToken)
 	}
 	return []byte(text), nil
 }
 
-var comment = regexp.MustCompile(`(^|[ \t])#`)
+// errNotOpened is a file that is not there, or not for us.
+var errNotOpened = errors.New("cannot be opened")
 
-// line gives the first line of a settings file that says something, "" where the file is not there or says nothing.
+// line gives the first line of a settings file that says something, "" where none does.
 func line(path string) (string, error) {
 	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errNotOpened, &FileError{path, err})
 	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return "", &FileError{path, err}
 	}
-	defer f.Close()
-	s := bufio.NewScanner(io.LimitReader(f, maxFile))
-	for s.Scan() {
-		text := s.Text()
-		if i := comment.FindStringIndex(text); i != nil {
-			text = text[:i[0]]
+	whole := len(b) <= maxFile
+	text := string(b[:min(len(b), maxFile)])
+	for text != "" {
+		l, rest, ended := strings.Cut(text, "\n")
+		if l = value(l); l != "" {
+			if !ended && !whole {
+				return "", &FileError{path, ErrLong}
+			}
+			return l, nil
 		}
-		if text = strings.TrimSpace(text); text != "" {
-			return text, nil
-		}
-	}
-	if err := s.Err(); err != nil {
-		return "", &FileError{path, err}
+		text = rest
 	}
 	return "", nil
 }
 
-// ParseLog reads a log setting. The empty one means warnings on standard error.
-func ParseLog(s string) (level slog.Level, path string, err error) {
-	level = slog.LevelWarn
-	for i, part := range strings.Split(s, ",") {
-		name, value, ok := strings.Cut(part, "=")
-		switch {
-		case s == "":
-		case ok && name == "file" && value != "":
-			path = value
-		case i == 0 && (part == "debug" || part == "info" || part == "warn" || part == "error"):
-			if err := level.UnmarshalText([]byte(part)); err != nil {
-				return level, "", fmt.Errorf("%w: %w", ErrLog, err)
-			}
-		default:
-			return slog.LevelWarn, "", fmt.Errorf("%w: %q is none of debug, info, warn, error or file=PATH", ErrLog, part)
+// value is a line without comment and blanks.
+func value(line string) string {
+	line = strings.Trim(line, blanks)
+	for i := range len(line) {
+		if line[i] == '#' && (i == 0 || line[i-1] == ' ' || line[i-1] == '\t') {
+			return strings.TrimRight(line[:i], blanks)
 		}
 	}
-	return level, path, nil
+	return line
 }

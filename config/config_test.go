@@ -6,9 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"scuda.dev/scuda/config/configtest"
 	"scuda.dev/scuda/transport"
 )
 
@@ -34,45 +36,22 @@ func write(t *testing.T, path, text string) {
 }
 
 func TestServer(t *testing.T) {
-	for name, c := range map[string]struct {
-		env, file string
-		want      string
-		source    string // suffix
-		err       error
-	}{
-		"none":            {},
-		"environment":     {env: "gpu1:99", file: "gpu2:88\n", want: "gpu1:99", source: "SCUDA_SERVER"},
-		"default port":    {env: " gpu1 ", want: "gpu1:14833", source: "SCUDA_SERVER"},
-		"file":            {file: "gpu2:88", want: "gpu2:88", source: "scuda/host"},
-		"comments":        {file: "# mine\n\n  # more\n \t gpu2:88 \r\nother:1\n", want: "gpu2:88", source: "scuda/host"},
-		"only comments":   {file: "# gpu2:88\n\n"},
-		"IPv6":            {file: "[::1]:5\n", want: "[::1]:5", source: "scuda/host"},
-		"bad environment": {env: "a b", source: "SCUDA_SERVER", err: transport.ErrAddress},
-		"bad file":        {file: "gpu:port\n", source: "scuda/host", err: transport.ErrAddress},
-		"much too long":   {file: strings.Repeat("x", 70000), err: errAny, source: ""},
-		"empty, yet set":  {env: " ", file: "gpu3\n"},
-		"comment behind":  {file: "gpu3 # the new one\n", want: "gpu3:14833", source: "scuda/host"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			folder := home(t)
-			if os.Unsetenv("SCUDA_SERVER"); c.env != "" {
-				t.Setenv("SCUDA_SERVER", c.env)
-			}
-			if c.file != "" {
-				write(t, filepath.Join(folder, "host"), c.file)
-			}
+	for _, c := range configtest.Servers(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			c.Set(t)
 			got, source, err := Server()
-			if got != c.want || !strings.HasSuffix(source, c.source) {
-				t.Errorf("got %q from %q", got, source)
+			if got != c.Address || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
+				t.Errorf("got %q, %v", got, err)
 			}
-			if c.err == errAny && err == nil || c.err != errAny && !errors.Is(err, c.err) {
-				t.Errorf("error %v, want %v", err, c.err)
+			if _, set := c.Env["SCUDA_SERVER"]; c.Configured() != (source != "") || source != "" && set != (source == "SCUDA_SERVER") {
+				t.Errorf("it comes from %q", source)
+			}
+			if _, _, err := Target(); errors.Is(err, ErrNoServer) == c.Configured() {
+				t.Errorf("target: %v", err)
 			}
 		})
 	}
 }
-
-var errAny = errors.New("any")
 
 func TestServerWithoutHome(t *testing.T) {
 	home(t)
@@ -160,25 +139,66 @@ func TestToken(t *testing.T) {
 }
 
 func TestParseLog(t *testing.T) {
-	for s, want := range map[string]struct {
-		level slog.Level
-		path  string
-		err   error
-	}{
-		"":                       {level: slog.LevelWarn},
-		"debug":                  {level: slog.LevelDebug},
-		"error":                  {level: slog.LevelError},
-		"info,file=/tmp/a=b.log": {level: slog.LevelInfo, path: "/tmp/a=b.log"},
-		"file=x":                 {level: slog.LevelWarn, path: "x"},
-		"loud":                   {level: slog.LevelWarn, err: ErrLog},
-		"info,debug":             {level: slog.LevelWarn, err: ErrLog},
-		"info,file=":             {level: slog.LevelWarn, err: ErrLog},
-		",":                      {level: slog.LevelWarn, err: ErrLog},
-	} {
-		level, path, err := ParseLog(s)
-		if level != want.level || path != want.path || !errors.Is(err, want.err) {
-			t.Errorf("%q: got %v, %q, %v", s, level, path, err)
+	for _, c := range configtest.Values(t, "log") {
+		level, path, err := ParseLog(c.Text)
+		got := strings.TrimSpace(level.String() + " " + path)
+		if err == nil && got != c.Client || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
+			t.Errorf("%q: got %s, %v", c.Text, got, err)
 		}
+		if err != nil && (level != slog.LevelWarn || path != "" || !errors.Is(err, ErrLog)) {
+			t.Errorf("%q: %v, %q beside %v", c.Text, level, path, err)
+		}
+	}
+}
+
+// TestValues: what clients read.
+func TestValues(t *testing.T) {
+	for setting, read := range map[string]func() (string, error){
+		"transport": func() (string, error) { over, _, err := Path(); return string(over), err },
+		"rdma-memory": func() (string, error) {
+			n, err := ClientRDMAMemory(os.Getenv("SCUDA_RDMA_MEMORY"))
+			return n.String(), err
+		},
+		"metrics": Metrics,
+	} {
+		for _, c := range configtest.Values(t, setting) {
+			t.Setenv("SCUDA_"+strings.ToUpper(strings.ReplaceAll(setting, "-", "_")), c.Text)
+			got, err := read()
+			if err == nil && got != c.Client || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
+				t.Errorf("%s %q: got %s, %v", setting, c.Text, got, err)
+			}
+		}
+	}
+}
+
+func TestReadClient(t *testing.T) {
+	home(t)
+	for name, value := range map[string]string{"SCUDA_SERVER": "gpu", "SCUDA_TOKEN": " secret ", "SCUDA_TRANSPORT": "tcp", "SCUDA_RDMA_DEVICE": " mlx5_0:1 ",
+		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0"} {
+		t.Setenv(name, value)
+	}
+	want := Client{Server: "gpu:14833", Token: []byte("secret"), Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB}
+	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	t.Setenv("SCUDA_BULK", "many")
+	if got, err := ReadClient(); err != nil || got.Bulk != usualBulk {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, name := range []string{"SCUDA_RDMA_MEMORY", "SCUDA_TRANSPORT", "SCUDA_SERVER"} {
+		t.Setenv(name, "no such thing")
+		if _, err := ReadClient(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestReadToken: a file that somebody names has a token.
+func TestReadToken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	write(t, path, "# of the server\n\n secret \n")
+	if got, err := ReadToken(path); err != nil || string(got) != "secret" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

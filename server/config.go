@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"time"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
@@ -17,14 +17,13 @@ import (
 
 // Limits that a [Config] does not set.
 const (
-	maxHandshakes    = 256              // connections that have not sent their preface yet
-	maxNVML          = 64               // NVML sessions at once
-	startTimeout     = 60 * time.Second // of a worker: driver initialisation included
-	takeTimeout      = 30 * time.Second // how long a client waits for a worker
-	defaultDrain     = 30 * time.Second
-	defaultWarm      = 1
-	minTokenBytes    = 8
-	maxTokenFileSize = 4096
+	maxHandshakes = 256              // connections that have not sent their preface yet
+	maxNVML       = 64               // NVML sessions at once
+	startTimeout  = 60 * time.Second // of a worker: driver initialisation included
+	takeTimeout   = 30 * time.Second // how long a client waits for a worker
+	defaultDrain  = 30 * time.Second
+	defaultWarm   = 1
+	minTokenBytes = 8
 )
 
 // Errors of [Config.Check] and [Serve].
@@ -55,7 +54,7 @@ type Config struct {
 	NoRDMA     bool               // big copies travel by TCP only
 	RDMADevice string             // DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected
 	GPUDirect  executor.GPUDirect // whether RDMA reads and writes the GPU's memory
-	RDMAMemory uint64             // pinned bytes for each session that uses RDMA, at most 256 MiB; 0: 96 MiB
+	RDMAMemory uint64             // pinned bytes for each session that uses RDMA (config.ServerRDMAMemory); 0: the default
 
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 
@@ -143,22 +142,15 @@ func CheckAddress(addr string, token []byte, insecure bool) error {
 	return fmt.Errorf("%w: %s is not a loopback address; give --token-file FILE, or --insecure if everybody who reaches it may use the GPUs", ErrInsecure, addr)
 }
 
-// ReadToken reads a token file: its first line, without surrounding space.
+// ReadToken reads a token file, as clients do, and refuses a token that could be guessed.
 func ReadToken(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	token, err := config.ReadToken(path)
+	if err == nil && len(token) < minTokenBytes {
+		err = fmt.Errorf("that of %s has %d bytes", path, len(token))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrToken, err)
+		return nil, fmt.Errorf("%w: %w; write one of %d to %d bytes there, for example with: openssl rand -hex 32",
+			ErrToken, err, minTokenBytes, transport.MaxToken)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxTokenFileSize))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrToken, err)
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	token := strings.TrimSpace(line)
-	if len(token) < minTokenBytes || len(token) > transport.MaxToken {
-		return nil, fmt.Errorf("%w: the first line of %s has %d bytes; write %d to %d there, for example with: openssl rand -hex 32",
-			ErrToken, path, len(token), minTokenBytes, transport.MaxToken)
-	}
-	return []byte(token), nil
+	return token, nil
 }

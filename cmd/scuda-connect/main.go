@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,9 +20,6 @@ import (
 
 // version is the release, set by the linker.
 var version = "dev"
-
-// errNoServer is a program for which a server was configured until just now.
-var errNoServer = errors.New("no server is configured: set SCUDA_SERVER=HOST:PORT, or remember one with 'scuda HOST:PORT'")
 
 func main() {
 	if err := serve(os.Stdin.Fd()); err != nil {
@@ -95,14 +91,7 @@ func answer(ctx context.Context, packet []byte) (*connect.Answer, *net.TCPConn) 
 
 // dial connects to the configured server.
 func dial(ctx context.Context, r *connect.Request, first []byte) (string, *net.TCPConn, *transport.Welcome, error) {
-	address, _, err := config.Server()
-	if err == nil && address == "" {
-		err = errNoServer
-	}
-	if err != nil {
-		return "", nil, nil, err
-	}
-	token, err := config.Token()
+	address, token, err := config.Target()
 	if err != nil {
 		return address, nil, nil, err
 	}

@@ -117,7 +117,7 @@ func TestConnection(t *testing.T) {
 	settings(t, " "+address+" ")
 	a, c := exchange(t, request(1, "first,"))
 	if a.Code != connect.OK || a.DriverVersion != 13000 || connect.Text(a.Server[:]) != address || connect.Text(a.Error[:]) != "" || c == nil {
-		t.Fatalf("%+v, %v", a, c)
+		t.Fatalf("%d, %d, %q, %q, %v", a.Code, a.DriverVersion, connect.Text(a.Server[:]), connect.Text(a.Error[:]), c)
 	}
 	if _, err := io.WriteString(c, "second"); err != nil {
 		t.Error(err)
@@ -132,7 +132,7 @@ func TestOnlyTheAnswer(t *testing.T) {
 	address, got := server(t, transport.StatusOK)
 	settings(t, address)
 	if a, c := exchange(t, request(0, "")); a.Code != connect.OK || a.DriverVersion != 13000 || c != nil {
-		t.Errorf("%+v, %v", a, c)
+		t.Errorf("%d, %q, %v", a.Code, connect.Text(a.Error[:]), c)
 	}
 	if text := <-got; text != "nvml d1 prog " { // and the connection is closed
 		t.Errorf("the server has got %q", text)

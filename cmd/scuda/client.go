@@ -14,12 +14,10 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-var errNoServer = errors.New("no server is configured: run scuda HOST:PORT once, or set SCUDA_SERVER=HOST:PORT")
-
 // clientToken is the token of a token file named on the command line, else the configured one.
 func clientToken(file string) ([]byte, error) {
 	if file != "" {
-		return server.ReadToken(file)
+		return config.ReadToken(file)
 	}
 	return config.Token()
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
-	"scuda.dev/scuda/shim/session"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -64,7 +62,7 @@ func newInfo() *cobra.Command {
 				if address, source, err = config.Server(); err != nil {
 					return err
 				} else if address == "" {
-					return errNoServer
+					return config.ErrNoServer
 				}
 			}
 			token, err := clientToken(tokenFile)
@@ -150,7 +148,7 @@ func (f *infoFacts) print(out io.Writer) {
 	fmt.Fprintf(out, "big copies  %s\n", f.BigCopies)
 	fmt.Fprintf(out, "faults      of unified memory are %s\n", f.Faults)
 	for i, d := range f.Devices {
-		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, byteSize(d.Memory), d.Capability, d.PCI, d.UUID)
+		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, config.Size(d.Memory), d.Capability, d.PCI, d.UUID)
 		if d.Load != nil {
 			fmt.Fprintf(out, "            %s\n", d.Load)
 		}
@@ -162,16 +160,17 @@ func (f *infoFacts) print(out io.Writer) {
 
 // bigCopies says over what big copies travel to a server.
 func bigCopies(ctx context.Context, address string, w *transport.Welcome) string {
-	switch t, err := session.ParseTransport(os.Getenv("SCUDA_TRANSPORT")); {
+	over, device, err := config.Path()
+	switch {
 	case err != nil:
 		return err.Error()
-	case t == session.TransportTCP:
+	case over == config.TransportTCP:
 		return "TCP (SCUDA_TRANSPORT=tcp)"
 	case !w.RDMA:
 		return "TCP, as the server has no RDMA: " + w.NoRDMA
 	}
 	local, peer := ends(ctx, address)
-	r := rdma.Examine(os.Getenv("SCUDA_RDMA_DEVICE"), local, peer)
+	r := rdma.Examine(device, local, peer)
 	if r.Why != "" {
 		return "TCP, as this machine has no RDMA: " + r.Why
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport"
 )
 
@@ -27,7 +28,7 @@ func (l *load) String() string {
 		parts = append(parts, fmt.Sprintf("%d %% busy", *l.Percent))
 	}
 	if l.Used != nil {
-		parts = append(parts, fmt.Sprintf("%s in use", byteSize(*l.Used)))
+		parts = append(parts, fmt.Sprintf("%s in use", config.Size(*l.Used)))
 	}
 	if l.Celsius != nil {
 		parts = append(parts, fmt.Sprintf("%d °C", *l.Celsius))

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,7 +65,7 @@ to the server would use. Run it on the server's machine as well. It ends with st
 		},
 	}
 	cmd.Flags().StringVar(&address, "server", "", "look at the way to this server (`HOST:PORT`) instead of the configured one")
-	cmd.Flags().StringVar(&device, "device", os.Getenv("SCUDA_RDMA_DEVICE"), "`DEVICE`[:PORT[:GIDINDEX]] instead of the one that fits [$SCUDA_RDMA_DEVICE]")
+	cmd.Flags().StringVar(&device, "device", config.RDMADevice(), "`DEVICE`[:PORT[:GIDINDEX]] instead of the one that fits [$SCUDA_RDMA_DEVICE]")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

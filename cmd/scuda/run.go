@@ -79,7 +79,7 @@ func clientEnv(env []string, address, tokenFile string) ([]string, error) {
 	} else if configured, _, err := config.Server(); err != nil {
 		return nil, err
 	} else if configured == "" {
-		return nil, errNoServer
+		return nil, config.ErrNoServer
 	}
 	if tokenFile != "" {
 		if tokenFile, err = filepath.Abs(tokenFile); err != nil {

@@ -10,17 +10,18 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
 
 // Memory of a session's RDMA: slots of largeBytes, those for uploads registered for the client, those for downloads only with this side's device.
 const (
-	DefaultRDMASlots = 96  // 96 MiB
-	leastRDMASlots   = 12  // fewer are of no use
-	MaxRDMASlots     = 256 // of a session
-	uploadShare      = 3   // one of so many slots is for downloads, the others are for uploads
-	scarce           = 4   // with less than one of so many upload slots free, chunks that the GPU does not come to read are moved out of them
+	DefaultRDMASlots = int(config.DefaultServerRDMAMemory / largeBytes)
+	leastRDMASlots   = int(config.MinServerRDMAMemory / largeBytes)
+	MaxRDMASlots     = int(config.MaxRDMAMemory / largeBytes)
+	uploadShare      = 3 // one of so many slots is for downloads, the others are for uploads
+	scarce           = 4 // with less than one of so many upload slots free, chunks that the GPU does not come to read are moved out of them
 	stalled          = 20 * time.Millisecond
 )
 

@@ -30,7 +30,7 @@ type Request struct {
 type Answer struct {
 	ABI           uint32
 	Code          Code
-	DriverVersion int32 // cuDriverGetVersion of the server, 0 where it does not say
+	DriverVersion int32      // cuDriverGetVersion of the server, 0 where it does not say
 	Server        [320]byte  // HOST:PORT
 	Error         [1024]byte // where Code is not OK: cause and remedy
 }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,32 +63,19 @@ func open(shared *session.Shared) int32 {
 		return session.Success
 	}
 	log := logger()
-	addr, _, err := config.Server()
-	if err == nil && addr == "" {
-		return notConnected(log, "no server is configured: set SCUDA_SERVER=HOST:PORT, or remember one with 'scuda HOST:PORT'")
-	}
-	var token []byte
-	if err == nil {
-		token, err = config.Token()
-	}
+	c, err := config.ReadClient()
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
-	over, err := session.ParseTransport(os.Getenv("SCUDA_TRANSPORT"))
-	if err != nil {
-		return notConnected(log, err.Error())
-	}
-	buffer, err := session.ParseRDMAMemory(os.Getenv("SCUDA_RDMA_MEMORY"))
-	if err != nil {
-		return notConnected(log, err.Error())
-	}
-	s, err := session.Open(session.Config{Server: addr, Token: token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: bulkConnections(), Print: print, Opening: expectSocket, Opened: rememberSocket,
-		Transport: over, RDMADevice: os.Getenv("SCUDA_RDMA_DEVICE"), RDMAMemory: buffer})
+	s, err := session.Open(session.Config{Server: c.Server, Token: c.Token, Hello: hello(), Shared: shared, Log: log, HostRun: runHost, Bulk: c.Bulk,
+		Print: print, Opening: expectSocket, Opened: rememberSocket, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
 	current.Store(s)
-	if address := os.Getenv("SCUDA_METRICS"); address != "" {
+	if address, err := config.Metrics(); err != nil {
+		log.Warn("this process has no metrics; correct SCUDA_METRICS", "error", err)
+	} else if address != "" {
 		offer(log, s, address)
 	}
 	return session.Success
@@ -107,16 +93,6 @@ func offer(log *slog.Logger, s *session.Session, address string) {
 	}
 	metrics.Serve(l, func(t *metrics.Text) { metrics.Session(t, s, version) })
 	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics", "pid", os.Getpid())
-}
-
-// bulkConnections is how many connections big copies may use beside the main one.
-func bulkConnections() int {
-	const usual = 4
-	n, err := strconv.Atoi(os.Getenv("SCUDA_BULK"))
-	if err != nil || n < 0 {
-		return usual
-	}
-	return n
 }
 
 func hello() transport.Hello {

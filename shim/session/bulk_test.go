@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -185,20 +184,4 @@ func TestBulkBreaks(t *testing.T) {
 			t.Errorf("the upload's result is %d", r)
 		}
 	})
-}
-
-func TestRDMAMemory(t *testing.T) {
-	for _, c := range []struct {
-		text  string
-		bytes int
-		ok    bool
-	}{
-		{"", 16 << 20, true}, {"0", 0, true}, {"0MiB", 0, true}, {"64MiB", 64 << 20, true}, {"256MiB", 256 << 20, true},
-		{"257MiB", 0, false}, {"-1MiB", 0, false}, {"64", 0, false}, {"64KiB", 0, false}, {"MiB", 0, false}, {"a lot", 0, false},
-	} {
-		n, err := ParseRDMAMemory(c.text)
-		if n != c.bytes || (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "SCUDA_RDMA_MEMORY") {
-			t.Errorf("%q: %d bytes, %v", c.text, n, err)
-		}
-	}
 }

@@ -4,60 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
-
-// Transport says over what big copies travel.
-type Transport string
-
-// Transports. Whatever it is, the rest of a session uses TCP, and big copies do while there is no RDMA.
-const (
-	TransportAuto Transport = "auto" // RDMA where both machines have it
-	TransportRDMA Transport = "rdma" // a session without RDMA is not opened
-	TransportTCP  Transport = "tcp"
-)
-
-// ParseTransport reads the name of a transport; none means auto.
-func ParseTransport(s string) (Transport, error) {
-	switch t := Transport(s); t {
-	case "":
-		return TransportAuto, nil
-	case TransportAuto, TransportRDMA, TransportTCP:
-		return t, nil
-	}
-	return "", fmt.Errorf("%q is no transport: SCUDA_TRANSPORT is auto, rdma or tcp", s)
-}
-
-// Memory for copies by RDMA of memory that cannot be registered, in bytes.
-const (
-	DefaultRDMAMemory = 16 << 20
-	MaxRDMAMemory     = 256 << 20
-)
-
-// ParseRDMAMemory reads such a size; none means the default.
-func ParseRDMAMemory(s string) (int, error) {
-	if s == "" {
-		return DefaultRDMAMemory, nil
-	}
-	number, _ := strings.CutSuffix(s, "MiB")
-	if n, err := strconv.Atoi(number); s == "0" || number != s && err == nil && n >= 0 && n <= MaxRDMAMemory>>20 {
-		return n << 20, nil
-	}
-	return 0, fmt.Errorf("%q is no size for RDMA's buffer: SCUDA_RDMA_MEMORY is 0MiB to %dMiB", s, MaxRDMAMemory>>20)
-}
 
 // pathTimeout is how long opening a session waits for RDMA where it is demanded: an attempt or two on a machine that is short of processors.
 const pathTimeout = 90 * time.Second
 
 // openLink opens the session's link. The bulk connections are there already, since they carry what a path that is lost gives back.
 func (s *Session) openLink() error {
-	if s.cfg.Transport == TransportTCP {
+	if s.cfg.Transport == config.TransportTCP {
 		return nil
 	}
 	if !s.welcome.RDMA {

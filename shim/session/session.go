@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
@@ -66,11 +67,11 @@ type Config struct {
 	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
 	Bulk    int                              // bulk connections that it may open
 
-	Transport  Transport    // of big copies
-	RDMADevice string       // which RDMA device, see [rdma.Choose]; empty: the one that fits
-	RDMAMemory int          // bytes of registered memory for copies of memory that cannot be registered; 0: none, they go over TCP
-	Opening    func()       // told before the side connection is opened, so that a fork can wait for it; may be nil
-	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
+	Transport  config.Transport // of big copies
+	RDMADevice string           // which RDMA device, see [rdma.Choose]; empty: the one that fits
+	RDMAMemory int              // bytes of registered memory for copies of memory that cannot be registered; 0: none, they go over TCP
+	Opening    func()           // told before the side connection is opened, so that a fork can wait for it; may be nil
+	Opened     func(fd int)     // told of each socket, which a forked child has to close; may be nil
 }
 
 // Session is an open session.
@@ -162,7 +163,7 @@ func Open(cfg Config) (*Session, error) {
 	s.start(s.background)
 	s.start(s.sideLoop)
 	s.start(s.hostLoop)
-	if cfg.Transport == TransportRDMA {
+	if cfg.Transport == config.TransportRDMA {
 		if err := s.demandPath(); err != nil {
 			s.Close()
 			return nil, err

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -63,21 +62,40 @@ void scuda_store(void *to, const void *from, size_t size, const struct scuda_pie
 static _Atomic int log_level = INT_MIN;
 static _Atomic int log_fd = 2;
 
+static const char blanks[] = " \t\r\v\f\n";
+
+/* Reads LEVEL, LEVEL,file=PATH or file=PATH; what is none of them is no setting. Package config reads it by the same rules (config/configtest/values.json). */
+static int log_setting(const char *text, int *level, char *path, size_t cap) {
+  static const struct { const char *name; int level; } levels[] = {
+      {"debug", SCUDA_DEBUG}, {"info", SCUDA_INFO}, {"warn", SCUDA_WARN}, {"error", SCUDA_ERROR}};
+  text += strspn(text, blanks);
+  size_t left = strlen(text);
+  while (left && strchr(blanks, text[left - 1])) left--;
+  for (int first = 1; left; first = 0) {
+    const char *comma = memchr(text, ',', left);
+    size_t n = comma ? (size_t)(comma - text) : left;
+    int good = 0;
+    if (n > 5 && !strncmp(text, "file=", 5)) good = (size_t)snprintf(path, cap, "%.*s", (int)n - 5, text + 5) < cap;
+    for (size_t i = 0; first && i < sizeof levels / sizeof *levels; i++)
+      if (strlen(levels[i].name) == n && !strncmp(text, levels[i].name, n)) { *level = levels[i].level; good = 1; }
+    if (!good || (comma && n + 1 == left)) return -1;
+    text += n + (comma != NULL);
+    left -= n + (comma != NULL);
+  }
+  return 0;
+}
+
 static void log_setup(void) {
+  char path[PATH_MAX] = "";
   int level = SCUDA_WARN;
   const char *text = getenv("SCUDA_LOG");
-  if (text) {
-    static const struct { const char *name; int level; } levels[] = {
-        {"debug", SCUDA_DEBUG}, {"info", SCUDA_INFO}, {"warn", SCUDA_WARN}, {"error", SCUDA_ERROR}};
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
-      if (!strncasecmp(text, levels[i].name, strlen(levels[i].name))) level = levels[i].level;
-    const char *file = strstr(text, "file=");
-    if (file) {
-      char path[PATH_MAX];
-      snprintf(path, sizeof path, "%.*s", (int)strcspn(file + 5, ","), file + 5);
-      int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-      if (fd >= 0) atomic_store(&log_fd, fd);
-    }
+  if (text && log_setting(text, &level, path, sizeof path) != 0) {
+    level = SCUDA_WARN;
+    *path = 0;
+  }
+  if (*path) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd >= 0) atomic_store(&log_fd, fd);
   }
   atomic_store(&log_level, level);
 }
@@ -104,8 +122,6 @@ void scuda_log(int level, const char *format, ...) {
 }
 
 /* --- configuration: package config has the rules --- */
-
-static const char blanks[] = " \t\r\v\f\n";
 
 /* Whether a file, which is looked at up to SETTINGS_MAX, has a line that is neither empty nor a comment. */
 static int says_something(const char *path) {

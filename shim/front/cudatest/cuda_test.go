@@ -37,7 +37,7 @@ func run(m *testing.M) int {
 		{"sh", "../../build-cuda.sh", library},
 		{"cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-I..", "-o", fakeCore, "testdata/fakecore.c", "-lpthread"},
 	}
-	for _, name := range []string{"callall", "procaddress", "tables", "wild"} {
+	for _, name := range []string{"callall", "procaddress", "tables", "wild", "init"} {
 		programs[name] = filepath.Join(dir, name)
 		builds = append(builds, []string{"cc", "-std=gnu11", "-O1", "-Wall", "-o", programs[name], "testdata/" + name + ".c", "-ldl", "-lpthread"})
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/config/configtest"
 	"scuda.dev/scuda/shim/connect"
 	"scuda.dev/scuda/transport"
 )
@@ -194,6 +195,68 @@ func plainFile(path string) error {
 		return err
 	}
 	return os.WriteFile(path, nil, 0o644)
+}
+
+// TestSettings: the front finds a server configured where package config does, and what it starts reads the same settings in the same place.
+func TestSettings(t *testing.T) {
+	folder := beside(t)
+	for _, c := range configtest.Servers(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			var errs bytes.Buffer
+			cmd := exec.CommandContext(t.Context(), connectUnder, filepath.Join(folder, "libnvidia-ml.so.1"), "usual")
+			cmd.Dir, cmd.Env = c.Prepare(t)
+			cmd.Env = append(cmd.Env, "SCUDA_REAL_LIBNVML=/nonexistent")
+			cmd.Stderr = &errs
+			out, err := cmd.Output()
+			if err != nil || !strings.HasPrefix(string(out), "9 -1,") {
+				t.Errorf("%v, %q", err, out)
+			}
+			got := errs.String()
+			if !c.Configured() && got != "" || c.Configured() && (!strings.HasPrefix(got, fmt.Sprintf("scuda: error: server %q, ", c.Address)) || !strings.Contains(got, c.Error)) {
+				t.Errorf("it says %q", got)
+			}
+		})
+	}
+}
+
+// TestLog: the front and package config understand SCUDA_LOG alike.
+func TestLog(t *testing.T) {
+	source, err := filepath.Glob("../common.c")
+	if moved, _ := filepath.Glob("../*/common.c"); err == nil && len(source) == 0 {
+		source = moved
+	}
+	program := filepath.Join(t.TempDir(), "log")
+	cc := exec.Command("cc", append([]string{"-o", program, "testdata/log.c", "-I", filepath.Dir(source[0]), "-ldl"}, source...)...)
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, c := range configtest.Values(t, "log") {
+		dir := t.TempDir()
+		place := func(s string) string { return strings.ReplaceAll(s, "$T", dir) }
+		var errs bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), program)
+		cmd.Env = environment(t, "SCUDA_LOG="+place(c.Text))
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		want, path, _ := strings.Cut(place(c.Client), " ")
+		if c.Error != "" {
+			want = "WARN"
+		}
+		if err != nil || string(out) != want+"\n" {
+			t.Errorf("%q: %q, %v, want %s", c.Text, out, err, want)
+		}
+		const line = "scuda: error: a line\n"
+		if path == "" && errs.String() != line {
+			t.Errorf("%q: standard error has %q", c.Text, &errs)
+		}
+		if files, _ := filepath.Glob(dir + "/*"); path != "" && !slices.Equal(files, []string{path}) || path == "" && files != nil {
+			t.Errorf("%q: files %q", c.Text, files)
+		} else if path != "" {
+			if text, _ := os.ReadFile(path); string(text) != line || errs.Len() > 0 {
+				t.Errorf("%q: %s has %q, standard error %q", c.Text, path, text, &errs)
+			}
+		}
+	}
 }
 
 // TestConnectEndsWithProgram: a program that is killed while a server does not answer leaves nothing behind.
