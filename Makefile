@@ -42,6 +42,7 @@ demo: build ## compute a picture on a simulated GPU that another process serves
 
 generate: check-go ## write everything that is generated: from the API description, and lists of folders and files
 	$(GO) run ./api/gen
+	$(GO) run ./config/table
 	$(GO) generate ./ebpf
 	$(GO) test ./internal/house -run 'TestImports|TestSizes' -update
 
@@ -54,6 +55,7 @@ lint: check-go ## check formatting, generated code, and run the linters
 	$(GO) run ./api/gen -check
 	$(GO) test -count=1 ./internal/house
 	$(GO) run ./perf/bench/table -check
+	$(GO) run ./config/table -check
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || { echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
 	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
 	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done

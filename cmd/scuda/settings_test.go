@@ -109,6 +109,22 @@ func TestSharedOptions(t *testing.T) {
 	}
 }
 
+// TestOptionsAreListed: the list of settings has exactly the twins of the server's options.
+func TestOptionsAreListed(t *testing.T) {
+	var listed, twins []string
+	for _, s := range config.Settings {
+		if s.Server {
+			listed = append(listed, s.Name)
+		}
+	}
+	newRoot().Flags().VisitAll(func(f *pflag.Flag) { twins = append(twins, f.Annotations["env"]...) })
+	slices.Sort(listed)
+	slices.Sort(twins)
+	if !slices.Equal(listed, twins) {
+		t.Errorf("config/settings.go has %q, the options %q", listed, twins)
+	}
+}
+
 // TestSharedToken: server and clients find the same token in a file.
 func TestSharedToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
