@@ -1,14 +1,18 @@
-// Package config reads scuda's settings: where a client finds its server, which token it shows, how big copies travel, how to log.
+// Package config reads scuda's settings: where a client finds its server, which token it shows, how big copies
+// travel, how to log.
 //
-// Each setting has one reader here, which the Go core, scuda-connect, the command line and the server's options use. Settings lists them all.
+// Each setting has one reader here, which the Go core, scuda-connect, the command line and the server's options use.
+// Settings lists them all.
 //
-// A server is the one of SCUDA_SERVER, else the first line of $XDG_CONFIG_HOME/scuda/host (~/.config/scuda/host) that is neither empty nor a
-// comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A relative XDG_CONFIG_HOME is not looked at. Blanks around a
-// value do not count. A host file that cannot be opened is none; one that cannot be read, or is longer than 64 KiB before its first line ends,
-// is an error. A token is SCUDA_TOKEN, else the first such line of the file SCUDA_TOKEN_FILE, else that of the file token beside host.
+// A server is the one of SCUDA_SERVER, else the first line of $XDG_CONFIG_HOME/scuda/host (~/.config/scuda/host) that
+// is neither empty nor a comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A relative
+// XDG_CONFIG_HOME is not looked at. Blanks around a value do not count. A host file that cannot be opened is none;
+// one that cannot be read, or is longer than 64 KiB before its first line ends, is an error. A token is SCUDA_TOKEN,
+// else the first such line of the file SCUDA_TOKEN_FILE, else that of the file token beside host.
 //
-// The C fronts decide by themselves whether a server is configured, since they must know it before anything is loaded, and read SCUDA_LOG,
-// since they log before (shim/front/base/common.c). They and this package are tested with the same tables, those of package configtest.
+// The C fronts decide by themselves whether a server is configured, since they must know it before anything is
+// loaded, and read SCUDA_LOG, since they log before (shim/front/base/common.c). They and this package are tested with
+// the same tables, those of package configtest.
 package config
 
 import (
@@ -87,7 +91,8 @@ func Server() (addr, source string, err error) {
 	return full, source, nil
 }
 
-// SetServer makes addr the server of the host file. A program that reads the file meanwhile sees the old or the new one.
+// SetServer makes addr the server of the host file. A program that reads the file meanwhile sees the old or the new
+// one.
 func SetServer(addr string) error {
 	full, err := transport.ParseAddress(addr)
 	if err != nil {

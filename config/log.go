@@ -29,7 +29,8 @@ func ParseLog(s string) (level slog.Level, path string, err error) {
 	return level, path, nil
 }
 
-// OpenLog makes the logger that a setting asks for; without a file it writes to w. With an error comes one that writes warnings to w.
+// OpenLog makes the logger that a setting asks for; without a file it writes to w. With an error comes one that
+// writes warnings to w.
 func OpenLog(setting string, w io.Writer) (*slog.Logger, error) {
 	level, path, err := ParseLog(setting)
 	if err == nil && path != "" {
@@ -43,8 +44,8 @@ func OpenLog(setting string, w io.Writer) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), err
 }
 
-// Logger makes the logger of a program's core, which SCUDA_LOG asks for. A setting that cannot be used is reported on standard error and stops
-// nothing.
+// Logger makes the logger of a program's core, which SCUDA_LOG asks for. A setting that cannot be used is reported on
+// standard error and stops nothing.
 func Logger() *slog.Logger {
 	log, err := OpenLog(os.Getenv("SCUDA_LOG"), os.Stderr)
 	log = log.With("app", "scuda")

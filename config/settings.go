@@ -1,6 +1,7 @@
 package config
 
-// Setting is an environment variable that scuda reads. The tables of README.md and docs/operations.md are made of these (go run ./config/table).
+// Setting is an environment variable that scuda reads. The tables of README.md and docs/operations.md are made of
+// these (go run ./config/table).
 type Setting struct {
 	Name    string
 	Common  bool   // stands in the README, too
@@ -10,23 +11,38 @@ type Setting struct {
 
 // Settings are all of them, in the order of the tables.
 var Settings = []Setting{
-	{Name: "SCUDA_SERVER", Common: true, Meaning: "HOST:PORT of the server; else `~/.config/scuda/host`; set to nothing: none"},
-	{Name: "SCUDA_TOKEN", Common: true, Meaning: "the token; else that of the file that `SCUDA_TOKEN_FILE` names"},
-	{Name: "SCUDA_TOKEN_FILE", Common: true, Server: true, Meaning: "file with the token; else `~/.config/scuda/token`"},
-	{Name: "SCUDA_LOG", Common: true, Server: true, Meaning: "`debug`, `info`, `warn` or `error`, and optionally `,file=PATH`; default `warn`, to stderr"},
-	{Name: "SCUDA_LAUNCH_BLOCKING", Common: true, Meaning: "`1`: every call is answered before it returns (also `CUDA_LAUNCH_BLOCKING=1`)"},
-	{Name: "SCUDA_PAGER", Common: true, Meaning: "how faults of unified memory are seen: `uffd`, `uffd-sync`, `uffd-user` or `sigsegv`; default: the first that works"},
-	{Name: "SCUDA_TRANSPORT", Common: true, Server: true, Meaning: "how big copies travel: `auto` (the default: by RDMA where both machines have it), `rdma` or `tcp`; `scuda rdma doctor` says why not by RDMA"},
-	{Name: "SCUDA_RDMA_DEVICE", Common: true, Server: true, Meaning: "`DEVICE[:PORT[:GIDINDEX]]` for RDMA instead of the one that fits"},
-	{Name: "SCUDA_RDMA_MEMORY", Common: true, Server: true, Meaning: "pinned memory for copies by RDMA of memory that cannot be registered; default `16MiB`, `256MiB` at most, `0`: none"},
+	{Name: "SCUDA_SERVER", Common: true,
+		Meaning: "HOST:PORT of the server; else `~/.config/scuda/host`; set to nothing: none"},
+	{Name: "SCUDA_TOKEN", Common: true,
+		Meaning: "the token; else that of the file that `SCUDA_TOKEN_FILE` names"},
+	{Name: "SCUDA_TOKEN_FILE", Common: true, Server: true,
+		Meaning: "file with the token; else `~/.config/scuda/token`"},
+	{Name: "SCUDA_LOG", Common: true, Server: true,
+		Meaning: "`debug`, `info`, `warn` or `error`, and optionally `,file=PATH`; default `warn`, to stderr"},
+	{Name: "SCUDA_LAUNCH_BLOCKING", Common: true,
+		Meaning: "`1`: every call is answered before it returns (also `CUDA_LAUNCH_BLOCKING=1`)"},
+	{Name: "SCUDA_PAGER", Common: true,
+		Meaning: "how faults of unified memory are seen: `uffd`, `uffd-sync`, `uffd-user` or `sigsegv`; " +
+			"default: the first that works"},
+	{Name: "SCUDA_TRANSPORT", Common: true, Server: true,
+		Meaning: "how big copies travel: `auto` (the default: by RDMA where both machines have it), `rdma` " +
+			"or `tcp`; `scuda rdma doctor` says why not by RDMA"},
+	{Name: "SCUDA_RDMA_DEVICE", Common: true, Server: true,
+		Meaning: "`DEVICE[:PORT[:GIDINDEX]]` for RDMA instead of the one that fits"},
+	{Name: "SCUDA_RDMA_MEMORY", Common: true, Server: true,
+		Meaning: "pinned memory for copies by RDMA of memory that cannot be registered; default `16MiB`, " +
+			"`256MiB` at most, `0`: none"},
 	{Name: "SCUDA_BULK", Meaning: "connections for big copies beside the main one; default 4"},
-	{Name: "SCUDA_METRICS", Server: true, Meaning: "HOST:PORT where the program's process offers metrics; port 0 picks one"},
+	{Name: "SCUDA_METRICS", Server: true,
+		Meaning: "HOST:PORT where the program's process offers metrics; port 0 picks one"},
 	{Name: "SCUDA_TRACE", Meaning: "files for `scuda trace`, which sets it"},
 	{Name: "SCUDA_LIB", Meaning: "folder of the client's libraries, for `scuda run`"},
 	{Name: "SCUDA_CORE", Meaning: "path of `libscuda-core.so`, where it does not lie beside `libcuda.so.1`"},
-	{Name: "SCUDA_REAL_LIBCUDA", Meaning: "path of the machine's own driver, to which calls pass where no server is configured"},
+	{Name: "SCUDA_REAL_LIBCUDA",
+		Meaning: "path of the machine's own driver, to which calls pass where no server is configured"},
 	{Name: "SCUDA_REAL_LIBNVML", Meaning: "path of the machine's own NVML, likewise"},
-	{Name: "SCUDA_SIM", Meaning: "settings of the simulated GPU (sim.md), for a server or the stand-alone libraries"},
+	{Name: "SCUDA_SIM",
+		Meaning: "settings of the simulated GPU (sim.md), for a server or the stand-alone libraries"},
 	{Name: "SCUDA_EXPORTER_LISTEN", Meaning: "address of `scuda exporter`: its option `--listen`"},
 	{Name: "SCUDA_GPU", Server: true},
 	{Name: "SCUDA_INSECURE", Server: true},

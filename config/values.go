@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Transport says over what big copies travel. Whatever it is, the rest of a session uses TCP, and big copies do while there is no RDMA.
+// Transport says over what big copies travel. Whatever it is, the rest of a session uses TCP, and big copies do while
+// there is no RDMA.
 type Transport string
 
 // Transports.
@@ -73,7 +74,8 @@ func (b *Size) Set(s string) error {
 	return fmt.Errorf("%w: no unit %q; B, KiB, MiB, GiB or TiB", ErrSize, unit)
 }
 
-// Pinned memory of a session that uses RDMA: the client's for copies of memory that cannot be registered, and the server's slots.
+// Pinned memory of a session that uses RDMA: the client's for copies of memory that cannot be registered, and the
+// server's slots.
 const (
 	MaxRDMAMemory           = 256 * MiB
 	DefaultClientRDMAMemory = 16 * MiB

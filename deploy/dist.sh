@@ -35,7 +35,8 @@ programs "$root/usr"
 install -D -m 644 -t "$root/usr/lib/systemd/system" deploy/systemd/*.service
 install -D -m 644 -t "$root/usr/share/scuda/prometheus" deploy/prometheus/*
 install -D -m 644 -t "$root/usr/share/scuda/grafana" deploy/grafana/scuda.json
-install -D -m 644 -t "$root/usr/share/doc/scuda" README.md docs/*
+install -D -m 644 -t "$root/usr/share/doc/scuda" README.md
+cp -r docs/. "$root/usr/share/doc/scuda/"
 install -D -m 644 LICENSE "$root/usr/share/doc/scuda/copyright"
 libc=$(objdump -T build/scuda build/scuda-bench build/scuda-load build/lib/*.so* | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -uV | tail -1)
 arch=$(dpkg --print-architecture)

@@ -22,6 +22,11 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatal(pages, err)
 	}
+	decisions, err := filepath.Glob(filepath.Join(root, "docs/decisions/*.md"))
+	if err != nil || len(decisions) == 0 {
+		t.Fatal(decisions, err)
+	}
+	pages = append(pages, decisions...)
 	top, err := os.ReadDir(root)
 	if err != nil {
 		t.Fatal(err)

@@ -92,9 +92,11 @@ func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*
 	return DialNetFirst(ctx, address, token, hello, nil)
 }
 
-// DialNetFirst is [DialNet] for those who know already what they will say first: it goes with the greeting, so that its answer costs no
-// further round trip. Of what the server says behind the welcome nothing is read.
-func DialNetFirst(ctx context.Context, address string, token []byte, hello *Hello, first []byte) (*net.TCPConn, *Welcome, error) {
+// DialNetFirst is [DialNet] for those who know already what they will say first: it goes with the greeting, so that its
+// answer costs no further round trip. Of what the server says behind the welcome nothing is read.
+func DialNetFirst(
+	ctx context.Context, address string, token []byte, hello *Hello, first []byte,
+) (*net.TCPConn, *Welcome, error) {
 	c, full, preface, err := connect(ctx, address, token, hello)
 	if err != nil {
 		return nil, nil, err

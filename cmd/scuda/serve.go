@@ -55,7 +55,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.Var(&o.simMemory, "sim-memory", "`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
 	f.StringVar(&o.transport, "transport", "auto", "how big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
 	f.StringVar(&o.rdma, "rdma-device", "", "`DEVICE`[:PORT[:GIDINDEX]] for RDMA instead of the one with the address that clients connect to")
-	f.StringVar(&o.rdmaBytes, "rdma-memory", "0", fmt.Sprintf("`SIZE` of the pinned memory of a session that uses RDMA, %v to %v (0: %v)",
+	f.StringVar(&o.rdmaBytes, "rdma-memory", "0", fmt.Sprintf(
+		"`SIZE` of the pinned memory of a session that uses RDMA, %v to %v (0: %v)",
 		config.MinServerRDMAMemory, config.MaxRDMAMemory, config.DefaultServerRDMAMemory))
 	f.StringVar(&o.direct, "gpudirect", "auto", "whether RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always (wherever it works) or never")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
@@ -94,8 +95,8 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if o.sessions < 0 || o.warm < 0 {
 		return nil, errors.New("--max-sessions and --warm cannot be negative")
 	}
-	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec, NVMLSettings: o.settings, SimMemory: uint64(o.simMemory),
-		CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions, Drain: o.drain, Profiles: o.profiles}
+	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
+		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions, Drain: o.drain, Profiles: o.profiles}
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all
 	}

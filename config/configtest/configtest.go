@@ -1,5 +1,6 @@
-// Package configtest has the tables with which everything is tested that reads scuda's settings: package config, both C fronts, scuda-connect,
-// and the options of the command line. What two of them would read differently is a case that one of them fails.
+// Package configtest has the tables with which everything is tested that reads scuda's settings: package config, both
+// C fronts, scuda-connect, and the options of the command line. What two of them would read differently is a case
+// that one of them fails.
 package configtest
 
 import (
@@ -17,7 +18,8 @@ var serverCases []byte
 //go:embed values.json
 var valueCases []byte
 
-// Server is a case of where the server comes from. $T stands for a folder of the case's own, which is the working folder, too.
+// Server is a case of where the server comes from. $T stands for a folder of the case's own, which is the working
+// folder, too.
 type Server struct {
 	Name  string
 	Env   map[string]string

@@ -1,5 +1,6 @@
-// Command table writes the tables of settings in README.md and docs/operations.md from package config. Run it from the top folder:
-// go run ./config/table. With -check it writes nothing and fails when a table is not what it would write.
+// Command table writes the tables of settings in README.md and docs/operations.md from package config. Run it from
+// the top folder: go run ./config/table. With -check it writes nothing and fails when a table is not what it would
+// write.
 package main
 
 import (

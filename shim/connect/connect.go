@@ -1,9 +1,10 @@
 // Package connect is the layout of what the C fronts and the program scuda-connect say to each other.
 //
-// A front that needs a connection to the server and must not load the Go core (NVML; the driver's version before cuInit) starts
-// scuda-connect with one end of a socket pair as standard input. It sends one packet, a [Request] and what is to be said first. The program
-// reads the settings, dials and shakes hands, and sends one packet back, an [Answer], to which the connected socket is attached.
-// docs/decisions/nvml-connection.md says why. The C side of the layout is generated from here (api/gen).
+// A front that needs a connection to the server and must not load the Go core (NVML; the driver's version before
+// cuInit) starts scuda-connect with one end of a socket pair as standard input. It sends one packet, a [Request] and
+// what is to be said first. The program reads the settings, dials and shakes hands, and sends one packet back, an
+// [Answer], to which the connected socket is attached. docs/decisions/nvml-connection.md says why. The C side of the
+// layout is generated from here (api/gen).
 package connect
 
 import (

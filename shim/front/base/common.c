@@ -64,7 +64,8 @@ static _Atomic int log_fd = 2;
 
 static const char blanks[] = " \t\r\v\f\n";
 
-/* Reads LEVEL, LEVEL,file=PATH or file=PATH; what is none of them is no setting. Package config reads it by the same rules (config/configtest/values.json). */
+/* Reads LEVEL, LEVEL,file=PATH or file=PATH; what is none of them is no setting. Package config reads it by the same
+ * rules (config/configtest/values.json). */
 static int log_setting(const char *text, int *level, char *path, size_t cap) {
   static const struct { const char *name; int level; } levels[] = {
       {"debug", SCUDA_DEBUG}, {"info", SCUDA_INFO}, {"warn", SCUDA_WARN}, {"error", SCUDA_ERROR}};

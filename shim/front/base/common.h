@@ -37,8 +37,8 @@ struct scuda_piece { uint16_t from, to, each, count_at; };
 /* Copies a structure, or the pieces of it where there is a list. */
 void scuda_store(void *to, const void *from, size_t size, const struct scuda_piece *pieces);
 
-/* Whether a server is configured: by SCUDA_SERVER (empty: none), else by the user's host file. What it says is read by package config alone; the two
- * agree on config/configtest/server.json. */
+/* Whether a server is configured: by SCUDA_SERVER (empty: none), else by the user's host file. What it says is read by
+ * package config alone; the two agree on config/configtest/server.json. */
 int scuda_configured(void);
 
 /* Folder of the library that holds address `self`; 1 on success. */

@@ -1,13 +1,16 @@
 /* Starts scuda-connect and takes the connection that it made. The program around us sees nothing of that:
  *
- *  - no pthread_atfork handler runs and no memory is copied, because the children share ours until they execute the program (CLONE_VM), as
- *    those of posix_spawn do; the caller's signals are blocked meanwhile, and system calls are made as such, not by functions that a preloaded
- *    library may have replaced;
- *  - no SIGCHLD comes and no wait() of the program's finds a child. A child that executes a program always ends with SIGCHLD, whatever
- *    clone was told, so it is a grandchild: the child between has no exit signal, is gone at once, and only we wait for it (__WCLONE). Where
- *    the program itself adopts orphans (PID 1 of a container, PR_SET_CHILD_SUBREAPER) the SIGCHLD of one comes, and we reap it;
- *  - the grandchild has no descriptor of the program's but standard error, and of its environment only our own settings, so no LD_PRELOAD;
- *  - its standard input is a socket whose other end only this process has: when we close that, or the process ends in whatever way, it ends. */
+ *  - no pthread_atfork handler runs and no memory is copied, because the children share ours until they execute the
+ *    program (CLONE_VM), as those of posix_spawn do; the caller's signals are blocked meanwhile, and system calls are
+ *    made as such, not by functions that a preloaded library may have replaced;
+ *  - no SIGCHLD comes and no wait() of the program's finds a child. A child that executes a program always ends with
+ *    SIGCHLD, whatever clone was told, so it is a grandchild: the child between has no exit signal, is gone at once, and
+ *    only we wait for it (__WCLONE). Where the program itself adopts orphans (PID 1 of a container,
+ *    PR_SET_CHILD_SUBREAPER) the SIGCHLD of one comes, and we reap it;
+ *  - the grandchild has no descriptor of the program's but standard error, and of its environment only our own settings,
+ *    so no LD_PRELOAD;
+ *  - its standard input is a socket whose other end only this process has: when we close that, or the process ends in
+ *    whatever way, it ends. */
 #define _GNU_SOURCE
 #include "base/connect.h"
 #include "base/common.h"
@@ -113,20 +116,22 @@ static int take_answer(int channel, struct scuda_connect_answer *answer, int *fd
   *fd = -1;
   if (n < 0) return -1;
   struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-  if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof *fd)) memcpy(fd, CMSG_DATA(c), sizeof *fd);
+  int attached = c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof *fd);
+  if (attached) memcpy(fd, CMSG_DATA(c), sizeof *fd);
   errno = n == 0 ? ECONNRESET : EPROTO;
   return n == sizeof *answer && answer->abi == SCUDA_CONNECT_ABI ? 0 : -1;
 }
 
 static int fail(const char *path, const char *what) {
   char why[128];
-  scuda_log(SCUDA_ERROR, "cannot connect to the server: %s %s: %s; install scuda anew, with all its parts from one build", path, what,
-            strerror_r(errno, why, sizeof why));
+  const char *cause = strerror_r(errno, why, sizeof why);
+  scuda_log(SCUDA_ERROR, "cannot connect to the server: %s %s: %s; install scuda anew, with all its parts from one build",
+            path, what, cause);
   return -1;
 }
 
-static int ask(int channel, pid_t *process, const char *path, int other, const struct scuda_connect_request *r, struct scuda_bytes first,
-               struct scuda_connect_answer *answer, int *fd) {
+static int ask(int channel, pid_t *process, const char *path, int other, const struct scuda_connect_request *r,
+               struct scuda_bytes first, struct scuda_connect_answer *answer, int *fd) {
   struct iovec v[2] = {{(void *)(uintptr_t)r, sizeof *r}, {(void *)(uintptr_t)first.data, first.n}};
   struct msghdr h = {.msg_iov = v, .msg_iovlen = 2};
   struct timeval patience = {.tv_sec = PATIENCE_S};
@@ -139,18 +144,23 @@ static int ask(int channel, pid_t *process, const char *path, int other, const s
 }
 
 /* Has a connection made. The answer is that of success, or -1 is returned. */
-static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes first, struct scuda_connect_answer *answer, int *fd) {
+static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes first,
+                      struct scuda_connect_answer *answer, int *fd) {
   char folder[PATH_MAX], path[PATH_MAX + sizeof "/" PROGRAM];
   int ends[2];
   pid_t process = -1;
   *fd = -1;
-  if (!scuda_folder_of((const void *)scuda_connect_session, folder, sizeof folder)) { errno = ENOENT; return fail(PROGRAM, "cannot be found"); }
+  if (!scuda_folder_of((const void *)scuda_connect_session, folder, sizeof folder)) {
+    errno = ENOENT;
+    return fail(PROGRAM, "cannot be found");
+  }
   snprintf(path, sizeof path, "%s/" PROGRAM, folder);
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return fail(path, "cannot be talked to");
   int result = ask(ends[0], &process, path, ends[1], r, first, answer, fd);
   if (process < 0) close(ends[1]);
   close(ends[0]);
-  if (process > 0) while (waitpid(process, NULL, 0) < 0 && errno == EINTR) {}   /* ECHILD, but where the program adopts orphans */
+  /* ECHILD, but where the program adopts orphans. */
+  if (process > 0) while (waitpid(process, NULL, 0) < 0 && errno == EINTR) {}
   if (result == 0 && answer->code == SCUDA_CONNECT_OK) return 0;
   if (result == 0) scuda_log(SCUDA_ERROR, "%.*s", (int)sizeof answer->error, answer->error);
   if (*fd >= 0) close(*fd);
@@ -166,7 +176,8 @@ static struct scuda_connect_request request(const char *kind, const char *digest
   return r;
 }
 
-int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first, struct scuda_connect_answer *answer) {
+int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first,
+                          struct scuda_connect_answer *answer) {
   struct scuda_connect_request r = request(kind, digest);
   int fd;
   r.keep = 1;
@@ -181,6 +192,8 @@ int scuda_connect_driver_version(int32_t *version) {
   *version = 0;
   if (connect_by(&r, (struct scuda_bytes){0}, &answer, &fd) != 0) return -1;
   *version = answer.driver_version;
-  if (*version <= 0) scuda_log(SCUDA_ERROR, "the server %.*s does not say which driver it has; look at its log", (int)sizeof answer.server, answer.server);
+  if (*version <= 0)
+    scuda_log(SCUDA_ERROR, "the server %.*s does not say which driver it has; look at its log", (int)sizeof answer.server,
+              answer.server);
   return *version > 0 ? 0 : -1;
 }

@@ -1,5 +1,6 @@
-/* Connections that the fronts need without the Go core: a process whose Go runtime runs cannot be forked. Another program, scuda-connect, makes
- * them and hands them over; it has the only implementation of settings, dialling and handshake (docs/decisions/nvml-connection.md).
+/* Connections that the fronts need without the Go core: a process whose Go runtime runs cannot be forked. Another
+ * program, scuda-connect, makes them and hands them over; settings, dialling and handshake are implemented there alone
+ * (docs/decisions/nvml-connection.md).
  * Failures are logged with cause and remedy. */
 #ifndef SCUDA_CONNECT_H
 #define SCUDA_CONNECT_H
@@ -10,8 +11,10 @@
 
 struct scuda_bytes { const void *data; size_t n; };
 
-/* Opens a session of that kind; the connected socket or -1. What is to be said `first` (SCUDA_CONNECT_FIRST bytes at most) goes with the greeting. */
-int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first, struct scuda_connect_answer *answer);
+/* Opens a session of that kind; the connected socket or -1. What is to be said `first` (SCUDA_CONNECT_FIRST bytes at
+ * most) goes with the greeting. */
+int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first,
+                          struct scuda_connect_answer *answer);
 
 /* What the server's cuDriverGetVersion answers; 0 or -1. */
 int scuda_connect_driver_version(int32_t *version);

@@ -138,7 +138,8 @@ func TestConnectUnnoticed(t *testing.T) {
 	}
 }
 
-// TestConnectSurroundings: the program that connects has no descriptors of ours, and of the environment only our settings.
+// TestConnectSurroundings: the program that connects has no descriptors of ours, and of the environment only our
+// settings.
 func TestConnectSurroundings(t *testing.T) {
 	const want = "scuda: error: 0 socket, 1 /dev/null, 2 pipe; HOME SCUDA_SERVER SCUDA_TEST_CONNECT XDG_CONFIG_HOME\n"
 	preload := filepath.Join(t.TempDir(), "preload.so")
@@ -197,7 +198,8 @@ func plainFile(path string) error {
 	return os.WriteFile(path, nil, 0o644)
 }
 
-// TestSettings: the front finds a server configured where package config does, and what it starts reads the same settings in the same place.
+// TestSettings: the front finds a server configured where package config does, and what it starts reads the same
+// settings in the same place.
 func TestSettings(t *testing.T) {
 	folder := beside(t)
 	for _, c := range configtest.Servers(t) {
