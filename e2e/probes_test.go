@@ -131,7 +131,8 @@ func TestFolded(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	for name, least := range map[string]uint64{"sendmsg network": 4, "recvfrom network": 5, "openat ": 5, "mmap ": 10, "exit_group ": 1} {
+	// The greeting of NVML's session is the "write": scuda-connect makes it, which is counted with the program that started it.
+	for name, least := range map[string]uint64{"sendmsg network": 3, "write network": 1, "recvfrom network": 5, "openat ": 5, "mmap ": 10, "exit_group ": 1} {
 		if calls[name] < least {
 			t.Errorf("%d calls of %s, want at least %d of %v", calls[name], name, least, calls)
 		}
@@ -263,7 +264,7 @@ func get(t *testing.T, url string) string {
 
 // TestSystemCalls: what scuda itself reads and writes on the network for a program that only looks whether there is a GPU, and for one that does what
 // PyTorch does for tensor.to('cuda:0'), by either counter. A greeting and its answer for each connection, a question and its answer for what has
-// to be known, and the goodbye.
+// to be known, and the goodbye. scuda-connect, which is among them, reads the answer to NVML's greeting in two parts: nothing behind it may be read.
 func TestSystemCalls(t *testing.T) {
 	s := serve(t)
 	for _, counter := range []string{"strace", "ebpf"} {
@@ -273,7 +274,7 @@ func TestSystemCalls(t *testing.T) {
 		for _, tt := range []struct {
 			program             string
 			reads, writes, both uint64
-		}{{"init", 5, 5, 10}, {"first_tensor", 12, 12, 12}} {
+		}{{"init", 5, 5, 10}, {"first_tensor", 12, 12, 13}} {
 			p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--", program(tt.program))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("%s: exit status %d\n%s%s", counter, code, p.out, p.err)
