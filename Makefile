@@ -44,7 +44,8 @@ generate: check-go ## write everything that is generated: from the API descripti
 	$(GO) run ./api/gen
 	$(GO) run ./config/table
 	$(GO) generate ./ebpf
-	$(GO) test ./internal/house -run 'TestImports|TestSizes' -update
+	$(GO) run ./changelog
+	$(GO) test ./internal/house -update
 
 # Other compilers give other bytes.
 CLANG := clang version 14.0.6
@@ -53,6 +54,7 @@ lint: check-go ## check formatting, generated code, and run the linters
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) run ./api/gen -check
+	$(GO) run ./changelog -check
 	$(GO) test -count=1 ./internal/house
 	$(GO) run ./perf/bench/table -check
 	$(GO) run ./config/table -check
