@@ -18,9 +18,13 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil || len(pages) == 0 {
-		t.Fatal(pages, err)
+	var pages []string
+	for _, pattern := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/*/*.md"} {
+		more, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(more) == 0 {
+			t.Fatal(pattern, more, err)
+		}
+		pages = append(pages, more...)
 	}
 	decisions, err := filepath.Glob(filepath.Join(root, "docs/decisions/*.md"))
 	if err != nil || len(decisions) == 0 {
@@ -33,7 +37,7 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	}
 	isTest, isCase := regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w*$`), regexp.MustCompile(`^(c|cuda):(\w+)$`)
 	found := 0
-	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+	for _, page := range pages {
 		b, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
