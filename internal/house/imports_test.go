@@ -97,7 +97,7 @@ func synopsis(comment string) string {
 			_, s, _ = strings.Cut(rest, " ")
 		}
 	}
-	return strings.ReplaceAll(s, "|", "/")
+	return strings.ReplaceAll(strings.TrimPrefix(s, "is "), "|", "/")
 }
 
 // updated is what rows become: without folders that are gone, with those that are new, without imports that nobody
