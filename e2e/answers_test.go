@@ -162,7 +162,8 @@ func (s answerSet) answered() map[string]bool {
 	return out
 }
 
-// isUnsupported says whether an answer is that the simulated GPU does not do it, or that something is missing which it does not make.
+// isUnsupported says whether an answer is that the simulated GPU does not do it, or that something is missing which it
+// does not make.
 func isUnsupported(function, answer string) bool {
 	return answer == "801" || answer == "3" && strings.HasPrefix(function, "nvml") || strings.HasPrefix(answer, "no ")
 }
@@ -175,8 +176,8 @@ func isUnsupported(function, answer string) bool {
 //   - what would change the machine is not permitted;
 //   - NULL is an invalid argument of NVML, also where the driver would not look at it.
 //
-// What the simulated GPU does not support may say so where the driver has no right answer either; where it has one, testdata/answers/unsimulated
-// says why.
+// What the simulated GPU does not support may say so where the driver has no right answer either; where it has one,
+// testdata/answers/unsimulated says why.
 func mayDiffer(f *api.Func, c answerCase, native, ours string) bool {
 	if f.PTSZ {
 		c.function = f.Base

@@ -17,7 +17,8 @@ for lib in "cuda libscuda-sim.so $temporary/sim.map" "nvml libnvidia-ml.so.1 $PW
     "-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -extldflags '-Wl,-soname,$2 -Wl,--version-script=$3 -Wl,-Bsymbolic'" \
     -o "$out/$2" "./sim/lib/$1"
 done
-"${CC:-cc}" -shared -std=c11 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -D_GNU_SOURCE -I shim/front -o "$temporary/libcuda.so.1" \
-  sim/lib/front/*.c -Wl,-soname,libcuda.so.1 -Wl,--version-script="$gen/libcuda_gen.map" -Wl,-Bsymbolic -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+"${CC:-cc}" -shared -std=c11 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -D_GNU_SOURCE \
+  -I shim/front -o "$temporary/libcuda.so.1" sim/lib/front/*.c -Wl,-soname,libcuda.so.1 \
+  -Wl,--version-script="$gen/libcuda_gen.map" -Wl,-Bsymbolic -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 mv "$temporary/libcuda.so.1" "$out/libcuda.so.1"
 rm -f "$out"/lib*.h "$out"/*.so.h

@@ -1,6 +1,6 @@
-/* libcuda.so.1 of the stand-alone simulation: C alone, so that a program may fork before it uses the driver, as it may with NVIDIA's. The simulation
- * itself, in Go, lies beside it and is loaded by the first call that needs it; a process that forks after that has children that are refused, which is
- * what the driver does too. */
+/* libcuda.so.1 of the stand-alone simulation: C alone, so that a program may fork before it uses the driver, as it may
+ * with NVIDIA's. The simulation itself, in Go, lies beside it and is loaded by the first call that needs it; a process
+ * that forks after that has children that are refused, which is what the driver does too. */
 #include "base/base.h"
 
 #include <dlfcn.h>
@@ -52,7 +52,8 @@ static sim_function *load(void) {
       memcpy(&wait, &ready, sizeof wait);
       wait();
       for (int i = 0; i < TAKEN; i++) { /* a handler may be called on a goroutine's small stack */
-        if ((program[i].sa_flags & SA_SIGINFO) || (program[i].sa_handler != SIG_DFL && program[i].sa_handler != SIG_IGN)) program[i].sa_flags |= SA_ONSTACK;
+        int plain = program[i].sa_handler == SIG_DFL || program[i].sa_handler == SIG_IGN;
+        if ((program[i].sa_flags & SA_SIGINFO) || !plain) program[i].sa_flags |= SA_ONSTACK;
         sigaction(taken[i], &program[i], NULL);
       }
       pthread_atfork(NULL, NULL, in_child);
