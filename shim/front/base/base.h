@@ -136,7 +136,10 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 
 /* ---- commands (ring.c) ---- */
 /* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream that the thread named last. */
-enum { SCUDA_ANSWER = 1, SCUDA_PTDS = 2, SCUDA_BULK = 4, SCUDA_WATCH = 8, SCUDA_OWN = 32, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17 };
+enum {
+  SCUDA_ANSWER = WIRE_COMMAND_ANSWER, SCUDA_PTDS = WIRE_COMMAND_PTDS, SCUDA_BULK = WIRE_COMMAND_BULK, SCUDA_WATCH = WIRE_COMMAND_WATCH,
+  SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17
+};
 struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
@@ -251,7 +254,11 @@ static inline void scuda_self_end(struct scuda_self s) {
 }
 
 /* ---- bytes to the GPU (upload.c) ---- */
-enum { SCUDA_INLINE_MAX = 65536, SCUDA_COPY_SYNC = 1, SCUDA_COPY_DONE = 2, SCUDA_COPY_TWIN = 4, SCUDA_COPY_MANAGED = 8, SCUDA_COPY_PUSH = 16, SCUDA_LEGACY_STREAM = 0 };
+enum {
+  SCUDA_INLINE_MAX = WIRE_MAX_INLINE, SCUDA_COPY_SYNC = WIRE_COPY_SYNC, SCUDA_COPY_DONE = WIRE_COPY_DONE,
+  SCUDA_COPY_TWIN = WIRE_COPY_TWIN, SCUDA_COPY_MANAGED = WIRE_COPY_MANAGED, SCUDA_COPY_PUSH = WIRE_COPY_PUSH,
+  SCUDA_LEGACY_STREAM = 0
+};
 /* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns. on_device: all of it goes to a known
  * range, so that it cannot be wrong. */
 int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags, int on_device);

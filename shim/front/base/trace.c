@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FIRST_WIRE = 0xF000 };
+enum { FIRST_WIRE = WIRE_FIRST_OP };
 _Atomic uint64_t scuda_managed_stats[SCUDA_MANAGED_STATS];
 static struct scuda_counts counts = {.managed = (const uint64_t *)scuda_managed_stats};
 static const char *const kinds[SCUDA_COUNT_KINDS] = {"sent", "answer", "data", "queue", "module"};

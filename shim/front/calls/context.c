@@ -223,7 +223,9 @@ int32_t scuda_hand_cuCtxDetach(uint64_t ctx) {
 
 /* ---- primary contexts ---- */
 
-enum { PRIMARY_RETAIN, PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_FLAGS };
+enum {
+  PRIMARY_RETAIN = WIRE_PRIMARY_RETAIN, PRIMARY_RELEASE = WIRE_PRIMARY_RELEASE, PRIMARY_RESET = WIRE_PRIMARY_RESET, PRIMARY_FLAGS = WIRE_PRIMARY_SET_FLAGS
+};
 
 static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
   struct wire_primary m = {(uint64_t)scuda_gpus[dev].server_ordinal, scuda_gpus[dev].primary, verb, flags};

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { BOX_DATA = 4, BOX_PULL = 8, BOX_DOWNLOAD = 16, BOX_PEER = 32 };
+enum { BOX_DATA = WIRE_BOX_DATA, BOX_PULL = WIRE_BOX_PULL, BOX_DOWNLOAD = WIRE_BOX_DOWNLOAD, BOX_PEER = WIRE_BOX_PEER };
 enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
 
 struct side_2d { uint64_t x, y; uint32_t type, pad; uint64_t host, device, array, pitch; };
@@ -190,7 +190,7 @@ static int32_t within_host(struct scuda_copy3d *b, uint64_t stream, uint32_t how
     struct scuda_copy3d *captured = malloc(sizeof *captured);
     if (!captured) return CUDA_ERROR_OUT_OF_MEMORY;
     *captured = *b;
-    int32_t r = scuda_host_function(stream, (void *)scuda_copy3d_move, captured, 0, 0, how);
+    int32_t r = scuda_host_function(stream, (void *)scuda_copy3d_move, captured, WIRE_HOST_FUNC_FUNCTION, 0, how);
     if (r) free(captured);
     return r;
   }

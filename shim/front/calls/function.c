@@ -205,7 +205,7 @@ static int32_t each_name(uint64_t parent, uint32_t kind, get_by_name get, uint32
 
 int32_t scuda_module_each_function(uint64_t module, void (*each)(void *, uint64_t), void *user, int32_t *count) {
   uint32_t total = 0;
-  int32_t r = each_name(module, 0, scuda_hand_cuModuleGetFunction, UINT32_MAX, each, user, &total);
+  int32_t r = each_name(module, WIRE_OF_MODULE, scuda_hand_cuModuleGetFunction, UINT32_MAX, each, user, &total);
   *count = (int32_t)total;
   return r;
 }
@@ -217,21 +217,21 @@ int32_t scuda_hand_cuModuleEnumerateFunctions(uint64_t *functions, uint32_t coun
   if (!functions) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_slot_of(module, KIND_CUmodule)) return CUDA_ERROR_INVALID_HANDLE;
   struct sink sink = {functions};
-  return each_name(module, 0, scuda_hand_cuModuleGetFunction, count, put, &sink, NULL);
+  return each_name(module, WIRE_OF_MODULE, scuda_hand_cuModuleGetFunction, count, put, &sink, NULL);
 }
 int32_t scuda_hand_cuLibraryEnumerateKernels(uint64_t *kernels, uint32_t count, uint64_t library) {
   if (!kernels) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_slot_of(library, KIND_CUlibrary)) return CUDA_ERROR_INVALID_HANDLE;
   struct sink sink = {kernels};
-  return each_name(library, 1, scuda_hand_cuLibraryGetKernel, count, put, &sink, NULL);
+  return each_name(library, WIRE_OF_LIBRARY, scuda_hand_cuLibraryGetKernel, count, put, &sink, NULL);
 }
 int32_t scuda_hand_cuModuleGetFunctionCount(uint32_t *count, uint64_t module) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_slot_of(module, KIND_CUmodule)) return CUDA_ERROR_INVALID_HANDLE;
-  return each_name(module, 0, NULL, 0, NULL, NULL, count);
+  return each_name(module, WIRE_OF_MODULE, NULL, 0, NULL, NULL, count);
 }
 int32_t scuda_hand_cuLibraryGetKernelCount(uint32_t *count, uint64_t library) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_slot_of(library, KIND_CUlibrary)) return CUDA_ERROR_INVALID_HANDLE;
-  return each_name(library, 1, NULL, 0, NULL, NULL, count);
+  return each_name(library, WIRE_OF_LIBRARY, NULL, 0, NULL, NULL, count);
 }

@@ -3,8 +3,11 @@
 #define SCUDA_GRAPH_H
 #include "calls/calls.h"
 
-enum { ADD, SET, SET_EXEC };                           /* wire_graph_node.verb */
-enum { GENERAL = 1, EDGES = 2, HOST_COPY = 4, REPLACE = 8 }; /* wire_graph_node.flags */
+enum { ADD = WIRE_GRAPH_VERB_ADD, SET = WIRE_GRAPH_VERB_SET, SET_EXEC = WIRE_GRAPH_VERB_SET_EXEC };
+enum {
+  GENERAL = WIRE_GRAPH_NODE_GENERAL, EDGES = WIRE_GRAPH_NODE_EDGES, HOST_COPY = WIRE_GRAPH_NODE_HOST_COPY,
+  REPLACE = WIRE_GRAPH_NODE_REPLACE
+};
 enum { DEPENDENCIES_MAX = 1 << 15, ACCESS_MAX = 256, ACCESS_BYTES = 12, GRAPHS_MAX = 1 << 14 };
 enum { BODY = 1,               /* flags of a graph's slot */
        CLONED = 2 };           /* of a node's: what it was made of is not known here */

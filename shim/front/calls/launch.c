@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { ATTRIBUTE_BYTES = 72, ATTRIBUTES_MAX = 64, COOPERATIVE = 1 };
+enum { ATTRIBUTE_BYTES = 72, ATTRIBUTES_MAX = WIRE_MAX_ATTRIBUTES, COOPERATIVE = WIRE_LAUNCH_COOPERATIVE };
 
 struct launch {
   uint64_t func, stream;
@@ -423,10 +423,10 @@ static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *co
 }
 
 int32_t scuda_hand_cuOccupancyMaxActiveClusters(int32_t *count, uint64_t f, const void *config) {
-  return clusters(count, f, config, 0, I_cuOccupancyMaxActiveClusters);
+  return clusters(count, f, config, WIRE_OCCUPANCY_ACTIVE_CLUSTERS, I_cuOccupancyMaxActiveClusters);
 }
 int32_t scuda_hand_cuOccupancyMaxPotentialClusterSize(int32_t *size, uint64_t f, const void *config) {
-  return clusters(size, f, config, 1, I_cuOccupancyMaxPotentialClusterSize);
+  return clusters(size, f, config, WIRE_OCCUPANCY_CLUSTER_SIZE, I_cuOccupancyMaxPotentialClusterSize);
 }
 
 /* The block size with most threads on a multiprocessor; of equals the largest. */

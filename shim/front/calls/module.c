@@ -35,7 +35,7 @@ static int32_t image_hash(const void *image, uint64_t bytes, uint32_t send, uint
 /* CUDA_MODULE_LOADING: functions are loaded with their module instead of at their first use. */
 static uint32_t eager(void) {
   const char *mode = getenv("CUDA_MODULE_LOADING");
-  return mode && !strcmp(mode, "EAGER");
+  return mode && !strcmp(mode, "EAGER") ? WIRE_LOAD_EAGER : 0;
 }
 
 /* *missing: the server does not have the image, which has to be sent first. */
@@ -220,7 +220,7 @@ int32_t scuda_hand_cuLibraryUnload(uint64_t library) { return unload(library, KI
 
 /* ---- functions and kernels ---- */
 
-enum { OF_MODULE, OF_LIBRARY, OF_KERNEL, MANAGED_OF_LIBRARY };
+enum { OF_MODULE = WIRE_OF_MODULE, OF_LIBRARY = WIRE_OF_LIBRARY, OF_KERNEL = WIRE_OF_KERNEL, MANAGED_OF_LIBRARY = WIRE_OF_MANAGED };
 
 static uint32_t name_hash(const char *name) {
   uint32_t h = 2166136261u;

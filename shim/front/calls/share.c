@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-enum { ALLOCATION, POOL, TOKEN_BYTES = 16 };
+enum { ALLOCATION = WIRE_SHARE_ALLOCATION, POOL = WIRE_SHARE_POOL, TOKEN_BYTES = 16 };
 static const char magic[16] = "scuda-share-1\r\n";
 struct packet { char magic[sizeof magic]; uint8_t token[TOKEN_BYTES]; };
 struct shared { int fd; uint8_t token[TOKEN_BYTES]; };

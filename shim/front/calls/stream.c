@@ -58,16 +58,16 @@ int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind
   if (r) return r;
   if (!fn) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
-  int keep = kind == 0 && scuda_stream_capturing(stream, ptds);
+  int keep = kind == WIRE_HOST_FUNC_FUNCTION && scuda_stream_capturing(stream, ptds);
   struct wire_host_func m = {stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags};
   return scuda_simple(OP_HOST_FUNC, ptds | SCUDA_WORKS, &m, sizeof m);
 }
 
-int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return scuda_host_function(stream, fn, user, 0, 0, ptds); }
+int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return scuda_host_function(stream, fn, user, WIRE_HOST_FUNC_FUNCTION, 0, ptds); }
 
 int32_t scuda_hand_cuStreamAddCallback(uint64_t stream, void *callback, void *user, uint32_t flags, uint32_t ptds) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
-  return scuda_host_function(stream, callback, user, 1, flags, ptds);
+  return scuda_host_function(stream, callback, user, WIRE_HOST_FUNC_CALLBACK, flags, ptds);
 }
 
 /* ---- what a capture has collected: the lists belong to the thread until its next call ---- */
@@ -93,7 +93,7 @@ static int32_t capture_info(uint64_t stream, int32_t *status, uint64_t *id, uint
   }
   uint32_t max = nodes || edges ? NODES_AT_FIRST : 0;
   for (;;) {
-    struct wire_capture_info m = {stream, max, edges ? 1 : 0};
+    struct wire_capture_info m = {stream, max, edges ? WIRE_CAPTURE_INFO_EDGES : 0};
     struct scuda_cmd c;
     if ((r = scuda_begin(&c, OP_CAPTURE_INFO, SCUDA_ANSWER | ptds, sizeof m))) return r;
     memcpy(c.payload, &m, sizeof m);
