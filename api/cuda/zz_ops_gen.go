@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "1104fa81a12e5eae6040efc0d95a5506d571584ec80c905d0223682acda7faca"
+const Digest = "4b731157af230d93cf064db9c2a1e633c896a2cc5375a8dcc398e035535afb4c"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -49,6 +50,40 @@ func TestNeedsNoMeasurements(t *testing.T) {
 				}
 				return true
 			})
+		}
+	}
+}
+
+// TestProtocolPage: the page describes every message under its number, and no other.
+func TestProtocolPage(t *testing.T) {
+	page, err := os.ReadFile("../../" + protocolPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, set := range spec(t).Sets {
+		for _, c := range set.Values {
+			if set.Name == "message" && !c.Removed {
+				want[fmt.Sprintf("%d %s", c.Value, strings.ToUpper(strings.ReplaceAll(c.Name, "_", " ")))] = true
+			}
+		}
+	}
+	if len(want) < 20 {
+		t.Fatalf("%d messages", len(want))
+	}
+	rows := regexp.MustCompile(`(?m)^\| (.*?) \|`)
+	names := regexp.MustCompile(`\b(\d+) ([A-Z][A-Z ]+[A-Z])\b`)
+	seen := map[string]bool{}
+	for _, row := range rows.FindAllStringSubmatch(string(page), -1) {
+		for _, m := range names.FindAllString(row[1], -1) {
+			if seen[m] = true; !want[m] {
+				t.Errorf("the page has a message %q", m)
+			}
+		}
+	}
+	for name := range want {
+		if !seen[name] {
+			t.Errorf("the page does not have the message %q", name)
 		}
 	}
 }

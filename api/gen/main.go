@@ -21,6 +21,7 @@ var emitters = []struct {
 	{"Go types", emitGo},
 	{"wire structures", emitWire},
 	{"test of wire structures", emitWireTest},
+	{"protocol page", emitProtocol},
 	{"server dispatch", emitDispatch},
 	{"classes of calls", emitClasses},
 	{"traits of operations", emitTraits},

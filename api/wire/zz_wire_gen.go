@@ -315,7 +315,7 @@ type LaunchMade struct {
 const SizeLaunchMade = 8
 
 // CopyH2D is the payload of OpCopyH2D.
-// then bytes of data when bytes <= 65536, else the bulk size
+// then bytes of data when bytes <= max_inline, else the bulk size
 type CopyH2D struct {
 	Dst      uint64
 	Bytes    uint64
@@ -577,7 +577,6 @@ type Changes struct {
 const SizeChanges = 24
 
 // OccupancyClusters is the payload of OpOccupancyClusters.
-// kind 0: cuOccupancyMaxActiveClusters, 1: cuOccupancyMaxPotentialClusterSize
 // then attr_count*72 bytes
 // It is answered by OccupancyValue.
 type OccupancyClusters struct {
@@ -815,7 +814,7 @@ type GraphDot struct {
 const SizeGraphDot = 16
 
 // CopyBox is the payload of OpCopyBox.
-// then with flag 4 the rows without gaps: bytes of data when bytes <= 65536, else the bulk size
+// then with the flag data the rows without gaps: bytes of data when bytes <= max_inline, else the bulk size
 type CopyBox struct {
 	Box    [25]uint64
 	Bytes  uint64

@@ -2,7 +2,7 @@
 #include "nvml/nvml.h"
 #include "base/common.h"
 
-const char nvml_digest[] = "1104fa81a12e5eae6040efc0d95a5506d571584ec80c905d0223682acda7faca";
+const char nvml_digest[] = "4b731157af230d93cf064db9c2a1e633c896a2cc5375a8dcc398e035535afb4c";
 
 static const struct scuda_piece pieces_nvmlPciInfo_v1_t_0[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 32, 0, 0}, {0, 0, 0, 0}};
 static const struct scuda_piece pieces_nvmlPciInfo_v2_t_1[] = {{0, 16, SCUDA_PIECE_TEXT, 0}, {16, 36, 0, 0}, {0, 0, 0, 0}};
