@@ -2,6 +2,7 @@ package executor
 
 import (
 	"log/slog"
+	"sync/atomic"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -37,7 +38,8 @@ type base struct {
 	captures   map[cuda.CUstream]capture
 	threadMode bool // within inThreadMode
 	barrier    barrier
-	staging    int // large staging slots of a context
+	staging    int          // large staging slots of a context
+	lastDevice atomic.Int32 // of the context that was made last
 
 	order    workOrder // nil: the program shares no memory with others
 	asyncErr cuda.CUresult

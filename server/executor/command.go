@@ -34,9 +34,9 @@ var wireOps = [...]handler{
 	wire.OpModuleLoad - firstWire:        inModules((*modules).moduleLoad),
 	wire.OpGetFunction - firstWire:       inModules((*modules).getFunction),
 	wire.OpGetGlobal - firstWire:         inModules((*modules).getGlobal),
-	wire.OpPrimary - firstWire:           (*Session).primaryContext,
+	wire.OpPrimary - firstWire:           inObjects((*objects).callPrimary),
 	wire.OpCaptureMode - firstWire:       inGraphs((*graphs).setThreadMode),
-	wire.OpThreadExit - firstWire:        (*Session).endThread,
+	wire.OpThreadExit - firstWire:        inObjects((*objects).endThread),
 	wire.OpPing - firstWire:              (*Session).ping,
 	wire.OpPointerAttributes - firstWire: (*Session).pointerAttributes,
 	wire.OpHostMap - firstWire:           inHostmem((*hostmem).mapRange),
@@ -67,11 +67,11 @@ var wireOps = [...]handler{
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those with the flag server in
 // api/cuda.semantics. A function with the flag and without a handler, or the other way round, does not start.
 var serverOps = map[uint16]handler{
-	cuda.OpCuCtxCreate:                  (*Session).ctxCreate,
-	cuda.OpCuCtxCreate_v2:               (*Session).ctxCreate,
-	cuda.OpCuCtxCreate_v3:               (*Session).ctxCreateV3,
-	cuda.OpCuCtxDestroy:                 (*Session).ctxDestroy,
-	cuda.OpCuCtxDestroy_v2:              (*Session).ctxDestroy,
+	cuda.OpCuCtxCreate:                  inObjects((*objects).createContext),
+	cuda.OpCuCtxCreate_v2:               inObjects((*objects).createContext),
+	cuda.OpCuCtxCreate_v3:               inObjects((*objects).createContextV3),
+	cuda.OpCuCtxDestroy:                 inObjects((*objects).destroyContext),
+	cuda.OpCuCtxDestroy_v2:              inObjects((*objects).destroyContext),
 	cuda.OpCuCtxSynchronize:             inWaits((*waits).synchronizeContext),
 	cuda.OpCuCtxSynchronize_v2:          inWaits((*waits).synchronizeContextV2),
 	cuda.OpCuEventDestroy:               inWaits((*waits).destroyEvent),
@@ -89,10 +89,10 @@ var serverOps = map[uint16]handler{
 	cuda.OpCuStreamBeginCapture:         inGraphs((*graphs).beginCapture),
 	cuda.OpCuStreamBeginCapture_v2:      inGraphs((*graphs).beginCaptureV2),
 	cuda.OpCuStreamBeginCaptureToGraph:  inGraphs((*graphs).beginCaptureToGraph),
-	cuda.OpCuStreamCreate:               (*Session).streamCreate,
-	cuda.OpCuStreamCreateWithPriority:   (*Session).streamCreateWithPriority,
-	cuda.OpCuStreamDestroy:              (*Session).streamDestroy,
-	cuda.OpCuStreamDestroy_v2:           (*Session).streamDestroy,
+	cuda.OpCuStreamCreate:               inObjects((*objects).createStream),
+	cuda.OpCuStreamCreateWithPriority:   inObjects((*objects).createStreamWithPriority),
+	cuda.OpCuStreamDestroy:              inObjects((*objects).destroyStream),
+	cuda.OpCuStreamDestroy_v2:           inObjects((*objects).destroyStream),
 	cuda.OpCuStreamEndCapture:           inGraphs((*graphs).endCapture),
 	cuda.OpCuStreamQuery:                inWaits((*waits).queryStream),
 	cuda.OpCuStreamSynchronize:          inWaits((*waits).synchronizeStream),
@@ -345,11 +345,6 @@ func (h *handles) PerThread() uint64 {
 		return 0
 	}
 	return uint64(st.real)
-}
-
-func (s *Session) endThread(c *command) (cuda.CUresult, error) {
-	s.threadExit(c.Thread)
-	return cuda.CUDA_SUCCESS, nil
 }
 
 func (s *Session) ping(*command) (cuda.CUresult, error) { return cuda.CUDA_SUCCESS, nil }

@@ -7,6 +7,10 @@ import (
 
 // What carries out a command is a method of the session's or of one of its engines.
 
+func inObjects(f func(*objects, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.objects, c) }
+}
+
 func inHostmem(f func(*hostmem, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.hostmem, c) }
 }

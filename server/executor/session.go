@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -76,6 +75,7 @@ type Config struct {
 type Session struct {
 	base
 
+	objects  objects
 	waits    waits
 	graphs   graphs
 	hostmem  hostmem
@@ -95,16 +95,14 @@ type Session struct {
 	rdmaSlots  int
 	rdmaDevice string
 	direct     GPUDirect
-	lastDevice atomic.Int32 // of the context that was made last
 
 	reader codec.Reader
 	writer *codec.Writer
 	outMem []byte
 
-	commands  uint64 // carried out, with this one
-	latest    latest
-	incoming  *incoming
-	primaries map[cuda.CUdevice]*primary
+	commands uint64 // carried out, with this one
+	latest   latest
+	incoming *incoming
 
 	endings   []*transfer // downloads whose data have been sent, but not yet their ends
 	transfers int         // downloads under way
@@ -143,8 +141,6 @@ func New(cfg Config) (*Session, error) {
 		side: newSide(),
 		bulk: newTransfers(),
 
-		primaries: make(map[cuda.CUdevice]*primary),
-
 		rdmaSlots:  min(cfg.RDMASlots, MaxRDMASlots),
 		rdmaDevice: cfg.RDMADevice,
 		direct:     cfg.GPUDirect,
@@ -152,15 +148,13 @@ func New(cfg Config) (*Session, error) {
 		noSupport:  make(map[uint16]bool),
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
+	s.objects = newObjects(s, cfg.Primary)
 	s.waits = newWaits(s, cfg.Hello)
 	s.graphs = newGraphs(s)
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Modules)
 	s.ordering = newOrdering(s, cfg.Board)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
-	for _, d := range cfg.Primary {
-		s.primaries[d] = &primary{retained: 1}
-	}
 	s.out.conn, s.out.metrics = cfg.Conn, cfg.Metrics
 	if s.in.mem, err = mapMemory(inputBytes); err != nil {
 		return nil, err

@@ -1,8 +1,6 @@
 package executor
 
 import (
-	"slices"
-
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/trait"
 	"scuda.dev/scuda/server/handle"
@@ -145,25 +143,6 @@ func (b *base) addContext(h uint64, real cuda.CUcontext) error {
 	return nil
 }
 
-// dropContext forgets a context that is about to end. Answers that depend on it are given now.
-func (s *Session) dropContext(ctx *context) {
-	s.within(ctx, s.gpu.CuCtxSynchronize)
-	s.poll()
-	s.abandonContext(ctx)
-	for _, st := range ctx.streams {
-		delete(s.captures, st.real)
-		if st.handle != 0 {
-			delete(s.streams, st.handle)
-		}
-	}
-	if s.barrier.src != nil && s.barrier.src.ctx == ctx {
-		s.barrier.src = nil
-	}
-	delete(s.contexts, ctx.handle)
-	s.table.Delete(cuda.KindContext, ctx.handle)
-	s.entered, s.enteredOK = nil, false
-}
-
 // addStream enters a stream that the driver made in the current context.
 func (b *base) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, error) {
 	ctx := b.entered
@@ -178,26 +157,6 @@ func (b *base) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, e
 		b.streams[h] = st
 	}
 	return st, nil
-}
-
-func (s *Session) dropStream(st *stream) {
-	st.dropMark()
-	ctx := st.ctx
-	if st.kernels != st.judged {
-		ctx.legacy.kernels++ // its assertions are the context's
-	}
-	if i := slices.Index(ctx.streams, st); i >= 0 {
-		ctx.streams = slices.Delete(ctx.streams, i, i+1)
-	}
-	if s.barrier.src == st {
-		s.settleBarrier()
-	}
-	s.waits.endWatches(st)
-	delete(s.captures, st.real)
-	if st.handle != 0 {
-		delete(s.streams, st.handle)
-		s.table.Delete(cuda.KindStream, st.handle)
-	}
 }
 
 // stream finds the stream that a command names and prepares it for more work.
@@ -252,22 +211,6 @@ func (b *base) perThread() (*stream, cuda.CUresult) {
 	}
 	ctx.perThread[b.cmd.Thread] = st
 	return st, cuda.CUDA_SUCCESS
-}
-
-// threadExit gives the per-thread streams of an ended thread back.
-func (s *Session) threadExit(ordinal uint32) {
-	for _, ctx := range s.contexts {
-		st := ctx.perThread[ordinal]
-		if st == nil {
-			continue
-		}
-		delete(ctx.perThread, ordinal)
-		s.finishDownloads(st)
-		s.waits.leaveWork(st)
-		s.dropStream(st)
-		s.within(ctx, func() cuda.CUresult { return s.gpu.CuStreamDestroy_v2(st.real) })
-	}
-	delete(s.threads, ordinal)
 }
 
 func (b *base) thread() *thread {
