@@ -16,6 +16,10 @@ import (
 const (
 	methodsFile = "internal/house/methods.txt"
 	maxMethods  = 60
+
+	// An engine of a session asks the loop through an interface beside it, named …Loop.
+	enginesFolder = "server/executor"
+	maxAsked      = 10
 )
 
 // methodsOf adds the methods that a file declares to the number that each type of its folder has. A type is named by
@@ -147,6 +151,44 @@ func TestMethods(t *testing.T) {
 	}
 	maps.DeleteFunc(over, func(_ string, n int) bool { return n == 0 })
 	write(t, methodsFile, formatMethods(head, over))
+}
+
+// asked adds the methods of the interfaces through which the engines in a file ask the loop.
+func asked(have map[string]int, name, text string) error {
+	file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.TypeSpec); ok && strings.HasSuffix(s.Name.Name, "Loop") {
+			if i, ok := s.Type.(*ast.InterfaceType); ok {
+				have[s.Name.Name] = len(i.Methods.List)
+			}
+		}
+		return true
+	})
+	return nil
+}
+
+// TestEnginesAskLittle: an engine that asks the loop for more than maxAsked things is none.
+func TestEnginesAskLittle(t *testing.T) {
+	have := map[string]int{}
+	for _, name := range sources(t) {
+		if path.Dir(name) != enginesFolder || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		if err := asked(have, name, read(t, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(have) < 6 {
+		t.Errorf("%d engines were found: %v", len(have), have)
+	}
+	for name, n := range have {
+		if n > maxAsked {
+			t.Errorf("%s has %d methods; %d are allowed", name, n, maxAsked)
+		}
+	}
 }
 
 func TestCompareMethods(t *testing.T) {
