@@ -39,9 +39,9 @@
 //
 // # Lock order
 //
-// The executor's state has no locks. Where two locks are held, they were taken in this order: lateDownloads.mu,
-// stripes.mu, locks of RDMA's link, output.mu. side.mu, side.write, path.openMu, path.returnedMu and graphs.endedMu are
-// held alone.
+// The executor's state has no locks. Where two locks are held, they were taken in this order: lateDownloads.mu or
+// transfers.mu, then locks of package bulk and of RDMA's link, output.mu. side.mu, side.write, path.openMu and
+// graphs.endedMu are held alone.
 // No call of the driver is made while a lock is held: the driver may keep its caller until a function has run that
 // needs the lock.
 //
