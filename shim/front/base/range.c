@@ -112,10 +112,16 @@ void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint
   if (start && bytes) scuda_ranges_add(&scuda_device_ranges, &r);
 }
 
+struct scuda_range scuda_range_of(uint64_t p) {
+  struct scuda_range r = {0};
+  if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) scuda_ranges_find(&scuda_host_ranges, p, &r);
+  return r;
+}
+
 int scuda_on_device(uint64_t p, uint64_t bytes) {
   struct scuda_range r;
   if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) return 0;
-  if (SCUDA_UNLIKELY(r.flags & SCUDA_RANGE_SHARED)) scuda_thread()->shared = 1;
+  scuda_range_used(&r);
   return bytes <= r.start + r.bytes - p;
 }
 

@@ -32,7 +32,14 @@ void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructor
 int scuda_context_done(uint64_t context);  /* the last command of the process was waited for, by its context or its default stream */
 
 /* ---- memory (memory.c, copy.c) ---- */
-int scuda_is_host(uint64_t p);
+/* It is memory of this process, pinned or ordinary (pointer.c). */
+int scuda_range_is_host(const struct scuda_range *r, uint64_t p);
+static inline int scuda_is_host(uint64_t p) {
+  struct scuda_range r = scuda_range_of(p);
+  return scuda_range_is_host(&r, p);
+}
+/* Where kernels find pinned memory; they can use it from now on. CUresult. */
+int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device);
 int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l); /* CUresult: NOT_SUPPORTED for memory of the server's host */
 int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
 void scuda_allocation_came(uint64_t handle);

@@ -51,11 +51,12 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
   if (!dst || !src) return invalid();
-  if (!scuda_on_device(src, bytes) && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
+  int known = scuda_on_device(src, bytes);
+  if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
-  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && scuda_is_pinned(dst, bytes) && scuda_on_device(src, bytes));
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && known && scuda_is_pinned(dst, bytes));
   struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
   if (captured) scuda_graph_host(m.transfer, 0, dst);
   if (!later) scuda_mapped_publish();
@@ -91,11 +92,13 @@ int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes,
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   if (!bytes) return scuda_usable(stream);
   if (!dst || !src) return invalid();
-  int to_host = scuda_is_host(dst), from_host = scuda_is_host(src);
+  const struct scuda_range to = scuda_range_of(dst), from = scuda_range_of(src);
+  int to_host = scuda_range_is_host(&to, dst), from_host = scuda_range_is_host(&from, src);
   if (from_host && !to_host) return scuda_upload(dst, (const void *)(uintptr_t)src, bytes, stream, ptds, sync);
   if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
   if (!to_host) {
-    uint32_t how = ptds | (scuda_on_device(dst, bytes) && scuda_on_device(src, bytes) ? 0 : SCUDA_ANSWER);
+    scuda_range_used(&to), scuda_range_used(&from);
+    uint32_t how = ptds | (scuda_range_holds(&to, dst, bytes) && scuda_range_holds(&from, src, bytes) ? 0 : SCUDA_ANSWER);
     if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
     int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
