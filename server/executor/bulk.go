@@ -19,8 +19,9 @@ const bulkTimeout = 15 * time.Second
 
 var errBulk = errors.New("a bulk connection broke during a copy")
 
-// transfers are a session's bulk transfers: a big copy's bytes come and go in chunks, by RDMA while there is a path and else over all bulk connections at
-// once. Each connection has a goroutine that receives, straight into staging slots that the executor has lent, and one that sends.
+// transfers are a session's bulk transfers: a big copy's bytes come and go in chunks, by RDMA while there is a path
+// and else over all bulk connections at once. Each connection has a goroutine that receives, straight into staging
+// slots that the executor has lent, and one that sends.
 type transfers struct {
 	in  *bulk.Inbound
 	out bulk.Outbound
@@ -117,7 +118,8 @@ func (t *transfers) await() error {
 	return nil
 }
 
-// sendChunk sends a chunk of a download that lies in a slot. It says no where a fallback cannot read the slot and the path does not take the chunk.
+// sendChunk sends a chunk of a download that lies in a slot. It says no where a fallback cannot read the slot and the
+// path does not take the chunk.
 func (s *Session) sendChunk(t *transfer, c *chunk) bool {
 	sl := c.slot
 	sl.out = bulk.Transfer{Seq: t.seq, ID: t.id, Offset: c.off, Bytes: c.bytes, More: c.more, Direct: sl.path, Owner: sl}
@@ -164,7 +166,8 @@ func (s *Session) fetchStranded() {
 	}
 }
 
-// fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a path had under way.
+// fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a
+// path had under way.
 func (s *Session) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
 	mem := make([]byte, c.Bytes)
 	s.enterAny()

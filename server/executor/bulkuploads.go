@@ -12,7 +12,8 @@ import (
 	"scuda.dev/scuda/transport/bulk"
 )
 
-const chunkSpin = 100 * time.Microsecond // without a chunk, before the executor takes a nap: while one is on its way the next is not far
+// chunkSpin is the time without a chunk before the executor takes a nap: while one is on its way the next is not far.
+const chunkSpin = 100 * time.Microsecond
 
 // receiveUpload receives an upload that comes in chunks and sends them on their way as they arrive.
 func (s *Session) receiveUpload(b *incoming) error {
@@ -72,7 +73,8 @@ type landing struct {
 	n    int
 }
 
-// uploadSlot gives a slot for the next chunk, or nil where there is none at the moment and none is needed. What nobody wants goes to scratch memory.
+// uploadSlot gives a slot for the next chunk, or nil where there is none at the moment and none is needed. What nobody
+// wants goes to scratch memory.
 func (s *Session) uploadSlot(b *incoming, needed bool, scratch *[]*slot) (*slot, error) {
 	if b.result == cuda.CUDA_SUCCESS {
 		if r := s.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
@@ -158,8 +160,8 @@ func (s *Session) pathLanded(b *incoming, l landing) {
 	}
 }
 
-// moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy with something else. It gives nil where
-// there is none.
+// moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy
+// with something else. It gives nil where there is none.
 func (s *Session) moveOut(b *incoming, l *landing) *landing {
 	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
 	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {

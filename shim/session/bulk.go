@@ -23,8 +23,8 @@ const (
 	bulkGone // never there, or broken: copies use the main connection
 )
 
-// transfers are the session's bulk transfers: a big copy's bytes go over several connections at once, or by RDMA. The connections are opened, in the
-// background, when the program makes its first big copy.
+// transfers are the session's bulk transfers: a big copy's bytes go over several connections at once, or by RDMA. The
+// connections are opened, in the background, when the program makes its first big copy.
 type transfers struct {
 	state    atomic.Int32
 	out      bulk.Outbound  // uploads
@@ -106,7 +106,8 @@ func (s *Session) openConns() error {
 			none()
 			return err
 		}
-		conns = append(conns, &bulkConn{s: s, tcp: bulk.TCP{Line: line, Sent: func(n, _ int) { s.sent.Add(uint64(n)) }}})
+		sent := func(n, _ int) { s.sent.Add(uint64(n)) }
+		conns = append(conns, &bulkConn{s: s, tcp: bulk.TCP{Line: line, Sent: sent}})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +135,8 @@ func (s *Session) bulkEnded(err error) {
 	}
 }
 
-// shut ends the connections. Nobody sends from the program's memory once it and those who hold a connection's busy lock are through.
+// shut ends the connections. Nobody sends from the program's memory once it and those who hold a connection's busy
+// lock are through.
 func (b *transfers) shut(err error) (lost bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +158,8 @@ func (b *transfers) close() {
 	}
 }
 
-// add queues an upload; nil when it has to go over the main connection. The send lock is held, so uploads are queued in the commands' order.
+// add queues an upload; nil when it has to go over the main connection. The send lock is held, so uploads are queued
+// in the commands' order.
 func (b *transfers) add(seq uint64, data []byte) *upload {
 	if b.state.Load() != bulkReady {
 		return nil
@@ -228,7 +231,8 @@ func (c *bulkConn) Abandoned(bulk.Buffer) {
 	c.busy.Unlock()
 }
 
-// awaitChunks waits until n bytes of a download that ends have come as chunks. Until then nothing behind its end is read.
+// awaitChunks waits until n bytes of a download that ends have come as chunks. Until then nothing behind its end is
+// read.
 func (s *Session) awaitChunks(id uint32, n uint64) error {
 	s.watchChunks(id, n)
 	all := s.bulk.arrivals.Await(id, n)
@@ -242,7 +246,8 @@ func (s *Session) awaitChunks(id uint32, n uint64) error {
 	return nil
 }
 
-// watchChunks looks for a while whether n bytes have come, where there are processors for it: to be woken takes longer than what is missing by now.
+// watchChunks looks for a while whether n bytes have come, where there are processors for it: to be woken takes longer
+// than what is missing by now.
 func (s *Session) watchChunks(id uint32, n uint64) {
 	if runtime.NumCPU() < manyCPUs {
 		return

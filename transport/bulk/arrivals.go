@@ -40,7 +40,8 @@ func (a *Arrivals) Have(id uint32, bytes uint64) bool {
 	return a.ended || a.bytes[id] >= bytes
 }
 
-// Await waits until so many bytes of a transfer have come, and forgets it. It says no where they will not come any more.
+// Await waits until so many bytes of a transfer have come, and forgets it. It says no where they will not come any
+// more.
 func (a *Arrivals) Await(id uint32, bytes uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,13 +22,15 @@ type Sender interface {
 	State() State
 	// ChunkBytes is the size of chunks that suits the sender best, at most transport.MaxChunk.
 	ChunkBytes() int
-	// Register makes memory known to the sender, from which pieces are sent until the region is released. An error says that they cannot be.
+	// Register makes memory known to the sender, from which pieces are sent until the region is released. An error
+	// says that they cannot be.
 	Register(data []byte) (Region, error)
-	// Send takes a piece of registered memory, or of memory that needs no registration (nil). It may wait for the peer's credit. [ErrDown] says that the
-	// piece was not taken; other errors, that the sender is broken and it is not known what became of it.
+	// Send takes a piece of registered memory, or of memory that needs no registration (nil). It may wait for the
+	// peer's credit. [ErrDown] says that the piece was not taken; other errors, that the sender is broken and it is
+	// not known what became of it.
 	//
-	// A sender whose pieces may be lost (see [Outbound.Prefer]) calls [Outbound.Settled] once for each that it took. The others are through with a
-	// piece when Send returns.
+	// A sender whose pieces may be lost (see [Outbound.Prefer]) calls [Outbound.Settled] once for each that it took.
+	// The others are through with a piece when Send returns.
 	Send(p Piece, from Region) error
 }
 
@@ -37,10 +39,12 @@ type Region interface{ Release() }
 
 // Receiver is what chunks arrive at.
 type Receiver interface {
-	// Room gives memory for a chunk that is about to be read from a stream of bytes. It may wait for the chunk's turn, and for memory; the peer cannot send
-	// on meanwhile. Senders that write to memory of the peer by themselves have got it before, as their credit.
+	// Room gives memory for a chunk that is about to be read from a stream of bytes. It may wait for the chunk's turn,
+	// and for memory; the peer cannot send on meanwhile. Senders that write to memory of the peer by themselves have
+	// got it before, as their credit.
 	Room(c Chunk) (Buffer, error)
-	// Arrived is told of a chunk that lies in memory. Where that is the transfer's own and [Receiver.Room] was not asked, b is nil.
+	// Arrived is told of a chunk that lies in memory. Where that is the transfer's own and [Receiver.Room] was not
+	// asked, b is nil.
 	Arrived(c Chunk, b Buffer)
 	// Abandoned is told instead, when the stream broke before all of the chunk was there.
 	Abandoned(b Buffer)
@@ -58,7 +62,8 @@ type Piece struct {
 // Chunk describes the piece for the peer.
 func (p Piece) Chunk() Chunk {
 	t := p.Transfer
-	return Chunk{Seq: t.Seq, Offset: t.Offset + uint64(p.Off), ID: t.ID, Bytes: uint32(p.N), More: t.More || p.Off+p.N < t.Bytes}
+	more := t.More || p.Off+p.N < t.Bytes
+	return Chunk{Seq: t.Seq, Offset: t.Offset + uint64(p.Off), ID: t.ID, Bytes: uint32(p.N), More: more}
 }
 
 // Data is the piece's memory, or nil where the processor cannot read that.
@@ -72,8 +77,8 @@ func (p Piece) Data() []byte {
 // Addr is the address of memory that the processor cannot read.
 func (p Piece) Addr() uint64 { return p.Transfer.Addr + uint64(p.Off) }
 
-// Transfer is memory whose bytes are to be sent: all of a numbered transfer, or a part of it that is ready. It belongs to [Outbound] from when it is added
-// until its owner is told.
+// Transfer is memory whose bytes are to be sent: all of a numbered transfer, or a part of it that is ready. It belongs
+// to [Outbound] from when it is added until its owner is told.
 type Transfer struct {
 	Seq    uint64
 	ID     uint32
@@ -95,6 +100,7 @@ type Transfer struct {
 
 // Owner owns a transfer's memory.
 type Owner interface {
-	// Sent is told once, when nothing reads the memory any more: all has been sent, or never will be. It is called under Outbound's lock and must not wait.
+	// Sent is told once, when nothing reads the memory any more: all has been sent, or never will be. It is called
+	// under Outbound's lock and must not wait.
 	Sent()
 }

@@ -37,7 +37,8 @@ func (c *Chunk) In(mem []byte) []byte {
 // ErrProtocol is wrapped by errors of a peer that sends what it may not.
 var ErrProtocol = errors.New("the peer broke the protocol of bulk transfers")
 
-// chunkBytes is the size of chunks for a transfer that goes over so many fallbacks: each gets two, so that all end at about the same time.
+// chunkBytes is the size of chunks for a transfer that goes over so many fallbacks: each gets two, so that all end at
+// about the same time.
 func chunkBytes(bytes, fallbacks, least int) int {
 	chunk := bytes / (2 * max(fallbacks, 1)) &^ (4<<10 - 1)
 	return min(max(chunk, least), transport.MaxChunk)

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Inbound is the receiving side that takes transfers one after the other and lends memory for their chunks. On every stream of bytes the peer sends the chunks
-// of one transfer behind those of the transfer before. So a chunk of a later transfer waits in its stream until its turn comes, and never holds memory
-// that the present one needs.
+// Inbound is the receiving side that takes transfers one after the other and lends memory for their chunks. On every
+// stream of bytes the peer sends the chunks of one transfer behind those of the transfer before. So a chunk of a later
+// transfer waits in its stream until its turn comes, and never holds memory that the present one needs.
 type Inbound struct {
 	mu       sync.Mutex
 	news     *sync.Cond // for those who wait in Room
@@ -72,16 +72,16 @@ func (in *Inbound) Stream() {
 	in.streams++
 }
 
-// Wants says whether memory is to be lent, where so much is, filled or not: some for each stream before chunks come, but while the peer's preferred sender
-// is up only for chunks that come by a stream all the same.
+// Wants says whether memory is to be lent, where so much is, filled or not: some for each stream before chunks come,
+// but while the peer's preferred sender is up only for chunks that come by a stream all the same.
 func (in *Inbound) Wants(lent int, preferred State) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return lent < 2*in.streams+2 && (preferred != Up || in.starving > len(in.free))
 }
 
-// Take gives the chunks of the transfer that have arrived since the last call, after which the list is not valid any more. An error says that no more will come, or
-// [ErrExcess].
+// Take gives the chunks of the transfer that have arrived since the last call, after which the list is not valid any
+// more. An error says that no more will come, or [ErrExcess].
 func (in *Inbound) Take() ([]Arrival, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -142,7 +142,8 @@ func (in *Inbound) Room(c Chunk) (Buffer, error) {
 		return nil, in.err
 	}
 	if !c.within(in.bytes) {
-		return nil, fmt.Errorf("%w: a chunk of %d bytes at %d of a transfer of %d", ErrProtocol, c.Bytes, c.Offset, in.bytes)
+		const text = "%w: a chunk of %d bytes at %d of a transfer of %d"
+		return nil, fmt.Errorf(text, ErrProtocol, c.Bytes, c.Offset, in.bytes)
 	}
 	last := len(in.free) - 1
 	b := in.free[last]

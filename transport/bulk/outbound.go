@@ -50,8 +50,8 @@ func (o *Outbound) State() State {
 // Pieces is how many pieces the preferred sender has.
 func (o *Outbound) Pieces() int { return int(o.pieces.Load()) }
 
-// Add takes a whole transfer, which is cut into pieces as senders are free. It says no where nothing is sent any more. Transfers come in the order of their
-// commands.
+// Add takes a whole transfer, which is cut into pieces as senders are free. It says no where nothing is sent any more.
+// Transfers come in the order of their commands.
 func (o *Outbound) Add(t *Transfer) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,9 +69,9 @@ func (o *Outbound) Add(t *Transfer) bool {
 	return true
 }
 
-// Post takes a transfer that is one chunk. It goes by the preferred sender where that can read its memory and takes it (direct), else by a fallback. Not taken
-// is one that lies in memory that fallbacks cannot read. Post must not be called by two for the same transfer, and it does not wait where the preferred
-// sender does not.
+// Post takes a transfer that is one chunk. It goes by the preferred sender where that can read its memory and takes it
+// (direct), else by a fallback. Not taken is one that lies in memory that fallbacks cannot read. Post must not be
+// called by two for the same transfer, and it does not wait where the preferred sender does not.
 func (o *Outbound) Post(t *Transfer) (direct, taken bool) {
 	t.left, t.next = t.Bytes, t.Bytes
 	p := Piece{t, 0, t.Bytes}
@@ -150,7 +150,8 @@ func (o *Outbound) settle(p Piece, arrived bool) {
 	o.work.Ring()
 }
 
-// Stranded gives the pieces that came back and that no fallback can read, and forgets them. For each of them [Outbound.Rescued] has to be called.
+// Stranded gives the pieces that came back and that no fallback can read, and forgets them. For each of them
+// [Outbound.Rescued] has to be called.
 func (o *Outbound) Stranded() []Piece {
 	if o.pieces.Load() == 0 {
 		return nil
@@ -228,8 +229,9 @@ func (o *Outbound) await(so func() bool) {
 	}
 }
 
-// claimable says whether a fallback has something to send. What the preferred sender gave back goes first, so that on every fallback pieces stand in the order of
-// their commands; and nothing new goes that way before it is known what is given back. mu is held.
+// claimable says whether a fallback has something to send. What the preferred sender gave back goes first, so that on
+// every fallback pieces stand in the order of their commands; and nothing new goes that way before it is known what is
+// given back. mu is held.
 func (o *Outbound) claimable() bool {
 	return len(o.returned) > 0 || len(o.fresh) > 0 && o.flying == 0 && o.State() == Down
 }
@@ -275,7 +277,8 @@ func (o *Outbound) Feed(s Sender) error {
 	}
 }
 
-// FeedPreferred sends pieces of whole transfers by the preferred sender while that is up, until nothing is sent any more.
+// FeedPreferred sends pieces of whole transfers by the preferred sender while that is up, until nothing is sent any
+// more.
 func (o *Outbound) FeedPreferred() {
 	s := o.preferred.Load()
 	for {
@@ -310,8 +313,8 @@ func (o *Outbound) FeedPreferred() {
 	}
 }
 
-// detour has the rest of a transfer whose memory cannot be registered go by the fallbacks, when all that the preferred sender has is settled: what it might give
-// back has to go first. mu is held, and let go meanwhile.
+// detour has the rest of a transfer whose memory cannot be registered go by the fallbacks, when all that the preferred
+// sender has is settled: what it might give back has to go first. mu is held, and let go meanwhile.
 func (o *Outbound) detour(t *Transfer) {
 	o.await(func() bool { return o.flying == 0 })
 	if o.err != nil || len(o.fresh) == 0 || o.fresh[0] != t || o.State() != Up {
@@ -325,8 +328,8 @@ func (o *Outbound) detour(t *Transfer) {
 // errNoReason stands where Fail was given none.
 var errNoReason = errors.New("the bulk transfers of the session have ended")
 
-// Fail ends all sending, for a reason. It says whether bytes are lost with that. What fallbacks are sending, and what the preferred sender has, stays
-// theirs until they return, or until [Outbound.Abandon].
+// Fail ends all sending, for a reason. It says whether bytes are lost with that. What fallbacks are sending, and what
+// the preferred sender has, stays theirs until they return, or until [Outbound.Abandon].
 func (o *Outbound) Fail(why error) (lost bool) {
 	if why == nil {
 		why = errNoReason

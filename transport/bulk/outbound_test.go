@@ -24,7 +24,8 @@ const (
 	patience = 30 * time.Second
 )
 
-// network is a path in memory, some streams, and faults of the path: after so many arrivals it breaks and heals by turns.
+// network is a path in memory, some streams, and faults of the path: after so many arrivals it breaks and heals by
+// turns.
 type network struct {
 	out     bulk.Outbound
 	path    *bulktest.Path
@@ -190,8 +191,8 @@ func (c counting) Arrived(k bulk.Chunk, b bulk.Buffer) {
 	c.Inbound.Arrived(k, b)
 }
 
-// Whole transfers, as of uploads: the receiver takes one after the other, with little memory, while the path comes and goes. Every byte arrives once, all memory
-// is given back once, and nobody waits for ever.
+// Whole transfers, as of uploads: the receiver takes one after the other, with little memory, while the path comes and
+// goes. Every byte arrives once, all memory is given back once, and nobody waits for ever.
 func TestUploads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(1, 30*piece), 1, 8).Draw(t, "sizes")
@@ -312,7 +313,8 @@ func (s *straight) Arrived(c bulk.Chunk, _ bulk.Buffer) {
 	s.arrivals.Add(c)
 }
 
-// Chunks that become ready one after the other, as of downloads: in memory that the path can read, that only the path can read, or that only streams can.
+// Chunks that become ready one after the other, as of downloads: in memory that the path can read, that only the path
+// can read, or that only streams can.
 func TestDownloads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(1, 30*piece), 1, 8).Draw(t, "sizes")

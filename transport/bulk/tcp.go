@@ -11,7 +11,8 @@ import (
 // TCP is one of a session's bulk connections. One goroutine may send while another receives.
 type TCP struct {
 	Line *transport.Line
-	// Sent and Received count what went over the connection: the bytes of a chunk, and those with header and padding. They may be nil.
+	// Sent and Received count what went over the connection: the bytes of a chunk, and those with header and padding.
+	// They may be nil.
 	Sent, Received func(bytes, all int)
 
 	head [transport.MessageHeaderSize]byte // of the message that is being received
@@ -32,7 +33,8 @@ func (t *TCP) Register([]byte) (Region, error) { return nil, nil }
 // Send writes a piece. When it returns, the kernel has it.
 func (t *TCP) Send(p Piece, _ Region) error {
 	data := p.Data()
-	err := t.Line.Send(transport.MessageHeader{Type: transport.MsgChunk, ID: p.Transfer.ID, Seq: p.Transfer.Seq, Aux: p.Transfer.Offset + uint64(p.Off)}, data)
+	c := p.Chunk()
+	err := t.Line.Send(transport.MessageHeader{Type: transport.MsgChunk, ID: c.ID, Seq: c.Seq, Aux: c.Offset}, data)
 	if t.Sent != nil {
 		t.Sent(len(data), wireBytes(len(data)))
 	}

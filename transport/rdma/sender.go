@@ -4,9 +4,11 @@ import (
 	"scuda.dev/scuda/transport/bulk"
 )
 
-// Slots and Windows are a link as senders of package bulk. Both tell the [bulk.Outbound] that they belong to what became of a piece, by the link's handler.
+// Slots and Windows are a link as senders of package bulk. Both tell the [bulk.Outbound] that they belong to what
+// became of a piece, by the link's handler.
 
-// Slots sends pieces of registered memory into slots of the peer, and waits for the peer's credit. It is for the side whose transfers are uploads.
+// Slots sends pieces of registered memory into slots of the peer, and waits for the peer's credit. It is for the side
+// whose transfers are uploads.
 type Slots struct{ *Link[bulk.Piece] }
 
 var _ bulk.Sender = Slots{}
@@ -20,7 +22,8 @@ func (s Slots) Register(data []byte) (bulk.Region, error) {
 	return r, nil
 }
 
-// Send sends a piece of memory that [Slots.Register] registered. Where the piece says that more follow, they must be sent, as long as there is this path.
+// Send sends a piece of memory that [Slots.Register] registered. Where the piece says that more follow, they must be
+// sent, as long as there is this path.
 func (s Slots) Send(p bulk.Piece, from bulk.Region) error {
 	r, ok := from.(Region)
 	if !ok || !s.Link.Send(p.Chunk(), p.Data(), r, p) {
@@ -29,8 +32,8 @@ func (s Slots) Send(p bulk.Piece, from bulk.Region) error {
 	return nil
 }
 
-// Windows sends pieces that lie in the link's Source to the windows of their transfers, for which the link was asked with [Link.Want]. It does not wait. It is for the
-// side whose transfers are downloads.
+// Windows sends pieces that lie in the link's Source to the windows of their transfers, for which the link was asked
+// with [Link.Want]. It does not wait. It is for the side whose transfers are downloads.
 type Windows struct{ *Link[bulk.Piece] }
 
 var _ bulk.Sender = Windows{}

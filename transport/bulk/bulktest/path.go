@@ -23,7 +23,8 @@ type PathConfig struct {
 	delivering sync.Mutex
 }
 
-// Path writes to slots or windows of the receiver, as a network card does. It begins without a path; [Path.Heal] makes one and [Path.Break] ends it.
+// Path writes to slots or windows of the receiver, as a network card does. It begins without a path; [Path.Heal] makes
+// one and [Path.Break] ends it.
 type Path struct {
 	cfg   *PathConfig
 	state atomic.Int32
@@ -67,7 +68,8 @@ func (s *Slot) Release() { s.path.release(s.index) }
 
 // NewPath makes the two ends of a path.
 func NewPath(cfg *PathConfig) *Path {
-	p := &Path{cfg: cfg, near: ring.NewPeer[bulk.Piece](cfg.Depth, cfg.Slots, 0), far: ring.NewPeer[struct{}](1, 0, cfg.Slots)}
+	p := &Path{cfg: cfg}
+	p.near, p.far = ring.NewPeer[bulk.Piece](cfg.Depth, cfg.Slots, 0), ring.NewPeer[struct{}](1, 0, cfg.Slots)
 	p.moved = sync.NewCond(&p.mu)
 	for i := range cfg.Slots {
 		p.slots = append(p.slots, &Slot{make([]byte, cfg.Chunk), uint32(i), p})
