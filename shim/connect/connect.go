@@ -3,8 +3,8 @@
 // A front that needs a connection to the server and must not load the Go core (NVML; the driver's version before
 // cuInit) starts scuda-connect with one end of a socket pair as standard input. It sends one packet, a [Request] and
 // what is to be said first. The program reads the settings, dials and shakes hands, and sends one packet back, an
-// [Answer], to which the connected socket is attached. docs/decisions/nvml-connection.md says why. The C side of the
-// layout is generated from here (api/gen).
+// [Answer], to which the connected socket is attached. docs/decisions/0009-a-program-connects.md says why. The C side
+// of the layout is generated from here (api/gen).
 package connect
 
 import (

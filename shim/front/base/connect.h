@@ -1,6 +1,6 @@
 /* Connections that the fronts need without the Go core: a process whose Go runtime runs cannot be forked. Another
  * program, scuda-connect, makes them and hands them over; settings, dialling and handshake are implemented there alone
- * (docs/decisions/nvml-connection.md).
+ * (docs/decisions/0009-a-program-connects.md).
  * Failures are logged with cause and remedy. */
 #ifndef SCUDA_CONNECT_H
 #define SCUDA_CONNECT_H
