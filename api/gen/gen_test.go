@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func spec(t *testing.T) *api.Spec {
 
 // Every generated file of the tree is what the generator writes now.
 func TestUpToDate(t *testing.T) {
-	if err := run("../..", true); err != nil {
+	if err := run("../..", Check); err != nil {
 		t.Error(err)
 	}
 }
@@ -90,14 +91,14 @@ func TestProtocolPage(t *testing.T) {
 
 func TestCheckFindsStaleFiles(t *testing.T) {
 	dir := t.TempDir()
-	if err := NewOutput(dir, false).File("a/b.txt", []byte("old")); err != nil {
+	if err := NewOutput(dir, WriteAll).File("a/b.txt", []byte("old")); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		content string
 		stale   bool
 	}{{"old", false}, {"new", true}} {
-		out := NewOutput(dir, true)
+		out := NewOutput(dir, Check)
 		if err := out.File("a/b.txt", []byte(c.content)); err != nil {
 			t.Fatal(err)
 		}
@@ -107,6 +108,39 @@ func TestCheckFindsStaleFiles(t *testing.T) {
 	}
 	if b, _ := os.ReadFile(filepath.Join(dir, "a/b.txt")); string(b) != "old" {
 		t.Error("check mode wrote a file")
+	}
+}
+
+// A build writes what is not in the repository, and nothing else; what is in the repository is checked, and nothing
+// else.
+func TestBuildWritesWhatIsNotKept(t *testing.T) {
+	kept, built := "docs/page.md", "shim/front/gen/calls_gen.c"
+	for _, c := range []struct {
+		mode  Mode
+		wrote []string
+		stale bool
+	}{{WriteAll, []string{kept, built}, false}, {WriteBuilt, []string{built}, false}, {Check, nil, true}} {
+		dir := t.TempDir()
+		out := NewOutput(dir, c.mode)
+		for _, path := range []string{kept, built} {
+			if err := out.File(path, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			_, err := os.Stat(filepath.Join(dir, path))
+			if there := err == nil; there != slices.Contains(c.wrote, path) {
+				t.Errorf("mode %d, %s: written %v", c.mode, path, there)
+			}
+		}
+		err := out.Close()
+		if (err != nil) != c.stale || c.stale && strings.Contains(err.Error(), built) {
+			t.Errorf("mode %d: %v", c.mode, err)
+		}
+	}
+	ignored, err := os.ReadFile("../../.gitignore")
+	for _, line := range []string{"/shim/front/gen/", "/shim/front/nvml/gen/", "/sim/lib/*/exports_gen.c"} {
+		if err != nil || !strings.Contains(string(ignored), "\n"+line+"\n") {
+			t.Errorf(".gitignore has no line %s (%v)", line, err)
+		}
 	}
 }
 

@@ -177,6 +177,11 @@ func TestFrontWritesTheSame(t *testing.T) {
 	if err := os.WriteFile(source, []byte(program.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	header := exec.Command("go", "run", "./api/gen", "-build")
+	header.Dir = "../.."
+	if out, err := header.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	cc := exec.Command("cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", binary, source)
 	cc.Args = append(cc.Args, "-I", "../../shim/front/gen")
 	if out, err := cc.CombinedOutput(); err != nil {
