@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
@@ -156,27 +155,6 @@ func (h *pathHandler) Sent(p bulk.Piece, arrived bool) {
 		s.metrics.Add(metrics.SentRDMA, p.N)
 	}
 	s.bulk.out.Settled(p, arrived)
-}
-
-// fetchStranded sends chunks in the GPU's memory by fallbacks that a lost path has given back.
-func (s *Session) fetchStranded() {
-	for _, p := range s.bulk.out.Stranded() {
-		s.fetch(p.Chunk(), cuda.CUdeviceptr(p.Addr()))
-		s.bulk.out.Rescued(p)
-	}
-}
-
-// fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a
-// path had under way.
-func (s *Session) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
-	mem := make([]byte, c.Bytes)
-	s.enterAny()
-	if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
-		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), from, uint64(len(mem)), st)
-	}); r != cuda.CUDA_SUCCESS {
-		s.bulkFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
-	}
-	s.bulk.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: len(mem), Data: mem})
 }
 
 // Memory gives nothing: a server grants no windows.

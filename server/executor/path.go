@@ -237,6 +237,27 @@ func (s *Session) pollPath() bool {
 	return true
 }
 
+// fetchStranded sends chunks in the GPU's memory by fallbacks that a lost path has given back.
+func (s *Session) fetchStranded() {
+	for _, p := range s.bulk.out.Stranded() {
+		s.fetch(p.Chunk(), cuda.CUdeviceptr(p.Addr()))
+		s.bulk.out.Rescued(p)
+	}
+}
+
+// fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a
+// path had under way.
+func (s *Session) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
+	mem := make([]byte, c.Bytes)
+	s.enterAny()
+	if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), from, uint64(len(mem)), st)
+	}); r != cuda.CUDA_SUCCESS {
+		s.bulkFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
+	}
+	s.bulk.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: len(mem), Data: mem})
+}
+
 // crowded says whether the GPU leaves too few slots for what comes: most wait for it, and it has not read one for a while. Where it reads one after the other, the
 // next is waited for.
 func (s *Session) crowded() bool {
@@ -251,6 +272,55 @@ func (s *Session) crowded() bool {
 		yield()
 	}
 	return false
+}
+
+// pathLanded sends a chunk to the device that came by RDMA.
+func (s *Session) pathLanded(b *incoming, l landing) {
+	r := b.result
+	if r == cuda.CUDA_SUCCESS && b.st == nil {
+		r = cuda.CUDA_ERROR_INVALID_VALUE // nobody wants it
+	}
+	if r == cuda.CUDA_SUCCESS {
+		r = s.enter(b.cmd.Context)
+	}
+	if r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 && s.path.gpu.flush { // before anything reads what the card wrote
+		r = s.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+			cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+	}
+	if r == cuda.CUDA_SUCCESS && s.crowded() {
+		if moved := s.moveOut(b, &l); moved != nil {
+			s.path.link().Release(l.slot.index)
+			s.chunkLanded(b, *moved, nil)
+			return
+		}
+	}
+	if dst := b.dst + cuda.CUdeviceptr(l.off); r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 {
+		r = s.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
+	} else if r == cuda.CUDA_SUCCESS {
+		s.lockPath(b.ctx)
+		r = s.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(l.slot.mem), uint64(l.n), b.st.real)
+	}
+	if r = s.occupyPath(l.slot, b.st, r); b.result == cuda.CUDA_SUCCESS && b.st != nil {
+		b.result = r
+	}
+}
+
+// moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy
+// with something else. It gives nil where there is none.
+func (s *Session) moveOut(b *incoming, l *landing) *landing {
+	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
+	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {
+		return nil
+	}
+	if l.slot.gpu == 0 {
+		copy(sl.mem, l.slot.mem[:l.n])
+	} else if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), l.slot.gpu, uint64(l.n), st)
+	}); r != cuda.CUDA_SUCCESS {
+		sl.free.Store(true)
+		return nil
+	}
+	return &landing{slot: sl, off: l.off, n: l.n}
 }
 
 // abandonPath gives back the slots of a context that ends; its work is over and its events are gone.
