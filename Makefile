@@ -4,7 +4,7 @@ GO ?= go
 # Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded at run time where they are
 # there), strace for the tests that watch connections, Java and Python for the tests with such programs, clang for the programs of the probes,
 # a browser and Prometheus for the tests of reports and metrics.
-PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless python3 ca-certificates libibverbs-dev librdmacm-dev clang llvm libbpf-dev chromium prometheus systemd systemd-container
+PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless python3 ca-certificates libibverbs-dev clang llvm libbpf-dev chromium prometheus systemd systemd-container
 
 export SCUDA_VERSION := $(shell ./version.sh)
 
@@ -72,7 +72,7 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v chromium >/dev/null && command -v promtool >/dev/null && command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null && command -v java >/dev/null && command -v python3 >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' '#include <rdma/rdma_cma.h>' | gcc -E - >/dev/null 2>&1 || \
+	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v chromium >/dev/null && command -v promtool >/dev/null && command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null && command -v java >/dev/null && command -v python3 >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 # The CUDA runtime of other versions and programs that are older than scuda, for the tests: as Debian distributes them, not installed.

@@ -50,7 +50,7 @@ Architecture: $arch
 Maintainer: scuda maintainers <maintainers@scuda.dev>
 Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f1)
 Depends: libc6 (>= $libc)
-Suggests: prometheus, libibverbs1, librdmacm1
+Suggests: prometheus, libibverbs1
 Section: utils
 Priority: optional
 Homepage: https://scuda.dev

@@ -1,6 +1,6 @@
-/* Stands in for device.c where the headers of the libraries are missing. It does not include verbs.h because it gives all functions one body; none
+/* Stands in for device.c where the headers of libibverbs are missing. It does not include verbs.h because it gives all functions one body; none
  * but sv_load is ever called, as that says that there is nothing. */
-#if !(__has_include(<infiniband/verbs.h>) && __has_include(<rdma/rdma_cma.h>)) || defined(SCUDA_NO_RDMA)
+#if !__has_include(<infiniband/verbs.h>) || defined(SCUDA_NO_RDMA)
 #include <errno.h>
 
 int sv_absent(void) { return ENOSYS; }
@@ -12,7 +12,5 @@ A(sv_alloc_pd) A(sv_dealloc_pd) A(sv_reg) A(sv_reg_dmabuf) A(sv_dereg) A(sv_allo
 A(sv_create_channel) A(sv_destroy_channel) A(sv_create_cq) A(sv_destroy_cq) A(sv_cq_event) A(sv_arm) A(sv_poll) A(sv_poll_or_arm)
 A(sv_create_srq) A(sv_destroy_srq) A(sv_post_srq) A(sv_create_qp) A(sv_destroy_qp) A(sv_to_init) A(sv_to_rtr) A(sv_to_rts) A(sv_to_error)
 A(sv_qp_state) A(sv_post_send) A(sv_post_spin) A(sv_post_recv)
-A(sv_cm_channel) A(sv_cm_destroy_channel) A(sv_cm_create) A(sv_cm_destroy) A(sv_cm_resolve) A(sv_cm_resolve_route) A(sv_cm_listen) A(sv_cm_next)
-A(sv_cm_context) A(sv_cm_create_qp) A(sv_cm_destroy_qp) A(sv_cm_connect) A(sv_cm_accept) A(sv_cm_reject) A(sv_cm_disconnect)
-N(sv_device_name) N(sv_context_name) N(sv_node_name) N(sv_event_name) N(sv_cm_event_name)
+N(sv_device_name) N(sv_node_name) N(sv_event_name)
 #endif

@@ -35,8 +35,6 @@ int sv_open(void *device, void **ctx) {
   return 0;
 }
 int sv_close(void *ctx) { return ibv.close_device(ctx) ? why() : 0; }
-const char *sv_context_name(void *ctx) { return ibv.get_device_name(((struct ibv_context *)ctx)->device); }
-
 const char *sv_node_name(void *ctx) { return ((struct ibv_context *)ctx)->device->dev_name; }
 
 int sv_query(void *ctx, sv_device *out) {
@@ -196,21 +194,16 @@ int sv_create_srq(void *pd, int depth, int sges, void **srq) {
 }
 int sv_destroy_srq(void *srq) { return ibv.destroy_srq(srq); }
 
-static struct ibv_qp_init_attr wishes(void *send_cq, void *recv_cq, void *srq, const sv_qp_config *c) {
-  return (struct ibv_qp_init_attr){.send_cq = send_cq, .recv_cq = recv_cq, .srq = srq, .qp_type = c->type ? (enum ibv_qp_type)c->type : IBV_QPT_RC, .sq_sig_all = c->signal_all,
-    .cap = {.max_send_wr = c->send_depth, .max_recv_wr = srq ? 0 : c->recv_depth, .max_send_sge = c->send_sges, .max_recv_sge = srq ? 0 : c->recv_sges, .max_inline_data = c->inline_bytes}};
-}
-static void outcome(const struct ibv_qp_init_attr *a, sv_qp_config *c) {
-  c->send_depth = a->cap.max_send_wr, c->recv_depth = a->cap.max_recv_wr, c->send_sges = a->cap.max_send_sge, c->recv_sges = a->cap.max_recv_sge;
-  c->inline_bytes = a->cap.max_inline_data;
-}
-
 int sv_create_qp(void *pd, void *send_cq, void *recv_cq, void *srq, sv_qp_config *config, void **qp, uint32_t *qpn) {
-  struct ibv_qp_init_attr a = wishes(send_cq, recv_cq, srq, config);
+  struct ibv_qp_init_attr a = {.send_cq = send_cq, .recv_cq = recv_cq, .srq = srq, .sq_sig_all = config->signal_all,
+    .qp_type = config->type ? (enum ibv_qp_type)config->type : IBV_QPT_RC,
+    .cap = {.max_send_wr = config->send_depth, .max_send_sge = config->send_sges, .max_inline_data = config->inline_bytes}};
+  if (!srq) a.cap.max_recv_wr = config->recv_depth, a.cap.max_recv_sge = config->recv_sges;
   errno = 0;
   struct ibv_qp *q = ibv.create_qp(pd, &a);
   if (!q) return why();
-  outcome(&a, config);
+  config->send_depth = a.cap.max_send_wr, config->send_sges = a.cap.max_send_sge, config->inline_bytes = a.cap.max_inline_data;
+  config->recv_depth = a.cap.max_recv_wr, config->recv_sges = a.cap.max_recv_sge;
   *qp = q, *qpn = q->qp_num;
   return 0;
 }
@@ -306,67 +299,4 @@ static int post_recv(void *on, sv_recv *list, int n, int *done, int shared) {
 }
 int sv_post_recv(void *qp, sv_recv *list, int n, int *done) { return post_recv(qp, list, n, done, 0); }
 int sv_post_srq(void *srq, sv_recv *list, int n, int *done) { return post_recv(srq, list, n, done, 1); }
-
-/* ---- librdmacm ---- */
-
-int sv_cm_channel(void **channel, int *fd) {
-  errno = 0;
-  struct rdma_event_channel *c = cm.create_event_channel();
-  if (!c) return why();
-  nonblocking(c->fd);
-  *channel = c, *fd = c->fd;
-  return 0;
-}
-void sv_cm_destroy_channel(void *channel) { cm.destroy_event_channel(channel); }
-int sv_cm_create(void *channel, void **id) {
-  errno = 0;
-  return cm.create_id(channel, (struct rdma_cm_id **)id, NULL, RDMA_PS_TCP) ? why() : 0;
-}
-int sv_cm_destroy(void *id) { errno = 0; return cm.destroy_id(id) ? why() : 0; }
-int sv_cm_resolve(void *id, const void *local, const void *remote, int timeout_ms) {
-  errno = 0;
-  return cm.resolve_addr(id, (struct sockaddr *)local, (struct sockaddr *)remote, timeout_ms) ? why() : 0;
-}
-int sv_cm_resolve_route(void *id, int timeout_ms) { errno = 0; return cm.resolve_route(id, timeout_ms) ? why() : 0; }
-int sv_cm_listen(void *id, const void *local, int backlog, uint16_t *port) {
-  errno = 0;
-  if (cm.bind_addr(id, (struct sockaddr *)local) || cm.listen(id, backlog)) return why();
-  *port = ntohs(cm.get_src_port(id));
-  return 0;
-}
-int sv_cm_next(void *channel, sv_cm_event *out) {
-  struct rdma_cm_event *e;
-  errno = 0;
-  if (cm.get_cm_event(channel, &e)) return why();
-  *out = (sv_cm_event){e->event, e->status, e->id, e->listen_id};
-  cm.ack_cm_event(e);
-  return 0;
-}
-const char *sv_cm_event_name(uint32_t kind) { return cm.event_str(kind); }
-void *sv_cm_context(void *id) { return ((struct rdma_cm_id *)id)->verbs; }
-int sv_cm_create_qp(void *id, void *pd, void *send_cq, void *recv_cq, void *srq, sv_qp_config *config, void **qp, uint32_t *qpn) {
-  struct ibv_qp_init_attr a = wishes(send_cq, recv_cq, srq, config);
-  errno = 0;
-  if (cm.create_qp(id, pd, &a)) return why();
-  outcome(&a, config);
-  struct ibv_qp *q = ((struct rdma_cm_id *)id)->qp;
-  *qp = q, *qpn = q->qp_num;
-  return 0;
-}
-void sv_cm_destroy_qp(void *id) { cm.destroy_qp(id); }
-static struct rdma_conn_param parameters(int retries, int rnr_retries, int max_read) {
-  return (struct rdma_conn_param){.responder_resources = max_read, .initiator_depth = max_read, .retry_count = retries, .rnr_retry_count = rnr_retries};
-}
-int sv_cm_connect(void *id, int retries, int rnr_retries, int max_read) {
-  struct rdma_conn_param p = parameters(retries, rnr_retries, max_read);
-  errno = 0;
-  return cm.connect(id, &p) ? why() : 0;
-}
-int sv_cm_accept(void *id, int rnr_retries, int max_read) {
-  struct rdma_conn_param p = parameters(0, rnr_retries, max_read);
-  errno = 0;
-  return cm.accept(id, &p) ? why() : 0;
-}
-int sv_cm_reject(void *id) { errno = 0; return cm.reject(id, NULL, 0) ? why() : 0; }
-int sv_cm_disconnect(void *id) { errno = 0; return cm.disconnect(id) ? why() : 0; }
 #endif

@@ -23,7 +23,7 @@ import (
 // load opens libibverbs, at the first call.
 var load = sync.OnceValue(func() error {
 	if why := C.sv_load(); why != nil {
-		return &UnavailableError{C.GoString(why), "install rdma-core, libibverbs1, librdmacm1 and ibverbs-providers"}
+		return &UnavailableError{C.GoString(why), "install rdma-core, libibverbs1 and ibverbs-providers"}
 	}
 	return nil
 })
@@ -69,10 +69,9 @@ func eachDevice(f func(p unsafe.Pointer, name string) bool) error {
 
 // Device is an opened RDMA device. Its methods may be called from several goroutines.
 type Device struct {
-	ctx      unsafe.Pointer
-	name     string
-	borrowed bool // belongs to librdmacm
-	events   *poller
+	ctx    unsafe.Pointer
+	name   string
+	events *poller
 }
 
 // Open opens a device by its name.
@@ -124,7 +123,7 @@ func (d *Device) Removed() bool {
 
 // Close closes the device, after everything that was made on it.
 func (d *Device) Close() error {
-	if d.borrowed || d.ctx == nil {
+	if d.ctx == nil {
 		return nil
 	}
 	d.events.close()

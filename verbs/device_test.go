@@ -422,65 +422,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestConnectionManager(t *testing.T) {
-	var side [2]*end
-	setup := func(i int) verbs.CMSetup {
-		return func(d *verbs.Device) (*verbs.PD, verbs.QPConfig, error) {
-			e := &end{dev: d, mem: memory(t, 4096)}
-			var err error
-			if e.pd, err = d.AllocPD(); err != nil {
-				return nil, verbs.QPConfig{}, err
-			}
-			if e.cq, err = d.CreateCQ(16); err != nil {
-				return nil, verbs.QPConfig{}, err
-			}
-			e.mr, err = e.pd.Register(e.mem, verbs.LocalWrite|verbs.RemoteWrite)
-			side[i] = e
-			return e.pd, verbs.QPConfig{SendCQ: e.cq, SendDepth: 4, RecvDepth: 4}, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	l, err := verbs.ListenCM(netip.AddrPortFrom(netip.MustParseAddr(os.Getenv("RXE_IP0")), 0))
-	check(t, err)
-	type result struct {
-		c   *verbs.CMConn
-		err error
-	}
-	accepted := make(chan result)
-	go func() {
-		c, err := l.Accept(ctx, setup(0))
-		accepted <- result{c, err}
-	}()
-	d, err := verbs.DialCM(ctx, netip.MustParseAddr(os.Getenv("RXE_IP1")), l.Addr(), setup(1))
-	r := <-accepted
-	check(t, errors.Join(err, r.err))
-	side[0].qp, side[1].qp = r.c.QP, d.QP
-	if side[0].dev.Name() != names[0] || side[1].dev.Name() != names[1] {
-		t.Errorf("devices %s and %s", side[0].dev.Name(), side[1].dev.Name())
-	}
-	side[0].recv(t, verbs.RecvRequest{ID: 4, Count: 1, SGE: side[0].sge(0, 4096)})
-	fill(side[1].mem, 2)
-	side[1].send(t, verbs.SendRequest{Op: verbs.OpSend, Flags: verbs.Signaled, Count: 1, SGE: side[1].sge(0, 1000)})
-	side[1].ok(t, 0)
-	side[0].ok(t, 4)
-	if !bytes.Equal(side[0].mem[:1000], side[1].mem[:1000]) {
-		t.Error("the bytes differ")
-	}
-	check(t, d.Disconnect())
-	check(t, d.Close())
-	check(t, r.c.Close())
-	for _, e := range side {
-		check(t, e.mr.Close())
-		check(t, e.cq.Close())
-		check(t, e.pd.Close())
-	}
-	check(t, l.Close())
-	if _, err := verbs.DialCM(ctx, netip.MustParseAddr(os.Getenv("RXE_IP1")), l.Addr(), setup(1)); !errors.Is(err, verbs.ErrRejected) {
-		t.Errorf("nobody listens any more: %v", err)
-	}
-}
-
 func TestNoAllocation(t *testing.T) {
 	a, b := connected(t, 1<<16, verbs.QPConfig{})
 	recvs := make([]verbs.RecvRequest, 8)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller lets a goroutine wait for one of the libraries' descriptors without holding a thread: it has a duplicate of the descriptor, which Go's own poller
+// poller lets a goroutine wait for one of the library's descriptors without holding a thread: it has a duplicate of the descriptor, which Go's own poller
 // watches.
 type poller struct {
 	file *os.File

@@ -23,7 +23,6 @@ import "C"
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -196,7 +195,6 @@ type QP struct {
 	number uint32
 	psn    uint32
 	config QPConfig
-	cm     *CMConn // made by librdmacm
 }
 
 // CreateQP makes a queue pair.
@@ -380,9 +378,6 @@ func (q *QP) Close() error {
 	if q.p == nil {
 		return nil
 	}
-	if q.cm != nil {
-		return errors.New("the queue pair belongs to a CMConn; close that")
-	}
 	r := C.sv_destroy_qp(q.p)
 	if r == 0 {
 		q.p = nil
@@ -404,9 +399,6 @@ func (e *Event) Of(q *QP) bool { return e.element != nil && e.element == q.p }
 
 // NextEvent waits for the device's next asynchronous event: a port that goes down or up, a queue pair or device that failed.
 func (d *Device) NextEvent(ctx context.Context) (Event, error) {
-	if d.events == nil {
-		return Event{}, failed("ibv_get_async_event", d.name+" belongs to librdmacm", int(syscall.EOPNOTSUPP))
-	}
 	var e C.sv_event
 	err := d.events.wait(ctx, func() error {
 		return failed("ibv_get_async_event", d.name, int(C.sv_async_event(d.ctx, &e)))

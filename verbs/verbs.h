@@ -1,5 +1,5 @@
-/* The C side of package verbs: libibverbs and librdmacm, loaded with dlopen, behind types of our own. Functions that return int give 0 or a
- * positive errno. Without the libraries' headers at build time every function says ENOSYS and sv_load that the binding was left out. */
+/* The C side of package verbs: libibverbs, loaded with dlopen, behind types of our own. Functions that return int give 0 or a
+ * positive errno. Without the library's headers at build time every function says ENOSYS and sv_load that the binding was left out. */
 #ifndef SCUDA_VERBS_H
 #define SCUDA_VERBS_H
 #include <stdint.h>
@@ -53,16 +53,14 @@ typedef struct {
 
 typedef struct { uint32_t type, port; void *element; } sv_event;
 
-/* Open the libraries; each is called once, sv_load first. The message says what is missing; NULL when everything is there. */
+/* Opens the library; it is called once. The message says what is missing; NULL when everything is there. */
 const char *sv_load(void);
-const char *sv_load_cm(void);
 
 int sv_devices(void ***list, int *n);
 void sv_free_devices(void **list);
 const char *sv_device_name(void *device);
 int sv_open(void *device, void **ctx);
 int sv_close(void *ctx);
-const char *sv_context_name(void *ctx);
 const char *sv_node_name(void *ctx); /* such as uverbs0 */
 int sv_query(void *ctx, sv_device *out);
 int sv_query_port(void *ctx, int port, sv_port *out);
@@ -104,28 +102,4 @@ int sv_qp_state(void *qp, uint32_t *state);
 int sv_post_send(uintptr_t qp, sv_send *list, int n, int *done);
 int sv_post_spin(uintptr_t qp, sv_send *list, int n, int *done, uintptr_t cq, sv_completion *out, int m, int looks); /* < 0: -errno of either */
 int sv_post_recv(void *qp, sv_recv *list, int n, int *done);
-
-/* Connections by librdmacm. An event's kind is that of rdma_cm_event_type. */
-typedef struct {
-  uint32_t kind;
-  int32_t status;
-  void *id, *listener;
-} sv_cm_event;
-
-int sv_cm_channel(void **channel, int *fd);
-void sv_cm_destroy_channel(void *channel);
-int sv_cm_create(void *channel, void **id);
-int sv_cm_destroy(void *id);
-int sv_cm_resolve(void *id, const void *local, const void *remote, int timeout_ms); /* socket addresses */
-int sv_cm_resolve_route(void *id, int timeout_ms);
-int sv_cm_listen(void *id, const void *local, int backlog, uint16_t *port);
-int sv_cm_next(void *channel, sv_cm_event *out); /* takes and acknowledges one; EAGAIN: none */
-const char *sv_cm_event_name(uint32_t kind);
-void *sv_cm_context(void *id);
-int sv_cm_create_qp(void *id, void *pd, void *send_cq, void *recv_cq, void *srq, sv_qp_config *config, void **qp, uint32_t *qpn);
-void sv_cm_destroy_qp(void *id);
-int sv_cm_connect(void *id, int retries, int rnr_retries, int max_read);
-int sv_cm_accept(void *id, int rnr_retries, int max_read);
-int sv_cm_reject(void *id);
-int sv_cm_disconnect(void *id);
 #endif
