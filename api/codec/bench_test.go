@@ -5,7 +5,7 @@ import "testing"
 // Reading the parameters of a call and writing its reply.
 func BenchmarkCodec(b *testing.B) {
 	request := build(7, 3, "abc", 1, 5, "name\x00")
-	w := NewWriter(Aligned(256))
+	w := NewWriter(aligned(256))
 	var r Reader
 	b.ReportAllocs()
 	for b.Loop() {

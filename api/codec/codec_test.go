@@ -8,6 +8,18 @@ import (
 	"unsafe"
 )
 
+// aligned gives n bytes that are aligned to 8, as a payload is.
+func aligned(n int) []byte {
+	words := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8)[:n]
+}
+
+func newReader(payload []byte) *Reader {
+	r := &Reader{}
+	r.Reset(payload)
+	return r
+}
+
 // build makes an aligned payload of words and byte strings (padded to 8).
 func build(parts ...any) []byte {
 	var b []byte
@@ -20,13 +32,13 @@ func build(parts ...any) []byte {
 			b = append(b, make([]byte, -len(b)&7)...)
 		}
 	}
-	out := Aligned(len(b))
+	out := aligned(len(b))
 	copy(out, b)
 	return out
 }
 
 func TestReader(t *testing.T) {
-	r := NewReader(build(7, 3, "abc", 0, 5, "name\x00", 2, "0123456789abcdef"))
+	r := newReader(build(7, 3, "abc", 0, 5, "name\x00", 2, "0123456789abcdef"))
 	if v := r.U64(); v != 7 {
 		t.Error(v)
 	}
@@ -65,7 +77,7 @@ func TestReaderRefuses(t *testing.T) {
 		{"bytes left over", build(1, 2), func(r *Reader) { r.U64() }},
 		{"array shorter than its count", build(1, 2), func(r *Reader) { _, n := r.In(8); r.Need(n, 2) }},
 	} {
-		r := NewReader(c.payload)
+		r := newReader(c.payload)
 		c.read(r)
 		if err := r.End(); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %v", c.name, err)
@@ -74,11 +86,11 @@ func TestReaderRefuses(t *testing.T) {
 }
 
 func TestWriter(t *testing.T) {
-	buf := Aligned(64)
+	buf := aligned(64)
 	for i := range buf {
 		buf[i] = 0xee
 	}
-	w, r := NewWriter(buf), NewReader(nil)
+	w, r := NewWriter(buf), newReader(nil)
 	p := w.Out(r, 3, 1)
 	copy(unsafe.Slice((*byte)(p), 3), "xyz")
 	if q := w.Out(r, 0, 8); q != nil {
@@ -100,7 +112,7 @@ func TestWriter(t *testing.T) {
 		t.Error("not empty after Reset")
 	}
 	for _, n := range []uint64{1 << 61, 1<<64 - 1, 8} {
-		r := NewReader(nil)
+		r := newReader(nil)
 		if w.Out(r, n, 8); r.Err() == nil {
 			t.Errorf("%d elements fit", n)
 		}
@@ -115,10 +127,10 @@ func TestWriter(t *testing.T) {
 func FuzzCodec(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5}, build(1, 2, "ab", 3))
 	f.Fuzz(func(t *testing.T, script, payload []byte) {
-		in := Aligned(len(payload))
+		in := aligned(len(payload))
 		copy(in, payload)
-		out := Aligned(256)
-		r, w := NewReader(in), NewWriter(out)
+		out := aligned(256)
+		r, w := newReader(in), NewWriter(out)
 		inside := func(p unsafe.Pointer, n uint64, b []byte) {
 			if p == nil || n == 0 {
 				return

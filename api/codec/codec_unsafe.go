@@ -37,14 +37,8 @@ type Reader struct {
 	err error
 }
 
-// NewReader reads payload, which should be 8-byte aligned and lie outside of Go's heap when its pointers go to C code that keeps them.
-func NewReader(payload []byte) *Reader {
-	r := &Reader{}
-	r.Reset(payload)
-	return r
-}
-
-// Reset makes r read another payload.
+// Reset makes r read payload, which should be 8-byte aligned and lie outside of Go's heap when its pointers go to C code
+// that keeps them.
 func (r *Reader) Reset(payload []byte) { *r = Reader{buf: payload} }
 
 // Err is the first error.
@@ -240,12 +234,3 @@ func Word64(p unsafe.Pointer, offset uintptr) *uint64 { return (*uint64)(unsafe.
 
 // Word32 is a 32-bit field inside of an element.
 func Word32(p unsafe.Pointer, offset uintptr) *int32 { return (*int32)(unsafe.Add(p, offset)) }
-
-// Aligned gives n bytes that are aligned to 8 for tests and small programs; servers use memory outside of Go's heap.
-func Aligned(n int) []byte {
-	words := make([]uint64, (n+7)/8)
-	if len(words) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[:n]
-}

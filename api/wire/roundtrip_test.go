@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"scuda.dev/scuda/api"
-	"scuda.dev/scuda/api/codec"
 )
 
 // structure is one of this package's, by its name in wire.spec; the generated table has all of them.
@@ -114,7 +113,7 @@ func TestRoundTrip(t *testing.T) {
 		if s.name != w.Name {
 			t.Fatalf("%s in the table, %s in wire.spec", s.name, w.Name)
 		}
-		b := codec.Aligned(w.Size + 8)
+		b := aligned(w.Size + 8)
 		copy(b, written(w))
 		v, again, rest, ok := s.view(b)
 		if !ok || len(rest) != 8 || !bytes.Equal(again, b[:w.Size]) {

@@ -141,8 +141,20 @@ func (d *driver) CuTensorMapEncodeTiled(m *cuda.CUtensorMap, _ cuda.CUtensorMapD
 	return d.log("tensor %d at %#x stride %d fill %d", rank, uintptr(address), *strides, fill)
 }
 
+// aligned gives n bytes that are aligned to 8, as a payload is.
+func aligned(n int) []byte {
+	words := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8)[:n]
+}
+
+func read(payload []byte) *codec.Reader {
+	r := &codec.Reader{}
+	r.Reset(payload)
+	return r
+}
+
 func words(values ...uint64) []byte {
-	b := codec.Aligned(len(values) * 8)
+	b := aligned(len(values) * 8)
 	for i, v := range values {
 		binary.LittleEndian.PutUint64(b[i*8:], v)
 	}
@@ -150,14 +162,14 @@ func words(values ...uint64) []byte {
 }
 
 func asBytes[T any](v T) []byte {
-	b := codec.Aligned(int(unsafe.Sizeof(v)))
+	b := aligned(int(unsafe.Sizeof(v)))
 	copy(b, unsafe.Slice((*byte)(unsafe.Pointer(&v)), len(b)))
 	return b
 }
 
 func join(parts ...[]byte) []byte {
 	all := slices.Concat(parts...)
-	b := codec.Aligned(len(all))
+	b := aligned(len(all))
 	copy(b, all)
 	return b
 }
@@ -241,12 +253,12 @@ func TestCall(t *testing.T) {
 		{"not implemented", cuda.OpCuCtxSynchronize, false, nil, 0, cuda.CUDA_ERROR_NOT_SUPPORTED, "", nil},
 	} {
 		h, d := session(t), &driver{result: c.driver}
-		w := codec.NewWriter(codec.Aligned(4096))
+		w := codec.NewWriter(aligned(4096))
 		if c.op == cuda.OpCuTensorMapEncodeTiled {
 			// box and steps are arrays of two 32-bit values each: one word
 			c.payload = words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1<<32|1, 2, 1<<32|1, 0, 0, 0, 3)
 		}
-		r, err := Call(c.op, c.perThread, d, h, codec.NewReader(c.payload), w)
+		r, err := Call(c.op, c.perThread, d, h, read(c.payload), w)
 		if err != nil || r != c.want || strings.Join(d.calls, "; ") != c.calls {
 			t.Errorf("%s: %v, %v, calls %q", c.name, r, err, d.calls)
 		}
@@ -264,7 +276,7 @@ func TestHostMemoryIsNotTaken(t *testing.T) {
 		from.SrcMemoryType, to.DstMemoryType = kind, kind
 		for _, box := range []cuda.CUDA_MEMCPY2D{from, to} {
 			d := &driver{}
-			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), codec.NewReader(join(words(1), asBytes(box))), codec.NewWriter(codec.Aligned(64)))
+			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), read(join(words(1), asBytes(box))), codec.NewWriter(aligned(64)))
 			if !errors.Is(err, codec.ErrMalformed) || len(d.calls) != 0 {
 				t.Errorf("%v: %v, calls %q", kind, err, d.calls)
 			}
@@ -274,16 +286,16 @@ func TestHostMemoryIsNotTaken(t *testing.T) {
 
 // Objects with numbers are the session's from their creation to their end.
 func TestNumbersOfObjects(t *testing.T) {
-	h, d, w := session(t), &driver{}, codec.NewWriter(codec.Aligned(64))
+	h, d, w := session(t), &driver{}, codec.NewWriter(aligned(64))
 	release := func() cuda.CUresult {
-		r, err := Call(cuda.OpCuMemRelease, false, d, h, codec.NewReader(words(0x5000)), w)
+		r, err := Call(cuda.OpCuMemRelease, false, d, h, read(words(0x5000)), w)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
 	prop := asBytes(cuda.CUmemAllocationProp{})
-	if r, err := Call(cuda.OpCuMemCreate, false, d, h, codec.NewReader(join(words(1, 4096, 1), prop, words(0))), w); r != 0 || err != nil {
+	if r, err := Call(cuda.OpCuMemCreate, false, d, h, read(join(words(1, 4096, 1), prop, words(0))), w); r != 0 || err != nil {
 		t.Fatal(r, err)
 	}
 	if r := release(); r != 0 {
@@ -301,7 +313,7 @@ func TestBookkeeping(t *testing.T) {
 	h, d := session(t), &driver{}
 	call := func(op uint16, payload []byte) cuda.CUresult {
 		t.Helper()
-		r, err := Call(op, false, d, h, codec.NewReader(payload), codec.NewWriter(codec.Aligned(256)))
+		r, err := Call(op, false, d, h, read(payload), codec.NewWriter(aligned(256)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +323,7 @@ func TestBookkeeping(t *testing.T) {
 	if v, ok := h.Real(cuda.KindStream, client(9)); !ok || v != 0x500 {
 		t.Error("a created stream is not known")
 	}
-	if _, err := Call(cuda.OpCuStreamCreate, false, d, h, codec.NewReader(words(client(9), 0)), codec.NewWriter(nil)); !errors.Is(err, codec.ErrMalformed) {
+	if _, err := Call(cuda.OpCuStreamCreate, false, d, h, read(words(client(9), 0)), codec.NewWriter(nil)); !errors.Is(err, codec.ErrMalformed) {
 		t.Error("a handle in use was taken again:", err)
 	}
 	d.result = 2
@@ -332,8 +344,8 @@ func TestMintingEnds(t *testing.T) {
 	for i := range uint64(4) {
 		h.Client(cuda.KindEvent, 1000+i, 0)
 	}
-	w := codec.NewWriter(codec.Aligned(256))
-	r, err := Call(cuda.OpCuGraphGetNodes, false, d, h, codec.NewReader(words(client(3), 3, 1, 3)), w)
+	w := codec.NewWriter(aligned(256))
+	r, err := Call(cuda.OpCuGraphGetNodes, false, d, h, read(words(client(3), 3, 1, 3)), w)
 	if r != cuda.CUDA_ERROR_OUT_OF_MEMORY || err != nil || len(w.Bytes()) != 0 {
 		t.Error(r, err)
 	}
@@ -358,7 +370,7 @@ func TestMalformed(t *testing.T) {
 		{"handle outside of the region", cuda.OpCuStreamCreate, words(serverBase, 0), codec.ErrMalformed},
 	} {
 		d := &driver{}
-		_, err := Call(c.op, false, d, session(t), codec.NewReader(c.payload), codec.NewWriter(codec.Aligned(256)))
+		_, err := Call(c.op, false, d, session(t), read(c.payload), codec.NewWriter(aligned(256)))
 		if !errors.Is(err, c.want) || len(d.calls) > 0 && c.op != cuda.OpCuStreamCreate {
 			t.Errorf("%s: %v, calls %q", c.name, err, d.calls)
 		}
@@ -367,7 +379,7 @@ func TestMalformed(t *testing.T) {
 
 func TestAllocations(t *testing.T) {
 	h, d := session(t), cuda.Unimplemented{}
-	r, w := codec.NewReader(nil), codec.NewWriter(codec.Aligned(256))
+	r, w := read(nil), codec.NewWriter(aligned(256))
 	payload := words(client(1), client(2))
 	n := testing.AllocsPerRun(100, func() {
 		r.Reset(payload)
@@ -388,12 +400,12 @@ func FuzzCall(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, op uint16, payload []byte) {
-		b := codec.Aligned(len(payload))
+		b := aligned(len(payload))
 		copy(b, payload)
-		w := codec.NewWriter(codec.Aligned(1024))
+		w := codec.NewWriter(aligned(1024))
 		h := session(t)
 		before := h.Len()
-		r, err := Call(op, op%2 == 0, &cuda.Unimplemented{}, h, codec.NewReader(b), w)
+		r, err := Call(op, op%2 == 0, &cuda.Unimplemented{}, h, read(b), w)
 		if err != nil && !errors.Is(err, codec.ErrMalformed) && !errors.Is(err, ErrOperation) {
 			t.Error(err)
 		}
