@@ -62,9 +62,6 @@ func Call(op uint16, perThread bool, drv cuda.Driver, h Handles, r *codec.Reader
 	return result, nil
 }
 
-// Has says whether an operation has a generated form.
-func Has(op uint16) bool { return int(op) < len(methods) && methods[op] != nil }
-
 // patch is a handle inside of a structure.
 type patch struct {
 	offset uintptr

@@ -39,11 +39,11 @@ scuda_module_cache_bytes 4096
 scuda_module_cache_images 3
 `
 	names := []string{"scuda_module_cache_bytes", "scuda_module_cache_images"}
-	if err := testutil.GatherAndCompare(s.Gatherer(), strings.NewReader(want), names...); err != nil {
+	if err := testutil.GatherAndCompare(s.registry, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
 	failed = errors.New("no such folder")
-	if err := testutil.GatherAndCompare(s.Gatherer(), strings.NewReader(""), names...); err != nil {
+	if err := testutil.GatherAndCompare(s.registry, strings.NewReader(""), names...); err != nil {
 		t.Error(err)
 	}
 }
@@ -60,7 +60,7 @@ func TestConventions(t *testing.T) {
 	}
 	defer s.Pages.Remove(page)
 	page.Error(2)
-	problems, err := testutil.GatherAndLint(s.Gatherer())
+	problems, err := testutil.GatherAndLint(s.registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestPages(t *testing.T) {
 	theirs.Observe(QueueWait, 1500)
 	check := func(queue string) {
 		t.Helper()
-		err := testutil.GatherAndCompare(s.Gatherer(), strings.NewReader(`
+		err := testutil.GatherAndCompare(s.registry, strings.NewReader(`
 # HELP scuda_errors_total Calls that failed, by CUresult.
 # TYPE scuda_errors_total counter
 scuda_errors_total{result="CUDA_ERROR_ILLEGAL_ADDRESS"} 1

@@ -136,9 +136,6 @@ func (s *Server) Driver(driver string, version int, gpu string) {
 	s.driver.WithLabelValues(driver, fmt.Sprintf("%d.%d", version/1000, version%1000/10), gpu).Set(1)
 }
 
-// Gatherer is what is registered.
-func (s *Server) Gatherer() prometheus.Gatherer { return s.registry }
-
 // Handler answers /metrics, /healthz (the process is alive), /readyz (ready returns nil) and, if wanted, /debug/pprof/.
 func (s *Server) Handler(ready func() error, profiles bool) http.Handler {
 	mux := http.NewServeMux()
