@@ -85,10 +85,11 @@ func record(t *testing.T, s *server, name string) *recorded {
 
 // split takes a stream apart; nil where it is none of commands.
 func split(b []byte) *recorded {
-	_, n, err := transport.ParsePreface(b)
-	if err != nil {
+	in := bytes.NewReader(b)
+	if _, err := transport.ReadPreface(in, nil); err != nil {
 		return nil
 	}
+	n := len(b) - in.Len()
 	r := &recorded{preface: b[:n]}
 	for b = b[n:]; len(b) > 0; {
 		f, n, err := transport.ParseFrame(b)

@@ -144,13 +144,6 @@ func AppendPreface(b, token []byte, h *Hello) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// ParsePreface reads a preface whatever its token; [ReadPreface] is for servers.
-func ParsePreface(b []byte) (*Preface, int, error) {
-	r := &sliceReader{b: b}
-	p, err := readPreface(r, nil)
-	return p, r.n, err
-}
-
 // ReadPreface reads exactly one preface from r. The token is compared in constant time before anything behind it is looked at; a nil
 // want accepts every token. Errors wrap [ErrVersion], [ErrToken], [ErrMalformed] or are those of r; [StatusOf] gives the answer to each.
 func ReadPreface(r io.Reader, want []byte) (*Hello, error) {
@@ -244,14 +237,7 @@ func AppendWelcome(b []byte, w *Welcome) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// ParseWelcome reads a welcome. One of another version comes with an error that wraps [ErrVersion].
-func ParseWelcome(b []byte) (*Welcome, int, error) {
-	r := &sliceReader{b: b}
-	w, err := ReadWelcome(r)
-	return w, r.n, err
-}
-
-// ReadWelcome reads exactly one welcome from r.
+// ReadWelcome reads exactly one welcome from r. One of another version is an error that wraps [ErrVersion].
 func ReadWelcome(r io.Reader) (*Welcome, error) {
 	var fixed [len(Magic) + 12]byte
 	if n, err := io.ReadFull(r, fixed[:]); err != nil {
@@ -287,19 +273,4 @@ func ReadWelcome(r io.Reader) (*Welcome, error) {
 		return nil, malformed("welcome with %d devices, the limit is %d", len(w.Devices), MaxDevices)
 	}
 	return w, nil
-}
-
-// sliceReader reads from a slice and turns its end into ErrShort.
-type sliceReader struct {
-	b []byte
-	n int
-}
-
-func (r *sliceReader) Read(p []byte) (int, error) {
-	if r.n == len(r.b) && len(p) > 0 {
-		return 0, ErrShort
-	}
-	n := copy(p, r.b[r.n:])
-	r.n += n
-	return n, nil
 }

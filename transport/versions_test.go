@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"slices"
@@ -102,7 +103,7 @@ func TestVersionRanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, _, err := ParsePreface(b)
+		p, _, err := parsePreface(b)
 		var e *VersionError
 		switch {
 		case (err == nil) != c.ok, err != nil && (!errors.As(err, &e) || e.ClientRelease != "9.9" || e.Server != Spoken || e.Client.Max != c.top):
@@ -115,7 +116,7 @@ func TestVersionRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = ParseWelcome(b)
+	_, err = ReadWelcome(bytes.NewReader(b))
 	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "server (scuda 9.9) speaks versions 3 to 8, this client version 1") {
 		t.Errorf("a newer server: %v", err)
 	}
