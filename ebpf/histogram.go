@@ -1,23 +1,12 @@
 package ebpf
 
-import (
-	"math/bits"
-	"time"
-)
+import "time"
 
 // Buckets is the number of a histogram's buckets. Bucket i counts what took from 2^i to 2^(i+1)-1 ns, the last all that took longer.
 const Buckets = 40
 
 // Histogram counts calls by their length.
 type Histogram [Buckets]uint64
-
-// Bucket gives the bucket of a length.
-func Bucket(d time.Duration) int {
-	if d < 1 {
-		return 0
-	}
-	return min(bits.Len64(uint64(d))-1, Buckets-1)
-}
 
 // Upper is the first length, in nanoseconds, that is too long for bucket i.
 func Upper(i int) float64 { return float64(uint64(1) << (i + 1)) }

@@ -143,23 +143,3 @@ func mapped(pid int) []string {
 	}
 	return out
 }
-
-// Address gives the address of a library's function in a process.
-func Address(pid int, file, name string) (uint64, error) {
-	lib, err := readLibrary(file)
-	if err != nil {
-		return 0, err
-	}
-	maps, err := readMaps(pid)
-	if err != nil {
-		return 0, err
-	}
-	offset, exported := lib.offsets[name]
-	for _, m := range maps {
-		info, err := os.Stat(m.path)
-		if exported && err == nil && os.SameFile(info, lib.info) && m.offset <= offset && offset < m.offset+m.to-m.from {
-			return m.from + offset - m.offset, nil
-		}
-	}
-	return 0, fmt.Errorf("process %d has no function %s of %s", pid, name, file)
-}
