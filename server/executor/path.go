@@ -57,9 +57,6 @@ type path struct {
 	lost  atomic.Uint64 // of stats, as the server's metrics have it
 }
 
-// RDMAStats counts what the session's RDMA did.
-func (s *Session) RDMAStats() *rdma.Stats { return &s.path.stats }
-
 // AttachRDMA gives the session the control connection of its RDMA. It does not wait: what follows makes calls of the driver, which may hold their caller for as
 // long as the GPU works, and the caller has connections to attach for which that work may wait. The goroutine owns the connection until the link does, and
 // the session's end waits for it.

@@ -8,8 +8,6 @@ package handle
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -273,11 +271,6 @@ func (t *Table) Delete(kind cuda.Kind, client uint64) {
 		return
 	}
 	t.end([]uint64{client})
-}
-
-// DeleteChildren forgets everything that ends with a handle, but not the handle: a context that was reset.
-func (t *Table) DeleteChildren(client uint64) {
-	t.end(slices.Collect(maps.Keys(t.children[client])))
 }
 
 // end forgets handles and all below them. A list instead of recursion: the depth is in the client's hands.

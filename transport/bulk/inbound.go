@@ -106,13 +106,6 @@ func (in *Inbound) Take() ([]Arrival, error) {
 	return in.taken, nil
 }
 
-// Left is how many bytes of the transfer have not been taken.
-func (in *Inbound) Left() uint64 {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.left
-}
-
 // End ends the transfer and gives what was lent and not used back.
 func (in *Inbound) End(back func(Buffer)) {
 	in.mu.Lock()

@@ -256,7 +256,7 @@ func receive(t *rapid.T, in *bulk.Inbound, path *bulktest.Path, seq uint64, to *
 		}
 	}
 	in.Begin(seq, uint64(len(to.mem)))
-	for in.Left() > 0 {
+	for left := uint64(len(to.mem)); left > 0; {
 		for in.Wants(lent, path.State()) {
 			in.Lend(&plain{})
 			lent++
@@ -270,6 +270,7 @@ func receive(t *rapid.T, in *bulk.Inbound, path *bulktest.Path, seq uint64, to *
 			if _, ok := a.Buffer.(*plain); ok {
 				lent--
 			}
+			left -= uint64(a.Bytes)
 			to.note(a.Chunk)
 			copy(a.In(to.mem), a.Buffer.Bytes())
 			held = append(held, a.Buffer)
