@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// NamesMemory says whether a parameter carries addresses of memory that a GPU may use: itself, in an array, or in structures that it points to.
-// Pointers of the program's (void*) are no such addresses, except those by the names that copies, launches and tensor maps have for them.
+// NamesMemory says whether a parameter carries addresses of memory that a GPU may use: itself, in an array, or in
+// structures that it points to. Pointers of the program's (void*) are no such addresses, except those by the names that
+// copies, launches and tensor maps have for them.
 func (l *Library) NamesMemory(p Param) bool {
 	elem := elemOf(p.CType)
 	if elem == "void" {
@@ -37,6 +38,7 @@ func (l *Library) holdsAddress(record string, depth int) bool {
 
 func (l *Library) fieldsHoldAddress(s *Struct, depth int) bool {
 	return depth < 8 && slices.ContainsFunc(s.Fields, func(f Field) bool {
-		return elemOf(f.CType) == "CUdeviceptr" || f.Sub != nil && l.fieldsHoldAddress(f.Sub, depth+1) || l.holdsAddress(elemOf(f.CType), depth+1)
+		return elemOf(f.CType) == "CUdeviceptr" || f.Sub != nil && l.fieldsHoldAddress(f.Sub, depth+1) ||
+			l.holdsAddress(elemOf(f.CType), depth+1)
 	})
 }

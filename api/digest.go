@@ -7,11 +7,14 @@ import (
 	"strings"
 )
 
-// The digest is made of everything that decides what the bytes of a session mean, resolved: not of the description's files, in which comments, reasons
-// and properties of one side alone may change while the two sides go on understanding each other.
+// The digest is made of everything that decides what the bytes of a session mean, resolved: not of the description's
+// files, in which comments, reasons and properties of one side alone may change while the two sides go on understanding
+// each other.
 
 // encodingFlags are those flags of rows that change the bytes of a call.
-var encodingFlags = []Flag{FlagArray, FlagBytes, FlagFills, FlagFresh, FlagOutsOnError, FlagPadded, FlagTail, FlagVersioned}
+var encodingFlags = []Flag{
+	FlagArray, FlagBytes, FlagFills, FlagFresh, FlagOutsOnError, FlagPadded, FlagTail, FlagVersioned,
+}
 
 // digest hashes the layout, whose lines' order means nothing.
 func (s *Spec) digest() [32]byte {
@@ -34,7 +37,8 @@ func (s *Spec) layout() []string {
 	for _, w := range s.Wire {
 		line := fmt.Sprintf("wire %s %d %d", w.Name, w.Op, w.Size)
 		for _, f := range w.Fields {
-			line += fmt.Sprintf(" %d:%s:%s%v", f.Offset, f.Name, f.CType, f.Array) // with names: fields of one type may change places
+			// with names: fields of one type may change places
+			line += fmt.Sprintf(" %d:%s:%s%v", f.Offset, f.Name, f.CType, f.Array)
 		}
 		for _, record := range w.Carries {
 			line += " " + s.CUDA.recordLayout(s.CUDA.Struct(record))

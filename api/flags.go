@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Flag is a word behind a function's row of a .semantics file, or behind "op" in wire.spec. The head of each of these files says what its flags mean.
+// Flag is a word behind a function's row of a .semantics file, or behind "op" in wire.spec. The head of each of these
+// files says what its flags mean.
 type Flag string
 
 // Flags without a value.
@@ -48,12 +49,15 @@ const (
 // rowFlags are the flags of each library's rows; a value says that one has to follow.
 var rowFlags = map[string]map[Flag]valued{
 	cudaFiles.soname: {
-		FlagAsyncErrors: never, FlagClears: maybe, FlagGeneric: never, FlagLaunches: never, FlagLike: always, FlagOutsOnError: never,
-		FlagPasses: never, FlagPools: never, FlagPost: never, FlagPre: never, FlagSelect: always, FlagServer: never, FlagTakes: never,
+		FlagAsyncErrors: never, FlagClears: maybe, FlagGeneric: never, FlagLaunches: never, FlagLike: always,
+		FlagOutsOnError: never,
+		FlagPasses:      never, FlagPools: never, FlagPost: never, FlagPre: never, FlagSelect: always, FlagServer: never,
+		FlagTakes:       never,
 		FlagTakesByHand: never, FlagUnknown: always,
 	},
 	nvmlFiles.soname: {
-		FlagAlias: always, FlagArray: always, FlagBytes: never, FlagClears: maybe, FlagDenied: never, FlagFills: never, FlagFresh: never,
+		FlagAlias: always, FlagArray: always, FlagBytes: never, FlagClears: maybe, FlagDenied: never, FlagFills: never,
+		FlagFresh:    never,
 		FlagOptional: never, FlagPadded: never, FlagTail: always, FlagVersioned: never,
 	},
 }
@@ -104,8 +108,8 @@ func (f *Func) FlagValue(flag Flag) (string, bool) {
 	return "", false
 }
 
-// checkMemory wants of every function that is given an address of memory that its row says whether the work uses the memory there. The front takes
-// unified memory accordingly.
+// checkMemory wants of every function that is given an address of memory that its row says whether the work uses the
+// memory there. The front takes unified memory accordingly.
 func (lib *Library) checkMemory(fn *Func) error {
 	addresses := slices.ContainsFunc(fn.Params, lib.NamesMemory)
 	said := 0

@@ -53,7 +53,8 @@ func lineOf(t testing.TB, fsys fs.FS, file, text string) int {
 // TestUnknownWords: a word that the description does not know is an error which names file and line.
 func TestUnknownWords(t *testing.T) {
 	for _, c := range []struct{ file, old, new, want string }{
-		{"cuda.semantics", "cuStreamQuery sync server async_errors pre", "cuStreamQuery sync server async_erors pre", `unknown flag "async_erors"`},
+		{"cuda.semantics", "cuStreamQuery sync server async_errors pre", "cuStreamQuery sync server async_erors pre",
+			`unknown flag "async_erors"`},
 		{"cuda.semantics", "cuStreamQuery sync server", "cuStreamQuery snyc server", `unknown class "snyc"`},
 		{"cuda.semantics", "cuStreamQuery sync server", "cuStreamQuery sync denied", `unknown flag "denied"`},
 		{"cuda.semantics", "cuStreamQuery sync server", "cuStreamQuery sync server=yes", "takes no value"},
@@ -70,7 +71,8 @@ func TestUnknownWords(t *testing.T) {
 		{"cuda.semantics", "cuMemAlloc_v2 ", "cuMemAlloc_v9 sync\ncuMemAlloc_v2 ", "no base function"},
 		{"cuda.semantics", "cuMemsetD8_v2 async pre takes", "cuMemsetD8_v2 async pre", "want one of the flags takes"},
 		{"cuda.semantics", "cuMemsetD8_v2 async pre takes", "cuMemsetD8_v2 async pre takes passes", "more than one"},
-		{"nvml.semantics", "nvmlComputeInstanceDestroy sync denied", "nvmlComputeInstanceDestroy sync denyed", `unknown flag "denyed"`},
+		{"nvml.semantics", "nvmlComputeInstanceDestroy sync denied", "nvmlComputeInstanceDestroy sync denyed",
+			`unknown flag "denyed"`},
 		{"wire.spec", "u64 func ", "u65 func ", "unknown type u65"},
 		{"wire.spec", "reply launch_made", "reply lunch_made", "unknown reply lunch_made"},
 	} {

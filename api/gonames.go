@@ -7,12 +7,15 @@ import (
 
 // goScalars are the Go types of C scalars.
 var goScalars = map[string]string{
-	"char": "byte", "signed char": "int8", "unsigned char": "uint8", "short": "int16", "unsigned short": "uint16", "int": "int32",
-	"unsigned int": "uint32", "long": "int64", "unsigned long": "uint64", "long long": "int64", "unsigned long long": "uint64",
-	"size_t": "uint64", "uint32_t": "uint32", "uint64_t": "uint64", "float": "float32", "double": "float64",
+	"char": "byte", "signed char": "int8", "unsigned char": "uint8", "short": "int16", "unsigned short": "uint16",
+	"int":          "int32",
+	"unsigned int": "uint32", "long": "int64", "unsigned long": "uint64", "long long": "int64",
+	"unsigned long long": "uint64",
+	"size_t":             "uint64", "uint32_t": "uint32", "uint64_t": "uint64", "float": "float32", "double": "float64",
 }
 
-// GoName is the Go name of a C type or function: capital first letter; a type's trailing _t is dropped (nvmlDevice_t: NvmlDevice).
+// GoName is the Go name of a C type or function: capital first letter; a type's trailing _t is dropped (nvmlDevice_t:
+// NvmlDevice).
 func GoName(c string) string {
 	if c == "" {
 		return ""
@@ -23,7 +26,8 @@ func GoName(c string) string {
 // GoTypeName is the Go name of a typedef.
 func GoTypeName(c string) string { return GoName(strings.TrimSuffix(c, "_t")) }
 
-// GoType is the Go type of a C type that stands by itself or in a structure; pointers and function pointers are uintptr there.
+// GoType is the Go type of a C type that stands by itself or in a structure; pointers and function pointers are uintptr
+// there.
 func (lib *Library) GoType(ctype string) string {
 	ctype = strings.TrimSpace(strings.TrimPrefix(ctype, "const "))
 	if g, ok := goScalars[ctype]; ok {
@@ -38,7 +42,8 @@ func (lib *Library) GoType(ctype string) string {
 	return "uintptr"
 }
 
-// GoParam is the Go type of a parameter: typed pointers to scalars and structures, unsafe.Pointer for everything else that points.
+// GoParam is the Go type of a parameter: typed pointers to scalars and structures, unsafe.Pointer for everything else
+// that points.
 func (lib *Library) GoParam(ctype string) string {
 	t, ok := lib.Lookup(ctype)
 	switch {

@@ -36,15 +36,18 @@ type libraryFiles struct {
 	name                                       string // in operations.tsv
 	soname, facts, exports, semantics, records string
 	later                                      string // facts about functions that are younger than the header
-	older                                      string // facts about functions that take an older structure than the header's prototype says
-	result                                     string // C type of the status every function returns
-	device                                     string // C type of a device
+	// facts about functions that take an older structure than the header's prototype says
+	older  string
+	result string // C type of the status every function returns
+	device string // C type of a device
 }
 
 var (
-	cudaFiles = libraryFiles{name: "cuda", soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json", exports: "facts/libcuda-exports.txt",
+	cudaFiles = libraryFiles{name: "cuda", soname: "libcuda.so.1", facts: "facts/cuda-driver-api.json",
+		exports:   "facts/libcuda-exports.txt",
 		semantics: "cuda.semantics", result: "CUresult", device: "CUdevice"}
-	nvmlFiles = libraryFiles{name: "nvml", soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json", later: "facts/nvml-later.json", older: "facts/nvml-older.json", exports: "facts/libnvidia-ml-exports.txt",
+	nvmlFiles = libraryFiles{name: "nvml", soname: "libnvidia-ml.so.1", facts: "facts/nvml-api.json",
+		later: "facts/nvml-later.json", older: "facts/nvml-older.json", exports: "facts/libnvidia-ml-exports.txt",
 		semantics: "nvml.semantics", records: "nvml.records", result: "nvmlReturn_t", device: "nvmlDevice_t"}
 )
 
@@ -129,8 +132,9 @@ type FactField struct {
 	Offset int    `json:"offset"`
 }
 
-// add takes in facts that the header does not have, another file of the same form: about functions that are younger than it, or, with older, about
-// functions that have kept the structure of their first days while the header's prototype names today's, which is longer.
+// add takes in facts that the header does not have, another file of the same form: about functions that are younger
+// than it, or, with older, about functions that have kept the structure of their first days while the header's
+// prototype names today's, which is longer.
 func (f *Facts) add(files fs.FS, file string, older bool) error {
 	raw, err := fs.ReadFile(files, file)
 	if err != nil {

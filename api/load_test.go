@@ -153,12 +153,14 @@ func TestPatches(t *testing.T) {
 	lib := load(t).CUDA
 	patches := func(fn string, i int) []Patch { return lib.ByName[fn].Params[i].Patch }
 	tex := patches("cuTexObjectCreate", 1)
-	if len(tex) != 2 || tex[0].Offset != 8 || tex[0].Handle != "CUarray" || tex[0].When == nil || !slices.Equal(tex[0].When.Values, []int64{0}) ||
+	if len(tex) != 2 || tex[0].Offset != 8 || tex[0].Handle != "CUarray" || tex[0].When == nil ||
+		!slices.Equal(tex[0].When.Values, []int64{0}) ||
 		tex[1].Handle != "CUmipmappedArray" || tex[1].When.Offset != 0 || !slices.Equal(tex[1].When.Values, []int64{1}) {
 		t.Errorf("texture: %+v", tex)
 	}
 	access := patches("cuMemSetAccess", 2)
-	if len(access) != 1 || access[0].Offset != 4 || access[0].Handle != "CUdevice" || !slices.Equal(access[0].When.Values, []int64{1}) {
+	if len(access) != 1 || access[0].Offset != 4 || access[0].Handle != "CUdevice" ||
+		!slices.Equal(access[0].When.Values, []int64{1}) {
 		t.Errorf("access: %+v", access)
 	}
 	prop := patches("cuMemCreate", 2)
@@ -175,16 +177,24 @@ func TestPatches(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	parsed, err := parseWire("# comment\nstruct a op 0xF003 # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\nstruct b\n  u64 v\n")
+	parsed, err := parseWire(
+		"# comment\nstruct a op 0xF003 # doc\n  u8 x\n  u32[2] y   # z\n  u64 w\n  then w bytes, as they are\n  reply b\n" +
+			"struct b\n  u64 v\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ws := parsed.structs
 	a := ws[0]
-	if a.Size != 24 || a.Fields[1].Offset != 4 || a.Fields[2].Offset != 16 || a.Op != FirstWireOp+3 || a.Reply != "b" || ws[1].Op != 0 {
+	if a.Size != 24 || a.Fields[1].Offset != 4 || a.Fields[2].Offset != 16 || a.Op != FirstWireOp+3 || a.Reply != "b" ||
+		ws[1].Op != 0 {
 		t.Errorf("%+v", ws)
 	}
-	for _, bad := range []string{"u8 x", "struct", "struct a\n u9 x", "struct a\n u32 x", "struct a\nstruct a", "struct a op", "struct a op x", "struct a op 5", "struct a op 0xF000 what", "struct a op 0xF000\nstruct b op 0xF000", "removed a op 0xF000\nstruct b op 0xF000", "removed a", "const a", "const a x", "const a 1<<40", "const a 1\nconst a 2", "flags", "flags a\nflags a", "flags a\n b 3", "flags a\n b 0", "flags a\n b 1\n c 1", "enum a\n b 1\n b 2", "enum a\n removed b 1\n c 1", "enum a\n removed b", "enum a\n b", "b 1", "struct a\n reply b", "struct a\n u8[x] b"} {
+	for _, bad := range []string{"u8 x", "struct", "struct a\n u9 x", "struct a\n u32 x", "struct a\nstruct a",
+		"struct a op", "struct a op x", "struct a op 5", "struct a op 0xF000 what", "struct a op 0xF000\nstruct b op 0xF000",
+		"removed a op 0xF000\nstruct b op 0xF000", "removed a", "const a", "const a x", "const a 1<<40",
+		"const a 1\nconst a 2", "flags", "flags a\nflags a", "flags a\n b 3", "flags a\n b 0", "flags a\n b 1\n c 1",
+		"enum a\n b 1\n b 2", "enum a\n removed b 1\n c 1", "enum a\n removed b", "enum a\n b", "b 1", "struct a\n reply b",
+		"struct a\n u8[x] b"} {
 		if _, err := parseWire(bad); !errors.Is(err, ErrInput) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -192,14 +202,17 @@ func TestWire(t *testing.T) {
 }
 
 func TestWireConstants(t *testing.T) {
-	parsed, err := parseWire("const most 1<<20 # bytes\nflags copy # of copies\n sync 1 # waits\n done 2\nenum message\n reply 1\n removed old 2\n data 0x3\nstruct a\n u64 b\nconst first 0xF000\n")
+	parsed, err := parseWire(
+		"const most 1<<20 # bytes\nflags copy # of copies\n sync 1 # waits\n done 2\nenum message\n reply 1\n" +
+			" removed old 2\n data 0x3\nstruct a\n u64 b\nconst first 0xF000\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c := parsed.consts; len(c) != 2 || c[0] != (WireConst{"most", 1 << 20, "bytes", false}) || c[1].Value != 0xF000 {
 		t.Errorf("%+v", c)
 	}
-	if s := parsed.sets; len(s) != 2 || !s[0].Flags || s[1].Flags || s[0].Doc != "of copies" || s[0].Values[0].Doc != "waits" ||
+	if s := parsed.sets; len(s) != 2 || !s[0].Flags || s[1].Flags || s[0].Doc != "of copies" ||
+		s[0].Values[0].Doc != "waits" ||
 		!s[1].Values[1].Removed || s[1].Values[2] != (WireConst{"data", 3, "", false}) {
 		t.Errorf("%+v", s)
 	}
@@ -211,7 +224,9 @@ func TestWireConstants(t *testing.T) {
 }
 
 func TestSemanticErrors(t *testing.T) {
-	for _, bad := range []string{"f", "f what", "f sync x:sideways", "f sync\nf sync", "f missing:why", "reason x", "when a b", "refuse a", "void", "address a b", "object", "object A", "token", "token A", "absent why A", "f sync x:in[-1]", "f sync :in"} {
+	for _, bad := range []string{"f", "f what", "f sync x:sideways", "f sync\nf sync", "f missing:why", "reason x",
+		"when a b", "refuse a", "void", "address a b", "object", "object A", "token", "token A", "absent why A",
+		"f sync x:in[-1]", "f sync :in"} {
 		if _, err := parseSemantics("x.semantics", bad); !errors.Is(err, ErrInput) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -260,7 +275,9 @@ func FuzzSemantics(f *testing.F) {
 		if err != nil && !errors.Is(err, ErrInput) {
 			t.Error(err)
 		}
-		if err == nil && len(sem.rows) == 0 && len(sem.reasons)+len(sem.whens)+len(sem.refuses)+len(sem.members)+len(sem.pointers)+len(sem.unknown)+len(sem.tokens)+len(sem.groups)+len(sem.absent)+len(sem.parts)+len(sem.writes) == 0 &&
+		if err == nil && len(sem.rows) == 0 &&
+			len(sem.reasons)+len(sem.whens)+len(sem.refuses)+len(sem.members)+len(sem.pointers)+len(sem.unknown)+len(sem.tokens)+
+				len(sem.groups)+len(sem.absent)+len(sem.parts)+len(sem.writes) == 0 &&
 			strings.TrimSpace(strings.Split(line, "#")[0]) != "" && !strings.ContainsAny(line, "\n\r") {
 			t.Errorf("%q was lost", line)
 		}
@@ -289,9 +306,9 @@ func FuzzWire(f *testing.F) {
 	})
 }
 
-// TestOlderStructures: functions under their first names take the structure of their first days, which is shorter than the one that the header's
-// prototype names. What NVIDIA's library writes there is recorded in testdata/answers/nvml.written as far as a GPU answers; programs that were
-// built for them have room for no more.
+// TestOlderStructures: functions under their first names take the structure of their first days, which is shorter than
+// the one that the header's prototype names. What NVIDIA's library writes there is recorded in
+// testdata/answers/nvml.written as far as a GPU answers; programs that were built for them have room for no more.
 func TestOlderStructures(t *testing.T) {
 	spec, err := Load()
 	if err != nil {
@@ -306,8 +323,9 @@ func TestOlderStructures(t *testing.T) {
 		"nvmlVgpuInstanceGetLicenseInfo": 20, "nvmlVgpuInstanceGetLicenseInfo_v2": 24,
 		"nvmlDeviceGetGridLicensableFeatures": 416, "nvmlDeviceGetGridLicensableFeatures_v2": 800,
 		"nvmlDeviceGetGridLicensableFeatures_v3": 812, "nvmlDeviceGetGridLicensableFeatures_v4": 860,
-		"nvmlDeviceGetComputeRunningProcesses": 16, "nvmlDeviceGetComputeRunningProcesses_v2": 24, "nvmlDeviceGetComputeRunningProcesses_v3": 24,
-		"nvmlDeviceGetMemoryInfo": 24, "nvmlDeviceGetMemoryInfo_v2": 40,
+		"nvmlDeviceGetComputeRunningProcesses": 16, "nvmlDeviceGetComputeRunningProcesses_v2": 24,
+		"nvmlDeviceGetComputeRunningProcesses_v3": 24,
+		"nvmlDeviceGetMemoryInfo":                 24, "nvmlDeviceGetMemoryInfo_v2": 40,
 	} {
 		got := 0
 		for _, p := range spec.NVML.ByName[function].Params {

@@ -1,5 +1,6 @@
-// Package api describes the CUDA driver API and NVML: the facts read from NVIDIA's headers and libraries (facts/*.json), and for each
-// function its semantics (cuda.semantics, nvml.semantics). Load resolves both into a Spec, from which everything repetitive is generated.
+// Package api describes the CUDA driver API and NVML: the facts read from NVIDIA's headers and libraries
+// (facts/*.json), and for each function its semantics (cuda.semantics, nvml.semantics). Load resolves both into a Spec,
+// from which everything repetitive is generated.
 package api
 
 // Class says where and how a function is carried out.
@@ -46,8 +47,9 @@ type Param struct {
 	Device bool   // the value is a CUdevice (or NVML device handle) ordinal
 	Stream bool   // a CUstream whose 0 means the default stream of the called form
 	Delete bool   // the call destroys this handle
-	Count  string // a number, or the name of the parameter that holds the count, or "*name" when it is an in/out pointer to it, or
+	// a number, or the name of the parameter that holds the count, or "*name" when it is an in/out pointer to it, or
 	// "name-1", "name-2" (never below 0). Elements of void* are bytes.
+	Count  string
 	IfNull IfNull  // In and Out: what becomes of NULL where the count is not 0
 	Select string  // the parameter that says which member of the union the element is
 	GoType string  // type in the generated Go interface
@@ -95,7 +97,8 @@ type Word struct {
 	Union  bool // as in Patch
 }
 
-// When is a condition on a 32-bit field of the same element, or on the value of the parameter that Select names: it has one of the values.
+// When is a condition on a 32-bit field of the same element, or on the value of the parameter that Select names: it has
+// one of the values.
 type When struct {
 	Offset int // -1: Select's
 	Values []int64

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// operationsFile has the number of each function's operation. Numbers never change and are never used again: programs of other releases send them.
+// operationsFile has the number of each function's operation. Numbers never change and are never used again: programs
+// of other releases send them.
 const operationsFile = "facts/operations.tsv"
 
 // Operation is the number of a function of one of the libraries, whether or not it travels.
@@ -59,7 +60,8 @@ func parseOperations(text string) ([]Operation, error) {
 	return out, nil
 }
 
-// numberOperations gives each base function of lib its number; those that have none get the next ones. It returns the library's operations, by number.
+// numberOperations gives each base function of lib its number; those that have none get the next ones. It returns the
+// library's operations, by number.
 func numberOperations(library string, lib *Library, all []Operation) ([]Operation, error) {
 	var own []Operation
 	known, next := map[string]uint16{}, uint16(1)
@@ -74,7 +76,10 @@ func numberOperations(library string, lib *Library, all []Operation) ([]Operatio
 		case o.Removed && base:
 			return nil, &InputError{operationsFile, o.Name, "is marked as removed, but there is such a function"}
 		case !o.Removed && !base:
-			return nil, &InputError{operationsFile, o.Name, "is no base function; if there is none any more, write \"removed\" behind its name: the number stays reserved"}
+			return nil, &InputError{
+				operationsFile, o.Name,
+				"is no base function; if there is none any more, write \"removed\" behind its name: the number stays reserved",
+			}
 		}
 		known[o.Name] = o.Number
 	}

@@ -32,7 +32,8 @@ func numbered(s *Spec) (out []string) {
 	return out
 }
 
-// compareNumbers says what of the golden lines does not stand in the description any more, and which of the description's are new.
+// compareNumbers says what of the golden lines does not stand in the description any more, and which of the
+// description's are new.
 func compareNumbers(golden, now []string) (lost, added []string) {
 	split := func(line string) (number, name string) {
 		f := strings.Fields(line)
@@ -63,7 +64,8 @@ func compareNumbers(golden, now []string) (lost, added []string) {
 	return lost, added
 }
 
-// TestNumbersStay: numbers of operations never change and never get another meaning. What is new is added by go test ./api -run TestNumbersStay -update.
+// TestNumbersStay: numbers of operations never change and never get another meaning. What is new is added by go test
+// ./api -run TestNumbersStay -update.
 func TestNumbersStay(t *testing.T) {
 	text, err := os.ReadFile(goldenNumbers)
 	if err != nil && !*update {
@@ -97,7 +99,8 @@ func TestCompareNumbers(t *testing.T) {
 	}{
 		{golden, "", ""},
 		{[]string{"cuda 1 a", "cuda 2 b", "wire 0xf000 launch", "nvml 1 a"}, "", "nvml 1 a"},
-		{[]string{"cuda 1 b", "cuda 2 a", "wire 0xf000 launch"}, "cuda 1 a is now cuda 2 a,cuda 2 b is now cuda 1 b", "cuda 1 b,cuda 2 a"},
+		{[]string{"cuda 1 b", "cuda 2 a", "wire 0xf000 launch"}, "cuda 1 a is now cuda 2 a,cuda 2 b is now cuda 1 b",
+			"cuda 1 b,cuda 2 a"},
 		{[]string{"cuda 1 a", "cuda 2 c", "wire 0xf000 launch"}, "cuda 2 b gave its number to cuda 2 c", "cuda 2 c"},
 		{[]string{"cuda 1 a", "cuda 2 b"}, "wire 0xf000 launch is gone: its number has to stay reserved", ""},
 	} {
@@ -145,7 +148,8 @@ func TestOperations(t *testing.T) {
 		{"cuda\t2\t", "cuda\t61440\t", "is no number"},
 		{"cuda\t2\t", "cudb\t2\t", "want:"},
 	} {
-		if _, err := loadFrom(edited(t, operationsFile, bad.old, bad.new)); !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), bad.want) {
+		if _, err := loadFrom(edited(t, operationsFile, bad.old, bad.new)); !errors.Is(err, ErrInput) ||
+			!strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%q: %v", bad.new, err)
 		}
 	}

@@ -125,7 +125,8 @@ func (r *resolver) resolve() error {
 	return nil
 }
 
-// typedef follows a chain of typedefs. Underlying is the scalar's C name, or the last typedef name for structs, enums and handles.
+// typedef follows a chain of typedefs. Underlying is the scalar's C name, or the last typedef name for structs, enums
+// and handles.
 func (r *resolver) typedef(name string, depth int) (Type, error) {
 	under, ok := r.facts.Typedefs[name]
 	if !ok || depth > 16 {
@@ -250,8 +251,8 @@ func (r *resolver) fields(in []FactField, depth, base int) (out []Field, used in
 	return out, i, nil
 }
 
-// record finds a record by its tag; anonymous ones are named with or without their enclosing record ("struct A::(unnamed #1)",
-// "struct (unnamed #1)").
+// record finds a record by its tag; anonymous ones are named with or without their enclosing record ("struct
+// A::(unnamed #1)", "struct (unnamed #1)").
 func (r *resolver) record(ctype string) *FactRecord {
 	if rec := r.records[ctype]; rec != nil {
 		return rec

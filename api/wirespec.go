@@ -26,7 +26,8 @@ type WireConst struct {
 	Removed bool // there is no such value any more; its number stays reserved
 }
 
-// WireSet is a group of constants that a field takes its value from: flags, of which it may have several, or one of an enumeration.
+// WireSet is a group of constants that a field takes its value from: flags, of which it may have several, or one of an
+// enumeration.
 type WireSet struct {
 	Name, Doc string
 	Flags     bool
@@ -70,7 +71,9 @@ func parseWire(text string) (*wireFile, error) {
 			return nil, &InputError{"wire.spec", "line " + strconv.Itoa(w.line) + ": " + w.Name, "its size is no multiple of 8"}
 		}
 		if w.Reply != "" && !slices.ContainsFunc(p.structs, func(r WireStruct) bool { return r.Name == w.Reply }) {
-			return nil, &InputError{"wire.spec", "line " + strconv.Itoa(p.replies[w.Reply]) + ": " + w.Name, "unknown reply " + w.Reply}
+			return nil, &InputError{
+				"wire.spec", "line " + strconv.Itoa(p.replies[w.Reply]) + ": " + w.Name, "unknown reply " + w.Reply,
+			}
 		}
 	}
 	return &p.wireFile, nil
@@ -250,7 +253,9 @@ func (s *Spec) checkCarried() error {
 	for _, w := range s.Wire {
 		for _, name := range w.Carries {
 			if r := s.CUDA.Struct(name); r == nil || len(r.Fields) == 0 {
-				return &InputError{"wire.spec", "line " + strconv.Itoa(w.line) + ": " + w.Name, "carries " + name + ", which is no record of CUDA's"}
+				return &InputError{
+					"wire.spec", "line " + strconv.Itoa(w.line) + ": " + w.Name, "carries " + name + ", which is no record of CUDA's",
+				}
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// What each word of a call is. Types say it of most: handles, devices, addresses of device memory. Lines of the .semantics file say it of numbers that
-// name objects, of pointers in structures, and of what lies in unions.
+// What each word of a call is. Types say it of most: handles, devices, addresses of device memory. Lines of the
+// .semantics file say it of numbers that name objects, of pointers in structures, and of what lies in unions.
 
 // selected is the field of a "when" line that stands for the value of the parameter which says what a union holds.
 const selected = "@"
@@ -182,7 +182,8 @@ func (b *binder) fieldLeaves(s *Struct, recordBase, base int, from leaf, f func(
 	}
 }
 
-// patches lists the handles and devices of a record. Those in unions, and those that a "when" line names, are there under conditions only.
+// patches lists the handles and devices of a record. Those in unions, and those that a "when" line names, are there
+// under conditions only.
 func (b *binder) patches(record string) (out []Patch) {
 	b.leaves(record, func(l leaf) {
 		switch {
@@ -199,7 +200,9 @@ func (b *binder) patches(record string) (out []Patch) {
 // words lists what else in a record is no mere number.
 func (b *binder) words(record string) (out []Word) {
 	b.leaves(record, func(l leaf) {
-		w := Word{Offset: l.offset, When: l.when, Union: l.union, Object: b.object(l.ctype), Is: b.sem.pointers[l.record+"."+l.path]}
+		w := Word{
+			Offset: l.offset, When: l.when, Union: l.union, Object: b.object(l.ctype), Is: b.sem.pointers[l.record+"."+l.path],
+		}
 		switch {
 		case w.Is != Number:
 			b.sem.pointersUsed[l.record+"."+l.path] = true

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Writes says which bytes of an output NVIDIA's library writes where that is not all of its structure: the others stay the program's, which may be
-// older than the structure and have no room for them.
+// Writes says which bytes of an output NVIDIA's library writes where that is not all of its structure: the others stay
+// the program's, which may be older than the structure and have no room for them.
 type Writes struct {
 	Type   string
 	Key    string  // a field of the structure, or a parameter of the function; "": always
@@ -32,7 +32,8 @@ type Cleared struct {
 	Room  string // the parameter that must not be 0, "": none
 }
 
-// parseWrites reads "writes TYPE [KEY=CONST[,CONST]] PIECE[,PIECE]"; a piece is FROM-TO, FROM-TO:text, or FROM-TO:EACH*COUNT.
+// parseWrites reads "writes TYPE [KEY=CONST[,CONST]] PIECE[,PIECE]"; a piece is FROM-TO, FROM-TO:text, or
+// FROM-TO:EACH*COUNT.
 func parseWrites(f []string) (Writes, []string, error) {
 	w := Writes{At: -1}
 	var consts []string

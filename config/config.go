@@ -165,7 +165,8 @@ func ReadToken(path string) ([]byte, error) {
 
 func checkToken(text, source string) ([]byte, error) {
 	if len(text) > transport.MaxToken {
-		return nil, fmt.Errorf("%w: that of %s has %d bytes, the limit is %d", ErrToken, source, len(text), transport.MaxToken)
+		return nil, fmt.Errorf("%w: that of %s has %d bytes, the limit is %d", ErrToken, source, len(text),
+			transport.MaxToken)
 	}
 	return []byte(text), nil
 }

@@ -43,7 +43,8 @@ func TestServer(t *testing.T) {
 			if got != c.Address || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
 				t.Errorf("got %q, %v", got, err)
 			}
-			if _, set := c.Env["SCUDA_SERVER"]; c.Configured() != (source != "") || source != "" && set != (source == "SCUDA_SERVER") {
+			if _, set := c.Env["SCUDA_SERVER"]; c.Configured() != (source != "") ||
+				source != "" && set != (source == "SCUDA_SERVER") {
 				t.Errorf("it comes from %q", source)
 			}
 			if _, _, err := Target(); errors.Is(err, ErrNoServer) == c.Configured() {
@@ -142,7 +143,8 @@ func TestParseLog(t *testing.T) {
 	for _, c := range configtest.Values(t, "log") {
 		level, path, err := ParseLog(c.Text)
 		got := strings.TrimSpace(level.String() + " " + path)
-		if err == nil && got != c.Client || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
+		if err == nil && got != c.Client || (err == nil) != (c.Error == "") ||
+			err != nil && !strings.Contains(err.Error(), c.Error) {
 			t.Errorf("%q: got %s, %v", c.Text, got, err)
 		}
 		if err != nil && (level != slog.LevelWarn || path != "" || !errors.Is(err, ErrLog)) {
@@ -164,7 +166,8 @@ func TestValues(t *testing.T) {
 		for _, c := range configtest.Values(t, setting) {
 			t.Setenv("SCUDA_"+strings.ToUpper(strings.ReplaceAll(setting, "-", "_")), c.Text)
 			got, err := read()
-			if err == nil && got != c.Client || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
+			if err == nil && got != c.Client || (err == nil) != (c.Error == "") ||
+				err != nil && !strings.Contains(err.Error(), c.Error) {
 				t.Errorf("%s %q: got %s, %v", setting, c.Text, got, err)
 			}
 		}
@@ -173,11 +176,14 @@ func TestValues(t *testing.T) {
 
 func TestReadClient(t *testing.T) {
 	home(t)
-	for name, value := range map[string]string{"SCUDA_SERVER": "gpu", "SCUDA_TOKEN": " secret ", "SCUDA_TRANSPORT": "tcp", "SCUDA_RDMA_DEVICE": " mlx5_0:1 ",
+	for name, value := range map[string]string{"SCUDA_SERVER": "gpu", "SCUDA_TOKEN": " secret ", "SCUDA_TRANSPORT": "tcp",
+		"SCUDA_RDMA_DEVICE": " mlx5_0:1 ",
 		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0"} {
 		t.Setenv(name, value)
 	}
-	want := Client{Server: "gpu:14833", Token: []byte("secret"), Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB}
+	want := Client{
+		Server: "gpu:14833", Token: []byte("secret"), Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
+	}
 	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}

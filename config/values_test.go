@@ -3,7 +3,8 @@ package config
 import "testing"
 
 func TestSize(t *testing.T) {
-	for s, want := range map[string]uint64{"0": 0, "7": 7, "7B": 7, "1KiB": 1 << 10, "3 MiB": 3 << 20, "4GiB": 4 << 30, "4g": 4 << 30, "2T": 2 << 40} {
+	for s, want := range map[string]uint64{"0": 0, "7": 7, "7B": 7, "1KiB": 1 << 10, "3 MiB": 3 << 20, "4GiB": 4 << 30,
+		"4g": 4 << 30, "2T": 2 << 40} {
 		var b Size
 		if err := b.Set(s); err != nil || uint64(b) != want {
 			t.Errorf("%q: %d, %v", s, b, err)
@@ -15,7 +16,8 @@ func TestSize(t *testing.T) {
 			t.Errorf("%q: %d", s, b)
 		}
 	}
-	for b, want := range map[Size]string{0: "0 B", 1023: "1023 B", 1 << 30: "1 GiB", 150109880320: "139.8 GiB", 1536: "1.5 KiB"} {
+	for b, want := range map[Size]string{0: "0 B", 1023: "1023 B", 1 << 30: "1 GiB", 150109880320: "139.8 GiB",
+		1536: "1.5 KiB"} {
 		if got := b.String(); got != want {
 			t.Errorf("%d: %q, not %q", uint64(b), got, want)
 		}

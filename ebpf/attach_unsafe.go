@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attach types of bpf_link_create (include/uapi/linux/bpf.h). cilium/ebpf attaches multi-links but not sessions; both are the same call.
+// Attach types of bpf_link_create (include/uapi/linux/bpf.h). cilium/ebpf attaches multi-links but not sessions; both
+// are the same call.
 const (
 	attachMulti   = 48 // BPF_TRACE_UPROBE_MULTI
 	attachSession = 57 // BPF_TRACE_UPROBE_SESSION
@@ -27,14 +28,17 @@ type multiAttr struct {
 }
 
 // linkMulti attaches a program to places in a file. The link lasts as long as the file descriptor.
-func linkMulti(path string, program *bpf.Program, attach, flags uint32, process int, offsets, cookies []uint64) (*os.File, error) {
+func linkMulti(
+	path string, program *bpf.Program, attach, flags uint32, process int, offsets, cookies []uint64,
+) (*os.File, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return nil, err
 	}
 	a := multiAttr{
-		program: uint32(program.FD()), attach: attach, multiFlags: flags, process: uint32(process), count: uint32(len(offsets)),
-		path: uint64(uintptr(unsafe.Pointer(name))), offsets: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(offsets)))),
+		program: uint32(program.FD()), attach: attach, multiFlags: flags, process: uint32(process),
+		count: uint32(len(offsets)),
+		path:  uint64(uintptr(unsafe.Pointer(name))), offsets: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(offsets)))),
 		cookies: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(cookies)))),
 	}
 	fd, _, e := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_CREATE, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
@@ -79,7 +83,9 @@ func (p *Probes) attach() error {
 }
 
 // attachFile attaches to places in one file by the method.
-func (p *Probes) attachFile(path string, process int, offsets, cookies []uint64) (links []interface{ Close() error }, err error) {
+func (p *Probes) attachFile(
+	path string, process int, offsets, cookies []uint64,
+) (links []interface{ Close() error }, err error) {
 	o := &p.objects
 	add := func(program *bpf.Program, attach, flags uint32) {
 		if err != nil {

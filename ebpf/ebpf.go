@@ -1,12 +1,15 @@
-// Package ebpf measures the calls that programs make into the driver libraries, without their help: entry and return probes on every function of
-// libcuda.so.1 and libnvidia-ml.so.1 (NVIDIA's or scuda's) count calls, bytes and time in the kernel, per function and CPU, in histograms by powers
-// of two. It also counts the same processes' system calls. It knows nothing of scuda's protocol.
+// Package ebpf measures the calls that programs make into the driver libraries, without their help: entry and return
+// probes on every function of libcuda.so.1 and libnvidia-ml.so.1 (NVIDIA's or scuda's) count calls, bytes and time in
+// the kernel, per function and CPU, in histograms by powers of two. It also counts the same processes' system calls. It
+// knows nothing of scuda's protocol.
 //
-// Attach attaches; Probes.Read takes a Snapshot as often as one likes; Probes.Close, or the process's end, however it comes, takes everything away.
-// One link holds all probes of a library: a session (Linux 6.13) or an entry and a return multi-link (6.6). Older kernels (from 5.15) get single
-// links on the functions that programs use most, because each takes 0.1 s to remove.
+// Attach attaches; Probes.Read takes a Snapshot as often as one likes; Probes.Close, or the process's end, however it
+// comes, takes everything away. One link holds all probes of a library: a session (Linux 6.13) or an entry and a return
+// multi-link (6.6). Older kernels (from 5.15) get single links on the functions that programs use most, because each
+// takes 0.1 s to remove.
 //
-// It needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN for other users' processes; what a kernel lacks is told as a *FeatureError.
+// It needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN for other users' processes; what a kernel lacks is told as a
+// *FeatureError.
 package ebpf
 
 //go:generate go tool bpf2go -cc clang -target amd64 -go-package ebpf -type calls -type operand -type process -type key -type system -type stall_key -type stall kernel bpf/probes.c -- -O2 -g -Wall -Werror -D__TARGET_ARCH_x86 -I/usr/include/x86_64-linux-gnu
@@ -33,7 +36,8 @@ type entry struct {
 	used int // in how many of the measured workloads it is called
 }
 
-// operand says where the number of a copy's bytes is: argument arg (from 1), or the product of size_t fields of the structure that it points to.
+// operand says where the number of a copy's bytes is: argument arg (from 1), or the product of size_t fields of the
+// structure that it points to.
 type operand struct {
 	arg    uint8
 	fields []uint16
@@ -103,9 +107,10 @@ func Attach(o Options) (_ *Probes, err error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
-	// Kernels before 5.11 count maps as locked memory. (The rlimit package of cilium/ebpf asks the kernel when it is imported: every scuda would make
-	// a map then, servers in a sandbox too.)
-	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+	// Kernels before 5.11 count maps as locked memory. (The rlimit package of cilium/ebpf asks the kernel when it is
+	// imported: every scuda would make a map then, servers in a sandbox too.)
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err !=
+		nil {
 		o.Logger.Debug("the limit of locked memory stays", "error", err)
 	}
 	defer func() {
@@ -168,7 +173,8 @@ func (p *Probes) open() error {
 	}
 	if p.method == Single && len(p.probes) > singles {
 		slices.SortStableFunc(p.probes, func(a, b probe) int { return b.entry.used - a.entry.used })
-		p.options.Logger.Warn("this kernel attaches single probes only; only the functions that programs use most are measured",
+		p.options.Logger.Warn(
+			"this kernel attaches single probes only; only the functions that programs use most are measured",
 			"functions", singles, "of", len(p.probes), "needed", MultiLinks.Needed)
 		p.probes = p.probes[:singles]
 	}
@@ -235,8 +241,10 @@ func (p *Probes) loadObjects(spec *bpf.CollectionSpec) error {
 	}
 	o := &p.objects
 	for name, to := range map[string]**bpf.Program{
-		"session": &o.Session, "multi_enter": &o.MultiEnter, "multi_leave": &o.MultiLeave, "single_enter": &o.SingleEnter, "single_leave": &o.SingleLeave,
-		"system_enter": &o.SystemEnter, "system_leave": &o.SystemLeave, "switched": &o.Switched, "forked": &o.Forked, "executed": &o.Executed, "ended": &o.Ended,
+		"session": &o.Session, "multi_enter": &o.MultiEnter, "multi_leave": &o.MultiLeave, "single_enter": &o.SingleEnter,
+		"single_leave": &o.SingleLeave,
+		"system_enter": &o.SystemEnter, "system_leave": &o.SystemLeave, "switched": &o.Switched, "forked": &o.Forked,
+		"executed": &o.Executed, "ended": &o.Ended,
 	} {
 		*to = c.DetachProgram(name)
 	}
@@ -287,7 +295,8 @@ func (p *Probes) Close() error {
 	for _, m := range p.maps() {
 		errs = append(errs, (*m).Close())
 	}
-	for _, g := range []*bpf.Program{o.Session, o.MultiEnter, o.MultiLeave, o.SingleEnter, o.SingleLeave, o.SystemEnter, o.SystemLeave, o.Switched, o.Forked, o.Executed, o.Ended} {
+	for _, g := range []*bpf.Program{o.Session, o.MultiEnter, o.MultiLeave, o.SingleEnter, o.SingleLeave, o.SystemEnter,
+		o.SystemLeave, o.Switched, o.Forked, o.Executed, o.Ended} {
 		errs = append(errs, g.Close())
 	}
 	return errors.Join(errs...)

@@ -62,7 +62,8 @@ func TestMethod(t *testing.T) {
 			t.Errorf("without %q: %q, want %q", c.lacks, got, c.want)
 		}
 		var missing *FeatureError
-		if (err != nil) != (c.says != nil) || err != nil && (!errors.Is(err, ErrKernel) || !errors.As(err, &missing) || missing.Feature.Name != c.lacks[0]) {
+		if (err != nil) != (c.says != nil) ||
+			err != nil && (!errors.Is(err, ErrKernel) || !errors.As(err, &missing) || missing.Feature.Name != c.lacks[0]) {
 			t.Errorf("without %q: %v", c.lacks, err)
 		}
 		for _, s := range c.says {
@@ -114,7 +115,8 @@ func TestQuantile(t *testing.T) {
 }
 
 func FuzzParseMaps(f *testing.F) {
-	f.Add([]byte("7f0000000000-7f0000001000 r-xp 00002000 08:01 17      /usr/lib/libcuda.so.1\n7f0000001000-7f0000002000 rw-p 00000000 00:00 0 \n"))
+	f.Add([]byte("7f0000000000-7f0000001000 r-xp 00002000 08:01 17      /usr/lib/libcuda.so.1\n" +
+		"7f0000001000-7f0000002000 rw-p 00000000 00:00 0 \n"))
 	f.Add([]byte("7f00-zz r-xp x 1 1 /a\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, m := range parseMaps(text) {
@@ -127,7 +129,8 @@ func FuzzParseMaps(f *testing.F) {
 
 func TestParseMaps(t *testing.T) {
 	got := parseMaps([]byte("7f0000000000-7f0000001000 r-xp 00002000 08:01 17                 /a b/libcuda.so.1\n" +
-		"7f0000001000-7f0000002000 rw-p 00000000 00:00 0 \n7f0000003000-7f0000004000 r--p 00000000 08:01 17 /a b/libcuda.so.1\n"))
+		"7f0000001000-7f0000002000 rw-p 00000000 00:00 0 \n" +
+		"7f0000003000-7f0000004000 r--p 00000000 08:01 17 /a b/libcuda.so.1\n"))
 	want := []mapping{{0x7f0000000000, 0x7f0000001000, 0x2000, "/a b/libcuda.so.1"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -171,8 +174,10 @@ func build(t testing.TB) (library, program string) {
 	t.Helper()
 	folder := t.TempDir()
 	library, program = filepath.Join(folder, "libcuda.so.1"), filepath.Join(folder, "caller")
-	gcc(t, "-O1", "-fno-optimize-sibling-calls", "-fno-omit-frame-pointer", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, "testdata/driver.c")
-	gcc(t, "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-o", program, "testdata/caller.c", library, "-Wl,-rpath,"+folder)
+	gcc(t, "-O1", "-fno-optimize-sibling-calls", "-fno-omit-frame-pointer", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1",
+		"-o", library, "testdata/driver.c")
+	gcc(t, "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-o", program, "testdata/caller.c", library,
+		"-Wl,-rpath,"+folder)
 	return library, program
 }
 
@@ -183,7 +188,8 @@ func gcc(t testing.TB, args ...string) {
 	}
 }
 
-// TestFigures measures a program by each method: exact counts, bytes, calls in flight and off the CPU, callers, children, system calls.
+// TestFigures measures a program by each method: exact counts, bytes, calls in flight and off the CPU, callers,
+// children, system calls.
 func TestFigures(t *testing.T) {
 	needProbes(t)
 	library, program := build(t)
@@ -201,7 +207,8 @@ func TestFigures(t *testing.T) {
 				t.Skipf("this kernel is too old: %v", running(SessionLinks))
 			}
 			p, err := Attach(Options{
-				Libraries: []string{library}, Follow: true, PerProcess: true, OffCPU: true, SystemCalls: true, Stall: 20 * time.Millisecond, has: c.has,
+				Libraries: []string{library}, Follow: true, PerProcess: true, OffCPU: true, SystemCalls: true,
+				Stall: 20 * time.Millisecond, has: c.has,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -277,12 +284,14 @@ func check(t *testing.T, s *Snapshot, pid, calls int) {
 	for name, want := range map[string]struct {
 		calls, bytes uint64
 	}{
-		"cuDriverGetVersion": {uint64(calls) + 7, 0}, "cuMemcpyHtoD_v2": {uint64(calls), uint64(calls) * 100}, "cuMemcpy2D_v2": {uint64(calls), uint64(calls) * 64 * 3},
-		"cuInit": {4, 0}, "cuCtxSynchronize": {1, 0}, "cuEventSynchronize": {1, 0},
+		"cuDriverGetVersion": {uint64(calls) + 7, 0}, "cuMemcpyHtoD_v2": {uint64(calls), uint64(calls) * 100},
+		"cuMemcpy2D_v2": {uint64(calls), uint64(calls) * 64 * 3},
+		"cuInit":        {4, 0}, "cuCtxSynchronize": {1, 0}, "cuEventSynchronize": {1, 0},
 	} {
 		f := named(s.Functions, name, 0)
 		if f.Calls != want.calls || f.Count() != want.calls || f.Bytes != want.bytes || f.InFlight != 0 {
-			t.Errorf("%s: %d calls (%d in the histogram), %d bytes, %d in flight; want %d and %d", name, f.Calls, f.Count(), f.Bytes, f.InFlight, want.calls, want.bytes)
+			t.Errorf("%s: %d calls (%d in the histogram), %d bytes, %d in flight; want %d and %d", name, f.Calls, f.Count(),
+				f.Bytes, f.InFlight, want.calls, want.bytes)
 		}
 	}
 	slept := named(s.Functions, "cuCtxSynchronize", 0)
@@ -340,11 +349,12 @@ func TestAllFunctions(t *testing.T) {
 	if count != len(entries) || took > time.Second || time.Since(began) > 5*time.Second {
 		t.Errorf("%d of %d functions attached in %v, detached in %v", count, len(entries), took, time.Since(began))
 	}
-	t.Logf("%d functions attached in %v (%s), detached in %v; floors %v", count, took, p.Method(), time.Since(began), p.Floors())
+	t.Logf("%d functions attached in %v (%s), detached in %v; floors %v", count, took, p.Method(), time.Since(began),
+		p.Floors())
 }
 
-// TestFloor: a function that begins with the nop is cheaper to probe by far than one whose first instruction is stepped. What a probed call costs in
-// nanoseconds is the machine's affair, so BenchmarkFloor says it.
+// TestFloor: a function that begins with the nop is cheaper to probe by far than one whose first instruction is
+// stepped. What a probed call costs in nanoseconds is the machine's affair, so BenchmarkFloor says it.
 func TestFloor(t *testing.T) {
 	floors := probeFloors(t)
 	if 4*floors[Nop5].Cost > floors[Stepped].Cost {
@@ -353,7 +363,8 @@ func TestFloor(t *testing.T) {
 	t.Logf("floors %v", floors)
 }
 
-// BenchmarkFloor prints what a probed call of a function with the nop costs, and what of that is the kernel's: the cost with an empty program.
+// BenchmarkFloor prints what a probed call of a function with the nop costs, and what of that is the kernel's: the cost
+// with an empty program.
 func BenchmarkFloor(b *testing.B) {
 	var probed, empty time.Duration
 	for b.Loop() {
@@ -384,7 +395,8 @@ func probeFloors(t testing.TB) []Floor {
 func emptySession(t testing.TB) time.Duration {
 	t.Helper()
 	g, err := bpf.NewProgram(&bpf.ProgramSpec{
-		Type: bpf.Kprobe, AttachType: bpf.AttachType(attachSession), License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		Type: bpf.Kprobe, AttachType: bpf.AttachType(attachSession), License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -397,7 +409,8 @@ func emptySession(t testing.TB) time.Duration {
 	at := floorAddress(Nop5)
 	i := slices.IndexFunc(maps, func(m mapping) bool { return m.from <= at && at < m.to })
 	bare := shortest(Nop5)
-	l, err := linkMulti("/proc/self/exe", g, attachSession, 0, os.Getpid(), []uint64{at - maps[i].from + maps[i].offset}, []uint64{0})
+	l, err := linkMulti("/proc/self/exe", g, attachSession, 0, os.Getpid(), []uint64{at - maps[i].from + maps[i].offset},
+		[]uint64{0})
 	if err != nil {
 		t.Fatal(err)
 	}

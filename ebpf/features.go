@@ -10,7 +10,8 @@ import (
 	"github.com/cilium/ebpf/features"
 )
 
-// ErrKernel is a kernel, or the rights that it gives this process, without what the probes need; the error is a *FeatureError.
+// ErrKernel is a kernel, or the rights that it gives this process, without what the probes need; the error is a
+// *FeatureError.
 var ErrKernel = errors.New("the kernel lacks what the probes need")
 
 // ErrNoLibrary is a machine or process without a driver library.
@@ -26,13 +27,22 @@ type Feature struct {
 
 // The features, in the order in which they are asked about.
 var (
-	Permission = Feature{"permission to load programs", "", "run as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN (a container needs them too, and its seccomp profile has to let bpf and perf_event_open through)", permission}
-	Types      = Feature{"its type information (/sys/kernel/btf/vmlinux)", "5.4, built with CONFIG_DEBUG_INFO_BTF", "use a distribution's kernel", typesThere}
-	Cookies    = Feature{"probes with cookies", "5.15", "use a newer kernel", func() error {
+	Permission = Feature{"permission to load programs", "",
+		"run as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN (a container needs them too, and " +
+			"its seccomp profile has to let bpf and perf_event_open through)", permission}
+	Types = Feature{
+		"its type information (/sys/kernel/btf/vmlinux)", "5.4, built with CONFIG_DEBUG_INFO_BTF",
+		"use a distribution's kernel", typesThere,
+	}
+	Cookies = Feature{"probes with cookies", "5.15", "use a newer kernel", func() error {
 		return features.HaveProgramHelper(bpf.Kprobe, asm.FnGetAttachCookie)
 	}}
-	MultiLinks   = Feature{"links of many probes (uprobe_multi)", "6.6", "use a newer kernel", features.HaveBPFLinkUprobeMulti}
-	Reading      = Feature{"reading of probes without rights", "5.19", "keep the rights (--keep-capabilities)", func() error { return nil }}
+	MultiLinks = Feature{
+		"links of many probes (uprobe_multi)", "6.6", "use a newer kernel", features.HaveBPFLinkUprobeMulti,
+	}
+	Reading = Feature{
+		"reading of probes without rights", "5.19", "keep the rights (--keep-capabilities)", func() error { return nil },
+	}
 	SessionLinks = Feature{"links of entry and return in one (uprobe_session)", "6.13", "use a newer kernel", haveSession}
 )
 
@@ -46,7 +56,8 @@ func (e *FeatureError) Error() string {
 	if e.Feature.Needed == "" {
 		return fmt.Sprintf("this kernel refuses %s: %s: %v", e.Feature.Name, e.Feature.Remedy, e.Err)
 	}
-	return fmt.Sprintf("this kernel lacks %s (Linux %s): %s: %v", e.Feature.Name, e.Feature.Needed, e.Feature.Remedy, e.Err)
+	return fmt.Sprintf("this kernel lacks %s (Linux %s): %s: %v", e.Feature.Name, e.Feature.Needed, e.Feature.Remedy,
+		e.Err)
 }
 
 func (e *FeatureError) Unwrap() []error { return []error{ErrKernel, e.Err} }
@@ -81,7 +92,9 @@ func Able() error {
 }
 
 func permission() error {
-	p, err := bpf.NewProgram(&bpf.ProgramSpec{Type: bpf.Kprobe, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	p, err := bpf.NewProgram(&bpf.ProgramSpec{
+		Type: bpf.Kprobe, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Floor is what a probe itself costs on this machine, measured with an empty function: no probed call shows up as shorter than Seen.
+// Floor is what a probe itself costs on this machine, measured with an empty function: no probed call shows up as
+// shorter than Seen.
 type Floor struct {
 	Entry Entry         `json:"-"`
 	Kind  string        `json:"entry"`

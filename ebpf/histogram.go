@@ -2,7 +2,8 @@ package ebpf
 
 import "time"
 
-// Buckets is the number of a histogram's buckets. Bucket i counts what took from 2^i to 2^(i+1)-1 ns, the last all that took longer.
+// Buckets is the number of a histogram's buckets. Bucket i counts what took from 2^i to 2^(i+1)-1 ns, the last all that
+// took longer.
 const Buckets = 40
 
 // Histogram counts calls by their length.
@@ -19,7 +20,8 @@ func (h *Histogram) Count() (n uint64) {
 	return n
 }
 
-// Quantile gives the length that the share q of the calls does not exceed; within a bucket lengths count as evenly spread. 0 without calls.
+// Quantile gives the length that the share q of the calls does not exceed; within a bucket lengths count as evenly
+// spread. 0 without calls.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	all := h.Count()
 	if all == 0 {

@@ -29,8 +29,8 @@ type legacyProbe struct{ Library, Function string }
 
 type legacyOptions struct{ PerProcess, SystemCalls bool }
 
-// Bequeath makes the probes outlive an exec of this process and gives the descriptor of what Inherit needs to read them. So a program can attach
-// with all its rights and go on with none.
+// Bequeath makes the probes outlive an exec of this process and gives the descriptor of what Inherit needs to read
+// them. So a program can attach with all its rights and go on with none.
 func (p *Probes) Bequeath() (int, error) {
 	l := legacy{
 		Maps: map[string]int{}, Floors: p.floors, Worst: p.Floor(), Method: p.method, Began: p.began, Took: p.took,
@@ -76,7 +76,8 @@ func (p *Probes) Bequeath() (int, error) {
 	return fd, nil
 }
 
-// Inherit gives the probes that this process attached before it executed itself. They can be read and closed; Follow and Refresh are over.
+// Inherit gives the probes that this process attached before it executed itself. They can be read and closed; Follow
+// and Refresh are over.
 func Inherit(fd int) (*Probes, error) {
 	f := os.NewFile(uintptr(fd), "probes")
 	if f == nil {
@@ -119,7 +120,8 @@ func Inherit(fd int) (*Probes, error) {
 func (p *Probes) maps() map[string]**bpf.Map {
 	o := &p.objects
 	return map[string]**bpf.Map{
-		"functions": &o.Functions, "operands": &o.Operands, "by_process": &o.ByProcess, "threads": &o.Threads, "processes": &o.Processes,
+		"functions": &o.Functions, "operands": &o.Operands, "by_process": &o.ByProcess, "threads": &o.Threads,
+		"processes":    &o.Processes,
 		"system_calls": &o.SystemCalls, "stalls": &o.Stalls, "stacks": &o.Stacks, "lost": &o.Lost,
 	}
 }

@@ -31,10 +31,11 @@ var nop5 = []byte{0x0f, 0x1f, 0x44, 0x00, 0x00}
 
 // library is a driver library's file.
 type library struct {
-	path    string
-	info    os.FileInfo
-	offsets map[string]uint64 // of exported functions, in the file; of several names of one place only the first in `entries`
-	entry   Entry             // what most of them begin with
+	path string
+	info os.FileInfo
+	// of exported functions, in the file; of several names of one place only the first in `entries`
+	offsets map[string]uint64
+	entry   Entry // what most of them begin with
 }
 
 func (l *library) same(other *library) bool { return os.SameFile(l.info, other.info) }
@@ -91,7 +92,8 @@ func readLibrary(path string) (*library, error) {
 	return lib, nil
 }
 
-// kindOf judges by a function's first bytes: the kernel emulates push of a register, nop, jmp and call (arch/x86/kernel/uprobes.c).
+// kindOf judges by a function's first bytes: the kernel emulates push of a register, nop, jmp and call
+// (arch/x86/kernel/uprobes.c).
 func kindOf(first []byte) Entry {
 	switch c := first[0]; {
 	case bytes.HasPrefix(first, nop5):
@@ -104,13 +106,15 @@ func kindOf(first []byte) Entry {
 	return Stepped
 }
 
-// Find gives the driver libraries of a process, or with 0 those that lie where the dynamic linker finds them on this machine.
+// Find gives the driver libraries of a process, or with 0 those that lie where the dynamic linker finds them on this
+// machine.
 func Find(pid int) []string {
 	if pid != 0 {
 		return mapped(pid)
 	}
 	folders := filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
-	folders = append(folders, "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib")
+	folders = append(folders, "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib",
+		"/run/opengl-driver/lib")
 	var out []string
 	for _, folder := range folders {
 		for _, name := range sonames {

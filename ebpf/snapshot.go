@@ -36,8 +36,9 @@ type Function struct {
 
 // SystemCall is a system call of the measured processes.
 type SystemCall struct {
-	Name  string        `json:"name"`
-	Class string        `json:"class,omitempty"` // of the descriptor: file, network, device, other; "" for calls without one
+	Name string `json:"name"`
+	// of the descriptor: file, network, device, other; "" for calls without one
+	Class string        `json:"class,omitempty"`
 	Calls uint64        `json:"calls"`
 	Sum   time.Duration `json:"sum_ns"`
 	Max   time.Duration `json:"max_ns"`
@@ -113,7 +114,8 @@ func (p *Probes) Read() (*Snapshot, error) {
 
 func sortFunctions(f []Function) {
 	slices.SortFunc(f, func(a, b Function) int {
-		return cmp.Or(cmp.Compare(b.Sum, a.Sum), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Library, b.Library), cmp.Compare(a.PID, b.PID))
+		return cmp.Or(cmp.Compare(b.Sum, a.Sum), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Library, b.Library),
+			cmp.Compare(a.PID, b.PID))
 	})
 }
 
@@ -252,6 +254,8 @@ func (p *Probes) readStalls() (out []Stall, err error) {
 	if err := each.Err(); err != nil {
 		return nil, fmt.Errorf("stalls: %w", err)
 	}
-	slices.SortFunc(out, func(a, b Stall) int { return cmp.Or(cmp.Compare(b.Sum, a.Sum), cmp.Compare(a.Function, b.Function)) })
+	slices.SortFunc(out, func(a, b Stall) int {
+		return cmp.Or(cmp.Compare(b.Sum, a.Sum), cmp.Compare(a.Function, b.Function))
+	})
 	return out, nil
 }

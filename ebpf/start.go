@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start starts a program and follows it from its first instruction on: it is stopped at its beginning until it is followed.
+// Start starts a program and follows it from its first instruction on: it is stopped at its beginning until it is
+// followed.
 func (p *Probes) Start(program *exec.Cmd) error {
 	runtime.LockOSThread() // whoever starts it is its tracer until it is let go
 	defer runtime.UnlockOSThread()

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// symbols names the addresses in stacks. A process's mappings are kept, because it may have ended when its stacks are read.
+// symbols names the addresses in stacks. A process's mappings are kept, because it may have ended when its stacks are
+// read.
 type symbols struct {
 	maps  map[int][]mapping
 	files map[string]*table
@@ -95,13 +96,15 @@ func readTable(path string) *table {
 			}
 		}
 	}
-	slices.SortFunc(t.functions, func(a, b function) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
+	slices.SortFunc(t.functions, func(a, b function) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
 	t.functions = slices.CompactFunc(t.functions, func(a, b function) bool { return a.from == b.from })
 	return t
 }
 
-// WriteFolded writes stalls as folded stacks, one line a stack with its nanoseconds, as flame-graph programs read them: process, callers, function,
-// and [off-CPU] for the part in which the caller had no CPU.
+// WriteFolded writes stalls as folded stacks, one line a stack with its nanoseconds, as flame-graph programs read them:
+// process, callers, function, and [off-CPU] for the part in which the caller had no CPU.
 func WriteFolded(w io.Writer, stalls []Stall) error {
 	sums := map[string]int64{}
 	clean := strings.NewReplacer(";", ":", " ", "_", "\n", "_")

@@ -52,7 +52,8 @@ func TestCheck(t *testing.T) {
 		{"fatbin, without end", container(elfOf(64, 64), 1<<61), false},
 		{"fatbin with a cubin that is cut off", container(elfOf(64, 128), 0), false},
 	} {
-		if err := Check(c.b); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrFormat) && !errors.Is(err, ErrTooLarge) {
+		if err := Check(c.b); (err == nil) != c.ok ||
+			err != nil && !errors.Is(err, ErrFormat) && !errors.Is(err, ErrTooLarge) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

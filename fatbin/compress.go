@@ -14,10 +14,12 @@ const lz4Ratio = 255
 
 // zstdDecoder has no goroutines and little memory of its own; DecodeAll may be called concurrently.
 var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(MaxImage))
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(MaxImage))
 })
 
-// Data gives the member's contents, decompressed; PTX text comes without trailing NUL bytes. A plain member is not copied.
+// Data gives the member's contents, decompressed; PTX text comes without trailing NUL bytes. A plain member is not
+// copied.
 func (m *Member) Data() ([]byte, error) {
 	b, err := m.decompress()
 	if err != nil {
@@ -43,7 +45,8 @@ func (m *Member) decompress() ([]byte, error) {
 	case m.Flags&FlagLZ4 != 0:
 		return m.unlz4()
 	}
-	return nil, fmt.Errorf("%w: %v member for sm_%d has flags %#x; rebuild the program with a newer CUDA toolkit", ErrCompression, m.Kind, m.Arch, m.Flags)
+	return nil, fmt.Errorf("%w: %v member for sm_%d has flags %#x; rebuild the program with a newer CUDA toolkit",
+		ErrCompression, m.Kind, m.Arch, m.Flags)
 }
 
 func (m *Member) unzstd() ([]byte, error) {

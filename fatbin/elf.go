@@ -26,8 +26,8 @@ func empty(sectionType uint32) bool {
 	return false
 }
 
-// elfSize gives the size of the ELF file at b by its headers; b must hold the file header, and the tables as far as it goes. What the sections
-// and segments promise is counted even where b is shorter.
+// elfSize gives the size of the ELF file at b by its headers; b must hold the file header, and the tables as far as it
+// goes. What the sections and segments promise is counted even where b is shorter.
 func elfSize(b []byte) (uint64, error) {
 	n, err := elfTablesSize(b)
 	if err != nil {

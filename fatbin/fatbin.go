@@ -1,10 +1,12 @@
 // Package fatbin reads the images that CUDA programs hand to the driver: fat binaries, cubins (ELF) and PTX text.
 //
-// A *fatbin* is a container: a header and members, each a cubin for one architecture or PTX text, plain or compressed. [Parse] takes an image
-// whose bounds are known; [FromMemory] finds the bounds of an image of which only the address is known, which is what programs pass, often as a
-// *wrapper* that points to the fatbin. [Select] shrinks an image to what a given GPU can use. [Params] gives the parameter layouts of a cubin's kernels.
+// A *fatbin* is a container: a header and members, each a cubin for one architecture or PTX text, plain or compressed.
+// [Parse] takes an image whose bounds are known; [FromMemory] finds the bounds of an image of which only the address is
+// known, which is what programs pass, often as a *wrapper* that points to the fatbin. [Select] shrinks an image to what
+// a given GPU can use. [Params] gives the parameter layouts of a cubin's kernels.
 //
-// Everything is bounds-checked: garbage gives an error that wraps [ErrFormat], never a panic, and nothing is allocated on an image's mere promise.
+// Everything is bounds-checked: garbage gives an error that wraps [ErrFormat], never a panic, and nothing is allocated
+// on an image's mere promise.
 package fatbin
 
 import (
@@ -17,10 +19,11 @@ import (
 
 // Errors.
 var (
-	ErrFormat      = errors.New("not a CUDA image")        // neither fatbin, cubin nor PTX, or a broken one
-	ErrCompression = errors.New("unsupported compression") // a member is compressed in a way that this package does not know
-	ErrNoMatch     = errors.New("no code for this GPU")    // an image without a member that the GPU could use
-	ErrTooLarge    = errors.New("image too large")         // beyond MaxImage
+	ErrFormat = errors.New("not a CUDA image") // neither fatbin, cubin nor PTX, or a broken one
+	// a member is compressed in a way that this package does not know
+	ErrCompression = errors.New("unsupported compression")
+	ErrNoMatch     = errors.New("no code for this GPU") // an image without a member that the GPU could use
+	ErrTooLarge    = errors.New("image too large")      // beyond MaxImage
 )
 
 // FormatError says what is wrong with an image.
@@ -109,7 +112,8 @@ type Image struct {
 	Bytes   []byte // the image itself, without what follows it; PTX text with its NUL, as drivers want it
 }
 
-// Parse reads an image that lies in b. Bytes behind it are ignored, but several fatbins in a row (the linker concatenates them) are read as one.
+// Parse reads an image that lies in b. Bytes behind it are ignored, but several fatbins in a row (the linker
+// concatenates them) are read as one.
 func Parse(b []byte) (*Image, error) {
 	switch {
 	case len(b) >= 4 && le.Uint32(b) == magicFatbin:
@@ -138,8 +142,9 @@ func Binary(b []byte) bool {
 	return bytes.HasPrefix(b, []byte(magicELF)) || len(b) >= 4 && le.Uint32(b) == magicFatbin
 }
 
-// Check says what keeps an image from a driver that is not told its size, as cuModuleLoadData is not: headers that promise more than there is, in the
-// image itself or in a cubin that it holds uncompressed. Text passes, whatever it says: a driver reads it up to its NUL.
+// Check says what keeps an image from a driver that is not told its size, as cuModuleLoadData is not: headers that
+// promise more than there is, in the image itself or in a cubin that it holds uncompressed. Text passes, whatever it
+// says: a driver reads it up to its NUL.
 func Check(b []byte) error {
 	if len(b) == 0 {
 		return broken(0, "an empty image")
@@ -157,7 +162,8 @@ func Check(b []byte) error {
 			continue
 		}
 		if n, err := elfSize(m.Payload); err != nil || n > uint64(len(m.Payload)) {
-			return cmp.Or(err, broken(0, "member %d is an ELF file of %d bytes by its headers, there are %d", i, n, len(m.Payload)))
+			return cmp.Or(err,
+				broken(0, "member %d is an ELF file of %d bytes by its headers, there are %d", i, n, len(m.Payload)))
 		}
 	}
 	return nil
@@ -211,7 +217,10 @@ func parseMember(b []byte, off int) (Member, error) {
 	}
 	hs, padded := uint64(le.Uint32(b[4:])), uint64(le.Uint32(b[8:]))
 	stored := uint64(le.Uint32(b[16:]))
-	m := Member{Kind: Kind(le.Uint16(b)), PTXVersion: le.Uint32(b[24:]), Arch: le.Uint32(b[28:]), Flags: le.Uint64(b[40:]), Size: le.Uint64(b[56:])}
+	m := Member{
+		Kind: Kind(le.Uint16(b)), PTXVersion: le.Uint32(b[24:]), Arch: le.Uint32(b[28:]), Flags: le.Uint64(b[40:]),
+		Size: le.Uint64(b[56:]),
+	}
 	if hs < memberMinSize || hs+padded > uint64(len(b)) {
 		return Member{}, broken(off, "member of %d+%d bytes, %d are left", hs, padded, len(b))
 	}

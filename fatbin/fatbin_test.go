@@ -212,16 +212,20 @@ func TestSelect(t *testing.T) {
 		arch uint32
 		want []summary // nil: ErrNoMatch
 	}{
-		{"exact wins, PTX stays", []entry{elf(75), elf(80), elf(90), ptx(90)}, 90, []summary{{ELF, 90, false}, {PTX, 90, false}}},
+		{"exact wins, PTX stays", []entry{elf(75), elf(80), elf(90), ptx(90)}, 90,
+			[]summary{{ELF, 90, false}, {PTX, 90, false}}},
 		{"older minor of the family", []entry{elf(75), elf(80), elf(90)}, 86, []summary{{ELF, 80, false}}},
 		{"newer minor does not run", []entry{elf(86), ptx(75)}, 80, []summary{{PTX, 75, false}}},
 		{"PTX too new", []entry{elf(75), ptx(90)}, 80, nil},
 		{"only PTX", []entry{ptx(50), ptx(70)}, 90, []summary{{PTX, 50, false}, {PTX, 70, false}}},
-		{"best PTX beside the exact cubin", []entry{ptx(50), ptx(70), elf(90)}, 90, []summary{{PTX, 70, false}, {ELF, 90, false}}},
-		{"two cubins of the same kind", []entry{elf(90), elf(90), elf(75)}, 90, []summary{{ELF, 90, false}, {ELF, 90, false}}},
+		{"best PTX beside the exact cubin", []entry{ptx(50), ptx(70), elf(90)}, 90,
+			[]summary{{PTX, 70, false}, {ELF, 90, false}}},
+		{"two cubins of the same kind", []entry{elf(90), elf(90), elf(75)}, 90,
+			[]summary{{ELF, 90, false}, {ELF, 90, false}}},
 		{"90a on 90", []entry{{2, 90, 0x11, accel, 0}}, 90, []summary{{ELF, 90, false}}},
 		{"90a on a later member", []entry{{2, 90, 0x11, accel, 0}, ptx(80)}, 93, []summary{{PTX, 80, false}}},
-		{"unknown kind stays", []entry{{8, 90, 0, []byte("lto"), 0}, elf(75), elf(90)}, 90, []summary{{8, 90, false}, {ELF, 90, false}}},
+		{"unknown kind stays", []entry{{8, 90, 0, []byte("lto"), 0}, elf(75), elf(90)}, 90,
+			[]summary{{8, 90, false}, {ELF, 90, false}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			img, err := Parse(build(c.in...))
@@ -296,7 +300,11 @@ func TestFromMemory(t *testing.T) {
 		{"wrapper of version 3", unsafe.Pointer(wrap(3, fat)), 0, nil},
 		{"empty text", unsafe.Pointer(&[]byte{0, 0}[0]), 0, nil},
 		{"text", unsafe.Pointer(&[]byte("abc\x00")[0]), 0, nil},
-		{"wrapper to itself", func() unsafe.Pointer { w := wrap(1, fat); w.data = unsafe.Pointer(w); return unsafe.Pointer(w) }(), 0, nil},
+		{"wrapper to itself", func() unsafe.Pointer {
+			w := wrap(1, fat)
+			w.data = unsafe.Pointer(w)
+			return unsafe.Pointer(w)
+		}(), 0, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			img, err := FromMemory(c.p, c.size)

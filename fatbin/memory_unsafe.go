@@ -7,13 +7,15 @@ type wrapper struct {
 	magic   uint32
 	version uint32
 	data    unsafe.Pointer
-	extra   unsafe.Pointer // version 1: file name; version 2: array of fatbins that still have to be linked, ends with NULL
+	// version 1: file name; version 2: array of fatbins that still have to be linked, ends with NULL
+	extra unsafe.Pointer
 }
 
 const wrapperSize = uint64(unsafe.Sizeof(wrapper{}))
 
-// FromMemory parses the image at an address of this process whose size nobody knows. It reads no more than the headers promise, and no further than
-// one container. size is the number of bytes where the caller knows it, else 0. The image's bytes are the program's own memory.
+// FromMemory parses the image at an address of this process whose size nobody knows. It reads no more than the headers
+// promise, and no further than one container. size is the number of bytes where the caller knows it, else 0. The
+// image's bytes are the program's own memory.
 func FromMemory(p unsafe.Pointer, size uint64) (*Image, error) {
 	if p == nil {
 		return nil, broken(0, "the image's address is NULL")

@@ -32,7 +32,9 @@ func Params(cubin []byte) (map[string][]Param, error) {
 		err := infoAttributes(section, b, func(attr byte, v []byte) {
 			if attr == infoKernelArgs && len(v) >= 12 {
 				// index u32, ordinal u16, offset u16, then bits with the size in 18…31
-				entries = append(entries, entry{le.Uint16(v[4:]), Param{Offset: uint32(le.Uint16(v[6:])), Size: le.Uint32(v[8:]) >> 18}})
+				entries = append(entries, entry{
+					le.Uint16(v[4:]), Param{Offset: uint32(le.Uint16(v[6:])), Size: le.Uint32(v[8:]) >> 18},
+				})
 			}
 		})
 		if err != nil {

@@ -15,8 +15,8 @@ type Findings struct {
 	Blocks map[string]Block // kernels that take blocks of one shape only; nil when there are none
 }
 
-// Scan goes through all code of the image: whether it refers to symbols that the image does not define by itself, such as vprintf, and which kernels
-// were made for one shape of blocks. A name in a comment of PTX counts as well.
+// Scan goes through all code of the image: whether it refers to symbols that the image does not define by itself, such
+// as vprintf, and which kernels were made for one shape of blocks. A name in a comment of PTX counts as well.
 func Scan(img *Image, symbols ...string) (found Findings, err error) {
 	found.Uses = make([]bool, len(symbols))
 	if img.Format != FormatFatbin {

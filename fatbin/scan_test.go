@@ -63,7 +63,8 @@ func TestScanBlocks(t *testing.T) {
 	}{
 		{"none", ".visible .entry a() { ret; }", nil},
 		{"bounds are no shapes", ".visible .entry a() .maxntid 64, 2, 1 { ret; }", nil},
-		{"three, one and two numbers", ".entry a().reqntid 32, 2, 4 {ret;}\n.entry b(\n .param .u64 p\n)\n.reqntid 128\n{ ret; }.entry c() .reqntid 8,4\n.minnctapersm 2 {}",
+		{"three, one and two numbers", ".entry a().reqntid 32, 2, 4 {ret;}\n.entry b(\n .param .u64 p\n)\n.reqntid 128\n" +
+			"{ ret; }.entry c() .reqntid 8,4\n.minnctapersm 2 {}",
 			map[string]Block{"a": {32, 2, 4}, "b": {128, 1, 1}, "c": {8, 4, 1}}},
 		{"one of two", ".entry plain() { ret; }\n.entry b() .reqntid 16 { ret; }", map[string]Block{"b": {16, 1, 1}}},
 		{"broken off", ".entry a() .reqntid", map[string]Block{"a": {1, 1, 1}}},

@@ -4,9 +4,10 @@ import (
 	"fmt"
 )
 
-// Select shrinks an image to what a GPU of compute capability arch (90 for 9.0) can use: the cubins that match best, and PTX as the fallback that
-// the driver compiles. What is not understood is kept: a wrongly dropped member would make a program fail, a wrongly kept one only costs bytes.
-// The result is img.Bytes itself where nothing is dropped. [ErrNoMatch] says that nothing fits.
+// Select shrinks an image to what a GPU of compute capability arch (90 for 9.0) can use: the cubins that match best,
+// and PTX as the fallback that the driver compiles. What is not understood is kept: a wrongly dropped member would make
+// a program fail, a wrongly kept one only costs bytes. The result is img.Bytes itself where nothing is dropped.
+// [ErrNoMatch] says that nothing fits.
 func Select(img *Image, arch uint32) ([]byte, error) {
 	if img.Format != FormatFatbin {
 		return img.Bytes, nil
@@ -84,5 +85,6 @@ func noMatch(img *Image, arch uint32) error {
 		}
 		has += fmt.Sprintf("%v sm_%d", m.Kind, m.Arch)
 	}
-	return fmt.Errorf("%w: the GPU is sm_%d, the image has %s; build the program for this GPU or with PTX", ErrNoMatch, arch, has)
+	return fmt.Errorf("%w: the GPU is sm_%d, the image has %s; build the program for this GPU or with PTX", ErrNoMatch,
+		arch, has)
 }

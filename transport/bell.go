@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Bell wakes those who wait for bytes. Unlike those of a [sync.Cond] they look for a moment first, where there are processors for it, and then
-// sleep as threads, so that one system call wakes them all. The zero value is ready.
+// Bell wakes those who wait for bytes. Unlike those of a [sync.Cond] they look for a moment first, where there are
+// processors for it, and then sleep as threads, so that one system call wakes them all. The zero value is ready.
 type Bell struct {
 	rung   atomic.Uint32
 	asleep atomic.Int32

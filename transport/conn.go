@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is an established connection of a session: its ordered stream of bytes. Send and Recv never block: where nothing can be done they return
-// [ErrAgain], and Wait waits until something can. One goroutine may send while another receives. Recv returns [io.EOF] at the peer's orderly end.
+// Conn is an established connection of a session: its ordered stream of bytes. Send and Recv never block: where nothing
+// can be done they return [ErrAgain], and Wait waits until something can. One goroutine may send while another
+// receives. Recv returns [io.EOF] at the peer's orderly end.
 //
 // The bytes of big copies do not come this way; package bulk carries them.
 type Conn interface {
@@ -20,9 +21,11 @@ type Conn interface {
 	Remote() string
 	Send(bufs [][]byte) (int, error)
 	Recv(bufs [][]byte) (int, error)
-	// Wait waits for any of the events, at most timeout (negative: without limit), and says which came. A failed connection counts as both.
+	// Wait waits for any of the events, at most timeout (negative: without limit), and says which came. A failed
+	// connection counts as both.
 	Wait(ev Events, timeout time.Duration) (Events, error)
-	// Shutdown ends the stream both ways and wakes all that wait; Close also releases the descriptor, after which no call may be in progress.
+	// Shutdown ends the stream both ways and wakes all that wait; Close also releases the descriptor, after which no call
+	// may be in progress.
 	Shutdown()
 	Close() error
 	// FD is the descriptor of the control stream.

@@ -19,7 +19,9 @@ import (
 // ParseAddress completes "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address to "host:port".
 func ParseAddress(s string) (string, error) {
 	bad := func(why string) error {
-		return &Error{Address: strconv.Quote(s), Kind: ErrAddress, Detail: why, Remedy: "write HOST, HOST:PORT or [IPV6]:PORT"}
+		return &Error{
+			Address: strconv.Quote(s), Kind: ErrAddress, Detail: why, Remedy: "write HOST, HOST:PORT or [IPV6]:PORT",
+		}
 	}
 	host, port := s, ""
 	switch {
@@ -139,8 +141,8 @@ func connect(ctx context.Context, address string, token []byte, hello *Hello) (*
 
 const welcomeAhead = 16 << 10 // holds the welcome of a server with two GPUs
 
-// patient lets a connection be read and written as a net.Conn is. It reads only where there is something, and all that there is: mostly a session's
-// handshake costs one read.
+// patient lets a connection be read and written as a net.Conn is. It reads only where there is something, and all that
+// there is: mostly a session's handshake costs one read.
 type patient struct {
 	conn  *tcpConn
 	rest  []byte       // read and not yet asked for
@@ -220,7 +222,8 @@ func shake(ctx context.Context, c newcomer, address string, hello *Hello, prefac
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = c.SetDeadline(deadline)
-	// A server that refuses may answer and close before it has read everything; its answer counts more than the failed write.
+	// A server that refuses may answer and close before it has read everything; its answer counts more than the failed
+	// write.
 	_, werr := c.Write(preface)
 	w, err := ReadWelcome(c)
 	if err != nil {
@@ -232,7 +235,8 @@ func shake(ctx context.Context, c newcomer, address string, hello *Hello, prefac
 	if w.Status != StatusOK {
 		return nil, refusal(address, w)
 	}
-	if _, missing := Agree(nil, hello.Needs(), w.Capabilities); missing != nil { // a server of before there were capabilities does not look
+	// a server of before there were capabilities does not look
+	if _, missing := Agree(nil, hello.Needs(), w.Capabilities); missing != nil {
 		err := &CapabilityError{Missing: missing, Peer: "the server", Release: w.Version}
 		return nil, &Error{Address: address, Kind: ErrCapability, Detail: err.Error(), Err: err}
 	}
@@ -256,7 +260,8 @@ func dialError(address string, err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Kind, e.Detail = ErrRefused, "the connection was refused: nothing listens there"
 		e.Remedy = "start the server with 'scuda -l ADDRESS', or check host and port"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		e.Kind, e.Detail = ErrTimeout, fmt.Sprintf("no answer within %s", ConnectTimeout)
 		e.Remedy = "check that the machine is up and that no firewall drops the port"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
@@ -278,10 +283,12 @@ func shakeError(ctx context.Context, address string, err error) error {
 		e.Remedy = "check host and port"
 	case errors.Is(err, ErrVersion):
 		e.Kind, e.Detail, e.Remedy = ErrVersion, err.Error(), "install the same scuda release on both machines"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(ctx.Err(), context.DeadlineExceeded):
 		e.Kind, e.Detail = ErrTimeout, "it accepted the connection but does not answer"
 		e.Remedy = "check that a scuda server listens on that port and look into its log"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE):
 		e.Kind, e.Detail = ErrClosed, "it closed the connection during the handshake"
 		e.Remedy = "check that a scuda server listens on that port and look into its log"
 	default:

@@ -15,9 +15,11 @@ import (
 
 func TestParseAddress(t *testing.T) {
 	for in, want := range map[string]string{
-		"gpu7": "gpu7:14833", "gpu7:99": "gpu7:99", "10.0.0.1": "10.0.0.1:14833", "10.0.0.1:0": "10.0.0.1:0", ":14833": ":14833",
-		"[::1]": "[::1]:14833", "[::1]:5": "[::1]:5", "fe80::1": "[fe80::1]:14833", "[fe80::1%eth0]:7": "[fe80::1%eth0]:7",
-		"": "", "a b": "", "gpu7:": "", "gpu7:http": "", "gpu7:65536": "", "gpu7:-1": "", "gpu7:+5": "", "gpu7:05": "", "[::1": "", "[::1]x": "", "[::1]:": "", "a:b:c": "", "http://x": "",
+		"gpu7": "gpu7:14833", "gpu7:99": "gpu7:99", "10.0.0.1": "10.0.0.1:14833", "10.0.0.1:0": "10.0.0.1:0",
+		":14833": ":14833",
+		"[::1]":  "[::1]:14833", "[::1]:5": "[::1]:5", "fe80::1": "[fe80::1]:14833", "[fe80::1%eth0]:7": "[fe80::1%eth0]:7",
+		"": "", "a b": "", "gpu7:": "", "gpu7:http": "", "gpu7:65536": "", "gpu7:-1": "", "gpu7:+5": "", "gpu7:05": "",
+		"[::1": "", "[::1]x": "", "[::1]:": "", "a:b:c": "", "http://x": "",
 		"x]:1": "", "[[::1]]": "",
 	} {
 		got, err := ParseAddress(in)
@@ -106,26 +108,34 @@ func TestDialErrors(t *testing.T) {
 		{"bad address", "a b", ErrAddress, []string{`"a b"`, "HOST:PORT"}},
 		{"unknown host", "no-such-host.invalid:1", ErrUnknownHost, []string{"no-such-host.invalid", "SCUDA_SERVER"}},
 		{"refused", closed.Addr().String(), ErrRefused, []string{"refused", "scuda -l"}},
-		{"silent", serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }), ErrTimeout, []string{"does not answer", "check that a scuda server"}},
+		{"silent", serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }), ErrTimeout,
+			[]string{"does not answer", "check that a scuda server"}},
 		{"closes", serve(t, func(c *net.TCPConn) {}), ErrClosed, []string{"closed the connection", "log"}},
 		{"half a welcome", serve(t, func(c *net.TCPConn) {
 			_, _ = ReadPreface(c, nil)
 			_, _ = c.Write([]byte(Magic))
 		}), ErrClosed, []string{"closed the connection"}},
-		{"garbage", serve(t, write("SSH-2.0-OpenSSH_9.2\r\n")), ErrNotScuda, []string{"not a scuda server", "SSH-2.0", "check host and port"}},
+		{"garbage", serve(t, write("SSH-2.0-OpenSSH_9.2\r\n")), ErrNotScuda,
+			[]string{"not a scuda server", "SSH-2.0", "check host and port"}},
 		{"garbage that is short", serve(t, func(c *net.TCPConn) {
 			_, _ = ReadPreface(c, nil)
 			_, _ = c.Write([]byte("nope\n"))
 		}), ErrNotScuda, []string{"not a scuda server"}},
-		{"garbage behind the magic", serve(t, write(Magic+"\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")), ErrNotScuda, []string{"the limit is"}},
-		{"version", serve(t, write(string(wrongVersion))), ErrVersion, []string{"version 9", "version 1", "same scuda release"}},
+		{"garbage behind the magic", serve(t, write(Magic+"\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")), ErrNotScuda,
+			[]string{"the limit is"}},
+		{"version", serve(t, write(string(wrongVersion))), ErrVersion,
+			[]string{"version 9", "version 1", "same scuda release"}},
 		{"token", serve(t, answer(t, &Welcome{Status: StatusToken})), ErrToken, []string{"refused the token", "SCUDA_TOKEN"}},
-		{"digest", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "aa and bb"})), ErrDigest, []string{"aa and bb", "same scuda release"}},
-		{"remedy said once", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "install the same scuda release on both machines"})), ErrDigest, []string{"description: install"}},
+		{"digest", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "aa and bb"})), ErrDigest,
+			[]string{"aa and bb", "same scuda release"}},
+		{"remedy said once",
+			serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "install the same scuda release on both machines"})),
+			ErrDigest, []string{"description: install"}},
 		{"busy", serve(t, answer(t, &Welcome{Status: StatusBusy})), ErrBusy, []string{"no room", "--max-sessions"}},
 		{"draining", serve(t, answer(t, &Welcome{Status: StatusDraining})), ErrDraining, []string{"shutting down"}},
 		{"session", serve(t, answer(t, &Welcome{Status: StatusSession})), ErrSession, []string{"session"}},
-		{"failed", serve(t, answer(t, &Welcome{Status: StatusFailed, Error: "no driver"})), ErrServer, []string{"no driver", "log"}},
+		{"failed", serve(t, answer(t, &Welcome{Status: StatusFailed, Error: "no driver"})), ErrServer,
+			[]string{"no driver", "log"}},
 		{"status of the future", serve(t, answer(t, &Welcome{Status: 77, Error: "x"})), ErrServer, []string{"77"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -173,8 +183,10 @@ func TestConn(t *testing.T) {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	for opt, want := range map[[2]int]int{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY}: 1, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}: 1, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}: 5,
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}: 3, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}: 3, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 15000,
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY}: 1, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}: 1,
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}:  5,
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}: 3, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}: 3,
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 15000,
 	} {
 		if got, err := unix.GetsockoptInt(conn.FD(), opt[0], opt[1]); got != want || err != nil {
 			t.Errorf("socket option %v is %d, expected %d; %v", opt, got, want, err)

@@ -95,7 +95,8 @@ const (
 
 // String is the status in a word, as the server's metrics name it.
 func (s Status) String() string {
-	if names := [...]string{"ok", "version", "digest", "token", "busy", "draining", "session", "malformed", "failed", "capability"}; int(s) < len(names) {
+	if names := [...]string{"ok", "version", "digest", "token", "busy", "draining", "session", "malformed", "failed",
+		"capability"}; int(s) < len(names) {
 		return names[s]
 	}
 	return "unknown"
@@ -105,11 +106,15 @@ var statuses = map[Status]struct {
 	kind           error
 	detail, remedy string
 }{
-	StatusVersion:    {ErrVersion, "speaks another protocol version", "install the same scuda release on both machines"},
-	StatusDigest:     {ErrDigest, "was built from another API description", "install the same scuda release on both machines"},
-	StatusToken:      {ErrToken, "refused the token", "set SCUDA_TOKEN or SCUDA_TOKEN_FILE to the token that the server was started with"},
-	StatusBusy:       {ErrBusy, "has no room for another session", "wait until a session ends, or raise the server's --max-sessions"},
-	StatusDraining:   {ErrDraining, "is shutting down and takes no new sessions", "wait until it runs again, or choose another server"},
+	StatusVersion: {ErrVersion, "speaks another protocol version", "install the same scuda release on both machines"},
+	StatusDigest: {ErrDigest, "was built from another API description",
+		"install the same scuda release on both machines"},
+	StatusToken: {ErrToken, "refused the token",
+		"set SCUDA_TOKEN or SCUDA_TOKEN_FILE to the token that the server was started with"},
+	StatusBusy: {ErrBusy, "has no room for another session",
+		"wait until a session ends, or raise the server's --max-sessions"},
+	StatusDraining: {ErrDraining, "is shutting down and takes no new sessions",
+		"wait until it runs again, or choose another server"},
 	StatusSession:    {ErrSession, "does not know this session", "start the program again"},
 	StatusMalformed:  {ErrNotScuda, "did not understand the handshake", "install the same scuda release on both machines"},
 	StatusCapability: {ErrCapability, "lacks what this client needs", "install the same scuda release on both machines"},
@@ -120,7 +125,9 @@ var statuses = map[Status]struct {
 func refusal(address string, w *Welcome) *Error {
 	s, ok := statuses[w.Status]
 	if !ok {
-		return &Error{Address: address, Kind: ErrServer, Detail: fmt.Sprintf("refused the session with status %d: %s", w.Status, w.Error)}
+		return &Error{
+			Address: address, Kind: ErrServer, Detail: fmt.Sprintf("refused the session with status %d: %s", w.Status, w.Error),
+		}
 	}
 	e := &Error{Address: address, Kind: s.kind, Detail: s.detail, Remedy: s.remedy}
 	if w.Error != "" {

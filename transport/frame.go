@@ -68,8 +68,8 @@ func (h CommandHeader) Append(b []byte) []byte {
 	return le.AppendUint32(b, h.Correlation)
 }
 
-// ParseCommand reads one command from the front of b, which must hold it whole ([ErrShort] otherwise). The payload is part of b;
-// the number of bytes used is h.Size.
+// ParseCommand reads one command from the front of b, which must hold it whole ([ErrShort] otherwise). The payload is
+// part of b; the number of bytes used is h.Size.
 func ParseCommand(b []byte) (h CommandHeader, payload []byte, err error) {
 	if payload, err = h.Parse(b); err != nil {
 		h = CommandHeader{}
@@ -87,7 +87,8 @@ func (h *CommandHeader) Parse(b []byte) (payload []byte, err error) {
 	h.Correlation = le.Uint32(b[28:])
 	switch {
 	case h.Size < CommandHeaderSize || h.Size > MaxCommand || h.Size%8 != 0:
-		return nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize, MaxCommand)
+		return nil, malformed("command of %d bytes, allowed are multiples of 8 from %d to %d", h.Size, CommandHeaderSize,
+			MaxCommand)
 	case h.Thread >= MaxThreads:
 		return nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
 	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped|FlagOwn) != 0:

@@ -29,10 +29,12 @@ const (
 	MaxThreads = wire.MaxThreads
 	MaxDevices = wire.MaxDevices
 
-	// CoreThread is the ordinal that the client's core uses for commands of its own (module upload, bye); programs' threads stay below.
+	// CoreThread is the ordinal that the client's core uses for commands of its own (module upload, bye); programs'
+	// threads stay below.
 	CoreThread = MaxThreads - 1
 
-	// FirstTransfer is the first identifier of asynchronous downloads; smaller ones are thread ordinals, for synchronous downloads.
+	// FirstTransfer is the first identifier of asynchronous downloads; smaller ones are thread ordinals, for synchronous
+	// downloads.
 	FirstTransfer = MaxThreads
 
 	// MaxText is the largest payload of MsgText.
@@ -65,12 +67,14 @@ type CommandFlags uint16
 
 // A command's flags.
 const (
-	FlagAnswer  CommandFlags = wire.CommandAnswer  // a reply is expected
-	FlagPTDS    CommandFlags = wire.CommandPtds    // the per-thread default-stream form was called
-	FlagBulk    CommandFlags = wire.CommandBulk    // bulk data follow the frame; their size is the payload's last 8 bytes
-	FlagWatch   CommandFlags = wire.CommandWatch   // of a command that records an event: PROGRESS is to tell when it is complete
+	FlagAnswer CommandFlags = wire.CommandAnswer // a reply is expected
+	FlagPTDS   CommandFlags = wire.CommandPtds   // the per-thread default-stream form was called
+	FlagBulk   CommandFlags = wire.CommandBulk   // bulk data follow the frame; their size is the payload's last 8 bytes
+	// of a command that records an event: PROGRESS is to tell when it is complete
+	FlagWatch   CommandFlags = wire.CommandWatch
 	FlagStriped CommandFlags = wire.CommandStriped // of a bulk command: its data come over the bulk connections
-	FlagOwn     CommandFlags = wire.CommandOwn     // made by the client's library on its own behalf: no capture of the program's forbids it
+	// made by the client's library on its own behalf: no capture of the program's forbids it
+	FlagOwn CommandFlags = wire.CommandOwn
 )
 
 // MessageType says what a message is.
@@ -83,7 +87,8 @@ const (
 	MsgDone   MessageType = wire.MessageDone
 	MsgNotice MessageType = wire.MessageNotice
 	MsgText   MessageType = wire.MessageText
-	// MsgProgress says that everything up to position seq is complete for the event or stream aux, or (result) that nothing will be said.
+	// MsgProgress says that everything up to position seq is complete for the event or stream aux, or (result) that
+	// nothing will be said.
 	MsgProgress MessageType = wire.MessageProgress
 	// MsgFlushed answers MsgFlush seq: every download that the GPU had finished by then has been sent.
 	MsgFlushed MessageType = wire.MessageFlushed

@@ -17,8 +17,9 @@ const (
 	manyCPUs = 8                      // with fewer, looking takes the time of those who work
 )
 
-// Line is a stream socket whose calls block the thread that makes them: it carries the bytes of big copies and what a stream stands still for, where a
-// thread that the kernel wakes by itself is sooner back at work than a goroutine for which the runtime's poller has to be woken first. One goroutine may read while another writes.
+// Line is a stream socket whose calls block the thread that makes them: it carries the bytes of big copies and what a
+// stream stands still for, where a thread that the kernel wakes by itself is sooner back at work than a goroutine for
+// which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
 	fd   int
 	head [MessageHeaderSize]byte // of the message that is being sent

@@ -35,13 +35,15 @@ func sendmsg(fd int, bufs [][]byte) (int, syscall.Errno) {
 		return 0, 0
 	}
 	if n == 1 {
-		r, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(vec[0].Base)), uintptr(vec[0].Len),
+		r, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(vec[0].Base)),
+			uintptr(vec[0].Len),
 			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		return int(r), e
 	}
 	m := unix.Msghdr{Iov: &vec[0]}
 	m.SetIovlen(n)
-	r, _, e := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	r, _, e := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return int(r), e
 }
 
@@ -49,7 +51,8 @@ func recvmsg(fd int, bufs [][]byte) (int, syscall.Errno) {
 	var vec [maxVec]unix.Iovec
 	n := fillVec(&vec, bufs)
 	if n == 1 {
-		r, _, e := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(vec[0].Base)), uintptr(vec[0].Len),
+		r, _, e := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(vec[0].Base)),
+			uintptr(vec[0].Len),
 			unix.MSG_DONTWAIT, 0, 0)
 		return int(r), e
 	}
@@ -70,6 +73,7 @@ func sendmsgAll(fd int, bufs [][]byte) (int, syscall.Errno) {
 }
 
 func recvAll(fd int, b []byte) (int, syscall.Errno) {
-	r, _, e := syscall.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_WAITALL, 0, 0)
+	r, _, e := syscall.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)), unix.MSG_WAITALL, 0, 0)
 	return int(r), e
 }

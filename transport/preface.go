@@ -51,7 +51,8 @@ type Hello struct {
 // Versions are the protocol versions that the client speaks.
 func (h *Hello) Versions() Versions { return rangeOf(h.MinVersion, h.MaxVersion) }
 
-// Needs are the capabilities that the server must have for this connection: those that the client requires, and those of which it makes use.
+// Needs are the capabilities that the server must have for this connection: those that the client requires, and those
+// of which it makes use.
 func (h *Hello) Needs() []string {
 	needs := slices.Clone(h.Requires)
 	if h.Line != 0 || h.Epoch != 0 || h.Acknowledged != 0 {
@@ -79,7 +80,8 @@ type Welcome struct {
 	GPU           string   `json:",omitempty"` // "real" or "sim"
 	Devices       []Device `json:",omitempty"`
 
-	// What the server can do. In front of the welcome stands the version that is spoken from then on, in a refusal the server's newest.
+	// What the server can do. In front of the welcome stands the version that is spoken from then on, in a refusal the
+	// server's newest.
 	Protocol     uint32   `json:"-"`          // 0: [Version]
 	MinVersion   uint32   `json:",omitempty"` // 0: what stands in front
 	MaxVersion   uint32   `json:",omitempty"` // 0: what stands in front

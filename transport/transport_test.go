@@ -21,10 +21,14 @@ func TestHeadersOnTheWire(t *testing.T) {
 		want string
 	}{
 		{"frame", FrameHeader{Len: 0x20}.Append(nil), "SUCF\x20\x00\x00\x00"},
-		{"command", CommandHeader{Size: 0x28, Op: 0xf001, Flags: FlagAnswer | FlagBulk, Seq: 3, Context: 0x0102030405060708, Thread: 9}.Append(nil),
-			"\x28\x00\x00\x00\x01\xf0\x05\x00" + "\x03\x00\x00\x00\x00\x00\x00\x00" + "\x08\x07\x06\x05\x04\x03\x02\x01" + "\x09\x00\x00\x00\x00\x00\x00\x00"},
+		{"command", CommandHeader{
+			Size: 0x28, Op: 0xf001, Flags: FlagAnswer | FlagBulk, Seq: 3, Context: 0x0102030405060708, Thread: 9,
+		}.Append(nil),
+			"\x28\x00\x00\x00\x01\xf0\x05\x00" + "\x03\x00\x00\x00\x00\x00\x00\x00" + "\x08\x07\x06\x05\x04\x03\x02\x01" +
+				"\x09\x00\x00\x00\x00\x00\x00\x00"},
 		{"message", MessageHeader{Len: 4, Type: MsgData, Flags: 1, ID: 7, Result: -1, Seq: 5, Aux: 6}.Append(nil),
-			"\x04\x00\x00\x00\x02\x00\x01\x00" + "\x07\x00\x00\x00\xff\xff\xff\xff" + "\x05\x00\x00\x00\x00\x00\x00\x00" + "\x06\x00\x00\x00\x00\x00\x00\x00"},
+			"\x04\x00\x00\x00\x02\x00\x01\x00" + "\x07\x00\x00\x00\xff\xff\xff\xff" + "\x05\x00\x00\x00\x00\x00\x00\x00" +
+				"\x06\x00\x00\x00\x00\x00\x00\x00"},
 	} {
 		if string(c.got) != c.want {
 			t.Errorf("%s: %q, expected %q", c.name, c.got, c.want)
@@ -127,7 +131,8 @@ func parsePreface(b []byte) (*Preface, int, error) {
 
 func TestPreface(t *testing.T) {
 	want := Hello{
-		Kind: KindCUDA, Version: "1.2", Digest: "ab", Host: "h", Program: "p", PID: 7, ClientBase: 1 << 47, ClientSlots: 2, ServerBase: 3, ServerSlots: 4,
+		Kind: KindCUDA, Version: "1.2", Digest: "ab", Host: "h", Program: "p", PID: 7, ClientBase: 1 << 47, ClientSlots: 2,
+		ServerBase: 3, ServerSlots: 4,
 		MaxVersion: 9, MinVersion: 1, Capabilities: []string{CapCorrelation, "later"}, Requires: []string{"x"},
 		Line: 1, Epoch: 2, Acknowledged: 3, Ticket: "t", Purpose: "bulk",
 	}
@@ -187,16 +192,21 @@ func TestReadPrefaceRefuses(t *testing.T) {
 			t.Errorf("%s: %v, status %d", c.name, err, StatusOf(err))
 		}
 	}
-	if _, err := ReadPreface(bytes.NewReader(edit(len(Magic), "\x63")), nil); !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "version 1;") {
+	if _, err := ReadPreface(bytes.NewReader(edit(len(Magic), "\x63")), nil); !strings.Contains(err.Error(),
+		"version 99") || !strings.Contains(err.Error(), "version 1;") {
 		t.Errorf("%q does not name both versions", err)
 	}
 }
 
 func TestWelcome(t *testing.T) {
-	want := Welcome{Protocol: Version, MinVersion: 1, MaxVersion: 7, Capabilities: []string{"a"}, Line: 1, Epoch: 2, Acknowledged: 3,
-		Tickets: map[string]string{"bulk": "t"}, Session: "s", Secret: "x", Version: "1", Driver: "580", DriverVersion: 13000, GPU: "sim", Devices: make([]Device, 2)}
+	want := Welcome{Protocol: Version, MinVersion: 1, MaxVersion: 7, Capabilities: []string{"a"}, Line: 1, Epoch: 2,
+		Acknowledged: 3,
+		Tickets:      map[string]string{"bulk": "t"}, Session: "s", Secret: "x", Version: "1", Driver: "580",
+		DriverVersion: 13000,
+		GPU:           "sim", Devices: make([]Device, 2)}
 	d := &want.Devices[1]
-	d.Name, d.UUID, d.TotalMem, d.Attributes[75], d.AttributeResult[255], d.Limits[3], d.TPCInGPC[9] = "H200", [16]byte{1, 2, 3}, 141<<30, 9, -1, 1<<40, 7
+	d.Name, d.UUID, d.TotalMem, d.Attributes[75], d.AttributeResult[255], d.Limits[3], d.TPCInGPC[9] = "H200",
+		[16]byte{1, 2, 3}, 141<<30, 9, -1, 1<<40, 7
 	b, err := AppendWelcome(nil, &want)
 	if err != nil {
 		t.Fatal(err)
@@ -227,13 +237,15 @@ func TestWelcome(t *testing.T) {
 // The two sides of the hello that are not written in Go spell the keys themselves.
 func TestJSONKeys(t *testing.T) {
 	b, err := json.Marshal(Hello{Kind: "k", Version: "v", Digest: "d", Host: "h", Program: "p", PID: 1})
-	if want := `{"Kind":"k","Version":"v","Digest":"d","Host":"h","Program":"p","PID":1}`; err != nil || string(b) != want {
+	if want := `{"Kind":"k","Version":"v","Digest":"d","Host":"h","Program":"p","PID":1}`; err != nil ||
+		string(b) != want {
 		t.Errorf("%s, expected %s", b, want)
 	}
 }
 
 func FuzzPreface(f *testing.F) {
-	good, err := AppendPreface(nil, []byte("secret"), &Hello{Kind: KindSide, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"}})
+	good, err := AppendPreface(nil, []byte("secret"),
+		&Hello{Kind: KindSide, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -48,7 +48,8 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the client%s speaks protocol %s, this server%s %s; install the same scuda release on both machines",
+	return fmt.Sprintf(
+		"the client%s speaks protocol %s, this server%s %s; install the same scuda release on both machines",
 		inBrackets(e.ClientRelease), e.Client, inBrackets(e.ServerRelease), e.Server)
 }
 func (e *VersionError) Unwrap() error { return ErrVersion }
@@ -60,8 +61,8 @@ func inBrackets(release string) string {
 	return fmt.Sprintf(" (scuda %.40s)", release)
 }
 
-// Capabilities are what one release can do and another cannot, by name. Each side says its own when a connection opens, and uses only what both have.
-// A name never gets another meaning.
+// Capabilities are what one release can do and another cannot, by name. Each side says its own when a connection opens,
+// and uses only what both have. A name never gets another meaning.
 const (
 	// CapCorrelation: commands may have a correlation word in their header.
 	CapCorrelation = "correlation"
@@ -73,7 +74,8 @@ const (
 
 // capabilityTexts say in a refusal what the other side is asked for.
 var capabilityTexts = map[string]string{
-	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets", CapTickets: "tickets for further connections",
+	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets",
+	CapTickets: "tickets for further connections",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
@@ -94,12 +96,13 @@ func (e *CapabilityError) Error() string {
 			names[i] += " (" + text + ")"
 		}
 	}
-	return fmt.Sprintf("%s%s does not have %s; install the same scuda release on both machines", e.Peer, inBrackets(e.Release), strings.Join(names, ", "))
+	return fmt.Sprintf("%s%s does not have %s; install the same scuda release on both machines", e.Peer,
+		inBrackets(e.Release), strings.Join(names, ", "))
 }
 func (e *CapabilityError) Unwrap() error { return ErrCapability }
 
-// Agree gives the capabilities that two sides may use with each other: those of both, sorted. What a side requires and its peer lacks is missing,
-// sorted and each once.
+// Agree gives the capabilities that two sides may use with each other: those of both, sorted. What a side requires and
+// its peer lacks is missing, sorted and each once.
 func Agree(own, required, peer []string) (both, missing []string) {
 	for _, name := range own {
 		if slices.Contains(peer, name) {

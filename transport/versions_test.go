@@ -41,9 +41,11 @@ func TestVersionText(t *testing.T) {
 		e    VersionError
 		want string
 	}{
-		{VersionError{Client: Versions{9, 9}, Server: Versions{1, 1}}, "the client speaks protocol version 9, this server version 1; install the same"},
+		{VersionError{Client: Versions{9, 9}, Server: Versions{1, 1}},
+			"the client speaks protocol version 9, this server version 1; install the same"},
 		{VersionError{Client: Versions{2, 3}, Server: Versions{4, 6}, ClientRelease: "0.3.0", ServerRelease: "0.5.1"},
-			"the client (scuda 0.3.0) speaks protocol versions 2 to 3, this server (scuda 0.5.1) versions 4 to 6; install the same"},
+			"the client (scuda 0.3.0) speaks protocol versions 2 to 3, this server (scuda 0.5.1) versions 4 to 6; install " +
+				"the same"},
 		{VersionError{ClientRelease: strings.Repeat("x", 99)}, "(scuda " + strings.Repeat("x", 40) + ")"},
 	} {
 		if text := c.e.Error(); !strings.Contains(text, c.want) {
@@ -97,7 +99,8 @@ func TestVersionRanges(t *testing.T) {
 		ok         bool
 	}{
 		{"this release", 0, 0, true}, {"a newer one that knows this", MinVersion, Version + 5, true},
-		{"a newer one that does not", Version + 1, Version + 5, false}, {"a newer one that names no range", 0, Version + 5, false},
+		{"a newer one that does not", Version + 1, Version + 5, false},
+		{"a newer one that names no range", 0, Version + 5, false},
 	} {
 		b, err := AppendPreface(nil, nil, &Hello{Kind: KindInfo, Version: "9.9", MaxVersion: c.top, MinVersion: c.least})
 		if err != nil {
@@ -106,13 +109,16 @@ func TestVersionRanges(t *testing.T) {
 		p, _, err := parsePreface(b)
 		var e *VersionError
 		switch {
-		case (err == nil) != c.ok, err != nil && (!errors.As(err, &e) || e.ClientRelease != "9.9" || e.Server != Spoken || e.Client.Max != c.top):
+		case (err == nil) != c.ok, err != nil &&
+			(!errors.As(err, &e) || e.ClientRelease != "9.9" || e.Server != Spoken || e.Client.Max != c.top):
 			t.Errorf("client %s: %v", c.name, err)
 		case err == nil && p.Hello.Versions().Max != max(c.top, Version):
 			t.Errorf("client %s: speaks %v", c.name, p.Hello.Versions())
 		}
 	}
-	b, err := AppendWelcome(nil, &Welcome{Version: "9.9", Protocol: Version + 5, MinVersion: Version + 2, MaxVersion: Version + 7})
+	b, err := AppendWelcome(nil, &Welcome{
+		Version: "9.9", Protocol: Version + 5, MinVersion: Version + 2, MaxVersion: Version + 7,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +128,8 @@ func TestVersionRanges(t *testing.T) {
 	}
 }
 
-// TestServerLacks: a client goes on only where the server has what the client needs, also with a server that does not look.
+// TestServerLacks: a client goes on only where the server has what the client needs, also with a server that does not
+// look.
 func TestServerLacks(t *testing.T) {
 	old := answer(t, &Welcome{Version: "0.1"})
 	able := answer(t, &Welcome{Version: "0.9", Capabilities: []string{CapResume, "tea"}})
@@ -133,13 +140,16 @@ func TestServerLacks(t *testing.T) {
 		says  string // "": it goes on
 	}{
 		{"an old server", old, Hello{Kind: KindInfo}, ""},
-		{"an old server", old, Hello{Kind: KindInfo, Requires: []string{"tea"}}, `the server (scuda 0.1) does not have "tea"; install`},
+		{"an old server", old, Hello{Kind: KindInfo, Requires: []string{"tea"}},
+			`the server (scuda 0.1) does not have "tea"; install`},
 		{"an old server", old, Hello{Kind: KindInfo, Line: 1}, `"resume" (lines that outlive their sockets)`},
 		{"an able server", able, Hello{Kind: KindInfo, Line: 1, Requires: []string{"tea"}}, ""},
-		{"one that refuses", answer(t, &Welcome{Status: StatusCapability, Error: "no tea"}), Hello{Kind: KindInfo}, "no tea; install the same"},
+		{"one that refuses", answer(t, &Welcome{Status: StatusCapability, Error: "no tea"}), Hello{Kind: KindInfo},
+			"no tea; install the same"},
 	} {
 		conn, _, err := DialNet(t.Context(), serve(t, c.serve), nil, &c.hello)
-		if (err == nil) != (c.says == "") || err != nil && (!errors.Is(err, ErrCapability) || !strings.Contains(err.Error(), c.says)) {
+		if (err == nil) != (c.says == "") ||
+			err != nil && (!errors.Is(err, ErrCapability) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s, %+v: %v", c.name, c.hello, err)
 		}
 		if conn != nil {

@@ -43,7 +43,10 @@ func Devices() ([]string, error) {
 }
 
 func noDevice() error {
-	return &UnavailableError{"this machine has no RDMA device", "load the driver of the network card (or 'rdma link add rxe0 type rxe netdev INTERFACE' for soft-RoCE)"}
+	return &UnavailableError{
+		"this machine has no RDMA device",
+		"load the driver of the network card (or 'rdma link add rxe0 type rxe netdev INTERFACE' for soft-RoCE)",
+	}
 }
 
 func eachDevice(f func(p unsafe.Pointer, name string) bool) error {
@@ -54,7 +57,9 @@ func eachDevice(f func(p unsafe.Pointer, name string) bool) error {
 	var n C.int
 	if r := C.sv_devices(&list, &n); r != 0 {
 		if syscall.Errno(r) == syscall.ENODEV {
-			return &UnavailableError{"the kernel has no RDMA (module ib_uverbs)", "load the driver of the network card and ib_uverbs"}
+			return &UnavailableError{
+				"the kernel has no RDMA (module ib_uverbs)", "load the driver of the network card and ib_uverbs",
+			}
 		}
 		return failed("ibv_get_device_list", "", int(r))
 	}
@@ -99,7 +104,9 @@ func Open(name string) (*Device, error) {
 		return nil, err
 	}
 	if !found {
-		return nil, &UnavailableError{fmt.Sprintf("there is no RDMA device %q", name), "'rdma link' lists those that there are"}
+		return nil, &UnavailableError{
+			fmt.Sprintf("there is no RDMA device %q", name), "'rdma link' lists those that there are",
+		}
 	}
 	if d.events, err = newPoller(int(C.sv_async_fd(d.ctx)), "verbs-async"); err != nil {
 		C.sv_close(d.ctx)
@@ -114,8 +121,8 @@ func (d *Device) Name() string { return d.name }
 // FD is the descriptor through which the process drives the device; a forked child should close it.
 func (d *Device) FD() int { return int(C.sv_async_fd(d.ctx)) }
 
-// Removed says whether the device has been removed from the system, or is about to be: some drivers (rxe) report no event, but wait until everybody has
-// closed the device.
+// Removed says whether the device has been removed from the system, or is about to be: some drivers (rxe) report no
+// event, but wait until everybody has closed the device.
 func (d *Device) Removed() bool {
 	_, err := os.Stat("/sys/class/infiniband_verbs/" + C.GoString(C.sv_node_name(d.ctx)))
 	return errors.Is(err, os.ErrNotExist)
@@ -168,10 +175,13 @@ func (d *Device) Attributes() (*DeviceAttributes, error) {
 	}
 	const rc = odpSend | odpWR | odpRD
 	return &DeviceAttributes{
-		Firmware: C.GoString(&a.firmware[0]), NodeGUID: uint64(a.node_guid), VendorID: uint32(a.vendor_id), VendorPart: uint32(a.vendor_part), Ports: int(a.ports),
-		MaxQP: int(a.max_qp), MaxQPRequests: int(a.max_qp_wr), MaxSGE: int(a.max_sge), MaxCQ: int(a.max_cq), MaxCQE: int(a.max_cqe), MaxMR: int(a.max_mr),
+		Firmware: C.GoString(&a.firmware[0]), NodeGUID: uint64(a.node_guid), VendorID: uint32(a.vendor_id),
+		VendorPart: uint32(a.vendor_part), Ports: int(a.ports),
+		MaxQP: int(a.max_qp), MaxQPRequests: int(a.max_qp_wr), MaxSGE: int(a.max_sge), MaxCQ: int(a.max_cq),
+		MaxCQE: int(a.max_cqe), MaxMR: int(a.max_mr),
 		MaxMRBytes: uint64(a.max_mr_size), MaxMW: int(a.max_mw), MaxSRQ: int(a.max_srq), MaxReads: int(a.max_rd_atomic),
-		WindowType2: a.caps&(capMW2A|capMW2B) != 0, OnDemand: a.odp_caps&odpGeneral != 0 && a.odp_rc&rc == rc, ImplicitMemory: a.odp_caps&odpWhole != 0,
+		WindowType2: a.caps&(capMW2A|capMW2B) != 0, OnDemand: a.odp_caps&odpGeneral != 0 && a.odp_rc&rc == rc,
+		ImplicitMemory: a.odp_caps&odpWhole != 0,
 	}, nil
 }
 
@@ -211,7 +221,8 @@ func (d *Device) Port(port int) (*PortAttributes, error) {
 	if r := C.sv_query_port(d.ctx, C.int(port), &a); r != 0 {
 		return nil, failed("ibv_query_port", d.name, int(r))
 	}
-	return &PortAttributes{State: PortState(a.state), Link: LinkLayer(a.link_layer), MaxMTU: MTU(a.max_mtu), ActiveMTU: MTU(a.active_mtu), GIDs: int(a.gids),
+	return &PortAttributes{State: PortState(a.state), Link: LinkLayer(a.link_layer), MaxMTU: MTU(a.max_mtu),
+		ActiveMTU: MTU(a.active_mtu), GIDs: int(a.gids),
 		MaxMessage: uint32(a.max_message), LID: uint16(a.lid)}, nil
 }
 
@@ -249,7 +260,8 @@ type MR struct {
 	pinner     runtime.Pinner
 }
 
-// Register registers memory, which must stay mapped until the registration is closed. Memory of Go's heap is pinned meanwhile.
+// Register registers memory, which must stay mapped until the registration is closed. Memory of Go's heap is pinned
+// meanwhile.
 func (p *PD) Register(mem []byte, access Access) (*MR, error) {
 	if len(mem) == 0 {
 		return nil, failed("ibv_reg_mr", "no bytes", int(syscall.EINVAL))
@@ -263,8 +275,8 @@ func (p *PD) Register(mem []byte, access Access) (*MR, error) {
 	return m, nil
 }
 
-// RegisterRange is [PD.Register] for memory that is not Go's. With [OnDemand], address 0 and the length 2^64-1 the registration covers the whole
-// address space, where the device can do that.
+// RegisterRange is [PD.Register] for memory that is not Go's. With [OnDemand], address 0 and the length 2^64-1 the
+// registration covers the whole address space, where the device can do that.
 func (p *PD) RegisterRange(addr, length uint64, access Access) (*MR, error) {
 	m := &MR{}
 	return m, m.register(p, addr, length, access)
@@ -279,12 +291,13 @@ func (m *MR) register(p *PD, addr, length uint64, access Access) error {
 	return nil
 }
 
-// RegisterDMABuf registers memory of another device (a GPU) through the descriptor of a dma-buf: length bytes at offset of the buffer, which
-// requests address from iova on. Whether a device can do that is told by [PD.SupportsDMABuf].
+// RegisterDMABuf registers memory of another device (a GPU) through the descriptor of a dma-buf: length bytes at offset
+// of the buffer, which requests address from iova on. Whether a device can do that is told by [PD.SupportsDMABuf].
 func (p *PD) RegisterDMABuf(fd int, offset, length, iova uint64, access Access) (*MR, error) {
 	m := &MR{Addr: iova, Length: length}
 	var l, r C.uint32_t
-	e := C.sv_reg_dmabuf(p.p, C.uint64_t(offset), C.uint64_t(length), C.uint64_t(iova), C.int(fd), C.uint32_t(access), &m.p, &l, &r)
+	e := C.sv_reg_dmabuf(p.p, C.uint64_t(offset), C.uint64_t(length), C.uint64_t(iova), C.int(fd), C.uint32_t(access),
+		&m.p, &l, &r)
 	if e != 0 {
 		return nil, registerError("ibv_reg_dmabuf_mr", length, syscall.Errno(e))
 	}
@@ -292,8 +305,8 @@ func (p *PD) RegisterDMABuf(fd int, offset, length, iova uint64, access Access) 
 	return m, nil
 }
 
-// SupportsDMABuf says whether the device takes dma-bufs. It tries one with a bad descriptor: a device that knows the call says EBADF, one that does
-// not says EOPNOTSUPP or EPROTONOSUPPORT.
+// SupportsDMABuf says whether the device takes dma-bufs. It tries one with a bad descriptor: a device that knows the
+// call says EBADF, one that does not says EOPNOTSUPP or EPROTONOSUPPORT.
 func (p *PD) SupportsDMABuf() bool {
 	m, err := p.RegisterDMABuf(-1, 0, 4096, 0, LocalWrite)
 	if err == nil { // no device should take this, but its registration must not leak
@@ -324,7 +337,9 @@ func memlockRemedy(length uint64) string {
 	if l.Cur == unix.RLIM_INFINITY {
 		return "memory is short (the memlock limit is not the cause)"
 	}
-	return fmt.Sprintf("the memlock limit is %d KiB: raise it with 'ulimit -l unlimited', in /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit", l.Cur>>10)
+	return fmt.Sprintf(
+		"the memlock limit is %d KiB: raise it with 'ulimit -l unlimited', in /etc/security/limits.conf, or "+
+			"LimitMEMLOCK=infinity in the systemd unit", l.Cur>>10)
 }
 
 // Close ends the registration. Its keys are dead from then on.
@@ -340,8 +355,8 @@ func (m *MR) Close() error {
 	return failed("ibv_dereg_mr", "", int(r))
 }
 
-// MW is a memory window of type 2: a key for a part of registered memory that is given and taken back by requests of a queue pair, which is far cheaper
-// than registering.
+// MW is a memory window of type 2: a key for a part of registered memory that is given and taken back by requests of a
+// queue pair, which is far cheaper than registering.
 type MW struct {
 	p    unsafe.Pointer
 	RKey uint32 // valid after a completed [QP.Bind]
@@ -356,7 +371,8 @@ func (p *PD) AllocMW() (*MW, error) {
 	return w, failed("ibv_alloc_mw", p.dev.name, int(r))
 }
 
-// Close frees the window, bound or not. It comes before the end of the queue pair that the window is bound on: some drivers (rxe) wait for each other otherwise.
+// Close frees the window, bound or not. It comes before the end of the queue pair that the window is bound on: some
+// drivers (rxe) wait for each other otherwise.
 func (w *MW) Close() error {
 	if w.p == nil {
 		return nil

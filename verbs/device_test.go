@@ -75,7 +75,8 @@ func newEnd(t testing.TB, name string, bytes int, config verbs.QPConfig) *end {
 	check(t, err)
 	t.Cleanup(func() { check(t, e.cq.Close()) })
 	e.mem = memory(t, bytes)
-	e.mr, err = e.pd.Register(e.mem, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead|verbs.RemoteAtomic|verbs.WindowBind)
+	e.mr, err = e.pd.Register(e.mem,
+		verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead|verbs.RemoteAtomic|verbs.WindowBind)
 	check(t, err)
 	t.Cleanup(func() { check(t, e.mr.Close()) })
 	config.SendCQ = e.cq
@@ -176,7 +177,8 @@ func TestDevices(t *testing.T) {
 	}
 	info, err := verbs.ReadDevice(names[0])
 	check(t, err)
-	gid, err := verbs.SelectGID(&info.Ports[0], netip.MustParseAddr(os.Getenv("RXE_IP0")), netip.MustParseAddr(os.Getenv("RXE_IP1")))
+	gid, err := verbs.SelectGID(&info.Ports[0], netip.MustParseAddr(os.Getenv("RXE_IP0")),
+		netip.MustParseAddr(os.Getenv("RXE_IP1")))
 	check(t, err)
 	if same, err := d.GID(1, gid.Index); err != nil || same != gid.Addr || gid.NetDev != "rxenet0" {
 		t.Errorf("GID %+v, by the device %v, %v", gid, same, err)
@@ -199,11 +201,18 @@ func TestTransfers(t *testing.T) {
 		want []byte // of b's memory
 	}{
 		{"SEND", verbs.SendRequest{Op: verbs.OpSend, Count: 1, SGE: a.sge(0, 5000)}, true, 0, a.mem[:5000]},
-		{"SEND with immediate", verbs.SendRequest{Op: verbs.OpSendImm, Imm: 0xdeadbeef, Count: 1, SGE: a.sge(7, 9)}, true, 0xdeadbeef, a.mem[7:16]},
-		{"WRITE", verbs.SendRequest{Op: verbs.OpWrite, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, n)}, false, 0, a.mem},
-		{"WRITE with immediate", verbs.SendRequest{Op: verbs.OpWriteImm, Imm: 77, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(100, 70000)}, true, 77, a.mem[100:70100]},
-		{"empty WRITE with immediate", verbs.SendRequest{Op: verbs.OpWriteImm, Imm: 78, Remote: b.remote(0), RKey: b.mr.RKey}, true, 78, empty[:1]},
-		{"inline", verbs.SendRequest{Op: verbs.OpWrite, Flags: verbs.Inline, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(33, 100)}, false, 0, a.mem[33:133]},
+		{"SEND with immediate", verbs.SendRequest{Op: verbs.OpSendImm, Imm: 0xdeadbeef, Count: 1, SGE: a.sge(7, 9)}, true,
+			0xdeadbeef, a.mem[7:16]},
+		{"WRITE", verbs.SendRequest{Op: verbs.OpWrite, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, n)},
+			false, 0, a.mem},
+		{"WRITE with immediate", verbs.SendRequest{
+			Op: verbs.OpWriteImm, Imm: 77, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(100, 70000),
+		}, true, 77, a.mem[100:70100]},
+		{"empty WRITE with immediate", verbs.SendRequest{Op: verbs.OpWriteImm, Imm: 78, Remote: b.remote(0), RKey: b.mr.RKey},
+			true, 78, empty[:1]},
+		{"inline", verbs.SendRequest{
+			Op: verbs.OpWrite, Flags: verbs.Inline, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(33, 100),
+		}, false, 0, a.mem[33:133]},
 		{"two pieces", verbs.SendRequest{Op: verbs.OpWrite, Remote: b.remote(0), RKey: b.mr.RKey, Count: 2,
 			SGE: [verbs.MaxSGE]verbs.SGE{a.sge(0, 100)[0], a.sge(100, 200)[0]}}, false, 0, a.mem[:300]},
 	} {
@@ -231,7 +240,10 @@ func TestTransfers(t *testing.T) {
 	}
 	t.Run("READ", func(t *testing.T) {
 		fill(b.mem, 5)
-		a.send(t, verbs.SendRequest{ID: 6, Op: verbs.OpRead, Flags: verbs.Signaled, Remote: b.remote(4096), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, 100000)})
+		a.send(t, verbs.SendRequest{
+			ID: 6, Op: verbs.OpRead, Flags: verbs.Signaled, Remote: b.remote(4096), RKey: b.mr.RKey, Count: 1,
+			SGE: a.sge(0, 100000),
+		})
 		a.ok(t, 6)
 		if !bytes.Equal(a.mem[:100000], b.mem[4096:104096]) {
 			t.Error("the bytes differ")
@@ -241,12 +253,18 @@ func TestTransfers(t *testing.T) {
 		word := (*uint64)(unsafe.Pointer(&b.mem[0]))
 		old := (*uint64)(unsafe.Pointer(&a.mem[0]))
 		*word = 40
-		a.send(t, verbs.SendRequest{ID: 1, Op: verbs.OpFetchAdd, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Compare: 2, Count: 1, SGE: a.sge(0, 8)})
+		a.send(t, verbs.SendRequest{
+			ID: 1, Op: verbs.OpFetchAdd, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Compare: 2, Count: 1,
+			SGE: a.sge(0, 8),
+		})
 		a.ok(t, 1)
 		if *word != 42 || *old != 40 {
 			t.Errorf("fetch and add: %d, old %d", *word, *old)
 		}
-		a.send(t, verbs.SendRequest{ID: 2, Op: verbs.OpCompareSwap, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Compare: 42, Swap: 7, Count: 1, SGE: a.sge(0, 8)})
+		a.send(t, verbs.SendRequest{
+			ID: 2, Op: verbs.OpCompareSwap, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Compare: 42, Swap: 7,
+			Count: 1, SGE: a.sge(0, 8),
+		})
 		a.ok(t, 2)
 		if *word != 7 || *old != 42 {
 			t.Errorf("compare and swap: %d, old %d", *word, *old)
@@ -262,7 +280,10 @@ func TestBatch(t *testing.T) {
 	var sends []verbs.SendRequest
 	for i := range n {
 		recvs = append(recvs, verbs.RecvRequest{ID: uint64(i)})
-		s := verbs.SendRequest{ID: uint64(i), Op: verbs.OpWriteImm, Imm: uint32(i), Remote: b.remote(i), RKey: b.mr.RKey, Count: 1, SGE: a.sge(i, 1)}
+		s := verbs.SendRequest{
+			ID: uint64(i), Op: verbs.OpWriteImm, Imm: uint32(i), Remote: b.remote(i), RKey: b.mr.RKey, Count: 1,
+			SGE: a.sge(i, 1),
+		}
 		if i%2 == 1 {
 			s.Flags = verbs.Signaled
 		}
@@ -320,7 +341,9 @@ func TestWindow(t *testing.T) {
 	check(t, b.qp.Bind(1, w, b.mr, b.remote(4096), 4096, verbs.RemoteWrite))
 	b.ok(t, 1)
 	fill(a.mem, 8)
-	a.send(t, verbs.SendRequest{ID: 2, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(4096), RKey: w.RKey, Count: 1, SGE: a.sge(0, 4096)})
+	a.send(t, verbs.SendRequest{
+		ID: 2, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(4096), RKey: w.RKey, Count: 1, SGE: a.sge(0, 4096),
+	})
 	a.ok(t, 2)
 	if !bytes.Equal(a.mem[:4096], b.mem[4096:8192]) {
 		t.Error("the bytes differ")
@@ -328,7 +351,9 @@ func TestWindow(t *testing.T) {
 	b.send(t, verbs.SendRequest{ID: 3, Op: verbs.OpLocalInvalidate, Flags: verbs.Signaled, Imm: w.RKey})
 	b.ok(t, 3)
 	check(t, w.Close())
-	a.send(t, verbs.SendRequest{ID: 4, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(4096), RKey: w.RKey, Count: 1, SGE: a.sge(0, 8)})
+	a.send(t, verbs.SendRequest{
+		ID: 4, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(4096), RKey: w.RKey, Count: 1, SGE: a.sge(0, 8),
+	})
 	if c := a.next(t); c.Status != verbs.StatusRemoteAccess {
 		t.Errorf("a write with a dead key: %v", c.Err())
 	}
@@ -348,7 +373,9 @@ func TestErrors(t *testing.T) {
 	if err := b.pd.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("closing a domain in use: %v", err)
 	}
-	a.send(t, verbs.SendRequest{ID: 1, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey + 1, Count: 1, SGE: a.sge(0, 8)})
+	a.send(t, verbs.SendRequest{
+		ID: 1, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey + 1, Count: 1, SGE: a.sge(0, 8),
+	})
 	if c := a.next(t); !errors.Is(c.Err(), &verbs.StatusError{Status: verbs.StatusRemoteAccess}) {
 		t.Errorf("a write with a wrong key: %v", c.Err())
 	}
@@ -372,7 +399,9 @@ func TestFail(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	a.send(t, verbs.SendRequest{ID: 3, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, 8)})
+	a.send(t, verbs.SendRequest{
+		ID: 3, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, 8),
+	})
 	if c := a.next(t); c.Status != verbs.StatusRetries {
 		t.Errorf("%v", c.Err())
 	}
@@ -427,7 +456,9 @@ func TestNoAllocation(t *testing.T) {
 	recvs := make([]verbs.RecvRequest, 8)
 	sends := make([]verbs.SendRequest, 8)
 	for i := range sends {
-		sends[i] = verbs.SendRequest{Op: verbs.OpWriteImm, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, 8)}
+		sends[i] = verbs.SendRequest{
+			Op: verbs.OpWriteImm, Flags: verbs.Signaled, Remote: b.remote(0), RKey: b.mr.RKey, Count: 1, SGE: a.sge(0, 8),
+		}
 	}
 	done := make([]verbs.Completion, 16)
 	allocs := testing.AllocsPerRun(100, func() {

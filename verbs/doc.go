@@ -11,12 +11,14 @@
 //
 // # Transfers
 //
-// Work is posted in batches ([QP.PostSend], [QP.PostRecv]) and its completions are taken in batches ([CQ.Poll]); each is one call into C,
-// whatever the number, and none allocates. [CQ.Wait] sleeps until there is something to poll. Registered memory has to stay mapped until its
-// registration is closed, and what a posted request names must not change before its completion.
+// Work is posted in batches ([QP.PostSend], [QP.PostRecv]) and its completions are taken in batches ([CQ.Poll]); each
+// is one call into C, whatever the number, and none allocates. [CQ.Wait] sleeps until there is something to poll.
+// Registered memory has to stay mapped until its registration is closed, and what a posted request names must not
+// change before its completion.
 //
 // # Errors
 //
-// A call that fails gives an [*Error] with the name of the call and its errno; where the cause is known (the memlock limit, missing
-// permission) the message names the remedy. A request that fails gives a [Completion] whose [Status] is not [StatusOK] and whose Err is a [*StatusError].
+// A call that fails gives an [*Error] with the name of the call and its errno; where the cause is known (the memlock
+// limit, missing permission) the message names the remedy. A request that fails gives a [Completion] whose [Status] is
+// not [StatusOK] and whose Err is a [*StatusError].
 package verbs

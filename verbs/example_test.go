@@ -31,7 +31,8 @@ func Example_devices() {
 	}
 }
 
-// Write memory to a peer. exchange sends this side's part to the peer and gives the peer's, by whatever connection there is.
+// Write memory to a peer. exchange sends this side's part to the peer and gives the peer's, by whatever connection
+// there is.
 func Example_write() {
 	type part struct {
 		Endpoint verbs.Endpoint

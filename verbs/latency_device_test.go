@@ -16,19 +16,23 @@ import (
 	"scuda.dev/scuda/verbs"
 )
 
-// Round trips of WRITEs of 4 KiB between two spinning ends, as ib_write_lat measures them: each end waits until the other's bytes are in its memory, and polls
-// the completion of its own. Half of a round trip is the latency of one.
+// Round trips of WRITEs of 4 KiB between two spinning ends, as ib_write_lat measures them: each end waits until the
+// other's bytes are in its memory, and polls the completion of its own. Half of a round trip is the latency of one.
 //
-// Go's monitor thread takes processors (of GOMAXPROCS) from goroutines that are in C and have not given way for 10 ms, or of which none is idle, and for a while looks every
-// 20 µs whether there are more. On a machine whose two processors both spin that costs a tenth of the latency and more. So the ends give way every few milliseconds, and one
-// processor is idle, as on larger machines.
+// Go's monitor thread takes processors (of GOMAXPROCS) from goroutines that are in C and have not given way for 10 ms,
+// or of which none is idle, and for a while looks every 20 µs whether there are more. On a machine whose two processors
+// both spin that costs a tenth of the latency and more. So the ends give way every few milliseconds, and one processor
+// is idle, as on larger machines.
 func TestWriteLatency(t *testing.T) {
 	const n, rounds = 4096, 4000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
 	a, b := connected(t, 2*n, verbs.QPConfig{})
 	play := func(me, other *end, first bool) []time.Duration {
 		// The request is made once and posted again.
-		req := []verbs.SendRequest{{Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: other.remote(0), RKey: other.mr.RKey, Count: 1, SGE: me.sge(n, n)}}
+		req := []verbs.SendRequest{
+			{Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: other.remote(0), RKey: other.mr.RKey, Count: 1,
+				SGE: me.sge(n, n)},
+		}
 		done := make([]verbs.Completion, 1)
 		last := (*uint32)(unsafe.Pointer(&me.mem[n-4]))   // where the other's bytes end
 		mine := (*uint32)(unsafe.Pointer(&me.mem[2*n-4])) // what is sent lies behind
@@ -83,7 +87,10 @@ func TestPostSpin(t *testing.T) {
 		t.Errorf("no room was filled with %d completions, %v", k, err)
 	}
 	write := func(id uint64) verbs.SendRequest {
-		return verbs.SendRequest{ID: id, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(int(id)), RKey: b.mr.RKey, Count: 1, SGE: a.sge(int(id), 1)}
+		return verbs.SendRequest{
+			ID: id, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: b.remote(int(id)), RKey: b.mr.RKey, Count: 1,
+			SGE: a.sge(int(id), 1),
+		}
 	}
 	fill(a.mem, 5)
 	next, id := uint64(0), uint64(0)
@@ -122,7 +129,8 @@ func TestPostSpin(t *testing.T) {
 
 	bad := write(0)
 	bad.Count = verbs.MaxSGE + 1
-	if taken, k, err := a.qp.PostSpin([]verbs.SendRequest{write(0), bad, write(0)}, done, looks); !errors.Is(err, syscall.EINVAL) || taken != 1 || k != 0 {
+	if taken, k, err := a.qp.PostSpin([]verbs.SendRequest{write(0), bad, write(0)}, done, looks); !errors.Is(err,
+		syscall.EINVAL) || taken != 1 || k != 0 {
 		t.Errorf("of three requests, the second impossible, %d were taken and %d completed: %v", taken, k, err)
 	}
 }

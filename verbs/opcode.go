@@ -7,8 +7,9 @@ type Opcode uint32
 
 // Operations of a send request.
 const (
-	OpWrite           Opcode = 0 // RDMA WRITE to Remote
-	OpWriteImm        Opcode = 1 // the same, and completes a receive request of the peer, which sees Imm and the number of bytes
+	OpWrite Opcode = 0 // RDMA WRITE to Remote
+	// the same, and completes a receive request of the peer, which sees Imm and the number of bytes
+	OpWriteImm        Opcode = 1
 	OpSend            Opcode = 2 // into the memory of a receive request of the peer
 	OpSendImm         Opcode = 3
 	OpRead            Opcode = 4 // RDMA READ from Remote
@@ -64,8 +65,10 @@ const (
 	StatusRNR           Status = 13 // the peer has no receive request
 )
 
-var statusNames = [...]string{"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR", "BAD_RESP_ERR",
-	"LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR",
+var statusNames = [...]string{"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR",
+	"WR_FLUSH_ERR", "MW_BIND_ERR", "BAD_RESP_ERR",
+	"LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR",
+	"LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR",
 	"REM_ABORT_ERR", "INV_EECN_ERR", "INV_EEC_STATE_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR"}
 
 // String gives the name of the verbs interface, such as IBV_WC_RETRY_EXC_ERR.
@@ -77,12 +80,13 @@ func (s Status) String() string {
 }
 
 var statusHints = map[Status]string{
-	StatusRetries:       "the peer does not answer: it or its device is gone, its link is down, or its GID cannot be reached",
-	StatusRNR:           "the peer has posted no receive request",
-	StatusRemoteInvalid: "the peer's device has received packets in an impossible order or of a wrong length (soft-RoCE sends such when it has to repeat what it is repeating)",
-	StatusRemoteAccess:  "the peer has not granted that range or key",
-	StatusLocalProtect:  "the local memory is not registered for this",
-	StatusFlushed:       "the queue pair had failed or was closed before",
+	StatusRetries: "the peer does not answer: it or its device is gone, its link is down, or its GID cannot be reached",
+	StatusRNR:     "the peer has posted no receive request",
+	StatusRemoteInvalid: "the peer's device has received packets in an impossible order or of a wrong length (soft-RoCE sends such when " +
+		"it has to repeat what it is repeating)",
+	StatusRemoteAccess: "the peer has not granted that range or key",
+	StatusLocalProtect: "the local memory is not registered for this",
+	StatusFlushed:      "the queue pair had failed or was closed before",
 }
 
 // Access is what may be done to registered memory.
@@ -90,12 +94,13 @@ type Access uint32
 
 // Rights on registered memory. The owner's device may always read it.
 const (
-	LocalWrite      Access = 1 << 0
-	RemoteWrite     Access = 1 << 1 // requires LocalWrite
-	RemoteRead      Access = 1 << 2
-	RemoteAtomic    Access = 1 << 3 // requires LocalWrite
-	WindowBind      Access = 1 << 4 // memory windows may be bound to it
-	OnDemand        Access = 1 << 6 // pages are brought in when touched instead of being locked; see DeviceAttributes.OnDemand
+	LocalWrite   Access = 1 << 0
+	RemoteWrite  Access = 1 << 1 // requires LocalWrite
+	RemoteRead   Access = 1 << 2
+	RemoteAtomic Access = 1 << 3 // requires LocalWrite
+	WindowBind   Access = 1 << 4 // memory windows may be bound to it
+	// pages are brought in when touched instead of being locked; see DeviceAttributes.OnDemand
+	OnDemand        Access = 1 << 6
 	RelaxedOrdering Access = 1 << 20
 )
 

@@ -40,8 +40,8 @@ type CQ struct {
 	dev     *Device
 }
 
-// CreateCQ makes a queue for at least depth completions, with a completion channel for [CQ.Wait]. A queue that overflows is lost, so depth has to
-// cover every request that may be outstanding.
+// CreateCQ makes a queue for at least depth completions, with a completion channel for [CQ.Wait]. A queue that
+// overflows is lost, so depth has to cover every request that may be outstanding.
 func (d *Device) CreateCQ(depth int) (*CQ, error) {
 	q := &CQ{dev: d}
 	var fd C.int
@@ -64,14 +64,16 @@ func (d *Device) CreateCQ(depth int) (*CQ, error) {
 // Poll takes completions without waiting and says how many. It makes one call into C and does not allocate.
 func (q *CQ) Poll(list []Completion) (int, error) { return q.Spin(list, 1) }
 
-// Spin is [CQ.Poll] that looks so many times while there is nothing, within the one call into C. It keeps the processor busy and the goroutine's thread with it,
-// so looks is best the number that fits in some microseconds: a device's queue takes 10 to 50 ns. A goroutine that spins on and on does best to call
-// [runtime.Gosched] within each 10 ms, and to leave an element of GOMAXPROCS idle; else Go's monitor thread, which then looks after it every 20 µs, slows it down.
+// Spin is [CQ.Poll] that looks so many times while there is nothing, within the one call into C. It keeps the processor
+// busy and the goroutine's thread with it, so looks is best the number that fits in some microseconds: a device's queue
+// takes 10 to 50 ns. A goroutine that spins on and on does best to call [runtime.Gosched] within each 10 ms, and to
+// leave an element of GOMAXPROCS idle; else Go's monitor thread, which then looks after it every 20 µs, slows it down.
 func (q *CQ) Spin(list []Completion, looks int) (int, error) {
 	if len(list) == 0 {
 		return 0, nil
 	}
-	return q.polled(C.sv_poll(q.handle(), (*C.sv_completion)(unsafe.Pointer(&list[0])), C.int(len(list)), C.int(min(looks, math.MaxInt32))))
+	return q.polled(C.sv_poll(q.handle(), (*C.sv_completion)(unsafe.Pointer(&list[0])), C.int(len(list)),
+		C.int(min(looks, math.MaxInt32))))
 }
 
 func (q *CQ) handle() C.uintptr_t { return C.uintptr_t(uintptr(q.p)) }
@@ -92,21 +94,23 @@ func (q *CQ) Arm(solicited bool) error {
 	return failed("ibv_req_notify_cq", q.dev.name, int(C.sv_arm(q.p, flag)))
 }
 
-// Wait waits for the event of an armed queue. As a completion may have come before the arming took effect, the order is: Arm, Poll once more, and Wait
-// only if that found nothing. It returns ctx's error when that ends.
+// Wait waits for the event of an armed queue. As a completion may have come before the arming took effect, the order
+// is: Arm, Poll once more, and Wait only if that found nothing. It returns ctx's error when that ends.
 func (q *CQ) Wait(ctx context.Context) error {
 	return q.events.wait(ctx, func() error {
 		return failed("ibv_get_cq_event", q.dev.name, int(C.sv_cq_event(q.channel)))
 	})
 }
 
-// WaitPoll waits until there are completions and takes them: it polls, arms and polls once more with one call into C, and then waits.
+// WaitPoll waits until there are completions and takes them: it polls, arms and polls once more with one call into C,
+// and then waits.
 func (q *CQ) WaitPoll(ctx context.Context, list []Completion) (int, error) {
 	if len(list) == 0 {
 		return 0, nil
 	}
 	for {
-		if n, err := q.polled(C.sv_poll_or_arm(q.handle(), (*C.sv_completion)(unsafe.Pointer(&list[0])), C.int(len(list)))); n != 0 || err != nil {
+		if n, err := q.polled(
+			C.sv_poll_or_arm(q.handle(), (*C.sv_completion)(unsafe.Pointer(&list[0])), C.int(len(list)))); n != 0 || err != nil {
 			return n, err
 		}
 		if err := q.Wait(ctx); err != nil {
@@ -152,7 +156,8 @@ func (s *SRQ) PostRecv(list []RecvRequest) (int, error) {
 // Close frees the queue.
 func (s *SRQ) Close() error { return failed("ibv_destroy_srq", s.dev.name, int(C.sv_destroy_srq(s.p))) }
 
-// QPConfig is what a queue pair is to have. After its creation the values are those that the device gave, which may be larger.
+// QPConfig is what a queue pair is to have. After its creation the values are those that the device gave, which may be
+// larger.
 type QPConfig struct {
 	SendCQ, RecvCQ *CQ // RecvCQ nil: the same
 	SRQ            *SRQ
@@ -165,7 +170,8 @@ type QPConfig struct {
 }
 
 func (c *QPConfig) toC() C.sv_qp_config {
-	n := C.sv_qp_config{send_depth: C.uint32_t(c.SendDepth), recv_depth: C.uint32_t(c.RecvDepth), send_sges: C.uint32_t(max(c.SendSGEs, 1)), recv_sges: C.uint32_t(max(c.RecvSGEs, 1)),
+	n := C.sv_qp_config{send_depth: C.uint32_t(c.SendDepth), recv_depth: C.uint32_t(c.RecvDepth),
+		send_sges: C.uint32_t(max(c.SendSGEs, 1)), recv_sges: C.uint32_t(max(c.RecvSGEs, 1)),
 		inline_bytes: C.uint32_t(c.InlineBytes)}
 	if c.SignalAll {
 		n.signal_all = 1
@@ -174,7 +180,8 @@ func (c *QPConfig) toC() C.sv_qp_config {
 }
 
 func (c *QPConfig) fromC(n *C.sv_qp_config) {
-	c.SendDepth, c.RecvDepth, c.SendSGEs, c.RecvSGEs, c.InlineBytes = int(n.send_depth), int(n.recv_depth), int(n.send_sges), int(n.recv_sges), int(n.inline_bytes)
+	c.SendDepth, c.RecvDepth, c.SendSGEs, c.RecvSGEs, c.InlineBytes = int(n.send_depth), int(n.recv_depth),
+		int(n.send_sges), int(n.recv_sges), int(n.inline_bytes)
 }
 
 func (c *QPConfig) queues() (send, recv, shared unsafe.Pointer) {
@@ -207,7 +214,8 @@ func (p *PD) CreateQP(config QPConfig) (*QP, error) {
 	c := config.toC()
 	var n C.uint32_t
 	if r := C.sv_create_qp(p.p, send, recv, shared, &c, &q.p, &n); r != 0 {
-		return nil, failed("ibv_create_qp", fmt.Sprintf("%s, %d and %d requests", p.dev.name, config.SendDepth, config.RecvDepth), int(r))
+		return nil, failed("ibv_create_qp",
+			fmt.Sprintf("%s, %d and %d requests", p.dev.name, config.SendDepth, config.RecvDepth), int(r))
 	}
 	q.number = uint32(n)
 	q.config.fromC(&c)
@@ -220,7 +228,8 @@ func (q *QP) Number() uint32 { return q.number }
 // Config is what the queue pair has.
 func (q *QP) Config() QPConfig { return q.config }
 
-// Endpoint is what one side has to tell the other for a connection. It travels by other means, for example as JSON over TCP.
+// Endpoint is what one side has to tell the other for a connection. It travels by other means, for example as JSON over
+// TCP.
 type Endpoint struct {
 	QPN uint32
 	PSN uint32 // first packet sequence number
@@ -253,13 +262,15 @@ func (q *QP) Endpoint(from Local) (Endpoint, error) {
 type ConnectOptions struct {
 	Access  Access // what the peer may do to registered memory that allows it; 0: RemoteWrite | RemoteRead
 	Timeout int    // of an answer: 4.096 µs · 2^n; 0: 14 (67 ms)
-	// Retries are attempts before a request fails with StatusRetries, 1 to 7; 0: 6. Some implementations (rxe) take 7 for "without end".
+	// Retries are attempts before a request fails with StatusRetries, 1 to 7; 0: 6. Some implementations (rxe) take 7 for
+	// "without end".
 	Retries  int
 	MaxReads int // READs outstanding; 0: 1
 	Hops     int // 0: 64
 }
 
-// Connect moves a new queue pair to RTS, connected with the peer's endpoint. Both sides call it; a side may send when the other has returned.
+// Connect moves a new queue pair to RTS, connected with the peer's endpoint. Both sides call it; a side may send when
+// the other has returned.
 func (q *QP) Connect(from Local, peer Endpoint, o ConnectOptions) error {
 	me, err := q.Endpoint(from)
 	if err != nil {
@@ -273,9 +284,12 @@ func (q *QP) Connect(from Local, peer Endpoint, o ConnectOptions) error {
 	}
 	gid := peer.GID.As16()
 	a := C.sv_qp_attr{
-		psn: C.uint32_t(q.psn), port: orElse(from.Port, 1), gid_index: C.uint32_t(from.GIDIndex), hops: orElse(o.Hops, 64), timeout: orElse(o.Timeout, 14),
-		retries: orElse(o.Retries, 6), rnr_retries: 6, rnr_timer: 12, max_read: orElse(o.MaxReads, 1), access: orElse(int(o.Access), int(RemoteWrite|RemoteRead)),
-		dest_qpn: C.uint32_t(peer.QPN), dest_psn: C.uint32_t(peer.PSN), lid: C.uint32_t(peer.LID), mtu: C.uint32_t(min(me.MTU, peer.MTU)),
+		psn: C.uint32_t(q.psn), port: orElse(from.Port, 1), gid_index: C.uint32_t(from.GIDIndex), hops: orElse(o.Hops, 64),
+		timeout: orElse(o.Timeout, 14),
+		retries: orElse(o.Retries, 6), rnr_retries: 6, rnr_timer: 12, max_read: orElse(o.MaxReads, 1),
+		access:   orElse(int(o.Access), int(RemoteWrite|RemoteRead)),
+		dest_qpn: C.uint32_t(peer.QPN), dest_psn: C.uint32_t(peer.PSN), lid: C.uint32_t(peer.LID),
+		mtu: C.uint32_t(min(me.MTU, peer.MTU)),
 	}
 	if peer.LID == 0 || !peer.GID.IsUnspecified() && peer.GID.IsValid() {
 		a.global = 1
@@ -288,8 +302,10 @@ func (q *QP) Connect(from Local, peer Endpoint, o ConnectOptions) error {
 	}
 	if r := C.sv_to_rtr(q.p, &a); r != 0 {
 		e := failed("ibv_modify_qp to RTR", fmt.Sprintf("%s, peer %s", q.dev.name, peer.GID), int(r)).(*Error)
-		if e.Errno == syscall.EINVAL || e.Errno == syscall.ENETUNREACH || e.Errno == syscall.ETIMEDOUT || e.Errno == syscall.EHOSTUNREACH {
-			e.Remedy = "the peer's GID cannot be reached from this one: check addresses and routes of the interfaces of both devices"
+		if e.Errno == syscall.EINVAL || e.Errno == syscall.ENETUNREACH || e.Errno == syscall.ETIMEDOUT ||
+			e.Errno == syscall.EHOSTUNREACH {
+			e.Remedy =
+				"the peer's GID cannot be reached from this one: check addresses and routes of the interfaces of both devices"
 		}
 		return e
 	}
@@ -303,7 +319,8 @@ func (q *QP) State() (QPState, error) {
 	return QPState(s), failed("ibv_query_qp", q.dev.name, int(r))
 }
 
-// Fail moves the queue pair into the error state: nothing is sent or received any more, and what was posted comes back with [StatusFlushed].
+// Fail moves the queue pair into the error state: nothing is sent or received any more, and what was posted comes back
+// with [StatusFlushed].
 func (q *QP) Fail() error {
 	if q.p == nil {
 		return os.ErrClosed
@@ -311,8 +328,8 @@ func (q *QP) Fail() error {
 	return failed("ibv_modify_qp to ERR", q.dev.name, int(C.sv_to_error(q.p)))
 }
 
-// PostSend posts requests with one call into C, in order, and says how many were taken. It does not allocate. ENOMEM (errors.Is) means that the
-// queue is full.
+// PostSend posts requests with one call into C, in order, and says how many were taken. It does not allocate. ENOMEM
+// (errors.Is) means that the queue is full.
 func (q *QP) PostSend(list []SendRequest) (int, error) {
 	if len(list) == 0 {
 		return 0, nil
@@ -325,8 +342,9 @@ func (q *QP) PostSend(list []SendRequest) (int, error) {
 	return int(done), failed("ibv_post_send", q.dev.name, int(r))
 }
 
-// PostSpin is [QP.PostSend] followed by [CQ.Spin] on the queue of the send requests' completions, with one call into C: for requests whose latency counts. It says
-// how many requests were taken and how many completions there were, which is 0 where looks were too few, and which may be of earlier requests.
+// PostSpin is [QP.PostSend] followed by [CQ.Spin] on the queue of the send requests' completions, with one call into C:
+// for requests whose latency counts. It says how many requests were taken and how many completions there were, which is
+// 0 where looks were too few, and which may be of earlier requests.
 func (q *QP) PostSpin(list []SendRequest, done []Completion, looks int) (taken, completed int, err error) {
 	if len(list) == 0 || len(done) == 0 {
 		return 0, 0, nil
@@ -359,8 +377,8 @@ func (q *QP) PostRecv(list []RecvRequest) (int, error) {
 	return int(done), failed("ibv_post_recv", q.dev.name, int(r))
 }
 
-// Bind posts a request that binds a window to a part of registered memory (which must allow [WindowBind]). The window's RKey is the key when the completion
-// has come; a request with [OpLocalInvalidate] takes it back.
+// Bind posts a request that binds a window to a part of registered memory (which must allow [WindowBind]). The window's
+// RKey is the key when the completion has come; a request with [OpLocalInvalidate] takes it back.
 func (q *QP) Bind(id uint64, w *MW, m *MR, addr, length uint64, access Access) error {
 	if q.p == nil {
 		return os.ErrClosed
@@ -397,7 +415,8 @@ type Event struct {
 // Of says whether the event is about the queue pair.
 func (e *Event) Of(q *QP) bool { return e.element != nil && e.element == q.p }
 
-// NextEvent waits for the device's next asynchronous event: a port that goes down or up, a queue pair or device that failed.
+// NextEvent waits for the device's next asynchronous event: a port that goes down or up, a queue pair or device that
+// failed.
 func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 	var e C.sv_event
 	err := d.events.wait(ctx, func() error {
@@ -406,5 +425,7 @@ func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	return Event{Type: EventType(e._type), Name: text(C.sv_event_name(e._type)), Port: int(e.port), element: e.element}, nil
+	return Event{
+		Type: EventType(e._type), Name: text(C.sv_event_name(e._type)), Port: int(e.port), element: e.element,
+	}, nil
 }

@@ -78,7 +78,9 @@ func readDevice(root fs.FS, name string) (*DeviceInfo, error) {
 	base := path.Join(sysClass, name)
 	entries, err := fs.ReadDir(root, path.Join(base, "ports"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &UnavailableError{fmt.Sprintf("there is no RDMA device %q", name), "'rdma link' lists those that there are"}
+		return nil, &UnavailableError{
+			fmt.Sprintf("there is no RDMA device %q", name), "'rdma link' lists those that there are",
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -145,9 +147,9 @@ func line(root fs.FS, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// SelectGID chooses the address from which a port reaches peer: one of RoCE v2 (or InfiniBand) of the peer's family. local, where valid, is preferred: it
-// is the address from which an ordinary connection to the peer comes. Link-local addresses are for link-local peers only. An invalid peer
-// fits every family, IPv4 first.
+// SelectGID chooses the address from which a port reaches peer: one of RoCE v2 (or InfiniBand) of the peer's family.
+// local, where valid, is preferred: it is the address from which an ordinary connection to the peer comes. Link-local
+// addresses are for link-local peers only. An invalid peer fits every family, IPv4 first.
 func SelectGID(p *PortInfo, local, peer netip.Addr) (GID, error) {
 	local, peer = local.Unmap(), peer.Unmap()
 	var best *GID
@@ -177,7 +179,9 @@ func SelectGID(p *PortInfo, local, peer netip.Addr) (GID, error) {
 		if peer.IsValid() {
 			want = "that could reach " + peer.String()
 		}
-		return GID{}, fmt.Errorf("%w: the port has %d GIDs, none of them of RoCE v2 %s; give the interface an address of that family", ErrNoGID, len(p.GIDs), want)
+		return GID{}, fmt.Errorf(
+			"%w: the port has %d GIDs, none of them of RoCE v2 %s; give the interface an address of that family", ErrNoGID,
+			len(p.GIDs), want)
 	}
 	return *best, nil
 }

@@ -1,4 +1,5 @@
-// Package class names the kinds of calls (launch, copy, memory …) by which figures about calls are given. They are the groups of api/cuda.semantics.
+// Package class names the kinds of calls (launch, copy, memory …) by which figures about calls are given. They are the
+// groups of api/cuda.semantics.
 package class
 
 // Class is a kind of call.

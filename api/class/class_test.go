@@ -19,8 +19,10 @@ func TestClasses(t *testing.T) {
 			t.Errorf("%s is %v, want %s", fn.Name, got, fn.Group)
 		}
 	}
-	for op, want := range map[uint16]Class{wire.OpLaunch: Launch, wire.OpCopyH2D: Copy, cuda.OpCuStreamSynchronize: Synchronize,
-		cuda.OpCuMemsetD8_v2: Fill, cuda.OpCuMemAlloc_v2: Memory, wire.OpPing: Other, 0xFFFF: Other, 0: Other, 0xEFFF: Other} {
+	for op, want := range map[uint16]Class{wire.OpLaunch: Launch, wire.OpCopyH2D: Copy,
+		cuda.OpCuStreamSynchronize: Synchronize,
+		cuda.OpCuMemsetD8_v2:       Fill, cuda.OpCuMemAlloc_v2: Memory, wire.OpPing: Other, 0xFFFF: Other, 0: Other,
+		0xEFFF: Other} {
 		if got := Of(op); got != want {
 			t.Errorf("operation %#x is %v, want %v", op, got, want)
 		}

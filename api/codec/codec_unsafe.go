@@ -1,7 +1,9 @@
-// Package codec reads the payloads of generic calls and builds their replies (docs/protocol.md, "Generic calls"). Both work in place:
-// pointers handed to the driver point into the request and into the reply's buffer, so nothing is copied and nothing is allocated per call.
+// Package codec reads the payloads of generic calls and builds their replies (docs/protocol.md, "Generic calls"). Both
+// work in place: pointers handed to the driver point into the request and into the reply's buffer, so nothing is copied
+// and nothing is allocated per call.
 //
-// Everything read is untrusted. A Reader remembers its first error and from then on gives zeros, so that generated code checks once.
+// Everything read is untrusted. A Reader remembers its first error and from then on gives zeros, so that generated code
+// checks once.
 package codec
 
 import (
@@ -111,13 +113,15 @@ func (r *Reader) In(size uint64) (unsafe.Pointer, uint64) {
 	return p, n
 }
 
-// Empty as a number of elements says that there is a place for an array, of which the program says that it holds nothing; 0 is NULL.
+// Empty as a number of elements says that there is a place for an array, of which the program says that it holds
+// nothing; 0 is NULL.
 const Empty = 1 << 63
 
 // nothing is the place of an array without elements.
 var nothing [8]uint64
 
-// Array is In for arrays whose place the driver tells from NULL though it holds nothing: their number is Empty until [Elements] makes it 0.
+// Array is In for arrays whose place the driver tells from NULL though it holds nothing: their number is Empty until
+// [Elements] makes it 0.
 func (r *Reader) Array(size uint64) (unsafe.Pointer, uint64) {
 	if r.err == nil && len(r.buf)-r.at >= 8 && binary.LittleEndian.Uint64(r.buf[r.at:]) == Empty {
 		r.at += 8

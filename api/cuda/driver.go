@@ -1,8 +1,9 @@
-// Package cuda is the CUDA driver API in Go terms: its types, constants and operation numbers, and the interface Driver that the machine's
-// own driver (driver/real) and the simulated GPU (sim) implement. All but this file is generated from the description in package api.
+// Package cuda is the CUDA driver API in Go terms: its types, constants and operation numbers, and the interface Driver
+// that the machine's own driver (driver/real) and the simulated GPU (sim) implement. All but this file is generated
+// from the description in package api.
 //
-// Names are the C names, functions with a capital first letter. Handles and device addresses are integers of their own types; pointers
-// inside structures are uintptr. Memory that a pointer parameter points to holds no Go pointers.
+// Names are the C names, functions with a capital first letter. Handles and device addresses are integers of their own
+// types; pointers inside structures are uintptr. Memory that a pointer parameter points to holds no Go pointers.
 package cuda
 
 // Special streams (they are macros in C, so the facts do not have them).
@@ -14,11 +15,13 @@ const (
 // GPU is a Driver with what C programs get by other means than its functions.
 type GPU interface {
 	Driver
-	// HostFunc enqueues f as a host function of stream. f runs on a thread of the driver and may block; it must not call the driver.
+	// HostFunc enqueues f as a host function of stream. f runs on a thread of the driver and may block; it must not call
+	// the driver.
 	HostFunc(stream CUstream, f func()) CUresult
 	// LaunchNode enqueues what HostNode gave, as HostFunc does; captured, it becomes a node that has these parameters.
 	LaunchNode(stream CUstream, p CUDA_HOST_NODE_PARAMS) CUresult
-	// HostNode gives the parameters of graph nodes that run f, as HostFunc does; f may run until DropNode, or as long as the GPU is open.
+	// HostNode gives the parameters of graph nodes that run f, as HostFunc does; f may run until DropNode, or as long as
+	// the GPU is open.
 	HostNode(f func()) CUDA_HOST_NODE_PARAMS
 	// DropNode forgets what HostNode gave. No graph has it any more.
 	DropNode(p CUDA_HOST_NODE_PARAMS)
@@ -30,19 +33,20 @@ type GPU interface {
 	Close() error
 }
 
-// TPCMapper is implemented by a GPU that knows where its texture processing clusters lie: for each its index within its graphics
-// processing cluster, and the number of that.
+// TPCMapper is implemented by a GPU that knows where its texture processing clusters lie: for each its index within its
+// graphics processing cluster, and the number of that.
 type TPCMapper interface {
 	TPCMap() (tpcInGPC, gpcOfTPC []byte, r CUresult)
 }
 
-// FP8Teller is implemented by a GPU whose driver says whether it runs kernels on matrices of 8-bit floating point numbers, in a private table that cuSPARSELt asks.
+// FP8Teller is implemented by a GPU whose driver says whether it runs kernels on matrices of 8-bit floating point
+// numbers, in a private table that cuSPARSELt asks.
 type FP8Teller interface {
 	FP8() (answer int32, r CUresult)
 }
 
-// Launch is a plain kernel launch, as cuLaunchKernel takes it. Params is the address of the parameters' addresses and lies, as they do, outside of
-// Go's heap.
+// Launch is a plain kernel launch, as cuLaunchKernel takes it. Params is the address of the parameters' addresses and
+// lies, as they do, outside of Go's heap.
 type Launch struct {
 	Function CUfunction
 	Stream   CUstream
@@ -55,9 +59,10 @@ type Launch struct {
 	_        uint32
 }
 
-// Launcher is implemented by a GPU that can carry out several launches at once for less than they cost one by one. Those of one thread go in their order, those
-// of different threads may be made at once where no stream has launches of two of them and none is a default stream. Each goes whether or not the ones
-// before it failed, and leaves its result in the list, which lies outside of Go's heap.
+// Launcher is implemented by a GPU that can carry out several launches at once for less than they cost one by one.
+// Those of one thread go in their order, those of different threads may be made at once where no stream has launches of
+// two of them and none is a default stream. Each goes whether or not the ones before it failed, and leaves its result
+// in the list, which lies outside of Go's heap.
 type Launcher interface {
 	LaunchAll(list []Launch)
 }

@@ -14,8 +14,8 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// The table of calls that e2e/programs/answers.c makes: one line a function, with an argument for each parameter. Arguments follow from the
-// types; where they need meaning, api/*.calls say so.
+// The table of calls that e2e/programs/answers.c makes: one line a function, with an argument for each parameter.
+// Arguments follow from the types; where they need meaning, api/*.calls say so.
 
 func emitCalls(spec *api.Spec, out *Output) error {
 	for _, l := range []struct {
@@ -88,7 +88,9 @@ func readCalls(lib *api.Library, path string) (map[string]*call, error) {
 			if n, varies := strings.CutSuffix(w, "~"); varies && !ok {
 				name, value = n+"~", ""
 			}
-			if !slices.ContainsFunc(callParams(lib, f), func(p api.Param) bool { return p.Name == strings.TrimSuffix(name, "~") }) {
+			if !slices.ContainsFunc(callParams(lib, f), func(p api.Param) bool {
+				return p.Name == strings.TrimSuffix(name, "~")
+			}) {
 				return nil, fail("%s has no parameter %s", f.Name, name)
 			}
 			c.args[name] = value
@@ -190,8 +192,8 @@ func callLine(lib *api.Library, f *api.Func, hand map[string]*call) (string, err
 }
 
 // callKind says which wrong values a parameter has: P pointer, H handle, h handle
-// that the driver does not survive when it is destroyed, D device, A device address, S size, C count of an array, F flags,
-// E enumerator, V another number, - none.
+// that the driver does not survive when it is destroyed, D device, A device address, S size, C count of an array, F
+// flags, E enumerator, V another number, - none.
 func callKind(lib *api.Library, p *api.Param, count bool) (string, error) {
 	t, _ := lib.Lookup(p.CType)
 	switch {
@@ -203,7 +205,8 @@ func callKind(lib *api.Library, p *api.Param, count bool) (string, error) {
 		return "H", nil
 	case p.Device:
 		return "D", nil
-	case p.CType == "CUdeviceptr", p.CType == "CUtexObject", p.CType == "CUsurfObject", p.CType == "CUmemGenericAllocationHandle":
+	case p.CType == "CUdeviceptr", p.CType == "CUtexObject", p.CType == "CUsurfObject",
+		p.CType == "CUmemGenericAllocationHandle":
 		return "A", nil
 	case p.Float, p.Struct && p.Size > 8:
 		return "-", nil
@@ -222,8 +225,10 @@ func callKind(lib *api.Library, p *api.Param, count bool) (string, error) {
 }
 
 // callUnmade are handles of what is not supported.
-var callUnmade = map[string]bool{"CUasyncCallbackHandle": true, "CUdevResourceDesc": true, "CUexternalMemory": true, "CUexternalSemaphore": true, "CUgraphicsResource": true,
-	"CUgreenCtx": true, "CUlogsCallbackHandle": true, "nvmlComputeInstance_t": true, "nvmlGpuInstance_t": true, "nvmlSystemEventSet_t": true, "nvmlUnit_t": true}
+var callUnmade = map[string]bool{"CUasyncCallbackHandle": true, "CUdevResourceDesc": true, "CUexternalMemory": true,
+	"CUexternalSemaphore": true, "CUgraphicsResource": true,
+	"CUgreenCtx": true, "CUlogsCallbackHandle": true, "nvmlComputeInstance_t": true, "nvmlGpuInstance_t": true,
+	"nvmlSystemEventSet_t": true, "nvmlUnit_t": true}
 
 func callMaker(handle string) string {
 	return strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(handle, "CU"), "nvml"), "_t"))
@@ -240,7 +245,8 @@ func callDefault(lib *api.Library, p *api.Param, kind string, params []api.Param
 		return "tnothing", nil
 	case kind == "P" && p.Dir == api.In && p.Handle != "":
 		return "b4096:0=m" + callMaker(p.Handle), nil
-	case kind == "P" && p.Dir == api.InOut && slices.ContainsFunc(params, func(of api.Param) bool { return of.Count == "*"+p.Name }):
+	case kind == "P" && p.Dir == api.InOut &&
+		slices.ContainsFunc(params, func(of api.Param) bool { return of.Count == "*"+p.Name }):
 		return "b4096:0=x08", nil // room for so many
 	case kind == "P":
 		return "b" + strconv.Itoa(max(4096, p.Size)), nil
@@ -256,7 +262,10 @@ func callDefault(lib *api.Library, p *api.Param, kind string, params []api.Param
 	case strings.EqualFold(kind, "H"):
 		return "m" + callMaker(p.Handle), nil
 	case kind == "A":
-		return "m" + map[string]string{"CUdeviceptr": "mem", "CUtexObject": "texobject", "CUsurfObject": "surfobject", "CUmemGenericAllocationHandle": "allocation"}[p.CType], nil
+		return "m" + map[string]string{
+			"CUdeviceptr": "mem", "CUtexObject": "texobject", "CUsurfObject": "surfobject",
+			"CUmemGenericAllocationHandle": "allocation",
+		}[p.CType], nil
 	case p.Float:
 		return "f0", nil
 	case p.Struct && p.Dir == api.Value && p.Size > 16:
@@ -283,8 +292,8 @@ func callVersioned(lib *api.Library, p *api.Param) string {
 	return fmt.Sprintf("b%d:0=x%s", max(4096, p.Size), hex.EncodeToString(word))
 }
 
-// callToken turns what a .calls file says into the program's form: a number or constant, "text", {Field=value …}, [value,value], out:N,
-// null, or the name of a maker.
+// callToken turns what a .calls file says into the program's form: a number or constant, "text", {Field=value …},
+// [value,value], out:N, null, or the name of a maker.
 func callToken(lib *api.Library, p *api.Param, text string) (string, error) {
 	switch {
 	case text == "null":
@@ -422,7 +431,8 @@ func callPoints(lib *api.Library, s *api.Struct) bool {
 			sub = lib.Struct(f.CType)
 		}
 		switch {
-		case t.Kind == "pointer", t.Kind == "handle", t.Kind == "func", f.CType == "CUdeviceptr", strings.HasSuffix(f.CType, "*"):
+		case t.Kind == "pointer", t.Kind == "handle", t.Kind == "func", f.CType == "CUdeviceptr",
+			strings.HasSuffix(f.CType, "*"):
 			return true
 		case sub != nil && callPoints(lib, sub):
 			return true
@@ -431,8 +441,9 @@ func callPoints(lib *api.Library, s *api.Struct) bool {
 	return false
 }
 
-// callMarks says which bytes of a buffer the call may find full of marks: all that it writes only ("o"), those behind what it reads
-// ("i"), or those behind it where another answer shows that it minds ("t": structures of numbers); with the bytes that it may read.
+// callMarks says which bytes of a buffer the call may find full of marks: all that it writes only ("o"), those behind
+// what it reads ("i"), or those behind it where another answer shows that it minds ("t": structures of numbers); with
+// the bytes that it may read.
 func callMarks(lib *api.Library, f *api.Func, p *api.Param) string {
 	t, _ := lib.Lookup(p.Elem)
 	size := max(p.Size, 1)
@@ -459,14 +470,16 @@ func callShown(lib *api.Library, p *api.Param) string {
 	}
 	t, _ := lib.Lookup(p.Elem)
 	switch {
-	case p.Handle != "", p.Elem == "CUdeviceptr", p.Elem == "void *", p.Elem == "CUmemGenericAllocationHandle", p.Elem == "CUtexObject", p.Elem == "CUsurfObject", t.Kind == "pointer":
+	case p.Handle != "", p.Elem == "CUdeviceptr", p.Elem == "void *", p.Elem == "CUmemGenericAllocationHandle",
+		p.Elem == "CUtexObject", p.Elem == "CUsurfObject", t.Kind == "pointer":
 		return "h"
 	case p.Elem == "char":
 		return "t"
 	case p.Elem == "void", p.Count != "1" && !strings.HasPrefix(p.Count, "*"):
 		return ""
 	case p.Struct:
-		if s := lib.Struct(p.Elem); s != nil && p.Dir == api.Out && p.Count == "1" && strings.HasPrefix(p.Elem, "CU") && !callPoints(lib, s) {
+		if s := lib.Struct(p.Elem); s != nil && p.Dir == api.Out && p.Count == "1" && strings.HasPrefix(p.Elem, "CU") &&
+			!callPoints(lib, s) {
 			return "s" + strconv.Itoa(p.Size)
 		}
 		return ""

@@ -14,8 +14,8 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// The C front is generated with the calling convention's types only: handles and device addresses are uint64_t, enumerations int32_t, so that
-// it needs no CUDA header.
+// The C front is generated with the calling convention's types only: handles and device addresses are uint64_t,
+// enumerations int32_t, so that it needs no CUDA header.
 
 // emitCFront writes the generated half of shim/front.
 func emitCFront(spec *api.Spec, out *Output) error {
@@ -57,12 +57,14 @@ type cfront struct {
 }
 
 // beforeInit are the functions that work before cuInit.
-var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable", "cuGetProcAddress", "cuGetProcAddress_v2",
+var beforeInit = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable",
+	"cuGetProcAddress", "cuGetProcAddress_v2",
 	"cuLogsCurrent", "cuLogsDumpToFile", "cuLogsDumpToMemory", "cuLogsRegisterCallback", "cuLogsUnregisterCallback"}
 
 // recorded is what a real driver answered to the calls of testdata/answers, as far as the front follows it.
 type recorded struct {
-	early map[string]int     // before cuInit, when not CUDA_ERROR_NOT_INITIALIZED: these functions look at their arguments first
+	// before cuInit, when not CUDA_ERROR_NOT_INITIALIZED: these functions look at their arguments first
+	early map[string]int
 	fatal map[[2]string]bool // parameters of functions whose NULL the driver does not survive
 }
 
@@ -84,7 +86,8 @@ func readRecorded(lib *api.Library, root string) (recorded, error) {
 		if name, ok := strings.CutSuffix(w[1], "=null"); ok && w[2] == "SIGSEGV" {
 			out.fatal[[2]string{f.Name, name}] = true
 		}
-		if n, err := strconv.Atoi(w[2]); err == nil && w[1] == "before" && n != 0 && n != 3 && !slices.Contains(beforeInit, f.Name) {
+		if n, err := strconv.Atoi(w[2]); err == nil && w[1] == "before" && n != 0 && n != 3 &&
+			!slices.Contains(beforeInit, f.Name) {
 			out.early[f.Name] = n
 		}
 	}
@@ -237,7 +240,8 @@ func (c *cfront) header(out *Output) error {
 			}
 		}
 	}
-	b.f("\n/* device attributes that say 0: they promise what programs do not have through a network */\n#define SCUDA_ABSENT_ATTRIBUTES ")
+	b.f("\n/* device attributes that say 0: they promise what programs do not have through a network */\n" +
+		"#define SCUDA_ABSENT_ATTRIBUTES ")
 	for i, a := range c.lib.Absent {
 		if i > 0 {
 			b.f(", ")
@@ -248,7 +252,8 @@ func (c *cfront) header(out *Output) error {
 	for _, n := range slices.Sorted(maps.Keys(sizes)) {
 		b.f("struct scuda_bytes%d { uint8_t bytes[%d]; };\n", n, n)
 	}
-	b.f("\n/* written by hand: calls, and hooks before (0: go on, 1: *r is the answer, 2: go on and ask for an answer) and after success */\n")
+	b.f("\n/* written by hand: calls, and hooks before (0: go on, 1: *r is the answer, 2: go on and ask for an answer) " +
+		"and after success */\n")
 	for _, f := range c.lib.Funcs {
 		if f.Base != "" || f.NoProto {
 			continue
@@ -381,9 +386,11 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 	if err := emitClears(b, c.lib, f); err != nil {
 		return err
 	}
-	b.f("  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(%s))scuda_divert(I_%s))(%s);\n", orVoid(decl), f.Name, args)
+	b.f("  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(%s))scuda_divert(I_%s))(%s);\n", orVoid(decl), f.Name,
+		args)
 	if older, since := c.older(f); older != nil {
-		b.f("  if (SCUDA_UNLIKELY(scuda_boot.driver_version < %d)) return ((int32_t (*)(%s))scuda_older(I_%s))(%s);\n", since, orVoid(decl), f.Name, args)
+		b.f("  if (SCUDA_UNLIKELY(scuda_boot.driver_version < %d)) return ((int32_t (*)(%s))scuda_older(I_%s))(%s);\n", since,
+			orVoid(decl), f.Name, args)
 	}
 	unused := func() {
 		if args != "" {
@@ -416,7 +423,8 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		}
 		b.f("  int32_t r;\n")
 		if base.Pre {
-			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) return scuda_answer(I_%s, r);\n", base.Name, join(args, form, "&r"), f.Name)
+			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) return scuda_answer(I_%s, r);\n", base.Name,
+				join(args, form, "&r"), f.Name)
 			flags = "(pre == 2 ? SCUDA_ANSWER : 0) | " + flags
 		}
 		b.f("  r = scuda_wire_%s(%s);\n", base.Name, join(args, flags))

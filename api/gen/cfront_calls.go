@@ -8,7 +8,8 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// calls writes the generic encodings: for each function one that checks handles, writes the command and reads the reply.
+// calls writes the generic encodings: for each function one that checks handles, writes the command and reads the
+// reply.
 func (c *cfront) calls(out *Output) error {
 	b := &buffer{}
 	b.f("#include \"base/base.h\"\n\n#include <stdio.h>\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
@@ -145,7 +146,8 @@ func (w *callWriter) request() {
 	}
 	for _, p := range w.f.Params {
 		if p.Dir == api.New {
-			b.f("  uint64_t new_%s = scuda_slot_new(KIND_%s);\n  if (!new_%s) return CUDA_ERROR_OUT_OF_MEMORY;\n", p.Name, p.Handle, p.Name)
+			b.f("  uint64_t new_%s = scuda_slot_new(KIND_%s);\n  if (!new_%s) return CUDA_ERROR_OUT_OF_MEMORY;\n", p.Name,
+				p.Handle, p.Name)
 		}
 	}
 	if w.f.Class != api.Async {
@@ -154,10 +156,13 @@ func (w *callWriter) request() {
 		b.f("  if (%s) how |= SCUDA_ANSWER;\n", cond)
 	}
 	how := "how"
-	if w.f.Class == api.Async && slices.ContainsFunc(w.f.Params, func(p api.Param) bool { return p.Dir == api.Value && p.Handle == "CUstream" && !p.Delete }) {
+	if w.f.Class == api.Async && slices.ContainsFunc(w.f.Params, func(p api.Param) bool {
+		return p.Dir == api.Value && p.Handle == "CUstream" && !p.Delete
+	}) {
 		how = "how | SCUDA_WORKS"
 	}
-	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, %s, %s);\n", w.f.Name, how, strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
+	b.f("  struct scuda_cmd c;\n  r = scuda_begin(&c, OP_%s, %s, %s);\n", w.f.Name, how,
+		strings.Join(append([]string{fmt.Sprint(fixed)}, size...), " + "))
 	b.f("  if (r) {\n")
 	w.freeNew("    ")
 	b.f("    return r;\n  }\n  uint8_t *p = c.payload;\n")
@@ -167,8 +172,8 @@ func (w *callWriter) request() {
 	b.f("  (void)p;\n")
 }
 
-// doubtful is true for values that the driver may refuse: enumerators that the header does not have, reserved flags, negative devices,
-// addresses that are not known.
+// doubtful is true for values that the driver may refuse: enumerators that the header does not have, reserved flags,
+// negative devices, addresses that are not known.
 func (w *callWriter) doubtful() string {
 	var out []string
 	for _, p := range w.f.Params {
@@ -307,7 +312,9 @@ func condition(p api.Param, when *api.When) string {
 func (w *callWriter) send() {
 	b := w.b
 	if !w.outs() {
-		b.f("  r = %s;\n", map[bool]string{true: "scuda_send(&c)", false: "scuda_call(&c, NULL, 0, NULL)"}[w.f.Class == api.Async])
+		b.f("  r = %s;\n", map[bool]string{
+			true: "scuda_send(&c)", false: "scuda_call(&c, NULL, 0, NULL)",
+		}[w.f.Class == api.Async])
 	} else {
 		var size []string
 		for _, p := range w.f.Params {
@@ -319,7 +326,8 @@ func (w *callWriter) send() {
 		if w.f.OutsOnError {
 			cond = "!r || reply.at != reply.end"
 		}
-		b.f("  struct scuda_reply reply;\n  r = scuda_call_generic(&c, &reply, %s);\n  if (%s) {\n", strings.Join(size, " + "), cond)
+		b.f("  struct scuda_reply reply;\n  r = scuda_call_generic(&c, &reply, %s);\n  if (%s) {\n",
+			strings.Join(size, " + "), cond)
 		for _, p := range w.f.Params {
 			w.get(p)
 		}

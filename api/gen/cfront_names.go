@@ -58,7 +58,9 @@ func (c *cfront) results(out *Output) error {
 	for name, value := range results {
 		list = append(list, result{name, value})
 	}
-	slices.SortFunc(list, func(a, b result) int { return cmp.Or(cmp.Compare(a.value, b.value), strings.Compare(a.name, b.name)) })
+	slices.SortFunc(list, func(a, b result) int {
+		return cmp.Or(cmp.Compare(a.value, b.value), strings.Compare(a.name, b.name))
+	})
 	list = slices.CompactFunc(list, func(a, b result) bool { return a.value == b.value })
 	b := &buffer{}
 	b.f("#include \"calls/proc.h\"\n\nconst struct scuda_result scuda_results[] = {\n")
@@ -118,7 +120,8 @@ func (c *cfront) readNames(root string) error {
 	return nil
 }
 
-// procAddress writes the measured table of cuGetProcAddress: for each name and flag the versions from which a symbol (or none) is given.
+// procAddress writes the measured table of cuGetProcAddress: for each name and flag the versions from which a symbol
+// (or none) is given.
 func (c *cfront) procAddress(out *Output) error {
 	rows := c.names
 	names := slices.Sorted(maps.Keys(rows))
@@ -128,7 +131,9 @@ func (c *cfront) procAddress(out *Output) error {
 	at := 0
 	for _, name := range names {
 		first[name] = at
-		slices.SortStableFunc(rows[name], func(a, b procRow) int { return cmp.Or(cmp.Compare(a.flags, b.flags), cmp.Compare(a.since, b.since)) })
+		slices.SortStableFunc(rows[name], func(a, b procRow) int {
+			return cmp.Or(cmp.Compare(a.flags, b.flags), cmp.Compare(a.since, b.since))
+		})
 		for _, r := range rows[name] {
 			index := "-1"
 			if r.symbol != "" {

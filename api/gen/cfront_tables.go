@@ -22,24 +22,31 @@ var privateTables = []privateTable{
 		1: "scuda_cudart_load", 2: "scuda_cudart_primary", 6: "scuda_cudart_register", 7: "scuda_cudart_forget",
 		8: "scuda_cudart_register_header", 9: "scuda_cudart_launch", 10: "", 12: "scuda_cudart_compilers"}},
 	{name: "TOOLS_RUNTIME_CALLBACK_HOOKS", id: "a094798c2e742e7493f20800200c0a66", words: 7, slots: map[int]string{
-		1: "scuda_hooks_deliver", 2: "scuda_hooks_runtime_flags", 4: "scuda_hooks_context_id", 5: "scuda_hooks_event", 6: "scuda_hooks_domain_flags"}},
+		1: "scuda_hooks_deliver", 2: "scuda_hooks_runtime_flags", 4: "scuda_hooks_context_id", 5: "scuda_hooks_event",
+		6: "scuda_hooks_domain_flags"}},
 	{name: "TOOLS_TLS", id: "42d85a8123f6cb478298f6e78a3aecdc", words: 3, slots: map[int]string{2: "scuda_tls_current"}},
 	{name: "CTX_LOCAL_STORAGE", id: "c693336e1121df11a8c368f355d89593", words: 4, unsized: true, slots: map[int]string{
 		0: "scuda_storage_put", 1: "scuda_storage_delete", 2: "scuda_storage_get", 3: ""}},
-	{name: "CONTEXT_CHECKS", id: "263e88607cd2614392f6bbd5006dfa7e", words: 15, slots: map[int]string{2: "scuda_checks_wrapped", 3: "scuda_checks_zero"}},
-	{name: "INTEGRITY_CHECK", id: "d4082055bde6704b8d34ba123c66e1f2", words: 3, slots: map[int]string{1: "scuda_integrity", 2: "scuda_integrity_bypass"}},
+	{name: "CONTEXT_CHECKS", id: "263e88607cd2614392f6bbd5006dfa7e", words: 15,
+		slots: map[int]string{2: "scuda_checks_wrapped", 3: "scuda_checks_zero"}},
+	{name: "INTEGRITY_CHECK", id: "d4082055bde6704b8d34ba123c66e1f2", words: 3,
+		slots: map[int]string{1: "scuda_integrity", 2: "scuda_integrity_bypass"}},
 	{name: "CTX_STREAM", id: "21318c60971432488ca641ff7324c8f2", words: 93, slots: map[int]string{
-		3: "scuda_stream_device", 4: "scuda_hooks_context_id", 39: "scuda_stream_object_id", 51: "scuda_stream_object", 91: ""}},
-	{name: "FUNCTION", id: "6e163fbeb958444d835ce182aff1991e", words: 99, slots: map[int]string{7: "scuda_function_each", 93: ""}},
+		3: "scuda_stream_device", 4: "scuda_hooks_context_id", 39: "scuda_stream_object_id", 51: "scuda_stream_object",
+		91: ""}},
+	{name: "FUNCTION", id: "6e163fbeb958444d835ce182aff1991e", words: 99,
+		slots: map[int]string{7: "scuda_function_each", 93: ""}},
 	{name: "FP8", id: "cd3ea2c67076db4b882e52ae6c2d86f7", words: 2, slots: map[int]string{1: "scuda_fp8"}},
-	{name: "TPC_MAP", id: "1734dc26800d47458726c0f1e7dd8bca", words: 17, slots: map[int]string{4: "scuda_tpc_map", 13: "scuda_tpc_free"}},
+	{name: "TPC_MAP", id: "1734dc26800d47458726c0f1e7dd8bca", words: 17,
+		slots: map[int]string{4: "scuda_tpc_map", 13: "scuda_tpc_free"}},
 }
 
 // emitTables writes the arrays of the private tables.
 func emitTables(_ *api.Spec, out *Output) error {
 	b := &buffer{}
 	b.f("#include \"calls/tables.h\"\n\n")
-	b.f("#define STUB(table, slot) \\\n  static int32_t stub_##table##_##slot(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) { \\\n")
+	b.f("#define STUB(table, slot) \\\n  static int32_t stub_##table##_##slot(uint64_t a, uint64_t b, uint64_t c, " +
+		"uint64_t d, uint64_t e, uint64_t f) { \\\n")
 	b.f("    return scuda_table_stub(#table, slot, a, b, c, d, e, f); \\\n  }\n")
 	for _, t := range privateTables {
 		b.f("\n")

@@ -10,19 +10,23 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// plainNames says which version a name without a version means in a program, where that is not the oldest: a header's default macros.
-// Names whose oldest form has 32-bit sizes and addresses are added by rule.
+// plainNames says which version a name without a version means in a program, where that is not the oldest: a header's
+// default macros. Names whose oldest form has 32-bit sizes and addresses are added by rule.
 var plainNames = map[string]string{
 	"cuCtxCreate": "cuCtxCreate_v2", "cuCtxDestroy": "cuCtxDestroy_v2", "cuCtxPopCurrent": "cuCtxPopCurrent_v2",
-	"cuCtxPushCurrent": "cuCtxPushCurrent_v2", "cuStreamDestroy": "cuStreamDestroy_v2", "cuEventDestroy": "cuEventDestroy_v2",
+	"cuCtxPushCurrent": "cuCtxPushCurrent_v2", "cuStreamDestroy": "cuStreamDestroy_v2",
+	"cuEventDestroy":            "cuEventDestroy_v2",
 	"cuDevicePrimaryCtxRelease": "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset": "cuDevicePrimaryCtxReset_v2",
 	"cuDevicePrimaryCtxSetFlags": "cuDevicePrimaryCtxSetFlags_v2", "cuMemHostRegister": "cuMemHostRegister_v2",
-	"cuDeviceGetUuid": "cuDeviceGetUuid_v2", "cuGetProcAddress": "cuGetProcAddress_v2", "cuStreamBeginCapture": "cuStreamBeginCapture_v2",
+	"cuDeviceGetUuid": "cuDeviceGetUuid_v2", "cuGetProcAddress": "cuGetProcAddress_v2",
+	"cuStreamBeginCapture":   "cuStreamBeginCapture_v2",
 	"cuStreamGetCaptureInfo": "cuStreamGetCaptureInfo_v2", "cuGraphInstantiate": "cuGraphInstantiateWithFlags",
 	"cuGraphExecUpdate": "cuGraphExecUpdate_v2", "cuGraphAddKernelNode": "cuGraphAddKernelNode_v2",
-	"cuGraphKernelNodeGetParams": "cuGraphKernelNodeGetParams_v2", "cuGraphKernelNodeSetParams": "cuGraphKernelNodeSetParams_v2",
+	"cuGraphKernelNodeGetParams":     "cuGraphKernelNodeGetParams_v2",
+	"cuGraphKernelNodeSetParams":     "cuGraphKernelNodeSetParams_v2",
 	"cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuLinkCreate": "cuLinkCreate_v2",
-	"cuLinkAddData": "cuLinkAddData_v2", "cuLinkAddFile": "cuLinkAddFile_v2", "cuIpcOpenMemHandle": "cuIpcOpenMemHandle_v2",
+	"cuLinkAddData": "cuLinkAddData_v2", "cuLinkAddFile": "cuLinkAddFile_v2",
+	"cuIpcOpenMemHandle":  "cuIpcOpenMemHandle_v2",
 	"cuStreamWaitValue32": "cuStreamWaitValue32_v2", "cuStreamWriteValue32": "cuStreamWriteValue32_v2",
 	"cuStreamWaitValue64": "cuStreamWaitValue64_v2", "cuStreamWriteValue64": "cuStreamWriteValue64_v2",
 	"cuStreamBatchMemOp": "cuStreamBatchMemOp_v2",
@@ -35,20 +39,25 @@ const cudaVersion = "13000"
 var macros = [][2]string{
 	{"CUDA_VERSION", cudaVersion},
 	{"CU_STREAM_LEGACY", "((CUstream)0x1)"}, {"CU_STREAM_PER_THREAD", "((CUstream)0x2)"},
-	{"CU_LAUNCH_PARAM_END", "((void *)0x0)"}, {"CU_LAUNCH_PARAM_BUFFER_POINTER", "((void *)0x1)"}, {"CU_LAUNCH_PARAM_BUFFER_SIZE", "((void *)0x2)"},
+	{"CU_LAUNCH_PARAM_END", "((void *)0x0)"}, {"CU_LAUNCH_PARAM_BUFFER_POINTER", "((void *)0x1)"},
+	{"CU_LAUNCH_PARAM_BUFFER_SIZE", "((void *)0x2)"},
 	{"CU_MEMHOSTALLOC_PORTABLE", "0x1"}, {"CU_MEMHOSTALLOC_DEVICEMAP", "0x2"}, {"CU_MEMHOSTALLOC_WRITECOMBINED", "0x4"},
-	{"CU_MEMHOSTREGISTER_PORTABLE", "0x1"}, {"CU_MEMHOSTREGISTER_DEVICEMAP", "0x2"}, {"CU_MEMHOSTREGISTER_IOMEMORY", "0x4"},
+	{"CU_MEMHOSTREGISTER_PORTABLE", "0x1"}, {"CU_MEMHOSTREGISTER_DEVICEMAP", "0x2"},
+	{"CU_MEMHOSTREGISTER_IOMEMORY", "0x4"},
 	{"CU_MEMHOSTREGISTER_READ_ONLY", "0x8"}, {"CUDA_ARRAY3D_LAYERED", "0x1"}, {"CUDA_ARRAY3D_SURFACE_LDST", "0x2"},
 	{"CUDA_ARRAY3D_CUBEMAP", "0x4"}, {"CUDA_ARRAY3D_TEXTURE_GATHER", "0x8"}, {"CU_TRSF_READ_AS_INTEGER", "0x1"},
-	{"CU_TRSF_NORMALIZED_COORDINATES", "0x2"}, {"CU_TRSF_SRGB", "0x10"}, {"CU_DEVICE_CPU", "((CUdevice)-1)"}, {"CU_DEVICE_INVALID", "((CUdevice)-2)"},
+	{"CU_TRSF_NORMALIZED_COORDINATES", "0x2"}, {"CU_TRSF_SRGB", "0x10"}, {"CU_DEVICE_CPU", "((CUdevice)-1)"},
+	{"CU_DEVICE_INVALID", "((CUdevice)-2)"},
 }
 
 // emitHeader writes a cuda.h of our own, with which driver-API programs build on machines without a toolkit.
 func emitHeader(spec *api.Spec, out *Output) error {
 	lib := spec.CUDA
 	b := &buffer{}
-	b.f("/* The CUDA driver API for programs that are built without NVIDIA's toolkit: types, constants and prototypes. */\n")
-	b.f("#ifndef SCUDA_CUDA_H\n#define SCUDA_CUDA_H\n#include <stddef.h>\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n#define CUDAAPI\n#define CUDA_CB\n")
+	b.f(
+		"/* The CUDA driver API for programs that are built without NVIDIA's toolkit: types, constants and prototypes. */\n")
+	b.f("#ifndef SCUDA_CUDA_H\n#define SCUDA_CUDA_H\n#include <stddef.h>\n#include <stdint.h>\n\n#ifdef __cplusplus\n" +
+		"extern \"C\" {\n#endif\n\n#define CUDAAPI\n#define CUDA_CB\n")
 	h := &header{lib: lib, b: b, done: map[string]bool{}, tags: map[string]bool{}}
 	h.types()
 	for _, s := range lib.Structs {

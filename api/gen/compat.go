@@ -23,7 +23,8 @@ var groups = []struct {
 func emitCompat(spec *api.Spec, out *Output) error {
 	b := &buffer{}
 	b.f("<!-- %s -->\n# Compatibility\n\n", Notice)
-	b.f("Every function that NVIDIA's libraries export is exported by scuda's. What a function does stands here; it follows from `api/*.semantics`.\n")
+	b.f("Every function that NVIDIA's libraries export is exported by scuda's. What a function does stands here; it " +
+		"follows from `api/*.semantics`.\n")
 	b.f("Forms with `_ptsz` or `_ptds` at the end (per-thread default stream) do what the function without it does.\n\n")
 	b.f("| how | meaning |\n|---|---|\n")
 	for _, c := range []struct{ class, meaning string }{
@@ -32,8 +33,11 @@ func emitCompat(spec *api.Spec, out *Output) error {
 		{"sync", "sent to the server, which answers"},
 		{"hand", "written by hand in the client's library: may be answered there, sent in another form, or both"},
 		{"refused", "answers the error that the driver gives to every call of it"},
-		{"missing, unsupported", "answers `CUDA_ERROR_NOT_SUPPORTED` (801) or `NVML_ERROR_NOT_SUPPORTED` (3), logged once by name"},
-		{"sync, *denied*", "changes a setting of the server's GPUs: `NVML_ERROR_NO_PERMISSION` (4) unless the server runs with `--allow-nvml-set`"},
+		{"missing, unsupported",
+			"answers `CUDA_ERROR_NOT_SUPPORTED` (801) or `NVML_ERROR_NOT_SUPPORTED` (3), logged once by name"},
+		{"sync, *denied*",
+			"changes a setting of the server's GPUs: `NVML_ERROR_NO_PERMISSION` (4) unless the server runs with " +
+				"`--allow-nvml-set`"},
 	} {
 		b.f("| %s | %s |\n", c.class, c.meaning)
 	}
@@ -76,7 +80,8 @@ func compatParts(b *buffer, lib *api.Library) {
 	if len(lib.Parts) == 0 {
 		return
 	}
-	b.f("\n### %s: not supported in part\n\nThese functions work, but answer `CUDA_ERROR_NOT_SUPPORTED` (801) to what stands here. Each refusal is logged once by the function's name: by the client's\n", lib.Soname)
+	b.f("\n### %s: not supported in part\n\nThese functions work, but answer `CUDA_ERROR_NOT_SUPPORTED` (801) to what "+
+		"stands here. Each refusal is logged once by the function's name: by the client's\n", lib.Soname)
 	b.f("library, or by the server, which says so in its own log.\n\n| what | functions |\n|---|---|\n")
 	for _, p := range lib.Parts {
 		b.f("| %s | `%s` |\n", p.Text, strings.Join(p.Funcs, "` `"))
@@ -156,17 +161,25 @@ again (` + "`api/facts/operations.tsv`, `api/wire.spec`" + `), and both sides sa
 
 // compatVersions says what a program is told where the server's driver is older or newer than the description.
 func compatVersions(b *buffer) {
-	b.f("\n## Versions\n\nThe client's libraries have the functions of CUDA %s. `cuDriverGetVersion` says what the server's driver says, but no more than that: with a newer driver, programs\n", cudaVersion[:2]+"."+cudaVersion[3:4])
-	b.f("find what they would find with that version (`nvmlSystemGetCudaDriverVersion` and `nvidia-smi` show the driver's own). With an older driver, `cuGetProcAddress` does not know the names that came\n")
-	b.f("later (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`), attributes that it does not know answer its error, and functions that it lacks answer `CUDA_ERROR_NOT_SUPPORTED`.\n")
-	b.f("\nThe libraries' names are there all the same, for the linker and for `dlsym`, which cannot know the server's driver. Where that driver is older than a function with `_v2` in its name, such as\n")
-	b.f("`cuCtxGetDevice_v2` of CUDA 13, the name is the function without `_v2`, with that one's parameters: so programs that look for the newest name and call what they find (numba up to 0.61) work as they do on that driver.\n")
-	b.f("With a driver of CUDA 13, `cuCtxGetDevice_v2` and `cuCtxSynchronize_v2` take what cannot be a context for the current one; NVIDIA's library follows it.\n")
+	b.f("\n## Versions\n\nThe client's libraries have the functions of CUDA %s. `cuDriverGetVersion` says what the "+
+		"server's driver says, but no more than that: with a newer driver, programs\n", cudaVersion[:2]+"."+cudaVersion[3:4])
+	b.f("find what they would find with that version (`nvmlSystemGetCudaDriverVersion` and `nvidia-smi` show the " +
+		"driver's own). With an older driver, `cuGetProcAddress` does not know the names that came\n")
+	b.f("later (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`), attributes that it does not know answer its error, and " +
+		"functions that it lacks answer `CUDA_ERROR_NOT_SUPPORTED`.\n")
+	b.f("\nThe libraries' names are there all the same, for the linker and for `dlsym`, which cannot know the server's " +
+		"driver. Where that driver is older than a function with `_v2` in its name, such as\n")
+	b.f(
+		"`cuCtxGetDevice_v2` of CUDA 13, the name is the function without `_v2`, with that one's parameters: so programs " +
+			"that look for the newest name and call what they find (numba up to 0.61) work as they do on that driver.\n")
+	b.f("With a driver of CUDA 13, `cuCtxGetDevice_v2` and `cuCtxSynchronize_v2` take what cannot be a context for the " +
+		"current one; NVIDIA's library follows it.\n")
 }
 
 // compatAttributes lists the device attributes that do not say what the server's driver says.
 func compatAttributes(b *buffer, lib *api.Library) {
-	b.f("\n## Device attributes\n\n`cuDeviceGetAttribute` answers what the server's driver answers, but 0 for what programs cannot have through a network.\n\n")
+	b.f("\n## Device attributes\n\n`cuDeviceGetAttribute` answers what the server's driver answers, but 0 for what " +
+		"programs cannot have through a network.\n\n")
 	b.f("| why | say 0 (`CU_DEVICE_ATTRIBUTE_`…) |\n|---|---|\n")
 	var reasons []string
 	byReason := map[string][]string{}

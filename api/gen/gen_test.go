@@ -46,7 +46,8 @@ func TestNeedsNoMeasurements(t *testing.T) {
 				t.Fatal(err)
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
-				if text, ok := n.(*ast.BasicLit); ok && !strings.HasSuffix(path, "_test.go") && strings.Contains(text.Value, "perf/results") {
+				if text, ok := n.(*ast.BasicLit); ok && !strings.HasSuffix(path, "_test.go") &&
+					strings.Contains(text.Value, "perf/results") {
 					t.Errorf("%s: %s", path, text.Value)
 				}
 				return true
@@ -168,16 +169,19 @@ func TestHeader(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	for _, c := range [][]string{{"gcc", "-std=c11", "a.c"}, {"gcc", "-std=c11", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "b.c"}, {"g++", "-std=c++17", "c.cc"}} {
+	for _, c := range [][]string{{"gcc", "-std=c11", "a.c"},
+		{"gcc", "-std=c11", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "b.c"}, {"g++", "-std=c++17", "c.cc"}} {
 		text := src.String()
 		if c[0] == "g++" || len(c) == 4 {
-			text, _, _ = strings.Cut(text, "void *p_") // function pointers there would be renamed by the macros, or need other casts
+			// function pointers there would be renamed by the macros, or need other casts
+			text, _, _ = strings.Cut(text, "void *p_")
 		}
 		file := filepath.Join(dir, c[len(c)-1])
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args := append(c[1:len(c)-1:len(c)-1], "-Wall", "-Wextra", "-Werror", "-I../../shim/include", "-c", file, "-o", file+".o")
+		args := append(c[1:len(c)-1:len(c)-1], "-Wall", "-Wextra", "-Werror", "-I../../shim/include", "-c", file, "-o",
+			file+".o")
 		if out, err := exec.Command(c[0], args...).CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", c, err, out)
 		}

@@ -32,7 +32,8 @@ func emitDispatch(spec *api.Spec, out *Output) error {
 		return err
 	}
 	b := &buffer{}
-	b.f("package dispatch\n\nimport (\n%s\"unsafe\"\n\n\"scuda.dev/scuda/api/codec\"\n\"scuda.dev/scuda/api/cuda\"\n)\n", map[bool]string{true: "\"math\"\n"}[strings.Contains(g.body.String(), "math.")])
+	b.f("package dispatch\n\nimport (\n%s\"unsafe\"\n\n\"scuda.dev/scuda/api/codec\"\n\"scuda.dev/scuda/api/cuda\"\n)\n",
+		map[bool]string{true: "\"math\"\n"}[strings.Contains(g.body.String(), "math.")])
 	b.Write(g.body.Bytes())
 	return out.GoFile("server/dispatch/zz_calls_gen.go", b.Bytes())
 }
@@ -47,7 +48,8 @@ type dispatchGen struct {
 func (g *dispatchGen) function(fn *api.Func) error {
 	b := g.body
 	name := api.GoName(fn.Name)
-	b.f("\nfunc call%s(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {\n", name)
+	b.f("\nfunc call%s(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {\n",
+		name)
 	for i, p := range fn.Params {
 		g.decode(i, p)
 	}
@@ -78,7 +80,8 @@ func (g *dispatchGen) function(fn *api.Func) error {
 		case p.Handle != "" && p.Dir == api.Value:
 			b.f("real%d, ok := real(h, cuda.%s, v%d)\nif !ok {\nreturn %s\n}\n", i, k, i, invalid)
 		case p.Object != "" && p.Dir == api.Value:
-			b.f("if !h.Holds(cuda.%s, v%d) {\nreturn cuda.%s\n}\n", g.kind(p.Object), i, cmp.Or(fn.Unknown, g.lib.Unknown[p.Object]))
+			b.f("if !h.Holds(cuda.%s, v%d) {\nreturn cuda.%s\n}\n", g.kind(p.Object), i,
+				cmp.Or(fn.Unknown, g.lib.Unknown[p.Object]))
 		case p.Handle != "" && (p.Dir == api.In || p.Dir == api.InOut):
 			b.f("if !array(h, cuda.%s, p%d, n%d, perThread) {\nreturn %s\n}\n", k, i, i, invalid)
 		}
@@ -99,7 +102,8 @@ func (g *dispatchGen) function(fn *api.Func) error {
 			b.f("if !patchIn(h, p%d, %s, %d, %s, %s, perThread) {\nreturn %s\n}\n", i, n, p.Size, t, g.selector(fn, p), invalid)
 		}
 		if t := g.wordTable(p); t != "" {
-			b.f("if result := checkWords(h, p%d, %s, %d, %s, %s); result != cuda.CUDA_SUCCESS {\nreturn result\n}\n", i, n, p.Size, t, g.selector(fn, p))
+			b.f("if result := checkWords(h, p%d, %s, %d, %s, %s); result != cuda.CUDA_SUCCESS {\nreturn result\n}\n", i, n,
+				p.Size, t, g.selector(fn, p))
 		}
 	}
 	reserved := false
@@ -238,15 +242,16 @@ func (g *dispatchGen) call(fn *api.Func) {
 		b.f("result := drv.%s(%s)\n", api.GoName(fn.Name), list)
 		return
 	}
-	b.f("var result cuda.CUresult\nif perThread {\nown := cuda.CUstream(h.PerThread())\nresult = drv.%s(%s, own)\n", api.GoName(twin.Name), list)
+	b.f("var result cuda.CUresult\nif perThread {\nown := cuda.CUstream(h.PerThread())\nresult = drv.%s(%s, own)\n",
+		api.GoName(twin.Name), list)
 	if fn.Class != api.Async {
 		b.f("if result == cuda.CUDA_SUCCESS {\nresult = drv.CuStreamSynchronize(own)\n}\n")
 	}
 	b.f("} else {\nresult = drv.%s(%s)\n}\n", api.GoName(fn.Name), list)
 }
 
-// twin is the form with a stream of a function that has none: the per-thread form of the function runs on the calling thread's stream, which
-// is not the executor's.
+// twin is the form with a stream of a function that has none: the per-thread form of the function runs on the calling
+// thread's stream, which is not the executor's.
 func (g *dispatchGen) twin(fn *api.Func) *api.Func {
 	if g.lib.ByName[fn.Name+"_ptds"] == nil {
 		return nil
@@ -316,8 +321,8 @@ func (g *dispatchGen) reply(fn *api.Func) {
 	}
 }
 
-// parent is the client handle below which the table enters what the call brings forth: the first handle parameter of another type, else
-// one of the same type (the table then takes its owner).
+// parent is the client handle below which the table enters what the call brings forth: the first handle parameter of
+// another type, else one of the same type (the table then takes its owner).
 func (g *dispatchGen) parent(fn *api.Func, handle string) string {
 	same := "0"
 	for i, p := range fn.Params {
@@ -365,7 +370,9 @@ func (g *dispatchGen) wordTable(p api.Param) string { return g.wordList(p.Elem, 
 
 // wordList leaves addresses of device memory to the driver, but for the places of such that are unused.
 func (g *dispatchGen) wordList(record string, all []api.Word) string {
-	words := slices.DeleteFunc(slices.Clone(all), func(w api.Word) bool { return w.Is == api.Address && (w.When == nil || w.Union) })
+	words := slices.DeleteFunc(slices.Clone(all), func(w api.Word) bool {
+		return w.Is == api.Address && (w.When == nil || w.Union)
+	})
 	if len(words) == 0 {
 		return ""
 	}
@@ -377,7 +384,8 @@ func (g *dispatchGen) wordList(record string, all []api.Word) string {
 			if w.Is == api.Object {
 				kind, unknown = "cuda."+kindName(w.Object), "cuda."+g.lib.Unknown[w.Object]
 			}
-			g.tables.f("{%d, %t, %s, %s, %s, %t},\n", w.Offset, w.Is == api.Void, kind, unknown, whenLiteral("&when", w.When), w.Union)
+			g.tables.f("{%d, %t, %s, %s, %s, %t},\n", w.Offset, w.Is == api.Void, kind, unknown, whenLiteral("&when", w.When),
+				w.Union)
 		}
 		g.tables.f("}\n\n")
 	}
@@ -414,7 +422,8 @@ func (g *dispatchGen) members() {
 		if i == 0 || g.lib.Members[i-1].Struct != m.Struct {
 			text.f("%svar members%s = map[int32]member{\n", map[bool]string{true: "}\n\n"}[i > 0], api.GoTypeName(m.Struct))
 		}
-		text.f("int32(cuda.%s): {%d, %s, %s, %s},\n", m.Const, m.Size, list(g.patchList(m.Record, m.Patch)), list(g.wordList(m.Record, m.Words)), list(g.refuseList(m.Record, m.Refuse)))
+		text.f("int32(cuda.%s): {%d, %s, %s, %s},\n", m.Const, m.Size, list(g.patchList(m.Record, m.Patch)),
+			list(g.wordList(m.Record, m.Words)), list(g.refuseList(m.Record, m.Refuse)))
 	}
 	if len(g.lib.Members) > 0 {
 		text.f("}\n\n")
@@ -444,7 +453,8 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// selected makes the values that say what unions hold ones that the description knows: the driver would get the bytes of others as they are.
+// selected makes the values that say what unions hold ones that the description knows: the driver would get the bytes
+// of others as they are.
 func (g *dispatchGen) selected(fn *api.Func) {
 	for _, p := range fn.Params {
 		if p.Select == "" {
@@ -469,7 +479,8 @@ func (g *dispatchGen) selector(fn *api.Func, p api.Param) string {
 	if p.Select == "" {
 		return "0"
 	}
-	return fmt.Sprintf("int64(int32(v%d))", slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select }))
+	return fmt.Sprintf("int64(int32(v%d))",
+		slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select }))
 }
 
 func (g *dispatchGen) once(name string) bool {

@@ -113,7 +113,8 @@ func realMethod(b *buffer, lib *api.Library, fn *api.Func, pkg, recv, result str
 	default:
 		invoke = fmt.Sprintf("d.invoke(%s, %s)", sym, list)
 	}
-	b.f("\n// %s calls %s.\nfunc (d *%s) %s(%s) %s {\n", api.GoName(fn.Name), fn.Name, recv, api.GoName(fn.Name), strings.Join(params, ", "), ret)
+	b.f("\n// %s calls %s.\nfunc (d *%s) %s(%s) %s {\n", api.GoName(fn.Name), fn.Name, recv, api.GoName(fn.Name),
+		strings.Join(params, ", "), ret)
 	if len(keep) == 0 {
 		b.f("return %s\n}\n", invoke)
 		return nil

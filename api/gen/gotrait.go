@@ -11,7 +11,8 @@ var traits = []struct {
 	flag api.Flag
 	name string
 }{
-	{api.FlagAsyncErrors, "AsyncErrors"}, {api.FlagServer, "ByHand"}, {api.FlagLaunches, "Launches"}, {api.FlagPools, "Pools"},
+	{api.FlagAsyncErrors, "AsyncErrors"}, {api.FlagServer, "ByHand"}, {api.FlagLaunches, "Launches"},
+	{api.FlagPools, "Pools"},
 	{api.FlagContextless, "Contextless"}, {api.FlagBulk, "Bulk"}, {api.FlagStriped, "Striped"},
 }
 

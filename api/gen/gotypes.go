@@ -114,7 +114,8 @@ func goFields(b *buffer, lib *api.Library, s *api.Struct) {
 	b.f("}")
 }
 
-// pad fills the gap before offset. Gaps that Go leaves by itself are filled as well: they are then sent as zeros, never as old memory.
+// pad fills the gap before offset. Gaps that Go leaves by itself are filled as well: they are then sent as zeros, never
+// as old memory.
 func pad(b *buffer, at, offset int) int {
 	if offset > at {
 		b.f("_ [%d]byte\n", offset-at)
@@ -147,7 +148,8 @@ func (n *fieldNames) next(f api.Field) string {
 
 // goLayouts writes a test that compares the Go compiler's sizes and offsets with the facts.
 func goLayouts(b *buffer, lib *api.Library) error {
-	b.f("\nimport (\n\"testing\"\n\"unsafe\"\n)\n\nfunc TestLayouts(t *testing.T) {\nfor _, c := range []struct {\nwhat string\nhave uintptr\nwant uintptr\n}{\n")
+	b.f("\nimport (\n\"testing\"\n\"unsafe\"\n)\n\nfunc TestLayouts(t *testing.T) {\nfor _, c := range []struct {\n" +
+		"what string\nhave uintptr\nwant uintptr\n}{\n")
 	for _, s := range lib.Structs {
 		g := api.GoTypeName(s.Name)
 		b.f("{\"size of %s\", unsafe.Sizeof(*new(%s)), %d},\n", g, g, s.Size)
@@ -209,7 +211,8 @@ func goConsts(b *buffer, lib *api.Library) error {
 	if len(lib.Parts) == 0 {
 		return nil
 	}
-	b.f("\n// Part is something that functions do not support though they work otherwise.\ntype Part uint8\n\n// The parts of api/cuda.semantics.\nconst (\n")
+	b.f("\n// Part is something that functions do not support though they work otherwise.\ntype Part uint8\n\n" +
+		"// The parts of api/cuda.semantics.\nconst (\n")
 	for i, p := range lib.Parts {
 		b.f("Part%s", camel(p.Key))
 		if i == 0 {
@@ -217,7 +220,8 @@ func goConsts(b *buffer, lib *api.Library) error {
 		}
 		b.f(" // %s\n", p.Text)
 	}
-	b.f(")\n\n// String is what is not supported, in words.\nfunc (p Part) String() string { return parts[p] }\n\nvar parts = [...]string{\n")
+	b.f(")\n\n// String is what is not supported, in words.\nfunc (p Part) String() string { return parts[p] }\n\n" +
+		"var parts = [...]string{\n")
 	for _, p := range lib.Parts {
 		b.f("%q,\n", p.Text)
 	}
@@ -227,8 +231,12 @@ func goConsts(b *buffer, lib *api.Library) error {
 
 func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 	b.f("\nimport \"strconv\"\n")
-	b.f("\n// Digest names the description that this program was built from; both sides of a session compare it.\nconst Digest = \"%x\"\n", spec.Digest)
-	b.f("\n// Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.\ntype Kind uint8\n\n// Kinds of handles, behind them of numbers, and behind those of tokens.\nconst (\nKindNone Kind = iota\n")
+	b.f("\n// Digest names the description that this program was built from; both sides of a session compare it.\n"+
+		"const Digest = \"%x\"\n", spec.Digest)
+	b.f(
+		"\n// Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a " +
+			"token.\ntype Kind uint8\n\n// Kinds of handles, behind them of numbers, and behind those of tokens.\nconst (\n" +
+			"KindNone Kind = iota\n")
 	kinds := slices.Concat(lib.Handles, lib.Objects, lib.Tokens)
 	for _, h := range kinds {
 		b.f("%s // %s\n", kindName(h), h)
@@ -238,7 +246,9 @@ func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 	for _, h := range kinds {
 		b.f(", %q", h)
 	}
-	b.f("}\n\n// String is the C name of the handle type.\nfunc (k Kind) String() string {\nif int(k) < len(kindNames) {\nreturn kindNames[k]\n}\nreturn \"Kind(\" + strconv.Itoa(int(k)) + \")\"\n}\n")
+	b.f(
+		"}\n\n// String is the C name of the handle type.\nfunc (k Kind) String() string {\nif int(k) < len(kindNames) {\n" +
+			"return kindNames[k]\n}\nreturn \"Kind(\" + strconv.Itoa(int(k)) + \")\"\n}\n")
 	b.f("\n// Kinds is the number of kinds; every Kind is below it.\nconst Kinds = int(kindEnd)\n")
 
 	b.f("\n// Operation numbers.\nconst (\n")
@@ -255,7 +265,9 @@ func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 			b.f("Op%s: %q,\n", api.GoName(fn.Name), fn.Name)
 		}
 	}
-	b.f("}\n\n// OpName is the C function of an operation.\nfunc OpName(op uint16) string {\nif int(op) < len(opNames) && opNames[op] != \"\" {\nreturn opNames[op]\n}\nreturn \"operation \" + strconv.Itoa(int(op))\n}\n")
+	b.f("}\n\n// OpName is the C function of an operation.\nfunc OpName(op uint16) string {\n" +
+		"if int(op) < len(opNames) && opNames[op] != \"\" {\nreturn opNames[op]\n}\n" +
+		"return \"operation \" + strconv.Itoa(int(op))\n}\n")
 
 	tag := ""
 	for t := range lib.Enums {
@@ -275,7 +287,9 @@ func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 	for _, v := range slices.Sorted(maps.Keys(byValue)) {
 		b.f("%s: %q,\n", byValue[v], byValue[v])
 	}
-	b.f("}\n\n// ResultName is the C name of a status.\nfunc ResultName(r %s) string {\nif n, ok := resultNames[r]; ok {\nreturn n\n}\nreturn \"%s \" + strconv.Itoa(int(r))\n}\n", g, result)
+	b.f(
+		"}\n\n// ResultName is the C name of a status.\nfunc ResultName(r %s) string {\nif n, ok := resultNames[r]; ok {\n"+
+			"return n\n}\nreturn \"%s \" + strconv.Itoa(int(r))\n}\n", g, result)
 	b.f("\n// Error makes a status usable as an error.\nfunc (r %s) Error() string { return ResultName(r) }\n", g)
 	return nil
 }
@@ -287,18 +301,21 @@ func kindName(handle string) string {
 
 func goDriver(b *buffer, lib *api.Library, result, fallback string) error {
 	b.f("\nimport \"unsafe\"\n")
-	b.f("\n// Driver is the library as Go methods, one for each function with a known prototype. Pointers are to memory that holds no Go pointers.\ntype Driver interface {\n")
+	b.f("\n// Driver is the library as Go methods, one for each function with a known prototype. Pointers are to memory " +
+		"that holds no Go pointers.\ntype Driver interface {\n")
 	fns := Methods(lib)
 	for _, fn := range fns {
 		b.f("%s(%s) %s\n", api.GoName(fn.Name), goParams(fn, true), goResult(lib, fn))
 	}
-	b.f("}\n\n// Unimplemented answers %s to everything. Embed it to implement a part of Driver.\ntype Unimplemented struct{}\n\nvar _ Driver = Unimplemented{}\n", fallback)
+	b.f("}\n\n// Unimplemented answers %s to everything. Embed it to implement a part of Driver.\n"+
+		"type Unimplemented struct{}\n\nvar _ Driver = Unimplemented{}\n", fallback)
 	for _, fn := range fns {
 		ret := fallback
 		if fn.Ret != result {
 			ret = "nil"
 		}
-		b.f("\n// %s is not implemented.\nfunc (Unimplemented) %s(%s) %s { return %s }\n", api.GoName(fn.Name), api.GoName(fn.Name), goParams(fn, false), goResult(lib, fn), ret)
+		b.f("\n// %s is not implemented.\nfunc (Unimplemented) %s(%s) %s { return %s }\n", api.GoName(fn.Name),
+			api.GoName(fn.Name), goParams(fn, false), goResult(lib, fn), ret)
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
-// Command gen writes everything that follows from the description in package api: Go types, the server's dispatch, the C front's stubs,
-// headers and tables, and the compatibility page. Run it from the top folder: go run ./api/gen. With -check it writes
-// nothing and fails when a generated file is not what it would write. With -build it writes only what only the build
-// reads, C of the front and of the stand-alone simulation, which is not in the repository: the build scripts do that
-// first.
+// Command gen writes everything that follows from the description in package api: Go types, the server's dispatch, the
+// C front's stubs, headers and tables, and the compatibility page. Run it from the top folder: go run ./api/gen. With
+// -check it writes nothing and fails when a generated file is not what it would write. With -build it writes only what
+// only the build reads, C of the front and of the stand-alone simulation, which is not in the repository: the build
+// scripts do that first.
 package main
 
 import (

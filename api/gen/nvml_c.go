@@ -10,15 +10,19 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// The NVML front is driven by tables: a description of each function for nvml_call.c, and stubs that put their arguments into an array of words.
-// The server has the same table in Go (package nvmldispatch).
+// The NVML front is driven by tables: a description of each function for nvml_call.c, and stubs that put their
+// arguments into an array of words. The server has the same table in Go (package nvmldispatch).
 
 // nvmlOwn are the functions that shim/front/nvml/api.c defines itself.
-var nvmlOwn = map[string]bool{"nvmlInit": true, "nvmlInit_v2": true, "nvmlInitWithFlags": true, "nvmlShutdown": true, "nvmlErrorString": true,
-	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true, "nvmlGpmMetricsGet": true, "nvmlInternalGetExportTable": true}
+var nvmlOwn = map[string]bool{"nvmlInit": true, "nvmlInit_v2": true, "nvmlInitWithFlags": true, "nvmlShutdown": true,
+	"nvmlErrorString":  true,
+	"nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true, "nvmlGpmMetricsGet": true,
+	"nvmlInternalGetExportTable": true}
 
 // nvmlCallable are the hand-written functions that the server carries out.
-var nvmlCallable = map[string]bool{"nvmlInitWithFlags": true, "nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true}
+var nvmlCallable = map[string]bool{
+	"nvmlInitWithFlags": true, "nvmlEventSetWait": true, "nvmlEventSetWait_v2": true, "nvmlSystemEventSetWait": true,
+}
 
 func emitNVML(spec *api.Spec, out *Output) error {
 	lib := spec.NVML
@@ -66,7 +70,8 @@ func nvmlHeader(lib *api.Library) []byte {
 			fmt.Fprintf(&b, "  NVML_INDEX_%s = %d,\n", f.Name, i)
 		}
 	}
-	for _, name := range []string{"nvmlInitWithFlags", "nvmlErrorString", "nvmlGpmMetricsGet", "nvmlInternalGetExportTable", "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2", "nvmlSystemGetCudaDriverVersion_v2"} {
+	for _, name := range []string{"nvmlInitWithFlags", "nvmlErrorString", "nvmlGpmMetricsGet",
+		"nvmlInternalGetExportTable", "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2", "nvmlSystemGetCudaDriverVersion_v2"} {
 		fmt.Fprintf(&b, "  NVML_OP_%s = %d,\n", name, lib.ByName[name].Op)
 	}
 	for i, handle := range lib.Handles {
@@ -168,8 +173,9 @@ func sortedByValue(values map[string]int64) func(yield func(string, int64) bool)
 func nvmlStub(b *bytes.Buffer, lib *api.Library, f *api.Func, index int) {
 	params := nvmlParams(lib, f)
 	if f.NoProto && f.Alias == "" {
-		fmt.Fprintf(b, "SCUDA_EXPORT int %s(uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5) {\n"+
-			"  return nvml_call(%d, (const uint64_t[]){a0, a1, a2, a3, a4, a5});\n}\n", f.Name, index)
+		fmt.Fprintf(b,
+			"SCUDA_EXPORT int %s(uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5) {\n"+
+				"  return nvml_call(%d, (const uint64_t[]){a0, a1, a2, a3, a4, a5});\n}\n", f.Name, index)
 		return
 	}
 	var decl, words []string
@@ -371,10 +377,13 @@ func (q *nvmlParam) c() string {
 	if q.array != nil {
 		array = fmt.Sprintf("{%d, %d, %d}", q.array.pointer, q.array.count, q.array.size)
 	}
-	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s, %d, %s}", q.dir, q.kind, strings.Join(flags, " | "), q.countArg, q.size, q.elements, patches, array, q.tail, list)
+	return fmt.Sprintf("{NVML_%s, %d, %s, %d, %d, %d, {%s}, %s, %d, %s}", q.dir, q.kind, strings.Join(flags, " | "),
+		q.countArg, q.size, q.elements, patches, array, q.tail, list)
 }
 
-var nvmlGoDirs = map[string]string{"VALUE": "dirValue", "IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr"}
+var nvmlGoDirs = map[string]string{
+	"VALUE": "dirValue", "IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr",
+}
 
 func (q *nvmlParam) golang() string {
 	parts := []string{"dir: " + nvmlGoDirs[q.dir]}
@@ -386,7 +395,8 @@ func (q *nvmlParam) golang() string {
 	for _, f := range []struct {
 		on   bool
 		name string
-	}{{q.versioned, "versioned"}, {q.count, "countPointer"}, {q.fills, "fills"}, {q.text, "text"}, {q.deletes, "deletes"}} {
+	}{{q.versioned, "versioned"}, {q.count, "countPointer"}, {q.fills, "fills"}, {q.text, "text"},
+		{q.deletes, "deletes"}} {
 		if f.on {
 			flags = append(flags, f.name)
 		}
@@ -433,7 +443,9 @@ func nvmlQualified(goType string) string {
 func nvmlDispatch(lib *api.Library) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("package nvmldispatch\n\nimport \"scuda.dev/scuda/api/nvml\"\n\n")
-	fmt.Fprintf(&b, "// kinds counts the kinds of handles, none included.\nconst kinds = %d\n\nvar functions = [...]function{\n", len(lib.Handles)+1)
+	fmt.Fprintf(&b,
+		"// kinds counts the kinds of handles, none included.\nconst kinds = %d\n\nvar functions = [...]function{\n",
+		len(lib.Handles)+1)
 	for _, f := range lib.Funcs {
 		if f.Op == 0 || f.NoProto || f.Class == api.Hand && !nvmlCallable[f.Name] {
 			continue
@@ -462,7 +474,8 @@ func nvmlDispatch(lib *api.Library) ([]byte, error) {
 				args = append(args, fmt.Sprintf("(%s)(a.at[%d])", typ, i))
 			}
 		}
-		fmt.Fprintf(&b, "}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {\nreturn d.%s(%s)\n}},\n", api.GoName(f.Name), strings.Join(args, ", "))
+		fmt.Fprintf(&b, "}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {\nreturn d.%s(%s)\n}},\n",
+			api.GoName(f.Name), strings.Join(args, ", "))
 	}
 	b.WriteString("}\n")
 	return b.Bytes(), nil

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// elsewhere are the lines of hand-written code that answer CUDA_ERROR_NOT_SUPPORTED and are no part of docs/compatibility.md, with what they are.
+// elsewhere are the lines of hand-written code that answer CUDA_ERROR_NOT_SUPPORTED and are no part of
+// docs/compatibility.md, with what they are.
 var elsewhere = map[string]string{
 	"shim/front/calls/entry.c: return CUDA_ERROR_NOT_SUPPORTED;":                                                     "scuda_refuse itself, and whole functions",
 	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;":                                                    "logged with PART_private_slot",
@@ -21,8 +22,8 @@ var elsewhere = map[string]string{
 	"server/executor/hostmap.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":                                               "the caller maps the memory at another address",
 }
 
-// TestPartsAreListed: no hand-written refusal without a part of the API description, whose text is logged and stands in docs/compatibility.md; no part
-// without a refusal; a function that refuses a part by its own name stands with it.
+// TestPartsAreListed: no hand-written refusal without a part of the API description, whose text is logged and stands in
+// docs/compatibility.md; no part without a refusal; a function that refuses a part by its own name stands with it.
 func TestPartsAreListed(t *testing.T) {
 	parts := spec(t).CUDA.Parts
 	if len(parts) == 0 {
@@ -66,7 +67,8 @@ func TestPartsAreListed(t *testing.T) {
 		if !regexp.MustCompile(`\b(PART_` + p.Key + `|cuda\.Part` + camel(p.Key) + `)\b`).MatchString(all.String()) {
 			t.Errorf("part %s is refused nowhere", p.Key)
 		}
-		for _, m := range regexp.MustCompile(`scuda_refuse\(I_(\w+), PART_`+p.Key+`\)`).FindAllStringSubmatch(all.String(), -1) {
+		for _, m := range regexp.MustCompile(`scuda_refuse\(I_(\w+), PART_`+p.Key+`\)`).FindAllStringSubmatch(all.String(),
+			-1) {
 			if !slices.Contains(p.Funcs, m[1]) {
 				t.Errorf("%s refuses part %s, which does not name it", m[1], p.Key)
 			}

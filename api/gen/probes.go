@@ -15,7 +15,8 @@ import (
 // copying are the functions that move bytes between memories in one piece.
 var copying = regexp.MustCompile(`^cu(Memcpy|MemPrefetch)`)
 
-// sizeNames are the parameters in which they have the number of bytes, sizeFields the fields of the structures in which it lies otherwise.
+// sizeNames are the parameters in which they have the number of bytes, sizeFields the fields of the structures in which
+// it lies otherwise.
 var (
 	sizeNames  = []string{"ByteCount", "count"}
 	sizeFields = []string{"WidthInBytes", "Height", "Depth"}
@@ -24,7 +25,8 @@ var (
 // registers is how many arguments a probe can see.
 const registers = 6
 
-// emitProbes writes the functions that package ebpf attaches to: names, where a copy's size is, and which are called most.
+// emitProbes writes the functions that package ebpf attaches to: names, where a copy's size is, and which are called
+// most.
 func emitProbes(spec *api.Spec, out *Output) error {
 	mix, err := readCallMix(filepath.Join(out.root, "api/facts/call-mix.json"))
 	if err != nil {

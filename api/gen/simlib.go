@@ -7,17 +7,19 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// The stand-alone simulation is a driver library with the real one's exports: each packs its arguments into words and calls Go, where
-// the method of that number gets them.
+// The stand-alone simulation is a driver library with the real one's exports: each packs its arguments into words and
+// calls Go, where the method of that number gets them.
 
 // maxWords is how many parameters a function may have.
 const maxWords = 16
 
-// perThread marks the number of a function in its _ptds form, which works in the calling thread's stream without naming it.
+// perThread marks the number of a function in its _ptds form, which works in the calling thread's stream without naming
+// it.
 const perThread = 1 << 30
 
 // standAlone are functions with code of their own in sim/lib.
-var standAlone = map[string]bool{"cuDriverGetVersion": true, "cuGetProcAddress": true, "cuGetProcAddress_v2": true, "cuGetErrorName": true, "cuGetErrorString": true,
+var standAlone = map[string]bool{"cuDriverGetVersion": true, "cuGetProcAddress": true, "cuGetProcAddress_v2": true,
+	"cuGetErrorName": true, "cuGetErrorString": true,
 	"cuGetExportTable": true, "nvmlErrorString": true, "nvmlInternalGetExportTable": true}
 
 // emitSimLib writes the generated half of sim/lib.
@@ -26,7 +28,11 @@ func emitSimLib(spec *api.Spec, out *Output) error {
 		lib                  *api.Library
 		pkg, exports, prefix string
 		unsupported          int
-	}{{spec.CUDA, "cuda", "front", "#include \"base/base.h\"\n", 801}, {spec.NVML, "nvml", "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n", 3}} {
+	}{
+		{spec.CUDA, "cuda", "front", "#include \"base/base.h\"\n", 801},
+		{spec.NVML, "nvml", "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n",
+			3},
+	} {
 		c := &cfront{spec: spec, lib: l.lib}
 		numbers := map[string]int{}
 		for i, fn := range Methods(l.lib) {
@@ -121,7 +127,8 @@ func simExport(b *buffer, c *cfront, f *api.Func, numbers map[string]int, unsupp
 // simCalls writes the switch from numbers to methods.
 func simCalls(lib *api.Library, pkg string) ([]byte, error) {
 	b := &buffer{}
-	driver, result, forms := "cuda.Driver", "uint64(uint32(%s))", fmt.Sprintf("\n// perThread in a number asks for the _ptds form.\nconst perThread = %#x\n", perThread)
+	driver, result, forms := "cuda.Driver", "uint64(uint32(%s))",
+		fmt.Sprintf("\n// perThread in a number asks for the _ptds form.\nconst perThread = %#x\n", perThread)
 	if pkg == "nvml" {
 		driver, forms = "nvml.Driver", ""
 	}
@@ -165,7 +172,8 @@ func simCalls(lib *api.Library, pkg string) ([]byte, error) {
 	if float {
 		b.f("\"math\"\n\n")
 	}
-	b.f("\"scuda.dev/scuda/api/%s\"\n)\n\nconst words = %d\n%s\n// call calls the method with a number.\nfunc call(d %s, function int32, w *[words]uint64) uint64 {\nswitch function {\n%s}\nreturn uint64(unsupported)\n}\n",
+	b.f("\"scuda.dev/scuda/api/%s\"\n)\n\nconst words = %d\n%s\n// call calls the method with a number.\n"+
+		"func call(d %s, function int32, w *[words]uint64) uint64 {\nswitch function {\n%s}\nreturn uint64(unsupported)\n}\n",
 		pkg, maxWords, forms, driver, body.String())
 	return b.Bytes(), nil
 }

@@ -14,7 +14,8 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// Import reads header once for each set of macros and gives the union of what it declares. Where passes differ, the first one counts.
+// Import reads header once for each set of macros and gives the union of what it declares. Where passes differ, the
+// first one counts.
 func Import(header string, passes [][]string, prefix string) (*api.Facts, error) {
 	path, err := filepath.Abs(header)
 	if err != nil {
@@ -24,7 +25,8 @@ func Import(header string, passes [][]string, prefix string) (*api.Facts, error)
 		return nil, fmt.Errorf("header: %w", err)
 	}
 	im := &importer{path: path, prefix: prefix, records: map[string]bool{}, facts: &api.Facts{
-		Functions: map[string]api.FactFunc{}, Enums: map[string]map[string]int64{}, Typedefs: map[string]string{}, Sizes: map[string]*[2]int{}}}
+		Functions: map[string]api.FactFunc{}, Enums: map[string]map[string]int64{}, Typedefs: map[string]string{},
+		Sizes: map[string]*[2]int{}}}
 	for _, macros := range passes {
 		if err := im.pass(macros); err != nil {
 			return nil, fmt.Errorf("%s with macros %q: %w", header, macros, err)
@@ -150,7 +152,8 @@ func (im *importer) typedef(d *cc.Declarator, alias string) {
 func (im *importer) text(t cc.Type) string {
 	qualifier := ""
 	d := t.Typedef()
-	// A pointer's own const follows the star and says nothing about a call; before a typedef name of a pointer it is part of the type.
+	// A pointer's own const follows the star and says nothing about a call; before a typedef name of a pointer it is part
+	// of the type.
 	if a := t.Attributes(); a != nil && a.IsConst() && (t.Kind() != cc.Ptr || d != nil) {
 		qualifier = "const "
 	}
@@ -160,7 +163,8 @@ func (im *importer) text(t cc.Type) string {
 	return qualifier + im.structure(t)
 }
 
-var kinds = map[cc.Kind]string{cc.Void: "void", cc.Char: "char", cc.SChar: "signed char", cc.UChar: "unsigned char", cc.Short: "short",
+var kinds = map[cc.Kind]string{cc.Void: "void", cc.Char: "char", cc.SChar: "signed char", cc.UChar: "unsigned char",
+	cc.Short:  "short",
 	cc.UShort: "unsigned short", cc.Int: "int", cc.UInt: "unsigned int", cc.Long: "long", cc.ULong: "unsigned long",
 	cc.LongLong: "long long", cc.ULongLong: "unsigned long long", cc.Float: "float", cc.Double: "double"}
 
@@ -202,8 +206,8 @@ type fields interface {
 	FieldByIndex(int) *cc.Field
 }
 
-// named gives the C name of a record or enum and makes sure that it is in the facts. What has no tag is called after its typedef, or
-// numbered within outer.
+// named gives the C name of a record or enum and makes sure that it is in the facts. What has no tag is called after
+// its typedef, or numbered within outer.
 func (im *importer) named(t cc.Type, typedef string) string { return im.namedIn(t, typedef, "") }
 
 func (im *importer) namedIn(t cc.Type, typedef, outer string) string {
@@ -271,11 +275,13 @@ func (im *importer) record(name, tag string, t fields) {
 	}
 	im.records[name] = true
 	out := im.flatten(t, tag, 1, 0)
-	im.facts.Layouts = append(im.facts.Layouts, api.FactRecord{Record: name, Size: int(t.Size()), Align: t.Align(), Fields: out})
+	im.facts.Layouts = append(im.facts.Layouts, api.FactRecord{
+		Record: name, Size: int(t.Size()), Align: t.Align(), Fields: out,
+	})
 }
 
-// flatten lists the fields; those of records inside follow their field, one level deeper, unless it is an array. The parser forgets the
-// const of what a field points to; nothing depends on it.
+// flatten lists the fields; those of records inside follow their field, one level deeper, unless it is an array. The
+// parser forgets the const of what a field points to; nothing depends on it.
 func (im *importer) flatten(t fields, tag string, depth, base int) []api.FactField {
 	out := []api.FactField{}
 	for i := range t.NumFields() {

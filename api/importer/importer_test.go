@@ -38,9 +38,11 @@ func TestSmallHeader(t *testing.T) {
 		t.Error("functions:", d)
 	}
 	if d := cmp.Diff(map[string]string{
-		"cuuint32_t": "uint32_t", "smallptr_v2": "unsigned long long", "smallptr": "smallptr_v2", "ctx": "struct ctx_st *", "color": "enum color_enum",
-		"nameless": "enum nameless", "uuid": "struct uuid_st", "callback": "void (*)(ctx, color, void *)", "box_v1": "struct box_st",
-		"box": "box_v1", "plain_t": "struct plain_t", "old_v1": "struct old_st",
+		"cuuint32_t": "uint32_t", "smallptr_v2": "unsigned long long", "smallptr": "smallptr_v2", "ctx": "struct ctx_st *",
+		"color":    "enum color_enum",
+		"nameless": "enum nameless", "uuid": "struct uuid_st", "callback": "void (*)(ctx, color, void *)",
+		"box_v1": "struct box_st",
+		"box":    "box_v1", "plain_t": "struct plain_t", "old_v1": "struct old_st",
 	}, f.Typedefs); d != "" {
 		t.Error("typedefs:", d)
 	}
@@ -49,7 +51,8 @@ func TestSmallHeader(t *testing.T) {
 	}, f.Enums); d != "" {
 		t.Error("enums:", d)
 	}
-	for name, want := range map[string]*[2]int{"box": {128, 8}, "plain_t": {16, 4}, "smallptr": {8, 8}, "callback": nil, "ctx": {8, 8}, "color": {4, 4}} {
+	for name, want := range map[string]*[2]int{"box": {128, 8}, "plain_t": {16, 4}, "smallptr": {8, 8}, "callback": nil,
+		"ctx": {8, 8}, "color": {4, 4}} {
 		if d := cmp.Diff(want, f.Sizes[name]); d != "" {
 			t.Errorf("size of %s: %s", name, d)
 		}
@@ -64,7 +67,8 @@ func TestSmallHeader(t *testing.T) {
 		for _, x := range l.Fields {
 			got = append(got, strings.Repeat(" ", x.Depth-1)+x.Decl)
 		}
-		want := []string{"unsigned char kind", "union box_st::(unnamed #1) res", " struct box_st::(unnamed #2) array", "  ctx owner", "  size_t n",
+		want := []string{"unsigned char kind", "union box_st::(unnamed #1) res", " struct box_st::(unnamed #2) array",
+			"  ctx owner", "  size_t n",
 			" struct box_st::(unnamed #3) linear", "  void * p", "  float[2][3] f", " long long[8] reserved",
 			"struct box_st::(unnamed #4) ", " int inner", "uuid[2] ids", "callback fn", "color c"}
 		if d := cmp.Diff(want, got); d != "" {
@@ -136,7 +140,8 @@ func TestRoundTrip(t *testing.T) {
 	places := func(f api.Facts) map[string][]place {
 		out := map[string][]place{}
 		for _, l := range f.Layouts {
-			if !strings.HasPrefix(l.Record, "struct CU") && !strings.HasPrefix(l.Record, "union CU") || strings.Contains(l.Record, "unnamed") {
+			if !strings.HasPrefix(l.Record, "struct CU") && !strings.HasPrefix(l.Record, "union CU") ||
+				strings.Contains(l.Record, "unnamed") {
 				continue
 			}
 			for _, x := range l.Fields {

@@ -17,7 +17,8 @@ func main() {
 	log.SetPrefix("importer: ")
 	header := flag.String("header", "", "the header to read")
 	out := flag.String("out", "", "the file to write; standard output when empty")
-	passes := flag.String("passes", defaultPasses, "macros defined in each pass: passes are separated by ';', macros by ','")
+	passes := flag.String("passes", defaultPasses,
+		"macros defined in each pass: passes are separated by ';', macros by ','")
 	prefix := flag.String("prefix", "", "only functions whose names begin so")
 	flag.Parse()
 	if *header == "" || flag.NArg() > 0 {

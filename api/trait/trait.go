@@ -1,5 +1,6 @@
-// Package trait says what the server has to know of an operation before it carries it out: whether it needs a context, launches kernels, may bring data
-// along. The traits are flags of api/cuda.semantics and api/wire.spec; the tables are generated from them.
+// Package trait says what the server has to know of an operation before it carries it out: whether it needs a context,
+// launches kernels, may bring data along. The traits are flags of api/cuda.semantics and api/wire.spec; the tables are
+// generated from them.
 package trait
 
 // Set is what is true of an operation.

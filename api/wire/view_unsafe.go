@@ -2,8 +2,8 @@ package wire
 
 import "unsafe"
 
-// View gives the structure at the start of b and what follows it; false when b is too short. b must be 8-byte aligned, as payloads are;
-// T is one of this package's structures.
+// View gives the structure at the start of b and what follows it; false when b is too short. b must be 8-byte aligned,
+// as payloads are; T is one of this package's structures.
 func View[T any](b []byte) (*T, []byte, bool) {
 	n := int(unsafe.Sizeof(*new(T)))
 	if len(b) < n {

@@ -1,5 +1,5 @@
-// Package wire has the payloads of hand-written operations as Go structures, generated from api/wire.spec. They lie on the wire exactly
-// as in memory (little endian); View and Bytes convert without copying.
+// Package wire has the payloads of hand-written operations as Go structures, generated from api/wire.spec. They lie on
+// the wire exactly as in memory (little endian); View and Bytes convert without copying.
 package wire
 
 import "strconv"

@@ -1,6 +1,6 @@
 // Command scuda-connect connects to the server for a program in which no Go runtime may be: the C fronts start it
-// (shim/front/base/connect.c) where they need a connection of their own. It lies beside the client's libraries and is of
-// no use to people.
+// (shim/front/base/connect.c) where they need a connection of their own. It lies beside the client's libraries and is
+// of no use to people.
 //
 // Standard input is one end of a socket pair (SOCK_SEQPACKET). On it comes one request and goes one answer, to which
 // the connected socket is attached (package shim/connect). The other end's closing, which the end of the program is,

@@ -116,7 +116,8 @@ func TestConnection(t *testing.T) {
 	address, got := server(t, transport.StatusOK)
 	settings(t, " "+address+" ")
 	a, c := exchange(t, request(1, "first,"))
-	if a.Code != connect.OK || a.DriverVersion != 13000 || connect.Text(a.Server[:]) != address || connect.Text(a.Error[:]) != "" || c == nil {
+	if a.Code != connect.OK || a.DriverVersion != 13000 || connect.Text(a.Server[:]) != address ||
+		connect.Text(a.Error[:]) != "" || c == nil {
 		t.Fatalf("%d, %d, %q, %q, %v", a.Code, a.DriverVersion, connect.Text(a.Server[:]), connect.Text(a.Error[:]), c)
 	}
 	if _, err := io.WriteString(c, "second"); err != nil {
@@ -154,7 +155,8 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			settings(t, c.server)
-			if a, conn := exchange(t, c.packet); a.Code != connect.Failed || !strings.Contains(connect.Text(a.Error[:]), c.want) || conn != nil {
+			if a, conn := exchange(t, c.packet); a.Code != connect.Failed ||
+				!strings.Contains(connect.Text(a.Error[:]), c.want) || conn != nil {
 				t.Errorf("%d, %q, %v", a.Code, connect.Text(a.Error[:]), conn)
 			}
 		})

@@ -153,7 +153,9 @@ func (o *benchOptions) serve(ctx context.Context) (stop func(), err error) {
 }
 
 // runBench runs the program once; order is that in which it printed its measures.
-func runBench(ctx context.Context, env []string, program string, args ...string) (v map[string]float64, order []string, err error) {
+func runBench(
+	ctx context.Context, env []string, program string, args ...string,
+) (v map[string]float64, order []string, err error) {
 	p := exec.CommandContext(ctx, program, args...)
 	p.Env = env
 	var text strings.Builder

@@ -44,12 +44,17 @@ func (o *probeOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&o.on, "ebpf", false, "measure every call of the driver libraries by probes in the kernel (root)")
 	f.IntVarP(&o.pid, "pid", "p", 0, "with --ebpf: measure the process `PID` instead of a program")
-	f.StringArrayVar(&o.libraries, "library", nil, "with --ebpf: probe this `FILE`; may be given several times (default: those that the process has, else scuda's and the machine's)")
-	f.StringArrayVar(&o.functions, "function", nil, "with --ebpf: only functions that match `PATTERN` (as in 'cuMemcpy*'); may be given several times")
+	f.StringArrayVar(&o.libraries, "library", nil,
+		"with --ebpf: probe this `FILE`; may be given several times (default: those that the process has, else scuda's "+
+			"and the machine's)")
+	f.StringArrayVar(&o.functions, "function", nil,
+		"with --ebpf: only functions that match `PATTERN` (as in 'cuMemcpy*'); may be given several times")
 	f.BoolVar(&o.perProcess, "per-process", false, "with --ebpf: figures for each process too")
-	f.BoolVar(&o.noSystem, "no-system", false, "with --ebpf: leave system calls and time without a CPU out, which cost a little at each system call of the machine")
+	f.BoolVar(&o.noSystem, "no-system", false,
+		"with --ebpf: leave system calls and time without a CPU out, which cost a little at each system call of the machine")
 	f.DurationVar(&o.stall, "stall", 50*time.Microsecond, "with --ebpf --folded: calls of at least this length are stalls")
-	f.StringVar(&o.folded, "folded", "", "with --ebpf: write the stalls' stacks to `FILE`, one folded stack a line (for flame graphs)")
+	f.StringVar(&o.folded, "folded", "",
+		"with --ebpf: write the stalls' stacks to `FILE`, one folded stack a line (for flame graphs)")
 	f.DurationVar(&o.interval, "interval", time.Second, "with --ebpf: how often the live table is drawn")
 	f.DurationVar(&o.seconds, "for", 0, "with --ebpf and no program: end after this time (default: until interrupted)")
 }
@@ -57,7 +62,8 @@ func (o *probeOptions) flags(cmd *cobra.Command) {
 // check says what does not fit together.
 func (o *probeOptions) check(cmd *cobra.Command, args []string) error {
 	if !o.on {
-		for _, name := range []string{"pid", "library", "function", "per-process", "no-system", "stall", "folded", "interval", "for"} {
+		for _, name := range []string{"pid", "library", "function", "per-process", "no-system", "stall", "folded", "interval",
+			"for"} {
 			if cmd.Flags().Changed(name) {
 				return usage(fmt.Errorf("--%s belongs to --ebpf", name))
 			}
@@ -95,7 +101,8 @@ func (o *probeOptions) run(cmd *cobra.Command, args []string, address, tokenFile
 	if len(args) > 0 {
 		w = cmd.ErrOrStderr() // the other one is the program's
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "scuda trace: %d functions probed in %v (%s)\n", probes.Count(), probes.Took().Round(time.Millisecond), probes.Method())
+	fmt.Fprintf(cmd.ErrOrStderr(), "scuda trace: %d functions probed in %v (%s)\n", probes.Count(),
+		probes.Took().Round(time.Millisecond), probes.Method())
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var ended error
@@ -118,8 +125,9 @@ func (o *probeOptions) run(cmd *cobra.Command, args []string, address, tokenFile
 
 func (o *probeOptions) options(program bool) (ebpf.Options, error) {
 	out := ebpf.Options{
-		Libraries: o.libraries, PID: o.pid, Follow: program, PerProcess: o.perProcess, OffCPU: !o.noSystem, SystemCalls: !o.noSystem,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Libraries: o.libraries, PID: o.pid, Follow: program, PerProcess: o.perProcess, OffCPU: !o.noSystem,
+		SystemCalls: !o.noSystem,
+		Logger:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if o.folded != "" {
 		out.Stall = max(o.stall, 1)
@@ -178,7 +186,9 @@ func processEnd(ctx context.Context, pid int) <-chan struct{} {
 }
 
 // program runs a program, stopped until it is measured. It gives the program's end and what failed.
-func (o *probeOptions) program(ctx context.Context, probes *ebpf.Probes, args []string, address, tokenFile string, w io.Writer) (ended, err error) {
+func (o *probeOptions) program(
+	ctx context.Context, probes *ebpf.Probes, args []string, address, tokenFile string, w io.Writer,
+) (ended, err error) {
 	env := os.Environ()
 	if server, _, err := config.Server(); err == nil && server != "" || address != "" {
 		if env, err = clientEnv(env, address, tokenFile); err != nil {
@@ -292,7 +302,8 @@ func writeProbes(w io.Writer, s, last *ebpf.Snapshot, rows int) error {
 		libraries[f.Library] = true
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "\nprobes' own cost: %v for each call; an empty function is seen as %v (entries: %s)\n", s.Floor.Cost, s.Floor.Seen, s.Floor.Kind)
+	fmt.Fprintf(w, "\nprobes' own cost: %v for each call; an empty function is seen as %v (entries: %s)\n", s.Floor.Cost,
+		s.Floor.Seen, s.Floor.Kind)
 	fmt.Fprintln(t, "calls\trate/s\tp50\tp99\tmax\ttotal\tshare\toff CPU\tnow\tMiB\tfunction\t")
 	for i, f := range s.Functions {
 		if i == rows {
@@ -302,8 +313,10 @@ func writeProbes(w io.Writer, s, last *ebpf.Snapshot, rows int) error {
 		if len(libraries) > 2 {
 			name += " " + f.Library
 		}
-		fmt.Fprintf(t, "%d\t%.0f\t%v\t%v\t%v\t%v\t%s\t%v\t%d\t%.1f\t%s\t\n", f.Calls, float64(f.Calls-before[f.Library+f.Name])/max(elapsed.Seconds(), 1e-9),
-			short(f.Quantile(0.5)), short(f.Quantile(0.99)), short(f.Max), short(f.Sum), share(f.Sum, sum), short(f.OffCPU), f.InFlight, float64(f.Bytes)/(1<<20), name)
+		fmt.Fprintf(t, "%d\t%.0f\t%v\t%v\t%v\t%v\t%s\t%v\t%d\t%.1f\t%s\t\n", f.Calls,
+			float64(f.Calls-before[f.Library+f.Name])/max(elapsed.Seconds(), 1e-9),
+			short(f.Quantile(0.5)), short(f.Quantile(0.99)), short(f.Max), short(f.Sum), share(f.Sum, sum), short(f.OffCPU),
+			f.InFlight, float64(f.Bytes)/(1<<20), name)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -317,7 +330,8 @@ func writeProbes(w io.Writer, s, last *ebpf.Snapshot, rows int) error {
 			if i == rows {
 				break
 			}
-			fmt.Fprintf(t, "%d\t%v\t%v\t%v\t%v\t%d\t%s\t%s\t\n", f.Calls, short(f.Quantile(0.5)), short(f.Quantile(0.99)), short(f.Max), short(f.Sum), f.PID, f.Process, f.Name)
+			fmt.Fprintf(t, "%d\t%v\t%v\t%v\t%v\t%d\t%s\t%s\t\n", f.Calls, short(f.Quantile(0.5)), short(f.Quantile(0.99)),
+				short(f.Max), short(f.Sum), f.PID, f.Process, f.Name)
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -329,14 +343,17 @@ func writeProbes(w io.Writer, s, last *ebpf.Snapshot, rows int) error {
 			if i == min(rows, 20) {
 				break
 			}
-			fmt.Fprintf(t, "%d\t%v\t%v\t%v\t%s\t%s\t\n", c.Calls, short(c.Sum), short(c.Sum/time.Duration(max(c.Calls, 1))), short(c.Max), c.Name, cmp.Or(c.Class, "-"))
+			fmt.Fprintf(t, "%d\t%v\t%v\t%v\t%s\t%s\t\n", c.Calls, short(c.Sum), short(c.Sum/time.Duration(max(c.Calls, 1))),
+				short(c.Max), c.Name, cmp.Or(c.Class, "-"))
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
 	if s.Lost != (ebpf.Lost{}) {
-		_, err := fmt.Fprintf(w, "not measured: %d calls beyond the room for threads, %d nested too deeply, %d returns without a beginning, %d stalls beyond the room for stacks\n",
+		_, err := fmt.Fprintf(w,
+			"not measured: %d calls beyond the room for threads, %d nested too deeply, %d returns without a beginning, %d "+
+				"stalls beyond the room for stacks\n",
 			s.Lost.Threads, s.Lost.Nested, s.Lost.Returns, s.Lost.Stalls)
 		return err
 	}

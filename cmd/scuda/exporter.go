@@ -50,8 +50,10 @@ on without any capability once the probes are attached. Needs Linux 5.15, better
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9835", "serve on `HOST:PORT`")
-	f.StringArrayVar(&o.libraries, "library", nil, "probe this `FILE`; may be given several times (default: scuda's libraries and the machine's)")
-	f.BoolVar(&o.noSystem, "no-system", false, "leave system calls and time without a CPU out, which cost a little at each system call of the machine")
+	f.StringArrayVar(&o.libraries, "library", nil,
+		"probe this `FILE`; may be given several times (default: scuda's libraries and the machine's)")
+	f.BoolVar(&o.noSystem, "no-system", false,
+		"leave system calls and time without a CPU out, which cost a little at each system call of the machine")
 	f.BoolVar(&o.keep, "keep-capabilities", false, "do not drop capabilities once the probes are attached")
 	f.IntVar(&o.inherited, "inherited", -1, "")
 	_ = f.MarkHidden("inherited")
@@ -73,11 +75,14 @@ func (o *exporterOptions) run(cmd *cobra.Command) error {
 	if libraries == nil {
 		libraries = allLibraries()
 	}
-	probes, err := ebpf.Attach(ebpf.Options{Libraries: libraries, OffCPU: !o.noSystem, SystemCalls: !o.noSystem, Logger: log})
+	probes, err := ebpf.Attach(ebpf.Options{
+		Libraries: libraries, OffCPU: !o.noSystem, SystemCalls: !o.noSystem, Logger: log,
+	})
 	if err != nil {
 		return err
 	}
-	log.Info("probes attached", "functions", probes.Count(), "took", probes.Took(), "links", string(probes.Method()), "cost of a call", probes.Floor().Cost)
+	log.Info("probes attached", "functions", probes.Count(), "took", probes.Took(), "links", string(probes.Method()),
+		"cost of a call", probes.Floor().Cost)
 	if o.keep {
 		return o.serve(cmd.Context(), probes, log)
 	}
@@ -103,7 +108,8 @@ func (o *exporterOptions) serve(ctx context.Context, probes *ebpf.Probes, log *s
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := probes.Read(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -135,8 +141,8 @@ func (o *exporterOptions) serve(ctx context.Context, probes *ebpf.Probes, log *s
 	return nil
 }
 
-// execWithoutRights executes this program anew without any capability, now or later. Capabilities belong to threads, and the executing thread's are
-// those of the new program, so no other thread matters.
+// execWithoutRights executes this program anew without any capability, now or later. Capabilities belong to threads,
+// and the executing thread's are those of the new program, so no other thread matters.
 func execWithoutRights(args []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -145,7 +151,8 @@ func execWithoutRights(args []string) error {
 	runtime.LockOSThread()
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) { // the kernel knows no more; or without CAP_SETPCAP it takes none away
+		// the kernel knows no more; or without CAP_SETPCAP it takes none away
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
 			break
 		}
 		if err != nil {

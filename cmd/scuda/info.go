@@ -111,8 +111,10 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 	for _, d := range w.Devices {
 		u := d.UUID
 		f.Devices = append(f.Devices, infoDevice{
-			Name: d.Name, UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), PCI: d.PCIBusID, Memory: d.TotalMem,
-			Capability: fmt.Sprintf("%d.%d", d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR], d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]),
+			Name: d.Name, UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), PCI: d.PCIBusID,
+			Memory: d.TotalMem,
+			Capability: fmt.Sprintf("%d.%d", d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
+				d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]),
 		})
 	}
 	return f
@@ -141,14 +143,16 @@ func (f *infoFacts) print(out io.Writer) {
 	fmt.Fprintf(out, "server      %s (from %s)\n", f.Server, f.Source)
 	fmt.Fprintf(out, "versions    server scuda %s, client scuda %s", f.Version, f.Client)
 	if !f.SameAPI {
-		fmt.Fprint(out, " — built from different API descriptions, sessions will be refused: install the same release on both machines")
+		fmt.Fprint(out,
+			" — built from different API descriptions, sessions will be refused: install the same release on both machines")
 	}
 	fmt.Fprintf(out, "\ndriver      %s, CUDA %s\n", driver, f.CUDA)
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
 	fmt.Fprintf(out, "big copies  %s\n", f.BigCopies)
 	fmt.Fprintf(out, "faults      of unified memory are %s\n", f.Faults)
 	for i, d := range f.Devices {
-		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, config.Size(d.Memory), d.Capability, d.PCI, d.UUID)
+		fmt.Fprintf(out, "GPU %d       %s, %s, compute capability %s, %s, %s\n", i, d.Name, config.Size(d.Memory),
+			d.Capability, d.PCI, d.UUID)
 		if d.Load != nil {
 			fmt.Fprintf(out, "            %s\n", d.Load)
 		}

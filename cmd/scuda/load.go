@@ -68,10 +68,18 @@ func askLoad(ctx context.Context, address string, token []byte, uuids []string) 
 		device := binary.LittleEndian.Uint64(handle[8:])
 		var l load
 		for _, q := range []question{
-			{nvml.OpNvmlDeviceGetUtilizationRates, []any{device, 1}, 8, func(b []byte) { l.Percent = new(binary.LittleEndian.Uint32(b)) }},
-			{nvml.OpNvmlDeviceGetMemoryInfo, []any{device, 1}, 24, func(b []byte) { l.Used = new(binary.LittleEndian.Uint64(b[16:])) }},
-			{nvml.OpNvmlDeviceGetTemperature, []any{device, int(nvml.NVML_TEMPERATURE_GPU), 1}, 4, func(b []byte) { l.Celsius = new(binary.LittleEndian.Uint32(b)) }},
-			{nvml.OpNvmlDeviceGetPowerUsage, []any{device, 1}, 4, func(b []byte) { l.Watts = new(float64(binary.LittleEndian.Uint32(b)) / 1000) }},
+			{nvml.OpNvmlDeviceGetUtilizationRates, []any{device, 1}, 8, func(b []byte) {
+				l.Percent = new(binary.LittleEndian.Uint32(b))
+			}},
+			{nvml.OpNvmlDeviceGetMemoryInfo, []any{device, 1}, 24, func(b []byte) {
+				l.Used = new(binary.LittleEndian.Uint64(b[16:]))
+			}},
+			{nvml.OpNvmlDeviceGetTemperature, []any{device, int(nvml.NVML_TEMPERATURE_GPU), 1}, 4, func(b []byte) {
+				l.Celsius = new(binary.LittleEndian.Uint32(b))
+			}},
+			{nvml.OpNvmlDeviceGetPowerUsage, []any{device, 1}, 4, func(b []byte) {
+				l.Watts = new(float64(binary.LittleEndian.Uint32(b)) / 1000)
+			}},
 		} {
 			b, err := n.call(q.op, q.args...)
 			if err != nil {
@@ -122,7 +130,8 @@ func (n *nvmlSession) call(op uint16, args ...any) ([]byte, error) {
 	}
 	m, _, err := transport.ParseMessage(head)
 	if err != nil || m.Type != transport.MsgReply || m.Len > mostOfNVML {
-		return nil, fmt.Errorf("the server answered NVML's call %d with a message of type %d and %d bytes: %w", op, m.Type, m.Len, err)
+		return nil, fmt.Errorf("the server answered NVML's call %d with a message of type %d and %d bytes: %w", op, m.Type,
+			m.Len, err)
 	}
 	answer := make([]byte, transport.Pad(int(m.Len)))
 	if _, err := io.ReadFull(n.conn, answer); err != nil || m.Result != int32(nvml.NVML_SUCCESS) {

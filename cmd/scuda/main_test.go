@@ -41,7 +41,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits CODE PROGRAM ARGS... runs a program that must end with the exit code; what it printed is matched with stdout and stderr.
+// exits CODE PROGRAM ARGS... runs a program that must end with the exit code; what it printed is matched with stdout
+// and stderr.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
@@ -78,7 +79,8 @@ func TestEnvironment(t *testing.T) {
 	}
 	t.Setenv("SCUDA_WARM", "many")
 	var e *exitError
-	if err := applyEnv(newFlags(&o)); !errors.As(err, &e) || e.code != exitUsage || !strings.Contains(err.Error(), "SCUDA_WARM") {
+	if err := applyEnv(newFlags(&o)); !errors.As(err, &e) || e.code != exitUsage ||
+		!strings.Contains(err.Error(), "SCUDA_WARM") {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range serveFlags {

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userfaultfd's handshake (linux/userfaultfd.h): UFFDIO_API, the features that the client library needs (write protection faults, faults of missing and
-// of unmapped pages of shared memory, its write protection: Linux 6.4), and the flag for those without the privilege.
+// userfaultfd's handshake (linux/userfaultfd.h): UFFDIO_API, the features that the client library needs (write
+// protection faults, faults of missing and of unmapped pages of shared memory, its write protection: Linux 6.4), and
+// the flag for those without the privilege.
 const (
 	uffdioAPI    = 0xc018aa3f
 	uffdAPI      = 0xaa
@@ -28,7 +29,8 @@ func canUffd(flags uintptr) bool {
 	return errno == 0
 }
 
-// pager says how the client library sees faults of unified memory on this machine, in this environment (docs/unified-memory.md).
+// pager says how the client library sees faults of unified memory on this machine, in this environment
+// (docs/unified-memory.md).
 func pager() string {
 	wish := os.Getenv("SCUDA_PAGER")
 	switch {

@@ -19,7 +19,10 @@ import (
 )
 
 func newPerf() *cobra.Command {
-	cmd := &cobra.Command{Use: "perf", Short: "Measure a whole suite, compare results, write reports", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{
+		Use: "perf", Short: "Measure a whole suite, compare results, write reports", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(newPerfRun(), newPerfCompare(), newPerfReport(), newPerfMerge())
 	return cmd
 }
@@ -69,7 +72,10 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 			if repetitions > 0 {
 				suite.Repetitions = repetitions
 			}
-			o := perf.Options{Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Log: cmd.ErrOrStderr(), Bench: bench, Load: load}
+			o := perf.Options{
+				Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Log: cmd.ErrOrStderr(), Bench: bench,
+				Load: load,
+			}
 			r, err := perf.Run(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -80,7 +86,9 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 				err = writeFile(out, r.Write)
 			}
 			if failed := r.Failed(); err == nil && failed != nil {
-				return &exitError{1, fmt.Errorf("not everything could be measured, though this machine has what it takes: %w", failed)}
+				return &exitError{
+					1, fmt.Errorf("not everything could be measured, though this machine has what it takes: %w", failed),
+				}
 			}
 			return err
 		},
@@ -187,7 +195,8 @@ func newPerfMerge() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge RESULT...",
 		Short: "Put the results of a suite's parts together",
-		Long:  "Put results together that were measured on one machine with `scuda perf run --entry`. Of a measure that several have, the last counts.",
+		Long: "Put results together that were measured on one machine with `scuda perf run --entry`. Of a measure that " +
+			"several have, the last counts.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(errors.New("which results? scuda perf merge RESULT [RESULT]"))

@@ -64,8 +64,10 @@ to the server would use. Run it on the server's machine as well. It ends with st
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&address, "server", "", "look at the way to this server (`HOST:PORT`) instead of the configured one")
-	cmd.Flags().StringVar(&device, "device", config.RDMADevice(), "`DEVICE`[:PORT[:GIDINDEX]] instead of the one that fits [$SCUDA_RDMA_DEVICE]")
+	cmd.Flags().StringVar(&address, "server", "",
+		"look at the way to this server (`HOST:PORT`) instead of the configured one")
+	cmd.Flags().StringVar(&device, "device", config.RDMADevice(),
+		"`DEVICE`[:PORT[:GIDINDEX]] instead of the one that fits [$SCUDA_RDMA_DEVICE]")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

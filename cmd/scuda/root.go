@@ -31,7 +31,8 @@ and then:                         scuda run -- python3 train.py
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage(fmt.Errorf("one HOST:PORT at most, not %q; to run a program: scuda run -- %s", args, strings.Join(args, " ")))
+				return usage(fmt.Errorf("one HOST:PORT at most, not %q; to run a program: scuda run -- %s", args,
+					strings.Join(args, " ")))
 			}
 			return nil
 		},
@@ -70,7 +71,8 @@ and then:                         scuda run -- python3 train.py
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	serve.flags(root.Flags())
-	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newRDMA(), newVersion(), newWorker())
+	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newRDMA(), newVersion(),
+		newWorker())
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -106,7 +106,8 @@ func libFolder() (string, error) {
 			return found, nil
 		}
 	}
-	return "", fmt.Errorf("%w: libscuda.so is neither in %s; set SCUDA_LIB to its folder, or install scuda anew", errNoLibraries, strings.Join(folders, " nor in "))
+	return "", fmt.Errorf("%w: libscuda.so is neither in %s; set SCUDA_LIB to its folder, or install scuda anew",
+		errNoLibraries, strings.Join(folders, " nor in "))
 }
 
 // errNoTool is a scuda without a program that comes with it.

@@ -19,7 +19,10 @@ import (
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
-var serveFlags = []string{"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport", "rdma-device", "rdma-memory", "gpudirect", "drain", "log", "metrics", "pprof"}
+var serveFlags = []string{
+	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport",
+	"rdma-device", "rdma-memory", "gpudirect", "drain", "log", "metrics", "pprof",
+}
 
 type serveOptions struct {
 	listen    string
@@ -43,25 +46,35 @@ type serveOptions struct {
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
-	f.StringVarP(&o.listen, "listen", "l", "", "serve the GPUs of this machine on `ADDR` (HOST:PORT; port 0 picks one); without ADDR on "+onLoopback)
+	f.StringVarP(&o.listen, "listen", "l", "",
+		"serve the GPUs of this machine on `ADDR` (HOST:PORT; port 0 picks one); without ADDR on "+onLoopback)
 	f.Lookup("listen").NoOptDefVal = onLoopback
-	f.StringVar(&o.gpu, "gpu", "auto", "`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated); sim:4,memory=2GiB,preset=small says what is simulated (docs/sim.md)")
-	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that clients must present (serving), or that is presented")
+	f.StringVar(&o.gpu, "gpu", "auto",
+		"`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated); "+
+			"sim:4,memory=2GiB,preset=small says what is simulated (docs/sim.md)")
+	f.StringVar(&o.tokenFile, "token-file", "",
+		"`FILE` with the token that clients must present (serving), or that is presented")
 	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
 	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
 	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
-	f.Var(&o.simMemory, "sim-memory", "`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
-	f.StringVar(&o.transport, "transport", "auto", "how big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
-	f.StringVar(&o.rdma, "rdma-device", "", "`DEVICE`[:PORT[:GIDINDEX]] for RDMA instead of the one with the address that clients connect to")
+	f.Var(&o.simMemory, "sim-memory",
+		"`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
+	f.StringVar(&o.transport, "transport", "auto",
+		"how big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
+	f.StringVar(&o.rdma, "rdma-device", "",
+		"`DEVICE`[:PORT[:GIDINDEX]] for RDMA instead of the one with the address that clients connect to")
 	f.StringVar(&o.rdmaBytes, "rdma-memory", "0", fmt.Sprintf(
 		"`SIZE` of the pinned memory of a session that uses RDMA, %v to %v (0: %v)",
 		config.MinServerRDMAMemory, config.MaxRDMAMemory, config.DefaultServerRDMAMemory))
-	f.StringVar(&o.direct, "gpudirect", "auto", "whether RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always (wherever it works) or never")
+	f.StringVar(&o.direct, "gpudirect", "auto",
+		"whether RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
+			"(wherever it works) or never")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
-	f.StringVar(&o.metrics, "metrics", "", "offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz, /readyz; without a token")
+	f.StringVar(&o.metrics, "metrics", "",
+		"offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz, /readyz; without a token")
 	f.BoolVar(&o.profiles, "pprof", false, "offer Go profiles of the server there as well, on /debug/pprof/")
 	withEnv(f, serveFlags...)
 }
@@ -96,7 +109,8 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 		return nil, errors.New("--max-sessions and --warm cannot be negative")
 	}
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
-		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions, Drain: o.drain, Profiles: o.profiles}
+		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
+		Drain: o.drain, Profiles: o.profiles}
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all
 	}

@@ -92,7 +92,8 @@ type trace struct {
 	Managed managed      `json:"managed"`
 }
 
-// managed is what happened in unified memory: faults, bytes that moved, those of them that came with waits, and pinnings of thrashing blocks.
+// managed is what happened in unified memory: faults, bytes that moved, those of them that came with waits, and
+// pinnings of thrashing blocks.
 type managed struct {
 	Faults   int64 `json:"faults"`
 	ToHost   int64 `json:"to_host"`
@@ -122,9 +123,11 @@ type stall struct {
 
 // waits are the calls whose answers tell of the GPU's work.
 var waits = map[uint16]bool{
-	cuda.OpCuCtxSynchronize: true, cuda.OpCuCtxSynchronize_v2: true, cuda.OpCuStreamSynchronize: true, cuda.OpCuStreamQuery: true,
-	cuda.OpCuEventSynchronize: true, cuda.OpCuEventQuery: true, cuda.OpCuEventElapsedTime: true, cuda.OpCuEventElapsedTime_v2: true,
-	cuda.OpCuMemFree_v2: true, wire.OpCopyD2H: true,
+	cuda.OpCuCtxSynchronize: true, cuda.OpCuCtxSynchronize_v2: true, cuda.OpCuStreamSynchronize: true,
+	cuda.OpCuStreamQuery:      true,
+	cuda.OpCuEventSynchronize: true, cuda.OpCuEventQuery: true, cuda.OpCuEventElapsedTime: true,
+	cuda.OpCuEventElapsedTime_v2: true,
+	cuda.OpCuMemFree_v2:          true, wire.OpCopyD2H: true,
 }
 
 func operation(op uint16) string {
@@ -203,7 +206,9 @@ func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) e
 			return err
 		}
 		if m := p.Managed; m != nil {
-			fmt.Fprintf(w, "unified memory: %d faults; %d bytes came, %d of them with waits; %d bytes went; %d times a thrashing block was pinned\n", m.Faults, m.ToHost, m.Pushed, m.ToDevice, m.Pinned)
+			fmt.Fprintf(w,
+				"unified memory: %d faults; %d bytes came, %d of them with waits; %d bytes went; %d times a thrashing block "+
+					"was pinned\n", m.Faults, m.ToHost, m.Pushed, m.ToDevice, m.Pinned)
 		}
 	}
 	_, err = fmt.Fprintf(w, "the program took %v\n", took.Round(time.Millisecond))
@@ -217,7 +222,8 @@ func writeTrace(w io.Writer, pid int, lasted time.Duration, sent int64, lines []
 		sums[l.Why] += l.Time
 		all += l.Time
 	}
-	fmt.Fprintf(w, "\nscuda trace: process %d: %v with the GPU, %d calls sent; its threads stood still for %v\n", pid, lasted.Round(time.Microsecond), sent, all.Round(time.Microsecond))
+	fmt.Fprintf(w, "\nscuda trace: process %d: %v with the GPU, %d calls sent; its threads stood still for %v\n", pid,
+		lasted.Round(time.Microsecond), sent, all.Round(time.Microsecond))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, why := range []string{"synchronisation", "bytes", "module upload", "server queue", "answer"} {
 		if sums[why] > 0 {
@@ -230,7 +236,8 @@ func writeTrace(w io.Writer, pid int, lasted time.Duration, sent int64, lines []
 			break
 		}
 		fmt.Fprintf(t, "%v\t%s\t%d\t%v\t%v\t%d\t%s\t%s\t\n", l.Time.Round(time.Microsecond), share(l.Time, lasted), l.Count,
-			(l.Time / time.Duration(l.Count)).Round(100*time.Nanosecond), l.Longest.Round(100*time.Nanosecond), l.Bytes, l.Why, l.Call)
+			(l.Time / time.Duration(l.Count)).Round(100*time.Nanosecond), l.Longest.Round(100*time.Nanosecond), l.Bytes, l.Why,
+			l.Call)
 	}
 	return t.Flush()
 }

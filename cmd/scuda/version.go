@@ -28,12 +28,14 @@ func newVersion() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versionFacts{
-				Version: server.Version(), Protocol: transport.Version, MinProtocol: transport.MinVersion, API: cuda.Digest, Go: runtime.Version(),
+				Version: server.Version(), Protocol: transport.Version, MinProtocol: transport.MinVersion, API: cuda.Digest,
+				Go: runtime.Version(),
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "scuda %s, protocol %s, API description %.12s, %s\n", v.Version, transport.Spoken, v.API, v.Go)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "scuda %s, protocol %s, API description %.12s, %s\n", v.Version,
+				transport.Spoken, v.API, v.Go)
 			return err
 		},
 	}

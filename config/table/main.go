@@ -33,7 +33,8 @@ func main() {
 }
 
 func run(root string, check bool) error {
-	return errors.Join(page(filepath.Join(root, "README.md"), short(), check), page(filepath.Join(root, "docs/operations.md"), long(), check))
+	return errors.Join(page(filepath.Join(root, "README.md"), short(), check),
+		page(filepath.Join(root, "docs/operations.md"), long(), check))
 }
 
 // page puts a table between the marks of a page.

@@ -34,7 +34,8 @@ func TestSettingsAreWhole(t *testing.T) {
 		}
 		listed[s.Name] = s
 	}
-	read := names(t, `"SCUDA_[A-Z0-9_]+"`, "*.go", "*.c", ":!*_test.go", ":!*/testdata/*", ":!api/gen", ":!config/settings.go", ":!config/table")
+	read := names(t, `"SCUDA_[A-Z0-9_]+"`, "*.go", "*.c", ":!*_test.go", ":!*/testdata/*", ":!api/gen",
+		":!config/settings.go", ":!config/table")
 	for name := range read {
 		if _, ok := listed[name]; !ok && !slices.Contains(ours, name) {
 			t.Errorf("%s is read and not listed in config/settings.go", name)
@@ -48,7 +49,8 @@ func TestSettingsAreWhole(t *testing.T) {
 	// No page speaks of a setting that is not there.
 	for name := range names(t, `SCUDA_[A-Z0-9_]+`, "README.md", "docs", "deploy/docker", "deploy/systemd") {
 		_, ok := listed[name]
-		if !ok && !strings.HasPrefix(name, "SCUDA_TEST_") && !slices.Contains([]string{"SCUDA_E2E_GPU", "SCUDA_FUZZ", "SCUDA_HOSTILE"}, name) {
+		if !ok && !strings.HasPrefix(name, "SCUDA_TEST_") &&
+			!slices.Contains([]string{"SCUDA_E2E_GPU", "SCUDA_FUZZ", "SCUDA_HOSTILE"}, name) {
 			t.Errorf("a page speaks of %s, which is no setting", name)
 		}
 	}

@@ -29,9 +29,11 @@ func example() *fake {
 	}}
 	f.Histogram[3], f.Histogram[7], f.Histogram[20], f.Histogram[39] = 1, 2, 2, 1
 	return &fake{snapshot: ebpf.Snapshot{
-		Functions:   []ebpf.Function{f},
-		SystemCalls: []ebpf.SystemCall{{Name: "read", Class: "network", Calls: 5, Sum: time.Second}, {Name: "futex", Calls: 2}},
-		Lost:        ebpf.Lost{Returns: 3},
+		Functions: []ebpf.Function{f},
+		SystemCalls: []ebpf.SystemCall{
+			{Name: "read", Class: "network", Calls: 5, Sum: time.Second}, {Name: "futex", Calls: 2},
+		},
+		Lost: ebpf.Lost{Returns: 3},
 	}}
 }
 
@@ -69,7 +71,8 @@ func TestCollect(t *testing.T) {
 		}
 	}
 	for name, n := range map[string]int{
-		"scuda_probe_system_calls_total": 2, "scuda_probe_lost_total": 4, "scuda_probe_cost_seconds": 1, "scuda_probe_functions": 1,
+		"scuda_probe_system_calls_total": 2, "scuda_probe_lost_total": 4, "scuda_probe_cost_seconds": 1,
+		"scuda_probe_functions":          1,
 		"scuda_probe_copied_bytes_total": 1, "scuda_probe_calls_in_flight": 1, "scuda_probe_off_cpu_seconds_total": 1,
 	} {
 		if got := testutil.CollectAndCount(c, name); got != n {

@@ -197,7 +197,9 @@ func TestUploads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(1, 30*piece), 1, 8).Draw(t, "sizes")
 		refused := rapid.SliceOfN(rapid.Bool(), len(sizes), len(sizes)).Draw(t, "cannot be registered")
-		n := &network{cfg: bulktest.PathConfig{Chunk: piece, Depth: rapid.IntRange(1, 8).Draw(t, "depth"), Slots: rapid.IntRange(1, 8).Draw(t, "slots")},
+		n := &network{cfg: bulktest.PathConfig{
+			Chunk: piece, Depth: rapid.IntRange(1, 8).Draw(t, "depth"), Slots: rapid.IntRange(1, 8).Draw(t, "slots"),
+		},
 			faults: rapid.SliceOfN(rapid.IntRange(0, 12), 0, 12).Draw(t, "faults")}
 		holds := rapid.IntRange(0, 2).Draw(t, "buffers that are held back")
 		streams := rapid.IntRange(1, 3).Draw(t, "streams")
@@ -339,7 +341,9 @@ func TestDownloads(t *testing.T) {
 			for _, p := range n.out.Stranded() {
 				c, o := p.Chunk(), &owner{}
 				owners = append(owners, o)
-				n.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: p.N, Data: n.cfg.Read(p.Addr(), p.N), Owner: o})
+				n.out.Post(&bulk.Transfer{
+					Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: p.N, Data: n.cfg.Read(p.Addr(), p.N), Owner: o,
+				})
 				n.out.Rescued(p)
 			}
 		}

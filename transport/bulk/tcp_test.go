@@ -66,7 +66,8 @@ func TestTCP(t *testing.T) {
 	if err := far.Receive(to); !errors.Is(err, io.EOF) || errors.As(err, new(*bulk.BrokenError)) {
 		t.Errorf("the end of a connection between chunks is %v", err)
 	}
-	if !bytes.Equal(to.mem[5:], data) || len(to.arrived) != 2 || to.arrived[1] != (bulk.Chunk{Seq: 7, ID: 9, Offset: 505, Bytes: 501}) || to.abandoned != 0 {
+	if !bytes.Equal(to.mem[5:], data) || len(to.arrived) != 2 ||
+		to.arrived[1] != (bulk.Chunk{Seq: 7, ID: 9, Offset: 505, Bytes: 501}) || to.abandoned != 0 {
 		t.Errorf("%+v arrived, or other bytes", to.arrived)
 	}
 	if want := 2*transport.MessageHeaderSize + 504 + 504; payload != 1001 || all != want {

@@ -8,8 +8,8 @@ import (
 	"scuda.dev/scuda/verbs"
 )
 
-// The buffer is the memory of a side that usually needs none, since it sends from the program's memory and receives there. What cannot be registered, because that is
-// more than may be locked or not memory of the kind, goes through it.
+// The buffer is the memory of a side that usually needs none, since it sends from the program's memory and receives
+// there. What cannot be registered, because that is more than may be locked or not memory of the kind, goes through it.
 
 const partBytes = transport.MaxChunk
 
@@ -36,7 +36,8 @@ func (l *Link[M]) layBuffer(half int) {
 	}
 }
 
-// halveBuffer makes do with less memory, or none, when the first path cannot have that. It says no where there is none to do without.
+// halveBuffer makes do with less memory, or none, when the first path cannot have that. It says no where there is none
+// to do without.
 func (l *Link[M]) halveBuffer(why error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +100,8 @@ func (l *Link[M]) deliver(h *header) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if c := l.conn; c != nil {
-			c.cancel(fmt.Errorf("%w: %d bytes at %d of transfer %d, which has %d", ring.ErrProtocol, len(slot), h.chunk.Offset, h.chunk.ID, len(dst)))
+			c.cancel(fmt.Errorf("%w: %d bytes at %d of transfer %d, which has %d", ring.ErrProtocol, len(slot), h.chunk.Offset,
+				h.chunk.ID, len(dst)))
 		}
 		return
 	}

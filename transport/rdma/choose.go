@@ -22,9 +22,9 @@ type Place struct {
 // ErrNoPlace is wrapped by the errors of [Choose].
 var ErrNoPlace = errors.New("no usable RDMA device")
 
-// Choose chooses the device for paths between two addresses, those of an ordinary connection of the two machines. wish names a device, or DEVICE:PORT, or
-// DEVICE:PORT:GIDINDEX; empty, the device is taken that has the local address, else the first with an active port and an address of the
-// peer's family.
+// Choose chooses the device for paths between two addresses, those of an ordinary connection of the two machines. wish
+// names a device, or DEVICE:PORT, or DEVICE:PORT:GIDINDEX; empty, the device is taken that has the local address, else
+// the first with an active port and an address of the peer's family.
 func Choose(wish string, local, peer netip.Addr) (*Place, error) {
 	names, err := verbs.Devices()
 	if err != nil {
@@ -67,7 +67,9 @@ func choose(list []*verbs.DeviceInfo, wish string, local, peer netip.Addr) (*Pla
 				reasons = append(reasons, where+": "+err.Error())
 				continue
 			}
-			c := &Place{Device: d.Name, Port: p.Number, GID: gid, Info: d, Why: "the first with an active port and a fitting address"}
+			c := &Place{
+				Device: d.Name, Port: p.Number, GID: gid, Info: d, Why: "the first with an active port and a fitting address",
+			}
 			switch {
 			case name != "":
 				c.Why = "it was named (" + wish + ")"

@@ -12,20 +12,22 @@ import (
 )
 
 const (
-	// A dead path is noticed after stallTimeout at the latest, a step late; then each side waits drainTimeout at most before it says its farewell, one after the
-	// other. So chunks go on over TCP within 0.95 s and two ways of a message.
+	// A dead path is noticed after stallTimeout at the latest, a step late; then each side waits drainTimeout at most
+	// before it says its farewell, one after the other. So chunks go on over TCP within 0.95 s and two ways of a message.
 	stallTimeout = 600 * time.Millisecond // no completion for so long: the path is dead, whatever the device believes
 	stallStep    = stallTimeout / 12
 	drainTimeout = 150 * time.Millisecond // for what a failed queue pair gives back
-	// Several attempts within stallTimeout, though some devices double the time: with 134 ms two lost packets of a chunk can take longer.
+	// Several attempts within stallTimeout, though some devices double the time: with 134 ms two lost packets of a chunk
+	// can take longer.
 	ackTimeout = 14
 	ackTime    = 4096 * time.Nanosecond << ackTimeout // 67 ms
 	ackRetries = 6                                    // 7 is "without end" to some implementations
 	lookEvery  = 200 * time.Millisecond               // whether the device is still there
 	pollBatch  = 64
 	extraSends = 64 // requests beside messages: measuring, windows
-	// A chunk is written in pieces, each with a completion for the sender, while the peer hears of the last one only. So the device gets work before it has used up what
-	// it has; one in software does part of its work in the time of whoever posts, and all of the rest in that of the packets that arrive.
+	// A chunk is written in pieces, each with a completion for the sender, while the peer hears of the last one only. So
+	// the device gets work before it has used up what it has; one in software does part of its work in the time of whoever
+	// posts, and all of the rest in that of the packets that arrive.
 	pieceBytes = 256 << 10
 	chunkSends = 1 + transport.MaxChunk/pieceBytes // a chunk's requests at most: its header and its pieces
 )
@@ -92,7 +94,9 @@ type conn struct {
 var errSlots = errors.New("RDMA's own memory cannot be registered")
 
 // openConn opens the device and prepares this side's end of a path.
-func openConn(parent context.Context, place *Place, epoch uint64, depth int, slots, source Memory) (c *conn, err error) {
+func openConn(
+	parent context.Context, place *Place, epoch uint64, depth int, slots, source Memory,
+) (c *conn, err error) {
 	c = &conn{epoch: epoch, place: place}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
 	defer func() {
@@ -160,7 +164,10 @@ func (c *conn) describe(depth, slotBytes, slotCount int) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &setup{Epoch: c.epoch, Device: c.place.Device, Endpoint: e, Depth: depth, Headers: memoryKey{c.headersMR.Addr, c.headersMR.RKey}, SlotBytes: slotBytes, SlotCount: slotCount}
+	s := &setup{
+		Epoch: c.epoch, Device: c.place.Device, Endpoint: e, Depth: depth,
+		Headers: memoryKey{c.headersMR.Addr, c.headersMR.RKey}, SlotBytes: slotBytes, SlotCount: slotCount,
+	}
 	if c.slotsMR != nil {
 		s.Slots = memoryKey{c.slotsMR.Addr, c.slotsMR.RKey}
 	}
@@ -192,20 +199,26 @@ func (c *conn) postRecvs(n int) error {
 	return err
 }
 
-// post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the completion. The link's lock is held.
+// post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the
+// completion. The link's lock is held.
 func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
 	if c.gone {
 		return errClosed
 	}
 	at := int(h.position%uint64(depth)) * headerBytes
 	h.put(c.outHeaders[at:])
-	head := verbs.SendRequest{ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at), RKey: c.peer.Headers.Key, Count: 1}
+	head := verbs.SendRequest{
+		ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at),
+		RKey: c.peer.Headers.Key, Count: 1,
+	}
 	head.SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
 	c.pending = append(c.pending, head)
 	for left := h.chunk.Bytes; ; {
 		n := min(left, pieceBytes)
 		c.sends++
-		part := verbs.SendRequest{ID: workPart, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote, RKey: rkey, Count: 1}
+		part := verbs.SendRequest{
+			ID: workPart, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote, RKey: rkey, Count: 1,
+		}
 		part.SGE[0] = verbs.SGE{Addr: addr, Length: n, LKey: lkey}
 		if left -= n; left == 0 {
 			part.ID, part.Op, part.Imm = workData|h.position, verbs.OpWriteImm, uint32(h.position)
@@ -252,7 +265,8 @@ func (c *conn) watch() {
 			return
 		}
 		switch {
-		case e.Type == verbs.EventDeviceFatal, e.Type == verbs.EventQPFatal && e.Of(c.qp), e.Type == verbs.EventPortDown && e.Port == c.place.Port:
+		case e.Type == verbs.EventDeviceFatal, e.Type == verbs.EventQPFatal && e.Of(c.qp),
+			e.Type == verbs.EventPortDown && e.Port == c.place.Port:
 			c.cancel(fmt.Errorf("%s: %s", c.place.Device, e.Name))
 			return
 		}
@@ -276,8 +290,9 @@ func (c *conn) lookOut() {
 	}
 }
 
-// quiesce stops the path and calls handle for what still completes. When everything that was posted has come back, nothing can arrive any more and no memory is
-// read; where that does not happen in time, the queue pair's end sees to it. gone is called before that end.
+// quiesce stops the path and calls handle for what still completes. When everything that was posted has come back,
+// nothing can arrive any more and no memory is read; where that does not happen in time, the queue pair's end sees to
+// it. gone is called before that end.
 func (c *conn) quiesce(handle func([]verbs.Completion), gone func()) {
 	if err := c.qp.Fail(); err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
@@ -304,7 +319,8 @@ func (c *conn) quiesce(handle func([]verbs.Completion), gone func()) {
 	}
 }
 
-// abandon ends what can be posted, and the windows, because the queue pair is about to be freed. The link's lock is held.
+// abandon ends what can be posted, and the windows, because the queue pair is about to be freed. The link's lock is
+// held.
 func (c *conn) abandon() {
 	c.gone = true
 	_ = c.windows.close() // again in close, where something is wrong

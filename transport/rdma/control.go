@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	answerTimeout = 30 * time.Second // of the whole opening, on a machine that is short of processors; what does not work at all fails within a second
-	firstAttempts = 4                // before a path that is demanded is given up
+	// of the whole opening, on a machine that is short of processors; what does not work at all fails within a second
+	answerTimeout = 30 * time.Second
+	firstAttempts = 4 // before a path that is demanded is given up
 	firstPause    = 100 * time.Millisecond
 	longestPause  = time.Second
 )
@@ -167,7 +168,8 @@ func (l *Link[M]) offered(payload []byte) error {
 		if errors.Is(err, verbs.ErrUnavailable) {
 			result = refusedForGood
 		}
-		l.say(transport.MessageHeader{Type: transport.MsgPathAnswer, Seq: peer.Epoch, Result: result}, []byte(text[:min(len(text), maxReason)]))
+		l.say(transport.MessageHeader{Type: transport.MsgPathAnswer, Seq: peer.Epoch, Result: result},
+			[]byte(text[:min(len(text), maxReason)]))
 		return nil
 	}
 	if err := l.begin(c, peer); err != nil {
@@ -307,7 +309,8 @@ func (l *Link[M]) use(c *conn, chunk int) {
 }
 
 func (c *conn) describeText() string {
-	return fmt.Sprintf("%s port %d, GID %d (%s %s, %s) to %s of %s, MTU %d", c.place.Device, c.place.Port, c.place.GID.Index, c.place.GID.Type, c.place.GID.Addr, c.place.GID.NetDev,
+	return fmt.Sprintf("%s port %d, GID %d (%s %s, %s) to %s of %s, MTU %d", c.place.Device, c.place.Port,
+		c.place.GID.Index, c.place.GID.Type, c.place.GID.Addr, c.place.GID.NetDev,
 		c.peer.Device, c.peer.Endpoint.GID, c.peer.Endpoint.MTU.Bytes())
 }
 

@@ -33,8 +33,8 @@ type Report struct {
 // memlockLeast is the memlock limit below which copies of ordinary size cannot be registered.
 const memlockLeast = 256 << 20
 
-// Examine looks at what RDMA needs on this machine: library, kernel, devices, permission, limits; and chooses the device for paths between two addresses,
-// as links do (see [Choose]).
+// Examine looks at what RDMA needs on this machine: library, kernel, devices, permission, limits; and chooses the
+// device for paths between two addresses, as links do (see [Choose]).
 func Examine(wish string, local, peer netip.Addr) *Report {
 	r := &Report{}
 	names, err := verbs.Devices()
@@ -57,7 +57,8 @@ func Examine(wish string, local, peer netip.Addr) *Report {
 		r.fail("choice", err.Error(), "bring an interface with an RDMA device up and give it an address of the peer's family")
 		return r
 	}
-	r.pass("choice", fmt.Sprintf("%s port %d, GID %d (%s %s, %s), because %s", p.Device, p.Port, p.GID.Index, p.GID.Type, p.GID.Addr, p.GID.NetDev, p.Why))
+	r.pass("choice", fmt.Sprintf("%s port %d, GID %d (%s %s, %s), because %s", p.Device, p.Port, p.GID.Index, p.GID.Type,
+		p.GID.Addr, p.GID.NetDev, p.Why))
 	if err := r.try(p); err != nil {
 		r.fail("trial", err.Error(), remedyOf(err))
 		return r
@@ -72,7 +73,8 @@ func Examine(wish string, local, peer netip.Addr) *Report {
 	}
 	if r.Why == "" {
 		r.Place = p
-		r.Path = fmt.Sprintf("%s port %d, GID %d (%s %s, %s)", p.Device, p.Port, p.GID.Index, p.GID.Type, p.GID.Addr, p.GID.NetDev)
+		r.Path = fmt.Sprintf("%s port %d, GID %d (%s %s, %s)", p.Device, p.Port, p.GID.Index, p.GID.Type, p.GID.Addr,
+			p.GID.NetDev)
 	}
 	return r
 }
@@ -130,12 +132,14 @@ func (r *Report) fail(what, found, remedy string) {
 	}
 }
 
-// links asks the kernel's RDMA netlink for the devices, and gives the type of each (firmware, or nothing where it has none).
+// links asks the kernel's RDMA netlink for the devices, and gives the type of each (firmware, or nothing where it has
+// none).
 func (r *Report) links() map[string]string {
 	found := map[string]string{}
 	list, err := netlink.RdmaLinkList()
 	if err != nil {
-		r.warn("rdma netlink", err.Error(), "the kernel has no RDMA netlink, or this is a container without it; nothing else needs it")
+		r.warn("rdma netlink", err.Error(),
+			"the kernel has no RDMA netlink, or this is a container without it; nothing else needs it")
 		return found
 	}
 	for _, l := range list {
@@ -157,7 +161,8 @@ func (r *Report) judgeMemlock(limit uint64, root bool) {
 	case limit == unix.RLIM_INFINITY:
 		r.pass("memlock limit", "unlimited")
 	case limit < memlockLeast && !root:
-		r.warn("memlock limit", fmt.Sprintf("%d KiB: copies of larger memory go through a small buffer, or over TCP", limit>>10), "'ulimit -l unlimited', /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit")
+		r.warn("memlock limit", fmt.Sprintf("%d KiB: copies of larger memory go through a small buffer, or over TCP",
+			limit>>10), "'ulimit -l unlimited', /etc/security/limits.conf, or LimitMEMLOCK=infinity in the systemd unit")
 	default:
 		r.pass("memlock limit", fmt.Sprintf("%d KiB", limit>>10))
 	}
@@ -190,7 +195,9 @@ func (r *Report) device(name, firmware string) {
 				mtu := l.Attrs().MTU
 				text += fmt.Sprintf(", %s with MTU %d", dev, mtu)
 				if mtu < 4096+roceHeaders {
-					r.warn(what, text, fmt.Sprintf("an MTU of 4200 or more on all of the way ('ip link set %s mtu 9000') lets RoCE use packets of 4096 bytes", dev))
+					r.warn(what, text,
+						fmt.Sprintf(
+							"an MTU of 4200 or more on all of the way ('ip link set %s mtu 9000') lets RoCE use packets of 4096 bytes", dev))
 					continue
 				}
 			}
@@ -244,7 +251,10 @@ func (r *Report) try(p *Place) error {
 		}
 		return "no"
 	}
-	r.pass("trial", fmt.Sprintf("%s opens and registers memory; packets of %d bytes, memory windows: %s, dma-buf (GPUDirect): %s, on-demand paging: %s", p.Device, port.ActiveMTU.Bytes(),
-		yes(a.WindowType2), yes(pd.SupportsDMABuf()), yes(a.OnDemand)))
+	r.pass("trial",
+		fmt.Sprintf(
+			"%s opens and registers memory; packets of %d bytes, memory windows: %s, dma-buf (GPUDirect): %s, on-demand "+
+				"paging: %s", p.Device, port.ActiveMTU.Bytes(),
+			yes(a.WindowType2), yes(pd.SupportsDMABuf()), yes(a.OnDemand)))
 	return nil
 }

@@ -16,20 +16,22 @@ import (
 	"scuda.dev/scuda/transport/ring"
 )
 
-// Handler is what a link calls. M is what its owner wants to know of a chunk that it sent. The methods are called without locks of the link, from
-// its goroutines, and must not wait for the link.
+// Handler is what a link calls. M is what its owner wants to know of a chunk that it sent. The methods are called
+// without locks of the link, from its goroutines, and must not wait for the link.
 type Handler[M any] interface {
 	// Arrived is told of a chunk in a slot, which stays the owner's until [Link.Release].
 	Arrived(c bulk.Chunk, slot int)
 	// Placed is told of a chunk that lies in a transfer's window.
 	Placed(c bulk.Chunk)
-	// Sent is told once for every message that was taken, when its memory is free again: it has arrived, or has to be sent by other means.
+	// Sent is told once for every message that was taken, when its memory is free again: it has arrived, or has to be sent
+	// by other means.
 	Sent(m M, arrived bool)
 	// Memory gives the destination of a download of so many bytes, or nil.
 	Memory(id uint32, bytes uint64) []byte
 	// Changed is told of every change of the state, after it.
 	Changed()
-	// Broken is told of the end of the control connection, and with it of the link. Where messages were under way, it is not known what became of them.
+	// Broken is told of the end of the control connection, and with it of the link. Where messages were under way, it is
+	// not known what became of them.
 	Broken(err error, underWay bool)
 }
 
@@ -44,7 +46,9 @@ type Config[M any] struct {
 	SlotBytes int    // at most transport.MaxChunk
 	Source    Memory // where chunks for windows lie; may be empty
 	Pins      *Pins  // ranges whose registrations are kept; may be nil
-	Buffer    int    // bytes of registered memory of the link's own, in the place of Slots and Source, for what cannot be registered itself; less than two slots: none
+	// bytes of registered memory of the link's own, in the place of Slots and Source, for what cannot be registered
+	// itself; less than two slots: none
+	Buffer int
 
 	Handler Handler[M]
 	Stats   *Stats
@@ -134,7 +138,8 @@ type target[M any] struct {
 	waiting []placement[M]
 }
 
-// aim gives a chunk its place in the window, or has it go into a slot where there is no window; no where neither can be. mu is held.
+// aim gives a chunk its place in the window, or has it go into a slot where there is no window; no where neither can
+// be. mu is held.
 func (l *Link[M]) aim(t *target[M], p *placement[M]) bool {
 	if t.refused {
 		p.slot = true
@@ -158,7 +163,10 @@ func New[M any](cfg Config[M]) *Link[M] {
 	if cfg.Stats == nil {
 		cfg.Stats = &Stats{}
 	}
-	l := &Link[M]{cfg: cfg, log: cfg.Log, first: make(chan struct{}), targets: make(map[uint32]*target[M]), local: AddressOf(cfg.Control.LocalAddr()), remote: AddressOf(cfg.Control.RemoteAddr())}
+	l := &Link[M]{
+		cfg: cfg, log: cfg.Log, first: make(chan struct{}), targets: make(map[uint32]*target[M]),
+		local: AddressOf(cfg.Control.LocalAddr()), remote: AddressOf(cfg.Control.RemoteAddr()),
+	}
 	l.moved = sync.NewCond(&l.mu)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.chunk.Store(transport.MaxChunk)
@@ -193,7 +201,8 @@ func (l *Link[M]) State() bulk.State { return bulk.State(l.state.Load()) }
 // ChunkBytes is the size of chunks that suits the path.
 func (l *Link[M]) ChunkBytes() int { return int(l.chunk.Load()) }
 
-// AwaitFirst waits for the first path. It gives the reason why there is none where that will not change by itself, or after some attempts.
+// AwaitFirst waits for the first path. It gives the reason why there is none where that will not change by itself, or
+// after some attempts.
 func (l *Link[M]) AwaitFirst(ctx context.Context) error {
 	select {
 	case <-l.first:
@@ -242,8 +251,8 @@ type Region struct {
 	copied bool // it cannot be registered; chunks go through the buffer
 }
 
-// Register registers memory from which chunks are sent, until [Region.Release]; it must stay mapped. It fails where there is no path, or the memory cannot be
-// registered and there is no buffer.
+// Register registers memory from which chunks are sent, until [Region.Release]; it must stay mapped. It fails where
+// there is no path, or the memory cannot be registered and there is no buffer.
 func (l *Link[M]) Register(data []byte) (Region, error) {
 	l.mu.Lock()
 	c := l.conn
@@ -265,8 +274,9 @@ func (l *Link[M]) Register(data []byte) (Region, error) {
 // Release ends the registration; nothing is being sent from it any more.
 func (r Region) Release() { r.r.release() }
 
-// Send sends a chunk from registered memory into a slot of the peer; it waits for a credit. False says that the chunk was not taken: there is no path, or it is
-// not the one that the memory is registered for. Where a chunk says that more follow, the caller must send them, as long as there is this path.
+// Send sends a chunk from registered memory into a slot of the peer; it waits for a credit. False says that the chunk
+// was not taken: there is no path, or it is not the one that the memory is registered for. Where a chunk says that more
+// follow, the caller must send them, as long as there is this path.
 func (l *Link[M]) Send(ch bulk.Chunk, data []byte, from Region, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,13 +301,15 @@ func (l *Link[M]) Send(ch bulk.Chunk, data []byte, from Region, m M) bool {
 	c := l.conn
 	position, slot, _ := l.peer.Send(message[M]{m, part}, true)
 	h := header{position: position, slot: slot, chunk: ch}
-	l.posted(c, c.post(l.depth, &h, at, from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes), c.peer.Slots.Key), len(data))
+	l.posted(c, c.post(l.depth, &h, at, from.r.mr.LKey, c.peer.Slots.Addr+uint64(slot)*uint64(c.peer.SlotBytes),
+		c.peer.Slots.Key), len(data))
 	l.flush(c)
 	return true
 }
 
-// flush posts what is to be posted, in order, as long as the device has less than its window. Another call that does so already takes this one's messages as well.
-// mu is held, and let go meanwhile: a driver in software works on the messages in the caller's time.
+// flush posts what is to be posted, in order, as long as the device has less than its window. Another call that does so
+// already takes this one's messages as well. mu is held, and let go meanwhile: a driver in software works on the
+// messages in the caller's time.
 func (l *Link[M]) flush(c *conn) {
 	if c.flushes {
 		return
@@ -359,7 +371,8 @@ func (l *Link[M]) posted(c *conn, err error, bytes int) {
 	}
 }
 
-// checkStall fails a path on which nothing has moved for long. It counts short steps, because a process that does not run sees nothing move.
+// checkStall fails a path on which nothing has moved for long. It counts short steps, because a process that does not
+// run sees nothing move.
 func (l *Link[M]) checkStall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -376,13 +389,15 @@ func (l *Link[M]) checkStall() {
 		l.watchdog.Reset(stallStep)
 		return
 	}
-	c.cancel(fmt.Errorf("%w for %v: %d messages are unacknowledged, the device is not through with %d", errStalled, stallTimeout, unacknowledged, pending))
+	c.cancel(fmt.Errorf("%w for %v: %d messages are unacknowledged, the device is not through with %d", errStalled,
+		stallTimeout, unacknowledged, pending))
 }
 
 // errStalled is why such a path ends.
 var errStalled = errors.New("the path has moved nothing")
 
-// Want asks the peer for a window into the memory of a download. Chunks for it can be placed from then on. It says no where there is no path.
+// Want asks the peer for a window into the memory of a download. Chunks for it can be placed from then on. It says no
+// where there is no path.
 func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -394,8 +409,9 @@ func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 	return true
 }
 
-// Place sends a chunk, which lies at an address of the link's Source, to the window of its transfer, or into a slot where the peer cannot give one. It does not wait.
-// False says that the chunk was not taken: there is no path, or no place.
+// Place sends a chunk, which lies at an address of the link's Source, to the window of its transfer, or into a slot
+// where the peer cannot give one. It does not wait. False says that the chunk was not taken: there is no path, or no
+// place.
 func (l *Link[M]) Place(ch bulk.Chunk, addr uint64, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -492,7 +508,8 @@ func (l *Link[M]) sayCredit() {
 	l.late.Stop()
 	l.results.slots = l.peer.Offer(l.results.slots[:0])
 	l.results.payload = appendSlots(l.results.payload[:0], l.results.slots)
-	l.say(transport.MessageHeader{Type: transport.MsgPathCredit, Seq: l.conn.epoch, Aux: l.peer.Received()}, l.results.payload)
+	l.say(transport.MessageHeader{Type: transport.MsgPathCredit, Seq: l.conn.epoch, Aux: l.peer.Received()},
+		l.results.payload)
 }
 
 // EndWindow takes back the window of a download, whose memory may be freed after that as soon as the program likes.

@@ -9,24 +9,29 @@ import (
 )
 
 const (
-	probeLeast  = 128 << 10
-	probeFirst  = 32 << 10               // the first size, and the chunk of a path that is very slow
-	probePace   = ackTime / 4            // a chunk takes no longer: the device expects a sign of the peer, which comes with a chunk's end, within ackTime
+	probeLeast = 128 << 10
+	probeFirst = 32 << 10 // the first size, and the chunk of a path that is very slow
+	// a chunk takes no longer: the device expects a sign of the peer, which comes with a chunk's end, within ackTime
+	probePace   = ackTime / 4
 	probeTime   = 8 * time.Millisecond   // for each size
 	probeTotal  = 150 * time.Millisecond // for all: on a slow path the larger sizes are left out
 	probePasses = 4
 	probeMost   = 64 // writes of each size
 	probeDepth  = 4
 	probeFewest = 2
-	goodEnough  = 0.85                   // of the best: a larger chunk costs both ends less, in what is not measured here as well
-	ahead       = 250 * time.Millisecond // chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
-	leastAhead  = 8
-	atDevice    = 250 * time.Microsecond // the device has pieces of them for so long: until the word of one's end is here and others are posted
-	leastAt     = 12
+	// of the best: a larger chunk costs both ends less, in what is not measured here as well
+	goodEnough = 0.85
+	// chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
+	ahead      = 250 * time.Millisecond
+	leastAhead = 8
+	// the device has pieces of them for so long: until the word of one's end is here and others are posted
+	atDevice = 250 * time.Microsecond
+	leastAt  = 12
 )
 
-// measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy, and how many pieces of them the device. It
-// proves at the same time that the path works. Without slots or memory the usual size is taken.
+// measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path
+// busy, and how many pieces of them the device. It proves at the same time that the path works. Without slots or memory
+// the usual size is taken.
 func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window int, err error) {
 	chunk, limit, window = min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast)), l.depth, l.depth
 	slots, err := l.awaitCredits(ctx, c)
@@ -39,7 +44,8 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window in
 	}
 	defer free()
 	began := time.Now()
-	rates, best, err := survey(chunk, func(size int) (float64, error) { return l.probe(ctx, c, mem[:size], r, slots) }, func() bool { return time.Since(began) >= probeTotal })
+	rates, best, err := survey(chunk, func(size int) (float64, error) { return l.probe(ctx, c, mem[:size], r, slots) },
+		func() bool { return time.Since(began) >= probeTotal })
 	if err != nil {
 		return chunk, limit, window, err
 	}
@@ -50,12 +56,16 @@ func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window in
 	return chunk, enough(ahead, chunk, leastAhead), enough(atDevice, min(chunk, pieceBytes), leastAt), nil
 }
 
-// survey measures the sizes up to the largest. A moment in which a process had no processor must not decide for as long as the path lives: every size counts with
-// the best of some passes, unless the largest shows at once that it is good enough.
-func survey(most int, probe func(size int) (float64, error), over func() bool) (rates map[int]float64, best float64, err error) {
+// survey measures the sizes up to the largest. A moment in which a process had no processor must not decide for as long
+// as the path lives: every size counts with the best of some passes, unless the largest shows at once that it is good
+// enough.
+func survey(
+	most int, probe func(size int) (float64, error), over func() bool,
+) (rates map[int]float64, best float64, err error) {
 	rates = map[int]float64{}
 	for pass := 0; pass == 0 || pass < probePasses && !over() && rates[most] < goodEnough*best; pass++ {
-		for size := probeFirst; size == probeFirst || size <= most && paced(size, best) && !over(); size = max(2*size, probeLeast) {
+		for size := probeFirst; size == probeFirst ||
+			size <= most && paced(size, best) && !over(); size = max(2*size, probeLeast) {
 			rate, err := probe(size)
 			if err != nil {
 				return nil, 0, err
@@ -70,7 +80,8 @@ func survey(most int, probe func(size int) (float64, error), over func() bool) (
 // paced says whether chunks of a size are through in time at a rate.
 func paced(size int, rate float64) bool { return float64(size) <= rate*probePace.Seconds() }
 
-// pickChunk chooses the largest size among those that were measured whose rate is near the best, and on slow paths one that is through in time.
+// pickChunk chooses the largest size among those that were measured whose rate is near the best, and on slow paths one
+// that is through in time.
 func pickChunk(rates map[int]float64, best float64) int {
 	chunk := probeLeast
 	for size := probeLeast; size <= transport.MaxChunk; size *= 2 {
@@ -124,7 +135,10 @@ func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slot
 		}
 		for posted < probeMost && posted-c.probed < len(slots) && (posted < probeFewest || time.Since(began) < probeTime) {
 			slot := slots[posted%len(slots)]
-			req[0] = verbs.SendRequest{ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: c.peer.Slots.Addr + uint64(slot)*uint64(c.peer.SlotBytes), RKey: c.peer.Slots.Key, Count: 1}
+			req[0] = verbs.SendRequest{
+				ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled,
+				Remote: c.peer.Slots.Addr + uint64(slot)*uint64(c.peer.SlotBytes), RKey: c.peer.Slots.Key, Count: 1,
+			}
 			req[0].SGE[0] = verbs.SGE{Addr: address(mem), Length: uint32(len(mem)), LKey: r.mr.LKey}
 			if _, err := c.qp.PostSend(req[:]); err != nil {
 				return 0, err

@@ -107,17 +107,20 @@ func TestMemlockIsJudged(t *testing.T) {
 		ok    bool
 		text  string
 	}{
-		{unix.RLIM_INFINITY, false, true, "unlimited"}, {8 << 20, false, false, "8192 KiB: copies of larger"}, {8 << 20, true, true, "8192 KiB"}, {1 << 30, false, true, "1048576 KiB"},
+		{unix.RLIM_INFINITY, false, true, "unlimited"}, {8 << 20, false, false, "8192 KiB: copies of larger"},
+		{8 << 20, true, true, "8192 KiB"}, {1 << 30, false, true, "1048576 KiB"},
 	} {
 		r := &Report{}
 		r.judgeMemlock(c.limit, c.root)
-		if k := r.Checks[0]; k.OK != c.ok || !strings.Contains(k.Found, c.text) || !k.OK && !strings.Contains(k.Remedy, "LimitMEMLOCK=infinity") || r.Why != "" {
+		if k := r.Checks[0]; k.OK != c.ok || !strings.Contains(k.Found, c.text) ||
+			!k.OK && !strings.Contains(k.Remedy, "LimitMEMLOCK=infinity") || r.Why != "" {
 			t.Errorf("%+v: %+v", c, k)
 		}
 	}
 }
 
-// On a fast path the largest chunk that is about as good as any; on a slow one a chunk that is through before the device expects a sign of the peer.
+// On a fast path the largest chunk that is about as good as any; on a slow one a chunk that is through before the
+// device expects a sign of the peer.
 func TestPickChunk(t *testing.T) {
 	flat := func(rate float64) map[int]float64 {
 		m := map[int]float64{}
@@ -134,8 +137,10 @@ func TestPickChunk(t *testing.T) {
 	}{
 		{"all the same", flat(10e9), 10e9, 1 << 20},
 		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 1 << 20},
-		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 8.4e9, 1 << 20: 8e9}, 10e9, 256 << 10},
-		{"larger is about as good", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 8.6e9}, 10e9, 1 << 20},
+		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 8.4e9, 1 << 20: 8e9}, 10e9,
+			256 << 10},
+		{"larger is about as good", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 8.6e9}, 10e9,
+			1 << 20},
 		{"slow", flat(25e6), 25e6, 256 << 10},
 		{"slow, the largest is best", map[int]float64{128 << 10: 10e6, 256 << 10: 20e6}, 20e6, 256 << 10},
 		{"very slow", flat(5e6), 5e6, 64 << 10},
@@ -172,7 +177,8 @@ func TestSurvey(t *testing.T) {
 			return rate
 		}, 100, 1 << 20, 10},
 		{"all in a bad moment", func(n, _ int) float64 { return rate / 2 }, 100, 1 << 20, 5},
-		{"smaller is better", func(_, size int) float64 { return rate * (256 << 10) / float64(max(size, 256<<10)) }, 100, 256 << 10, 5 * probePasses},
+		{"smaller is better", func(_, size int) float64 { return rate * (256 << 10) / float64(max(size, 256<<10)) }, 100,
+			256 << 10, 5 * probePasses},
 		{"slow", func(_, _ int) float64 { return 25e6 }, 100, 256 << 10, 3 * probePasses},
 		{"no time", func(_, _ int) float64 { return 1e6 }, 0, 32 << 10, 1},
 		{"broken", func(n, _ int) float64 {
@@ -224,11 +230,13 @@ func TestHeader(t *testing.T) {
 
 // Whatever a peer says, parsing ends with an error or with values within the limits.
 func FuzzControl(f *testing.F) {
-	f.Add([]byte(`{"Epoch":1,"Depth":64,"SlotBytes":1048576,"SlotCount":64,"Endpoint":{"QPN":17,"GID":"10.0.0.1","MTU":5}}`))
+	f.Add(
+		[]byte(`{"Epoch":1,"Depth":64,"SlotBytes":1048576,"SlotCount":64,"Endpoint":{"QPN":17,"GID":"10.0.0.1","MTU":5}}`))
 	f.Add(make([]byte, windowBytes))
 	f.Add(make([]byte, headerSize))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if s, err := parseSetup(b); err == nil && (s.Depth < 1 || s.Depth > maxDepth || s.SlotCount < 0 || s.SlotCount > MaxSlots) {
+		if s, err := parseSetup(b); err == nil &&
+			(s.Depth < 1 || s.Depth > maxDepth || s.SlotCount < 0 || s.SlotCount > MaxSlots) {
 			t.Errorf("%+v", s)
 		}
 		if w, err := parseWindow(b); err == nil {
@@ -240,7 +248,8 @@ func FuzzControl(f *testing.F) {
 			t.Errorf("%d slots of %d bytes", len(slots), len(b))
 		}
 		if len(b) >= headerSize {
-			if h, err := parseHeader(b[:headerSize], le.Uint64(b), le.Uint32(b), 4096); err == nil && (h.chunk.Bytes == 0 || h.slot != ring.NoSlot && h.chunk.Bytes > 4096) {
+			if h, err := parseHeader(b[:headerSize], le.Uint64(b), le.Uint32(b), 4096); err == nil &&
+				(h.chunk.Bytes == 0 || h.slot != ring.NoSlot && h.chunk.Bytes > 4096) {
 				t.Errorf("%+v", h)
 			}
 		}

@@ -9,8 +9,9 @@ import (
 	"scuda.dev/scuda/verbs"
 )
 
-// Pins are ranges of memory that their owner promises to keep mapped until it says otherwise: memory that a program allocated page-locked. Their
-// registrations are kept, while other memory is registered for the time of one transfer. The zero value is empty.
+// Pins are ranges of memory that their owner promises to keep mapped until it says otherwise: memory that a program
+// allocated page-locked. Their registrations are kept, while other memory is registered for the time of one transfer.
+// The zero value is empty.
 type Pins struct {
 	mu   sync.Mutex
 	list []pin // sorted, disjoint
@@ -128,8 +129,8 @@ type region struct {
 	kept bool
 }
 
-// register gives a registration of memory: the kept one of a pinned range, where that will do, or a new one. The peer may write to a new one, but
-// not to a kept one, for which it gets a window.
+// register gives a registration of memory: the kept one of a pinned range, where that will do, or a new one. The peer
+// may write to a new one, but not to a kept one, for which it gets a window.
 func (c *conn) register(pins *Pins, b []byte, access verbs.Access, stats *Stats) (region, error) {
 	g := &c.registry
 	addr, bytes := address(b), uint64(len(b))
@@ -275,7 +276,9 @@ func (c *conn) revoke(o *opening) error {
 	}
 	w.next++
 	w.work[w.next] = o
-	_, err := c.qp.PostSend([]verbs.SendRequest{{ID: workInvalidate | w.next, Op: verbs.OpLocalInvalidate, Flags: verbs.Signaled, Imm: o.mw.RKey}})
+	_, err := c.qp.PostSend([]verbs.SendRequest{
+		{ID: workInvalidate | w.next, Op: verbs.OpLocalInvalidate, Flags: verbs.Signaled, Imm: o.mw.RKey},
+	})
 	return err
 }
 

@@ -123,8 +123,10 @@ func (l *Link[M]) arrive(c *conn, d *verbs.Completion) (more bool, err error) {
 		return false, err
 	}
 	if h.slot == ring.NoSlot {
-		if o := c.windows.open[h.chunk.ID]; o == nil || h.chunk.Offset > o.bytes || uint64(h.chunk.Bytes) > o.bytes-h.chunk.Offset {
-			return false, fmt.Errorf("%w: %d bytes at %d of transfer %d, which has no such window", ring.ErrProtocol, h.chunk.Bytes, h.chunk.Offset, h.chunk.ID)
+		if o := c.windows.open[h.chunk.ID]; o == nil || h.chunk.Offset > o.bytes ||
+			uint64(h.chunk.Bytes) > o.bytes-h.chunk.Offset {
+			return false, fmt.Errorf("%w: %d bytes at %d of transfer %d, which has no such window", ring.ErrProtocol,
+				h.chunk.Bytes, h.chunk.Offset, h.chunk.ID)
 		}
 	}
 	l.cfg.Stats.ReceivedChunks.Add(1)
@@ -133,8 +135,8 @@ func (l *Link[M]) arrive(c *conn, d *verbs.Completion) (more bool, err error) {
 	return h.chunk.More, nil
 }
 
-// tell calls the handler with what has been collected, and changes the mode when a lost path is settled: after the owner was given back what was
-// under way on it.
+// tell calls the handler with what has been collected, and changes the mode when a lost path is settled: after the
+// owner was given back what was under way on it.
 func (l *Link[M]) tell() {
 	l.telling.Lock()
 	defer l.telling.Unlock()
@@ -161,7 +163,8 @@ func (l *Link[M]) tell() {
 	clear(sent)
 	l.mu.Lock()
 	l.spare.arrived, l.spare.sent = arrived, sent
-	settled := l.broken == nil && l.State() == bulk.Settling && l.conn == nil && l.peer.State() == ring.Down && len(l.results.sent) == 0
+	settled := l.broken == nil && l.State() == bulk.Settling && l.conn == nil && l.peer.State() == ring.Down &&
+		len(l.results.sent) == 0
 	if settled {
 		l.setState(bulk.Down)
 	}
@@ -312,7 +315,8 @@ func (l *Link[M]) wanted(h transport.MessageHeader) {
 func (l *Link[M]) refusedMemory(err error) {
 	l.complained.Do(func() {
 		if l.buffer != nil {
-			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go through a buffer", "buffer", len(l.buffer), "error", err)
+			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go through a buffer", "buffer",
+				len(l.buffer), "error", err)
 		} else {
 			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go over TCP", "error", err)
 		}

@@ -13,7 +13,8 @@ import (
 	"scuda.dev/scuda/verbs"
 )
 
-// intrude lets a side write where a key might let it, behind the link's back, and waits for the end of its path, which is what a refusal does.
+// intrude lets a side write where a key might let it, behind the link's back, and waits for the end of its path, which
+// is what a refusal does.
 func (e *end) intrude(remote memoryKey) {
 	e.t.Helper()
 	lost := e.stats.Lost.Load()
@@ -29,7 +30,9 @@ func (e *end) intrude(remote memoryKey) {
 		e.t.Fatal(err)
 	}
 	defer r.release()
-	req := []verbs.SendRequest{{ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote.Addr, RKey: remote.Key, Count: 1}}
+	req := []verbs.SendRequest{
+		{ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote.Addr, RKey: remote.Key, Count: 1},
+	}
 	req[0].SGE[0] = verbs.SGE{Addr: address(mem), Length: uint32(len(mem)), LKey: r.mr.LKey}
 	_, err = c.qp.PostSend(req)
 	l.mu.Unlock()
@@ -110,8 +113,9 @@ func TestKeysOfAnEarlierPath(t *testing.T) {
 	client.works(server, 2)
 }
 
-// The server may write to the destination of a download for as long as the download lasts, and nowhere behind it. (Where that is page-locked memory, a card sees to
-// the latter by the window's bounds; rxe of Linux 6.1 checks only those of the registration.)
+// The server may write to the destination of a download for as long as the download lasts, and nowhere behind it.
+// (Where that is page-locked memory, a card sees to the latter by the window's bounds; rxe of Linux 6.1 checks only
+// those of the registration.)
 func TestWindowsEnd(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -50,14 +50,20 @@ func (h *header) put(b []byte) {
 // flagMore is [bulk.Chunk.More] in a header.
 const flagMore = 1
 
-// parseHeader reads the header of the message at position; the immediate value must be the position's low half. slotBytes is the size of this side's slots.
+// parseHeader reads the header of the message at position; the immediate value must be the position's low half.
+// slotBytes is the size of this side's slots.
 func parseHeader(b []byte, position uint64, imm uint32, slotBytes int) (header, error) {
 	h := header{position: le.Uint64(b), slot: le.Uint32(b[32:]),
-		chunk: bulk.Chunk{Seq: le.Uint64(b[8:]), Offset: le.Uint64(b[16:]), ID: le.Uint32(b[24:]), Bytes: le.Uint32(b[28:]), More: le.Uint32(b[36:])&flagMore != 0}}
+		chunk: bulk.Chunk{
+			Seq: le.Uint64(b[8:]), Offset: le.Uint64(b[16:]), ID: le.Uint32(b[24:]), Bytes: le.Uint32(b[28:]),
+			More: le.Uint32(b[36:])&flagMore != 0,
+		}}
 	switch {
 	case h.position != position || uint32(position) != imm:
-		return h, fmt.Errorf("%w: message %d with immediate value %d where %d was expected", ring.ErrProtocol, h.position, imm, position)
-	case h.chunk.Bytes == 0 || h.chunk.Bytes > transport.MaxChunk || h.slot != ring.NoSlot && int(h.chunk.Bytes) > slotBytes:
+		return h, fmt.Errorf("%w: message %d with immediate value %d where %d was expected", ring.ErrProtocol, h.position,
+			imm, position)
+	case h.chunk.Bytes == 0 || h.chunk.Bytes > transport.MaxChunk ||
+		h.slot != ring.NoSlot && int(h.chunk.Bytes) > slotBytes:
 		return h, fmt.Errorf("%w: a chunk of %d bytes in a slot of %d", ring.ErrProtocol, h.chunk.Bytes, slotBytes)
 	}
 	return h, nil
@@ -84,7 +90,8 @@ func (s *setup) check() error {
 	switch {
 	case s.Depth < 1 || s.Depth > maxDepth:
 		return fmt.Errorf("%w: a depth of %d", ring.ErrProtocol, s.Depth)
-	case s.SlotCount < 0 || s.SlotCount > MaxSlots || s.SlotCount > 0 && (s.SlotBytes < 4096 || s.SlotBytes > transport.MaxChunk):
+	case s.SlotCount < 0 || s.SlotCount > MaxSlots ||
+		s.SlotCount > 0 && (s.SlotBytes < 4096 || s.SlotBytes > transport.MaxChunk):
 		return fmt.Errorf("%w: %d slots of %d bytes", ring.ErrProtocol, s.SlotCount, s.SlotBytes)
 	case s.Endpoint.MTU.Bytes() == 0:
 		return fmt.Errorf("%w: MTU number %d", ring.ErrProtocol, s.Endpoint.MTU)

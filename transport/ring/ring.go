@@ -15,7 +15,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// Sender is the account of the sending side. M is what the caller wants to know of a message when it is finished or lost.
+// Sender is the account of the sending side. M is what the caller wants to know of a message when it is finished or
+// lost.
 type Sender[M any] struct {
 	next     uint64 // position of the next message
 	acked    uint64 // messages that the receiver has acknowledged
@@ -175,10 +176,12 @@ const (
 	needPart  = 4 // with less than this part of them the sender may run out
 )
 
-// Due says whether it is time to acknowledge and to grant: now, or within a moment at the latest. The sender waits if it has not said that more messages follow.
+// Due says whether it is time to acknowledge and to grant: now, or within a moment at the latest. The sender waits if
+// it has not said that more messages follow.
 func (r *Receiver) Due(waits bool) (now, soon bool) {
 	owed, free := r.received-r.told, len(r.free)
-	now = waits && owed > 0 || owed >= ackEvery || free > 0 && (free*grantPart >= len(r.slots) || r.granted*needPart < len(r.slots))
+	now = waits && owed > 0 || owed >= ackEvery ||
+		free > 0 && (free*grantPart >= len(r.slots) || r.granted*needPart < len(r.slots))
 	return now, !now && owed > 0
 }
 
@@ -276,8 +279,9 @@ func (p *Peer[M]) Begin(epoch uint64) error {
 	return nil
 }
 
-// End is called when this side has stopped using the path: nothing arrives any more, and the path reads no message's memory. What it returns has to be said
-// to the peer. finished and lost get the unfinished messages if the peer has already said its farewell.
+// End is called when this side has stopped using the path: nothing arrives any more, and the path reads no message's
+// memory. What it returns has to be said to the peer. finished and lost get the unfinished messages if the peer has
+// already said its farewell.
 func (p *Peer[M]) End(finished, lost func(M)) (Farewell, error) {
 	if p.state != Up {
 		return Farewell{}, fmt.Errorf("the path ends in state %d", p.state)

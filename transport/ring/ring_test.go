@@ -53,11 +53,13 @@ type side struct {
 }
 
 func newSide(name string) *side {
-	return &side{Peer: NewPeer[message](testDepth, testSlots, testSlots), name: name, full: map[uint32]int{}, got: map[int]int{}}
+	return &side{
+		Peer: NewPeer[message](testDepth, testSlots, testSlots), name: name, full: map[uint32]int{}, got: map[int]int{},
+	}
 }
 
-// model is two sides and the network between them: the path delays without bound, gives completions in any order, and dies at any time with
-// whatever is on it, wholly or in part delivered.
+// model is two sides and the network between them: the path delays without bound, gives completions in any order, and
+// dies at any time with whatever is on it, wholly or in part delivered.
 type model struct {
 	t        *rapid.T
 	sides    [2]*side
@@ -242,7 +244,8 @@ func (m *model) detour(s, o *side) {
 	m.finish(s, message{id: id})
 }
 
-// Whatever the path does, every message arrives once, those of a path in order, nothing overruns a slot, and nothing comes to a standstill.
+// Whatever the path does, every message arrives once, those of a path in order, nothing overruns a slot, and nothing
+// comes to a standstill.
 func TestRandomNetworks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{t: t, sides: [2]*side{newSide("a"), newSide("b")}, finished: map[int]bool{}}
@@ -283,7 +286,8 @@ func TestRandomNetworks(t *testing.T) {
 func (m *model) describe() string {
 	text := fmt.Sprintf("path %v, epoch %d", m.pathUp, m.epoch)
 	for _, s := range m.sides {
-		text += fmt.Sprintf("; %s: state %d, room %d, credits %d, wanted %d, path %d, pending %d, control %d, full %d", s.name, s.State(), s.Room(), s.Credits(), len(s.wanted),
+		text += fmt.Sprintf("; %s: state %d, room %d, credits %d, wanted %d, path %d, pending %d, control %d, full %d",
+			s.name, s.State(), s.Room(), s.Credits(), len(s.wanted),
 			len(s.path), len(s.pending), len(s.control), len(s.full))
 	}
 	return text

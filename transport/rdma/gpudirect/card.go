@@ -129,8 +129,9 @@ func keyOf(m *verbs.MR, err error) (Key, error) {
 	return m, nil
 }
 
-// Trial writes to registered memory and from it, compares what arrives, and gives the bytes a second of the slower direction; without a key that of the slowest of
-// card and copies, which take place side by side when chunks are staged.
+// Trial writes to registered memory and from it, compares what arrives, and gives the bytes a second of the slower
+// direction; without a key that of the slowest of card and copies, which take place side by side when chunks are
+// staged.
 func (c *NetworkCard) Trial(k Key) (float64, error) {
 	near, far := c.mem[:trialBytes], c.mem[trialBytes:]
 	if k == nil {
@@ -143,7 +144,9 @@ func (c *NetworkCard) Trial(k Key) (float64, error) {
 			return 0, err
 		}
 		defer free()
-		for _, f := range []func() error{func() error { return c.gpu.Write(addr, near) }, func() error { return c.gpu.Read(near, addr) }} {
+		for _, f := range []func() error{func() error {
+			return c.gpu.Write(addr, near)
+		}, func() error { return c.gpu.Read(near, addr) }} {
 			r, err := rateOf(f)
 			if err != nil {
 				return 0, err
@@ -199,7 +202,8 @@ func rateOf(f func() error) (float64, error) {
 	}
 }
 
-// writes lets the card write trialBytes from one registration to another, several at a time, and gives the bytes a second.
+// writes lets the card write trialBytes from one registration to another, several at a time, and gives the bytes a
+// second.
 func (c *NetworkCard) writes(from *verbs.MR, src uint64, to *verbs.MR, dst uint64) (float64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), trialTimeout)
 	defer cancel()
@@ -207,7 +211,9 @@ func (c *NetworkCard) writes(from *verbs.MR, src uint64, to *verbs.MR, dst uint6
 	var list [trialDepth]verbs.SendRequest
 	for i := range list {
 		at := uint64(i * piece)
-		list[i] = verbs.SendRequest{ID: uint64(i), Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: dst + at, RKey: to.RKey, Count: 1}
+		list[i] = verbs.SendRequest{
+			ID: uint64(i), Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: dst + at, RKey: to.RKey, Count: 1,
+		}
 		list[i].SGE[0] = verbs.SGE{Addr: src + at, Length: piece, LKey: from.LKey}
 	}
 	var done [trialDepth]verbs.Completion

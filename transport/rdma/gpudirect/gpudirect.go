@@ -1,7 +1,9 @@
-// Package gpudirect chooses, for each pair of a GPU and a network card, how chunks get between them: straight, with the GPU's memory registered through a dma-buf
-// or by nvidia-peermem, or staged through page-locked memory. What is possible is probed; what is better is found by a short trial of each way.
+// Package gpudirect chooses, for each pair of a GPU and a network card, how chunks get between them: straight, with the
+// GPU's memory registered through a dma-buf or by nvidia-peermem, or staged through page-locked memory. What is
+// possible is probed; what is better is found by a short trial of each way.
 //
-// The worker calls [Choose] when a session opens its RDMA, on a goroutine of its own, because a trial makes calls of the driver.
+// The worker calls [Choose] when a session opens its RDMA, on a goroutine of its own, because a trial makes calls of
+// the driver.
 package gpudirect
 
 import (
@@ -33,8 +35,8 @@ type Card interface {
 	RegisterDMABuf(fd int, bytes, addr uint64) (Key, error)
 	// RegisterAddress registers memory by its address; for a GPU's that works with nvidia-peermem only.
 	RegisterAddress(addr, bytes uint64) (Key, error)
-	// Trial moves data between the card and registered memory for a moment and gives the bytes a second of the slower direction. A nil key means page-locked
-	// memory and a copy between that and the GPU.
+	// Trial moves data between the card and registered memory for a moment and gives the bytes a second of the slower
+	// direction. A nil key means page-locked memory and a copy between that and the GPU.
 	Trial(k Key) (float64, error)
 }
 
@@ -64,8 +66,8 @@ const (
 // ErrNoWay is a pair whose trial failed even through page-locked memory.
 var ErrNoWay = errors.New("no way between GPU and network card works")
 
-// Choose tries the ways that card and GPU offer and chooses. The more direct way wins unless staging is clearly better, as it is across the sockets of some machines. A
-// way that fails its trial is left out, whatever the probes said.
+// Choose tries the ways that card and GPU offer and chooses. The more direct way wins unless staging is clearly better,
+// as it is across the sockets of some machines. A way that fails its trial is left out, whatever the probes said.
 func Choose(card Card, gpu GPU) (Choice, error) {
 	direct, reasons := tryDirect(card, gpu)
 	staged, err := card.Trial(nil)
@@ -77,7 +79,8 @@ func Choose(card Card, gpu GPU) (Choice, error) {
 	case direct.Method == "":
 		direct = Choice{Method: Staged, Rate: staged}
 	case staged > margin*direct.Rate:
-		reasons = append(reasons, fmt.Sprintf("%s moves %.1f GB/s, staging %.1f (are GPU and card on different sockets?)", direct.Method, direct.Rate/1e9, staged/1e9))
+		reasons = append(reasons, fmt.Sprintf("%s moves %.1f GB/s, staging %.1f (are GPU and card on different sockets?)",
+			direct.Method, direct.Rate/1e9, staged/1e9))
 		direct = Choice{Method: Staged, Rate: staged}
 	}
 	direct.Why = strings.Join(reasons, "; ")
@@ -145,7 +148,8 @@ func trial(card Card, gpu GPU, register func(addr uint64) (Key, error)) (float64
 	return rate, errors.Join(err, k.Close())
 }
 
-// Range is a GPU's memory that a session registers directly: by the descriptor of a dma-buf, or by its address where FD is negative.
+// Range is a GPU's memory that a session registers directly: by the descriptor of a dma-buf, or by its address where FD
+// is negative.
 type Range struct {
 	Addr, Bytes uint64
 	FD          int

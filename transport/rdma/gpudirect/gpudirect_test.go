@@ -69,10 +69,14 @@ func TestChoose(t *testing.T) {
 		why  string
 	}{
 		{"everything", pair{gpuBuf: true, cardBuf: true, peermem: true, direct: 40e9, staged: 25e9}, DMABuf, ""},
-		{"soft-RoCE: the card refuses", pair{gpuBuf: true, direct: 40e9, staged: 25e9}, Staged, "the card's driver takes none"},
-		{"closed kernel modules", pair{cardBuf: true, peermem: true, direct: 40e9, staged: 25e9}, PeerMem, "open kernel modules"},
-		{"export fails", pair{gpuBuf: true, cardBuf: true, peermem: true, exportErr: broken, direct: 40e9, staged: 25e9}, PeerMem, "dma-buf: broken"},
-		{"trial fails", pair{gpuBuf: true, cardBuf: true, peermem: true, trialErr: broken, staged: 25e9}, Staged, "nvidia-peermem: broken"},
+		{"soft-RoCE: the card refuses", pair{gpuBuf: true, direct: 40e9, staged: 25e9}, Staged,
+			"the card's driver takes none"},
+		{"closed kernel modules", pair{cardBuf: true, peermem: true, direct: 40e9, staged: 25e9}, PeerMem,
+			"open kernel modules"},
+		{"export fails", pair{gpuBuf: true, cardBuf: true, peermem: true, exportErr: broken, direct: 40e9, staged: 25e9},
+			PeerMem, "dma-buf: broken"},
+		{"trial fails", pair{gpuBuf: true, cardBuf: true, peermem: true, trialErr: broken, staged: 25e9}, Staged,
+			"nvidia-peermem: broken"},
 		{"across sockets", pair{gpuBuf: true, cardBuf: true, direct: 11e9, staged: 23e9}, Staged, "different sockets"},
 		{"about the same", pair{gpuBuf: true, cardBuf: true, direct: 24e9, staged: 24.5e9}, DMABuf, ""},
 		{"staging fails", pair{gpuBuf: true, cardBuf: true, direct: 24e9, stagedErr: broken}, DMABuf, "staged: broken"},
