@@ -33,7 +33,8 @@ var (
 	ErrNoWorker = errors.New("no worker could be started")
 )
 
-// Config says how to serve. Its zero value serves on every GPU of the machine (or the simulated one), on the loopback address.
+// Config says how to serve. Its zero value serves on every GPU of the machine (or the simulated one), on the loopback
+// address.
 type Config struct {
 	Addr     string           // HOST:PORT, port 0 picks one; default 127.0.0.1:14833
 	Listener *net.TCPListener // used instead of Addr where set
@@ -51,25 +52,29 @@ type Config struct {
 	CacheBytes int64  // its bound, 0: its default
 	Staging    int    // pinned staging slots of 1 MiB for each session, 0: default
 
-	NoRDMA     bool               // big copies travel by TCP only
-	RDMADevice string             // DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected
+	NoRDMA bool // big copies travel by TCP only
+	// DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected
+	RDMADevice string
 	GPUDirect  executor.GPUDirect // whether RDMA reads and writes the GPU's memory
 	RDMAMemory uint64             // pinned bytes for each session that uses RDMA (config.ServerRDMAMemory); 0: the default
 
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 
-	Warm        int           // workers kept ready; default 1
-	MaxSessions int           // CUDA sessions at once, 0: no limit
-	Drain       time.Duration // how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
+	Warm        int // workers kept ready; default 1
+	MaxSessions int // CUDA sessions at once, 0: no limit
+	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
+	Drain time.Duration
 
-	// Metrics is HOST:PORT of an HTTP port with /metrics for Prometheus, /healthz and /readyz; "": none. It is served without a token.
+	// Metrics is HOST:PORT of an HTTP port with /metrics for Prometheus, /healthz and /readyz; "": none. It is served
+	// without a token.
 	Metrics  string
 	Profiles bool // with /debug/pprof/ there as well
 
 	Log    *slog.Logger
-	Stderr io.Writer                           // the workers' standard error; default os.Stderr
-	Ready  func(Status)                        // called once when clients are welcome
-	Worker func() (string, []string, []string) // program, arguments and extra environment of a worker; default: this program with "worker"
+	Stderr io.Writer    // the workers' standard error; default os.Stderr
+	Ready  func(Status) // called once when clients are welcome
+	// program, arguments and extra environment of a worker; default: this program with "worker"
+	Worker func() (string, []string, []string)
 }
 
 // Status is what [Config.Ready] learns.
@@ -139,7 +144,9 @@ func CheckAddress(addr string, token []byte, insecure bool) error {
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("%w: %s is not a loopback address; give --token-file FILE, or --insecure if everybody who reaches it may use the GPUs", ErrInsecure, addr)
+	return fmt.Errorf(
+		"%w: %s is not a loopback address; give --token-file FILE, or --insecure if everybody who reaches it may use the "+
+			"GPUs", ErrInsecure, addr)
 }
 
 // ReadToken reads a token file, as clients do, and refuses a token that could be guessed.

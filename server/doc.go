@@ -1,9 +1,9 @@
 // Package server serves GPUs to scuda's clients.
 //
-// [Serve] is the supervisor. It listens, checks token, protocol version and API digest of each connection, and hands the connection's
-// descriptor to a worker process, so that a crash, a sticky error or a stuck kernel ends one client only. Worker processes are started ahead
-// of need, with the driver initialised; each serves one session and exits, and with it goes everything the session held. The supervisor
-// itself never calls the driver.
+// [Serve] is the supervisor. It listens, checks token, protocol version and API digest of each connection, and hands
+// the connection's descriptor to a worker process, so that a crash, a sticky error or a stuck kernel ends one client
+// only. Worker processes are started ahead of need, with the driver initialised; each serves one session and exits, and
+// with it goes everything the session held. The supervisor itself never calls the driver.
 //
 //	connection ── preface ──▶ "cuda": welcome, then the descriptor goes to a warm worker
 //	                          "side": joined to the session whose id and secret it names, same worker

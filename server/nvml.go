@@ -12,8 +12,8 @@ import (
 
 const nvmlReplyBytes = 1 << 20
 
-// serveNVML answers one NVML call after the other. The welcome goes out with the answers to what the client sent with its greeting: what is there is
-// answered in one write.
+// serveNVML answers one NVML call after the other. The welcome goes out with the answers to what the client sent with
+// its greeting: what is there is answered in one write.
 func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) error {
 	defer conn.Close()
 	defer d.Close()

@@ -86,12 +86,13 @@ type endedInfo struct {
 
 // process is a worker process, ready for a session.
 type process struct {
-	cmd    *exec.Cmd
-	line   *handoff.Conn
-	ready  readyInfo
-	who    atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
-	took   chan struct{}                                 // closed when a session gets it
-	exited chan struct{}                                 // closed once the process is reaped; err, ended and hasEnded are valid then
+	cmd   *exec.Cmd
+	line  *handoff.Conn
+	ready readyInfo
+	who   atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
+	took  chan struct{}                                 // closed when a session gets it
+	// closed once the process is reaped; err, ended and hasEnded are valid then
+	exited chan struct{}
 	err    error
 	ended  endedInfo
 	clean  bool // the worker said that its session ended
@@ -100,7 +101,9 @@ type process struct {
 }
 
 // startProcess starts a worker and waits until its driver is initialised.
-func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shelf, pages *metrics.Pages) (*process, error) {
+func startProcess(
+	ctx context.Context, cfg Config, wc workerConfig, shares *shelf, pages *metrics.Pages,
+) (*process, error) {
 	line, theirs, err := handoff.Pair()
 	if err != nil {
 		return nil, err
@@ -122,7 +125,9 @@ func startProcess(ctx context.Context, cfg Config, wc workerConfig, shares *shel
 		line.Close()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
-	p := &process{cmd: cmd, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{})}
+	p := &process{
+		cmd: cmd, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
+	}
 	p.calls = func() uint64 { return pages.Calls(page) }
 	answer := make(chan error, 1)
 	var reader sync.WaitGroup
@@ -230,8 +235,9 @@ func (p *process) gone() bool {
 // kill ends the process at once; the driver frees what it held.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// A worker that was handed out is replaced once its client has made no calls for refillAfter, or has ended, or after refillLatest, unless somebody wants the next
-// one before. A new process that makes its context holds the driver's locks and the GPU for tenths of a second, which a client that begins would wait for.
+// A worker that was handed out is replaced once its client has made no calls for refillAfter, or has ended, or after
+// refillLatest, unless somebody wants the next one before. A new process that makes its context holds the driver's
+// locks and the GPU for tenths of a second, which a client that begins would wait for.
 const (
 	refillAfter  = 300 * time.Millisecond
 	refillLatest = 5 * time.Second
@@ -248,7 +254,9 @@ type pool struct {
 }
 
 func newPool(ctx context.Context, n int, start func(context.Context) (*process, error), failed func(error)) *pool {
-	p := &pool{start: start, failed: failed, idle: make(chan *process), wanted: make(chan struct{}, n), refused: make(chan error)}
+	p := &pool{
+		start: start, failed: failed, idle: make(chan *process), wanted: make(chan struct{}, n), refused: make(chan error),
+	}
 	for range n {
 		p.wg.Go(func() { p.fill(ctx) })
 	}

@@ -8,8 +8,9 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// The driver knows the workers by their pids; a client that asks NVML which processes use a GPU is to find its own there. The worker of an
-// NVML session asks the supervisor which workers do the work of processes of the client's machine.
+// The driver knows the workers by their pids; a client that asks NVML which processes use a GPU is to find its own
+// there. The worker of an NVML session asks the supervisor which workers do the work of processes of the client's
+// machine.
 
 // Messages about processes.
 const (
@@ -39,7 +40,9 @@ func clientOf(c net.Addr, hello *transport.Hello) client {
 func (s *sessions) processes(of client) (list []nvmldispatch.Process) {
 	s.each(func(x *session) {
 		if !x.nvml && x.client.host == of.host && x.client.address == of.address {
-			list = append(list, nvmldispatch.Process{Server: uint32(x.proc.pid()), Client: uint32(x.client.pid), Program: x.client.command})
+			list = append(list, nvmldispatch.Process{
+				Server: uint32(x.proc.pid()), Client: uint32(x.client.pid), Program: x.client.command,
+			})
 		}
 	})
 	return list

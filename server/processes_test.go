@@ -9,7 +9,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// TestProcesses: an NVML session knows the CUDA sessions of its own machine by their clients' pids, those of others and ended ones not.
+// TestProcesses: an NVML session knows the CUDA sessions of its own machine by their clients' pids, those of others and
+// ended ones not.
 func TestProcesses(t *testing.T) {
 	const none = 1 << 30 // no process of the server's machine has such a number
 	s := serve(t, func(c *Config) { c.Warm = 2 })
@@ -47,7 +48,8 @@ func TestProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		pid  uint64
 		want string
-	}{{none + 77, "/usr/bin/train"}, {none + 78, "test"}, {none + 79, "NVML_ERROR_NOT_FOUND"}, {none + 80, "NVML_ERROR_NOT_FOUND"}} {
+	}{{none + 77, "/usr/bin/train"}, {none + 78, "test"}, {none + 79, "NVML_ERROR_NOT_FOUND"},
+		{none + 80, "NVML_ERROR_NOT_FOUND"}} {
 		if got := name(tt.pid); got != tt.want {
 			t.Errorf("process %d is %q, want %q", tt.pid, got, tt.want)
 		}
@@ -60,7 +62,8 @@ func TestNVMLSettings(t *testing.T) {
 	for _, tt := range []struct {
 		allowed bool
 		want    nvml.NvmlReturn
-	}{{false, nvml.NVML_ERROR_NO_PERMISSION}, {true, nvml.NVML_ERROR_NOT_SUPPORTED}} { // the simulated GPU has no such setting
+	}{{false, nvml.NVML_ERROR_NO_PERMISSION}, {true, nvml.NVML_ERROR_NOT_SUPPORTED}} {
+		// the simulated GPU has no such setting
 		l := serve(t, func(c *Config) { c.NVMLSettings = tt.allowed }).open(transport.KindNVML)
 		if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
 			t.Fatal(r, err)

@@ -40,8 +40,8 @@ type supervisor struct {
 	slots    chan struct{}  // bounds handshakes under way
 }
 
-// Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long as cfg.Drain
-// allows, and returns nil.
+// Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
+// as cfg.Drain allows, and returns nil.
 func Serve(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	if cfg.Listener == nil {
@@ -60,7 +60,10 @@ func Serve(ctx context.Context, cfg Config) error {
 
 	stop, kill := context.WithCancel(context.WithoutCancel(ctx))
 	defer kill()
-	s := &supervisor{cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(), slots: make(chan struct{}, maxHandshakes)}
+	s := &supervisor{
+		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
+		slots: make(chan struct{}, maxHandshakes),
+	}
 	s.sessions.init(cfg.MaxSessions)
 	var err error
 	if _, s.board, err = board.New(); err != nil {
@@ -99,9 +102,12 @@ func Serve(ctx context.Context, cfg Config) error {
 		return nil
 	}
 	facts := s.facts.Load()
-	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices", len(facts.Devices))
+	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices",
+		len(facts.Devices))
 	if cfg.Ready != nil {
-		cfg.Ready(Status{Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: side.addr()})
+		cfg.Ready(Status{
+			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: side.addr(),
+		})
 	}
 
 	accepting := make(chan error, 1)
@@ -123,7 +129,9 @@ func Serve(ctx context.Context, cfg Config) error {
 func listenError(addr string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("cannot listen on %s: the port is in use; stop the other server or choose another port with -l HOST:PORT (0 picks one): %w", addr, err)
+		return fmt.Errorf(
+			"cannot listen on %s: the port is in use; stop the other server or choose another port with -l HOST:PORT (0 "+
+				"picks one): %w", addr, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("cannot listen on %s: no interface of this machine has the address: %w", addr, err)
 	}
@@ -137,8 +145,11 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 			level = l
 		}
 	}
-	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory, SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(), RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level), board: s.board, order: s.order}
+	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
+		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
+		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
+		RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level),
+		board: s.board, order: s.order}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
@@ -168,7 +179,8 @@ func (s *supervisor) accept() error {
 				return nil
 			}
 			var sys syscall.Errno
-			if errors.As(err, &sys) && (sys == unix.EMFILE || sys == unix.ENFILE || sys == unix.ECONNABORTED || sys == unix.ENOBUFS || sys == unix.ENOMEM) {
+			if errors.As(err, &sys) && (sys == unix.EMFILE || sys == unix.ENFILE || sys == unix.ECONNABORTED ||
+				sys == unix.ENOBUFS || sys == unix.ENOMEM) {
 				s.log.Warn("cannot accept a connection for now", "error", err)
 				select {
 				case <-time.After(50 * time.Millisecond):
@@ -247,13 +259,15 @@ func refusef(status transport.Status, format string, args ...any) error {
 	return &refusal{status, e.Error(), e}
 }
 
-// refuse tells the peer why it is not served. A peer that has sent nothing sensible gets the reason as well: it may be a client of another version.
+// refuse tells the peer why it is not served. A peer that has sent nothing sensible gets the reason as well: it may be
+// a client of another version.
 func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
 	if e := (*transport.VersionError)(nil); errors.As(err, &e) {
 		e.ServerRelease = Version()
 	}
 	w := transport.Welcome{
-		Status: transport.StatusOf(err), Version: Version(), Error: err.Error(), MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max,
+		Status: transport.StatusOf(err), Version: Version(), Error: err.Error(), MinVersion: transport.Spoken.Min,
+		MaxVersion: transport.Spoken.Max,
 	}
 	if r := (*refusal)(nil); errors.As(err, &r) {
 		w.Status = r.status

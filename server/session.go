@@ -128,7 +128,8 @@ func randomHex(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the client has to be told.
+// openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the
+// client has to be told.
 func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
 	return s.serveSession(c, hello, log, false, func(ctx context.Context) (*process, error) {
 		p, err := s.pool.take(ctx)
@@ -139,14 +140,17 @@ func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *sl
 	})
 }
 
-// openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in milliseconds.
+// openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in
+// milliseconds.
 func (s *supervisor) openNVML(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
 	return s.serveSession(c, hello, log, true, func(ctx context.Context) (*process, error) {
 		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
 	})
 }
 
-func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error)) error {
+func (s *supervisor) serveSession(
+	c *net.TCPConn, hello *transport.Hello, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
+) error {
 	began := time.Now()
 	if s.draining.Load() {
 		return refusef(transport.StatusDraining, "the server is shutting down")
@@ -180,8 +184,8 @@ func (s *supervisor) serveSession(c *net.TCPConn, hello *transport.Hello, log *s
 			return refusef(transport.StatusFailed, "%w", err)
 		}
 	}
-	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there. A
-	// CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
+	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there.
+	// A CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
 	if err := passOn(c, p, msgSession, info); err != nil {
 		p.kill()
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
@@ -270,25 +274,29 @@ func readFull(r io.Reader, b []byte) bool {
 // greeting is what every welcome says: this server's release, and what it and the client can do together.
 func greeting(h *transport.Hello) *transport.Welcome {
 	w := &transport.Welcome{
-		Version: Version(), Digest: digest, MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max, Capabilities: transport.Offered(),
+		Version: Version(), Digest: digest, MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max,
+		Capabilities: transport.Offered(),
 	}
 	w.Protocol, _ = transport.Spoken.Common(h.Versions())
 	return w
 }
 
-// check refuses a client with which this server cannot speak: another digest of what travels, or a need that the server does not meet.
+// check refuses a client with which this server cannot speak: another digest of what travels, or a need that the server
+// does not meet.
 func check(h *transport.Hello) error {
 	if _, missing := transport.Agree(nil, h.Needs(), transport.Offered()); missing != nil {
 		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: Version()}
 	}
 	switch h.Kind {
-	case transport.KindInfo, transport.KindSide, transport.KindBulk, transport.KindRDMA: // no calls, or those of a session that was checked
+	case transport.KindInfo, transport.KindSide, transport.KindBulk, transport.KindRDMA:
+		// no calls, or those of a session that was checked
 		return nil
 	}
 	if h.Digest == digest {
 		return nil
 	}
-	return refusef(transport.StatusDigest, "client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",
+	return refusef(transport.StatusDigest,
+		"client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",
 		orUnknown(h.Version), orUnknown(h.Digest), Version(), digest)
 }
 

@@ -12,16 +12,17 @@ import (
 	"scuda.dev/scuda/server/handoff"
 )
 
-// Memory that one session exports and another imports is a file descriptor of the driver, which has to get from worker to worker, or a value (bytes that
-// the driver reads in the other process). The supervisor keeps both, by tokens that the clients hand to each other, until they are withdrawn or their
-// worker ends.
+// Memory that one session exports and another imports is a file descriptor of the driver, which has to get from worker
+// to worker, or a value (bytes that the driver reads in the other process). The supervisor keeps both, by tokens that
+// the clients hand to each other, until they are withdrawn or their worker ends.
 
 // Messages of sharing.
 const (
 	msgShare    = "share"    // worker: shareInfo with the descriptor, or with a value
 	msgFetch    = "fetch"    // worker: shareInfo
 	msgWithdraw = "withdraw" // worker: shareInfo
-	msgShared   = "shared"   // supervisor's answer to share and fetch: sharedInfo, to fetch with the descriptor or the value
+	// supervisor's answer to share and fetch: sharedInfo, to fetch with the descriptor or the value
+	msgShared = "shared"
 )
 
 type shareInfo struct {
@@ -112,7 +113,8 @@ func (s *shelf) judge(t executor.Token, item shared) error {
 	case twice:
 		return fmt.Errorf("%w: a token that is in use", handoff.ErrMalformed)
 	case item.value == nil && n.descriptors >= maxShares:
-		return fmt.Errorf("a session may share %d allocations at a time; close the file descriptors of those that were imported", maxShares)
+		return fmt.Errorf(
+			"a session may share %d allocations at a time; close the file descriptors of those that were imported", maxShares)
 	case item.value != nil && n.values >= executor.MaxValues:
 		return fmt.Errorf("%w: more than %d values", handoff.ErrMalformed, executor.MaxValues)
 	}

@@ -44,7 +44,8 @@ func (s *supervisor) openMetrics(ctx context.Context) (*sidePort, error) {
 	s.metrics.ModuleCache(openModules(s.cfg.CacheDir, s.cfg.CacheBytes, s.log).Size)
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Metrics)
 	if err != nil {
-		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w", s.cfg.Metrics, err)
+		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w",
+			s.cfg.Metrics, err)
 	}
 	p := &sidePort{listener: l, gpus: gpus}
 	p.server = &http.Server{Handler: s.metrics.Handler(s.readiness, s.cfg.Profiles), ReadHeaderTimeout: 10 * time.Second}

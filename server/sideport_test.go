@@ -60,7 +60,9 @@ func TestMetrics(t *testing.T) {
 	s.shows(`scuda_sessions{kind="cuda"} 2`)
 	s.shows(`scuda_workers{state="busy"} 2`)
 	_, text := s.get("/metrics")
-	for _, want := range []string{`scuda_gpu_readable 1`, `scuda_gpu_memory_size_bytes{UUID="GPU-`, `scuda_driver_info{cuda="`, `scuda_build_info{`, `scuda_transport_bytes_total{direction="received",transport="tcp"}`} {
+	for _, want := range []string{`scuda_gpu_readable 1`, `scuda_gpu_memory_size_bytes{UUID="GPU-`,
+		`scuda_driver_info{cuda="`, `scuda_build_info{`,
+		`scuda_transport_bytes_total{direction="received",transport="tcp"}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
 		}

@@ -36,12 +36,13 @@ import (
 // controlFD is the worker's end of the line to the supervisor.
 const controlFD = 3
 
-// hangLimit is how long a session may take to end after its client is gone. A driver call that does not return by then (a kernel without
-// end) is ended with the process.
+// hangLimit is how long a session may take to end after its client is gone. A driver call that does not return by then
+// (a kernel without end) is ended with the process.
 const hangLimit = time.Second
 
-// Worker is the main program of a worker process. It returns when its session is over or the supervisor is gone; the caller then exits,
-// which is what frees the session's GPU memory. ctx is not watched: the supervisor says when to stop.
+// Worker is the main program of a worker process. It returns when its session is over or the supervisor is gone; the
+// caller then exits, which is what frees the session's GPU memory. ctx is not watched: the supervisor says when to
+// stop.
 func Worker(context.Context) error {
 	unix.CloseOnExec(controlFD)
 	f := os.NewFile(controlFD, "control")
@@ -52,7 +53,9 @@ func Worker(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("a worker is started by the server, not by hand: %w", err)
 	}
-	w := &worker{line: line, sharer: newSharer(line), work: make(chan func() error, 1), told: make(chan []nvmldispatch.Process, 1)}
+	w := &worker{
+		line: line, sharer: newSharer(line), work: make(chan func() error, 1), told: make(chan []nvmldispatch.Process, 1),
+	}
 	return w.run()
 }
 
@@ -109,7 +112,8 @@ func (w *worker) run() error {
 		return err
 	}
 	own := stdio.Private()
-	w.log = slog.New(slog.NewTextHandler(own, &slog.HandlerOptions{Level: slog.Level(w.cfg.LogLevel)})).With("worker", os.Getpid())
+	w.log = slog.New(slog.NewTextHandler(own, &slog.HandlerOptions{Level: slog.Level(w.cfg.LogLevel)})).With("worker",
+		os.Getpid())
 	slog.SetDefault(w.log)
 	if w.cfg.Mode != modeNVML {
 		if err := debug.SetCrashOutput(own, debug.CrashOptions{}); err != nil {
@@ -198,7 +202,10 @@ func (w *worker) simConfig() (sim.Config, error) {
 	if err != nil {
 		return sim.Config{}, err
 	}
-	cfg, err := sim.FromEnvironment(sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log, Board: shared}, os.Getenv)
+	cfg, err := sim.FromEnvironment(sim.Config{
+		Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log, Board: shared,
+	},
+		os.Getenv)
 	if err != nil || w.cfg.Sim == "" {
 		return cfg, err
 	}
@@ -325,7 +332,8 @@ func (w *worker) openSession(m *handoff.Message) error {
 		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome) }
 	} else {
-		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log), Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
+		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log),
+			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Board: w.order.Board, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())

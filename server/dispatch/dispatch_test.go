@@ -86,12 +86,16 @@ func (d *driver) CuMemcpy2DAsync_v2(c *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda
 func (d *driver) CuStreamSynchronize(s cuda.CUstream) cuda.CUresult {
 	return d.log("sync %#x", uint64(s))
 }
-func (d *driver) CuStreamSetAttribute(s cuda.CUstream, id cuda.CUstreamAttrID, v *cuda.CUstreamAttrValue) cuda.CUresult {
+func (d *driver) CuStreamSetAttribute(
+	s cuda.CUstream, id cuda.CUstreamAttrID, v *cuda.CUstreamAttrValue,
+) cuda.CUresult {
 	w := (*[2]uint64)(unsafe.Pointer(v))
 	return d.log("attribute %d %#x %#x", id, w[0], w[1])
 }
 
-func (d *driver) CuMemCreate(h *cuda.CUmemGenericAllocationHandle, size uint64, _ *cuda.CUmemAllocationProp, _ uint64) cuda.CUresult {
+func (d *driver) CuMemCreate(
+	h *cuda.CUmemGenericAllocationHandle, size uint64, _ *cuda.CUmemAllocationProp, _ uint64,
+) cuda.CUresult {
 	*h = 0x5000
 	return d.log("create %d", size)
 }
@@ -104,7 +108,9 @@ func (d *driver) CuCtxSetLimit(l cuda.CUlimit, v uint64) cuda.CUresult {
 	return d.log("limit %d %d", l, v)
 }
 
-func (d *driver) CuGraphAddEmptyNode(n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64) cuda.CUresult {
+func (d *driver) CuGraphAddEmptyNode(
+	n *cuda.CUgraphNode, g cuda.CUgraph, deps *cuda.CUgraphNode, count uint64,
+) cuda.CUresult {
 	*n = 0x900
 	return d.log("node in %#x after %#x", uint64(g), unsafe.Slice((*uint64)(unsafe.Pointer(deps)), count))
 }
@@ -121,22 +127,32 @@ func (d *driver) CuGraphGetNodes(g cuda.CUgraph, nodes *cuda.CUgraphNode, n *uin
 
 func (d *driver) CuGraphDestroy(g cuda.CUgraph) cuda.CUresult { return d.log("destroy %#x", uint64(g)) }
 
-func (d *driver) CuGraphExecUpdate_v2(e cuda.CUgraphExec, g cuda.CUgraph, info *cuda.CUgraphExecUpdateResultInfo) cuda.CUresult {
+func (d *driver) CuGraphExecUpdate_v2(
+	e cuda.CUgraphExec, g cuda.CUgraph, info *cuda.CUgraphExecUpdateResultInfo,
+) cuda.CUresult {
 	info.ErrorNode, info.Result = 0x905, 4
 	return d.log("update")
 }
 
-func (d *driver) CuGraphInstantiateWithParams(e *cuda.CUgraphExec, g cuda.CUgraph, p *cuda.CUDA_GRAPH_INSTANTIATE_PARAMS) cuda.CUresult {
+func (d *driver) CuGraphInstantiateWithParams(
+	e *cuda.CUgraphExec, g cuda.CUgraph, p *cuda.CUDA_GRAPH_INSTANTIATE_PARAMS,
+) cuda.CUresult {
 	*e, p.Result_out = 0x600, 1
 	return d.log("instantiate on %#x", uint64(p.HUploadStream))
 }
 
-func (d *driver) CuTexObjectCreate(t *cuda.CUtexObject, res *cuda.CUDA_RESOURCE_DESC, tex *cuda.CUDA_TEXTURE_DESC, view *cuda.CUDA_RESOURCE_VIEW_DESC) cuda.CUresult {
+func (d *driver) CuTexObjectCreate(
+	t *cuda.CUtexObject, res *cuda.CUDA_RESOURCE_DESC, tex *cuda.CUDA_TEXTURE_DESC, view *cuda.CUDA_RESOURCE_VIEW_DESC,
+) cuda.CUresult {
 	*t = 1
 	return d.log("texture of %#x, view %v", *(*uint64)(unsafe.Add(unsafe.Pointer(res), 8)), view != nil)
 }
 
-func (d *driver) CuTensorMapEncodeTiled(m *cuda.CUtensorMap, _ cuda.CUtensorMapDataType, rank cuda.Cuuint32, address unsafe.Pointer, dim *cuda.Cuuint64, strides *cuda.Cuuint64, box *cuda.Cuuint32, steps *cuda.Cuuint32, _ cuda.CUtensorMapInterleave, _ cuda.CUtensorMapSwizzle, _ cuda.CUtensorMapL2promotion, fill cuda.CUtensorMapFloatOOBfill) cuda.CUresult {
+func (d *driver) CuTensorMapEncodeTiled(
+	m *cuda.CUtensorMap, _ cuda.CUtensorMapDataType, rank cuda.Cuuint32, address unsafe.Pointer, dim *cuda.Cuuint64,
+	strides *cuda.Cuuint64, box *cuda.Cuuint32, steps *cuda.Cuuint32, _ cuda.CUtensorMapInterleave,
+	_ cuda.CUtensorMapSwizzle, _ cuda.CUtensorMapL2promotion, fill cuda.CUtensorMapFloatOOBfill,
+) cuda.CUresult {
 	m.Opaque[15] = 5
 	return d.log("tensor %d at %#x stride %d fill %d", rank, uintptr(address), *strides, fill)
 }
@@ -182,7 +198,8 @@ func session(t testing.TB) handles {
 	for i, o := range []struct {
 		kind         cuda.Kind
 		real, parent uint64
-	}{{}, {cuda.KindEvent, 0x100, 0}, {cuda.KindStream, 0x200, 0}, {cuda.KindGraph, 0x300, 0}, {cuda.KindGraphNode, 0x400, client(3)}, {cuda.KindGraphExec, 0x700, 0}, {cuda.KindArray, 0x800, 0}} {
+	}{{}, {cuda.KindEvent, 0x100, 0}, {cuda.KindStream, 0x200, 0}, {cuda.KindGraph, 0x300, 0},
+		{cuda.KindGraphNode, 0x400, client(3)}, {cuda.KindGraphExec, 0x700, 0}, {cuda.KindArray, 0x800, 0}} {
 		if o.kind == cuda.KindNone {
 			continue
 		}
@@ -213,10 +230,12 @@ func TestCall(t *testing.T) {
 		{"handles by value", cuda.OpCuEventRecord, false, words(client(1), client(2)), 0, 0, "record 0x100 0x200", nil},
 		{"legacy stream", cuda.OpCuEventRecord, false, words(client(1), 0), 0, 0, "record 0x100 0x0", nil},
 		{"explicit legacy stream", cuda.OpCuEventRecord, true, words(client(1), 1), 0, 0, "record 0x100 0x1", nil},
-		{"default stream of the per-thread form", cuda.OpCuEventRecord, true, words(client(1), 0), 0, 0, "record 0x100 0x7777", nil},
+		{"default stream of the per-thread form", cuda.OpCuEventRecord, true, words(client(1), 0), 0, 0,
+			"record 0x100 0x7777", nil},
 		{"per-thread stream", cuda.OpCuEventRecord, false, words(client(1), 2), 0, 0, "record 0x100 0x7777", nil},
 		{"NULL handle", cuda.OpCuEventRecord, false, words(0, 0), 0, 0, "record 0x0 0x0", nil},
-		{"handle of another kind", cuda.OpCuEventRecord, false, words(client(2), 0), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"handle of another kind", cuda.OpCuEventRecord, false, words(client(2), 0), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "",
+			nil},
 		{"no handle", cuda.OpCuEventRecord, false, words(client(1), 3), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
 		{"output", cuda.OpCuMemAlloc_v2, false, words(1, 64), 0, 0, "alloc 64", words(1, 0xd000)},
 		{"output with a failure", cuda.OpCuMemAlloc_v2, false, words(1, 64), 2, 2, "alloc 64", nil},
@@ -224,31 +243,61 @@ func TestCall(t *testing.T) {
 		{"negative value", cuda.OpCuCtxSetLimit, false, words(^uint64(2), 5), 0, 0, "limit -3 5", nil},
 		{"creation", cuda.OpCuStreamCreate, false, words(client(9), 3), 0, 0, "create 3", nil},
 		{"creation at NULL", cuda.OpCuStreamCreate, false, words(0, 3), 0, 1, "", nil},
-		{"per-thread form without a stream", cuda.OpCuMemsetD8_v2, true, words(0xd000, 255, 16), 0, 0, "memset 0xd000 255 16 on 0x7777", nil},
-		{"plain form without a stream", cuda.OpCuMemsetD8_v2, false, words(0xd000, 255, 16), 0, 0, "memset 0xd000 255 16", nil},
-		{"array of handles", cuda.OpCuGraphAddEmptyNode, false, words(client(9), client(3), 2, client(4), 0, 2), 0, 0, "node in 0x300 after [0x400 0x0]", nil},
-		{"array with garbage", cuda.OpCuGraphAddEmptyNode, false, words(client(9), client(3), 1, client(5), 1), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"per-thread form without a stream", cuda.OpCuMemsetD8_v2, true, words(0xd000, 255, 16), 0, 0,
+			"memset 0xd000 255 16 on 0x7777", nil},
+		{"plain form without a stream", cuda.OpCuMemsetD8_v2, false, words(0xd000, 255, 16), 0, 0, "memset 0xd000 255 16",
+			nil},
+		{"array of handles", cuda.OpCuGraphAddEmptyNode, false, words(client(9), client(3), 2, client(4), 0, 2), 0, 0,
+			"node in 0x300 after [0x400 0x0]", nil},
+		{"array with garbage", cuda.OpCuGraphAddEmptyNode, false, words(client(9), client(3), 1, client(5), 1), 0,
+			cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
 		{"count asked for", cuda.OpCuGraphGetNodes, false, words(client(3), 0, 1, 0), 0, 0, "count", words(0, 1, 3)},
-		{"handles returned", cuda.OpCuGraphGetNodes, false, words(client(3), 3, 1, 3), 0, 0, "nodes", words(3, serverBase, serverBase+64, 0, 1, 2)},
-		{"outputs of a failure", cuda.OpCuGraphExecUpdate_v2, false, words(client(5), client(3), 1), 910, 910, "update", words(1, 4, serverBase, 0)},
-		{"structure both ways", cuda.OpCuGraphInstantiateWithParams, false, words(client(9), client(3), 1, 0, client(2), 0, 0), 0, 0, "instantiate on 0x200", words(1, 0, client(2), 0, 1)},
-		{"default stream in a structure", cuda.OpCuGraphInstantiateWithParams, true, words(client(9), client(3), 1, 0, 0, 0, 0), 0, 0, "instantiate on 0x7777", nil},
-		{"handle in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(array), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, 0, "texture of 0x800, view false", words(1, 1)},
-		{"address in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, 0, fmt.Sprintf("texture of %#x, view false", client(6)), words(1, 1)},
-		{"garbage in a union", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(wrong), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
-		{"copy between arrays", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_ARRAY, SrcArray: cuda.CUarray(client(6)), DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d 0x800", nil},
-		{"no texture description", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(0, 0)), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
-		{"what is unused", cuda.OpCuMemcpy2D_v2, false, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcArray: 77, SrcHost: 78, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d 0x0", nil},
+		{"handles returned", cuda.OpCuGraphGetNodes, false, words(client(3), 3, 1, 3), 0, 0, "nodes",
+			words(3, serverBase, serverBase+64, 0, 1, 2)},
+		{"outputs of a failure", cuda.OpCuGraphExecUpdate_v2, false, words(client(5), client(3), 1), 910, 910, "update",
+			words(1, 4, serverBase, 0)},
+		{"structure both ways", cuda.OpCuGraphInstantiateWithParams, false,
+			words(client(9), client(3), 1, 0, client(2), 0, 0), 0, 0, "instantiate on 0x200", words(1, 0, client(2), 0, 1)},
+		{"default stream in a structure", cuda.OpCuGraphInstantiateWithParams, true,
+			words(client(9), client(3), 1, 0, 0, 0, 0), 0, 0, "instantiate on 0x7777", nil},
+		{"handle in a union", cuda.OpCuTexObjectCreate, false,
+			join(words(1, 1), asBytes(array), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, 0,
+			"texture of 0x800, view false", words(1, 1)},
+		{"address in a union", cuda.OpCuTexObjectCreate, false,
+			join(words(1, 1), asBytes(linear), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0, 0,
+			fmt.Sprintf("texture of %#x, view false", client(6)), words(1, 1)},
+		{"garbage in a union", cuda.OpCuTexObjectCreate, false,
+			join(words(1, 1), asBytes(wrong), words(1), asBytes(cuda.CUDA_TEXTURE_DESC{}), words(0)), 0,
+			cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"copy between arrays", cuda.OpCuMemcpy2D_v2, false,
+			join(words(1), asBytes(cuda.CUDA_MEMCPY2D{
+				SrcMemoryType: cuda.CU_MEMORYTYPE_ARRAY, SrcArray: cuda.CUarray(client(6)),
+				DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE,
+			})), 0, 0, "2d 0x800", nil},
+		{"no texture description", cuda.OpCuTexObjectCreate, false, join(words(1, 1), asBytes(linear), words(0, 0)), 0,
+			cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"what is unused", cuda.OpCuMemcpy2D_v2, false,
+			join(words(1), asBytes(cuda.CUDA_MEMCPY2D{
+				SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcArray: 77, SrcHost: 78, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE,
+			})), 0, 0, "2d 0x0", nil},
 		{"no batch", cuda.OpCuStreamBatchMemOp_v2, false, words(0, 1, 0, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
-		{"no place for an attribute", cuda.OpCuStreamGetAttribute, false, words(client(2), 1, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
-		{"an attribute that nobody knows", cuda.OpCuStreamSetAttribute, false, words(client(2), 99, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
-		{"an attribute with an event", cuda.OpCuStreamSetAttribute, false, words(client(2), 7, 1, client(1), 0, 0, 0, 0, 0, 0, 0), 0, 0, "attribute 7 0x100 0x0", nil},
-		{"an attribute with garbage", cuda.OpCuStreamSetAttribute, false, words(client(2), 7, 1, 77, 0, 0, 0, 0, 0, 0, 0), 0, cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
-		{"an attribute with a node of kernels", cuda.OpCuStreamSetAttribute, false, words(client(2), 13, 1, 1, 77, 0, 0, 0, 0, 0, 0), 0, 0, "attribute 13 0x1 0x0", nil},
+		{"no place for an attribute", cuda.OpCuStreamGetAttribute, false, words(client(2), 1, 0), 0,
+			cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"an attribute that nobody knows", cuda.OpCuStreamSetAttribute, false,
+			words(client(2), 99, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
+		{"an attribute with an event", cuda.OpCuStreamSetAttribute, false,
+			words(client(2), 7, 1, client(1), 0, 0, 0, 0, 0, 0, 0), 0, 0, "attribute 7 0x100 0x0", nil},
+		{"an attribute with garbage", cuda.OpCuStreamSetAttribute, false, words(client(2), 7, 1, 77, 0, 0, 0, 0, 0, 0, 0), 0,
+			cuda.CUDA_ERROR_INVALID_HANDLE, "", nil},
+		{"an attribute with a node of kernels", cuda.OpCuStreamSetAttribute, false,
+			words(client(2), 13, 1, 1, 77, 0, 0, 0, 0, 0, 0), 0, 0, "attribute 13 0x1 0x0", nil},
 		{"an object of nobody", cuda.OpCuMemRelease, false, words(77), 0, cuda.CUDA_ERROR_INVALID_VALUE, "", nil},
 		{"a texture of nobody", cuda.OpCuTexObjectDestroy, false, words(77), 0, 0, "", nil},
-		{"synchronous copy of the per-thread form", cuda.OpCuMemcpy2D_v2, true, join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0, "2d on 0x7777; sync 0x7777", nil},
-		{"counts less one, opaque address", cuda.OpCuTensorMapEncodeTiled, false, words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1, 2, 1, 0, 0, 0, 3), 0, 0, "tensor 2 at 0xd000 stride 64 fill 3",
+		{"synchronous copy of the per-thread form", cuda.OpCuMemcpy2D_v2, true,
+			join(words(1), asBytes(cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE})), 0, 0,
+			"2d on 0x7777; sync 0x7777", nil},
+		{"counts less one, opaque address", cuda.OpCuTensorMapEncodeTiled, false,
+			words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1, 2, 1, 0, 0, 0, 3), 0, 0, "tensor 2 at 0xd000 stride 64 fill 3",
 			words(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5)},
 		{"not implemented", cuda.OpCuCtxSynchronize, false, nil, 0, cuda.CUDA_ERROR_NOT_SUPPORTED, "", nil},
 	} {
@@ -334,7 +383,8 @@ func TestBookkeeping(t *testing.T) {
 		t.Error("a graph that was not destroyed is gone")
 	}
 	d.result = 0
-	if call(cuda.OpCuGraphDestroy, words(client(3))); h.Kind(client(3)) != cuda.KindNone || h.Kind(client(4)) != cuda.KindNone {
+	if call(cuda.OpCuGraphDestroy, words(client(3))); h.Kind(client(3)) != cuda.KindNone ||
+		h.Kind(client(4)) != cuda.KindNone {
 		t.Error("a destroyed graph or its node is still there")
 	}
 }
@@ -363,7 +413,8 @@ func TestMalformed(t *testing.T) {
 		{"operation without a generated form", cuda.OpCuLaunchKernel, nil, ErrOperation},
 		{"too short", cuda.OpCuEventRecord, words(client(1)), codec.ErrMalformed},
 		{"too long", cuda.OpCuEventRecord, words(client(1), 0, 0), codec.ErrMalformed},
-		{"more dependencies than are there", cuda.OpCuGraphAddEmptyNode, words(client(9), client(3), 1, client(4), 2), codec.ErrMalformed},
+		{"more dependencies than are there", cuda.OpCuGraphAddEmptyNode, words(client(9), client(3), 1, client(4), 2),
+			codec.ErrMalformed},
 		{"less room than the count says", cuda.OpCuGraphGetNodes, words(client(3), 2, 1, 3), codec.ErrMalformed},
 		{"room beyond all bounds", cuda.OpCuGraphGetNodes, words(client(3), 1<<40, 1, 3), codec.ErrMalformed},
 		{"half a structure", cuda.OpCuMemcpy2D_v2, words(1, 2), codec.ErrMalformed},

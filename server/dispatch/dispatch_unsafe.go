@@ -1,8 +1,9 @@
-// Package dispatch carries out generic calls: it decodes a request, puts the driver's handles in the place of the client's, calls the
-// driver and encodes the reply. One function for each operation is generated from the description; this file has what they share.
+// Package dispatch carries out generic calls: it decodes a request, puts the driver's handles in the place of the
+// client's, calls the driver and encodes the reply. One function for each operation is generated from the description;
+// this file has what they share.
 //
-// Requests are untrusted: a payload that is malformed is an error (the session ends), a handle that does not exist is answered with
-// CUDA_ERROR_INVALID_HANDLE, and arrays are never shorter than what the driver will touch.
+// Requests are untrusted: a payload that is malformed is an error (the session ends), a handle that does not exist is
+// answered with CUDA_ERROR_INVALID_HANDLE, and arrays are never shorter than what the driver will touch.
 package dispatch
 
 import (
@@ -47,9 +48,12 @@ var ErrOperation = errors.New("unknown operation")
 
 type method func(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult
 
-// Call carries out one generic operation. perThread says that the per-thread default-stream form was called. The reply is in w: empty
-// unless the result is CUDA_SUCCESS or the operation gives outputs with failures too. An error means that the peer broke the protocol.
-func Call(op uint16, perThread bool, drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer) (cuda.CUresult, error) {
+// Call carries out one generic operation. perThread says that the per-thread default-stream form was called. The reply
+// is in w: empty unless the result is CUDA_SUCCESS or the operation gives outputs with failures too. An error means
+// that the peer broke the protocol.
+func Call(
+	op uint16, perThread bool, drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer,
+) (cuda.CUresult, error) {
 	if int(op) >= len(methods) || methods[op] == nil {
 		return 0, fmt.Errorf("%w: %s; both sides must be built from the same description", ErrOperation, cuda.OpName(op))
 	}
@@ -70,8 +74,8 @@ type patch struct {
 	union  bool // where the condition does not hold, the place means something else; elsewhere it is unused then
 }
 
-// word is a field of a structure that is no handle and must not reach the driver unseen: a number that names an object of a kind, or (void) an
-// address that means nothing here.
+// word is a field of a structure that is no handle and must not reach the driver unseen: a number that names an object
+// of a kind, or (void) an address that means nothing here.
 type word struct {
 	offset  uintptr
 	void    bool
@@ -236,11 +240,13 @@ type member struct {
 	refuse  []when
 }
 
-// ErrHostMemory is the cause of the error about a structure in which the driver would take an address for one of this process's memory.
+// ErrHostMemory is the cause of the error about a structure in which the driver would take an address for one of this
+// process's memory.
 var ErrHostMemory = errors.New("memory of the client where the server's would be taken")
 
-// NodeParams makes the parameters of a graph node, of any type, the driver's: handles are translated, numbers are those of the session, and what points
-// into memory is 0, for the caller to fill in. A type that is not known is CUDA_ERROR_NOT_SUPPORTED.
+// NodeParams makes the parameters of a graph node, of any type, the driver's: handles are translated, numbers are those
+// of the session, and what points into memory is 0, for the caller to fill in. A type that is not known is
+// CUDA_ERROR_NOT_SUPPORTED.
 func NodeParams(h Handles, p *cuda.CUgraphNodeParams) (cuda.CUresult, error) {
 	if p.Type == cuda.CU_GRAPH_NODE_TYPE_EMPTY {
 		p.U = [29]uint64{}
@@ -261,8 +267,9 @@ func NodeParams(h Handles, p *cuda.CUgraphNodeParams) (cuda.CUresult, error) {
 	return r, nil
 }
 
-// BoxEnd makes the end of a copy that is not the client's memory the driver's: an array or device memory. The other end is the caller's to fill in; src
-// says that the GPU's end is the source. The plain form of the structure has no contexts.
+// BoxEnd makes the end of a copy that is not the client's memory the driver's: an array or device memory. The other end
+// is the caller's to fill in; src says that the GPU's end is the source. The plain form of the structure has no
+// contexts.
 func BoxEnd(h Handles, m *cuda.CUDA_MEMCPY3D_PEER, src bool) (cuda.CUresult, error) {
 	kind := m.DstMemoryType
 	if src {
@@ -271,7 +278,8 @@ func BoxEnd(h Handles, m *cuda.CUDA_MEMCPY3D_PEER, src bool) (cuda.CUresult, err
 	if kind == cuda.CU_MEMORYTYPE_HOST || kind == cuda.CU_MEMORYTYPE_UNIFIED {
 		return 0, ErrHostMemory
 	}
-	return translate(h, unsafe.Pointer(m), uint64(unsafe.Sizeof(*m)), patchesCUDA_MEMCPY3D_PEER_v1, wordsCUDA_MEMCPY3D_PEER_v1, 0), nil
+	return translate(h, unsafe.Pointer(m), uint64(unsafe.Sizeof(*m)), patchesCUDA_MEMCPY3D_PEER_v1,
+		wordsCUDA_MEMCPY3D_PEER_v1, 0), nil
 }
 
 // LaunchAttribute makes the value of an attribute of a launch the driver's; value is a CUlaunchAttributeValue.

@@ -29,7 +29,9 @@ func (quick) CuStreamQuery(cuda.CUstream) cuda.CUresult               { return 0
 func (quick) CuStreamSynchronize(cuda.CUstream) cuda.CUresult         { return 0 }
 func (quick) CuEventSynchronize(cuda.CUevent) cuda.CUresult           { return 0 }
 
-func (quick) CuModuleLoadDataEx(m *cuda.CUmodule, _ unsafe.Pointer, _ uint32, _ *cuda.CUjit_option, _ unsafe.Pointer) cuda.CUresult {
+func (quick) CuModuleLoadDataEx(
+	m *cuda.CUmodule, _ unsafe.Pointer, _ uint32, _ *cuda.CUjit_option, _ unsafe.Pointer,
+) cuda.CUresult {
 	*m = 3
 	return 0
 }
@@ -48,7 +50,8 @@ func (quick) CuFuncGetParamInfo(_ cuda.CUfunction, i uint64, offset, size *uint6
 	return 0
 }
 
-// quickLaunches encodes n unanswered launches of a function with the grids that grid gives; the first parameter is the number of the launch.
+// quickLaunches encodes n unanswered launches of a function with the grids that grid gives; the first parameter is the
+// number of the launch.
 func quickLaunches(c *client, n int, grid func(i int) uint32) (commands [][]byte) {
 	f, _ := c.function(c.loadModule([]byte("an image of text\x00")), "f", ofModule)
 	for i := range n {

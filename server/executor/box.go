@@ -18,7 +18,8 @@ const (
 	boxPeer     = wire.BoxPeer     // CUDA_MEMCPY3D_PEER
 )
 
-// boxCopy is a copy of a box with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by row without the gaps.
+// boxCopy is a copy of a box with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by
+// row without the gaps.
 type boxCopy struct {
 	box   cuda.CUDA_MEMCPY3D_PEER
 	peer  bool
@@ -83,13 +84,15 @@ func (s *Session) newBox(p *wire.CopyBox) (*boxCopy, cuda.CUresult, error) {
 	return b, r, err
 }
 
-// boxEnds makes a copy between the client's memory and the GPU's one of the driver's. Nothing of the client's end stays: its bytes will lie, from the
-// first on, in memory of the server's.
+// boxEnds makes a copy between the client's memory and the GPU's one of the driver's. Nothing of the client's end
+// stays: its bytes will lie, from the first on, in memory of the server's.
 func (s *Session) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error) {
 	if down {
-		m.DstMemoryType, m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstDevice, m.DstArray, m.DstContext = cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
+		m.DstMemoryType, m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstDevice, m.DstArray, m.DstContext =
+			cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
 	} else {
-		m.SrcMemoryType, m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcDevice, m.SrcArray, m.SrcContext = cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
+		m.SrcMemoryType, m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcDevice, m.SrcArray, m.SrcContext =
+			cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
 	}
 	r, err := dispatch.BoxEnd(s.handles, m, down)
 	if err != nil {
@@ -135,7 +138,8 @@ func (b *boxCopy) turn() {
 	}
 	m := &b.box
 	m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcMemoryType = m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstMemoryType
-	m.SrcDevice, m.SrcArray, m.SrcContext, m.SrcPitch, m.SrcHeight = m.DstDevice, m.DstArray, m.DstContext, m.DstPitch, m.DstHeight
+	m.SrcDevice, m.SrcArray, m.SrcContext, m.SrcPitch, m.SrcHeight =
+		m.DstDevice, m.DstArray, m.DstContext, m.DstPitch, m.DstHeight
 	m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstMemoryType = 0, 0, 0, 0, cuda.CU_MEMORYTYPE_HOST
 	m.DstDevice, m.DstArray, m.DstContext = 0, 0, 0
 	b.down = true
@@ -163,7 +167,8 @@ func (s *Session) enqueueBox(b *boxCopy, m *cuda.CUDA_MEMCPY3D_PEER, st *stream)
 	return s.gpu.CuMemcpy3DAsync_v2(plainBox(m), st.real)
 }
 
-// move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three boxes in a slice.
+// move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three boxes in
+// a slice.
 func (s *Session) move(b *boxCopy, off uint64, mem []byte, st *stream) cuda.CUresult {
 	w, h := b.host.width, b.host.height
 	for len(mem) > 0 {
@@ -191,7 +196,9 @@ func (s *Session) move(b *boxCopy, off uint64, mem []byte, st *stream) cuda.CUre
 }
 
 // uploadBox: an upload whose rows come with the command, inline or as bulk data.
-func (s *Session) uploadBox(c *command, p *wire.CopyBox, b *boxCopy, st *stream, data []byte, r cuda.CUresult) (cuda.CUresult, error) {
+func (s *Session) uploadBox(
+	c *command, p *wire.CopyBox, b *boxCopy, st *stream, data []byte, r cuda.CUresult,
+) (cuda.CUresult, error) {
 	if b.down || p.Flags&boxPull != 0 {
 		return 0, protocolError("copy of a box with flags %#x", p.Flags)
 	}
@@ -211,7 +218,8 @@ func (s *Session) uploadBox(c *command, p *wire.CopyBox, b *boxCopy, st *stream,
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	// Several copies may be needed where a row does not fit its neighbours, so the data go by way of a slot that stays until they are done.
+	// Several copies may be needed where a row does not fit its neighbours, so the data go by way of a slot that stays
+	// until they are done.
 	sl, r, err := s.takeSlot(st.ctx, s.poolFor(st.ctx, p.Bytes))
 	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
@@ -287,16 +295,25 @@ func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUres
 	if !b.peer {
 		one = plainBox(b.straight(s, mem))
 	}
-	return s.graphs.captureHostCopy(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult { return s.enqueueBox(b, b.straight(s, mem), st) })
+	return s.graphs.captureHostCopy(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult {
+		return s.enqueueBox(b, b.straight(s, mem), st)
+	})
 }
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.
-func (s *Session) downloadBox(c *command, p *wire.CopyBox, b *boxCopy, st *stream, r cuda.CUresult) (cuda.CUresult, error) {
-	t := &transfer{id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0, rows: &b.host}
+func (s *Session) downloadBox(
+	c *command, p *wire.CopyBox, b *boxCopy, st *stream, r cuda.CUresult,
+) (cuda.CUresult, error) {
+	t := &transfer{
+		id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0,
+		done: p.Flags&flagDone != 0, rows: &b.host,
+	}
 	if r == cuda.CUDA_SUCCESS {
 		var err error
 		s.expect(t)
-		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult { return s.move(b, off, sl.mem[:n], st) })
+		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult {
+			return s.move(b, off, sl.mem[:n], st)
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -336,7 +353,9 @@ func (s *Session) sendRows(t *transfer, off uint64, mem []byte, free *atomic.Boo
 		from := off + uint64(at)
 		n := min(len(mem)-at, int(whole-from%whole))
 		row := from / b.width
-		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: (row/b.height*b.slice+row%b.height)*b.pitch + from%b.width}
+		h := transport.MessageHeader{
+			Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: (row/b.height*b.slice+row%b.height)*b.pitch + from%b.width,
+		}
 		sent := free
 		if at != last {
 			sent = nil

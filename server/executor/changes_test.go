@@ -82,7 +82,10 @@ func TestHostChanges(t *testing.T) {
 		{"nothing", func() {}, wire.Changes{Low: size}},
 		{"one byte", func() { set(5000, 1, 255) }, wire.Changes{Low: 4096, High: 8192, Bytes: 4096}},
 		{"the end", func() { set(size-1, 1, 254) }, wire.Changes{Low: size &^ 4095, High: size, Bytes: size % 4096}},
-		{"two pieces far apart", func() { set(0, 10, 253); set(2<<20, 9000, 253) }, wire.Changes{Low: 0, High: 2<<20 + 12288, Bytes: 4096 + 12288}},
+		{"two pieces far apart", func() {
+			set(0, 10, 253)
+			set(2<<20, 9000, 253)
+		}, wire.Changes{Low: 0, High: 2<<20 + 12288, Bytes: 4096 + 12288}},
 		{"the same again", func() { set(0, 10, 253) }, wire.Changes{Low: size}},
 		{"what the client sent", func() {
 			copy(model[100:], "sent")
@@ -99,9 +102,11 @@ func TestHostChanges(t *testing.T) {
 			t.Fatalf("%s: the bytes are wrong", step.name)
 		}
 	}
-	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpHostChanges, wire.Bytes(&wire.HostChanges{Address: address + 8, Bytes: 4096}))
+	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpHostChanges,
+		wire.Bytes(&wire.HostChanges{Address: address + 8, Bytes: 4096}))
 	c.must(wire.OpHostUnmap, wire.Bytes(&wire.HostUnmap{Address: address, Bytes: size}))
-	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpHostChanges, wire.Bytes(&wire.HostChanges{Address: address, Bytes: 4096}))
+	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpHostChanges,
+		wire.Bytes(&wire.HostChanges{Address: address, Bytes: 4096}))
 }
 
 // What the client has of unified memory is forgotten when it travels in another way, and learned by stretches.
@@ -141,7 +146,8 @@ func TestHostChangesOfStretches(t *testing.T) {
 			t.Fatalf("%s: the bytes are wrong", step.name)
 		}
 	}
-	for _, wrong := range []wire.HostChanges{{From: 1, Bytes: 4096}, {Bytes: 4097}, {From: 4096, Bytes: size}, {From: 1 << 63, Bytes: 1 << 63}, {}} {
+	for _, wrong := range []wire.HostChanges{{From: 1, Bytes: 4096}, {Bytes: 4097}, {From: 4096, Bytes: size},
+		{From: 1 << 63, Bytes: 1 << 63}, {}} {
 		wrong.Address = address
 		c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpHostChanges, wire.Bytes(&wrong))
 	}

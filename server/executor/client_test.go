@@ -123,7 +123,11 @@ func connectBare(t testing.TB, options ...option) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Conn: main, Hello: transport.Hello{ClientBase: clientBase, ClientSlots: slots, ServerBase: serverBase, ServerSlots: slots}}
+	cfg := Config{
+		Conn: main, Hello: transport.Hello{
+			ClientBase: clientBase, ClientSlots: slots, ServerBase: serverBase, ServerSlots: slots,
+		},
+	}
 	for _, o := range options {
 		o(&cfg)
 	}
@@ -137,8 +141,10 @@ func connectBare(t testing.TB, options ...option) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{t: t, session: s, conn: conn, ended: make(chan error, 1), transfers: map[uint32][]byte{}, done: map[uint32]int32{},
-		replies: map[uint32]chan message{}, lost: make(chan struct{}), hostFns: map[uint64]func(){}, sources: map[uint32][]byte{},
+	c := &client{t: t, session: s, conn: conn, ended: make(chan error, 1), transfers: map[uint32][]byte{},
+		done:    map[uint32]int32{},
+		replies: map[uint32]chan message{}, lost: make(chan struct{}), hostFns: map[uint64]func(){},
+		sources: map[uint32][]byte{},
 		dropped: map[uint32]int{}}
 	prepared := make(chan cuda.CUresult, 1)
 	go func() {
@@ -486,7 +492,8 @@ func (c *client) putImage(image []byte) modcache.Hash {
 	c.t.Helper()
 	h := hashOf(image)
 	p := wire.ModulePut{Hash: h, Bytes: uint64(len(image))}
-	m := c.await(c.start(0, wire.OpModulePut, transport.FlagBulk, append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...), image))
+	m := c.await(c.start(0, wire.OpModulePut, transport.FlagBulk, append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...),
+		image))
 	if m.Result != 0 {
 		c.t.Fatalf("module_put: %d", m.Result)
 	}
@@ -512,7 +519,9 @@ func (c *client) function(parent uint64, name string, kind uint32) (uint64, []ui
 
 func (c *client) launch(f, stream uint64, grid, block uint32, params []byte) {
 	c.t.Helper()
-	p := wire.Launch{Func: f, Stream: stream, Grid: [3]uint32{grid, 1, 1}, Block: [3]uint32{block, 1, 1}, ParamBytes: uint32(len(params))}
+	p := wire.Launch{
+		Func: f, Stream: stream, Grid: [3]uint32{grid, 1, 1}, Block: [3]uint32{block, 1, 1}, ParamBytes: uint32(len(params)),
+	}
 	c.send(wire.OpLaunch, append(bytes.Clone(wire.Bytes(&p)), params...))
 }
 

@@ -64,8 +64,9 @@ var wireOps = [...]handler{
 	wire.OpOrderJoin - firstWire:         inOrdering((*ordering).join),
 }
 
-// serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those with the flag server in
-// api/cuda.semantics. A function with the flag and without a handler, or the other way round, does not start.
+// serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those
+// with the flag server in api/cuda.semantics. A function with the flag and without a handler, or the other way round,
+// does not start.
 var serverOps = map[uint16]handler{
 	cuda.OpCuCtxCreate:                  inObjects((*objects).createContext),
 	cuda.OpCuCtxCreate_v2:               inObjects((*objects).createContext),
@@ -105,7 +106,8 @@ var serverTable = func() []handler {
 	for op := range uint16(firstWire) {
 		h := serverOps[op]
 		if is := trait.Of(op).Has(trait.ByHand); is != (h != nil) {
-			panic("executor: " + OpName(op) + " needs the flag server in api/cuda.semantics and a handler in serverOps, or neither")
+			panic("executor: " + OpName(op) +
+				" needs the flag server in api/cuda.semantics and a handler in serverOps, or neither")
 		}
 		if h != nil {
 			t[op] = h
@@ -234,7 +236,8 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 	return r, nil
 }
 
-// noAddress answers what would have the driver follow an address of the client's memory: commands that scuda's client does not send.
+// noAddress answers what would have the driver follow an address of the client's memory: commands that scuda's client
+// does not send.
 const noAddress = cuda.CUDA_ERROR_NOT_SUPPORTED
 
 // answer ends a command: with a REPLY where one is expected, else a failure is kept.

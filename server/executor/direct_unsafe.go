@@ -37,8 +37,8 @@ func ParseGPUDirect(s string) (GPUDirect, error) {
 	return "", fmt.Errorf("%q is not auto, always or never", s)
 }
 
-// directGPU is a GPU as [gpudirect] sees it. It is used on an OS thread of its own, with a primary context that is retained meanwhile, and copies on a stream
-// that waits for no work of the program's.
+// directGPU is a GPU as [gpudirect] sees it. It is used on an OS thread of its own, with a primary context that is
+// retained meanwhile, and copies on a stream that waits for no work of the program's.
 type directGPU struct {
 	gpu    cuda.GPU
 	device cuda.CUdevice
@@ -111,7 +111,8 @@ func (d *directGPU) Scratch(n uint64) (addr uint64, free func(), err error) {
 func (d *directGPU) Export(addr, n uint64) (fd int, done func(), err error) {
 	d.args.reset()
 	p := alloc[int32](&d.args)
-	if r := d.gpu.CuMemGetHandleForAddressRange(unsafe.Pointer(p), cuda.CUdeviceptr(addr), n, cuda.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0); r != cuda.CUDA_SUCCESS {
+	if r := d.gpu.CuMemGetHandleForAddressRange(unsafe.Pointer(p), cuda.CUdeviceptr(addr), n,
+		cuda.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0); r != cuda.CUDA_SUCCESS {
 		return -1, nil, fmt.Errorf("cuMemGetHandleForAddressRange: %w", r)
 	}
 	fd = int(*p)
@@ -144,12 +145,15 @@ func (d *directGPU) over(r cuda.CUresult) error {
 	return nonzero(r)
 }
 
-// flushes says whether the GPU has to be told to take notice of a card's writes before work that reads them; an error says that it cannot be.
+// flushes says whether the GPU has to be told to take notice of a card's writes before work that reads them; an error
+// says that it cannot be.
 func (d *directGPU) flushes() (bool, error) {
-	if d.attribute(cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >= int32(cuda.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
+	if d.attribute(cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >= int32(
+		cuda.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
 		return false, nil
 	}
-	if d.attribute(cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)&int32(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == 0 {
+	if d.attribute(cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)&int32(
+		cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == 0 {
 		return false, errors.New("the GPU neither orders a card's writes nor can it be told to take notice of them")
 	}
 	return true, nil
@@ -164,13 +168,16 @@ type directSlots struct {
 
 // memory is a part of the slots for a link.
 func (d *directSlots) memory(from, n int) rdma.Memory {
-	return rdma.Memory{Addr: d.Addr + uint64(from), Bytes: uint64(n), Register: func(pd *verbs.PD, access verbs.Access) (*verbs.MR, error) {
-		return d.Part(uint64(from), uint64(n)).Register(pd, access)
-	}}
+	return rdma.Memory{Addr: d.Addr + uint64(from), Bytes: uint64(n),
+		Register: func(pd *verbs.PD, access verbs.Access) (*verbs.MR, error) {
+			return d.Part(uint64(from), uint64(n)).Register(pd, access)
+		}}
 }
 
 // openCard opens the card for trials; tests have another one.
-var openCard = func(wish string, local, remote netip.Addr, gpu gpudirect.Copier) (card gpudirect.Card, done func(), err error) {
+var openCard = func(
+	wish string, local, remote netip.Addr, gpu gpudirect.Copier,
+) (card gpudirect.Card, done func(), err error) {
 	place, err := rdma.Choose(wish, local, remote)
 	if err != nil {
 		return nil, nil, err
@@ -182,8 +189,8 @@ var openCard = func(wish string, local, remote netip.Addr, gpu gpudirect.Copier)
 	return c, c.Close, nil
 }
 
-// chooseDirect tries the ways between the session's GPU and the card, and gives slots in the GPU's memory where that is best. An error says why slots lie in the
-// host's memory. They live as long as the process.
+// chooseDirect tries the ways between the session's GPU and the card, and gives slots in the GPU's memory where that is
+// best. An error says why slots lie in the host's memory. They live as long as the process.
 func (s *Session) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err error) {
 	if s.direct == DirectNever {
 		return nil, errors.New("it is switched off")
@@ -241,6 +248,7 @@ func (s *Session) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err er
 			return nil, err
 		}
 	}
-	s.log.Info("RDMA reads and writes the GPU's memory", "method", c.Method, "device", g.device, "rate", fmt.Sprintf("%.1f GB/s", c.Rate/1e9), "others", c.Why)
+	s.log.Info("RDMA reads and writes the GPU's memory", "method", c.Method, "device", g.device, "rate",
+		fmt.Sprintf("%.1f GB/s", c.Rate/1e9), "others", c.Why)
 	return d, nil
 }

@@ -40,7 +40,9 @@ func (e *exporter) CuDeviceGetAttribute(v *int32, a cuda.CUdevice_attribute, dev
 	return e.GPU.CuDeviceGetAttribute(v, a, dev)
 }
 
-func (e *exporter) CuMemGetHandleForAddressRange(p unsafe.Pointer, _ cuda.CUdeviceptr, _ uint64, _ cuda.CUmemRangeHandleType, _ uint64) cuda.CUresult {
+func (e *exporter) CuMemGetHandleForAddressRange(
+	p unsafe.Pointer, _ cuda.CUdeviceptr, _ uint64, _ cuda.CUmemRangeHandleType, _ uint64,
+) cuda.CUresult {
 	fd, err := unix.FcntlInt(uintptr(e.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return cuda.CUDA_ERROR_UNKNOWN
@@ -49,7 +51,9 @@ func (e *exporter) CuMemGetHandleForAddressRange(p unsafe.Pointer, _ cuda.CUdevi
 	return cuda.CUDA_SUCCESS
 }
 
-func (e *exporter) CuFlushGPUDirectRDMAWrites(cuda.CUflushGPUDirectRDMAWritesTarget, cuda.CUflushGPUDirectRDMAWritesScope) cuda.CUresult {
+func (e *exporter) CuFlushGPUDirectRDMAWrites(
+	cuda.CUflushGPUDirectRDMAWritesTarget, cuda.CUflushGPUDirectRDMAWritesScope,
+) cuda.CUresult {
 	e.flushed.Add(1)
 	return cuda.CUDA_SUCCESS
 }
@@ -101,8 +105,8 @@ func (c *copyingCard) Trial(k gpudirect.Key) (float64, error) {
 	return c.fakeCard.Trial(k)
 }
 
-// Trials between GPU and card hold up nobody: the connection that work of the GPU waits for is attached behind RDMA's, by the same thread. And where the driver
-// does not hold them up itself, they do not wait for the program's work.
+// Trials between GPU and card hold up nobody: the connection that work of the GPU waits for is attached behind RDMA's,
+// by the same thread. And where the driver does not hold them up itself, they do not wait for the program's work.
 func TestTrialsBehindBusyStream(t *testing.T) {
 	for _, tt := range []struct {
 		name, hold string
@@ -163,7 +167,8 @@ func TestTrialsBehindBusyStream(t *testing.T) {
 	}
 }
 
-// straight is a link whose card reads and writes a simulated GPU's memory. It gives every third chunk of downloads back, and refuses every fifth.
+// straight is a link whose card reads and writes a simulated GPU's memory. It gives every third chunk of downloads
+// back, and refuses every fifth.
 type straight struct {
 	s      *Session
 	placed int
@@ -245,20 +250,24 @@ func directSession(t *testing.T, card *fakeCard, wish GPUDirect) (*Session, *exp
 	t.Cleanup(func() { conn.Close() })
 	const base, count = 0x10_0000_0000, 1 << 10
 	s, err := New(Config{Conn: conn, GPU: gpu, RDMASlots: leastRDMASlots, GPUDirect: wish,
-		Hello: transport.Hello{ClientBase: base, ClientSlots: count, ServerBase: base + count*handle.SlotBytes, ServerSlots: count}})
+		Hello: transport.Hello{
+			ClientBase: base, ClientSlots: count, ServerBase: base + count*handle.SlotBytes, ServerSlots: count,
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Free)
 	gpu.ThreadInit()
 	real := alloc[cuda.CUcontext](&s.arena)
-	if r := errors.Join(nonzero(gpu.CuInit(0)), nonzero(gpu.CuDevicePrimaryCtxRetain(real, 0)), s.addContext(base, *real), nonzero(s.enter(base))); r != nil {
+	if r := errors.Join(nonzero(gpu.CuInit(0)), nonzero(gpu.CuDevicePrimaryCtxRetain(real, 0)), s.addContext(base, *real),
+		nonzero(s.enter(base))); r != nil {
 		t.Fatal(r)
 	}
 	return s, gpu, s.contexts[base]
 }
 
-// Chunks go between card and GPU without a copy in the host's memory; those that the card cannot carry are fetched and go over TCP.
+// Chunks go between card and GPU without a copy in the host's memory; those that the card cannot carry are fetched and
+// go over TCP.
 func TestDirectSlots(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -312,7 +321,13 @@ func TestDirectSlots(t *testing.T) {
 			(*pathHandler)(s).Arrived(bulk.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
 		}
 	}()
-	b := &incoming{cmd: command{CommandHeader: transport.CommandHeader{Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst}
+	b := &incoming{
+		cmd: command{
+			CommandHeader: transport.CommandHeader{
+				Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8,
+			},
+		}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst,
+	}
 	if err := errors.Join(s.receiveUpload(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
 		t.Fatal(err)
 	}

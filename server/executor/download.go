@@ -34,8 +34,9 @@ type transfer struct {
 	wire.Changes            // of the changes, what was sent
 
 	// Of an asynchronous download; with posted and result these belong to whoever holds late.mu.
-	late     bool           // it is one; does not change
-	word     *atomic.Uint32 // where the GPU writes number when all of it has come down; nil: not yet, or it cannot (unsigned)
+	late bool // it is one; does not change
+	// where the GPU writes number when all of it has come down; nil: not yet, or it cannot (unsigned)
+	word     *atomic.Uint32
 	number   uint32
 	unsigned bool
 	whole    bool     // all of its chunks have been enqueued
@@ -78,7 +79,10 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 		s.hostmem.countFetch(p.Flags)
 		s.hostmem.forgetSent(p.Src, p.Bytes)
 	}
-	t := &transfer{id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0, done: p.Flags&flagDone != 0}
+	t := &transfer{
+		id: p.Transfer, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0,
+		done: p.Flags&flagDone != 0,
+	}
 	st, r := s.stream(p.Stream)
 	if r == cuda.CUDA_SUCCESS && len(s.captures) > 0 {
 		switch capturing := s.isCapturing(st); {
@@ -130,7 +134,9 @@ func (s *Session) download(st *stream, t *transfer, src cuda.CUdeviceptr, bytes 
 }
 
 // downloadBy does it with a function that enqueues the copy of a chunk.
-func (s *Session) downloadBy(st *stream, t *transfer, bytes uint64, enqueue func(off uint64, sl *slot, n uint64) cuda.CUresult) (cuda.CUresult, error) {
+func (s *Session) downloadBy(
+	st *stream, t *transfer, bytes uint64, enqueue func(off uint64, sl *slot, n uint64) cuda.CUresult,
+) (cuda.CUresult, error) {
 	pool := s.poolFor(st.ctx, bytes)
 	t.left++ // for this function, so that the transfer does not end while chunks are added
 	var result cuda.CUresult
@@ -301,7 +307,9 @@ func (s *Session) tellEnd(t *transfer) {
 	case t.reply:
 		r := s.withAsyncError(t.result)
 		s.printf.sendText(r)
-		s.out.message(transport.MessageHeader{Type: transport.MsgReply, ID: t.thread, Result: int32(r), Seq: t.seq, Aux: t.posted}, payload, nil)
+		s.out.message(transport.MessageHeader{
+			Type: transport.MsgReply, ID: t.thread, Result: int32(r), Seq: t.seq, Aux: t.posted,
+		}, payload, nil)
 	case t.result != cuda.CUDA_SUCCESS:
 		s.keepAsyncError(t.result)
 	}
@@ -333,9 +341,9 @@ func (s *Session) failDownloads(st *stream, r cuda.CUresult) {
 	s.active = kept
 }
 
-// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection, so that
-// what follows on the stream finds them with the client. Its buffer is its own, since the graph may run
-// at any time.
+// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection,
+// so that what follows on the stream finds them with the client. Its buffer is its own, since the graph may run at any
+// time.
 func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error) {
 	if p.Bytes == 0 {
 		return cuda.CUDA_SUCCESS, nil
@@ -346,7 +354,8 @@ func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error)
 	}
 	var one *cuda.CUDA_MEMCPY3D
 	if p.Bytes <= maxWidth {
-		one = &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(p.Src),
+		one = &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE,
+			SrcDevice:     cuda.CUdeviceptr(p.Src),
 			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
 	}
 	end := s.graphs.downloadEnd(st.ctx, p.Transfer, mem, rows{p.Bytes, 1, 1, 0, 0})

@@ -32,7 +32,8 @@ func nodeOf[T any](g wire.GraphNode, kind cuda.CUgraphNodeType, p T, rest ...[]b
 func (c *client) addNode(graph uint64, kind cuda.CUgraphNodeType, deps ...uint64) uint64 {
 	c.t.Helper()
 	h := c.newHandle()
-	c.must(wire.OpGraphNode, nodeOf(wire.GraphNode{Graph: graph, Node: h, Flags: nodeGeneral, Deps: uint32(len(deps))}, kind, uint64(0), words(deps...)))
+	c.must(wire.OpGraphNode, nodeOf(wire.GraphNode{Graph: graph, Node: h, Flags: nodeGeneral, Deps: uint32(len(deps))},
+		kind, uint64(0), words(deps...)))
 	return h
 }
 
@@ -52,7 +53,9 @@ func TestKernelNode(t *testing.T) {
 	}
 	binary.LittleEndian.PutUint32(params[offsets[3]:], n)
 	graph, h := c.graph(), c.newHandle()
-	k := cuda.CUDA_KERNEL_NODE_PARAMS{Func: cuda.CUfunction(f), GridDimX: 2, GridDimY: 1, GridDimZ: 1, BlockDimX: 256, BlockDimY: 1, BlockDimZ: 1}
+	k := cuda.CUDA_KERNEL_NODE_PARAMS{
+		Func: cuda.CUfunction(f), GridDimX: 2, GridDimY: 1, GridDimZ: 1, BlockDimX: 256, BlockDimY: 1, BlockDimZ: 1,
+	}
 	add := wire.GraphNode{Graph: graph, Node: h, TailBytes: offsets[3] + 4}
 	c.must(wire.OpGraphNode, nodeOf(add, cuda.CU_GRAPH_NODE_TYPE_KERNEL, k, params))
 
@@ -89,7 +92,8 @@ func TestRefusedNodes(t *testing.T) {
 	empty := c.addNode(graph, cuda.CU_GRAPH_NODE_TYPE_EMPTY)
 	c.addNode(graph, cuda.CU_GRAPH_NODE_TYPE_EMPTY, empty)
 	host := cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: cuda.CUDA_MEMCPY3D{
-		SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: 0x1000, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(c.alloc(64)),
+		SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: 0x1000, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE,
+		DstDevice:    cuda.CUdeviceptr(c.alloc(64)),
 		WidthInBytes: 64, Height: 1, Depth: 1,
 	}}
 	huge := host
@@ -100,19 +104,25 @@ func TestRefusedNodes(t *testing.T) {
 		b    []byte
 	}{
 		"a box without end": {cuda.CUDA_ERROR_INVALID_VALUE, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeHostCopy}, cuda.CU_GRAPH_NODE_TYPE_MEMCPY, huge)},
+			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeHostCopy}, cuda.CU_GRAPH_NODE_TYPE_MEMCPY,
+				huge)},
 		"external semaphores": {cuda.CUDA_ERROR_NOT_SUPPORTED, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT, uint64(0))},
+			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT,
+				uint64(0))},
 		"event of nobody": {cuda.CUDA_ERROR_INVALID_HANDLE, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD, uint64(77))},
+			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+				uint64(77))},
 		"graph of nobody": {cuda.CUDA_ERROR_INVALID_HANDLE, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: 77, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_EMPTY, uint64(0))},
+			nodeOf(wire.GraphNode{Graph: 77, Node: c.newHandle(), Flags: nodeGeneral}, cuda.CU_GRAPH_NODE_TYPE_EMPTY,
+				uint64(0))},
 		"dependency of nobody": {cuda.CUDA_ERROR_INVALID_HANDLE, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral, Deps: 1}, cuda.CU_GRAPH_NODE_TYPE_EMPTY, uint64(0), words(77))},
+			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeGeneral, Deps: 1}, cuda.CU_GRAPH_NODE_TYPE_EMPTY,
+				uint64(0), words(77))},
 		"node of nobody": {cuda.CUDA_ERROR_INVALID_HANDLE, wire.OpGraphNode,
 			nodeOf(wire.GraphNode{Node: 77, Verb: nodeSet}, cuda.CU_GRAPH_NODE_TYPE_KERNEL, uint64(0))},
 		"access list of another length": {cuda.CUDA_ERROR_INVALID_VALUE, wire.OpGraphNode,
-			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle()}, cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC, cuda.CUDA_MEM_ALLOC_NODE_PARAMS{AccessDescCount: 1 << 60})},
+			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle()}, cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+				cuda.CUDA_MEM_ALLOC_NODE_PARAMS{AccessDescCount: 1 << 60})},
 		"kernel parameters of an empty node": {cuda.CUDA_ERROR_INVALID_VALUE, wire.OpGraphNodeGet,
 			wire.Bytes(&wire.GraphNodeGet{Node: empty})},
 		"parameters of a type without any": {cuda.CUDA_ERROR_NOT_SUPPORTED, wire.OpGraphNodeGet,

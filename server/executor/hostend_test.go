@@ -49,7 +49,8 @@ func (c *client) forgotten(kind uint16) (n int) {
 	return n
 }
 
-// TestGraphsLetGo: what captured copies and functions take up is free again when their graphs are gone, and serves the next ones.
+// TestGraphsLetGo: what captured copies and functions take up is free again when their graphs are gone, and serves the
+// next ones.
 func TestGraphsLetGo(t *testing.T) {
 	const n, rounds = 1 << 20, 50
 	box := func(c *client, st, buf uint64, down bool) wire.CopyBox {
@@ -57,10 +58,12 @@ func TestGraphsLetGo(t *testing.T) {
 		b := boxOf(&p.Box)
 		b.WidthInBytes, b.Height, b.Depth = 1<<10, 1<<10, 1
 		b.SrcPitch, b.SrcHeight, b.DstPitch, b.DstHeight = 1<<10, 1<<10, 1<<10, 1<<10
-		b.SrcMemoryType, b.DstMemoryType, b.DstDevice = cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_DEVICE, cuda.CUdeviceptr(buf)
+		b.SrcMemoryType, b.DstMemoryType, b.DstDevice =
+			cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_DEVICE, cuda.CUdeviceptr(buf)
 		if down {
 			p.Flags = boxDownload
-			b.SrcMemoryType, b.DstMemoryType, b.SrcDevice, b.DstDevice = cuda.CU_MEMORYTYPE_DEVICE, cuda.CU_MEMORYTYPE_HOST, cuda.CUdeviceptr(buf), 0
+			b.SrcMemoryType, b.DstMemoryType, b.SrcDevice, b.DstDevice =
+				cuda.CU_MEMORYTYPE_DEVICE, cuda.CU_MEMORYTYPE_HOST, cuda.CUdeviceptr(buf), 0
 		}
 		return p
 	}

@@ -50,29 +50,38 @@ func TestHostileInput(t *testing.T) {
 		panic("no such payload")
 	}
 	for name, input := range map[string]func(c *client) []byte{
-		"garbage":              func(*client) []byte { return bytes.Repeat([]byte("GET / HTTP/1.0\r\n"), 4) },
-		"zero frame":           func(*client) []byte { return huge(frame(), 4, 0) },
-		"frame too long":       func(*client) []byte { return huge(frame(), 4, 64<<20+8) },
-		"odd frame":            func(*client) []byte { return huge(frame(), 4, 33) },
-		"command too short":    func(c *client) []byte { return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8, 8) },
-		"command too long":     func(c *client) []byte { return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8, 2<<20) },
-		"command beyond frame": func(c *client) []byte { return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8, 4096) },
-		"thread out of range":  func(c *client) []byte { return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8+24, 1<<16) },
-		"unknown flags":        func(c *client) []byte { return frame(c.command(0, wire.OpPing, 0x80, words(0))) },
-		"unknown operation":    func(c *client) []byte { return frame(c.command(0, 0xfff0, 0, words(0))) },
-		"operation 0":          func(c *client) []byte { return frame(c.command(0, 0, 0, words(0))) },
-		"no payload":           func(c *client) []byte { return frame(c.command(0, wire.OpLaunch, 0, nil)) },
+		"garbage":           func(*client) []byte { return bytes.Repeat([]byte("GET / HTTP/1.0\r\n"), 4) },
+		"zero frame":        func(*client) []byte { return huge(frame(), 4, 0) },
+		"frame too long":    func(*client) []byte { return huge(frame(), 4, 64<<20+8) },
+		"odd frame":         func(*client) []byte { return huge(frame(), 4, 33) },
+		"command too short": func(c *client) []byte { return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8, 8) },
+		"command too long": func(c *client) []byte {
+			return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8, 2<<20)
+		},
+		"command beyond frame": func(c *client) []byte {
+			return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8, 4096)
+		},
+		"thread out of range": func(c *client) []byte {
+			return huge(frame(c.command(0, wire.OpPing, 0, words(0))), 8+24, 1<<16)
+		},
+		"unknown flags":     func(c *client) []byte { return frame(c.command(0, wire.OpPing, 0x80, words(0))) },
+		"unknown operation": func(c *client) []byte { return frame(c.command(0, 0xfff0, 0, words(0))) },
+		"operation 0":       func(c *client) []byte { return frame(c.command(0, 0, 0, words(0))) },
+		"no payload":        func(c *client) []byte { return frame(c.command(0, wire.OpLaunch, 0, nil)) },
 		"box without a shape": func(c *client) []byte {
 			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Flags: boxData})))
 		},
 		"box that overflows": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: upload(1<<40, 1<<40, 1, 1<<40), Flags: boxPull, Bytes: 1 << 62})))
+			return frame(c.command(0, wire.OpCopyBox, 0,
+				payload(wire.CopyBox{Box: upload(1<<40, 1<<40, 1, 1<<40), Flags: boxPull, Bytes: 1 << 62})))
 		},
 		"box without its data": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 32})))
+			return frame(
+				c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 32})))
 		},
 		"box with other data": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyBox, 0, append(payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 24}), make([]byte, 24)...)))
+			return frame(c.command(0, wire.OpCopyBox, 0,
+				append(payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 24}), make([]byte, 24)...)))
 		},
 		"box within the host": func(c *client) []byte {
 			b := upload(8, 4, 1, 16)
@@ -85,16 +94,22 @@ func TestHostileInput(t *testing.T) {
 		"import of what is not": func(c *client) []byte {
 			return frame(c.command(0, wire.OpShareImport, 1, payload(wire.ShareImport{Kind: 2})))
 		},
-		"generic, too short":   func(c *client) []byte { return frame(c.command(0, cuda.OpCuMemAlloc_v2, 0, words(1))) },
-		"generic, huge array":  func(c *client) []byte { return frame(c.command(0, cuda.OpCuMemAlloc_v2, 0, words(1<<60, 8))) },
+		"generic, too short": func(c *client) []byte { return frame(c.command(0, cuda.OpCuMemAlloc_v2, 0, words(1))) },
+		"generic, huge array": func(c *client) []byte {
+			return frame(c.command(0, cuda.OpCuMemAlloc_v2, 0, words(1<<60, 8)))
+		},
 		"server op, too short": func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamSynchronize, 0, nil)) },
 		"bulk in the middle": func(c *client) []byte {
 			p := payload(wire.CopyH2D{Bytes: 1 << 20})
-			return frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(p, words(1<<20)...)), c.command(0, wire.OpPing, 0, words(0)))
+			return frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(p, words(1<<20)...)),
+				c.command(0, wire.OpPing, 0, words(0)))
 		},
-		"bulk for another operation": func(c *client) []byte { return frame(c.command(0, wire.OpPing, transport.FlagBulk, words(0))) },
+		"bulk for another operation": func(c *client) []byte {
+			return frame(c.command(0, wire.OpPing, transport.FlagBulk, words(0)))
+		},
 		"bulk of another size": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(payload(wire.CopyH2D{Bytes: 1 << 20}), words(1<<30)...)))
+			return frame(
+				c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(payload(wire.CopyH2D{Bytes: 1 << 20}), words(1<<30)...)))
 		},
 		"inline upload, too long": func(c *client) []byte {
 			return frame(c.command(0, wire.OpCopyH2D, 0, payload(wire.CopyH2D{Bytes: 1 << 40})))
@@ -118,7 +133,8 @@ func TestHostileInput(t *testing.T) {
 			return frame(c.command(0, wire.OpGetFunction, 0, append(payload(wire.GetFunction{NameBytes: 8}), "nonsense"...)))
 		},
 		"image too large": func(c *client) []byte {
-			return frame(c.command(0, wire.OpModulePut, transport.FlagBulk, append(payload(wire.ModulePut{Bytes: 1 << 50}), words(1<<50)...)))
+			return frame(c.command(0, wire.OpModulePut, transport.FlagBulk,
+				append(payload(wire.ModulePut{Bytes: 1 << 50}), words(1<<50)...)))
 		},
 		"many options": func(c *client) []byte {
 			return frame(c.command(0, wire.OpLibraryLoad, 0, payload(wire.LibraryLoad{JITCount: 1 << 31, LibCount: 1 << 31})))
@@ -127,7 +143,8 @@ func TestHostileInput(t *testing.T) {
 			return frame(c.command(0, wire.OpLibraryLoad, 0, payload(wire.LibraryLoad{Symbols: 1 << 31})))
 		},
 		"a name without an end": func(c *client) []byte {
-			return frame(c.command(0, wire.OpLibraryLoad, 0, append(payload(wire.LibraryLoad{Symbols: 1, SymbolBytes: 3}), words(0x1000, 0x636261)...)))
+			return frame(c.command(0, wire.OpLibraryLoad, 0,
+				append(payload(wire.LibraryLoad{Symbols: 1, SymbolBytes: 3}), words(0x1000, 0x636261)...)))
 		},
 		"many pointer attributes": func(c *client) []byte {
 			return frame(c.command(0, wire.OpPointerAttributes, 0, payload(wire.PointerAttributes{Count: 1<<32 - 1})))
@@ -136,7 +153,8 @@ func TestHostileInput(t *testing.T) {
 			return frame(c.command(0, wire.OpGraphNode, 0, payload(wire.GraphNode{Deps: 1<<32 - 1})))
 		},
 		"node, many edges": func(c *client) []byte {
-			return frame(c.command(0, wire.OpGraphNode, 0, append(payload(wire.GraphNode{Deps: 1, Flags: nodeEdges}), words(0)...)))
+			return frame(
+				c.command(0, wire.OpGraphNode, 0, append(payload(wire.GraphNode{Deps: 1, Flags: nodeEdges}), words(0)...)))
 		},
 		"node, many parameters": func(c *client) []byte {
 			return frame(c.command(0, wire.OpGraphNode, 0, payload(wire.GraphNode{TailBytes: 1<<32 - 1})))
@@ -147,8 +165,10 @@ func TestHostileInput(t *testing.T) {
 		"node query, too long": func(c *client) []byte {
 			return frame(c.command(0, wire.OpGraphNodeGet, 0, append(payload(wire.GraphNodeGet{}), 1, 2, 3, 4, 5, 6, 7, 8)))
 		},
-		"handle used twice": func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamCreate, 0, words(c.context, 0))) },
-		"handle of nobody":  func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamCreate, 0, words(12345, 0))) },
+		"handle used twice": func(c *client) []byte {
+			return frame(c.command(0, cuda.OpCuStreamCreate, 0, words(c.context, 0)))
+		},
+		"handle of nobody": func(c *client) []byte { return frame(c.command(0, cuda.OpCuStreamCreate, 0, words(12345, 0))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := connect(t)
@@ -172,11 +192,13 @@ func TestGarbageHandlesAreAnswered(t *testing.T) {
 		payload []byte
 		want    cuda.CUresult
 	}{
-		"stream":       {cuda.OpCuStreamSynchronize, words(0x1234), cuda.CUDA_ERROR_INVALID_HANDLE},
-		"other kind":   {cuda.OpCuStreamSynchronize, words(c.context), cuda.CUDA_ERROR_INVALID_HANDLE},
-		"event":        {cuda.OpCuEventSynchronize, words(1 << 63), cuda.CUDA_ERROR_INVALID_HANDLE},
-		"context":      {cuda.OpCuCtxDestroy_v2, words(77), cuda.CUDA_ERROR_INVALID_CONTEXT},
-		"function":     {wire.OpLaunch, wire.Bytes(&wire.Launch{Func: 3, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}), cuda.CUDA_ERROR_INVALID_HANDLE},
+		"stream":     {cuda.OpCuStreamSynchronize, words(0x1234), cuda.CUDA_ERROR_INVALID_HANDLE},
+		"other kind": {cuda.OpCuStreamSynchronize, words(c.context), cuda.CUDA_ERROR_INVALID_HANDLE},
+		"event":      {cuda.OpCuEventSynchronize, words(1 << 63), cuda.CUDA_ERROR_INVALID_HANDLE},
+		"context":    {cuda.OpCuCtxDestroy_v2, words(77), cuda.CUDA_ERROR_INVALID_CONTEXT},
+		"function": {wire.OpLaunch, wire.Bytes(&wire.Launch{
+			Func: 3, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1},
+		}), cuda.CUDA_ERROR_INVALID_HANDLE},
 		"copy stream":  {wire.OpCopyD2H, wire.Bytes(&wire.CopyD2H{Stream: 5, Bytes: 8}), cuda.CUDA_ERROR_INVALID_HANDLE},
 		"copy source":  {wire.OpCopyD2H, wire.Bytes(&wire.CopyD2H{Src: 8, Bytes: 8}), cuda.CUDA_ERROR_INVALID_VALUE},
 		"no image":     {wire.OpLibraryLoad, wire.Bytes(&wire.LibraryLoad{}), cuda.CUDA_ERROR_NOT_FOUND},
@@ -208,7 +230,8 @@ func TestFramesInPieces(t *testing.T) {
 	same(t, c.download(dst, len(data), 0), data)
 }
 
-// A client that does not read its answers does not make the server's memory grow without bound, and is served on when it reads.
+// A client that does not read its answers does not make the server's memory grow without bound, and is served on when
+// it reads.
 func TestSlowReader(t *testing.T) {
 	c := connect(t)
 	const n, size = 40, 8 << 20
@@ -271,7 +294,8 @@ func FuzzSession(f *testing.F) {
 	f.Add(frame(c.command(0, wire.OpPing, transport.FlagAnswer, words(0))))
 	f.Add(frame(c.command(0, cuda.OpCuMemAlloc_v2, transport.FlagAnswer, words(1, 64))))
 	f.Add(frame(c.command(0, wire.OpLaunch, 0, wire.Bytes(&wire.Launch{AttrCount: 1}))))
-	f.Add(frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(wire.Bytes(&wire.CopyH2D{Bytes: 16}), words(16)...))))
+	f.Add(
+		frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk, append(wire.Bytes(&wire.CopyH2D{Bytes: 16}), words(16)...))))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := connectBare(t, func(cfg *Config) { cfg.GPU = nothing{} })
 		_ = c.conn.SetWriteDeadline(time.Now().Add(deadline))

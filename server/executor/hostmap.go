@@ -56,8 +56,9 @@ const maxSpare = 32 << 20
 type hostRange struct {
 	bytes  uint64
 	device cuda.CUdeviceptr // where kernels find it
-	under  []*mapping       // those that it lies in; nil: it has memory of its own, since something else was at its address
-	sent   sent
+	// those that it lies in; nil: it has memory of its own, since something else was at its address
+	under []*mapping
+	sent  sent
 }
 
 const (

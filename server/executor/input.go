@@ -11,8 +11,8 @@ const (
 	inputMargin = 2 * transport.MaxCommand // room that is made before the next receive
 )
 
-// input is the receive buffer of the main connection. A byte's place in it is congruent to its place in the stream modulo 8, so that
-// payloads are aligned.
+// input is the receive buffer of the main connection. A byte's place in it is congruent to its place in the stream
+// modulo 8, so that payloads are aligned.
 type input struct {
 	mem   []byte
 	r, w  int    // what has come and is not used up: mem[r:w]
@@ -21,7 +21,8 @@ type input struct {
 	bufs  [1][]byte
 }
 
-// fill receives into direct, if that is not empty and nothing waits before it, and into the buffer. What goes into direct is the caller's.
+// fill receives into direct, if that is not empty and nothing waits before it, and into the buffer. What goes into
+// direct is the caller's.
 func (in *input) fill(c transport.Conn, direct *directTarget) (int, error) {
 	if in.r == in.w {
 		in.r = int(in.read & 7)

@@ -10,15 +10,19 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// Work of the GPU may wait for the client (see [Session.ask]), and the client, before it does what it is asked for, for downloads that the GPU had finished before
-// that: it sends FLUSH. The executor must not be needed for the answer. The driver holds it up in many calls until the context's work is over, and what waits
-// here is part of that. So the thread that reads the side connection sends those downloads itself, and makes no call of the driver: behind the last chunk
-// of an asynchronous download the GPU writes a number to page-locked memory. What is ordered behind the download is ordered behind that word, too.
+// Work of the GPU may wait for the client (see [Session.ask]), and the client, before it does what it is asked for, for
+// downloads that the GPU had finished before that: it sends FLUSH. The executor must not be needed for the answer. The
+// driver holds it up in many calls until the context's work is over, and what waits here is part of that. So the thread
+// that reads the side connection sends those downloads itself, and makes no call of the driver: behind the last chunk
+// of an asynchronous download the GPU writes a number to page-locked memory. What is ordered behind the download is
+// ordered behind that word, too.
 
-// ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the driver's, and makes no call of the driver.
+// ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the
+// driver's, and makes no call of the driver.
 func (s *Session) ask(st *stream, f func()) cuda.CUresult { return s.gpu.HostFunc(st.real, f) }
 
-// lateDownloads are the asynchronous downloads whose ends have not been told. No call of the driver is made while mu is held.
+// lateDownloads are the asynchronous downloads whose ends have not been told. No call of the driver is made while mu is
+// held.
 type lateDownloads struct {
 	mu      sync.Mutex
 	list    []*transfer   // in the order of the commands
@@ -28,7 +32,8 @@ type lateDownloads struct {
 	pumps   sync.WaitGroup
 }
 
-// mark is a word of page-locked memory and the number that the GPU was last told to write there. It belongs to one stream.
+// mark is a word of page-locked memory and the number that the GPU was last told to write there. It belongs to one
+// stream.
 type mark struct {
 	word   *atomic.Uint32
 	number uint32
@@ -46,7 +51,8 @@ func (s *Session) expect(t *transfer) {
 	s.late.mu.Unlock()
 }
 
-// sign has the GPU say when all chunks of an asynchronous download have come down. Where it cannot, the executor alone can tell.
+// sign has the GPU say when all chunks of an asynchronous download have come down. Where it cannot, the executor alone
+// can tell.
 func (s *Session) sign(st *stream, t *transfer) {
 	if !t.late {
 		return
@@ -58,7 +64,8 @@ func (s *Session) sign(st *stream, t *transfer) {
 	if m := st.mark; m != nil {
 		m.number++
 		at := cuda.CUdeviceptr(addressOfWord(m.word))
-		if r = s.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0); r == cuda.CUDA_ERROR_NOT_SUPPORTED { // old drivers
+		// old drivers
+		if r = s.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0); r == cuda.CUDA_ERROR_NOT_SUPPORTED {
 			r = s.gpu.CuMemsetD32Async(at, m.number, 1, st.real)
 		}
 	}
@@ -100,7 +107,8 @@ func (st *stream) dropMark() {
 // landed says whether all of a download has come down, as far as memory tells. late.mu is held.
 func (t *transfer) landed() bool { return t.word != nil && int32(t.word.Load()-t.number) >= 0 }
 
-// sendLate sends the asynchronous downloads that have come down, and their ends. It says whether it could. late.mu is held.
+// sendLate sends the asynchronous downloads that have come down, and their ends. It says whether it could. late.mu is
+// held.
 func (s *Session) sendLate() bool {
 	able := true
 	for _, t := range s.late.list {
@@ -124,8 +132,8 @@ func (s *Session) sendLate() bool {
 	return able
 }
 
-// send queues the data of a chunk that has come down. It says no where only the executor can: the chunk lies in the GPU's memory and RDMA does not take it. For
-// late downloads late.mu is held.
+// send queues the data of a chunk that has come down. It says no where only the executor can: the chunk lies in the
+// GPU's memory and RDMA does not take it. For late downloads late.mu is held.
 func (s *Session) send(c *chunk) bool {
 	switch t := c.t; {
 	case c.fetching:
@@ -145,7 +153,8 @@ func (s *Session) send(c *chunk) bool {
 	return true
 }
 
-// arrivedLate sends a chunk that the executor has seen to arrive, unless that has been done. late.mu is held, but not while the driver is called.
+// arrivedLate sends a chunk that the executor has seen to arrive, unless that has been done. late.mu is held, but not
+// while the driver is called.
 func (s *Session) arrivedLate(c *chunk, r cuda.CUresult) {
 	t := c.t
 	if !slices.Contains(t.unsent, c) {
@@ -165,7 +174,9 @@ func (s *Session) arrivedLate(c *chunk, r cuda.CUresult) {
 // sayDone tells the end of an asynchronous download. For late ones late.mu is held.
 func (s *Session) sayDone(t *transfer) {
 	t.told = true
-	s.out.message(transport.MessageHeader{Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted}, nil, nil)
+	s.out.message(transport.MessageHeader{
+		Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted,
+	}, nil, nil)
 }
 
 // sayFlushed answers FLUSH once. late.mu is held.

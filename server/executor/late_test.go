@@ -13,7 +13,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// holding is a GPU whose driver holds its caller up in the named calls until the context's work is over, and all other calls meanwhile.
+// holding is a GPU whose driver holds its caller up in the named calls until the context's work is over, and all other
+// calls meanwhile.
 func holding(t *testing.T, calls string) cuda.GPU {
 	t.Helper()
 	g, err := sim.Open(sim.Config{MemoryBytes: 256 << 20, Log: slog.New(slog.DiscardHandler), Hold: calls})
@@ -35,7 +36,8 @@ func (oldDriver) CuStreamWriteValue32_v2(cuda.CUstream, cuda.CUdeviceptr, cuda.C
 	return cuda.CUDA_ERROR_NOT_SUPPORTED
 }
 
-// TestFlushWhileHeld: while the driver holds the executor up, what came down before a host function is sent, its end told and FLUSH answered.
+// TestFlushWhileHeld: while the driver holds the executor up, what came down before a host function is sent, its end
+// told and FLUSH answered.
 func TestFlushWhileHeld(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -88,7 +90,9 @@ func TestFlushWhileHeld(t *testing.T) {
 			})
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if more := slices.DeleteFunc(slices.Clone(c.log), func(h transport.MessageHeader) bool { return h.Type != transport.MsgDone }); len(more) != 1 {
+			if more := slices.DeleteFunc(slices.Clone(c.log), func(h transport.MessageHeader) bool {
+				return h.Type != transport.MsgDone
+			}); len(more) != 1 {
 				t.Errorf("all ends: %+v", more)
 			}
 		})
@@ -103,7 +107,9 @@ func (c *client) flush(n uint64) []transport.MessageHeader {
 	}
 	for end := time.Now().Add(deadline); time.Now().Before(end); runtime.Gosched() {
 		c.mu.Lock()
-		at := slices.IndexFunc(c.log, func(h transport.MessageHeader) bool { return h.Type == transport.MsgFlushed && h.Seq >= n })
+		at := slices.IndexFunc(c.log, func(h transport.MessageHeader) bool {
+			return h.Type == transport.MsgFlushed && h.Seq >= n
+		})
 		log := slices.Clone(c.log)
 		c.mu.Unlock()
 		if at >= 0 {

@@ -25,7 +25,9 @@ func (d diary) note(format string, args ...any) {
 	*d.lines = append(*d.lines, fmt.Sprintf(format, args...))
 }
 
-func (d diary) CuLaunchKernel(f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, s cuda.CUstream, params, extra unsafe.Pointer) cuda.CUresult {
+func (d diary) CuLaunchKernel(
+	f cuda.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, s cuda.CUstream, params, extra unsafe.Pointer,
+) cuda.CUresult {
 	first := **(**uint32)(params)
 	d.note("launch %d with %d", gx, first)
 	if gx == 13 {
@@ -51,11 +53,13 @@ func (b batch) LaunchAll(list []cuda.Launch) {
 	b.note("list of %d", len(list))
 	for i := range list {
 		l := &list[i]
-		l.Result = b.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared, l.Stream, driverPointer(l.Params), nil)
+		l.Result = b.CuLaunchKernel(l.Function, l.Grid[0], l.Grid[1], l.Grid[2], l.Block[0], l.Block[1], l.Block[2], l.Shared,
+			l.Stream, driverPointer(l.Params), nil)
 	}
 }
 
-// Launches that go to the driver together keep their place among the other commands, and the first failure is the one that is told.
+// Launches that go to the driver together keep their place among the other commands, and the first failure is the one
+// that is told.
 func TestLaunchesKeepTheirPlace(t *testing.T) {
 	for _, together := range []bool{false, true} {
 		t.Run(fmt.Sprint("together ", together), func(t *testing.T) {
@@ -80,7 +84,10 @@ func TestLaunchesKeepTheirPlace(t *testing.T) {
 			if r != cuda.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES {
 				t.Errorf("the first failure is told as %v", r)
 			}
-			want := []string{"launch 1 with 0", "launch 13 with 1", "launch 3 with 2", "record", "launch 4 with 3", "context 0", "context 1", "launch 6 with 5"}
+			want := []string{
+				"launch 1 with 0", "launch 13 with 1", "launch 3 with 2", "record", "launch 4 with 3", "context 0", "context 1",
+				"launch 6 with 5",
+			}
 			lists := []string{"list of 3", "list of 1", "list of 1"}
 			d.mu.Lock()
 			defer d.mu.Unlock()

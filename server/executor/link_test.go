@@ -44,7 +44,8 @@ func TestLink(t *testing.T) {
 	}
 	wrong := c.newHandle()
 	c.must(wire.OpLinkCreate, wire.Bytes(&wire.LinkCreate{Link: wrong}))
-	if r, logs := c.linkAdd(wrong, []byte(".version 7.0\n.target sm_52\nnonsense\x00")); r != cuda.CUDA_ERROR_INVALID_PTX || len(logs) <= wire.SizeLoadInfo {
+	if r, logs := c.linkAdd(wrong, []byte(".version 7.0\n.target sm_52\nnonsense\x00")); r !=
+		cuda.CUDA_ERROR_INVALID_PTX || len(logs) <= wire.SizeLoadInfo {
 		t.Errorf("wrong text: %v, logs %q", r, logs)
 	}
 	reply := c.must(wire.OpLinkComplete, wire.Bytes(&wire.LinkComplete{Link: link}))
@@ -57,8 +58,10 @@ func TestLink(t *testing.T) {
 	if !bytes.Equal(whole[10:], part) {
 		t.Error("a part differs from the whole")
 	}
-	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpLinkRead, wire.Bytes(&wire.LinkRead{Link: link, Offset: size, Bytes: 1}))
-	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpLinkRead, wire.Bytes(&wire.LinkRead{Link: link, Offset: 1 << 63, Bytes: 1 << 63}))
+	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpLinkRead,
+		wire.Bytes(&wire.LinkRead{Link: link, Offset: size, Bytes: 1}))
+	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpLinkRead,
+		wire.Bytes(&wire.LinkRead{Link: link, Offset: 1 << 63, Bytes: 1 << 63}))
 	c.must(wire.OpLinkDestroy, wire.Bytes(&wire.LinkDestroy{Link: link}))
 	for _, op := range []uint16{wire.OpLinkComplete, wire.OpLinkDestroy} {
 		c.expect(cuda.CUDA_ERROR_INVALID_HANDLE, op, words(link))

@@ -14,7 +14,8 @@ import (
 
 // mapMemory reserves anonymous memory.
 func mapMemory(bytes int) ([]byte, error) {
-	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("cannot map %d bytes: %w", bytes, err)
 	}
@@ -47,13 +48,15 @@ func as[T any](b []byte) (*T, bool) {
 	return (*T)(unsafe.Pointer(unsafe.SliceData(b))), true
 }
 
-// arena hands out zeroed, 16-aligned pieces of mapped memory for the arguments of one driver call; reset takes them all back.
+// arena hands out zeroed, 16-aligned pieces of mapped memory for the arguments of one driver call; reset takes them all
+// back.
 type arena struct {
 	mem  []byte
 	used int
 }
 
-// errArena ends the session of a client whose one command needs more than there is, wherever that is noticed (see [Session.loop]).
+// errArena ends the session of a client whose one command needs more than there is, wherever that is noticed (see
+// [Session.loop]).
 var errArena = fmt.Errorf("%w: the arguments of one command take more than %d bytes", ErrProtocol, arenaBytes)
 
 func (a *arena) reset() { a.used = 0 }

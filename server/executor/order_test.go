@@ -25,7 +25,8 @@ func (c *client) join() wire.OrderPlace {
 // behind sends what a client does that has seen another one at a position.
 func (c *client) behind(p wire.OrderPlace, position uint64) {
 	c.t.Helper()
-	c.send(wire.OpOrder, append(wire.Bytes(&wire.Order{Count: 1}), wire.Bytes(&wire.OrderAfter{ID: p.ID, Place: p.Place, Position: position})...))
+	c.send(wire.OpOrder, append(wire.Bytes(&wire.Order{Count: 1}),
+		wire.Bytes(&wire.OrderAfter{ID: p.ID, Place: p.Place, Position: position})...))
 }
 
 // some lets so much time pass that an answer which waits for nobody has come.

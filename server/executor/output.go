@@ -15,8 +15,8 @@ const (
 	outputLimit = 64 << 20 // queued bytes above which no further command is executed
 )
 
-// output is the queue of the main connection. Everybody appends whole messages under its lock and writes without blocking; what the
-// socket does not take stays queued.
+// output is the queue of the main connection. Everybody appends whole messages under its lock and writes without
+// blocking; what the socket does not take stays queued.
 type output struct {
 	mu      sync.Mutex
 	conn    transport.Conn
@@ -39,7 +39,8 @@ type segment struct {
 
 var padding [8]byte
 
-// message queues a message. A payload above inlineBytes is not copied: sent, if not nil, becomes true when it may be reused.
+// message queues a message. A payload above inlineBytes is not copied: sent, if not nil, becomes true when it may be
+// reused.
 func (o *output) message(h transport.MessageHeader, payload []byte, sent *atomic.Bool) {
 	o.mu.Lock()
 	o.queueMessage(h, payload, sent)

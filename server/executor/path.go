@@ -15,14 +15,16 @@ import (
 	"scuda.dev/scuda/transport/rdma"
 )
 
-// Memory of a session's RDMA: slots of largeBytes, those for uploads registered for the client, those for downloads only with this side's device.
+// Memory of a session's RDMA: slots of largeBytes, those for uploads registered for the client, those for downloads
+// only with this side's device.
 const (
 	DefaultRDMASlots = int(config.DefaultServerRDMAMemory / largeBytes)
 	leastRDMASlots   = int(config.MinServerRDMAMemory / largeBytes)
 	MaxRDMASlots     = int(config.MaxRDMAMemory / largeBytes)
 	uploadShare      = 3 // one of so many slots is for downloads, the others are for uploads
-	scarce           = 4 // with less than one of so many upload slots free, chunks that the GPU does not come to read are moved out of them
-	stalled          = 20 * time.Millisecond
+	// with less than one of so many upload slots free, chunks that the GPU does not come to read are moved out of them
+	scarce  = 4
+	stalled = 20 * time.Millisecond
 )
 
 // unread is the time in which the GPU reads a chunk if it reads chunks at all. (A variable for tests.)
@@ -50,8 +52,9 @@ type path struct {
 	mem   []byte
 	gpu   *directSlots // the slots lie in the GPU's memory, and mem is nil
 	busy  []*slot      // upload slots from which the GPU copies
-	last  time.Time    // a download slot was last taken, or with the link, or the GPU had read all upload slots or one more
-	owner *context     // in which the driver has page-locked the memory
+	// a download slot was last taken, or with the link, or the GPU had read all upload slots or one more
+	last  time.Time
+	owner *context // in which the driver has page-locked the memory
 	freed []uint32
 	stats rdma.Stats
 	lost  atomic.Uint64 // of stats, as the server's metrics have it
@@ -181,7 +184,8 @@ func (s *Session) lockPath(ctx *context) {
 		return s.gpu.CuMemHostRegister_v2(pointerTo(p.mem), uint64(len(p.mem)), hostPortable)
 	})
 	if r != cuda.CUDA_SUCCESS {
-		s.log.Warn("the driver does not page-lock the memory of RDMA; copies are slower", "bytes", len(p.mem), "result", resultText(r))
+		s.log.Warn("the driver does not page-lock the memory of RDMA; copies are slower", "bytes", len(p.mem), "result",
+			resultText(r))
 	}
 }
 
@@ -348,9 +352,10 @@ func (p *path) takeDown() *slot {
 	return nil
 }
 
-// downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done with its chunks or gives them up soon, and for
-// the GPU where that is at this download already, or takes in one uploaded chunk after the other before it. Where all slots wait for other work, it gives nil, as
-// the commands behind must not wait as well.
+// downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done
+// with its chunks or gives them up soon, and for the GPU where that is at this download already, or takes in one
+// uploaded chunk after the other before it. Where all slots wait for other work, it gives nil, as the commands behind
+// must not wait as well.
 func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
 	p := &s.path
 	for began := time.Now(); ; {
@@ -380,8 +385,9 @@ func (st *stream) holdsPathSlot(t *transfer) bool {
 	return slices.ContainsFunc(st.downloads, func(c *chunk) bool { return c.t == t && c.slot.path })
 }
 
-// moveIn copies a chunk that had to go into an ordinary slot into a free one of the path, so that it leaves by RDMA as well. It does not wait for one: what waits for
-// the stream is answered when the chunk's event is complete, and has to come behind the download's end.
+// moveIn copies a chunk that had to go into an ordinary slot into a free one of the path, so that it leaves by RDMA as
+// well. It does not wait for one: what waits for the stream is answered when the chunk's event is complete, and has to
+// come behind the download's end.
 func (s *Session) moveIn(c *chunk) {
 	p := &s.path
 	if c.slot.path || !c.t.link || c.t.refused.Load() || s.bulk.out.State() != bulk.Up {

@@ -9,7 +9,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// paced is a GPU whose events are complete when it says so, and which counts the uploads out of registered memory and out of other memory.
+// paced is a GPU whose events are complete when it says so, and which counts the uploads out of registered memory and
+// out of other memory.
 type paced struct {
 	cuda.GPU
 	complete    func(e recorded) bool
@@ -28,7 +29,9 @@ func (p *paced) CuMemHostRegister_v2(mem unsafe.Pointer, bytes uint64, flags uin
 	return p.GPU.CuMemHostRegister_v2(mem, bytes, flags)
 }
 
-func (p *paced) CuMemcpyHtoDAsync_v2(dst cuda.CUdeviceptr, src unsafe.Pointer, bytes uint64, st cuda.CUstream) cuda.CUresult {
+func (p *paced) CuMemcpyHtoDAsync_v2(
+	dst cuda.CUdeviceptr, src unsafe.Pointer, bytes uint64, st cuda.CUstream,
+) cuda.CUresult {
 	if at := uintptr(src); at >= p.from && at < p.to {
 		p.slots++
 	} else {
@@ -51,8 +54,8 @@ func (p *paced) CuEventQuery(e cuda.CUevent) cuda.CUresult {
 	return p.GPU.CuEventQuery(e)
 }
 
-// Chunks stay in the slots in which they came while the GPU reads one after the other. Where it stands still they make room for others, and the commands behind the
-// copy go on.
+// Chunks stay in the slots in which they came while the GPU reads one after the other. Where it stands still they make
+// room for others, and the commands behind the copy go on.
 func TestChunksLeaveTheirSlots(t *testing.T) {
 	const chunks, slots = 40, 12
 	for _, tt := range []struct {
@@ -61,8 +64,12 @@ func TestChunksLeaveTheirSlots(t *testing.T) {
 		complete func(p *paced, e recorded) bool
 		right    func(moved int) bool
 	}{
-		{"a GPU that goes on", time.Hour, func(_ *paced, e recorded) bool { return e.asked > 8 }, func(moved int) bool { return moved == 0 }},
-		{"a GPU that stands still until an upload has come", unread, func(p *paced, e recorded) bool { return p.slots+p.rest >= (e.uploads+chunks-1)/chunks*chunks }, func(moved int) bool { return moved >= chunks-slots }},
+		{"a GPU that goes on", time.Hour, func(_ *paced, e recorded) bool {
+			return e.asked > 8
+		}, func(moved int) bool { return moved == 0 }},
+		{"a GPU that stands still until an upload has come", unread, func(p *paced, e recorded) bool {
+			return p.slots+p.rest >= (e.uploads+chunks-1)/chunks*chunks
+		}, func(moved int) bool { return moved >= chunks-slots }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runtime.LockOSThread()

@@ -104,7 +104,8 @@ func TestProgressOfAnotherMeaning(t *testing.T) {
 	}
 }
 
-// What cannot be watched is refused, so that the client asks: failed records, and everything while an error waits to be reported.
+// What cannot be watched is refused, so that the client asks: failed records, and everything while an error waits to be
+// reported.
 func TestProgressRefused(t *testing.T) {
 	c := watching(t)
 	c.openSide()
@@ -133,7 +134,8 @@ func TestProgressRefused(t *testing.T) {
 	c.must(cuda.OpCuEventQuery, words(e))
 }
 
-// Whoever learns of something has learned of all before it: random work on several streams, every message checked against the streams' orders.
+// Whoever learns of something has learned of all before it: random work on several streams, every message checked
+// against the streams' orders.
 func TestProgressOrder(t *testing.T) {
 	for seed := range uint64(6) {
 		c := watching(t)
@@ -240,11 +242,14 @@ func (c *client) striped(dst uint64, n int) (seq uint64) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	seq = c.seq
-	c.write(frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk|transport.FlagStriped, append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...))))
+	c.write(
+		frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk|transport.FlagStriped,
+			append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...))))
 	return seq
 }
 
-// Uploads arrive whole and in order however their chunks are spread over the connections, and before or behind their commands.
+// Uploads arrive whole and in order however their chunks are spread over the connections, and before or behind their
+// commands.
 func TestStripedUploads(t *testing.T) {
 	c := connect(t)
 	lines := c.bulkLines(3)
@@ -293,7 +298,8 @@ func (pathWithoutTraffic) Forget(uint32, uint64)                {}
 func (pathWithoutTraffic) Release(...uint32)                    {}
 func (pathWithoutTraffic) Close()                               {}
 
-// Uploads come over the bulk connections though there is a path by RDMA, as where the program's memory cannot be registered; here before their commands.
+// Uploads come over the bulk connections though there is a path by RDMA, as where the program's memory cannot be
+// registered; here before their commands.
 func TestUploadsByFallbackBesidePath(t *testing.T) {
 	c := connect(t)
 	lines := c.bulkLines(2)
@@ -318,7 +324,8 @@ func TestUploadsByFallbackBesidePath(t *testing.T) {
 	}
 }
 
-// recordingPath is a path that is up; it keeps what it is told to carry, and is through with nothing before it is let go on.
+// recordingPath is a path that is up; it keeps what it is told to carry, and is through with nothing before it is let
+// go on.
 type recordingPath struct {
 	pathWithoutTraffic
 	s    *Session
@@ -340,8 +347,9 @@ func (p *recordingPath) Send(piece bulk.Piece, _ bulk.Region) error {
 	return nil
 }
 
-// All slots of RDMA wait for a stream that is busy with something else when a download begins: commands behind it are not held up, and what waits for the stream
-// is answered behind the download's end, though the path is through with nothing.
+// All slots of RDMA wait for a stream that is busy with something else when a download begins: commands behind it are
+// not held up, and what waits for the stream is answered behind the download's end, though the path is through with
+// nothing.
 func TestDownloadsOfBusyStreams(t *testing.T) {
 	c := connect(t)
 	c.openSide()
@@ -481,8 +489,8 @@ func TestBulkConnectionsIncomplete(t *testing.T) {
 	same(t, c.download(dst, len(data), 0), data)
 }
 
-// FLUSH is answered while the executor carries out what the driver would hold it up for until a host function has run: memory freed, and more launches
-// than a stream takes.
+// FLUSH is answered while the executor carries out what the driver would hold it up for until a host function has run:
+// memory freed, and more launches than a stream takes.
 func TestFlushBehindHostFunction(t *testing.T) {
 	for name, behind := range map[string]func(c *client, stream, mem uint64){
 		"memory freed": func(c *client, _, mem uint64) { c.send(cuda.OpCuMemFree_v2, words(mem)) },
@@ -499,7 +507,8 @@ func TestFlushBehindHostFunction(t *testing.T) {
 			st, mem, sent := c.stream(1), c.alloc(64), make(chan struct{})
 			c.hostFunc(st, 1, func() {
 				<-sent
-				for n := uint64(1); n <= 200 && c.flush(n) != nil; n++ { // the first ones may come before the executor has seen what was sent
+				// the first ones may come before the executor has seen what was sent
+				for n := uint64(1); n <= 200 && c.flush(n) != nil; n++ {
 				}
 			})
 			behind(c, st, mem)
@@ -509,7 +518,8 @@ func TestFlushBehindHostFunction(t *testing.T) {
 	}
 }
 
-// The answer to FLUSH comes behind the ends of the downloads that the GPU had finished, and does not wait for the others.
+// The answer to FLUSH comes behind the ends of the downloads that the GPU had finished, and does not wait for the
+// others.
 func TestFlush(t *testing.T) {
 	c := connect(t)
 	c.openSide()
@@ -542,6 +552,7 @@ func TestFlush(t *testing.T) {
 	c.sync(b)
 	flushed, first, last := at(transport.MsgFlushed, 0), at(transport.MsgDone, before), at(transport.MsgDone, behind)
 	if first < 0 || first > flushed || last < flushed {
-		t.Errorf("the download before it ended at %d, the answer came at %d, the download behind it ended at %d", first, flushed, last)
+		t.Errorf("the download before it ended at %d, the answer came at %d, the download behind it ended at %d", first,
+			flushed, last)
 	}
 }

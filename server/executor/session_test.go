@@ -24,7 +24,8 @@ func hashOf(b []byte) modcache.Hash { return sha256.Sum256(b) }
 func TestCopiesOfAllSizes(t *testing.T) {
 	c := connect(t)
 	st := c.stream(1)
-	for _, n := range []int{0, 1, 4, 7, 4096, 4097, maxInline, maxInline + 1, largeBytes, largeBytes + 3, 20*largeBytes + 5} {
+	for _, n := range []int{0, 1, 4, 7, 4096, 4097, maxInline, maxInline + 1, largeBytes, largeBytes + 3,
+		20*largeBytes + 5} {
 		for _, stream := range []uint64{0, st} {
 			data := pattern(n, byte(n)+byte(stream))
 			dst := c.alloc(uint64(max(n, 1)))
@@ -182,7 +183,8 @@ func TestWaitsDoNotBlockOtherThreads(t *testing.T) {
 	}
 }
 
-// Whoever is told that something is finished finds the data of earlier downloads in place, on whatever stream they were.
+// Whoever is told that something is finished finds the data of earlier downloads in place, on whatever stream they
+// were.
 func TestDownloadsArriveBeforeTheAnswersThatCoverThem(t *testing.T) {
 	c := connect(t)
 	a, b := c.stream(1), c.stream(1)
@@ -310,7 +312,8 @@ func TestCaptureAndReplay(t *testing.T) {
 	_, _ = c.call(cuda.OpCuStreamEndCapture, words(st, 1)) // invalidated by the synchronisation
 
 	c.must(cuda.OpCuStreamBeginCapture_v2, words(st, 0))
-	if m := c.await(c.start(6, cuda.OpCuStreamEndCapture, 0, words(st, 1), nil)); m.Result != int32(cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+	if m := c.await(c.start(6, cuda.OpCuStreamEndCapture, 0, words(st, 1), nil)); m.Result != int32(
+		cuda.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
 		t.Fatalf("another thread ends the capture: %d", m.Result)
 	}
 	c.expect(cuda.CUDA_ERROR_ILLEGAL_STATE, cuda.OpCuStreamEndCapture, words(st, 1)) // which it did
@@ -319,7 +322,8 @@ func TestCaptureAndReplay(t *testing.T) {
 	c.send(wire.OpCopyH2DPull, wire.Bytes(&wire.CopyH2DPull{Dst: buf, Bytes: n, Stream: st, Source: 3}))
 	c.send(wire.OpHostFunc, wire.Bytes(&wire.HostFunc{Stream: st, Registration: 4}))
 	c.asyncDownload(1<<16, got, buf, st, 0)
-	info, _, _ := wire.View[wire.CaptureValues](c.must(wire.OpCaptureInfo, wire.Bytes(&wire.CaptureInfo{Stream: st, MaxNodes: 8})))
+	info, _, _ := wire.View[wire.CaptureValues](
+		c.must(wire.OpCaptureInfo, wire.Bytes(&wire.CaptureInfo{Stream: st, MaxNodes: 8})))
 	if info.Status != int32(cuda.CU_STREAM_CAPTURE_STATUS_ACTIVE) || info.Graph == 0 {
 		t.Fatalf("capture info %+v", info)
 	}
@@ -353,7 +357,8 @@ func TestCaptureModesOfThreads(t *testing.T) {
 		t.Errorf("thread in relaxed mode: %d", m.Result)
 	}
 	for _, thread := range []uint32{0, 4} {
-		if m := c.await(c.start(thread, cuda.OpCuMemAlloc_v2, 0, words(1, 64), nil)); m.Result != int32(cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
+		if m := c.await(c.start(thread, cuda.OpCuMemAlloc_v2, 0, words(1, 64), nil)); m.Result != int32(
+			cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
 			t.Errorf("thread %d: %d, want 900", thread, m.Result)
 		}
 	}
@@ -399,7 +404,8 @@ func TestPointerAttributes(t *testing.T) {
 	c := connect(t)
 	p := c.alloc(4096)
 	req := append(wire.Bytes(&wire.PointerAttributes{Pointer: p + 8, Count: 3}), make([]byte, 16)...)
-	for i, a := range []cuda.CUpointer_attribute{cuda.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, cuda.CU_POINTER_ATTRIBUTE_CONTEXT, cuda.CU_POINTER_ATTRIBUTE_P2P_TOKENS} {
+	for i, a := range []cuda.CUpointer_attribute{cuda.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		cuda.CU_POINTER_ATTRIBUTE_CONTEXT, cuda.CU_POINTER_ATTRIBUTE_P2P_TOKENS} {
 		binary.LittleEndian.PutUint32(req[16+4*i:], uint32(a))
 	}
 	reply := c.must(wire.OpPointerAttributes, req)[8:]

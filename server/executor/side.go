@@ -20,9 +20,9 @@ var (
 	errSideMissing = errors.New("the client did not open its side connection")
 )
 
-// side is the connection over which work on the GPU's streams asks the client for something and waits for it: a host function's run, or
-// the bytes of a deferred upload. Each request blocks only the driver's thread that made it. A stream stands still meanwhile, so whoever waits for the other
-// end looks for a moment before it sleeps.
+// side is the connection over which work on the GPU's streams asks the client for something and waits for it: a host
+// function's run, or the bytes of a deferred upload. Each request blocks only the driver's thread that made it. A
+// stream stands still meanwhile, so whoever waits for the other end looks for a moment before it sleeps.
 type side struct {
 	mu      sync.Mutex // guards what follows
 	line    *transport.Line
@@ -76,7 +76,8 @@ func (s *side) attach(c net.Conn) error {
 	return nil
 }
 
-// fail ends the side: everybody who waits is woken, by the reader if there is one, which may be about to store an answer.
+// fail ends the side: everybody who waits is woken, by the reader if there is one, which may be about to store an
+// answer.
 func (s *side) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +169,8 @@ func (s *side) read(line *transport.Line) error {
 			q, ok := s.waiting[h.Seq]
 			s.mu.Unlock()
 			if !ok || q.want != h.Type || len(q.dst) != int(h.Len) {
-				return fmt.Errorf("%w: answer %v of %d bytes to request %d, which is not open or has another length", ErrProtocol, h.Type, h.Len, h.Seq)
+				return fmt.Errorf("%w: answer %v of %d bytes to request %d, which is not open or has another length", ErrProtocol,
+					h.Type, h.Len, h.Seq)
 			}
 			if err := read(q.dst); err != nil {
 				return err
@@ -218,7 +220,9 @@ func (s *side) run(registration uint64, callback bool, status int32) error {
 
 // pull fetches len(dst) bytes of a registered source from an offset that is a multiple of [transport.PullUnit].
 func (s *side) pull(source uint32, offset uint64, dst []byte, last bool) error {
-	h := transport.MessageHeader{Type: transport.MsgPull, ID: source, Aux: uint64(len(dst)), Result: int32(offset / transport.PullUnit)}
+	h := transport.MessageHeader{
+		Type: transport.MsgPull, ID: source, Aux: uint64(len(dst)), Result: int32(offset / transport.PullUnit),
+	}
 	if last {
 		h.Flags = 1
 	}
@@ -227,5 +231,6 @@ func (s *side) pull(source uint32, offset uint64, dst []byte, last bool) error {
 
 // push stores a piece of a captured download with the client and waits until it is there.
 func (s *side) push(transfer uint32, offset uint64, data []byte) error {
-	return s.call(transport.MessageHeader{Type: transport.MsgPush, ID: transfer, Aux: offset}, data, transport.MsgPushed, nil)
+	return s.call(transport.MessageHeader{Type: transport.MsgPush, ID: transfer, Aux: offset}, data, transport.MsgPushed,
+		nil)
 }

@@ -15,8 +15,8 @@ const (
 	smallSlots = 64
 	largeBytes = 1 << 20
 
-	// Slots beyond the usual number are made when none became free for this long: the stream is busy with something else, and the commands
-	// behind the copy must not wait for that.
+	// Slots beyond the usual number are made when none became free for this long: the stream is busy with something else,
+	// and the commands behind the copy must not wait for that.
 	patience  = 200 * time.Microsecond
 	reserveBy = 8 // times the usual number
 
@@ -54,14 +54,17 @@ func (p *slotPool) init(size, limit int) { p.size, p.limit = size, limit }
 // pageLocked allocates page-locked memory that lives as long as ctx.
 func (b *base) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 	p := alloc[unsafe.Pointer](&b.arena)
-	r := b.within(ctx, func() cuda.CUresult { return b.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable) })
+	r := b.within(ctx, func() cuda.CUresult {
+		return b.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable)
+	})
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r
 	}
 	return hostMemory(*p, bytes), cuda.CUDA_SUCCESS
 }
 
-// takeSlot gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is over.
+// takeSlot gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is
+// over.
 func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, error) {
 	var began time.Time
 	grows := true // as far as is known
@@ -75,7 +78,8 @@ func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, err
 		if s.reclaim(ctx, p) {
 			continue
 		}
-		if n := len(p.slots); grows && (n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience) {
+		if n := len(p.slots); grows &&
+			(n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience) {
 			r := s.growPool(ctx, p)
 			if r == cuda.CUDA_SUCCESS {
 				continue

@@ -20,14 +20,16 @@ import (
 	"scuda.dev/scuda/transport/bulk"
 )
 
-// The staging pipeline is measured on a real GPU with the test binary: perf/gpu/staging.sh runs TestStagingRates with these flags.
+// The staging pipeline is measured on a real GPU with the test binary: perf/gpu/staging.sh runs TestStagingRates with
+// these flags.
 var (
 	stagingGPU     = flag.Bool("staging.gpu", false, "TestStagingRates measures the machine's GPU, not a simulated one")
 	stagingFeeders = flag.Int("staging.feeders", 0,
 		"threads that copy between slots and other memory; 0: the slots count as written and read by a network card")
 )
 
-// TestStagingRates: the measured pipeline is the real one. On the simulated GPU it has to end and give figures; on a real one it prints them.
+// TestStagingRates: the measured pipeline is the real one. On the simulated GPU it has to end and give figures; on a
+// real one it prints them.
 func TestStagingRates(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -68,11 +70,14 @@ type stagingResult struct {
 	Upload, Download float64
 	Bytes            int // of one copy
 	Slots            int
-	Feeders          int // threads that copy between slots and other memory; 0: nobody does, as with a network card that writes the slots itself
+	// threads that copy between slots and other memory; 0: nobody does, as with a network card that writes the slots
+	// itself
+	Feeders int
 }
 
-// measureStaging moves copies of so many bytes through a session's staging for RDMA, with memory in the place of the network: everything between the arrival of a
-// chunk in a slot and the GPU's memory, and back, is what sessions do. It gives the best of rounds. The caller must have locked its OS thread.
+// measureStaging moves copies of so many bytes through a session's staging for RDMA, with memory in the place of the
+// network: everything between the arrival of a chunk in a slot and the GPU's memory, and back, is what sessions do. It
+// gives the best of rounds. The caller must have locked its OS thread.
 func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingResult, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -86,7 +91,9 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 	defer conn.Close()
 	const base, count = 0x10_0000_0000, 1 << 10
 	s, err := New(Config{Conn: conn, GPU: gpu, RDMASlots: slots,
-		Hello: transport.Hello{ClientBase: base, ClientSlots: count, ServerBase: base + count*handle.SlotBytes, ServerSlots: count}})
+		Hello: transport.Hello{
+			ClientBase: base, ClientSlots: count, ServerBase: base + count*handle.SlotBytes, ServerSlots: count,
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +150,11 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 	ctx := s.contexts[base]
 	for range rounds + 1 {
 		began := time.Now()
-		b := &incoming{cmd: command{CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8}}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst}
+		b := &incoming{
+			cmd: command{
+				CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8},
+			}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst,
+		}
 		card.feed(8)
 		if err := s.receiveUpload(b); err != nil {
 			return nil, err
@@ -182,7 +193,8 @@ func (d *discarding) ChunkBytes() int                        { return largeBytes
 func (d *discarding) Register([]byte) (bulk.Region, error)   { return nil, nil }
 func (d *discarding) Send(p bulk.Piece, _ bulk.Region) error { d.bytes.Add(int64(p.N)); return nil }
 
-// memoryCard is a network card without a network: it fills upload slots as they are granted, and takes the chunks of downloads.
+// memoryCard is a network card without a network: it fills upload slots as they are granted, and takes the chunks of
+// downloads.
 type memoryCard struct {
 	s       *Session
 	memory  []byte
@@ -202,7 +214,10 @@ type copyOrder struct {
 }
 
 func newMemoryCard(s *Session, ups int, memory []byte, feeders int) *memoryCard {
-	c := &memoryCard{s: s, memory: memory, credits: make(chan uint32, ups), orders: make(chan copyOrder, 2*MaxRDMASlots), uploads: make(chan uint64), feeders: feeders}
+	c := &memoryCard{
+		s: s, memory: memory, credits: make(chan uint32, ups), orders: make(chan copyOrder, 2*MaxRDMASlots),
+		uploads: make(chan uint64), feeders: feeders,
+	}
 	for i := range ups {
 		c.credits <- uint32(i)
 	}

@@ -6,9 +6,9 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// Handles of memory and events for other processes (CUipcMemHandle and its like) are bytes from which a driver finds what they name, and no driver should
-// read bytes of a client's making. So clients get tokens; the supervisor keeps what each stands for. The same bytes get the same token, because programs
-// compare handles.
+// Handles of memory and events for other processes (CUipcMemHandle and its like) are bytes from which a driver finds
+// what they name, and no driver should read bytes of a client's making. So clients get tokens; the supervisor keeps
+// what each stands for. The same bytes get the same token, because programs compare handles.
 
 // Value is what the driver calls a thing for other processes.
 type Value struct {

@@ -140,7 +140,8 @@ func (s *Session) bulkTarget() *directTarget {
 	return &b.direct
 }
 
-// feedBulk uses up the bulk data that have come. It says whether it could go on: false means that more bytes are needed.
+// feedBulk uses up the bulk data that have come. It says whether it could go on: false means that more bytes are
+// needed.
 func (s *Session) feedBulk() (bool, error) {
 	b := s.incoming
 	if b.cmd.Flags&transport.FlagStriped != 0 {
@@ -302,7 +303,8 @@ func (s *Session) captureH2D(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	b := &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcHost: uintptr(addressOf(mem)),
+	b := &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST,
+		SrcHost:       uintptr(addressOf(mem)),
 		DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
 	return s.graphs.captureHostCopy(st, s.graphs.uploadEnd(st.ctx, p.Source, mem), b, func() cuda.CUresult {
 		return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(mem), p.Bytes, st.real)
@@ -379,7 +381,8 @@ func (s *Session) startImage(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if c.Flags&transport.FlagBulk == 0 || len(rest) != 8 || c.BulkBytes(c.payload) != p.Bytes || p.Bytes == 0 || p.Bytes > maxImage {
+	if c.Flags&transport.FlagBulk == 0 || len(rest) != 8 || c.BulkBytes(c.payload) != p.Bytes || p.Bytes == 0 ||
+		p.Bytes > maxImage {
 		return 0, protocolError("module image of %d bytes", p.Bytes)
 	}
 	mem, err := mapMemory(int(p.Bytes))

@@ -8,7 +8,8 @@ import (
 	"scuda.dev/scuda/api/wire"
 )
 
-// A thread that fetches a number and waits for its stream waits for the download; where anything else came before the wait, for the stream.
+// A thread that fetches a number and waits for its stream waits for the download; where anything else came before the
+// wait, for the stream.
 func TestWaitForDownload(t *testing.T) {
 	gpu := &counted{GPU: openSim(t)}
 	c := connect(t, func(cfg *Config) { cfg.GPU = gpu })

@@ -6,8 +6,9 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// Some objects of the driver have numbers instead of handles, which kernels or other processes need as they are (texture objects, allocations of physical
-// memory, conditions of graphs). A client has the driver's own number; what it sends counts only if the driver gave it to this session.
+// Some objects of the driver have numbers instead of handles, which kernels or other processes need as they are
+// (texture objects, allocations of physical memory, conditions of graphs). A client has the driver's own number; what
+// it sends counts only if the driver gave it to this session.
 
 // number is what is known of one.
 type number struct {

@@ -26,7 +26,8 @@ func TestNumbers(t *testing.T) {
 		want  bool
 	}{
 		{cuda.KindTexObject, 7, true}, {cuda.KindSurfObject, 7, false}, {cuda.KindTexObject, 0, false},
-		{cuda.KindGraphConditionalHandle, 7, false}, {cuda.KindGraphConditionalHandle, 8, false}, {cuda.KindGraphConditionalHandle, 9, true},
+		{cuda.KindGraphConditionalHandle, 7, false}, {cuda.KindGraphConditionalHandle, 8, false},
+		{cuda.KindGraphConditionalHandle, 9, true},
 	} {
 		if got := tab.Holds(c.kind, c.value); got != c.want {
 			t.Errorf("%v %d: %v", c.kind, c.value, got)

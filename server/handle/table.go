@@ -1,8 +1,10 @@
-// Package handle keeps the relation between the handles in a client's hands and the values that the server's driver knows.
+// Package handle keeps the relation between the handles in a client's hands and the values that the server's driver
+// knows.
 //
-// A client handle is an address in one of two regions of 64-byte slots that the client reserved (docs/architecture.md, "Handles"): the
-// client chooses slots of its own region for what it creates, this table chooses slots of the server region for objects that come into
-// being here. Every value that a client sends is checked: garbage is not found, and never more than that.
+// A client handle is an address in one of two regions of 64-byte slots that the client reserved (docs/architecture.md,
+// "Handles"): the client chooses slots of its own region for what it creates, this table chooses slots of the server
+// region for objects that come into being here. Every value that a client sends is checked: garbage is not found, and
+// never more than that.
 package handle
 
 import (
@@ -29,7 +31,8 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("bad handle %#x of kind %s: %s; the client's library is damaged or of another version", e.Handle, e.Kind, e.Why)
+	return fmt.Sprintf("bad handle %#x of kind %s: %s; the client's library is damaged or of another version", e.Handle,
+		e.Kind, e.Why)
 }
 
 // Unwrap makes errors.Is(err, ErrHandle) true.
@@ -87,7 +90,10 @@ func New(client, server Region) (*Table, error) {
 	if client.Base < server.Base+server.Slots*SlotBytes && server.Base < client.Base+client.Slots*SlotBytes {
 		return nil, fmt.Errorf("handle regions overlap: %w", ErrHandle)
 	}
-	t := &Table{client: client, server: server, byReal: map[reality]uint64{}, children: map[uint64]map[uint64]struct{}{}, numbers: map[reality]*number{}, numbered: map[uint64][]reality{}}
+	t := &Table{
+		client: client, server: server, byReal: map[reality]uint64{}, children: map[uint64]map[uint64]struct{}{},
+		numbers: map[reality]*number{}, numbered: map[uint64][]reality{},
+	}
 	for i, r := range []Region{client, server} {
 		t.pages[i] = make([]*[pageSlots]entry, (r.Slots+pageSlots-1)/pageSlots)
 	}
@@ -115,7 +121,8 @@ func (t *Table) slot(v uint64, create bool) *entry {
 	return &page[i%pageSlots]
 }
 
-// Real gives the driver's value of a client handle. A kernel may stand where a function is expected, as the driver allows.
+// Real gives the driver's value of a client handle. A kernel may stand where a function is expected, as the driver
+// allows.
 func (t *Table) Real(kind cuda.Kind, client uint64) (uint64, bool) {
 	e := t.slot(client, false)
 	if e == nil || e.kind == cuda.KindNone || !fits(kind, e.kind) {
@@ -144,7 +151,8 @@ func (t *Table) Parent(client uint64) uint64 {
 	return 0
 }
 
-// New enters an object under the handle that the client chose. parent may be any related handle: only true owners are kept.
+// New enters an object under the handle that the client chose. parent may be any related handle: only true owners are
+// kept.
 func (t *Table) New(kind cuda.Kind, client, real, parent uint64) error {
 	if _, ok := t.client.index(client); !ok {
 		return &Error{kind, client, "not in the client's region"}
@@ -205,7 +213,8 @@ var owners = map[cuda.Kind][]cuda.Kind{
 	cuda.KindArray:     {cuda.KindMipmappedArray},
 }
 
-// owner is parent when that kind owns the new one, parent's owner when both are of one kind (a dependency of a node lies in its graph).
+// owner is parent when that kind owns the new one, parent's owner when both are of one kind (a dependency of a node
+// lies in its graph).
 func (t *Table) owner(kind cuda.Kind, parent uint64) uint64 {
 	e := t.slot(parent, false)
 	if e == nil || e.kind == cuda.KindNone {
@@ -222,7 +231,8 @@ func (t *Table) owner(kind cuda.Kind, parent uint64) uint64 {
 	return 0
 }
 
-// Client finds the client handle of a driver's value, or mints one in the server region; 0 for 0, and when the region is full.
+// Client finds the client handle of a driver's value, or mints one in the server region; 0 for 0, and when the region
+// is full.
 func (t *Table) Client(kind cuda.Kind, real, parent uint64) uint64 {
 	if real == 0 {
 		return 0

@@ -117,7 +117,8 @@ func TestMint(t *testing.T) {
 	tab := table(t, 8, 2)
 	a := tab.Client(cuda.KindGraphNode, 100, 0)
 	b := tab.Client(cuda.KindGraphNode, 200, 0)
-	if a != serverBase || b != serverBase+64 || tab.Client(cuda.KindGraphNode, 100, 0) != a || tab.Client(cuda.KindEvent, 0, 0) != 0 {
+	if a != serverBase || b != serverBase+64 || tab.Client(cuda.KindGraphNode, 100, 0) != a ||
+		tab.Client(cuda.KindEvent, 0, 0) != 0 {
 		t.Errorf("%#x %#x", a, b)
 	}
 	if c := tab.Client(cuda.KindEvent, 100, 0); c != 0 {
@@ -140,7 +141,8 @@ func TestCascade(t *testing.T) {
 		i, parent uint64
 	}{
 		{cuda.KindContext, 1, 0}, {cuda.KindStream, 2, 1}, {cuda.KindModule, 3, 1}, {cuda.KindFunction, 4, 3},
-		{cuda.KindLibrary, 5, 1}, {cuda.KindKernel, 6, 5}, {cuda.KindGraph, 7, 2}, {cuda.KindGraphNode, 8, 7}, {cuda.KindGraph, 9, 8}, {cuda.KindGraphNode, 10, 9},
+		{cuda.KindLibrary, 5, 1}, {cuda.KindKernel, 6, 5}, {cuda.KindGraph, 7, 2}, {cuda.KindGraphNode, 8, 7},
+		{cuda.KindGraph, 9, 8}, {cuda.KindGraphNode, 10, 9},
 		{cuda.KindGraphExec, 11, 7},
 	} {
 		parent := uint64(0)
@@ -176,7 +178,8 @@ func TestCascade(t *testing.T) {
 // The table agrees with a plain model whatever is done to it.
 // A function of a kernel lies in a context: it ends with whichever ends first.
 func TestTie(t *testing.T) {
-	context, library, kernel, function := uint64(clientBase+64), uint64(clientBase+128), uint64(clientBase+192), uint64(clientBase+256)
+	context, library, kernel, function :=
+		uint64(clientBase+64), uint64(clientBase+128), uint64(clientBase+192), uint64(clientBase+256)
 	for _, c := range []struct {
 		kind cuda.Kind
 		ends uint64
@@ -188,7 +191,8 @@ func TestTie(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(tab.New(cuda.KindKernel, kernel, 7, library), tab.New(cuda.KindFunction, function, 8, kernel)); err != nil {
+		if err := errors.Join(tab.New(cuda.KindKernel, kernel, 7, library),
+			tab.New(cuda.KindFunction, function, 8, kernel)); err != nil {
 			t.Fatal(err)
 		}
 		tab.Tie(function, context)
@@ -217,7 +221,8 @@ func TestModel(t *testing.T) {
 		model := map[uint64]object{}
 		kind := rapid.SampledFrom(kinds)
 		anyHandle := rapid.Custom(func(t *rapid.T) uint64 {
-			return rapid.SampledFrom([]uint64{clientBase, serverBase}).Draw(t, "region") + rapid.Uint64Range(0, 17).Draw(t, "slot")*SlotBytes
+			return rapid.SampledFrom([]uint64{clientBase, serverBase}).Draw(t, "region") +
+				rapid.Uint64Range(0, 17).Draw(t, "slot")*SlotBytes
 		})
 		// drop removes an object and, as long as that changes something, those whose owner is gone.
 		drop := func(c uint64) {
@@ -297,7 +302,8 @@ func TestModel(t *testing.T) {
 					t.Fatalf("Each gave %d of %d", seen, len(model))
 				}
 				for c, o := range model {
-					if v, ok := tab.Real(o.kind, c); !ok || v != o.real || tab.Client(o.kind, o.real, 0) != c || tab.Parent(c) != o.parent {
+					if v, ok := tab.Real(o.kind, c); !ok || v != o.real || tab.Client(o.kind, o.real, 0) != c ||
+						tab.Parent(c) != o.parent {
 						t.Fatalf("%#x: %#x %v", c, v, ok)
 					}
 				}

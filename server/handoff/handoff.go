@@ -1,5 +1,5 @@
-// Package handoff is the line between the supervisor and a worker process: JSON messages over a Unix socket pair, each with at most one file
-// descriptor (a client's connection) beside it.
+// Package handoff is the line between the supervisor and a worker process: JSON messages over a Unix socket pair, each
+// with at most one file descriptor (a client's connection) beside it.
 package handoff
 
 import (

@@ -69,7 +69,8 @@ func (p *Pages) sum() *Page {
 
 // descriptions of what pages hold.
 var (
-	callsDesc  = prometheus.NewDesc(nameCalls, "Calls that workers carried out for clients, by class.", []string{"class"}, nil)
+	callsDesc = prometheus.NewDesc(nameCalls, "Calls that workers carried out for clients, by class.", []string{"class"},
+		nil)
 	errorsDesc = prometheus.NewDesc(nameErrors, "Calls that failed, by CUresult.", []string{"result"}, nil)
 	seriesDesc = func() (d [series]*prometheus.Desc) {
 		for i, s := range table {
@@ -113,7 +114,8 @@ func (p *Pages) Describe(ch chan<- *prometheus.Desc) {
 func (p *Pages) Collect(ch chan<- prometheus.Metric) {
 	total := p.sum()
 	for c := range total.calls {
-		ch <- prometheus.MustNewConstMetric(callsDesc, prometheus.CounterValue, float64(total.calls[c].Load()), class.Class(c).String())
+		ch <- prometheus.MustNewConstMetric(callsDesc, prometheus.CounterValue, float64(total.calls[c].Load()),
+			class.Class(c).String())
 	}
 	for i := range total.series {
 		kind := prometheus.CounterValue
@@ -134,7 +136,8 @@ func (p *Pages) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// errorName is the result's name, which is a small set also where a driver answers with a number that scuda does not know.
+// errorName is the result's name, which is a small set also where a driver answers with a number that scuda does not
+// know.
 func errorName(r int) string {
 	name := cuda.ResultName(cuda.CUresult(r))
 	if name == "" || name[0] != 'C' || len(name) < 4 || name[:4] != "CUDA" {
@@ -143,7 +146,8 @@ func errorName(r int) string {
 	return name
 }
 
-// constHistogram is a histogram's state in both forms. (The library makes constant histograms of either form, not of both.)
+// constHistogram is a histogram's state in both forms. (The library makes constant histograms of either form, not of
+// both.)
 type constHistogram struct {
 	desc          *prometheus.Desc
 	names, values []string
@@ -164,7 +168,9 @@ func (c *constHistogram) Write(m *dto.Metric) error {
 func (h *histogram) proto() *dto.Histogram {
 	sum := float64(h.sum.Load()) * 1e-9
 	var count uint64
-	out := &dto.Histogram{SampleSum: &sum, Schema: new(int32(schema)), ZeroThreshold: new(1e-12), ZeroCount: new(uint64(0))}
+	out := &dto.Histogram{
+		SampleSum: &sum, Schema: new(int32(schema)), ZeroThreshold: new(1e-12), ZeroCount: new(uint64(0)),
+	}
 	for i := range classicBuckets {
 		count += h.classic[i].Load()
 		out.Bucket = append(out.Bucket, &dto.Bucket{CumulativeCount: new(count), UpperBound: new(classicBound(i))})
@@ -179,7 +185,9 @@ func (h *histogram) proto() *dto.Histogram {
 		}
 		index := i + lowest
 		if len(out.PositiveSpan) == 0 || index != next {
-			out.PositiveSpan = append(out.PositiveSpan, &dto.BucketSpan{Offset: new(int32(index - next)), Length: new(uint32(0))})
+			out.PositiveSpan = append(out.PositiveSpan, &dto.BucketSpan{
+				Offset: new(int32(index - next)), Length: new(uint32(0)),
+			})
 		}
 		*out.PositiveSpan[len(out.PositiveSpan)-1].Length++
 		out.PositiveDelta = append(out.PositiveDelta, n-before)
@@ -209,18 +217,25 @@ type GPUs struct {
 var gpuLabels = []string{"gpu", "UUID"}
 
 var (
-	gpuInfoDesc = prometheus.NewDesc("scuda_gpu_info", "The GPUs that are served; UUID joins with dcgm-exporter's metrics.", []string{"gpu", "UUID", "pci_bus_id", "device", "model_name"}, nil)
-	gpuUpDesc   = prometheus.NewDesc("scuda_gpu_readable", "Whether NVML answered for the GPUs (1) or not (0).", nil, nil)
+	gpuInfoDesc = prometheus.NewDesc("scuda_gpu_info",
+		"The GPUs that are served; UUID joins with dcgm-exporter's metrics.",
+		[]string{"gpu", "UUID", "pci_bus_id", "device", "model_name"}, nil)
+	gpuUpDesc = prometheus.NewDesc("scuda_gpu_readable", "Whether NVML answered for the GPUs (1) or not (0).", nil, nil)
 )
 
 var gpuSeries = []struct {
 	desc *prometheus.Desc
 	of   func(*GPU) *float64
 }{
-	{gpuDesc("scuda_gpu_memory_used_bytes", "Device memory in use, by everybody."), func(g *GPU) *float64 { return g.MemoryUsed }},
+	{gpuDesc("scuda_gpu_memory_used_bytes", "Device memory in use, by everybody."), func(g *GPU) *float64 {
+		return g.MemoryUsed
+	}},
 	{gpuDesc("scuda_gpu_memory_size_bytes", "Device memory there is."), func(g *GPU) *float64 { return g.MemoryTotal }},
-	{gpuDesc("scuda_gpu_utilization_ratio", "Share of time in which some kernel was running."), func(g *GPU) *float64 { return g.Utilization }},
-	{gpuDesc("scuda_gpu_memory_utilization_ratio", "Share of time in which device memory was read or written."), func(g *GPU) *float64 { return g.MemoryBusy }},
+	{gpuDesc("scuda_gpu_utilization_ratio", "Share of time in which some kernel was running."), func(g *GPU) *float64 {
+		return g.Utilization
+	}},
+	{gpuDesc("scuda_gpu_memory_utilization_ratio", "Share of time in which device memory was read or written."),
+		func(g *GPU) *float64 { return g.MemoryBusy }},
 	{gpuDesc("scuda_gpu_power_watts", "Power drawn."), func(g *GPU) *float64 { return g.PowerWatts }},
 	{gpuDesc("scuda_gpu_temperature_celsius", "Temperature of the GPU."), func(g *GPU) *float64 { return g.TemperatureC }},
 }

@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Times are kept twice: in classic buckets with upper bounds of 1 µs, 2 µs, 4 µs … 8.4 s, and in the buckets of a native histogram of Prometheus
-// with schema 3, whose bounds are powers of 2^(1/8) (https://prometheus.io/docs/specs/native_histograms/).
+// Times are kept twice: in classic buckets with upper bounds of 1 µs, 2 µs, 4 µs … 8.4 s, and in the buckets of a
+// native histogram of Prometheus with schema 3, whose bounds are powers of 2^(1/8)
+// (https://prometheus.io/docs/specs/native_histograms/).
 const (
 	classicBuckets = 24 // and one for what is longer
 	schema         = 3

@@ -23,7 +23,10 @@ import (
 func sample() *Server {
 	return NewServer(Build{"v1", "abc"}, func() ([]GPU, error) {
 		v := 0.5
-		return []GPU{{Index: 0, UUID: "GPU-1", PCI: "0000:01:00.0", Device: "nvidia0", Model: "H", MemoryUsed: &v, MemoryTotal: &v, Utilization: &v, MemoryBusy: &v, PowerWatts: &v, TemperatureC: &v}}, nil
+		return []GPU{
+			{Index: 0, UUID: "GPU-1", PCI: "0000:01:00.0", Device: "nvidia0", Model: "H", MemoryUsed: &v, MemoryTotal: &v,
+				Utilization: &v, MemoryBusy: &v, PowerWatts: &v, TemperatureC: &v},
+		}, nil
 	})
 }
 
@@ -75,8 +78,9 @@ func TestConventions(t *testing.T) {
 func TestHistogram(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var own histogram
-		library := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x", Buckets: prometheus.ExponentialBuckets(1e-6, 2, classicBuckets),
-			NativeHistogramBucketFactor: math.Exp2(1.0 / perOctave), NativeHistogramZeroThreshold: 1e-12})
+		library := prometheus.NewHistogram(
+			prometheus.HistogramOpts{Name: "x", Buckets: prometheus.ExponentialBuckets(1e-6, 2, classicBuckets),
+				NativeHistogramBucketFactor: math.Exp2(1.0 / perOctave), NativeHistogramZeroThreshold: 1e-12})
 		for _, ns := range rapid.SliceOfN(rapid.Custom(func(t *rapid.T) int64 {
 			v := rapid.Int64Range(1, 400_000_000_000).Draw(t, "ns")
 			return max(v>>rapid.IntRange(0, 38).Draw(t, "shift"), 1)
@@ -92,11 +96,14 @@ func TestHistogram(t *testing.T) {
 		if d := cmp.Diff(expand(m.Histogram), expand(got)); d != "" {
 			t.Errorf("native buckets (-library +own):\n%s", d)
 		}
-		if d := cmp.Diff(m.Histogram.Bucket, got.Bucket, protocmp.Transform(), cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-12*a })); d != "" {
+		if d := cmp.Diff(m.Histogram.Bucket, got.Bucket, protocmp.Transform(),
+			cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-12*a })); d != "" {
 			t.Errorf("classic buckets (-library +own):\n%s", d)
 		}
-		if *got.SampleCount != *m.Histogram.SampleCount || math.Abs(*got.SampleSum-*m.Histogram.SampleSum) > 1e-9**got.SampleSum {
-			t.Errorf("count %d, sum %v, want %d, %v", *got.SampleCount, *got.SampleSum, *m.Histogram.SampleCount, *m.Histogram.SampleSum)
+		if *got.SampleCount != *m.Histogram.SampleCount ||
+			math.Abs(*got.SampleSum-*m.Histogram.SampleSum) > 1e-9**got.SampleSum {
+			t.Errorf("count %d, sum %v, want %d, %v", *got.SampleCount, *got.SampleSum, *m.Histogram.SampleCount,
+				*m.Histogram.SampleSum)
 		}
 	})
 }

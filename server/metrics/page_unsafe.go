@@ -13,8 +13,8 @@ import (
 
 const errorCodes = 1000 // CUresults are below; the last is CUDA_ERROR_UNKNOWN, 999
 
-// Page is what one worker counts. Its zero value can be used; one that a supervisor reads lies in shared memory ([NewPage], [OpenPage]).
-// All methods may be called by several goroutines at once.
+// Page is what one worker counts. Its zero value can be used; one that a supervisor reads lies in shared memory
+// ([NewPage], [OpenPage]). All methods may be called by several goroutines at once.
 type Page struct {
 	calls      [class.Count]atomic.Uint64
 	series     [series]atomic.Uint64
@@ -67,7 +67,8 @@ func (p *Page) add(o *Page) {
 	}
 }
 
-// Shared is a page in shared memory. FD is for the other process; Close gives the memory back, after which the page must not be used.
+// Shared is a page in shared memory. FD is for the other process; Close gives the memory back, after which the page
+// must not be used.
 type Shared struct {
 	*Page
 	FD int

@@ -92,13 +92,18 @@ var table = [series]described{
 	CopiedToHost:     {nameCopied, helpCopied, []string{"direction", "to_host"}},
 	MigratedToDevice: {nameMigrated, helpMigrated, []string{"direction", "to_device"}},
 	MigratedToHost:   {nameMigrated, helpMigrated, []string{"direction", "to_host"}},
-	Faults:           {"scuda_managed_faults_total", "Times that a client fetched unified memory from a GPU, mostly because its program touched a page that lay there.", nil},
-	Pushes:           {"scuda_managed_pushes_total", "Times that unified memory came to a client with a wait for the GPU, because its program had used it in the rounds before.", nil},
-	ToRDMA:           {nameChanged, helpChanged, []string{"from", "tcp", "to", "rdma"}},
-	ToTCP:            {nameChanged, helpChanged, []string{"from", "rdma", "to", "tcp"}},
-	ModuleHit:        {nameModules, helpModules, []string{"result", "hit"}},
-	ModuleMiss:       {nameModules, helpModules, []string{"result", "miss"}},
-	ModuleUploaded:   {"scuda_module_uploaded_bytes_total", "Bytes of module images that clients sent because the module cache did not have them.", nil},
+	Faults: {"scuda_managed_faults_total",
+		"Times that a client fetched unified memory from a GPU, mostly because its program touched a page that lay there.",
+		nil},
+	Pushes: {"scuda_managed_pushes_total",
+		"Times that unified memory came to a client with a wait for the GPU, because its program had used it in the " +
+			"rounds before.", nil},
+	ToRDMA:     {nameChanged, helpChanged, []string{"from", "tcp", "to", "rdma"}},
+	ToTCP:      {nameChanged, helpChanged, []string{"from", "rdma", "to", "tcp"}},
+	ModuleHit:  {nameModules, helpModules, []string{"result", "hit"}},
+	ModuleMiss: {nameModules, helpModules, []string{"result", "miss"}},
+	ModuleUploaded: {"scuda_module_uploaded_bytes_total",
+		"Bytes of module images that clients sent because the module cache did not have them.", nil},
 	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
 	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
 	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},
@@ -116,7 +121,9 @@ const (
 
 func describeHistogram(h Histogram) described {
 	if int(h) < class.Count {
-		return described{nameDuration, "Time from when a worker turns to a call until it is answered or, where nobody waits for it, handed to the driver (one in 16 of those is timed), by class.",
+		return described{nameDuration,
+			"Time from when a worker turns to a call until it is answered or, where nobody waits for it, handed to the " +
+				"driver (one in 16 of those is timed), by class.",
 			[]string{"class", class.Class(h).String()}}
 	}
 	return described{nameQueueWait, "Time that commands had been in a worker's memory when it turned to them.", nil}

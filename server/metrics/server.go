@@ -46,9 +46,11 @@ type Server struct {
 	driver   *prometheus.GaugeVec
 }
 
-// Times are a histogram's options by scuda's conventions: classic buckets of 1 µs to 8.4 s, and a native histogram beside them.
+// Times are a histogram's options by scuda's conventions: classic buckets of 1 µs to 8.4 s, and a native histogram
+// beside them.
 func Times(name, help string) prometheus.HistogramOpts {
-	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-6, 2, classicBuckets),
+	return prometheus.HistogramOpts{Name: name, Help: help,
+		Buckets:                     prometheus.ExponentialBuckets(1e-6, 2, classicBuckets),
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour}
 }
 
@@ -59,14 +61,21 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 		Opened:   counters("scuda_sessions_opened_total", "Sessions that were opened, by kind.", "kind"),
 		Ended:    counters("scuda_sessions_ended_total", "Sessions that ended, by kind and by how they did.", "kind", "how"),
 		Refused:  counters("scuda_connections_refused_total", "Connections that were refused, by reason.", "reason"),
-		Opening:  prometheus.NewHistogram(Times("scuda_session_opening_seconds", "Time from a connection's preface until its session was open.")),
-		Workers:  gauges("scuda_workers", "Worker processes, by state: warm ones wait for a session, busy ones serve one.", "state"),
+		Opening: prometheus.NewHistogram(
+			Times("scuda_session_opening_seconds", "Time from a connection's preface until its session was open.")),
+		Workers: gauges("scuda_workers", "Worker processes, by state: warm ones wait for a session, busy ones serve one.",
+			"state"),
 		WorkerStarts: prometheus.NewHistogram(Times("scuda_worker_start_seconds",
 			"Time that a worker process took until its driver was initialised.")),
-		WorkerFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "scuda_worker_failures_total", Help: "Worker processes that did not start, or died while they were waiting."}),
-		Draining:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "scuda_draining", Help: "Whether the server is shutting down and takes no new sessions (1)."}),
-		registry:       prometheus.NewRegistry(),
-		driver:         gauges("scuda_driver_info", "The driver that serves, as the newest worker saw it: gpu is real or sim.", "driver", "cuda", "gpu"),
+		WorkerFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "scuda_worker_failures_total", Help: "Worker processes that did not start, or died while they were waiting.",
+		}),
+		Draining: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "scuda_draining", Help: "Whether the server is shutting down and takes no new sessions (1).",
+		}),
+		registry: prometheus.NewRegistry(),
+		driver: gauges("scuda_driver_info",
+			"The driver that serves, as the newest worker saw it: gpu is real or sim.", "driver", "cuda", "gpu"),
 	}
 	for _, kind := range []string{KindCUDA, KindNVML} {
 		s.Sessions.WithLabelValues(kind)
@@ -79,7 +88,8 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	s.Workers.WithLabelValues(StateBusy)
 	info := gauges("scuda_build_info", "The release of scuda and its API description.", "version", "goversion", "api")
 	info.WithLabelValues(b.Version, runtime.Version(), b.Digest).Set(1)
-	s.registry.MustRegister(&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers, s.WorkerStarts, s.WorkerFailures, s.Draining, s.driver, info,
+	s.registry.MustRegister(&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers, s.WorkerStarts,
+		s.WorkerFailures, s.Draining, s.driver, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if readGPUs != nil {
 		s.registry.MustRegister(GPUs{readGPUs})
@@ -110,8 +120,10 @@ func (s *Server) ModuleCache(size func() (images int, bytes int64, err error)) {
 type ModuleCache func() (images int, bytes int64, err error)
 
 var (
-	cacheImagesDesc = prometheus.NewDesc("scuda_module_cache_images", "Module images that the module cache holds.", nil, nil)
-	cacheBytesDesc  = prometheus.NewDesc("scuda_module_cache_bytes", "Bytes of the images that the module cache holds.", nil, nil)
+	cacheImagesDesc = prometheus.NewDesc("scuda_module_cache_images", "Module images that the module cache holds.", nil,
+		nil)
+	cacheBytesDesc = prometheus.NewDesc("scuda_module_cache_bytes", "Bytes of the images that the module cache holds.",
+		nil, nil)
 )
 
 // Describe is of prometheus.Collector, as Collect is.
@@ -139,7 +151,8 @@ func (s *Server) Driver(driver string, version int, gpu string) {
 // Handler answers /metrics, /healthz (the process is alive), /readyz (ready returns nil) and, if wanted, /debug/pprof/.
 func (s *Server) Handler(ready func() error, profiles bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: s.registry}))
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: s.registry}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {

@@ -1,9 +1,11 @@
-// Package modcache keeps module images on the server's disk, named by their SHA-256, so that a program's second run uploads nothing.
+// Package modcache keeps module images on the server's disk, named by their SHA-256, so that a program's second run
+// uploads nothing.
 //
-// A file is written under a temporary name, synced by rename, and its hash is verified whenever it is opened: a damaged file is removed and
-// counts as absent. The folder is bounded; what was used longest ago goes first. Several worker processes share one folder without locks,
-// since files never change once they have their name and a removed file stays readable for whoever has mapped it. Where the disk is full or
-// cannot be written, the image is kept in the memory of the session that brought it and one warning is logged.
+// A file is written under a temporary name, synced by rename, and its hash is verified whenever it is opened: a damaged
+// file is removed and counts as absent. The folder is bounded; what was used longest ago goes first. Several worker
+// processes share one folder without locks, since files never change once they have their name and a removed file stays
+// readable for whoever has mapped it. Where the disk is full or cannot be written, the image is kept in the memory of
+// the session that brought it and one warning is logged.
 package modcache
 
 import (
@@ -61,7 +63,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(base, "scuda", "modules"), nil
 }
 
-// Open uses the folder dir, made on the first Put, with at most limit bytes (0: DefaultBytes). An empty dir keeps nothing on disk.
+// Open uses the folder dir, made on the first Put, with at most limit bytes (0: DefaultBytes). An empty dir keeps
+// nothing on disk.
 func Open(dir string, limit int64, log *slog.Logger) *Cache {
 	if limit <= 0 {
 		limit = DefaultBytes
@@ -105,7 +108,8 @@ func (c *Cache) Get(h Hash) *Image {
 	return img
 }
 
-// Put stores data under h and returns it as an image. It fails only when data does not match h: without a usable disk the image lives in memory.
+// Put stores data under h and returns it as an image. It fails only when data does not match h: without a usable disk
+// the image lives in memory.
 func (c *Cache) Put(h Hash, data []byte) (*Image, error) {
 	if sha256.Sum256(data) != h {
 		return nil, fmt.Errorf("%w: %d bytes named %x", ErrHash, len(data), h[:8])

@@ -68,8 +68,8 @@ func (d *Dispatcher) Close() {
 	}
 }
 
-// Call carries out operation op and writes its results into reply. It returns the NVML status and the bytes of the reply. An error says that
-// the request is malformed, which ends the session.
+// Call carries out operation op and writes its results into reply. It returns the NVML status and the bytes of the
+// reply. An error says that the request is malformed, which ends the session.
 func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, err error) {
 	switch op {
 	case nvml.OpNvmlInternalGetExportTable:
@@ -117,7 +117,8 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 func (d *Dispatcher) refuse(name string) {
 	if !d.told[name] {
 		d.told[name] = true
-		d.Log.Warn("a client may not change settings of the GPUs; start the server with --allow-nvml-set to allow it", "function", name)
+		d.Log.Warn("a client may not change settings of the GPUs; start the server with --allow-nvml-set to allow it",
+			"function", name)
 	}
 }
 
@@ -227,7 +228,8 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 	}
 }
 
-// placeArray gives the array that parameter i points at its place and stores that in the structure; the client's own address never gets here.
+// placeArray gives the array that parameter i points at its place and stores that in the structure; the client's own
+// address never gets here.
 func (c *call) placeArray(i int, arena []uint64) []uint64 {
 	a := c.f.params[i].array
 	if a == nil || len(c.buf[i]) < int(a.pointer)+8 {

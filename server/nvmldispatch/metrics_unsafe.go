@@ -11,8 +11,9 @@ const maxErrorText = 512 // the front's room for one, with its length
 
 const maxMetrics = len(nvml.NvmlGpmMetricsGet{}.Metrics)
 
-// metrics carries out nvmlGpmMetricsGet, whose structure points at strings. The request is (version, count, sample, sample, metric ids as u32);
-// the reply has for each metric its status (u64), value, and the three strings with their lengths.
+// metrics carries out nvmlGpmMetricsGet, whose structure points at strings. The request is (version, count, sample,
+// sample, metric ids as u32); the reply has for each metric its status (u64), value, and the three strings with their
+// lengths.
 func (d *Dispatcher) metrics(req, reply []byte) (int32, int, error) {
 	const name = "nvmlGpmMetricsGet"
 	var head [4]uint64

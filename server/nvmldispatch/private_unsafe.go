@@ -15,8 +15,8 @@ type PrivateTable interface {
 	CallTable(uuid [16]byte, slot int, args ...uint64) nvml.NvmlReturn
 }
 
-// smiTable is nvidia-smi's table. What its slots are was measured on a driver whose table has smiTableSize bytes; where it has another size
-// nothing of it is called.
+// smiTable is nvidia-smi's table. What its slots are was measured on a driver whose table has smiTableSize bytes; where
+// it has another size nothing of it is called.
 var smiTable = [16]byte{0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4}
 
 const smiTableSize = 2160
@@ -32,7 +32,8 @@ const (
 	slotSamples                       // device, uint64 since, uint32 *type, uint32 *count, samples
 )
 
-var slots = map[uint64]slotForm{72: slotValue, 81: slotIndexText, 145: slotSamples, 213: slotProcesses, 214: slotProcesses, 215: slotProcesses,
+var slots = map[uint64]slotForm{72: slotValue, 81: slotIndexText, 145: slotSamples, 213: slotProcesses,
+	214: slotProcesses, 215: slotProcesses,
 	230: slotValue, 231: slotText, 232: slotValue, 237: slotText, 249: slotValue}
 
 const (
@@ -43,8 +44,8 @@ const (
 	entryName  = 32
 	entryBytes = entryName + 4096
 
-	// A sample of what processes used: its time in microseconds, then for each engine (multiprocessors, memory, encoder, decoder and others) how much
-	// and, at samplePID, by whom.
+	// A sample of what processes used: its time in microseconds, then for each engine (multiprocessors, memory, encoder,
+	// decoder and others) how much and, at samplePID, by whom.
 	maxSamples    = 1024
 	sampleEngines = 6
 	sampleEngine  = 80
@@ -52,8 +53,8 @@ const (
 	sampleBytes   = 8 + sampleEngines*sampleEngine
 )
 
-// table answers what the front asks of private tables: (16, UUID) for the size of one, (16, UUID, slot, device or index, room, further numbers) for
-// a call.
+// table answers what the front asks of private tables: (16, UUID) for the size of one, (16, UUID, slot, device or
+// index, room, further numbers) for a call.
 func (d *Dispatcher) table(req, reply []byte) (int32, int, error) {
 	const name = "nvmlInternalGetExportTable"
 	if len(req) != 24 && len(req) != 48 && len(req) != 56 || binary.LittleEndian.Uint64(req) != 16 || len(reply) < 8 {
@@ -71,7 +72,8 @@ func (d *Dispatcher) table(req, reply []byte) (int32, int, error) {
 		binary.LittleEndian.PutUint64(reply, size)
 		return 0, 8, nil
 	}
-	slot, which, room := binary.LittleEndian.Uint64(req[24:]), binary.LittleEndian.Uint64(req[32:]), binary.LittleEndian.Uint64(req[40:])
+	slot, which, room := binary.LittleEndian.Uint64(req[24:]), binary.LittleEndian.Uint64(req[32:]),
+		binary.LittleEndian.Uint64(req[40:])
 	form := slots[slot]
 	if form == 0 || room > maxSlotText || (form == slotSamples) != (len(req) == 56) {
 		return 0, 0, malformed(name, "slot %d with room for %d", slot, room)
@@ -125,7 +127,9 @@ func slotReply(r nvml.NvmlReturn, reply, data []byte) (int32, int, error) {
 }
 
 // slotProcesses answers a list of processes: the count, then for each the numbers, the length of its command, and that.
-func (d *Dispatcher) slotProcesses(call func(...uint64) nvml.NvmlReturn, device, room uint64, reply []byte) (int32, int, error) {
+func (d *Dispatcher) slotProcesses(
+	call func(...uint64) nvml.NvmlReturn, device, room uint64, reply []byte,
+) (int32, int, error) {
 	room = min(room, maxEntries)
 	b, address := d.bytes(8 + int(room)*entryBytes)
 	count, entries := b[:4], b[8:]
@@ -164,11 +168,15 @@ func (d *Dispatcher) slotProcesses(call func(...uint64) nvml.NvmlReturn, device,
 	return 0, at, nil
 }
 
-// slotSamples answers what processes used since a time: the count, the type of the values, the samples. Without room there is only the count.
-func (d *Dispatcher) slotSamples(call func(...uint64) nvml.NvmlReturn, device, since, room uint64, reply []byte) (int32, int, error) {
+// slotSamples answers what processes used since a time: the count, the type of the values, the samples. Without room
+// there is only the count.
+func (d *Dispatcher) slotSamples(
+	call func(...uint64) nvml.NvmlReturn, device, since, room uint64, reply []byte,
+) (int32, int, error) {
 	room = min(room, maxSamples)
 	if len(reply) < 16+int(room)*sampleBytes {
-		return 0, 0, malformed("nvmlInternalGetExportTable", "%d samples need more than the %d bytes of a reply", room, len(reply))
+		return 0, 0, malformed("nvmlInternalGetExportTable", "%d samples need more than the %d bytes of a reply", room,
+			len(reply))
 	}
 	b, at := d.bytes(16 + int(room)*sampleBytes)
 	kind, count, samples, to := b[:4], b[8:12], b[16:], at+16

@@ -7,7 +7,8 @@ import (
 	"scuda.dev/scuda/api/nvml"
 )
 
-// pidField is where a list of processes says the pid: in the elements of a parameter, or of the array that it points at.
+// pidField is where a list of processes says the pid: in the elements of a parameter, or of the array that it points
+// at.
 type pidField struct {
 	param  int
 	offset int
@@ -84,7 +85,8 @@ func (c *call) pidsToServer(op uint16) {
 	}
 }
 
-// processName answers nvmlSystemGetProcessName for a process of the client's machine, of which the server's driver knows only the worker.
+// processName answers nvmlSystemGetProcessName for a process of the client's machine, of which the server's driver
+// knows only the worker.
 func (c *call) processName() (nvml.NvmlReturn, bool) {
 	for _, p := range c.d.processes() {
 		if uint32(c.args.word[0]) != p.Client {

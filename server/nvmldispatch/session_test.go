@@ -16,7 +16,10 @@ import (
 
 func openBusy(t *testing.T, settings bool) (*Dispatcher, *fakenvml.Driver, *bytes.Buffer) {
 	t.Helper()
-	drv, err := smi.Open(smi.Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []smi.Device{{Name: "first", Bus: 3, Memory: 1 << 30, Major: 9}}})
+	drv, err := smi.Open(smi.Config{
+		DriverVersion: "580.00", CUDAVersion: 13000,
+		Devices: []smi.Device{{Name: "first", Bus: 3, Memory: 1 << 30, Major: 9}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +41,8 @@ func TestSettings(t *testing.T) {
 			want, mode, lines = nvml.NVML_SUCCESS, nvml.NVML_COMPUTEMODE_PROHIBITED, 0
 		}
 		for range 2 {
-			r, n, err := d.Call(nvml.OpNvmlDeviceSetComputeMode, request(1, int(nvml.NVML_COMPUTEMODE_PROHIBITED)), make([]byte, 64))
+			r, n, err := d.Call(nvml.OpNvmlDeviceSetComputeMode, request(1, int(nvml.NVML_COMPUTEMODE_PROHIBITED)),
+				make([]byte, 64))
 			if r != int32(want) || n != 0 || err != nil || b.Mode != mode {
 				t.Errorf("allowed %v: result %d, %d bytes, %v, mode %d", allowed, r, n, err, b.Mode)
 			}
@@ -73,21 +77,32 @@ func TestProcesses(t *testing.T) {
 		result nvml.NvmlReturn
 		reply  []byte
 	}{
-		{"list", nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, request(1, 1, u32(2), 2), 0, request(1, u32(2), 2, process(4242), process(200))},
-		{"array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 2, make([]byte, len(utilization))), 0, request(24, info, 2, utilization)},
-		{"no array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(24, info, 0)},
-		{"own name", nvml.OpNvmlSystemGetProcessName, request(4242, 20, 20), 0, request(20, "python3"+strings.Repeat("\x00", 13))},
-		{"own name in a small buffer", nvml.OpNvmlSystemGetProcessName, request(4242, 7, 7), nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
-		{"nvidia-smi's list", nvml.OpNvmlInternalGetExportTable, slot(213, 500), 0, append(request(2), append(entry(4242, 1, "python3"), entry(200, 0, "x")...)...)},
-		{"nvidia-smi's list, too long", nvml.OpNvmlInternalGetExportTable, slot(213, 1), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(2)},
+		{"list", nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, request(1, 1, u32(2), 2), 0,
+			request(1, u32(2), 2, process(4242), process(200))},
+		{"array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo,
+			request(1, 24, info, 2, make([]byte, len(utilization))), 0, request(24, info, 2, utilization)},
+		{"no array in a structure", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24, info, 0),
+			nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(24, info, 0)},
+		{"own name", nvml.OpNvmlSystemGetProcessName, request(4242, 20, 20), 0,
+			request(20, "python3"+strings.Repeat("\x00", 13))},
+		{"own name in a small buffer", nvml.OpNvmlSystemGetProcessName, request(4242, 7, 7),
+			nvml.NVML_ERROR_INSUFFICIENT_SIZE, nil},
+		{"nvidia-smi's list", nvml.OpNvmlInternalGetExportTable, slot(213, 500), 0,
+			append(request(2), append(entry(4242, 1, "python3"), entry(200, 0, "x")...)...)},
+		{"nvidia-smi's list, too long", nvml.OpNvmlInternalGetExportTable, slot(213, 1), nvml.NVML_ERROR_INSUFFICIENT_SIZE,
+			request(2)},
 		{"samples", nvml.OpNvmlInternalGetExportTable, samples(100), 0, request(1, 1, sample)},
-		{"the number of samples", nvml.OpNvmlInternalGetExportTable, samples(0), nvml.NVML_ERROR_INSUFFICIENT_SIZE, request(1, 0)},
+		{"the number of samples", nvml.OpNvmlInternalGetExportTable, samples(0), nvml.NVML_ERROR_INSUFFICIENT_SIZE,
+			request(1, 0)},
 		{"value", nvml.OpNvmlInternalGetExportTable, slot(72, 4), 0, request(4, u32(7))},
 		{"text", nvml.OpNvmlInternalGetExportTable, slot(231, 80), 0, request(5, "part\x00")},
 		{"a slot that answers nothing", nvml.OpNvmlInternalGetExportTable, slot(249, 4), nvml.NVML_ERROR_NOT_SUPPORTED, nil},
-		{"another table", nvml.OpNvmlInternalGetExportTable, request(16, make([]byte, 16), 72, 1, 4), nvml.NVML_ERROR_NOT_SUPPORTED, nil},
-		{"no such device", nvml.OpNvmlInternalGetExportTable, request(16, smiTable[:], 72, 9, 4), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
-		{"array as large as the GPU makes it", nvml.OpNvmlDeviceGetGpuInstances, request(1, 0, 128, 1, u32(0)), 0, request(2, 1, 2, 1, u32(2))},
+		{"another table", nvml.OpNvmlInternalGetExportTable, request(16, make([]byte, 16), 72, 1, 4),
+			nvml.NVML_ERROR_NOT_SUPPORTED, nil},
+		{"no such device", nvml.OpNvmlInternalGetExportTable, request(16, smiTable[:], 72, 9, 4),
+			nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		{"array as large as the GPU makes it", nvml.OpNvmlDeviceGetGpuInstances, request(1, 0, 128, 1, u32(0)), 0,
+			request(2, 1, 2, 1, u32(2))},
 	}
 	d, b, _ := openBusy(t, false)
 	reply := make([]byte, 1<<20)
@@ -109,7 +124,8 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("%x: error %v, want ErrMalformed", req, err)
 		}
 	}
-	for _, req := range [][]byte{slot(26, 0), slot(213, maxSlotText+1), request(16, smiTable[:], 72), slot(145, 1), append(slot(72, 4), samples(4)[48:]...)} {
+	for _, req := range [][]byte{slot(26, 0), slot(213, maxSlotText+1), request(16, smiTable[:], 72), slot(145, 1),
+		append(slot(72, 4), samples(4)[48:]...)} {
 		if _, _, err := d.Call(nvml.OpNvmlInternalGetExportTable, req, reply); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%x: error %v, want ErrMalformed", req, err)
 		}
@@ -119,7 +135,8 @@ func TestProcesses(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	d, _, _ := openBusy(t, false)
 	reply := make([]byte, 1<<18)
-	if r, n, err := d.Call(nvml.OpNvmlGpmSampleAlloc, request(1), reply); r != 0 || err != nil || !bytes.Equal(reply[:n], request(1, 1)) {
+	if r, n, err := d.Call(nvml.OpNvmlGpmSampleAlloc, request(1), reply); r != 0 || err != nil ||
+		!bytes.Equal(reply[:n], request(1, 1)) {
 		t.Fatal(r, n, err)
 	}
 	value := func(v float64) int { return int(math.Float64bits(v)) }
@@ -130,7 +147,8 @@ func TestMetrics(t *testing.T) {
 		reply  []byte
 		bad    bool
 	}{
-		{"two", request(1, 2, 1, 1, u32(10, 3)), 0, request(0, value(5), 0, 0, 2, fakenvml.Unit, int(nvml.NVML_ERROR_NOT_SUPPORTED), value(1.5), 0, 0, 0), false},
+		{"two", request(1, 2, 1, 1, u32(10, 3)), 0,
+			request(0, value(5), 0, 0, 2, fakenvml.Unit, int(nvml.NVML_ERROR_NOT_SUPPORTED), value(1.5), 0, 0, 0), false},
 		{"none", request(1, 0, 1, 1), 0, nil, false},
 		{"other version", request(9, 0, 1, 1), nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nil, false},
 		{"no such sample", request(1, 0, 1, 2), nvml.NVML_ERROR_INVALID_ARGUMENT, nil, false},
@@ -140,7 +158,8 @@ func TestMetrics(t *testing.T) {
 	}
 	texts := []struct {
 		req, reply []byte
-	}{{request(int(nvml.NVML_ERROR_IN_USE)), request(len(fakenvml.Text), fakenvml.Text)}, {request(999), request(0)}, {nil, nil}, {request(1, 2), nil}}
+	}{{request(int(nvml.NVML_ERROR_IN_USE)), request(len(fakenvml.Text), fakenvml.Text)}, {request(999), request(0)},
+		{nil, nil}, {request(1, 2), nil}}
 	for _, tt := range texts {
 		_, n, err := d.Call(nvml.OpNvmlErrorString, tt.req, reply)
 		if errors.Is(err, ErrMalformed) != (tt.reply == nil) || !bytes.Equal(reply[:n], tt.reply) {

@@ -1,5 +1,6 @@
-// Package order is memory of all workers of a server, in which each says how far it has carried its client's commands out. Sessions that share memory
-// of the GPU go by it: what one program saw return before it told another stands before what the other asks for then.
+// Package order is memory of all workers of a server, in which each says how far it has carried its client's commands
+// out. Sessions that share memory of the GPU go by it: what one program saw return before it told another stands before
+// what the other asks for then.
 package order
 
 import (
@@ -26,8 +27,8 @@ type Place struct {
 	_        [4]uint64     // a cache line each
 }
 
-// Patience is how long others wait for a session that does not get on. A first launch that has its code loaded takes tenths of a second; only what waits for
-// those others itself takes longer.
+// Patience is how long others wait for a session that does not get on. A first launch that has its code loaded takes
+// tenths of a second; only what waits for those others itself takes longer.
 const Patience = time.Second
 
 // Claim gives a session a place.
@@ -80,7 +81,8 @@ func (p *Place) Patience() time.Duration { return time.Duration(p.patience.Load(
 
 const boardBytes = int(unsafe.Sizeof(Board{}))
 
-// Shared is a board in shared memory. FD is for other processes; Close gives the memory back, after which the board must not be used.
+// Shared is a board in shared memory. FD is for other processes; Close gives the memory back, after which the board
+// must not be used.
 type Shared struct {
 	*Board
 	FD int

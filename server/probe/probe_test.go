@@ -25,8 +25,10 @@ func TestSimulatedMachine(t *testing.T) {
 		t.Fatalf("%d devices, driver %d", len(m.Devices), m.DriverVersion)
 	}
 	for i, d := range m.Devices {
-		if d.Name != "two of these" || d.TotalMem != 64<<20 || d.UUID == [16]byte{} || d.PCIBusID == "" || d.CtxAPIVersion == 0 {
-			t.Errorf("device %d: %q, %d bytes, uuid %x, pci %q, api %d", i, d.Name, d.TotalMem, d.UUID, d.PCIBusID, d.CtxAPIVersion)
+		if d.Name != "two of these" || d.TotalMem != 64<<20 || d.UUID == [16]byte{} || d.PCIBusID == "" ||
+			d.CtxAPIVersion == 0 {
+			t.Errorf("device %d: %q, %d bytes, uuid %x, pci %q, api %d", i, d.Name, d.TotalMem, d.UUID, d.PCIBusID,
+				d.CtxAPIVersion)
 		}
 		if warp := cuda.CU_DEVICE_ATTRIBUTE_WARP_SIZE; d.Attributes[warp] != 32 || d.AttributeResult[warp] != 0 {
 			t.Errorf("device %d: warp size %d, result %d", i, d.Attributes[warp], d.AttributeResult[warp])

@@ -52,8 +52,8 @@ type area struct {
 	ctx    cuda.CUcontext
 }
 
-// Run initialises the driver on the calling OS thread, which must be locked, and looks at all devices. The first device's primary context
-// stays retained, so that the first client does not wait for its making.
+// Run initialises the driver on the calling OS thread, which must be locked, and looks at all devices. The first
+// device's primary context stays retained, so that the first client does not wait for its making.
 func Run(gpu cuda.GPU) (*Machine, error) {
 	mem, err := unix.Mmap(-1, 0, areaBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package stdio keeps what a process prints to its standard output and error. A worker runs one client's session; what the CUDA driver prints
-// there (text of device printf and assert) is that client's, who gets it from the executor, in order with its calls.
+// Package stdio keeps what a process prints to its standard output and error. A worker runs one client's session; what
+// the CUDA driver prints there (text of device printf and assert) is that client's, who gets it from the executor, in
+// order with its calls.
 //
 // The text goes to files in memory: the driver never waits for a reader, as it would with a pipe.
 package stdio
@@ -32,7 +33,8 @@ func Redirect() (*Capture, error) {
 	for _, stream := range []int{Output, Error} {
 		fd, err := unix.MemfdCreate(fmt.Sprintf("scuda-text-%d", stream), unix.MFD_CLOEXEC)
 		if err == nil {
-			_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_APPEND) // several descriptions of one stream must not overwrite each other
+			// several descriptions of one stream must not overwrite each other
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_APPEND)
 		}
 		if err == nil {
 			err = unix.Dup3(fd, stream, 0)

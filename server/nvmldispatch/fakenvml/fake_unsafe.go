@@ -1,4 +1,5 @@
-// Package fakenvml is an NVML for tests: the simulated one, and made-up answers of every shape that travels in a way of its own.
+// Package fakenvml is an NVML for tests: the simulated one, and made-up answers of every shape that travels in a way of
+// its own.
 package fakenvml
 
 import (
@@ -90,7 +91,9 @@ func (f *Driver) NvmlDeviceGetSupportedMemoryClocks(_ nvml.NvmlDevice, count, cl
 	return nvml.NVML_SUCCESS
 }
 
-func (f *Driver) NvmlDeviceGetTopologyNearestGpus(_ nvml.NvmlDevice, _ nvml.NvmlGpuTopologyLevel, count *uint32, devices *nvml.NvmlDevice) nvml.NvmlReturn {
+func (f *Driver) NvmlDeviceGetTopologyNearestGpus(
+	_ nvml.NvmlDevice, _ nvml.NvmlGpuTopologyLevel, count *uint32, devices *nvml.NvmlDevice,
+) nvml.NvmlReturn {
 	if count == nil || *count < 2 || devices == nil {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
@@ -119,7 +122,9 @@ func (f *Driver) NvmlDeviceSetComputeMode(_ nvml.NvmlDevice, mode nvml.NvmlCompu
 	return nvml.NVML_SUCCESS
 }
 
-func (f *Driver) NvmlDeviceGetComputeRunningProcesses_v3(_ nvml.NvmlDevice, count *uint32, infos *nvml.NvmlProcessInfo) nvml.NvmlReturn {
+func (f *Driver) NvmlDeviceGetComputeRunningProcesses_v3(
+	_ nvml.NvmlDevice, count *uint32, infos *nvml.NvmlProcessInfo,
+) nvml.NvmlReturn {
 	if count == nil {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
@@ -133,7 +138,9 @@ func (f *Driver) NvmlDeviceGetComputeRunningProcesses_v3(_ nvml.NvmlDevice, coun
 	return nvml.NVML_SUCCESS
 }
 
-func (f *Driver) NvmlDeviceGetProcessesUtilizationInfo(_ nvml.NvmlDevice, info *nvml.NvmlProcessesUtilizationInfo) nvml.NvmlReturn {
+func (f *Driver) NvmlDeviceGetProcessesUtilizationInfo(
+	_ nvml.NvmlDevice, info *nvml.NvmlProcessesUtilizationInfo,
+) nvml.NvmlReturn {
 	if info == nil {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
@@ -147,12 +154,16 @@ func (f *Driver) NvmlDeviceGetProcessesUtilizationInfo(_ nvml.NvmlDevice, info *
 	return nvml.NVML_SUCCESS
 }
 
-func (f *Driver) NvmlDeviceGetAccountingStats(_ nvml.NvmlDevice, pid uint32, _ *nvml.NvmlAccountingStats) nvml.NvmlReturn {
+func (f *Driver) NvmlDeviceGetAccountingStats(
+	_ nvml.NvmlDevice, pid uint32, _ *nvml.NvmlAccountingStats,
+) nvml.NvmlReturn {
 	f.Asked = pid
 	return nvml.NVML_SUCCESS
 }
 
-func (f *Driver) NvmlDeviceGetGpuInstances(_ nvml.NvmlDevice, _ uint32, instances *nvml.NvmlGpuInstance, count *uint32) nvml.NvmlReturn {
+func (f *Driver) NvmlDeviceGetGpuInstances(
+	_ nvml.NvmlDevice, _ uint32, instances *nvml.NvmlGpuInstance, count *uint32,
+) nvml.NvmlReturn {
 	if count == nil || instances == nil {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
@@ -191,7 +202,8 @@ func (f *Driver) NvmlDeviceReadPRMCounters_v1(_ nvml.NvmlDevice, list *nvml.Nvml
 	if list == nil || list.Counters == 0 {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
-	counters := unsafe.Slice((*nvml.NvmlPRMCounter_v1)(*(*unsafe.Pointer)(unsafe.Pointer(&list.Counters))), list.NumCounters)
+	counters := unsafe.Slice((*nvml.NvmlPRMCounter_v1)(*(*unsafe.Pointer)(unsafe.Pointer(&list.Counters))),
+		list.NumCounters)
 	for i := range counters {
 		c := &counters[i]
 		*(*uint64)(unsafe.Pointer(&c.OutputValue)) = uint64(c.CounterId + 100*c.LocalPort)
@@ -201,7 +213,9 @@ func (f *Driver) NvmlDeviceReadPRMCounters_v1(_ nvml.NvmlDevice, list *nvml.Nvml
 
 const metadataBytes = 140 // of a GPU's metadata: 16 of data
 
-func (f *Driver) NvmlDeviceGetVgpuMetadata(_ nvml.NvmlDevice, to *nvml.NvmlVgpuPgpuMetadata, room *uint32) nvml.NvmlReturn {
+func (f *Driver) NvmlDeviceGetVgpuMetadata(
+	_ nvml.NvmlDevice, to *nvml.NvmlVgpuPgpuMetadata, room *uint32,
+) nvml.NvmlReturn {
 	if room == nil {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
@@ -217,7 +231,9 @@ func (f *Driver) NvmlDeviceGetVgpuMetadata(_ nvml.NvmlDevice, to *nvml.NvmlVgpuP
 }
 
 // NvmlGetVgpuCompatibility tells the last byte of the GPU's data.
-func (f *Driver) NvmlGetVgpuCompatibility(_ *nvml.NvmlVgpuMetadata, gpu *nvml.NvmlVgpuPgpuMetadata, to *nvml.NvmlVgpuPgpuCompatibility) nvml.NvmlReturn {
+func (f *Driver) NvmlGetVgpuCompatibility(
+	_ *nvml.NvmlVgpuMetadata, gpu *nvml.NvmlVgpuPgpuMetadata, to *nvml.NvmlVgpuPgpuCompatibility,
+) nvml.NvmlReturn {
 	if gpu == nil || to == nil {
 		return nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
