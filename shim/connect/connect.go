@@ -52,7 +52,8 @@ const MaxFirst = 4 << 10
 var ErrMalformed = errors.New("malformed packet")
 
 // ErrBuild is a front and a program of two builds.
-var ErrBuild = errors.New("scuda-connect and the library that started it belong to different builds of scuda; install both from one")
+var ErrBuild = errors.New(
+	"scuda-connect and the library that started it belong to different builds of scuda; install both from one")
 
 // ABI changes with the layout.
 var ABI = crc32.ChecksumIEEE([]byte(Header(0)))

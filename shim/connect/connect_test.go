@@ -17,7 +17,8 @@ func request() *Request {
 func TestRequest(t *testing.T) {
 	packet := append(request().Append(nil), "abc"...)
 	r, first, err := ParseRequest(packet)
-	if err != nil || *r != *request() || string(first) != "abc" || Text(r.Kind[:]) != "nvml" || len(Text(r.Program[:])) != len(r.Program)-1 {
+	if err != nil || *r != *request() || string(first) != "abc" || Text(r.Kind[:]) != "nvml" ||
+		len(Text(r.Program[:])) != len(r.Program)-1 {
 		t.Errorf("%+v, %q, %v", r, first, err)
 	}
 	other := request()
@@ -62,7 +63,8 @@ func TestAnswer(t *testing.T) {
 
 func TestHeader(t *testing.T) {
 	h := Header(5)
-	for _, want := range []string{"SCUDA_CONNECT_ABI 0x5u", "  int32_t driver_version;\n", "  char server[320];\n", "  uint32_t abi;\n", "  int32_t pid;\n"} {
+	for _, want := range []string{"SCUDA_CONNECT_ABI 0x5u", "  int32_t driver_version;\n", "  char server[320];\n",
+		"  uint32_t abi;\n", "  int32_t pid;\n"} {
 		if !strings.Contains(h, want) {
 			t.Errorf("no %q in\n%s", want, h)
 		}

@@ -42,9 +42,11 @@ func build(dir string) error {
 		return err
 	}
 	for _, c := range []*exec.Cmd{
-		exec.Command("go", "build", "-buildmode=c-shared", "-tags", "netgo,osusergo", "-ldflags", "-s -w -X runtime.godebugDefault=asyncpreemptoff=1",
+		exec.Command("go", "build", "-buildmode=c-shared", "-tags", "netgo,osusergo", "-ldflags",
+			"-s -w -X runtime.godebugDefault=asyncpreemptoff=1",
 			"-o", filepath.Join(dir, "libscuda-core.so"), "."),
-		exec.Command("cc", "-O1", "-Wall", "-Werror", "-o", filepath.Join(dir, "client"), "testdata/client.c", "-ldl", "-lpthread"),
+		exec.Command("cc", "-O1", "-Wall", "-Werror", "-o", filepath.Join(dir, "client"), "testdata/client.c", "-ldl",
+			"-lpthread"),
 	} {
 		c.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -include "+compat)
 		if out, err := c.CombinedOutput(); err != nil {
@@ -54,7 +56,8 @@ func build(dir string) error {
 	return nil
 }
 
-// server answers the C program: operation 1 echoes, 2 runs a host function first, 3 waits for the side connection, 4 drops the session.
+// server answers the C program: operation 1 echoes, 2 runs a host function first, 3 waits for the side connection, 4
+// drops the session.
 func server(t *testing.T) string {
 	t.Helper()
 	l, err := transport.Listen(context.Background(), "127.0.0.1:0")
@@ -67,7 +70,9 @@ func server(t *testing.T) string {
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		hello, err := transport.ReadPreface(c, []byte("token"))
-		w := transport.Welcome{Status: transport.StatusOf(err), Session: "s", DriverVersion: 13000, Devices: []transport.Device{{Name: "test GPU"}}}
+		w := transport.Welcome{
+			Status: transport.StatusOf(err), Session: "s", DriverVersion: 13000, Devices: []transport.Device{{Name: "test GPU"}},
+		}
 		w.Devices[0].Attributes[75] = 9
 		b, merr := transport.AppendWelcome(nil, &w)
 		if merr != nil {
@@ -137,7 +142,9 @@ func commands(c *net.TCPConn, side chan *net.TCPConn) {
 				return
 			}
 			if h.Flags&transport.FlagAnswer != 0 {
-				reply := transport.MessageHeader{Len: uint32(len(payload)), Type: transport.MsgReply, ID: h.Thread, Seq: h.Seq}.Append(nil)
+				reply := transport.MessageHeader{
+					Len: uint32(len(payload)), Type: transport.MsgReply, ID: h.Thread, Seq: h.Seq,
+				}.Append(nil)
 				_, _ = c.Write(append(reply, payload...))
 			}
 		}

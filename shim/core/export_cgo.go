@@ -135,7 +135,9 @@ func scuda_core_hostfn(fn, user unsafe.Pointer, stream C.uint64_t, kind, keep C.
 	if s == nil {
 		return 0
 	}
-	return C.uint64_t(s.HostFunction(session.HostFunction{Func: uintptr(fn), User: uintptr(user), Stream: uint64(stream), Kind: uint32(kind), Keep: keep != 0}))
+	return C.uint64_t(s.HostFunction(session.HostFunction{
+		Func: uintptr(fn), User: uintptr(user), Stream: uint64(stream), Kind: uint32(kind), Keep: keep != 0,
+	}))
 }
 
 // Attributes of a device that make up its compute capability.
@@ -145,7 +147,10 @@ const (
 )
 
 //export scuda_core_image
-func scuda_core_image(image unsafe.Pointer, n C.uint64_t, device, send C.uint32_t, hash *C.uint8_t, sent *C.uint64_t, errText *C.char, errCap C.uint32_t) C.int32_t {
+func scuda_core_image(
+	image unsafe.Pointer, n C.uint64_t, device, send C.uint32_t, hash *C.uint8_t, sent *C.uint64_t, errText *C.char,
+	errCap C.uint32_t,
+) C.int32_t {
 	fail := func(r int32, err error) C.int32_t {
 		logger().Debug("module image refused", "result", r, "error", err)
 		if errText != nil && errCap > 0 {

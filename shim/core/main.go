@@ -1,9 +1,9 @@
-// Command core is libscuda-core.so: package shim/session behind the C interface of shim/front/base/core.h. It is built with -buildmode=c-shared and
-// loaded by the front on the first call that needs a server.
+// Command core is libscuda-core.so: package shim/session behind the C interface of shim/front/base/core.h. It is built
+// with -buildmode=c-shared and loaded by the front on the first call that needs a server.
 //
-// It lives in somebody else's process, so it keeps small and quiet: asynchronous preemption (a signal) is switched off by the linker flag
-// -X runtime.godebugDefault=asyncpreemptoff=1 (a //go:debug line cannot name it), name resolution is Go's own (build tags netgo and
-// osusergo), and nothing happens before scuda_core_open.
+// It lives in somebody else's process, so it keeps small and quiet: asynchronous preemption (a signal) is switched off
+// by the linker flag -X runtime.godebugDefault=asyncpreemptoff=1 (a //go:debug line cannot name it), name resolution is
+// Go's own (build tags netgo and osusergo), and nothing happens before scuda_core_open.
 package main
 
 import (
@@ -28,7 +28,8 @@ import (
 // version is the release, set by the linker.
 var version = "dev"
 
-// processors is how many threads may be inside Go at once without one of them waiting until the runtime notices that another is blocked.
+// processors is how many threads may be inside Go at once without one of them waiting until the runtime notices that
+// another is blocked.
 const processors = 32
 
 var (
@@ -44,7 +45,8 @@ func init() {
 
 func main() {} // never runs in a shared library
 
-// lastFailure is why the last attempt to connect failed; a program that tries again is told only what is new. Guarded by opening.
+// lastFailure is why the last attempt to connect failed; a program that tries again is told only what is new. Guarded
+// by opening.
 var lastFailure string
 
 func notConnected(log *slog.Logger, why string) int32 {
@@ -82,11 +84,13 @@ func open(shared *session.Shared) int32 {
 	return session.Success
 }
 
-// offer answers Prometheus at an address for as long as the process lives. Where that cannot be the program runs all the same.
+// offer answers Prometheus at an address for as long as the process lives. Where that cannot be the program runs all
+// the same.
 func offer(log *slog.Logger, s *session.Session, address string) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		log.Warn("this process has no metrics: SCUDA_METRICS is to be HOST:PORT of this machine, with port 0 where several processes have the same", "error", err)
+		log.Warn("this process has no metrics: SCUDA_METRICS is to be HOST:PORT of this machine, with port 0 where several "+
+			"processes have the same", "error", err)
 		return
 	}
 	if raw, err := l.(*net.TCPListener).SyscallConn(); err == nil {

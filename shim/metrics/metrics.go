@@ -1,8 +1,8 @@
 // Package metrics offers what a client counts of itself to Prometheus, over HTTP and in its text format
 // (https://prometheus.io/docs/instrumenting/exposition_formats/).
 //
-// It is written by hand because it lives in every program that uses scuda: net/http and client_golang together add 4 MiB of resident memory (of 12)
-// to each of them, asked for or not.
+// It is written by hand because it lives in every program that uses scuda: net/http and client_golang together add 4
+// MiB of resident memory (of 12) to each of them, asked for or not.
 package metrics
 
 import (
@@ -32,7 +32,8 @@ type Text struct{ b bytes.Buffer }
 
 // Family begins a family; its samples follow.
 func (t *Text) Family(name, help string, kind Kind) {
-	fmt.Fprintf(&t.b, "# HELP %s %s\n# TYPE %s %s\n", name, strings.NewReplacer("\\", `\\`, "\n", `\n`).Replace(help), name, kind)
+	fmt.Fprintf(&t.b, "# HELP %s %s\n# TYPE %s %s\n", name, strings.NewReplacer("\\", `\\`, "\n", `\n`).Replace(help),
+		name, kind)
 }
 
 // Sample adds a sample; labels are names and values in turns.
@@ -116,7 +117,8 @@ func (s *Server) answer(c io.ReadWriter) {
 		s.gather(&t)
 		body = t.Bytes()
 	}
-	head := fmt.Sprintf("HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", status, kind, len(body))
+	head := fmt.Sprintf("HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", status, kind,
+		len(body))
 	if method == "HEAD" {
 		body = nil
 	}

@@ -64,7 +64,8 @@ func TestServer(t *testing.T) {
 		status       int
 		body         string
 	}{
-		{"GET", "/metrics", 200, "scuda_client_x_total 42\n"}, {"GET", "/metrics?x=y", 200, " 42\n"}, {"HEAD", "/metrics", 200, ""},
+		{"GET", "/metrics", 200, "scuda_client_x_total 42\n"}, {"GET", "/metrics?x=y", 200, " 42\n"},
+		{"HEAD", "/metrics", 200, ""},
 		{"GET", "/", 404, "/metrics"}, {"POST", "/metrics", 405, "only GET"},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+address+c.path, nil)
@@ -86,7 +87,8 @@ func TestServer(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"nonsense\r\n\r\n", "GET /metrics SPDY/3\r\n\r\n", "GET /metrics HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", 4000)} {
+	for _, text := range []string{"nonsense\r\n\r\n", "GET /metrics SPDY/3\r\n\r\n",
+		"GET /metrics HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", 4000)} {
 		c, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)

@@ -56,7 +56,8 @@ func front(t *Text, c *session.Counts) {
 	for i, n := range calls {
 		t.Sample("scuda_client_calls_total", float64(n), "class", class.Class(i).String())
 	}
-	t.Family("scuda_client_wait_seconds", "Time that the program's threads stood still for answers and for the bytes of copies, by class of the call.", Summary)
+	t.Family("scuda_client_wait_seconds",
+		"Time that the program's threads stood still for answers and for the bytes of copies, by class of the call.", Summary)
 	for i, n := range waits {
 		t.Sample("scuda_client_wait_seconds_sum", seconds[i], "class", class.Class(i).String())
 		t.Sample("scuda_client_wait_seconds_count", float64(n), "class", class.Class(i).String())
@@ -64,12 +65,14 @@ func front(t *Text, c *session.Counts) {
 	var stalls, stalled, images, uploaded uint64
 	c.Each(session.CountQueue, func(_ uint16, n, ns, _ uint64) { stalls, stalled = stalls+n, stalled+ns })
 	c.Each(session.CountModule, func(_ uint16, n, _, bytes uint64) { images, uploaded = images+n, uploaded+bytes })
-	t.Family("scuda_client_queue_wait_seconds", "Time that the program's threads stood still because the command ring was full.", Summary)
+	t.Family("scuda_client_queue_wait_seconds",
+		"Time that the program's threads stood still because the command ring was full.", Summary)
 	t.Sample("scuda_client_queue_wait_seconds_sum", float64(stalled)*1e-9)
 	t.Sample("scuda_client_queue_wait_seconds_count", float64(stalls))
 	t.Family("scuda_client_module_images_total", "Images of modules that were looked at for the server.", Counter)
 	t.Sample("scuda_client_module_images_total", float64(images))
-	t.Family("scuda_client_module_uploaded_bytes_total", "Bytes of module images that were sent because the server did not have them.", Counter)
+	t.Family("scuda_client_module_uploaded_bytes_total",
+		"Bytes of module images that were sent because the server did not have them.", Counter)
 	t.Sample("scuda_client_module_uploaded_bytes_total", float64(uploaded))
 	t.Family("scuda_client_errors_total", "Calls that failed, by CUresult.", Counter)
 	c.Errors(func(r int32, n uint64) {
@@ -78,11 +81,15 @@ func front(t *Text, c *session.Counts) {
 	m := c.Managed()
 	t.Family("scuda_client_managed_faults_total", "Page faults of the program in unified memory.", Counter)
 	t.Sample("scuda_client_managed_faults_total", float64(m.Faults))
-	t.Family("scuda_client_managed_migrated_bytes_total", "Bytes of unified memory that moved between the program and the GPUs.", Counter)
+	t.Family("scuda_client_managed_migrated_bytes_total",
+		"Bytes of unified memory that moved between the program and the GPUs.", Counter)
 	t.Sample("scuda_client_managed_migrated_bytes_total", float64(m.ToHost), "direction", "to_host")
 	t.Sample("scuda_client_managed_migrated_bytes_total", float64(m.ToDevice), "direction", "to_device")
-	t.Family("scuda_client_managed_pushed_bytes_total", "Bytes of unified memory that came to the program with waits for the GPU, because it had used them in the rounds before.", Counter)
+	t.Family("scuda_client_managed_pushed_bytes_total",
+		"Bytes of unified memory that came to the program with waits for the GPU, because it had used them in the rounds "+
+			"before.", Counter)
 	t.Sample("scuda_client_managed_pushed_bytes_total", float64(m.Pushed))
-	t.Family("scuda_client_managed_pinned_total", "Times that a block of unified memory which went to and fro was pinned, so that it does not fault.", Counter)
+	t.Family("scuda_client_managed_pinned_total",
+		"Times that a block of unified memory which went to and fro was pinned, so that it does not fault.", Counter)
 	t.Sample("scuda_client_managed_pinned_total", float64(m.Pinned))
 }

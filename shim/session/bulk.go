@@ -65,7 +65,8 @@ func (u *upload) Sent() {
 
 // wantBulk opens the bulk connections for a copy of this size.
 func (s *Session) wantBulk(bytes int) {
-	if bytes >= bulk.MinTransfer && s.bulk.state.Load() == bulkUnopened && s.bulk.state.CompareAndSwap(bulkUnopened, bulkOpening) {
+	if bytes >= bulk.MinTransfer && s.bulk.state.Load() == bulkUnopened &&
+		s.bulk.state.CompareAndSwap(bulkUnopened, bulkOpening) {
 		s.start(func() { _ = s.openBulk() })
 	}
 }

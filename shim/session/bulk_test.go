@@ -134,7 +134,9 @@ func TestBulkDownloads(t *testing.T) {
 		p.say(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Seq: h.Seq, Aux: n}, nil)
 		lines := *shared.Load()
 		for i, off := 0, 0; off < n; i, off = i+1, off+1<<20 {
-			sayOn(lines[i%len(lines)], transport.MessageHeader{Type: transport.MsgChunk, ID: binary.LittleEndian.Uint32(payload), Seq: h.Seq, Aux: uint64(off)}, want[off:off+1<<20])
+			sayOn(lines[i%len(lines)], transport.MessageHeader{
+				Type: transport.MsgChunk, ID: binary.LittleEndian.Uint32(payload), Seq: h.Seq, Aux: uint64(off),
+			}, want[off:off+1<<20])
 		}
 	}
 	s, lines := withBulk(t, p, f, 2)
@@ -173,7 +175,8 @@ func TestBulkBreaks(t *testing.T) {
 	s, lines = withBulk(t, p, f, 2)
 	within(t, func() {
 		const n = 64 << 20 // more than the connections' buffers take
-		end := f.publish(wire.OpCopyH2D, transport.FlagBulk, 0, append(bytes.Clone(wire.Bytes(&wire.CopyH2D{Bytes: n})), u64(n)...))
+		end := f.publish(wire.OpCopyH2D, transport.FlagBulk, 0,
+			append(bytes.Clone(wire.Bytes(&wire.CopyH2D{Bytes: n})), u64(n)...))
 		result := make(chan int32, 1)
 		go func() { result <- s.Bulk(end, make([]byte, n)) }()
 		if _, _, err := readChunk(lines[0]); err != nil {

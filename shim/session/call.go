@@ -177,7 +177,8 @@ func (s *Session) lead(w *waiter) bool {
 
 func (s *Session) tryRead() bool { return atomic.CompareAndSwapUint32(&s.reader.lock, 0, 1) }
 
-// endRead passes the reader's place on: to a thread that waits for a reply, else to the background reader where it is needed.
+// endRead passes the reader's place on: to a thread that waits for a reply, else to the background reader where it is
+// needed.
 func (s *Session) endRead() {
 	atomic.StoreUint32(&s.reader.lock, 0)
 	if s.reader.sleepers.Load() > 0 {

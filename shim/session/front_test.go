@@ -35,13 +35,17 @@ func newFront(t testing.TB, size int) *front {
 		t.Fatal(err)
 	}
 	for i := range 2 {
-		if _, err := unix.MmapPtr(fd, 0, unsafe.Add(base, i*size), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+		if _, err := unix.MmapPtr(fd, 0, unsafe.Add(base, i*size), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() { _ = unix.MunmapPtr(base, uintptr(2*size)) })
 	f := &front{t: t, ring: unsafe.Slice((*byte)(base), 2*size)}
-	f.shared = &Shared{ABI: ABI, Ring: (*byte)(base), RingSize: uint64(size), ClientBase: 0x1000, ClientSlots: 64, ServerBase: 0x9000, ServerSlots: 64}
+	f.shared = &Shared{
+		ABI: ABI, Ring: (*byte)(base), RingSize: uint64(size), ClientBase: 0x1000, ClientSlots: 64, ServerBase: 0x9000,
+		ServerSlots: 64,
+	}
 	return f
 }
 

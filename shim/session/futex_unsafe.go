@@ -22,7 +22,8 @@ func futexWait(p *uint32, v uint32, timeout time.Duration) {
 		t := unix.NsecToTimespec(int64(timeout))
 		ts = &t
 	}
-	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(p)), futexWaitPrivate, uintptr(v), uintptr(unsafe.Pointer(ts)), 0, 0)
+	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(p)), futexWaitPrivate, uintptr(v),
+		uintptr(unsafe.Pointer(ts)), 0, 0)
 }
 
 // futexWake wakes everybody who sleeps on p.

@@ -20,10 +20,13 @@ type images struct {
 // errEnded is returned inside a session that has already ended, for whatever reason that was.
 var errEnded = errors.New("the session has ended")
 
-// Image gives the hash of what of the image a GPU of compute capability arch (90 for 9.0) can use. With send it makes sure that the server has it,
-// and says how many bytes it sent for that; without, the server will say when it is asked to load what it does not have, which saves a round trip
-// where it does. The result goes with the error: CUDA's number for what went wrong.
-func (s *Session) Image(img *fatbin.Image, arch uint32, send bool) (hash [sha256.Size]byte, sent int, result int32, err error) {
+// Image gives the hash of what of the image a GPU of compute capability arch (90 for 9.0) can use. With send it makes
+// sure that the server has it, and says how many bytes it sent for that; without, the server will say when it is asked
+// to load what it does not have, which saves a round trip where it does. The result goes with the error: CUDA's number
+// for what went wrong.
+func (s *Session) Image(
+	img *fatbin.Image, arch uint32, send bool,
+) (hash [sha256.Size]byte, sent int, result int32, err error) {
 	b, err := fatbin.Select(img, arch)
 	switch {
 	case errors.Is(err, fatbin.ErrNoMatch):
@@ -56,7 +59,8 @@ func (s *Session) Image(img *fatbin.Image, arch uint32, send bool) (hash [sha256
 	return hash, len(b), Success, nil
 }
 
-// ask sends a command of the core itself and waits for its reply. images is locked: there is one such command at a time.
+// ask sends a command of the core itself and waits for its reply. images is locked: there is one such command at a
+// time.
 func (s *Session) ask(command, bulk []byte) (int32, error) {
 	w := s.waiter(transport.CoreThread)
 	if s.enroll(w, nil) {

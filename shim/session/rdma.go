@@ -12,10 +12,12 @@ import (
 	"scuda.dev/scuda/transport/rdma"
 )
 
-// pathTimeout is how long opening a session waits for RDMA where it is demanded: an attempt or two on a machine that is short of processors.
+// pathTimeout is how long opening a session waits for RDMA where it is demanded: an attempt or two on a machine that is
+// short of processors.
 const pathTimeout = 90 * time.Second
 
-// openLink opens the session's link. The bulk connections are there already, since they carry what a path that is lost gives back.
+// openLink opens the session's link. The bulk connections are there already, since they carry what a path that is lost
+// gives back.
 func (s *Session) openLink() error {
 	if s.cfg.Transport == config.TransportTCP {
 		return nil
@@ -40,7 +42,8 @@ func (s *Session) openLink() error {
 		c.Close()
 		return b.out.Err()
 	}
-	l := rdma.New(rdma.Config[bulk.Piece]{Control: c, Dial: true, Device: s.cfg.RDMADevice, Pins: &s.pins, Buffer: s.cfg.RDMAMemory,
+	l := rdma.New(rdma.Config[bulk.Piece]{Control: c, Dial: true, Device: s.cfg.RDMADevice, Pins: &s.pins,
+		Buffer:  s.cfg.RDMAMemory,
 		Handler: (*linkHandler)(s), Stats: &s.RDMA, Log: s.log})
 	b.link.Store(l)
 	b.out.Prefer(rdma.Slots{Link: l})
@@ -59,12 +62,15 @@ func (s *Session) demandPath() error {
 		err = l.AwaitFirst(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("RDMA is demanded (SCUDA_TRANSPORT=rdma) and cannot be had: %w; 'scuda rdma doctor' looks into it, SCUDA_TRANSPORT=auto goes on without", err)
+		return fmt.Errorf(
+			"RDMA is demanded (SCUDA_TRANSPORT=rdma) and cannot be had: %w; 'scuda rdma doctor' looks into it, "+
+				"SCUDA_TRANSPORT=auto goes on without", err)
 	}
 	return nil
 }
 
-// Pin says that memory stays mapped until it is said (bytes 0) that it may not any longer; package rdma keeps its registration.
+// Pin says that memory stays mapped until it is said (bytes 0) that it may not any longer; package rdma keeps its
+// registration.
 func (s *Session) Pin(addr, bytes uint64) {
 	if bytes == 0 {
 		s.pins.Remove(addr)

@@ -24,7 +24,8 @@ type receiver struct {
 	bufs   [2][]byte
 }
 
-// receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was nothing.
+// receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was
+// nothing.
 func (s *Session) receive() error {
 	s.reader.busy.Lock()
 	defer s.reader.busy.Unlock()
@@ -54,7 +55,8 @@ func (s *Session) receiveInPlace(rx *receiver) error {
 	n, err := s.conn.Recv(rx.bufs[:])
 	rx.bufs = [2][]byte{}
 	if errors.Is(err, syscall.EFAULT) {
-		s.log.Error("a download's destination is not writable any more; was it freed before the copy was complete?", "transfer", rx.h.ID)
+		s.log.Error("a download's destination is not writable any more; was it freed before the copy was complete?",
+			"transfer", rx.h.ID)
 		rx.sink = nil
 		return nil
 	}
@@ -236,11 +238,12 @@ func raise(p *uint64, v uint64) {
 	}
 }
 
-// news is called before the program learns of the GPU's progress past the main connection: what it knew from there is no longer the last word.
+// news is called before the program learns of the GPU's progress past the main connection: what it knew from there is
+// no longer the last word.
 func (s *Session) news() { atomic.AddUint64(&s.shared.News, 1) }
 
-// Look sends what is pending and handles what has arrived, without waiting. Its caller asks again and again, so where there is nothing it lets
-// others run for a moment: they may be what it waits for.
+// Look sends what is pending and handles what has arrived, without waiting. Its caller asks again and again, so where
+// there is nothing it lets others run for a moment: they may be what it waits for.
 func (s *Session) Look() {
 	if atomic.LoadUint64(&s.shared.Tail) != atomic.LoadUint64(&s.shared.Head) {
 		s.flush(toTail)
@@ -267,8 +270,8 @@ const (
 	backgroundParked
 )
 
-// background reads while asynchronous downloads are under way and none of the program's threads leads. It waits for data without holding the
-// reader's lock, so that a thread which starts to wait for a reply leads at once.
+// background reads while asynchronous downloads are under way and none of the program's threads leads. It waits for
+// data without holding the reader's lock, so that a thread which starts to wait for a reply leads at once.
 func (s *Session) background() {
 	runtime.LockOSThread()
 	for s.lost() == 0 {
@@ -315,7 +318,8 @@ func (s *Session) park(idle func() bool) {
 }
 
 func (s *Session) kickBackground() {
-	if atomic.LoadUint32(&s.shared.TransfersPending) > 0 && atomic.CompareAndSwapUint32(&s.reader.background, backgroundParked, backgroundAwake) {
+	if atomic.LoadUint32(&s.shared.TransfersPending) > 0 &&
+		atomic.CompareAndSwapUint32(&s.reader.background, backgroundParked, backgroundAwake) {
 		futexWake(&s.reader.background)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"scuda.dev/scuda/transport/bulk"
 )
 
-// sender sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no wake-ups; for longer while a
-// thread waits for an answer, since it will go on then, where there are processors enough.
+// sender sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no
+// wake-ups; for longer while a thread waits for an answer, since it will go on then, where there are processors enough.
 func (s *Session) sender() {
 	runtime.LockOSThread()
 	awaited, lingers := time.Duration(0), time.Duration(0)
@@ -53,8 +53,9 @@ func (s *Session) sender() {
 
 const toTail = ^uint64(0)
 
-// flush sends what the ring holds, unless somebody else is about to: whoever holds the send lock looks at the ring again after freeing it. A
-// caller that only cares for the ring up to end leaves what came behind it to the sender, lest it sends for others for ever.
+// flush sends what the ring holds, unless somebody else is about to: whoever holds the send lock looks at the ring
+// again after freeing it. A caller that only cares for the ring up to end leaves what came behind it to the sender,
+// lest it sends for others for ever.
 func (s *Session) flush(end uint64) {
 	for s.lost() == 0 && s.send.TryLock() {
 		stuck, err := s.drain(end)
@@ -81,8 +82,8 @@ func (s *Session) wakeSender() {
 	}
 }
 
-// drain sends the ring at least up to want or its tail, or up to a bulk command, whose owner is on the way with the data; then stuck is true.
-// The send lock is held.
+// drain sends the ring at least up to want or its tail, or up to a bulk command, whose owner is on the way with the
+// data; then stuck is true. The send lock is held.
 func (s *Session) drain(want uint64) (stuck bool, err error) {
 	for {
 		tail := atomic.LoadUint64(&s.shared.Tail)
@@ -108,7 +109,8 @@ func (s *Session) scan(tail uint64) (uint64, error) {
 	for end < tail && end-s.send.head < maxFrameFromRing {
 		size, flags := s.command(end)
 		if size < transport.CommandHeaderSize || size%8 != 0 || size > transport.MaxCommand || size > tail-end {
-			return 0, fmt.Errorf("the program's command ring is damaged (a command of %d bytes at %d); did the program write over it?", size, end)
+			return 0, fmt.Errorf(
+				"the program's command ring is damaged (a command of %d bytes at %d); did the program write over it?", size, end)
 		}
 		if flags&transport.FlagBulk != 0 {
 			break
@@ -195,8 +197,8 @@ func (s *Session) writeBulk(data []byte) error {
 	return s.write(s.send.bufs[:1])
 }
 
-// awaitRoom waits until the connection takes more bytes. As the server may be unable to read on before it has got rid of an answer, answers
-// are read meanwhile, unless somebody else does.
+// awaitRoom waits until the connection takes more bytes. As the server may be unable to read on before it has got rid
+// of an answer, answers are read meanwhile, unless somebody else does.
 func (s *Session) awaitRoom() error {
 	if lost := s.lost(); lost != 0 {
 		return errEnded
@@ -265,7 +267,8 @@ func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
 	return up, nil
 }
 
-// sendBeside hands the data of the command at the ring's head over to the bulk connections; nil when they are not for it.
+// sendBeside hands the data of the command at the ring's head over to the bulk connections; nil when they are not for
+// it.
 func (s *Session) sendBeside(data []byte) *upload {
 	head := s.ring[s.send.head&s.mask:]
 	if len(data) < bulk.MinTransfer || binary.LittleEndian.Uint16(head[4:]) != wire.OpCopyH2D {

@@ -44,7 +44,10 @@ func newPeer(t testing.TB) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peer{t: t, listener: l, side: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns), ended: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"}}
+	p := &peer{
+		t: t, listener: l, side: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns),
+		ended: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"},
+	}
 	p.done.Go(p.accept)
 	t.Cleanup(p.kill)
 	return p
@@ -194,7 +197,8 @@ func (p *peer) sideConn() net.Conn {
 	}
 }
 
-// ask sends a message on the side connection and waits for the answer. What comes before it is handed to flush, or ignored.
+// ask sends a message on the side connection and waits for the answer. What comes before it is handed to flush, or
+// ignored.
 func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHeader, []byte) {
 	sayOn(p.sideConn(), h, with)
 	for {
@@ -257,7 +261,10 @@ func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Se
 	p.t.Helper()
 	text := new(logText)
 	p.ready()
-	s, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Bulk: bulk, Log: slog.New(slog.NewTextHandler(text, nil))})
+	s, err := Open(Config{
+		Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Bulk: bulk,
+		Log: slog.New(slog.NewTextHandler(text, nil)),
+	})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -268,13 +275,15 @@ func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Se
 	return s, text
 }
 
-// ready says that the peer is set up: the race detector does not know that the client's system calls come before the peer's.
+// ready says that the peer is set up: the race detector does not know that the client's system calls come before the
+// peer's.
 func (p *peer) ready() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 }
 
-// within fails the test when f does not return in time; a deadlock would otherwise only show as the whole run's timeout.
+// within fails the test when f does not return in time; a deadlock would otherwise only show as the whole run's
+// timeout.
 func within(t testing.TB, f func()) {
 	t.Helper()
 	done := make(chan struct{})

@@ -1,15 +1,18 @@
-// Package session is the client's engine: it carries a process's command stream to a server and the answers back. It knows no CUDA.
+// Package session is the client's engine: it carries a process's command stream to a server and the answers back. It
+// knows no CUDA.
 //
-// The program's threads run in it themselves. A thread that needs an answer sends what is pending ([Session.Call]), and one of those that wait,
-// the *leader*, reads the connection and hands the others (*followers*, asleep on a futex) their replies; when it has its own it passes the lead on.
-// Nothing in a round trip crosses from one goroutine to another.
+// The program's threads run in it themselves. A thread that needs an answer sends what is pending ([Session.Call]), and
+// one of those that wait, the *leader*, reads the connection and hands the others (*followers*, asleep on a futex)
+// their replies; when it has its own it passes the lead on. Nothing in a round trip crosses from one goroutine to
+// another.
 //
 // Beside the program's threads there are
 //   - the sender, which sends commands that nobody waits for,
 //   - the background reader, awake only while asynchronous downloads are under way and nobody leads,
 //   - the side connection's reader, and the runner of host functions.
 //
-// Locks, in the order in which they may be taken: send (who may write to the main connection), reader (who may read from it), mu (tables).
+// Locks, in the order in which they may be taken: send (who may write to the main connection), reader (who may read
+// from it), mu (tables).
 package session
 
 import (
@@ -32,28 +35,31 @@ import (
 
 // Results that the engine itself gives; numbers of the driver API.
 const (
-	Success          int32 = 0
-	InvalidValue     int32 = 1
-	Deinitialized    int32 = 4
-	Unavailable      int32 = 46 // the connection broke
-	InvalidImage     int32 = 200
-	NoBinary         int32 = 209
-	NotFound         int32 = 500
-	SystemNotReady   int32 = 802 // the server never answered
-	spin                   = 50 * time.Microsecond
-	spinAwaited            = time.Millisecond     // of the sender, while a thread waits
-	linger                 = time.Microsecond     // of the sender, before it sends: a thread that will wait for what comes next sends both together
-	spinCopy               = 2 * time.Millisecond // of a thread that waits for the end of a big copy
-	manyCPUs               = 8
-	calm                   = 64 // so many first answers are waited for asleep: short programs ask seldom, and each look at the connection is a system call
-	otherReaderPause       = 10 * time.Millisecond
-	closeTimeout           = time.Second
-	lastWordsTimeout       = 300 * time.Millisecond
-	receiveBuffer          = 32 << 10
-	directReceive          = 4 << 10 // payloads with at least this much to come are received in place
-	maxNotice              = 4 << 10
-	maxEarlyReply          = 2 << 20
-	maxFrameFromRing       = 1 << 20
+	Success        int32 = 0
+	InvalidValue   int32 = 1
+	Deinitialized  int32 = 4
+	Unavailable    int32 = 46 // the connection broke
+	InvalidImage   int32 = 200
+	NoBinary       int32 = 209
+	NotFound       int32 = 500
+	SystemNotReady int32 = 802 // the server never answered
+	spin                 = 50 * time.Microsecond
+	spinAwaited          = time.Millisecond // of the sender, while a thread waits
+	// of the sender, before it sends: a thread that will wait for what comes next sends both together
+	linger   = time.Microsecond
+	spinCopy = 2 * time.Millisecond // of a thread that waits for the end of a big copy
+	manyCPUs = 8
+	// so many first answers are waited for asleep: short programs ask seldom, and each look at the connection is a system
+	// call
+	calm             = 64
+	otherReaderPause = 10 * time.Millisecond
+	closeTimeout     = time.Second
+	lastWordsTimeout = 300 * time.Millisecond
+	receiveBuffer    = 32 << 10
+	directReceive    = 4 << 10 // payloads with at least this much to come are received in place
+	maxNotice        = 4 << 10
+	maxEarlyReply    = 2 << 20
+	maxFrameFromRing = 1 << 20
 )
 
 // Config is what a session needs to know.
@@ -69,9 +75,10 @@ type Config struct {
 
 	Transport  config.Transport // of big copies
 	RDMADevice string           // which RDMA device, see [rdma.Choose]; empty: the one that fits
-	RDMAMemory int              // bytes of registered memory for copies of memory that cannot be registered; 0: none, they go over TCP
-	Opening    func()           // told before the side connection is opened, so that a fork can wait for it; may be nil
-	Opened     func(fd int)     // told of each socket, which a forked child has to close; may be nil
+	// bytes of registered memory for copies of memory that cannot be registered; 0: none, they go over TCP
+	RDMAMemory int
+	Opening    func()       // told before the side connection is opened, so that a fork can wait for it; may be nil
+	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 }
 
 // Session is an open session.
@@ -157,7 +164,8 @@ func Open(cfg Config) (*Session, error) {
 	s.reader.rx.buf = make([]byte, receiveBuffer)
 	s.landed = sync.NewCond(&s.mu)
 	s.side.init()
-	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion, "gpu", welcome.GPU, "devices", len(welcome.Devices))
+	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion,
+		"gpu", welcome.GPU, "devices", len(welcome.Devices))
 	s.opened(conn.FD())
 	s.start(s.sender)
 	s.start(s.background)
@@ -207,7 +215,8 @@ func (s *Session) fail(err error) {
 		why += fmt.Sprintf("; the server's last words: %q", notice)
 	}
 	s.log.Error("the session with the scuda server "+s.conn.Remote()+" is lost: "+why+
-		". All further CUDA calls of this process fail with CUDA_ERROR_DEVICE_UNAVAILABLE (46). Look into the server's log, then start the program again.",
+		". All further CUDA calls of this process fail with CUDA_ERROR_DEVICE_UNAVAILABLE (46). Look into the server's "+
+		"log, then start the program again.",
 		"session", s.welcome.Session)
 	s.end(Unavailable) // after the line is out: a program may end as soon as its call returns
 }
@@ -247,7 +256,8 @@ func (s *Session) end(result int32) {
 	s.wakeAll()
 }
 
-// releaseWaiters gives everybody who waits the session's last result. Nothing may be written to their memory from then on.
+// releaseWaiters gives everybody who waits the session's last result. Nothing may be written to their memory from then
+// on.
 func (s *Session) releaseWaiters() {
 	s.reader.busy.Lock()
 	defer s.reader.busy.Unlock()
@@ -271,7 +281,8 @@ func (s *Session) wakeAll() {
 	futexWake(&s.reader.background)
 }
 
-// Close sends what is pending, within a second, and ends the connection. Calls that come later fail with CUDA_ERROR_DEINITIALIZED.
+// Close sends what is pending, within a second, and ends the connection. Calls that come later fail with
+// CUDA_ERROR_DEINITIALIZED.
 func (s *Session) Close() {
 	if s.closing.Swap(true) {
 		return
@@ -282,7 +293,8 @@ func (s *Session) Close() {
 	s.end(Deinitialized)
 }
 
-// Wait waits until the engine's goroutines have ended, and then releases the connection; only for tests, a program just exits.
+// Wait waits until the engine's goroutines have ended, and then releases the connection; only for tests, a program just
+// exits.
 func (s *Session) Wait() {
 	s.done.Wait()
 	_ = s.conn.Close()

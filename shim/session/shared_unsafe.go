@@ -65,7 +65,8 @@ type Counts struct {
 
 type countOf struct{ n, ns, _, bytes uint64 } // the third is the longest, which only the report of a trace tells
 
-// Each calls f with every operation that has something to count of a kind: how often, for how many nanoseconds, how many bytes.
+// Each calls f with every operation that has something to count of a kind: how often, for how many nanoseconds, how
+// many bytes.
 func (c *Counts) Each(kind int, f func(op uint16, n, ns, bytes uint64)) {
 	for i := range c.of[kind] {
 		x := &c.of[kind][i]
@@ -117,7 +118,10 @@ type Figures struct {
 
 // Figures gives them as they are now.
 func (s *Session) Figures() Figures {
-	f := Figures{Lost: s.lost() != 0, Received: s.received.Load(), Sent: s.sent.Load(), PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending)}
+	f := Figures{
+		Lost: s.lost() != 0, Received: s.received.Load(), Sent: s.sent.Load(),
+		PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending),
+	}
 	if head, tail := atomic.LoadUint64(&s.shared.Head), atomic.LoadUint64(&s.shared.Tail); tail > head {
 		f.Ring = tail - head
 	}
@@ -154,7 +158,9 @@ func (sh *Shared) regions(h *transport.Hello) {
 func (s *Session) takeRing() error {
 	sh := s.shared
 	if sh.ABI != ABI {
-		return fmt.Errorf("the front speaks version %d of the core's interface, this core version %d; use libraries of one release", sh.ABI, ABI)
+		return fmt.Errorf(
+			"the front speaks version %d of the core's interface, this core version %d; use libraries of one release", sh.ABI,
+			ABI)
 	}
 	if sh.Ring == nil || sh.RingSize == 0 || sh.RingSize&(sh.RingSize-1) != 0 || sh.RingSize > 1<<32 {
 		return fmt.Errorf("command ring of %d bytes", sh.RingSize)

@@ -26,8 +26,9 @@ type registered struct {
 	order uint64
 }
 
-// side is the connection over which the server asks the client for things in stream order, and what serves it. It is opened when the program first
-// registers something that the server may ask for; most programs never do, or not before they have long begun.
+// side is the connection over which the server asks the client for things in stream order, and what serves it. It is
+// opened when the program first registers something that the server may ask for; most programs never do, or not before
+// they have long begun.
 type side struct {
 	once   sync.Once
 	wanted chan struct{} // closed when it is to be opened, or never will be
@@ -256,7 +257,8 @@ func (s *Session) runHost(registration uint64, status int32) bool {
 	return true
 }
 
-// lastWords reads what the server still said on the main connection before the side connection broke, so that its reason is not lost.
+// lastWords reads what the server still said on the main connection before the side connection broke, so that its
+// reason is not lost.
 func (s *Session) lastWords() {
 	deadline := time.Now().Add(lastWordsTimeout)
 	for s.lost() == 0 && time.Now().Before(deadline) {

@@ -30,8 +30,9 @@ const (
 	TransferCaptured
 )
 
-// Transfer registers the destination of a download and gives its identifier: the thread's ordinal for a synchronous one, which ends with the
-// thread's reply, or a new one for an asynchronous one, which ends with DONE, or, if it is captured, never.
+// Transfer registers the destination of a download and gives its identifier: the thread's ordinal for a synchronous
+// one, which ends with the thread's reply, or a new one for an asynchronous one, which ends with DONE, or, if it is
+// captured, never.
 func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 {
 	s.wantBulk(len(dst))
 	if kind == TransferSync {
@@ -138,9 +139,10 @@ func (s *Session) late(order uint64, p []byte) bool {
 	return false
 }
 
-// awaitEarlier waits until those of the downloads before order, into p if that is not nil, have arrived that the GPU had finished. The GPU's stream, which
-// asks for something behind a download over the side connection, may be ahead of the download's bytes, which come over the main connection. Other
-// downloads may wait for something else, perhaps for what the caller is about to do.
+// awaitEarlier waits until those of the downloads before order, into p if that is not nil, have arrived that the GPU
+// had finished. The GPU's stream, which asks for something behind a download over the side connection, may be ahead of
+// the download's bytes, which come over the main connection. Other downloads may wait for something else, perhaps for
+// what the caller is about to do.
 func (s *Session) awaitEarlier(order uint64, p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +158,8 @@ func (s *Session) awaitEarlier(order uint64, p []byte) {
 	}
 }
 
-// flushDownloads asks the server to send what downloads the GPU has finished, and gives the number that the answer has at least. mu is held, and let
-// go in between.
+// flushDownloads asks the server to send what downloads the GPU has finished, and gives the number that the answer has
+// at least. mu is held, and let go in between.
 func (s *Session) flushDownloads() (uint64, error) {
 	s.mu.Unlock()
 	defer s.mu.Lock()
@@ -195,7 +197,8 @@ func (s *Session) pushed(id uint32, offset uint64, data []byte) error {
 	defer s.mu.Unlock()
 	t, ok := s.mu.transfers[id]
 	if !ok || !t.kept || offset > uint64(len(t.dst)) || uint64(len(data)) > uint64(len(t.dst))-offset {
-		return protocol("PUSH of %d bytes at %d to transfer %d, which is no captured download of that size", len(data), offset, id)
+		return protocol("PUSH of %d bytes at %d to transfer %d, which is no captured download of that size", len(data),
+			offset, id)
 	}
 	s.news()
 	if s.lost() == 0 { // afterwards the memory may be somebody else's
@@ -204,7 +207,8 @@ func (s *Session) pushed(id uint32, offset uint64, data []byte) error {
 	return nil
 }
 
-// pull answers the server's wish for a part of a source once its bytes are what they are to be. The last part ends the source.
+// pull answers the server's wish for a part of a source once its bytes are what they are to be. The last part ends the
+// source.
 func (s *Session) pull(h transport.MessageHeader) error {
 	s.mu.Lock()
 	from, ok := s.mu.sources[h.ID]
@@ -226,7 +230,8 @@ func (s *Session) sendPulled(h transport.MessageHeader, src []byte, ok bool) err
 	answer := transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}
 	offset := uint64(h.Result) * transport.PullUnit
 	if !ok || offset > uint64(len(src)) || h.Aux > uint64(len(src))-offset {
-		s.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", offset, "bytes", h.Aux)
+		s.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", offset, "bytes",
+			h.Aux)
 		answer.Result = InvalidValue
 		return s.side.answer(answer, nil)
 	}

@@ -9,7 +9,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// The GPU's stream may ask for an upload or a host function before the bytes of an earlier download have come over the other connection.
+// The GPU's stream may ask for an upload or a host function before the bytes of an earlier download have come over the
+// other connection.
 func TestDownloadsBeforeWhatFollows(t *testing.T) {
 	for _, what := range []transport.MessageType{transport.MsgPull, transport.MsgRun} {
 		p, f := newPeer(t), newFront(t, 1<<16)

@@ -35,11 +35,14 @@ func run(m *testing.M) int {
 	library, fakeCore = filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "fakecore.so")
 	builds := [][]string{
 		{"sh", "../../build-cuda.sh", library},
-		{"cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-I..", "-o", fakeCore, "testdata/fakecore.c", "-lpthread"},
+		{"cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-I..", "-o", fakeCore, "testdata/fakecore.c",
+			"-lpthread"},
 	}
 	for _, name := range []string{"callall", "procaddress", "tables", "wild", "init"} {
 		programs[name] = filepath.Join(dir, name)
-		builds = append(builds, []string{"cc", "-std=gnu11", "-O1", "-Wall", "-o", programs[name], "testdata/" + name + ".c", "-ldl", "-lpthread"})
+		builds = append(builds, []string{
+			"cc", "-std=gnu11", "-O1", "-Wall", "-o", programs[name], "testdata/" + name + ".c", "-ldl", "-lpthread",
+		})
 	}
 	for _, args := range builds {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || len(out) > 0 {
@@ -54,7 +57,8 @@ func run(m *testing.M) int {
 func program(t *testing.T, name string, remote bool, env []string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), programs[name], append([]string{library}, args...)...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SCUDA_REAL_LIBCUDA=/nonexistent", "SCUDA_LOG=error",
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SCUDA_REAL_LIBCUDA=/nonexistent",
+		"SCUDA_LOG=error",
 		"SCUDA_CORE=" + fakeCore}, env...)
 	if remote {
 		cmd.Env = append(cmd.Env, "SCUDA_SERVER=fake:1")
@@ -154,7 +158,9 @@ func TestCallAll(t *testing.T) {
 		check  func(f *api.Func, result string) (want string)
 	}{
 		{"no driver", false, "", nil, func(f *api.Func, _ string) string {
-			return map[string]string{"cuInit": noDevice, "cuMemAlloc_v2": notInitialized, "cuCtxSynchronize": notInitialized}[f.Name]
+			return map[string]string{
+				"cuInit": noDevice, "cuMemAlloc_v2": notInitialized, "cuCtxSynchronize": notInitialized,
+			}[f.Name]
 		}},
 		{"before cuInit", true, "", nil, func(f *api.Func, _ string) string {
 			return map[string]string{"cuCtxSynchronize": ""}[f.Name]
@@ -175,7 +181,10 @@ func TestCallAll(t *testing.T) {
 		{"server answers noise", true, "context", []string{"FAKECORE_REPLY=noise"}, nil},
 		{"server answers errors", true, "context", []string{"FAKECORE_RESULT=0", "FAKECORE_REPLY=none"}, nil},
 		{"forked child", true, "fork", nil, func(f *api.Func, _ string) string {
-			return map[string]string{"cuInit": notInitialized, "cuMemAlloc_v2": notInitialized, "cuCtxSynchronize": notInitialized, "cuLaunchKernel": notInitialized}[f.Name]
+			return map[string]string{
+				"cuInit": notInitialized, "cuMemAlloc_v2": notInitialized, "cuCtxSynchronize": notInitialized,
+				"cuLaunchKernel": notInitialized,
+			}[f.Name]
 		}},
 	}
 	for _, tt := range tests {
@@ -213,8 +222,9 @@ func TestGetProcAddress(t *testing.T) {
 	}
 }
 
-// TestOtherDrivers: what an older driver of the server's does not have, it does not know by name either (1, SYMBOL_NOT_FOUND); what it has is there from
-// the version on that is asked for, whichever the caller names. Of a newer driver there is what this library has.
+// TestOtherDrivers: what an older driver of the server's does not have, it does not know by name either (1,
+// SYMBOL_NOT_FOUND); what it has is there from the version on that is asked for, whichever the caller names. Of a newer
+// driver there is what this library has.
 func TestOtherDrivers(t *testing.T) {
 	table, err := os.ReadFile("../../../api/facts/getprocaddress.tsv")
 	if err != nil {
@@ -325,7 +335,8 @@ func TestPrivateTables(t *testing.T) {
 		want += "table " + p.uuid + ": " + p.want + "\n"
 	}
 	want += "cuInit 0, table at the same place\n"
-	for env, line := range map[string]string{"FAKECORE_FP8=0": "fp8: table 0 size 16 slot 1 0\n", "FAKECORE_FP8=-1": "fp8: table 1\n"} {
+	for env, line := range map[string]string{"FAKECORE_FP8=0": "fp8: table 0 size 16 slot 1 0\n",
+		"FAKECORE_FP8=-1": "fp8: table 1\n"} {
 		if out := program(t, "tables", true, []string{env}, ids...); !strings.HasSuffix(out, line) {
 			t.Errorf("%s: got %s, want it to end with %s", env, out, line)
 		}
@@ -446,8 +457,8 @@ func TestIntegrityVectors(t *testing.T) {
 	}
 }
 
-// checkIntegrity computes what the library should have answered from what the program saw: driver version, version, process, thread, the
-// addresses of both tables and of the function, seconds, devices, result, output.
+// checkIntegrity computes what the library should have answered from what the program saw: driver version, version,
+// process, thread, the addresses of both tables and of the function, seconds, devices, result, output.
 func checkIntegrity(t *testing.T, line string) {
 	t.Helper()
 	f := strings.Fields(line)
@@ -485,8 +496,8 @@ func checkIntegrity(t *testing.T, line string) {
 	}
 }
 
-// TestWildAccesses: a range of unified memory that the program does not have yet, or has given back, is no memory: a thread that touches it gets a
-// fault as natively, and does not wait for somebody to bring it.
+// TestWildAccesses: a range of unified memory that the program does not have yet, or has given back, is no memory: a
+// thread that touches it gets a fault as natively, and does not wait for somebody to bring it.
 func TestWildAccesses(t *testing.T) {
 	for _, pager := range []string{"uffd", "uffd-sync", "uffd-user", "sigsegv"} {
 		t.Run(pager, func(t *testing.T) {

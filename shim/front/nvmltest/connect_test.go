@@ -70,7 +70,8 @@ func standIn() int {
 	case "surroundings":
 		text = surroundings()
 	case "request":
-		text = fmt.Sprintf("%s of %s: %d bytes first, keep %d", connect.Text(r.Kind[:]), connect.Text(r.Program[:]), len(first), r.Keep)
+		text = fmt.Sprintf("%s of %s: %d bytes first, keep %d", connect.Text(r.Kind[:]), connect.Text(r.Program[:]),
+			len(first), r.Keep)
 	case "other build":
 		a.ABI++
 	case "silent":
@@ -146,7 +147,8 @@ func TestConnectSurroundings(t *testing.T) {
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", preload, "testdata/standin.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	_, errs := circumstances(t, beside(t), "usual", "SCUDA_SERVER=gpu:1", "XDG_CONFIG_HOME=/x", "SCUDA_TEST_CONNECT=surroundings",
+	_, errs := circumstances(t, beside(t), "usual", "SCUDA_SERVER=gpu:1", "XDG_CONFIG_HOME=/x",
+		"SCUDA_TEST_CONNECT=surroundings",
 		"LD_PRELOAD="+preload, "GODEBUG=inittrace=1", "OTHER=1")
 	if errs != want {
 		t.Errorf("%q, want %q", errs, want)
@@ -182,7 +184,8 @@ func TestConnectMissing(t *testing.T) {
 				}
 			}
 			out, errs := circumstances(t, folder, "usual", "SCUDA_SERVER=gpu:1", "SCUDA_TEST_CONNECT="+c.env)
-			if out != "9 -1, no child, no signal, the same mask\n" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, program+" "+c.want) ||
+			if out != "9 -1, no child, no signal, the same mask\n" || strings.Count(errs, "\n") != 1 ||
+				!strings.Contains(errs, program+" "+c.want) ||
 				!strings.Contains(errs, "install scuda anew") {
 				t.Errorf("%q, %q", out, errs)
 			}
@@ -214,7 +217,8 @@ func TestSettings(t *testing.T) {
 				t.Errorf("%v, %q", err, out)
 			}
 			got := errs.String()
-			if !c.Configured() && got != "" || c.Configured() && (!strings.HasPrefix(got, fmt.Sprintf("scuda: error: server %q, ", c.Address)) || !strings.Contains(got, c.Error)) {
+			if !c.Configured() && got != "" || c.Configured() &&
+				(!strings.HasPrefix(got, fmt.Sprintf("scuda: error: server %q, ", c.Address)) || !strings.Contains(got, c.Error)) {
 				t.Errorf("it says %q", got)
 			}
 		})
@@ -247,7 +251,8 @@ func TestLog(t *testing.T) {
 		if path == "" && errs.String() != line {
 			t.Errorf("%q: standard error has %q", c.Text, &errs)
 		}
-		if files, _ := filepath.Glob(dir + "/*"); path != "" && !slices.Equal(files, []string{path}) || path == "" && files != nil {
+		if files, _ := filepath.Glob(dir + "/*"); path != "" && !slices.Equal(files, []string{path}) ||
+			path == "" && files != nil {
 			t.Errorf("%q: files %q", c.Text, files)
 		} else if path != "" {
 			if text, _ := os.ReadFile(path); string(text) != line || errs.Len() > 0 {

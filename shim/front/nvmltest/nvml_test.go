@@ -19,7 +19,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with roleVariable set.
+// The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with
+// roleVariable set.
 const roleVariable = "SCUDA_NVMLTEST_ROLE"
 
 var library, callAll, shapes, connectUnder string
@@ -41,7 +42,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	library, callAll, shapes = filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "callall"), filepath.Join(dir, "shapes")
+	library, callAll, shapes = filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "callall"),
+		filepath.Join(dir, "shapes")
 	connectUnder = filepath.Join(dir, "connect")
 	for _, cmd := range []*exec.Cmd{
 		exec.Command("sh", "../../build-nvml.sh", library),
@@ -132,12 +134,18 @@ func TestCallAll(t *testing.T) {
 		env        []string
 		want       map[string]string // results of some functions; "" is that of all others
 	}{
-		{"no driver", "", nil, map[string]string{"": "1", "nvmlInit_v2": "9", "nvmlInit": "9", "nvmlInitWithFlags": "9", "nvmlErrorString": "Success"}},
-		{"server, before init", "", []string{"SCUDA_SERVER=" + srv.addr}, map[string]string{"nvmlDeviceGetCount_v2": "1", "nvmlDeviceSetComputeMode": "1"}},
+		{"no driver", "", nil, map[string]string{
+			"": "1", "nvmlInit_v2": "9", "nvmlInit": "9", "nvmlInitWithFlags": "9", "nvmlErrorString": "Success",
+		}},
+		{"server, before init", "", []string{"SCUDA_SERVER=" + srv.addr},
+			map[string]string{"nvmlDeviceGetCount_v2": "1", "nvmlDeviceSetComputeMode": "1"}},
 		{"server", "init", []string{"SCUDA_SERVER=" + srv.addr}, map[string]string{
-			"nvmlDeviceGetCount_v2": "2", "nvmlDeviceSetComputeMode": "2", "nvmlGpmMetricsGet": "2", "nvmlDeviceGetPowerUsage": "2",
-			"nvmlDeviceGetRemappedRows_v2": "2", "nvmlInternalGetExportTable": "2", "nvmlEventSetCreate": "2", "nvmlGetBlacklistDeviceCount": "2"}},
-		{"forked child", "fork", []string{"SCUDA_SERVER=" + srv.addr}, map[string]string{"nvmlDeviceGetCount_v2": "1", "nvmlDeviceSetComputeMode": "1", "nvmlErrorString": "Success"}},
+			"nvmlDeviceGetCount_v2": "2", "nvmlDeviceSetComputeMode": "2", "nvmlGpmMetricsGet": "2",
+			"nvmlDeviceGetPowerUsage":      "2",
+			"nvmlDeviceGetRemappedRows_v2": "2", "nvmlInternalGetExportTable": "2", "nvmlEventSetCreate": "2",
+			"nvmlGetBlacklistDeviceCount": "2"}},
+		{"forked child", "fork", []string{"SCUDA_SERVER=" + srv.addr},
+			map[string]string{"nvmlDeviceGetCount_v2": "1", "nvmlDeviceSetComputeMode": "1", "nvmlErrorString": "Success"}},
 		{"forked child after its nvmlInit", "again", []string{"SCUDA_SERVER=" + srv.addr}, map[string]string{
 			"nvmlDeviceGetCount_v2": "2", "nvmlDeviceSetComputeMode": "2", "nvmlErrorString": "Success"}},
 	}
@@ -221,7 +229,8 @@ func TestFork(t *testing.T) {
 func as(t *testing.T, role string, env ...string) (stdout, stderr string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = environment(t, append(env, roleVariable+"="+role, "SCUDA_TEST_LIBRARY="+library, "SCUDA_REAL_LIBNVML=/nonexistent")...)
+	cmd.Env = environment(t,
+		append(env, roleVariable+"="+role, "SCUDA_TEST_LIBRARY="+library, "SCUDA_REAL_LIBNVML=/nonexistent")...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.WaitDelay = 10 * time.Second
@@ -262,7 +271,8 @@ func TestGoNVML(t *testing.T) {
 	if out != golden {
 		t.Errorf("got\n%s\nwant\n%s\nstderr\n%s", out, golden, errs)
 	}
-	if log := srv.logged(); !strings.Contains(log, "function=nvmlDeviceSetComputeMode") || !strings.Contains(log, "--allow-nvml-set") {
+	if log := srv.logged(); !strings.Contains(log, "function=nvmlDeviceSetComputeMode") ||
+		!strings.Contains(log, "--allow-nvml-set") {
 		t.Errorf("the server does not log the refused setter by name: %q", log)
 	}
 }
@@ -273,17 +283,24 @@ func TestRefusals(t *testing.T) {
 		name, want string
 		env        []string
 	}{
-		{"wrong token", "refused the token: the token is wrong; set SCUDA_TOKEN", []string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=guess"}},
+		{"wrong token", "refused the token: the token is wrong; set SCUDA_TOKEN",
+			[]string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=guess"}},
 		{"refused", "start the server with 'scuda -l ADDRESS'", []string{"SCUDA_SERVER=127.0.0.1:1"}},
 		{"unknown host", `the host name "no-such-host.invalid"`, []string{"SCUDA_SERVER=no-such-host.invalid:1"}},
 		{"bare IPv6 address", "scuda server [::1]:14833: ", []string{"SCUDA_SERVER= ::1 "}},
 		{"bad address", "the bracket is not closed; write HOST", []string{"SCUDA_SERVER=[::1"}},
-		{"token too long", "the limit is 512", []string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=" + strings.Repeat("x", 513)}},
+		{"token too long", "the limit is 512", []string{
+			"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=" + strings.Repeat("x", 513),
+		}},
 		{"web server", "not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}},
-		{"half an answer", "closed the connection during the handshake", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00")}},
+		{"half an answer", "closed the connection during the handshake",
+			[]string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00")}},
 		{"no answer", "closed the connection during the handshake", []string{"SCUDA_SERVER=" + peer(t, "")}},
-		{"huge welcome", "not a scuda server", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")}},
-		{"other version", "the server speaks version 9, this client version 1", []string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x09\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00{}")}},
+		{"huge welcome", "not a scuda server", []string{
+			"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x01\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"),
+		}},
+		{"other version", "the server speaks version 9, this client version 1",
+			[]string{"SCUDA_SERVER=" + peer(t, "SCUDA\r\n\x1a\x09\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00{}")}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -439,7 +456,8 @@ func name(r gonvml.Return) string {
 	names := map[gonvml.Return]string{gonvml.SUCCESS: "SUCCESS", gonvml.ERROR_UNINITIALIZED: "ERROR_UNINITIALIZED",
 		gonvml.ERROR_INVALID_ARGUMENT: "ERROR_INVALID_ARGUMENT", gonvml.ERROR_NOT_SUPPORTED: "ERROR_NOT_SUPPORTED",
 		gonvml.ERROR_NO_PERMISSION: "ERROR_NO_PERMISSION", gonvml.ERROR_DRIVER_NOT_LOADED: "ERROR_DRIVER_NOT_LOADED",
-		gonvml.ERROR_TIMEOUT: "ERROR_TIMEOUT", gonvml.ERROR_GPU_IS_LOST: "ERROR_GPU_IS_LOST", gonvml.ERROR_FUNCTION_NOT_FOUND: "ERROR_FUNCTION_NOT_FOUND"}
+		gonvml.ERROR_TIMEOUT: "ERROR_TIMEOUT", gonvml.ERROR_GPU_IS_LOST: "ERROR_GPU_IS_LOST",
+		gonvml.ERROR_FUNCTION_NOT_FOUND: "ERROR_FUNCTION_NOT_FOUND"}
 	if s, ok := names[r]; ok {
 		return s
 	}
@@ -489,7 +507,8 @@ func ask(lib gonvml.Interface, r gonvml.Return) {
 	fmt.Println("power", name(r), milliwatts)
 	_, r = second.GetFanSpeed()
 	fmt.Println("fan", name(r))
-	fmt.Printf("texts: %s, %s, %s\n", lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_NOT_SUPPORTED))
+	fmt.Printf("texts: %s, %s, %s\n", lib.ErrorString(gonvml.ERROR_IN_USE), lib.ErrorString(gonvml.ERROR_IN_USE),
+		lib.ErrorString(gonvml.ERROR_NOT_SUPPORTED))
 	fields := []gonvml.FieldValue{{FieldId: 1}, {FieldId: 2}}
 	r = second.GetFieldValues(fields)
 	fmt.Println("fields", name(r), name(gonvml.Return(fields[1].NvmlReturn)))

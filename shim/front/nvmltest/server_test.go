@@ -106,12 +106,14 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 	s.sessions.Add(1)
 	drv, err := smi.Open(smi.Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []smi.Device{
 		{Name: "scuda simulated GPU", UUID: [16]byte{0xab, 1}, Bus: 0x1b, Memory: 8 << 30, Major: 9},
-		{Name: "another", UUID: [16]byte{0xab, 2}, Bus: 0x1c, Memory: 4 << 30, Major: 9, IdlePower: 75_000, PowerLimit: 700_000}}})
+		{Name: "another", UUID: [16]byte{0xab, 2}, Bus: 0x1c, Memory: 4 << 30, Major: 9, IdlePower: 75_000,
+			PowerLimit: 700_000}}})
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	d := nvmldispatch.New(machine{&fakenvml.Driver{Driver: drv}}, nvmldispatch.Options{Processes: clients, Log: slog.New(slog.NewTextHandler(s, nil))})
+	d := nvmldispatch.New(machine{&fakenvml.Driver{Driver: drv}},
+		nvmldispatch.Options{Processes: clients, Log: slog.New(slog.NewTextHandler(s, nil))})
 	defer d.Close()
 	reply := make([]byte, 1<<20)
 	for {

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is said of stretches of pages, each page knows what was said of it last, a stretch knows what all its pages have in common, and pages of which
-// the same was said are one stretch.
+// Whatever is said of stretches of pages, each page knows what was said of it last, a stretch knows what all its pages
+// have in common, and pages of which the same was said are one stretch.
 func TestAnyAdvice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const pages = 40
@@ -20,7 +20,8 @@ func TestAnyAdvice(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 30).Draw(t, "times") {
 			from, to := stretch()
-			what, kind, id := rapid.IntRange(0, 3).Draw(t, "what"), rapid.IntRange(0, 3).Draw(t, "kind"), rapid.IntRange(0, 1).Draw(t, "id")
+			what, kind, id := rapid.IntRange(0, 3).Draw(t, "what"), rapid.IntRange(0, 3).Draw(t, "kind"),
+				rapid.IntRange(0, 1).Draw(t, "id")
 			change := func(s *said) {
 				switch what {
 				case 0:

@@ -62,7 +62,8 @@ const (
 	atGPU   = C.SCUDA_AT_GPU
 )
 
-// round is one of a program that uses the block or does not. It tells how the block comes with the wait and whether using it is a fault.
+// round is one of a program that uses the block or does not. It tells how the block comes with the wait and whether
+// using it is a fault.
 func round(h *thrashing, uses, writes bool) (how C.enum_scuda_arrival, faults, pinned bool) {
 	how = C.scuda_thrashing_wait(h)
 	pinned = C.scuda_thrashing_pin(h) != 0

@@ -20,7 +20,8 @@ func (r *ranges) arrive(s stretch) {
 	r.state[s.first] = ready
 }
 
-// Whatever state a range is in, a fault brings blocks of one state around it, and what is asked for ahead are other blocks that the GPU has.
+// Whatever state a range is in, a fault brings blocks of one state around it, and what is asked for ahead are other
+// blocks that the GPU has.
 func TestAnyState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 700).Draw(t, "blocks")
@@ -28,7 +29,8 @@ func TestAnyState(t *testing.T) {
 		r := &ranges{state: slices.Repeat([]state{mostly}, n)}
 		for range rapid.IntRange(0, 40).Draw(t, "pieces") {
 			from := rapid.IntRange(0, n-1).Draw(t, "from")
-			r.mark(stretch{from, rapid.IntRange(1, n-from).Draw(t, "long")}, rapid.SampledFrom([]state{fresh, away, busy, ready, clean, dirty}).Draw(t, "state"))
+			r.mark(stretch{from, rapid.IntRange(1, n-from).Draw(t, "long")},
+				rapid.SampledFrom([]state{fresh, away, busy, ready, clean, dirty}).Draw(t, "state"))
 		}
 		at := 0
 		for range rapid.IntRange(1, 60).Draw(t, "faults") {

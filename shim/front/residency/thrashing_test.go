@@ -32,8 +32,8 @@ func TestThrashing(t *testing.T) {
 	}
 }
 
-// Whatever a program does, a block comes only after rounds in which it was used, and in vain no more often than it was used and no longer than a pinning and
-// the look behind it; where it is to stay with the GPU it never comes.
+// Whatever a program does, a block comes only after rounds in which it was used, and in vain no more often than it was
+// used and no longer than a pinning and the look behind it; where it is to stay with the GPU it never comes.
 func TestAnyThrashing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := thrashing{prefers: rapid.SampledFrom([]state{noPlace, atCPU, atGPU}).Draw(t, "prefers")}

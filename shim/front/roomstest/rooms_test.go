@@ -21,8 +21,9 @@ var below = map[string][]string{
 	"nvml":  {"base"},
 }
 
-// roomOf gives the room of a file by its path in shim/front; "" for what is no part of the two driver libraries. Of the generated files the encodings of
-// single calls belong to the base, as the ring does; the exported functions and the tables name all calls.
+// roomOf gives the room of a file by its path in shim/front; "" for what is no part of the two driver libraries. Of the
+// generated files the encodings of single calls belong to the base, as the ring does; the exported functions and the
+// tables name all calls.
 func roomOf(file string) string {
 	switch dir := path.Dir(file); dir {
 	case "base", "uvm", "calls", "nvml":
@@ -42,7 +43,8 @@ func roomOf(file string) string {
 func check(t *testing.T, file, what, other string) {
 	t.Helper()
 	if from, to := roomOf(file), roomOf(other); from != to && !slices.Contains(below[from], to) {
-		t.Errorf("%s, of the room %s, names %s of %s: register a callback (struct scuda_callbacks), or move one of the two", file, from, what, other)
+		t.Errorf("%s, of the room %s, names %s of %s: register a callback (struct scuda_callbacks), or move one of the two",
+			file, from, what, other)
 	}
 }
 
@@ -94,7 +96,8 @@ for name in base uvm calls gen nvml nvml/gen; do room "$name" "$1/$name"; done`,
 	}
 }
 
-// TestIncludes: the same for headers, and every C file lies in a room, or in a folder of its own that another library or a test is made of.
+// TestIncludes: the same for headers, and every C file lies in a room, or in a folder of its own that another library
+// or a test is made of.
 func TestIncludes(t *testing.T) {
 	include := regexp.MustCompile(`(?m)^#include "([^"]+)"`)
 	files := 0

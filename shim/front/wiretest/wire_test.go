@@ -27,9 +27,13 @@ func run(m *testing.M) int {
 	common := []string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-I../../include"}
 	builds := [][]string{
 		{"sh", "../../build-cuda.sh", library},
-		append([]string{"cc", "-shared", "-fPIC", "-o", filepath.Join(folder, "recorder.so"), "testdata/recorder.c"}, common...),
-		append([]string{"cc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", filepath.Join(folder, "driver.so"), "testdata/driver.c"}, common...),
-		append(append([]string{"cc", "-o", filepath.Join(folder, "cases"), "testdata/cases.c", "testdata/cases_memory.c"}, common...), library, "-ldl", "-lpthread"),
+		append([]string{"cc", "-shared", "-fPIC", "-o", filepath.Join(folder, "recorder.so"), "testdata/recorder.c"},
+			common...),
+		append([]string{
+			"cc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", filepath.Join(folder, "driver.so"), "testdata/driver.c",
+		}, common...),
+		append(append([]string{"cc", "-o", filepath.Join(folder, "cases"), "testdata/cases.c", "testdata/cases_memory.c"},
+			common...), library, "-ldl", "-lpthread"),
 	}
 	for _, args := range builds {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || len(out) > 0 {
@@ -64,10 +68,13 @@ func TestWire(t *testing.T) {
 		name string
 		env  []string
 	}{
-		{name: "launch"}, {name: "launch_refusals"}, {name: "launch_attributes"}, {name: "async"}, {name: "ring"}, {name: "handles"},
+		{name: "launch"}, {name: "launch_refusals"}, {name: "launch_attributes"}, {name: "async"}, {name: "ring"},
+		{name: "handles"},
 		{name: "uploads"}, {name: "downloads"}, {name: "capture"}, {name: "contexts"}, {name: "primary"}, {name: "pointers"},
-		{name: "modules"}, {name: "jit"}, {name: "names"}, {name: "occupancy"}, {name: "sticky"}, {name: "threads"}, {name: "lost"},
-		{name: "mapped"}, {name: "progress"}, {name: "logs"}, {name: "host_functions"}, {name: "attributes"}, {name: "rectangles"}, {name: "fork"},
+		{name: "modules"}, {name: "jit"}, {name: "names"}, {name: "occupancy"}, {name: "sticky"}, {name: "threads"},
+		{name: "lost"},
+		{name: "mapped"}, {name: "progress"}, {name: "logs"}, {name: "host_functions"}, {name: "attributes"},
+		{name: "rectangles"}, {name: "fork"},
 		{name: "blocking", env: []string{"SCUDA_LAUNCH_BLOCKING=1"}},
 		{name: "visible", env: []string{"CUDA_VISIBLE_DEVICES=2,GPU-00010203,9,1"}},
 		{name: "visible_none", env: []string{"CUDA_VISIBLE_DEVICES="}},
@@ -101,8 +108,12 @@ func TestConfigured(t *testing.T) {
 		env        func(t *testing.T) []string
 	}{
 		{"variable", "is_remote", func(*testing.T) []string { return []string{"SCUDA_SERVER=recorder", driver} }},
-		{"host file", "is_remote", func(t *testing.T) []string { return []string{write(t, "# comment\n\n recorder:1 # here\n"), driver} }},
-		{"host file of comments", "is_native", func(t *testing.T) []string { return []string{write(t, "# recorder:1\n"), driver} }},
+		{"host file", "is_remote", func(t *testing.T) []string {
+			return []string{write(t, "# comment\n\n recorder:1 # here\n"), driver}
+		}},
+		{"host file of comments", "is_native", func(t *testing.T) []string {
+			return []string{write(t, "# recorder:1\n"), driver}
+		}},
 		{"variable set to nothing", "is_native", func(t *testing.T) []string {
 			return []string{write(t, "recorder:1\n"), "SCUDA_SERVER=", driver}
 		}},
@@ -118,7 +129,8 @@ func TestConfigured(t *testing.T) {
 // TestNoCore: a missing core is one clear line and CUDA_ERROR_SYSTEM_NOT_READY.
 func TestNoCore(t *testing.T) {
 	text := runCase(t, "not_ready", "SCUDA_SERVER=recorder:1", "SCUDA_CORE=/nonexistent/core.so")
-	if strings.Count(text, "\n") != 1 || !strings.Contains(text, "/nonexistent/core.so") || !strings.Contains(text, "SCUDA_CORE") {
+	if strings.Count(text, "\n") != 1 || !strings.Contains(text, "/nonexistent/core.so") ||
+		!strings.Contains(text, "SCUDA_CORE") {
 		t.Errorf("said %q", text)
 	}
 }
