@@ -53,7 +53,8 @@ func TestUnits(t *testing.T) {
 func registered(t *testing.T) map[string]bool {
 	s := metrics.NewServer(metrics.Build{}, func() ([]metrics.GPU, error) { return nil, errors.New("none") })
 	names := map[string]bool{}
-	for _, c := range []prometheus.Collector{&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers, s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}, metrics.ModuleCache(nil)} {
+	for _, c := range []prometheus.Collector{&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
+		s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}, metrics.ModuleCache(nil)} {
 		ch := make(chan *prometheus.Desc)
 		go func() { c.Describe(ch); close(ch) }()
 		for d := range ch {
@@ -101,7 +102,8 @@ func TestQueries(t *testing.T) {
 	for _, p := range d.Panels {
 		for i, q := range p.Targets {
 			check(p.Title, q.Expr)
-			fmt.Fprintf(&rules, "  - record: x%d_%d\n    expr: %q\n", rules.Len(), i, strings.ReplaceAll(q.Expr, "$__rate_interval", "1m"))
+			fmt.Fprintf(&rules, "  - record: x%d_%d\n    expr: %q\n", rules.Len(), i,
+				strings.ReplaceAll(q.Expr, "$__rate_interval", "1m"))
 		}
 	}
 	for _, v := range d.Templating.List {
@@ -132,7 +134,8 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range registered(t) {
-		if !strings.HasSuffix(name, "_bucket") && !strings.HasSuffix(name, "_sum") && !strings.HasSuffix(name, "_count") && !strings.Contains(string(b), "`"+name+"`") {
+		if !strings.HasSuffix(name, "_bucket") && !strings.HasSuffix(name, "_sum") && !strings.HasSuffix(name, "_count") &&
+			!strings.Contains(string(b), "`"+name+"`") {
 			t.Errorf("docs/operations.md does not name %s", name)
 		}
 	}
@@ -199,19 +202,25 @@ func TestPrometheus(t *testing.T) {
 		t.Fatal("run make build first: ", err)
 	}
 	dir := t.TempDir()
-	said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir", "none", "--metrics", "127.0.0.1:0")
+	said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim",
+		"--cache-dir", "none", "--metrics", "127.0.0.1:0")
 	config := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs:\n- {job_name: scuda, static_configs: [{targets: [%q]}]}\n", strings.TrimSuffix(said[1], "/metrics"))
+	text := fmt.Sprintf(
+		"global: {scrape_interval: 500ms}\nscrape_configs:\n- {job_name: scuda, static_configs: [{targets: [%q]}]}\n",
+		strings.TrimSuffix(said[1], "/metrics"))
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	web := start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", "--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0",
+	web := start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", "--config.file="+config,
+		"--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0",
 		"--enable-feature=native-histograms")[0]
-	load := exec.CommandContext(t.Context(), scuda, "run", "--server", said[0], "--", filepath.Join(filepath.Dir(scuda), "scuda-load"), "up", "65536", "2000")
+	load := exec.CommandContext(t.Context(), scuda, "run", "--server", said[0], "--",
+		filepath.Join(filepath.Dir(scuda), "scuda-load"), "up", "65536", "2000")
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("the load: %v\n%.500s", err, out)
 	}
-	managed := exec.CommandContext(t.Context(), scuda, "run", "--server", said[0], "--", filepath.Join(filepath.Dir(scuda), "scuda-load"), "managed", "65536", "20")
+	managed := exec.CommandContext(t.Context(), scuda, "run", "--server", said[0], "--",
+		filepath.Join(filepath.Dir(scuda), "scuda-load"), "managed", "65536", "20")
 	if out, err := managed.CombinedOutput(); err != nil {
 		t.Fatalf("the load in unified memory: %v\n%.500s", err, out)
 	}

@@ -9,14 +9,16 @@ import (
 	"testing"
 )
 
-// TestDist installs what make dist makes, the tarball below a prefix and the Debian package by dpkg, and runs programs with each.
+// TestDist installs what make dist makes, the tarball below a prefix and the Debian package by dpkg, and runs programs
+// with each.
 func TestDist(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "dist")
 	cmd := exec.CommandContext(t.Context(), "./dist.sh", out)
 	cmd.Env = append(os.Environ(), "SCUDA_VERSION=v1.2-3-gabc")
 	made, err := cmd.Output()
 	files := strings.Fields(string(made))
-	if err != nil || len(files) != 2 || filepath.Base(files[0]) != "scuda-v1.2-3-gabc-linux-x86_64.tar.gz" || filepath.Base(files[1]) != "scuda_0+v1.2.3.gabc_amd64.deb" {
+	if err != nil || len(files) != 2 || filepath.Base(files[0]) != "scuda-v1.2-3-gabc-linux-x86_64.tar.gz" ||
+		filepath.Base(files[1]) != "scuda_0+v1.2.3.gabc_amd64.deb" {
 		t.Fatalf("%v: %q", err, made)
 	}
 
@@ -24,7 +26,8 @@ func TestDist(t *testing.T) {
 	command(t, "", "tar", "-C", prefix, "--strip-components=1", "-xzf", files[0])
 	works(t, prefix)
 	t.Run("services", func(t *testing.T) { services(t, prefix) })
-	for _, name := range []string{"LICENSE", "README.md", "docs/operations.md", "deploy/systemd/scuda.service", "deploy/grafana/scuda.json"} {
+	for _, name := range []string{"LICENSE", "README.md", "docs/operations.md", "deploy/systemd/scuda.service",
+		"deploy/grafana/scuda.json"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
 			t.Error(err)
 		}
@@ -49,7 +52,9 @@ func TestDist(t *testing.T) {
 		}
 	}
 	dpkg := func(args ...string) string {
-		return command(t, "", "dpkg", append([]string{"--root=" + root, "--force-depends", "--force-not-root", "--log=" + filepath.Join(root, "log")}, args...)...)
+		return command(t, "", "dpkg", append([]string{
+			"--root=" + root, "--force-depends", "--force-not-root", "--log=" + filepath.Join(root, "log"),
+		}, args...)...)
 	}
 	dpkg("-i", files[1])
 	works(t, filepath.Join(root, "usr"))
@@ -76,8 +81,10 @@ const askNVML = `import ctypes; print(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_
 func works(t *testing.T, prefix string) {
 	t.Helper()
 	scuda := filepath.Join(prefix, "bin/scuda")
-	address := start(t, nil, []string{"listening on "}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir", "none")[0]
-	out := command(t, "", scuda, "run", "--server", address, "--", filepath.Join(prefix, "bin/scuda-load"), "up", "4096", "3")
+	address := start(t, nil, []string{"listening on "}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir",
+		"none")[0]
+	out := command(t, "", scuda, "run", "--server", address, "--", filepath.Join(prefix, "bin/scuda-load"), "up", "4096",
+		"3")
 	if lines := strings.Fields(out); len(lines) != 3 {
 		t.Errorf("the load says %q", out)
 	}
@@ -86,7 +93,8 @@ func works(t *testing.T, prefix string) {
 		t.Errorf("nvmlInit answers %q", out)
 	}
 	// The programs that measure are found where they were installed.
-	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry", "system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {
+	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry",
+		"system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {
 		t.Errorf("the measurement says %q", out)
 	}
 }

@@ -23,8 +23,8 @@ StandardError=file:/opt/test/log
 ExecStopPost=/bin/sh -c 'journalctl --no-pager -u scuda -u scuda-exporter >/opt/test/journal; systemctl poweroff --no-block'
 `
 
-// services boots a container of this machine's /usr with systemd, starts the units there with the programs below prefix, and uses them: whether a
-// sandbox lets a server work is seen only in it.
+// services boots a container of this machine's /usr with systemd, starts the units there with the programs below
+// prefix, and uses them: whether a sandbox lets a server work is seen only in it.
 func services(t *testing.T, prefix string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -46,16 +46,20 @@ func services(t *testing.T, prefix string) {
 		return string(b)
 	}
 	write("services.sh", read("testdata/services.sh"))
-	// Nothing of the host is reached: its /usr is read, the rest of the file system and the network are the container's own.
+	// Nothing of the host is reached: its /usr is read, the rest of the file system and the network are the container's
+	// own.
 	args := []string{
-		"-D", "/", "--volatile=yes", "--private-network", "--register=no", "--keep-unit", "--capability=all", "--system-call-filter=bpf perf_event_open",
-		"--bind=" + folder + ":/opt/test", "--bind-ro=" + prefix + ":/opt/scuda", "--bind-ro=" + write("boot", bootUnit) + ":/etc/systemd/system/boot.service",
+		"-D", "/", "--volatile=yes", "--private-network", "--register=no", "--keep-unit", "--capability=all",
+		"--system-call-filter=bpf perf_event_open",
+		"--bind=" + folder + ":/opt/test", "--bind-ro=" + prefix + ":/opt/scuda",
+		"--bind-ro=" + write("boot", bootUnit) + ":/etc/systemd/system/boot.service",
 	}
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
 		text := strings.ReplaceAll(read(filepath.Join(prefix, "deploy/systemd", unit)), "=/usr/bin/", "=/opt/scuda/bin/")
 		args = append(args, fmt.Sprintf("--bind-ro=%s:/etc/systemd/system/%s", write(unit, text), unit))
 	}
-	args = append(args, "--boot", "systemd.unit=boot.service", "systemd.firstboot=no", "systemd.mask=systemd-networkd-wait-online.service", "systemd.mask=systemd-networkd.service")
+	args = append(args, "--boot", "systemd.unit=boot.service", "systemd.firstboot=no",
+		"systemd.mask=systemd-networkd-wait-online.service", "systemd.mask=systemd-networkd.service")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	container := exec.CommandContext(ctx, "systemd-nspawn", args...)

@@ -14,16 +14,18 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// Every exported function is called rightly, with wrong arguments, before the library is initialised and in a forked child (e2e/programs/answers.c);
-// the answers are those that the driver of an H200 gave to the same program (testdata/answers/*.tsv, recorded by perf/gpu/answers.sh).
-// What may differ by rule says mayDiffer; what differs beside stands with its reason in testdata/answers/allowed.
+// Every exported function is called rightly, with wrong arguments, before the library is initialised and in a forked
+// child (e2e/programs/answers.c); the answers are those that the driver of an H200 gave to the same program
+// (testdata/answers/*.tsv, recorded by perf/gpu/answers.sh). What may differ by rule says mayDiffer; what differs
+// beside stands with its reason in testdata/answers/allowed.
 func TestAnswers(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := serve(t)
-	exceptions, local, sometimes := readReasons(t, "allowed", 2), readReasons(t, "local", 1), readReasons(t, "sometimes", 2)
+	exceptions, local, sometimes :=
+		readReasons(t, "allowed", 2), readReasons(t, "local", 1), readReasons(t, "sometimes", 2)
 	unsimulated := readReasons(t, "unsimulated", 1)
 	for name, library := range map[string]*api.Library{"cuda": spec.CUDA, "nvml": spec.NVML} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +39,8 @@ func TestAnswers(t *testing.T) {
 			if name == "cuda" {
 				env = append(env, "ANSWERS_SENT="+symbol(t, lib+"/libcuda.so.1", "tail"))
 			}
-			p := start(t, s.env(env...), program("answers"), filepath.Join(folder, name+".calls"), "-j", fmt.Sprint(min(6, runtime.NumCPU())))
+			p := start(t, s.env(env...), program("answers"), filepath.Join(folder, name+".calls"), "-j",
+				fmt.Sprint(min(6, runtime.NumCPU())))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s", code, p.err)
 			}
@@ -202,8 +205,8 @@ func mayDiffer(f *api.Func, c answerCase, native, ours string) bool {
 	return false
 }
 
-// TestAnswersAreWhole: every exported function has its calls and their recorded answers; where none of them is a right one, the API description or
-// testdata/answers/wanting says why.
+// TestAnswersAreWhole: every exported function has its calls and their recorded answers; where none of them is a right
+// one, the API description or testdata/answers/wanting says why.
 func TestAnswersAreWhole(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {
@@ -255,7 +258,8 @@ func TestAnswersAreWhole(t *testing.T) {
 				continue
 			}
 			if find(reasons, answerCase{function, ""}) == nil {
-				t.Errorf("%s: %d answers, none of them right (%q), and no reason in testdata/answers/wanting", function, rows[function], code)
+				t.Errorf("%s: %d answers, none of them right (%q), and no reason in testdata/answers/wanting", function,
+					rows[function], code)
 			}
 		}
 		for _, e := range reasons {
@@ -273,8 +277,8 @@ func TestAnswersAreWhole(t *testing.T) {
 	}
 }
 
-// exception is a line "FUNCTION CASE [sim|real] # reason" of testdata/answers/allowed, or "FUNCTION # reason" of wanting; * and ? stand for parts of
-// names.
+// exception is a line "FUNCTION CASE [sim|real] # reason" of testdata/answers/allowed, or "FUNCTION # reason" of
+// wanting; * and ? stand for parts of names.
 type exception struct {
 	function, name string
 	line           int
@@ -314,7 +318,9 @@ func match(pattern, name string) bool {
 }
 
 func find(exceptions []*exception, c answerCase) *exception {
-	i := slices.IndexFunc(exceptions, func(e *exception) bool { return match(e.function, c.function) && match(e.name, c.name) })
+	i := slices.IndexFunc(exceptions, func(e *exception) bool {
+		return match(e.function, c.function) && match(e.name, c.name)
+	})
 	if i < 0 {
 		return nil
 	}

@@ -11,9 +11,10 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// TestNothingIsClaimed: a function that never sends a command, whatever its arguments, either answers an error always (missing, unsupported, refused), or
-// stands in testdata/answers/local with the reason why nothing had to be done elsewhere. The code itself says which they are: no path of calls leads
-// from them to the one function that begins every command.
+// TestNothingIsClaimed: a function that never sends a command, whatever its arguments, either answers an error always
+// (missing, unsupported, refused), or stands in testdata/answers/local with the reason why nothing had to be done
+// elsewhere. The code itself says which they are: no path of calls leads from them to the one function that begins
+// every command.
 func TestNothingIsClaimed(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {
@@ -70,14 +71,16 @@ func TestNothingIsClaimed(t *testing.T) {
 	}
 }
 
-// callersOf gives the functions of a library from which calls, jumps and addresses taken lead to target, other than through one of cut.
+// callersOf gives the functions of a library from which calls, jumps and addresses taken lead to target, other than
+// through one of cut.
 func callersOf(t *testing.T, library, target string, cut ...string) map[string]bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "objdump", "-d", "--no-show-raw-insn", library).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, mention := regexp.MustCompile(`^[0-9a-f]+ <([^>]+)>:$`), regexp.MustCompile(`<([A-Za-z_][\w.]*)(\+0x[0-9a-f]+)?>`)
+	head, mention := regexp.MustCompile(`^[0-9a-f]+ <([^>]+)>:$`),
+		regexp.MustCompile(`<([A-Za-z_][\w.]*)(\+0x[0-9a-f]+)?>`)
 	callers := map[string][]string{}
 	from := ""
 	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
@@ -113,7 +116,8 @@ func symbol(t *testing.T, library, name string) string {
 	return m[0][1]
 }
 
-// TestRefusals: what functions do not support in part is refused and logged once, by a function that stands with it in docs/compatibility.md, in the words there.
+// TestRefusals: what functions do not support in part is refused and logged once, by a function that stands with it in
+// docs/compatibility.md, in the words there.
 func TestRefusals(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {

@@ -46,7 +46,8 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(p.out.String()), &facts); err != nil {
 		t.Fatal(err)
 	}
-	if facts.Server != s.addr || facts.GPU != gpu || !facts.Same || facts.Trip <= 0 || len(facts.Devices) != 1 || facts.Devices[0].Memory < 1<<30 {
+	if facts.Server != s.addr || facts.GPU != gpu || !facts.Same || facts.Trip <= 0 || len(facts.Devices) != 1 ||
+		facts.Devices[0].Memory < 1<<30 {
 		t.Errorf("got %+v", facts)
 	}
 	text := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, "info")
@@ -86,7 +87,8 @@ func TestRun(t *testing.T) {
 			}
 		})
 	}
-	p := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, "run", "--", "sh", "-c", `trap 'echo got it; exit 5' USR1; echo ready; while :; do read line || exit 9; done`)
+	p := start(t, []string{"SCUDA_SERVER=" + s.addr}, scuda, "run", "--", "sh", "-c",
+		`trap 'echo got it; exit 5' USR1; echo ready; while :; do read line || exit 9; done`)
 	p.await(p.out, "^ready$")
 	p.signal(syscall.SIGUSR1)
 	p.stdin.Close()

@@ -22,12 +22,14 @@ func standAlone(t *testing.T) string {
 	return folder
 }
 
-// TestDifferential runs every program directly on the simulation, which is the driver then, and over scuda: both print the same.
+// TestDifferential runs every program directly on the simulation, which is the driver then, and over scuda: both print
+// the same.
 func TestDifferential(t *testing.T) {
 	folder := standAlone(t)
 	s := serve(t)
 	for _, name := range all {
-		if name == "capacities" { // TestPrograms compares it with an H200's answers; the stand-alone simulation has no logs of a compiler
+		// TestPrograms compares it with an H200's answers; the stand-alone simulation has no logs of a compiler
+		if name == "capacities" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +70,9 @@ func TestDifferentialMore(t *testing.T) {
 		{"managed_gpus", "2", nil},
 	} {
 		t.Run(strings.Join(append([]string{c.name}, c.args...), " "), func(t *testing.T) {
-			p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=" + strings.TrimPrefix(c.settings+",memory=1GiB", ",")}, program(c.name), append([]string{kernels}, c.args...)...)
+			p := start(t, []string{
+				"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=" + strings.TrimPrefix(c.settings+",memory=1GiB", ","),
+			}, program(c.name), append([]string{kernels}, c.args...)...)
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("native: exit status %d\nstdout:\n%s\nstderr:\n%s", code, p.out, p.err)
@@ -81,9 +85,12 @@ func TestDifferentialMore(t *testing.T) {
 	}
 }
 
-// lines leaves out what scuda changes on purpose: device attribute 91, because kernels cannot use the client's pointers.
+// lines leaves out what scuda changes on purpose: device attribute 91, because kernels cannot use the client's
+// pointers.
 func lines(text string) []string {
-	return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.HasPrefix(line, "attribute 91 ") })
+	return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "attribute 91 ")
+	})
 }
 
 // TestSettings: the stand-alone library is what SCUDA_SIM says, and refuses what that cannot mean.
@@ -99,7 +106,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestFaultCodes: after each kind of fault every call answers what it answered on an H200, on the simulation itself and over scuda.
+// TestFaultCodes: after each kind of fault every call answers what it answered on an H200, on the simulation itself and
+// over scuda.
 func TestFaultCodes(t *testing.T) {
 	want, err := os.ReadFile("testdata/faults.golden")
 	if err != nil {

@@ -55,7 +55,8 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 					_, err := os.Stat(filepath.Join(root, "perf/gpu/cuda", c[2]+".cu"))
 					there = err == nil
 				}
-			case isPath && first != "build" && slices.ContainsFunc(top, func(e fs.DirEntry) bool { return e.Name() == first }) && !strings.ContainsAny(name, " {*…<"):
+			case isPath && first != "build" && slices.ContainsFunc(top, func(e fs.DirEntry) bool { return e.Name() == first }) &&
+				!strings.ContainsAny(name, " {*…<"):
 				_, err := os.Stat(filepath.Join(root, name))
 				there = err == nil
 			default:
@@ -74,7 +75,8 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 // testNames are the tests of all packages.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", "grep", "-hoE", `^func (Test|Fuzz|Benchmark)[A-Za-z0-9_]+`, "--", "*_test.go")
+	cmd := exec.CommandContext(t.Context(), "git", "grep", "-hoE", `^func (Test|Fuzz|Benchmark)[A-Za-z0-9_]+`, "--",
+		"*_test.go")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {

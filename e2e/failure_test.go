@@ -165,8 +165,10 @@ func TestUnreachable(t *testing.T) {
 		"too long":      {addr: peer(t, tooLong)},
 		"other version": {addr: peer(t, otherVersion), words: []string{"version"}},
 		"no token":      {addr: guarded.addr, words: []string{"token", "SCUDA_TOKEN"}},
-		"wrong token":   {addr: guarded.addr, env: []string{"SCUDA_TOKEN=wrong horse battery staple"}, words: []string{"token"}},
-		"lost token":    {addr: guarded.addr, env: []string{"SCUDA_TOKEN_FILE=/no/such/file"}, words: []string{"/no/such/file"}},
+		"wrong token": {addr: guarded.addr, env: []string{"SCUDA_TOKEN=wrong horse battery staple"},
+			words: []string{"token"}},
+		"lost token": {addr: guarded.addr, env: []string{"SCUDA_TOKEN_FILE=/no/such/file"},
+			words: []string{"/no/such/file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, clientEnv(c.addr, c.env...), program("init"))

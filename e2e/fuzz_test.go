@@ -194,7 +194,8 @@ func change(list []recordedCommand, rnd *rand.Rand) []recordedCommand {
 	return list
 }
 
-// Sessions of real programs with changes in them: the server lives on and no worker crashes. SCUDA_FUZZ says for how long ("30m").
+// Sessions of real programs with changes in them: the server lives on and no worker crashes. SCUDA_FUZZ says for how
+// long ("30m").
 func TestFuzzedSessions(t *testing.T) {
 	limit := 10 * time.Second
 	if fuzzSetting != "" {
@@ -205,7 +206,8 @@ func TestFuzzedSessions(t *testing.T) {
 	}
 	s := serve(t, "--warm", "3")
 	var all []*recorded
-	for _, name := range []string{"compute", "copies", "graph", "graph_nodes", "graph_edits", "boxes", "batches", "arrays", "textures", "vmm", "linker", "streams", "settings", "occupancy", "managed"} {
+	for _, name := range []string{"compute", "copies", "graph", "graph_nodes", "graph_edits", "boxes", "batches", "arrays",
+		"textures", "vmm", "linker", "streams", "settings", "occupancy", "managed"} {
 		all = append(all, record(t, s, name))
 	}
 	seed := uint64(time.Now().UnixNano())

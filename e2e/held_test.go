@@ -6,14 +6,16 @@ import (
 	"testing"
 )
 
-// Programs that cannot do where a driver holds up every call that could be, with the reason; they do with those that an H200's driver holds up.
+// Programs that cannot do where a driver holds up every call that could be, with the reason; they do with those that an
+// H200's driver holds up.
 var needFree = map[string]string{
 	"streams":    "sees that a stream is busy after such a call",
 	"per_thread": "a thread's stream waits for what another thread has yet to send",
 	"flood":      "a host function waits for what threads have yet to send",
 }
 
-// TestHeldUp runs every program on a driver that holds the caller up, and other threads' calls with it, until the context's work is over.
+// TestHeldUp runs every program on a driver that holds the caller up, and other threads' calls with it, until the
+// context's work is over.
 func TestHeldUp(t *testing.T) {
 	if gpu != "sim" {
 		t.Skip("a real driver holds up what it holds up")

@@ -17,10 +17,12 @@ import (
 func TestHostProcesses(t *testing.T) {
 	s := serve(t)
 	for name, want := range map[string]string{
-		"signals": "before CUDA: handlers run\nafter cuInit: handlers run\nwith handlers set before: right\nset after cuInit: handlers run\nwith handlers set after: right\nat the end: handlers run\n",
-		"atexit":  "registered after cuInit: right\nregistered before cuInit: fine\n",
-		"forks":   "child from before: right\nchild from before: right\nparent: right\ncuInit(0) = 3\ncuDeviceGetCount(&count) = 3\ncuMemAlloc(&p, 4) = 3\nparent again: right\n",
-		"memory":  "sanitized: right\nmemory: right\n",
+		"signals": "before CUDA: handlers run\nafter cuInit: handlers run\nwith handlers set before: right\n" +
+			"set after cuInit: handlers run\nwith handlers set after: right\nat the end: handlers run\n",
+		"atexit": "registered after cuInit: right\nregistered before cuInit: fine\n",
+		"forks": "child from before: right\nchild from before: right\nparent: right\ncuInit(0) = 3\ncuDeviceGetCount(&count) = 3\n" +
+			"cuMemAlloc(&p, 4) = 3\nparent again: right\n",
+		"memory": "sanitized: right\nmemory: right\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := s.run(t, "host", name); got != want {
@@ -34,7 +36,8 @@ func TestHostProcesses(t *testing.T) {
 func sanitized(t *testing.T, name string) string {
 	t.Helper()
 	target := filepath.Join(programs, name+"-asan")
-	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target, filepath.Join(root, "e2e/programs", name+".c"),
+	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-g", "-fsanitize=address", "-o", target,
+		filepath.Join(root, "e2e/programs", name+".c"),
 		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-lpthread")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -54,7 +57,8 @@ func TestAddressSanitizer(t *testing.T) {
 	}
 }
 
-// A Go program with a runtime of its own beside the core's: its goroutines, its garbage collector and its signals go on.
+// A Go program with a runtime of its own beside the core's: its goroutines, its garbage collector and its signals go
+// on.
 func TestGoProgram(t *testing.T) {
 	s := serve(t)
 	p := start(t, s.env(), goProgram(t, "gohost"), kernels)
@@ -76,7 +80,8 @@ func goProgram(t *testing.T, name string) string {
 	return target
 }
 
-// NVIDIA's Go bindings of NVML get the same answers from the simulation itself and over scuda. (From a GPU: perf/gpu/check.py go:nvml.)
+// NVIDIA's Go bindings of NVML get the same answers from the simulation itself and over scuda. (From a GPU:
+// perf/gpu/check.py go:nvml.)
 func TestGoNVML(t *testing.T) {
 	target, s := goProgram(t, "gonvml"), serve(t)
 	native := start(t, []string{"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB"}, target)
@@ -89,12 +94,14 @@ func TestGoNVML(t *testing.T) {
 	if diff := cmp.Diff(strings.Split(native.out.String(), "\n"), strings.Split(remote.out.String(), "\n")); diff != "" {
 		t.Errorf("native (-), over scuda (+):\n%s", diff)
 	}
-	if n := strings.Count(native.out.String(), "\n"); n < 200 || !strings.Contains(native.out.String(), "SystemGetCudaDriverVersion: 0 ") {
+	if n := strings.Count(native.out.String(), "\n"); n < 200 ||
+		!strings.Contains(native.out.String(), "SystemGetCudaDriverVersion: 0 ") {
 		t.Errorf("%d answers:\n%s", n, native.out)
 	}
 }
 
-// Programs of other CUDA versions: their runtime finds what it wants in this driver. (CUDA 13's is tried on the GPU machine: perf/gpu.)
+// Programs of other CUDA versions: their runtime finds what it wants in this driver. (CUDA 13's is tried on the GPU
+// machine: perf/gpu.)
 func TestRuntimes(t *testing.T) {
 	s := serve(t)
 	half := `a stream: right
@@ -105,7 +112,8 @@ graph: right, host function 10 times
 too much: cudaErrorMemoryAllocation, then cudaErrorMemoryAllocation and cudaSuccess
 too many threads: cudaErrorInvalidConfiguration
 `
-	for library, version := range map[string]string{"libcudart.so.11.0": "11.8", "libcudart.so.12": "12.4", "libcudart_static.11.0.a": "11.8", "libcudart_static.12.a": "12.4"} {
+	for library, version := range map[string]string{"libcudart.so.11.0": "11.8", "libcudart.so.12": "12.4",
+		"libcudart_static.11.0.a": "11.8", "libcudart_static.12.a": "12.4"} {
 		path, name := filepath.Join(root, "build/cudart", library), program("cudart")
 		if _, err := os.Stat(path); err != nil {
 			t.Fatalf("%v: run make runtimes first", err)
@@ -117,7 +125,8 @@ too many threads: cudaErrorInvalidConfiguration
 			}
 			path = "static"
 		}
-		want := "runtime " + version + ", devices 1, capability 9\n" + half + half + "a fault: cudaErrorIllegalAddress, sticky: cudaErrorIllegalAddress\n"
+		want := "runtime " + version + ", devices 1, capability 9\n" + half + half +
+			"a fault: cudaErrorIllegalAddress, sticky: cudaErrorIllegalAddress\n"
 		for _, loading := range []string{"LAZY", "EAGER"} {
 			p := start(t, s.env("CUDA_MODULE_LOADING="+loading), name, kernels, path)
 			if code := p.wait(patience); code != 0 || p.out.String() != want {
@@ -127,9 +136,10 @@ too many threads: cudaErrorInvalidConfiguration
 	}
 }
 
-// A server whose driver is older than the client's library and the program's runtime: a runtime of the same major version works, its kernels' parameters come
-// from their code, and a newer one says what it would say on that driver. What such a driver does not have is not there (shim/front/cudatest,
-// TestOtherDrivers). Of a driver newer than the client's library the program is told the library's version, as it has the functions of no later one.
+// A server whose driver is older than the client's library and the program's runtime: a runtime of the same major
+// version works, its kernels' parameters come from their code, and a newer one says what it would say on that driver.
+// What such a driver does not have is not there (shim/front/cudatest, TestOtherDrivers). Of a driver newer than the
+// client's library the program is told the library's version, as it has the functions of no later one.
 func TestOtherServers(t *testing.T) {
 	if gpu != "sim" {
 		t.Skip("the GPU's driver is what it is")
@@ -166,7 +176,8 @@ func TestJavaProgram(t *testing.T) {
 	}
 	folder := filepath.Join(root, "e2e/programs/jvm")
 	target := filepath.Join(programs, "libhost.so")
-	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused", "-shared", "-fPIC", "-o", target, filepath.Join(folder, "host.c"),
+	build := exec.CommandContext(t.Context(), "gcc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused", "-shared", "-fPIC", "-o",
+		target, filepath.Join(folder, "host.c"),
 		"-I", filepath.Join(root, "shim/include"), "-L", lib, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -217,7 +228,8 @@ func TestFlood(t *testing.T) {
 		}
 	}
 	if code := p.wait(patience); code != 0 || p.out.String() != "flood ok\n" || most == 0 || most > limit {
-		t.Errorf("exit status %d, a process of the server grew by %d bytes, the limit is %d\n%s%s", code, most, limit, p.out, p.err)
+		t.Errorf("exit status %d, a process of the server grew by %d bytes, the limit is %d\n%s%s", code, most, limit, p.out,
+			p.err)
 	}
 }
 
@@ -261,7 +273,8 @@ func TestInitIsTriedAgain(t *testing.T) {
 	if code := p.wait(patience); code != 0 {
 		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 	}
-	want := "cuInit(0) = 802\ncuDeviceGetCount(&count) = 3\nwaiting\ncuInit(0) = 0\ncuDriverGetVersion(&version) = 0\ncuDeviceGetCount(&count) = 0\n1 devices\n"
+	want := "cuInit(0) = 802\ncuDeviceGetCount(&count) = 3\nwaiting\ncuInit(0) = 0\ncuDriverGetVersion(&version) = 0\n" +
+		"cuDeviceGetCount(&count) = 0\n1 devices\n"
 	if got := p.out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -25,7 +25,8 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// A client of its own that says what no library of ours says. It speaks docs/protocol.md; on a machine with a GPU the worker behind it has NVIDIA's driver.
+// A client of its own that says what no library of ours says. It speaks docs/protocol.md; on a machine with a GPU the
+// worker behind it has NVIDIA's driver.
 
 const (
 	hostileBase  = 0x10_0000_0000
@@ -57,8 +58,9 @@ type hostile struct {
 func (s *server) hostile(t *testing.T) *hostile {
 	t.Helper()
 	began := s.err.Len()
-	c, welcome, err := transport.DialNet(t.Context(), s.addr, nil, &transport.Hello{Kind: transport.KindCUDA, Digest: cuda.Digest, Version: "hostile", Program: "hostile",
-		ClientBase: hostileBase, ClientSlots: hostileSlots, ServerBase: 2 * hostileBase, ServerSlots: hostileSlots})
+	c, welcome, err := transport.DialNet(t.Context(), s.addr, nil,
+		&transport.Hello{Kind: transport.KindCUDA, Digest: cuda.Digest, Version: "hostile", Program: "hostile",
+			ClientBase: hostileBase, ClientSlots: hostileSlots, ServerBase: 2 * hostileBase, ServerSlots: hostileSlots})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,9 @@ func (h *hostile) slot(ctype string) uint64 {
 // call sends a command and waits for its answer; errSessionOver where the server ends the session instead.
 func (h *hostile) call(op uint16, payload []byte) (cuda.CUresult, []byte, error) {
 	size := transport.CommandHeaderSize + transport.Pad(len(payload))
-	head := transport.CommandHeader{Size: uint32(size), Op: op, Flags: transport.FlagAnswer, Seq: h.seq, Context: h.context, Thread: 1}
+	head := transport.CommandHeader{
+		Size: uint32(size), Op: op, Flags: transport.FlagAnswer, Seq: h.seq, Context: h.context, Thread: 1,
+	}
 	h.seq += uint64(size)
 	b := transport.FrameHeader{Len: uint32(size)}.Append(nil)
 	b = append(head.Append(b), payload...)
@@ -174,7 +178,9 @@ func (h *hostile) prepare(s *server) {
 	}
 	h.must(cuda.OpCuGraphInstantiateWithFlags, hostileWords(h.slot("CUgraphExec"), graph, 0))
 	h.must(cuda.OpCuArrayCreate_v2, append(hostileWords(h.slot("CUarray"), 1),
-		bytesOf(cuda.CUDA_ARRAY_DESCRIPTOR{Width: 64, Height: 4, Format: cuda.CU_AD_FORMAT_UNSIGNED_INT8, NumChannels: 4})...))
+		bytesOf(cuda.CUDA_ARRAY_DESCRIPTOR{
+			Width: 64, Height: 4, Format: cuda.CU_AD_FORMAT_UNSIGNED_INT8, NumChannels: 4,
+		})...))
 	prop := cuda.CUmemAllocationProp{Type: cuda.CU_MEM_ALLOCATION_TYPE_PINNED}
 	prop.Location.Type = cuda.CU_MEM_LOCATION_TYPE_DEVICE
 	mem := h.must(cuda.OpCuMemCreate, slices.Concat(hostileWords(1, 2<<20, 1), bytesOf(prop), hostileWords(0)))
@@ -228,12 +234,14 @@ func (h *hostile) leaked() bool {
 	return false
 }
 
-// The takeover of a worker of old: copies whose ends are called UNIFIED and are the worker's memory, and a graph's copy that begins elsewhere than it says.
+// The takeover of a worker of old: copies whose ends are called UNIFIED and are the worker's memory, and a graph's copy
+// that begins elsewhere than it says.
 func TestClientDoesNotReachItsWorker(t *testing.T) {
 	s := serve(t)
 	box := func(h *hostile, up bool) []byte { // 2D, one row
 		b := cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(h.memory[0]),
-			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1, SrcPitch: 64, DstPitch: 64}
+			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1,
+			SrcPitch: 64, DstPitch: 64}
 		if up {
 			b.DstMemoryType, b.DstDevice = cuda.CU_MEMORYTYPE_UNIFIED, cuda.CUdeviceptr(h.victim)
 		} else {
@@ -243,7 +251,8 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 	}
 	box3 := func(h *hostile, up bool) cuda.CUDA_MEMCPY3D {
 		b := cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(h.memory[0]),
-			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1, Depth: 1}
+			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1,
+			Depth: 1}
 		if up {
 			b.DstMemoryType, b.DstDevice = cuda.CU_MEMORYTYPE_UNIFIED, cuda.CUdeviceptr(h.victim)
 		} else {
@@ -255,7 +264,8 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 	node := func(h *hostile, b cuda.CUDA_MEMCPY3D, flags uint32) []byte {
 		p := wire.GraphNode{Graph: h.handles["CUgraph"][0], Node: h.slot("CUgraphNode"), Flags: flags}
 		params := cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_MEMCPY}
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&params.U)), unsafe.Sizeof(params.U)), bytesOf(cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: b}))
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&params.U)), unsafe.Sizeof(params.U)),
+			bytesOf(cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: b}))
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.Params)), unsafe.Sizeof(p.Params)), bytesOf(params))
 		return wire.Bytes(&p)
 	}
@@ -292,7 +302,8 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 		},
 		"a graph's node": func(h *hostile, up bool) (uint16, []byte) { return wire.OpGraphNode, node(h, box3(h, up), 0) },
 		"a graph's node of its own call": func(h *hostile, up bool) (uint16, []byte) {
-			return cuda.OpCuGraphAddMemcpyNode, slices.Concat(hostileWords(h.slot("CUgraphNode"), h.handles["CUgraph"][0], 0, 0, 1), bytesOf(box3(h, up)), hostileWords(h.context))
+			return cuda.OpCuGraphAddMemcpyNode, slices.Concat(hostileWords(h.slot("CUgraphNode"), h.handles["CUgraph"][0], 0, 0,
+				1), bytesOf(box3(h, up)), hostileWords(h.context))
 		},
 		"a graph's node with the client's memory": func(h *hostile, up bool) (uint16, []byte) {
 			b := box3(h, up)
@@ -330,14 +341,17 @@ func TestOffsetsOfTheHostEndAreNotTaken(t *testing.T) {
 		h := s.hostile(t)
 		h.prepare(s)
 		params := cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_MEMCPY}
-		box := cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST, SrcXInBytes: x, SrcY: 1, SrcZ: 1,
-			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1, Depth: 1}}
+		box := cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST,
+			SrcXInBytes: x, SrcY: 1, SrcZ: 1,
+			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1,
+			Depth: 1}}
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&params.U)), unsafe.Sizeof(params.U)), bytesOf(box))
 		p := wire.GraphNode{Graph: h.handles["CUgraph"][0], Node: h.slot("CUgraphNode"), Flags: 1 | 4, Host: 1}
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.Params)), unsafe.Sizeof(p.Params)), bytesOf(params))
 		h.must(wire.OpGraphNode, wire.Bytes(&p))
 		node := h.handles["CUgraphNode"][len(h.handles["CUgraphNode"])-1]
-		reply := h.must(wire.OpGraphNodeGet, wire.Bytes(&wire.GraphNodeGet{Node: node, Type: uint32(cuda.CU_GRAPH_NODE_TYPE_MEMCPY)}))
+		reply := h.must(wire.OpGraphNodeGet,
+			wire.Bytes(&wire.GraphNodeGet{Node: node, Type: uint32(cuda.CU_GRAPH_NODE_TYPE_MEMCPY)}))
 		got := *(*cuda.CUDA_MEMCPY3D)(unsafe.Pointer(&reply[16+unsafe.Offsetof(box.CopyParams)]))
 		if got.SrcXInBytes != 0 || got.SrcY != 0 || got.SrcZ != 0 {
 			t.Errorf("an offset of %#x reached the driver: %+v", x, got)
@@ -371,8 +385,9 @@ func (s *server) noCrash(t *testing.T) {
 	}
 }
 
-// Calls of every operation with words of every kind, wrong ones among them, made from what the description says of each: no worker crashes, nothing of
-// a worker's memory comes to the GPU. SCUDA_HOSTILE is "ROUNDS" or "ROUNDS:SEED" (a day's worth: 5000).
+// Calls of every operation with words of every kind, wrong ones among them, made from what the description says of
+// each: no worker crashes, nothing of a worker's memory comes to the GPU. SCUDA_HOSTILE is "ROUNDS" or "ROUNDS:SEED" (a
+// day's worth: 5000).
 func TestHostileCalls(t *testing.T) {
 	rounds, seed := 40, uint64(1)
 	if v := hostileSetting; v != "" {

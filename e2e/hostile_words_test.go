@@ -81,8 +81,14 @@ func (w *words) one(in int) bool       { return w.rand.IntN(in) == 0 }
 func (w *words) of(v ...uint64) uint64 { return v[w.rand.IntN(len(v))] }
 
 var (
-	sizes    = []uint64{0, 1, 4, 8, 64, 4096, 65536, 1 << 20, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1 << 40, 1 << 47, 1 << 62, 1 << 63, ^uint64(0), ^uint64(0) - 4095}
-	numbers  = []uint64{0, 1, 2, 3, 4, 5, 8, 13, 16, 31, 32, 63, 64, 100, 255, 1024, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1<<63 - 1, ^uint64(0)}
+	sizes = []uint64{
+		0, 1, 4, 8, 64, 4096, 65536, 1 << 20, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1 << 40, 1 << 47, 1 << 62, 1 << 63,
+		^uint64(0), ^uint64(0) - 4095,
+	}
+	numbers = []uint64{
+		0, 1, 2, 3, 4, 5, 8, 13, 16, 31, 32, 63, 64, 100, 255, 1024, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1<<63 - 1,
+		^uint64(0),
+	}
 	offsets  = []uint64{0, 0, 0, 4, 64, hostileBytes - 4, hostileBytes, hostileBytes + 1}
 	nonsense = []uint64{0, 1, 2, 3, 0x1234, 0x41414141_41414140, 1 << 63, ^uint64(0)}
 )
@@ -266,8 +272,10 @@ func (w *words) wire(s *api.WireStruct) []byte {
 
 // fieldTypes says what some names of fields are; other 64-bit fields may be anything.
 var fieldTypes = map[string]string{
-	"stream": "CUstream", "graph": "CUgraph", "node": "CUgraphNode", "exec": "CUgraphExec", "func": "CUfunction", "parent": "CUmodule", "library": "CUlibrary", "context": "CUcontext",
-	"dst": "CUdeviceptr", "src": "CUdeviceptr", "address": "CUdeviceptr", "pointer": "CUdeviceptr", "bytes": "size_t", "device": "int",
+	"stream": "CUstream", "graph": "CUgraph", "node": "CUgraphNode", "exec": "CUgraphExec", "func": "CUfunction",
+	"parent": "CUmodule", "library": "CUlibrary", "context": "CUcontext",
+	"dst": "CUdeviceptr", "src": "CUdeviceptr", "address": "CUdeviceptr", "pointer": "CUdeviceptr", "bytes": "size_t",
+	"device": "int",
 }
 
 func (w *words) field(name string, size int) uint64 {

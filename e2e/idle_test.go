@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A program that has stopped calling costs no processor time any more, neither in its own process nor on the server: 50 ms after its last call
-// nothing of scuda runs.
+// A program that has stopped calling costs no processor time any more, neither in its own process nor on the server: 50
+// ms after its last call nothing of scuda runs.
 func TestIdleCostsNothing(t *testing.T) {
 	s := serve(t)
 	p := s.client(t, "hold", "16")

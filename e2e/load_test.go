@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestLoad: load, memory, temperature, power and processes, as an NVML program sees them in another process than the one that makes the GPU
-// busy, on the simulation itself and over scuda. They rise while a program works and fall when it has been killed.
+// TestLoad: load, memory, temperature, power and processes, as an NVML program sees them in another process than the
+// one that makes the GPU busy, on the simulation itself and over scuda. They rise while a program works and fall when
+// it has been killed.
 func TestLoad(t *testing.T) {
 	if gpu != "sim" {
 		t.Skip("a real GPU may be busy with something else: perf/gpu/check.py compares what it shows")
@@ -25,7 +26,9 @@ func TestLoad(t *testing.T) {
 			idle := watch(t, smi, func(g shown) bool { return true })
 			busy := start(t, env, program("busy"), kernels, "100")
 			pid := busy.cmd.Process.Pid
-			atWork := watch(t, smi, func(g shown) bool { return g.load >= 90 && g.users[pid] == 100 && g.celsius > idle.celsius })
+			atWork := watch(t, smi, func(g shown) bool {
+				return g.load >= 90 && g.users[pid] == 100 && g.celsius > idle.celsius
+			})
 			if atWork.used < 100 || atWork.watts < 500 || atWork.watts > atWork.limit || idle.watts >= atWork.watts {
 				t.Errorf("%+v, before it worked %+v", atWork, idle)
 			}
@@ -69,7 +72,8 @@ func checkInfo(t *testing.T, s *server) {
 		t.Errorf("scuda info says %+v", l)
 	}
 	p = start(t, s.env(), scuda, "info")
-	if p.wait(patience); !regexp.MustCompile(` % busy, 100[.\d]* MiB in use, \d+ °C, \d+ W\n`).MatchString(p.out.String()) {
+	if p.wait(patience); !regexp.MustCompile(` % busy, 100[.\d]* MiB in use, \d+ °C, \d+ W\n`).MatchString(
+		p.out.String()) {
 		t.Errorf("scuda info says\n%s", p.out)
 	}
 }
@@ -81,7 +85,8 @@ type shown struct {
 }
 
 var (
-	smiLine = regexp.MustCompile(`(?m)^GPU 0 .*: (\d+) % \(memory (\d+) %\), (\d+) of \d+ MiB, (\d+) C, (\d+) of (\d+) W, 1980 MHz;(.*)$`)
+	smiLine = regexp.MustCompile(
+		`(?m)^GPU 0 .*: (\d+) % \(memory (\d+) %\), (\d+) of \d+ MiB, (\d+) C, (\d+) of (\d+) W, 1980 MHz;(.*)$`)
 	smiUser = regexp.MustCompile(`process (\d+) has (\d+) MiB,`)
 )
 

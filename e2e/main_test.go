@@ -47,8 +47,10 @@ func setUp(m *testing.M) (int, error) {
 		return 1, err
 	}
 	root = filepath.Dir(folder)
-	scuda, lib, kernels = filepath.Join(root, "build/scuda"), filepath.Join(root, "build/lib"), filepath.Join(root, "testdata/kernels")
-	for _, path := range []string{scuda, lib + "/libcuda.so.1", lib + "/libnvidia-ml.so.1", lib + "/libscuda.so", lib + "/libscuda-core.so", lib + "/scuda-connect", root + "/shim/include/cuda.h"} {
+	scuda, lib, kernels = filepath.Join(root, "build/scuda"), filepath.Join(root, "build/lib"),
+		filepath.Join(root, "testdata/kernels")
+	for _, path := range []string{scuda, lib + "/libcuda.so.1", lib + "/libnvidia-ml.so.1", lib + "/libscuda.so",
+		lib + "/libscuda-core.so", lib + "/scuda-connect", root + "/shim/include/cuda.h"} {
 		if _, err := os.Stat(path); err != nil {
 			return 1, fmt.Errorf("%w: run make build first", err)
 		}
@@ -72,7 +74,8 @@ func setUp(m *testing.M) (int, error) {
 	wrap = strings.Fields(os.Getenv("SCUDA_E2E_WRAP"))
 	noProbes = os.Getenv("SCUDA_TEST_NO_BPF") == "1"
 	for _, name := range os.Environ() { // nothing of the caller's settings may leak in
-		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "SCUDA_") || strings.HasPrefix(name, "CUDA_") || name == "LD_PRELOAD" {
+		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "SCUDA_") || strings.HasPrefix(name, "CUDA_") ||
+			name == "LD_PRELOAD" {
 			os.Unsetenv(name)
 		}
 	}
@@ -115,7 +118,8 @@ func (o *output) follow(s *bufio.Scanner) {
 
 func (o *output) String() string { return o.Since(0) }
 
-// Since is what was printed behind the first n bytes: a test of thousands of sessions must not read the whole of it for each.
+// Since is what was printed behind the first n bytes: a test of thousands of sessions must not read the whole of it for
+// each.
 func (o *output) Since(n int) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// How faults of unified memory reach scuda: settings of SCUDA_PAGER. Without userfaultfd the first is the last, before Linux 6.7 the second.
+// How faults of unified memory reach scuda: settings of SCUDA_PAGER. Without userfaultfd the first is the last, before
+// Linux 6.7 the second.
 var pagers = []string{"uffd", "uffd-sync", "sigsegv"}
 
 // A thousand random programs against a plain model, a third of them in each way.
@@ -27,7 +28,8 @@ func TestManagedRandom(t *testing.T) {
 	for i, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
 			for n := 0; n < programs; n += each {
-				p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_random"), kernels, fmt.Sprint(1+i*programs+n), fmt.Sprint(each))
+				p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_random"), kernels, fmt.Sprint(1+i*programs+n),
+					fmt.Sprint(each))
 				if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), fmt.Sprintf("%d programs", each)) {
 					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 				}
@@ -36,8 +38,8 @@ func TestManagedRandom(t *testing.T) {
 	}
 }
 
-// TestManagedNamed makes every call that names memory on unified memory of every attachment, wherever its pages are, and random sequences of them.
-// SCUDA_TEST_MANAGED says how many of these; each takes some 25 ms.
+// TestManagedNamed makes every call that names memory on unified memory of every attachment, wherever its pages are,
+// and random sequences of them. SCUDA_TEST_MANAGED says how many of these; each takes some 25 ms.
 func TestManagedNamed(t *testing.T) {
 	sequences := 20
 	if n, err := strconv.Atoi(os.Getenv("SCUDA_TEST_MANAGED")); err == nil {
@@ -46,9 +48,11 @@ func TestManagedNamed(t *testing.T) {
 	s := serve(t)
 	for _, pager := range append([]string{"uffd-user"}, pagers...) {
 		t.Run(pager, func(t *testing.T) {
-			first := map[bool]string{true: "1", false: "1001"}[slices.Contains(pagers, pager)] // 1: and everything with everything
+			// 1: and everything with everything
+			first := map[bool]string{true: "1", false: "1001"}[slices.Contains(pagers, pager)]
 			p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_named"), kernels, first, fmt.Sprint(sequences))
-			if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), fmt.Sprintf("calls, %d programs", sequences)) {
+			if code := p.wait(patience); code != 0 ||
+				!strings.Contains(p.out.String(), fmt.Sprintf("calls, %d programs", sequences)) {
 				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 			}
 		})
@@ -71,7 +75,8 @@ var unnamed = map[string]string{
 	"cuTensorMapReplaceAddress":          "the same",
 }
 
-// TestManagedNamedIsWhole: managed_named calls every function whose work uses the memory at an address, as the API description says.
+// TestManagedNamedIsWhole: managed_named calls every function whose work uses the memory at an address, as the API
+// description says.
 func TestManagedNamedIsWhole(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {
@@ -86,7 +91,8 @@ func TestManagedNamedIsWhole(t *testing.T) {
 		called[regexp.MustCompile(`^\w*`).FindString(line)] = true
 	}
 	for _, f := range spec.CUDA.Funcs {
-		if takes := f.Base == "" && (f.Flag("takes") || f.Flag("takes_by_hand")); takes && !called[f.Name] && unnamed[f.Name] == "" {
+		if takes := f.Base == "" && (f.Flag("takes") || f.Flag("takes_by_hand")); takes && !called[f.Name] &&
+			unnamed[f.Name] == "" {
 			t.Errorf("%s uses the memory at an address and is not in e2e/programs/managed_named.h", f.Name)
 		} else if unnamed[f.Name] != "" && (!takes || called[f.Name]) {
 			t.Errorf("%s is not missing any more", f.Name)
@@ -103,7 +109,8 @@ func TestManagedBySignal(t *testing.T) {
 	}
 }
 
-// What happens around a fault: the server goes while the CPU waits, a child touches its parent's memory, the program has handlers of its own.
+// What happens around a fault: the server goes while the CPU waits, a child touches its parent's memory, the program
+// has handlers of its own.
 func TestManagedFaults(t *testing.T) {
 	for _, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
@@ -128,8 +135,9 @@ func TestManagedFaults(t *testing.T) {
 	}
 }
 
-// What travels: nothing that only the GPU uses, every byte once for a program that goes through a range, and with few faults; nothing that was discarded;
-// what was read before comes without being asked for, as the preferred location has it; and read-mostly memory that kernels only read does not come again.
+// What travels: nothing that only the GPU uses, every byte once for a program that goes through a range, and with few
+// faults; nothing that was discarded; what was read before comes without being asked for, as the preferred location has
+// it; and read-mostly memory that kernels only read does not come again.
 func TestManagedTraffic(t *testing.T) {
 	const large, block = 48 << 20, 64 << 10
 	for _, c := range []struct {
@@ -154,7 +162,8 @@ func TestManagedTraffic(t *testing.T) {
 				if code := p.wait(patience); code != 0 {
 					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 				}
-				said := regexp.MustCompile(`unified memory: (\d+) faults, (\d+) bytes fetched, (\d+) bytes sent`).FindStringSubmatch(p.err.String())
+				said := regexp.MustCompile(
+					`unified memory: (\d+) faults, (\d+) bytes fetched, (\d+) bytes sent`).FindStringSubmatch(p.err.String())
 				if said == nil {
 					t.Fatalf("nothing is said of what was moved:\n%s", p.err)
 				}
@@ -167,16 +176,18 @@ func TestManagedTraffic(t *testing.T) {
 					most = c.noted
 				}
 				if faults > c.faults || fetched < c.fetched || fetched > c.most || sent > most {
-					t.Errorf("%d faults, at most %d wanted; %d bytes fetched, %d to %d wanted; %d bytes sent, at most %d wanted", faults, c.faults, fetched, c.fetched, c.most, sent, most)
+					t.Errorf("%d faults, at most %d wanted; %d bytes fetched, %d to %d wanted; %d bytes sent, at most %d wanted",
+						faults, c.faults, fetched, c.fetched, c.most, sent, most)
 				}
 			})
 		}
 	}
 }
 
-// Memory that goes to and fro in every round: from the third round on it costs no fault with a round trip, since it comes with the wait, and a fault only
-// where it is looked whether it is still wanted; however many places they are, they come in one round trip. Limits are for all rounds together; what the
-// program writes costs a fault more where the kernel does not note it.
+// Memory that goes to and fro in every round: from the third round on it costs no fault with a round trip, since it
+// comes with the wait, and a fault only where it is looked whether it is still wanted; however many places they are,
+// they come in one round trip. Limits are for all rounds together; what the program writes costs a fault more where the
+// kernel does not note it.
 func TestManagedThrash(t *testing.T) {
 	const block = 64 << 10
 	for _, c := range []struct {
@@ -198,7 +209,8 @@ func TestManagedThrash(t *testing.T) {
 			t.Run(c.name+"/"+pager, func(t *testing.T) {
 				s := serve(t)
 				name := filepath.Join(t.TempDir(), "trace")
-				p := start(t, s.env("SCUDA_PAGER="+pager, "SCUDA_LOG=info", "SCUDA_TRACE="+name), program("managed_thrash"), kernels, c.name, fmt.Sprint(c.rounds))
+				p := start(t, s.env("SCUDA_PAGER="+pager, "SCUDA_LOG=info", "SCUDA_TRACE="+name), program("managed_thrash"),
+					kernels, c.name, fmt.Sprint(c.rounds))
 				if code := p.wait(patience); code != 0 {
 					t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 				}
@@ -228,7 +240,8 @@ func TestManagedThrash(t *testing.T) {
 					most = c.noted
 				}
 				if m.Faults > most || trips > c.trips || m.ToHost > c.fetched*block || m.ToDevice > c.sent*block {
-					t.Errorf("%d faults, %d round trips, %d blocks came and %d went; at most %d, %d, %d and %d wanted", m.Faults, trips, m.ToHost/block, m.ToDevice/block, most, c.trips, c.fetched, c.sent)
+					t.Errorf("%d faults, %d round trips, %d blocks came and %d went; at most %d, %d, %d and %d wanted", m.Faults,
+						trips, m.ToHost/block, m.ToDevice/block, most, c.trips, c.fetched, c.sent)
 				}
 				if m.Pinned < c.pinned || (c.pinned == 0) != (m.Pinned+m.Pushed == 0) {
 					t.Errorf("%d times a block was pinned, at least %d wanted; %d bytes came with waits", m.Pinned, c.pinned, m.Pushed)
@@ -238,7 +251,8 @@ func TestManagedThrash(t *testing.T) {
 	}
 }
 
-// System calls on memory that the GPU has: by the kernel's faults, and where those are not to be had by the preloaded library.
+// System calls on memory that the GPU has: by the kernel's faults, and where those are not to be had by the preloaded
+// library.
 func TestManagedCalls(t *testing.T) {
 	s := serve(t)
 	for _, c := range []struct{ pager, preload, said string }{
@@ -251,14 +265,15 @@ func TestManagedCalls(t *testing.T) {
 	} {
 		p := start(t, s.env("SCUDA_PAGER="+c.pager, "LD_PRELOAD="+c.preload), program("managed_calls"), kernels, t.TempDir())
 		code := p.wait(patience)
-		if fine := code == 0 && p.out.String() == "calls ok\n"; fine != (c.said == "") || !strings.Contains(p.err.String(), c.said) {
+		if fine := code == 0 && p.out.String() == "calls ok\n"; fine != (c.said == "") ||
+			!strings.Contains(p.err.String(), c.said) {
 			t.Errorf("%+v: exit status %d\n%s%s", c, code, p.out, p.err)
 		}
 	}
 }
 
-// System calls that the program makes by itself work where the kernel hands over its own faults; elsewhere they fail as on any memory that may not be
-// touched, the remedy is said, and the memory is as good as before.
+// System calls that the program makes by itself work where the kernel hands over its own faults; elsewhere they fail as
+// on any memory that may not be touched, the remedy is said, and the memory is as good as before.
 func TestManagedRawCalls(t *testing.T) {
 	s := serve(t)
 	for _, c := range []struct{ pager, preload, want, said string }{
@@ -267,7 +282,8 @@ func TestManagedRawCalls(t *testing.T) {
 		{"uffd-user", lib + "/libscuda.so", "Bad address Bad address", "without the C library"},
 		{"sigsegv", lib + "/libscuda.so", "Bad address Bad address", "without the C library"},
 	} {
-		p := start(t, s.env("SCUDA_PAGER="+c.pager, "LD_PRELOAD="+c.preload, "SCUDA_LOG=info"), program("managed_calls"), kernels, t.TempDir(), "raw")
+		p := start(t, s.env("SCUDA_PAGER="+c.pager, "LD_PRELOAD="+c.preload, "SCUDA_LOG=info"), program("managed_calls"),
+			kernels, t.TempDir(), "raw")
 		if code := p.wait(patience); code != 0 {
 			t.Fatalf("%+v: exit status %d\n%s%s", c, code, p.out, p.err)
 		}
@@ -289,7 +305,8 @@ func TestManagedSanitized(t *testing.T) {
 	s := serve(t)
 	for _, pager := range pagers {
 		for _, what := range []string{"handlers", "child", "calls", "unwaited"} {
-			p := start(t, s.env("SCUDA_PAGER="+pager, "ASAN_OPTIONS=detect_leaks=0:allow_user_segv_handler=1"), target, kernels, what)
+			p := start(t, s.env("SCUDA_PAGER="+pager, "ASAN_OPTIONS=detect_leaks=0:allow_user_segv_handler=1"), target, kernels,
+				what)
 			if code := p.wait(patience); code != 0 {
 				t.Errorf("%s, %s: exit status %d\n%s%s", pager, what, code, p.out, p.err)
 			}
@@ -308,14 +325,16 @@ func TestManagedPython(t *testing.T) {
 		t.Run(pager, func(t *testing.T) {
 			p := start(t, s.env("SCUDA_PAGER="+pager), python, filepath.Join(root, "e2e/programs/managed_python.py"))
 			code := p.wait(patience)
-			if code == 0 || p.out.String() != "first True\nsecond True True\n" || strings.Count(p.err.String(), "Fatal Python error: Segmentation fault") != 1 {
+			if code == 0 || p.out.String() != "first True\nsecond True True\n" ||
+				strings.Count(p.err.String(), "Fatal Python error: Segmentation fault") != 1 {
 				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 			}
 		})
 	}
 }
 
-// More unified memory than the GPU has is refused with cause and remedy, what just fits is given, and everything goes on.
+// More unified memory than the GPU has is refused with cause and remedy, what just fits is given, and everything goes
+// on.
 func TestManagedTooMuch(t *testing.T) {
 	s := serve(t)
 	for _, pager := range pagers {
@@ -323,7 +342,8 @@ func TestManagedTooMuch(t *testing.T) {
 		if code := p.wait(patience); code != 0 || p.out.String() != "" {
 			t.Errorf("%s: exit status %d\n%s%s", pager, code, p.out, p.err)
 		}
-		if n := strings.Count(p.err.String(), "unified memory: no room for "); n != 1 || !strings.Contains(p.err.String(), "free some, ask for less, or use a larger GPU") {
+		if n := strings.Count(p.err.String(), "unified memory: no room for "); n != 1 ||
+			!strings.Contains(p.err.String(), "free some, ask for less, or use a larger GPU") {
 			t.Errorf("%s: it is said %d times that there is no room:\n%s", pager, n, p.err)
 		}
 	}
@@ -339,7 +359,9 @@ func TestManagedInfo(t *testing.T) {
 		if info.wait(patience) != 0 || p.wait(patience) != 0 {
 			t.Fatalf("%s%s", info.err, p.err)
 		}
-		seen := regexp.MustCompile(`faults +of unified memory are seen by userfaultfd \(uffd\)|seen by userfaultfd \(uffd-user|seen by SIGSEGV`).FindString(info.out.String())
+		seen := regexp.MustCompile(
+			`faults +of unified memory are seen by userfaultfd \(uffd\)|seen by userfaultfd \(uffd-user|seen by SIGSEGV`).FindString(
+			info.out.String())
 		want := "faults come by SIGSEGV"
 		switch {
 		case strings.HasSuffix(seen, "(uffd)"):

@@ -50,7 +50,8 @@ func scrape(t *testing.T, url string) scraped {
 	return families
 }
 
-// TestClientMetrics: with SCUDA_METRICS a client offers what it counts, exactly; the server counts the same unified memory.
+// TestClientMetrics: with SCUDA_METRICS a client offers what it counts, exactly; the server counts the same unified
+// memory.
 func TestClientMetrics(t *testing.T) {
 	s := serve(t, "--metrics", "127.0.0.1:0")
 	p := start(t, s.env("SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"), program("metered"), kernels)
@@ -90,13 +91,15 @@ func TestClientMetrics(t *testing.T) {
 	}
 	server := scrape(t, s.await(s.out, `metrics on (http://\S+)`)[1])
 	for _, direction := range []string{"to_device", "to_host"} {
-		theirs, ours := server.value("scuda_managed_migrated_bytes_total", "direction", direction), got.value("scuda_client_managed_migrated_bytes_total", "direction", direction)
+		theirs, ours := server.value("scuda_managed_migrated_bytes_total", "direction", direction),
+			got.value("scuda_client_managed_migrated_bytes_total", "direction", direction)
 		if theirs != ours {
 			t.Errorf("%s: the server says that %v bytes of unified memory moved, the client %v", direction, theirs, ours)
 		}
 	}
 	if n := server.value("scuda_managed_faults_total"); n < 1 || n > got.value("scuda_client_managed_faults_total") {
-		t.Errorf("the server counts %v faults in unified memory, the client %v", n, got.value("scuda_client_managed_faults_total"))
+		t.Errorf("the server counts %v faults in unified memory, the client %v", n,
+			got.value("scuda_client_managed_faults_total"))
 	}
 	p.stdin.Close()
 	if code := p.wait(patience); code != 0 {
@@ -115,7 +118,8 @@ func TestClientMetricsTaken(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), program("first_tensor"))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &errs, s.env("SCUDA_METRICS="+l.Addr().String())
-	if err := cmd.Run(); err != nil || out.String() != "first tensor ok\n" || !strings.Contains(errs.String(), "has no metrics") || !strings.Contains(errs.String(), "port 0") {
+	if err := cmd.Run(); err != nil || out.String() != "first tensor ok\n" ||
+		!strings.Contains(errs.String(), "has no metrics") || !strings.Contains(errs.String(), "port 0") {
 		t.Errorf("%v\n%s%s", err, &out, &errs)
 	}
 }

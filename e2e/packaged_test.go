@@ -23,22 +23,25 @@ func packaged(t *testing.T, name string) string {
 	return folder
 }
 
-// numba 0.61 looks for each function with _v2 behind its name first, and calls what it finds as it knows it: cuCtxGetDevice_v2, which came with
-// CUDA 13 and takes a context, with one argument.
+// numba 0.61 looks for each function with _v2 behind its name first, and calls what it finds as it knows it:
+// cuCtxGetDevice_v2, which came with CUDA 13 and takes a context, with one argument.
 func TestNumba(t *testing.T) {
 	python := filepath.Join(packaged(t, "numba"), "python")
 	for name, driver := range drivers {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, "--gpu", driver)
-			p := start(t, s.env("NUMBA_CUDA_DRIVER="+lib+"/libcuda.so.1"), python, filepath.Join(root, "e2e/programs/numba_starts.py"))
-			if code := p.wait(patience); code != 0 || p.out.String() != "numba 0.61.2\nthe array came back: True\ntimes: True\n" {
+			p := start(t, s.env("NUMBA_CUDA_DRIVER="+lib+"/libcuda.so.1"), python,
+				filepath.Join(root, "e2e/programs/numba_starts.py"))
+			if code := p.wait(patience); code != 0 ||
+				p.out.String() != "numba 0.61.2\nthe array came back: True\ntimes: True\n" {
 				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 			}
 		})
 	}
 }
 
-// hashcat asks for nvmlDeviceGetPciInfo, whose structure it has on its stack, and closes the driver's library at its end.
+// hashcat asks for nvmlDeviceGetPciInfo, whose structure it has on its stack, and closes the driver's library at its
+// end.
 func TestHashcat(t *testing.T) {
 	folder := packaged(t, "hashcat")
 	for name, driver := range drivers {
@@ -53,14 +56,18 @@ func TestHashcat(t *testing.T) {
 			}
 			libraries := "LD_LIBRARY_PATH=" + lib + ":" + filepath.Join(folder, "usr/lib/x86_64-linux-gnu")
 			run := func(args ...string) *process {
-				return start(t, s.env(libraries, "HOME="+home), "sh", append([]string{"-c", `cd "$0" && exec ./hashcat "$@"`, folder}, args...)...)
+				return start(t, s.env(libraries, "HOME="+home), "sh",
+					append([]string{"-c", `cd "$0" && exec ./hashcat "$@"`, folder}, args...)...)
 			}
 			info := run("-I")
-			if code := info.wait(patience); code != 0 || !strings.Contains(info.out.String(), "Name...........: scuda simulated GPU") {
+			if code := info.wait(patience); code != 0 ||
+				!strings.Contains(info.out.String(), "Name...........: scuda simulated GPU") {
 				t.Errorf("-I: exit status %d\n%s%s", code, info.out, info.err)
 			}
-			// What comes behind this line takes half a minute, and fails: the simulated GPU does not let kernels store to constant memory.
-			p := run("-m", "0", "-a", "0", "--force", "--backend-ignore-opencl", "--potfile-disable", "--hwmon-temp-abort", "90", hashes, words)
+			// What comes behind this line takes half a minute, and fails: the simulated GPU does not let kernels store to
+			// constant memory.
+			p := run("-m", "0", "-a", "0", "--force", "--backend-ignore-opencl", "--potfile-disable", "--hwmon-temp-abort", "90",
+				hashes, words)
 			p.await(p.out, "^Watchdog: Temperature abort trigger set to 90c$")
 			p.await(p.out, "Initializing backend runtime for device #1")
 			p.signal(syscall.SIGKILL)

@@ -44,7 +44,8 @@ func snapshot(t *testing.T, text string) (s ebpf.Snapshot) {
 	return s
 }
 
-// TestMillionCalls compares what the probes see of a million calls with what the program made, for a program and for a running process.
+// TestMillionCalls compares what the probes see of a million calls with what the program made, for a program and for a
+// running process.
 func TestMillionCalls(t *testing.T) {
 	needProbes(t)
 	for _, way := range []string{"program", "process"} {
@@ -90,7 +91,8 @@ func TestMillionCalls(t *testing.T) {
 				total += int(calls)
 				f := got[name]
 				if f.Calls != calls || f.Count() != calls || f.InFlight != 0 {
-					t.Errorf("%s: %d calls seen (%d in the histogram, %d in flight), %d made", name, f.Calls, f.Count(), f.InFlight, calls)
+					t.Errorf("%s: %d calls seen (%d in the histogram, %d in flight), %d made", name, f.Calls, f.Count(), f.InFlight,
+						calls)
 				}
 				if median > 0 {
 					// The histogram's buckets are powers of two.
@@ -106,7 +108,8 @@ func TestMillionCalls(t *testing.T) {
 			if b := got["cuMemcpyHtoD_v2"].Bytes; b != 9000*256 {
 				t.Errorf("%d bytes copied, want %d", b, 9000*256)
 			}
-			t.Logf("probes' own cost: %v a call, an empty function is seen as %v (%s)", snap.Floor.Cost, snap.Floor.Seen, snap.Floor.Kind)
+			t.Logf("probes' own cost: %v a call, an empty function is seen as %v (%s)", snap.Floor.Cost, snap.Floor.Seen,
+				snap.Floor.Kind)
 		})
 	}
 }
@@ -116,7 +119,8 @@ func TestFolded(t *testing.T) {
 	needProbes(t)
 	s := serve(t)
 	file := filepath.Join(t.TempDir(), "stalls.txt")
-	p := start(t, s.env(), scuda, "trace", "--ebpf", "--json", "--stall", "1ms", "--folded", file, "--", program("first_tensor"))
+	p := start(t, s.env(), scuda, "trace", "--ebpf", "--json", "--stall", "1ms", "--folded", file, "--",
+		program("first_tensor"))
 	if code := p.wait(patience); code != 0 {
 		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 	}
@@ -136,15 +140,18 @@ func TestFolded(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	// The greeting of NVML's session is the "write": scuda-connect makes it, which is counted with the program that started it.
-	for name, least := range map[string]uint64{"sendmsg network": 3, "write network": 1, "recvfrom network": 5, "openat ": 5, "mmap ": 10, "exit_group ": 1} {
+	// The greeting of NVML's session is the "write": scuda-connect makes it, which is counted with the program that
+	// started it.
+	for name, least := range map[string]uint64{"sendmsg network": 3, "write network": 1, "recvfrom network": 5,
+		"openat ": 5, "mmap ": 10, "exit_group ": 1} {
 		if calls[name] < least {
 			t.Errorf("%d calls of %s, want at least %d of %v", calls[name], name, least, calls)
 		}
 	}
 }
 
-// TestKilledTracer kills the tracer with SIGKILL and looks at what is left: nothing in the kernel, and the functions' code is as it was.
+// TestKilledTracer kills the tracer with SIGKILL and looks at what is left: nothing in the kernel, and the functions'
+// code is as it was.
 func TestKilledTracer(t *testing.T) {
 	needProbes(t)
 	s := serve(t)
@@ -249,7 +256,8 @@ func TestExporter(t *testing.T) {
 	if err := os.CopyFS(own, os.DirFS(lib)); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, nil, scuda, "exporter", "--listen", "127.0.0.1:0", "--library", own+"/libcuda.so.1", "--library", own+"/libnvidia-ml.so.1")
+	p := start(t, nil, scuda, "exporter", "--listen", "127.0.0.1:0", "--library", own+"/libcuda.so.1", "--library",
+		own+"/libnvidia-ml.so.1")
 	address := p.await(p.out, `^listening on (\S+)$`)[1]
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -299,9 +307,10 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestSystemCalls: what scuda itself reads and writes on the network for a program that only looks whether there is a GPU, and for one that does what
-// PyTorch does for tensor.to('cuda:0'), by either counter. A greeting and its answer for each connection, a question and its answer for what has
-// to be known, and the goodbye. scuda-connect, which is among them, reads the answer to NVML's greeting in two parts: nothing behind it may be read.
+// TestSystemCalls: what scuda itself reads and writes on the network for a program that only looks whether there is a
+// GPU, and for one that does what PyTorch does for tensor.to('cuda:0'), by either counter. A greeting and its answer
+// for each connection, a question and its answer for what has to be known, and the goodbye. scuda-connect, which is
+// among them, reads the answer to NVML's greeting in two parts: nothing behind it may be read.
 func TestSystemCalls(t *testing.T) {
 	s := serve(t)
 	for _, counter := range []string{"strace", "ebpf"} {
@@ -312,7 +321,8 @@ func TestSystemCalls(t *testing.T) {
 			program             string
 			reads, writes, both uint64
 		}{{"init", 5, 5, 10}, {"first_tensor", 12, 12, 13}} {
-			p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--", program(tt.program))
+			p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--",
+				program(tt.program))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("%s: exit status %d\n%s%s", counter, code, p.out, p.err)
 			}

@@ -16,7 +16,13 @@ import (
 )
 
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
-var all = []string{"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "holdup", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml", "ipc_order", "capture_ends", "capacities", "object_lives"}
+var all = []string{
+	"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures",
+	"graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "progress", "fork",
+	"errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed",
+	"managed_advice", "linker", "userobject", "callbacks", "holdup", "lives", "workspaces", "rarely", "print", "boxes",
+	"batches", "arrays", "textures", "sharing", "ipc", "nvml", "ipc_order", "capture_ends", "capacities", "object_lives",
+}
 
 // What the simulated GPU does not have: it must say so at once.
 var realOnly = map[string]string{"texrefs": "cuTexRefCreate(&t): got 801 (CUDA_ERROR_NOT_SUPPORTED)"}
@@ -60,7 +66,8 @@ func TestHiddenSharing(t *testing.T) {
 	}
 }
 
-// TestCapacitiesAreWhole: every function that fills an array of a length that another parameter tells is in the program about that.
+// TestCapacitiesAreWhole: every function that fills an array of a length that another parameter tells is in the program
+// about that.
 func TestCapacitiesAreWhole(t *testing.T) {
 	spec, err := api.Load()
 	if err != nil {
@@ -103,7 +110,8 @@ func TestRace(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s := serveBy(t, binary)
-	for _, name := range []string{"streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "ordering", "threads", "progress"} {
+	for _, name := range []string{"streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "ordering",
+		"threads", "progress"} {
 		s.run(t, name)
 	}
 }
@@ -174,7 +182,8 @@ func (s *server) answers(t *testing.T, name string, args ...string) (n int) {
 	return n
 }
 
-// TestAskedOnce: attributes that go to and fro between values cost no question that was answered before, and what is captured costs none at all.
+// TestAskedOnce: attributes that go to and fro between values cost no question that was answered before, and what is
+// captured costs none at all.
 func TestAskedOnce(t *testing.T) {
 	s := serve(t)
 	for name, rounds := range map[string][2]string{"occupancy": {"1", "20"}, "captures": {"1", "500"}} {

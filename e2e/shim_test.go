@@ -26,22 +26,26 @@ func TestPreloadAlone(t *testing.T) {
 	if code := p.wait(patience); code != 0 {
 		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 	}
-	want := "cuInit = 0\ncuGetProcAddress = 0, status 0\ncuDeviceGetCount = 0, 1 devices\ncuNoSuchFunction: 0, status 1, no address\n"
+	want := "cuInit = 0\ncuGetProcAddress = 0, status 0\ncuDeviceGetCount = 0, 1 devices\n" +
+		"cuNoSuchFunction: 0, status 1, no address\n"
 	if got := p.out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	// A library path with another libcuda.so.1 in it, as machines with a driver have: the preloaded one comes first all the same.
+	// A library path with another libcuda.so.1 in it, as machines with a driver have: the preloaded one comes first all
+	// the same.
 	decoy := t.TempDir()
 	if err := os.Symlink(lib+"/libnvidia-ml.so.1", decoy+"/libcuda.so.1"); err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + decoy}, program("dlopen"))
+	p = start(t, []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + decoy},
+		program("dlopen"))
 	if code := p.wait(patience); code != 0 || p.out.String() != want {
 		t.Errorf("with another libcuda.so.1 in the library path: exit status %d\n%s%s", code, p.out, p.err)
 	}
 	// So does one that the program was linked with.
 	for _, env := range [][]string{nil, {"LD_LIBRARY_PATH=" + decoy}} {
-		p = start(t, append([]string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, env...), program("copies"), kernels)
+		p = start(t, append([]string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so"}, env...),
+			program("copies"), kernels)
 		if code := p.wait(patience); code != 0 {
 			t.Errorf("a linked program with %q: exit status %d\n%s%s", env, code, p.out, p.err)
 		}
@@ -123,7 +127,8 @@ func TestConnectsOnlyToItsServer(t *testing.T) {
 	}
 }
 
-// CUDA_VISIBLE_DEVICES chooses and orders devices as natively: by index, by the beginning of a UUID, up to the first entry that is none.
+// CUDA_VISIBLE_DEVICES chooses and orders devices as natively: by index, by the beginning of a UUID, up to the first
+// entry that is none.
 func TestVisibleDevices(t *testing.T) {
 	s := serve(t, "--gpu", "sim:2") // the front answers by itself, whatever GPUs they are
 	see := func(value ...string) string {
@@ -144,7 +149,8 @@ func TestVisibleDevices(t *testing.T) {
 	}
 	a, b, none := two[0], two[1], "cuInit = 100"
 	for value, want := range map[string]string{
-		"0": a, "1": b, "0,1": a + " " + b, "1,0": b + " " + a, "0,9": a, "9,0": none, "7": none, "": none, "-1": none, "1,-1,0": b, "NoDevFiles": none,
+		"0": a, "1": b, "0,1": a + " " + b, "1,0": b + " " + a, "0,9": a, "9,0": none, "7": none, "": none, "-1": none,
+		"1,-1,0": b, "NoDevFiles": none,
 		a: a, b: b, b + "," + a: b + " " + a, b[:12]: b, a + ",GPU-0000": a, "GPU-0000": none, "0," + b: a + " " + b,
 	} {
 		if got := see(value); got != want {

@@ -9,8 +9,9 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// Handles of memory and events for other processes are tokens of the server's: they say nothing of its driver, the same memory has the same one, and
-// bytes of a client's making stand for nothing, not even those that the driver itself would take.
+// Handles of memory and events for other processes are tokens of the server's: they say nothing of its driver, the same
+// memory has the same one, and bytes of a client's making stand for nothing, not even those that the driver itself
+// would take.
 func TestTokensForOtherProcesses(t *testing.T) {
 	s := serve(t)
 	from, to := s.hostile(t), s.hostile(t)
@@ -35,7 +36,8 @@ func TestTokensForOtherProcesses(t *testing.T) {
 		}
 	}
 	open := func(h [64]byte) cuda.CUresult {
-		r, _, err := to.call(cuda.OpCuIpcOpenMemHandle_v2, append(append(hostileWords(1), h[:]...), hostileWords(uint64(cuda.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))...))
+		r, _, err := to.call(cuda.OpCuIpcOpenMemHandle_v2,
+			append(append(hostileWords(1), h[:]...), hostileWords(uint64(cuda.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))...))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestWithoutRDMA: where there is no RDMA, big copies go over TCP, and the program's log says so and why; where it is demanded the program is refused.
+// TestWithoutRDMA: where there is no RDMA, big copies go over TCP, and the program's log says so and why; where it is
+// demanded the program is refused.
 func TestWithoutRDMA(t *testing.T) {
 	cases := []struct {
 		name   string

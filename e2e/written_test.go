@@ -12,9 +12,10 @@ import (
 	"testing"
 )
 
-// TestWritten: of the buffers that a call is given, it writes the bytes that NVIDIA's library writes, and no others. Programs are older than
-// structures: what is written behind their end is somebody else's. The buffers are marked (e2e/programs/answers.c, -w); what an H200's driver wrote is
-// testdata/answers/*.written, recorded by perf/gpu/answers.sh; what may differ stands with its reason in testdata/answers/allowed.written.
+// TestWritten: of the buffers that a call is given, it writes the bytes that NVIDIA's library writes, and no others.
+// Programs are older than structures: what is written behind their end is somebody else's. The buffers are marked
+// (e2e/programs/answers.c, -w); what an H200's driver wrote is testdata/answers/*.written, recorded by
+// perf/gpu/answers.sh; what may differ stands with its reason in testdata/answers/allowed.written.
 func TestWritten(t *testing.T) {
 	s := serve(t)
 	exceptions := readReasons(t, "allowed.written", 2)
@@ -26,7 +27,8 @@ func TestWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := parseAnswers(t, string(text))
-			p := start(t, s.env("SCUDA_LOG=error"), program("answers"), filepath.Join(folder, library+".calls"), "-w", "-j", fmt.Sprint(min(6, runtime.NumCPU())))
+			p := start(t, s.env("SCUDA_LOG=error"), program("answers"), filepath.Join(folder, library+".calls"), "-w", "-j",
+				fmt.Sprint(min(6, runtime.NumCPU())))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s", code, p.err)
 			}
@@ -108,8 +110,9 @@ func number(t *testing.T, text string) int {
 	return n
 }
 
-// compareWritten says what differs. A call that ends with another error than natively (TestAnswers judges that) may have written less; so may one
-// with garbage in the place of a handle. One that succeeds here alone has outputs of its own.
+// compareWritten says what differs. A call that ends with another error than natively (TestAnswers judges that) may
+// have written less; so may one with garbage in the place of a handle. One that succeeds here alone has outputs of its
+// own.
 func compareWritten(c answerCase, native, ours written) string {
 	if native.code == "" || ours.code == "" || ours.code == "0" && native.code != "0" {
 		return ""

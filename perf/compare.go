@@ -36,9 +36,9 @@ const (
 	resample = 2000
 )
 
-// Compare compares what both results have. A measure is better or worse if the Mann-Whitney test finds a difference (p < 0.05), the confidence
-// interval of the ratio excludes 1, and the medians differ by more than threshold (0.05 is 5 %); and, of times and rates, if the interval lies beyond
-// what the machine's own yardsticks changed by.
+// Compare compares what both results have. A measure is better or worse if the Mann-Whitney test finds a difference (p
+// < 0.05), the confidence interval of the ratio excludes 1, and the medians differ by more than threshold (0.05 is 5
+// %); and, of times and rates, if the interval lies beyond what the machine's own yardsticks changed by.
 func Compare(old, new *Result, threshold float64) (list []Change) {
 	byKey := map[string]*Measure{}
 	for i := range old.Measures {
@@ -52,7 +52,9 @@ func Compare(old, new *Result, threshold float64) (list []Change) {
 		if o == nil || len(o.Values) == 0 || len(n.Values) == 0 || o.Median() == 0 {
 			continue
 		}
-		c := Change{Key: n.Key(), Unit: n.Unit, Old: o.Median(), New: n.Median(), P: mannWhitney(o.Values, n.Values), Verdict: Same}
+		c := Change{
+			Key: n.Key(), Unit: n.Unit, Old: o.Median(), New: n.Median(), P: mannWhitney(o.Values, n.Values), Verdict: Same,
+		}
 		c.Ratio = c.New / c.Old
 		c.Low, c.High = ratioInterval(o.Values, n.Values)
 		if c.P < alpha && (c.Low > 1 || c.High < 1) && math.Abs(c.Ratio-1) > threshold {
@@ -93,18 +95,21 @@ func WriteChanges(w io.Writer, list []Change, all bool) error {
 	for _, c := range list {
 		counts[c.Verdict]++
 		if all || c.Verdict != Same && (c.Verdict != Moved || strings.HasPrefix(c.Key, Bare)) {
-			fmt.Fprintf(t, "%s\t%s\t%s → %s\t×%.2f [%.2f, %.2f]\tp=%.3f\n", c.Verdict, c.Key, Quantity(c.Old, c.Unit), Quantity(c.New, c.Unit), c.Ratio, c.Low, c.High, c.P)
+			fmt.Fprintf(t, "%s\t%s\t%s → %s\t×%.2f [%.2f, %.2f]\tp=%.3f\n", c.Verdict, c.Key, Quantity(c.Old, c.Unit),
+				Quantity(c.New, c.Unit), c.Ratio, c.Low, c.High, c.P)
 		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%d measures: %d worse, %d better, %d changed with the machine, %d the same within the noise\n", len(list), counts[Worse], counts[Better], counts[Moved], counts[Same])
+	_, err := fmt.Fprintf(w,
+		"%d measures: %d worse, %d better, %d changed with the machine, %d the same within the noise\n", len(list),
+		counts[Worse], counts[Better], counts[Moved], counts[Same])
 	return err
 }
 
-// ratioInterval is the 95 % percentile bootstrap interval of the ratio of medians (B. Efron, R. Tibshirani, An Introduction to the Bootstrap, 1993,
-// chapter 13), with a fixed seed so that the same results compare the same.
+// ratioInterval is the 95 % percentile bootstrap interval of the ratio of medians (B. Efron, R. Tibshirani, An
+// Introduction to the Bootstrap, 1993, chapter 13), with a fixed seed so that the same results compare the same.
 func ratioInterval(old, new []float64) (low, high float64) {
 	random := rand.New(rand.NewPCG(1, 2))
 	draw := func(from, to []float64) float64 {
@@ -127,8 +132,9 @@ func ratioInterval(old, new []float64) (low, high float64) {
 	return ratios[int(0.025*float64(len(ratios)))], ratios[min(int(0.975*float64(len(ratios))), len(ratios)-1)]
 }
 
-// mannWhitney is the two-sided p value of the Mann-Whitney U test (H. Mann, D. Whitney, Ann. Math. Stat. 18, 1947): exact for samples of up to 20
-// values without ties, by the recurrence of that paper; otherwise by the normal approximation with tie correction.
+// mannWhitney is the two-sided p value of the Mann-Whitney U test (H. Mann, D. Whitney, Ann. Math. Stat. 18, 1947):
+// exact for samples of up to 20 values without ties, by the recurrence of that paper; otherwise by the normal
+// approximation with tie correction.
 func mannWhitney(x, y []float64) float64 {
 	type value struct {
 		v     float64

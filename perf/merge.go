@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Merge puts the results of parts of a suite together, which were measured on one kind of machine. Of a measure that several have, the last counts.
+// Merge puts the results of parts of a suite together, which were measured on one kind of machine. Of a measure that
+// several have, the last counts.
 func Merge(list ...*Result) (*Result, error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("%w: nothing to put together", ErrResult)
@@ -14,8 +15,10 @@ func Merge(list ...*Result) (*Result, error) {
 	all.Measures, all.Skipped, all.Seconds = []Measure{}, []Skipped{}, 0
 	for _, r := range list {
 		a, b := &all.Machine, &r.Machine
-		if a.Processor != b.Processor || a.Processors != b.Processors || a.Driver != b.Driver || !slices.Equal(a.GPUs, b.GPUs) {
-			return nil, fmt.Errorf("%w: of different machines: %s%s, and %s%s", ErrResult, a.Processor, gpuText(a), b.Processor, gpuText(b))
+		if a.Processor != b.Processor || a.Processors != b.Processors || a.Driver != b.Driver ||
+			!slices.Equal(a.GPUs, b.GPUs) {
+			return nil, fmt.Errorf("%w: of different machines: %s%s, and %s%s", ErrResult, a.Processor, gpuText(a), b.Processor,
+				gpuText(b))
 		}
 		if r.Quick != all.Quick {
 			return nil, fmt.Errorf("%w: a quick run and a whole one do not go together", ErrResult)

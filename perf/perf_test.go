@@ -49,9 +49,12 @@ func TestParseSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range [][2]string{
-		{`"version":1`, `"version":2`}, {`"repetitions":1`, `"repetitions":0`}, {`"name":"a"`, `"name":""`}, {`"kind":"load"`, `"kind":"bench"`},
-		{`"kind":"load"`, `"kind":"x"`}, {`"places":["sim"]`, `"places":[]`}, {`["sim"]`, `["machine"]`}, {`["sim"]`, `["moon"]`}, {`"count":1`, `"count":0`},
-		{`"count":1`, `"clients":[2]`}, {`"count":1`, `"clients":[0],"seconds":1`}, {`"count":1`, `"count":1,"sizes":[-1]`}, {`"count":1`, `"count":1,"delays":["-1s"]`},
+		{`"version":1`, `"version":2`}, {`"repetitions":1`, `"repetitions":0`}, {`"name":"a"`, `"name":""`},
+		{`"kind":"load"`, `"kind":"bench"`},
+		{`"kind":"load"`, `"kind":"x"`}, {`"places":["sim"]`, `"places":[]`}, {`["sim"]`, `["machine"]`},
+		{`["sim"]`, `["moon"]`}, {`"count":1`, `"count":0`},
+		{`"count":1`, `"clients":[2]`}, {`"count":1`, `"clients":[0],"seconds":1`}, {`"count":1`, `"count":1,"sizes":[-1]`},
+		{`"count":1`, `"count":1,"delays":["-1s"]`},
 		{`"count":1`, `"count":1,"unknown":1`}, {`"count":1`, `"count":1,"delays":["x"]`}, {`}]`, `}`},
 	} {
 		text := strings.Replace(good, c[0], c[1], 1)
@@ -129,7 +132,9 @@ func TestMannWhitney(t *testing.T) {
 }
 
 func result(values []float64, higher bool) *Result {
-	return &Result{Schema: Schema, Measures: []Measure{{Entry: "a", Name: "a", Place: Sim, Unit: "s", Higher: higher, Values: values}}}
+	return &Result{
+		Schema: Schema, Measures: []Measure{{Entry: "a", Name: "a", Place: Sim, Unit: "s", Higher: higher, Values: values}},
+	}
 }
 
 func scaled(v []float64, by float64) []float64 {
@@ -146,7 +151,8 @@ func TestCompare(t *testing.T) {
 		by     float64
 		higher bool
 		want   string
-	}{{1, false, Same}, {1.03, false, Same}, {1.2, false, Worse}, {0.8, false, Better}, {1.2, true, Better}, {0.8, true, Worse}} {
+	}{{1, false, Same}, {1.03, false, Same}, {1.2, false, Worse}, {0.8, false, Better}, {1.2, true, Better},
+		{0.8, true, Worse}} {
 		got := Compare(result(base, c.higher), result(scaled(base, c.by), c.higher), 0.05)
 		if len(got) != 1 || got[0].Verdict != c.want || Regressed(got) != (c.want == Worse) {
 			t.Errorf("×%v: %+v, want %s", c.by, got, c.want)
@@ -160,7 +166,9 @@ func TestCompareMachine(t *testing.T) {
 	with := func(by, machine float64, unit string, higher bool) *Result {
 		r := result(scaled(base, by), higher)
 		r.Measures[0].Unit = unit
-		r.Measures = append(r.Measures, Measure{Entry: "yardsticks", Name: yardSystemCall, Place: Bare, Unit: "s", Values: scaled(base, machine)},
+		r.Measures = append(r.Measures, Measure{
+			Entry: "yardsticks", Name: yardSystemCall, Place: Bare, Unit: "s", Values: scaled(base, machine),
+		},
 			Measure{Entry: "yardsticks", Name: yardRoundTrip, Place: Bare, Unit: "s", Values: base})
 		return r
 	}
@@ -170,12 +178,14 @@ func TestCompareMachine(t *testing.T) {
 		higher      bool
 		want        string
 	}{
-		{1.3, 1.4, "s", false, Moved}, {1.6, 1.4, "s", false, Worse}, {0.8, 1.4, "s", false, Better}, {1, 1.4, "s", false, Same},
+		{1.3, 1.4, "s", false, Moved}, {1.6, 1.4, "s", false, Worse}, {0.8, 1.4, "s", false, Better},
+		{1, 1.4, "s", false, Same},
 		{0.8, 0.7, "s", false, Moved}, {0.6, 0.7, "s", false, Better}, {1.3, 0.7, "s", false, Worse},
 		{0.75, 1.4, "1/s", true, Moved}, {0.6, 1.4, "1/s", true, Worse}, {1.3, 1.4, "B", false, Worse},
 	} {
 		got := Compare(with(1, 1, c.unit, c.higher), with(c.by, c.machine, c.unit, c.higher), 0.05)
-		if got[0].Verdict != c.want || got[1].Verdict != Moved || got[2].Verdict != Same || Regressed(got) != (c.want == Worse) {
+		if got[0].Verdict != c.want || got[1].Verdict != Moved || got[2].Verdict != Same ||
+			Regressed(got) != (c.want == Worse) {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
@@ -217,16 +227,18 @@ echo 1000; echo 3000; echo 2000`)
 		t.Fatal(err)
 	}
 	closed := 0
-	r, err := Run(t.Context(), Options{Suite: suite, Bench: bench, Load: load, Log: io.Discard, Open: func(_ context.Context, place string, _ time.Duration) (*Where, error) {
-		if place == Native {
-			return nil, errors.New("no GPU here")
-		}
-		return &Where{Close: func() { closed++ }}, nil
-	}})
+	r, err := Run(t.Context(), Options{Suite: suite, Bench: bench, Load: load, Log: io.Discard,
+		Open: func(_ context.Context, place string, _ time.Duration) (*Where, error) {
+			if place == Native {
+				return nil, errors.New("no GPU here")
+			}
+			return &Where{Close: func() { closed++ }}, nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Failed(); err == nil || !strings.Contains(err.Error(), "no such thing") || strings.Contains(err.Error(), "no GPU here") {
+	if err := r.Failed(); err == nil || !strings.Contains(err.Error(), "no such thing") ||
+		strings.Contains(err.Error(), "no GPU here") {
 		t.Errorf("what failed: %v", err)
 	}
 	got, bare := map[string]float64{}, 0
@@ -246,9 +258,11 @@ echo 1000; echo 3000; echo 2000`)
 			delete(got, m.Key()) // how a shell moves descriptors is its own affair
 		}
 	}
-	want := map[string]float64{"sim · b · one call": 2e-6, "sim · b · memory (MiB)": 3 << 20, "sim · l · 4 B": 2e-6, "sim · l · 8 B": 2e-6, "sim · l · 4 B · +1ms": 2e-6,
-		"sim · l · 8 B · +1ms": 2e-6, "sim · c · throughput · 2 clients": 12, "sim · c · fairness · 2 clients": 1, "sim · c · p99 · 2 clients": 3e-6,
-		"sim · s · open, openat": 3, "sim · y · a step": 0.5, "sim · y · trips (count)": 4}
+	want := map[string]float64{"sim · b · one call": 2e-6, "sim · b · memory (MiB)": 3 << 20, "sim · l · 4 B": 2e-6,
+		"sim · l · 8 B": 2e-6, "sim · l · 4 B · +1ms": 2e-6,
+		"sim · l · 8 B · +1ms": 2e-6, "sim · c · throughput · 2 clients": 12, "sim · c · fairness · 2 clients": 1,
+		"sim · c · p99 · 2 clients": 3e-6,
+		"sim · s · open, openat":    3, "sim · y · a step": 0.5, "sim · y · trips (count)": 4}
 	for k, v := range want {
 		if math.Abs(got[k]-v) > 1e-12*v {
 			t.Errorf("%s: %v, want %v", k, got[k], v)
@@ -264,8 +278,14 @@ func TestMerge(t *testing.T) {
 	measure := func(name string, v ...float64) Measure {
 		return Measure{Entry: name, Name: name, Place: Sim, Values: v}
 	}
-	first := &Result{Schema: Schema, Machine: m, Repetitions: 5, Seconds: 2, Measures: []Measure{measure("a", 1), measure("b", 2)}, Skipped: []Skipped{{"x", Sim, "why", false}}}
-	second := &Result{Schema: Schema, Machine: m, Repetitions: 3, Seconds: 3, Measures: []Measure{measure("b", 7), measure("c", 3)}, Skipped: []Skipped{{"x", Sim, "why", false}}}
+	first := &Result{
+		Schema: Schema, Machine: m, Repetitions: 5, Seconds: 2, Measures: []Measure{measure("a", 1), measure("b", 2)},
+		Skipped: []Skipped{{"x", Sim, "why", false}},
+	}
+	second := &Result{
+		Schema: Schema, Machine: m, Repetitions: 3, Seconds: 3, Measures: []Measure{measure("b", 7), measure("c", 3)},
+		Skipped: []Skipped{{"x", Sim, "why", false}},
+	}
 	all, err := Merge(first, second)
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +294,8 @@ func TestMerge(t *testing.T) {
 	for _, m := range all.Measures {
 		got[m.Name] = m.Median()
 	}
-	if want := map[string]float64{"a": 1, "b": 7, "c": 3}; !maps.Equal(got, want) || all.Repetitions != 3 || all.Seconds != 5 || len(all.Skipped) != 1 {
+	if want := map[string]float64{"a": 1, "b": 7, "c": 3}; !maps.Equal(got, want) || all.Repetitions != 3 ||
+		all.Seconds != 5 || len(all.Skipped) != 1 {
 		t.Errorf("%v, %+v", got, all)
 	}
 	if len(first.Measures) != 2 || first.Measures[1].Median() != 2 {
@@ -320,7 +341,8 @@ func TestPageInBrowser(t *testing.T) {
 	if err := errors.Join(HTML(f, r, Compare(r, r, 0.05)), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+folder, "--enable-logging=stderr", "--dump-dom", "file://"+path)
+	cmd := exec.CommandContext(t.Context(), "chromium", "--headless", "--no-sandbox", "--disable-gpu",
+		"--user-data-dir="+folder, "--enable-logging=stderr", "--dump-dom", "file://"+path)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	dom, err := cmd.Output()

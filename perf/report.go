@@ -14,7 +14,8 @@ import (
 func Markdown(w io.Writer, r *Result) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured %s with scuda %s on %s: %d × %s, %.0f GiB, Linux %s%s. Medians of %d repetitions.\n",
-		r.Started.Format("2006-01-02"), r.Scuda, r.Machine.Host, r.Machine.Processors, r.Machine.Processor, float64(r.Machine.Memory)/(1<<30), r.Machine.Kernel, gpuText(&r.Machine), r.Repetitions)
+		r.Started.Format("2006-01-02"), r.Scuda, r.Machine.Host, r.Machine.Processors, r.Machine.Processor,
+		float64(r.Machine.Memory)/(1<<30), r.Machine.Kernel, gpuText(&r.Machine), r.Repetitions)
 	for _, g := range groups(r) {
 		fmt.Fprintf(&b, "\n### %s\n\n| measure |", g.Title)
 		for _, p := range g.Columns {
@@ -118,7 +119,8 @@ const (
 	left, bottom, top     = 80.0, 40.0, 12.0
 )
 
-// plot draws the group: lines over sizes or clients where these vary, else bars. Only the measures with the first one's unit are drawn.
+// plot draws the group: lines over sizes or clients where these vary, else bars. Only the measures with the first one's
+// unit are drawn.
 func (g *group) plot() template.HTML {
 	var b strings.Builder
 	lowest, highest := math.Inf(1), 0.0
@@ -150,15 +152,19 @@ func (g *group) plot() template.HTML {
 	y := func(v float64) float64 {
 		return top + (plotHeight-top-bottom)*(1-(math.Log10(v)-low)/(high-low))
 	}
-	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, plotWidth, plotHeight, template.HTMLEscapeString(g.Title))
+	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, plotWidth, plotHeight,
+		template.HTMLEscapeString(g.Title))
 	for d := low; d <= high; d++ {
-		fmt.Fprintf(&b, `<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text x="%g" y="%.1f" text-anchor="end">%s</text>`,
-			left, plotWidth, y(math.Pow(10, d)), y(math.Pow(10, d)), left-6, y(math.Pow(10, d))+4, template.HTMLEscapeString(Quantity(math.Pow(10, d), unit)))
+		fmt.Fprintf(&b,
+			`<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text x="%g" y="%.1f" text-anchor="end">%s</text>`,
+			left, plotWidth, y(math.Pow(10, d)), y(math.Pow(10, d)), left-6, y(math.Pow(10, d))+4,
+			template.HTMLEscapeString(Quantity(math.Pow(10, d), unit)))
 	}
 	step := (plotWidth - left - 16) / float64(len(rows))
 	at := func(i int) float64 { return left + 8 + step*(float64(i)+0.5) }
 	for i, r := range rows {
-		fmt.Fprintf(&b, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`, at(i), plotHeight-bottom+18, template.HTMLEscapeString(r.Name))
+		fmt.Fprintf(&b, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`, at(i), plotHeight-bottom+18,
+			template.HTMLEscapeString(r.Name))
 	}
 	for c, column := range g.Columns {
 		var points []string
@@ -168,15 +174,19 @@ func (g *group) plot() template.HTML {
 				continue
 			}
 			spread := slices.Sorted(slices.Values(m.Values))
-			title := template.HTMLEscapeString(fmt.Sprintf("%s, %s: %s (%s to %s)", column, r.Name, Quantity(m.Median(), unit), Quantity(spread[0], unit), Quantity(spread[len(spread)-1], unit)))
+			title := template.HTMLEscapeString(fmt.Sprintf("%s, %s: %s (%s to %s)", column, r.Name, Quantity(m.Median(), unit),
+				Quantity(spread[0], unit), Quantity(spread[len(spread)-1], unit)))
 			points = append(points, fmt.Sprintf("%.1f,%.1f", at(i), y(m.Median())))
 			if spread[0] > 0 {
-				fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="%s"/>`, at(i), at(i), clamp(y(spread[len(spread)-1])), clamp(y(spread[0])), colour(c))
+				fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="%s"/>`, at(i), at(i),
+					clamp(y(spread[len(spread)-1])), clamp(y(spread[0])), colour(c))
 			}
-			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s</title></circle>`, at(i), y(m.Median()), colour(c), title)
+			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s</title></circle>`, at(i), y(m.Median()),
+				colour(c), title)
 		}
 		if len(points) > 1 {
-			fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="%s"/>`, colour(c), strings.Join(points, " "))
+			fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="%s"/>`, colour(c),
+				strings.Join(points, " "))
 		}
 	}
 	b.WriteString("</svg>")
@@ -190,24 +200,28 @@ func (g *group) bars(rows []row, unit string, low, high float64) template.HTML {
 	height := each*float64(len(rows)) + 24
 	x := func(v float64) float64 { return names + (plotWidth-names-80)*(math.Log10(v)-low)/(high-low) }
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, plotWidth, height, template.HTMLEscapeString(g.Title))
+	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, plotWidth, height,
+		template.HTMLEscapeString(g.Title))
 	for d := low; d <= high; d++ {
 		v := math.Pow(10, d)
 		if high-low > 5 && math.Mod(d-low, 3) != 0 {
 			continue // no room for its label
 		}
-		fmt.Fprintf(&b, `<line class="grid" x1="%.1f" x2="%.1f" y1="0" y2="%g"/><text x="%.1f" y="%g" text-anchor="middle">%s</text>`,
+		fmt.Fprintf(&b,
+			`<line class="grid" x1="%.1f" x2="%.1f" y1="0" y2="%g"/><text x="%.1f" y="%g" text-anchor="middle">%s</text>`,
 			x(v), x(v), height-20, x(v), height-6, template.HTMLEscapeString(Quantity(v, unit)))
 	}
 	for i, r := range rows {
 		at := each * float64(i)
-		fmt.Fprintf(&b, `<text x="%g" y="%.1f" text-anchor="end">%s</text>`, names-6, at+each/2+1, template.HTMLEscapeString(r.Name))
+		fmt.Fprintf(&b, `<text x="%g" y="%.1f" text-anchor="end">%s</text>`, names-6, at+each/2+1,
+			template.HTMLEscapeString(r.Name))
 		for c, m := range r.Cells {
 			if m == nil || m.Unit != unit || m.Median() <= 0 {
 				continue
 			}
 			fmt.Fprintf(&b, `<rect x="%g" y="%.1f" width="%.1f" height="%g" fill="%s"/><text x="%.1f" y="%.1f">%s</text>`,
-				names, at+thick*float64(c), max(x(m.Median())-names, 1), thick-1, colour(c), x(m.Median())+4, at+thick*float64(c)+9, template.HTMLEscapeString(Quantity(m.Median(), unit)))
+				names, at+thick*float64(c), max(x(m.Median())-names, 1), thick-1, colour(c), x(m.Median())+4, at+thick*float64(c)+9,
+				template.HTMLEscapeString(Quantity(m.Median(), unit)))
 		}
 	}
 	b.WriteString("</svg>")

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Schema is the version of a result's format; see testdata/result.json. Fields are added without a new version, never changed.
+// Schema is the version of a result's format; see testdata/result.json. Fields are added without a new version, never
+// changed.
 const Schema = 1
 
 // ErrResult is wrapped by the errors of [ParseResult].

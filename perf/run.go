@@ -35,7 +35,8 @@ type Options struct {
 	Scuda string // version, for the result
 	Bench string // path of scuda-bench
 	Load  string // path of scuda-load
-	// Open prepares a place with a further delay of the network. Its error says why there is none, which skips what would run there.
+	// Open prepares a place with a further delay of the network. Its error says why there is none, which skips what would
+	// run there.
 	Open func(ctx context.Context, place string, delay time.Duration) (*Where, error)
 	Log  io.Writer // progress, a line each
 }
@@ -61,7 +62,8 @@ type task struct {
 
 // Run carries a suite out. What cannot be measured is listed in the result; an error means that there is none.
 func Run(ctx context.Context, o Options) (*Result, error) {
-	r := &Result{Schema: Schema, Scuda: o.Scuda, Started: time.Now().UTC().Truncate(time.Second), Quick: o.Quick, Repetitions: o.Suite.Repetitions, Machine: machine(),
+	r := &Result{Schema: Schema, Scuda: o.Scuda, Started: time.Now().UTC().Truncate(time.Second), Quick: o.Quick,
+		Repetitions: o.Suite.Repetitions, Machine: machine(),
 		Measures: []Measure{}, Skipped: []Skipped{}}
 	began := time.Now()
 	opened := map[string]*Where{}
@@ -81,7 +83,9 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 			opened[key] = w
 			continue
 		}
-		r.Skipped = append(r.Skipped, Skipped{"everything", strings.TrimSuffix(t.place+" +"+t.delay.String(), " +0s"), err.Error(), t.place == Sim})
+		r.Skipped = append(r.Skipped, Skipped{
+			"everything", strings.TrimSuffix(t.place+" +"+t.delay.String(), " +0s"), err.Error(), t.place == Sim,
+		})
 		for _, other := range tasks {
 			other.failed = other.failed || other.place == t.place && other.delay == t.delay
 		}
@@ -127,7 +131,9 @@ func (s *Suite) tasks() (list []*task) {
 				}
 				for _, size := range or(e.Sizes, 0) {
 					for _, clients := range or(e.Clients, 0) {
-						list = append(list, &task{entry: e, place: place, delay: time.Duration(delay), bytes: size, clients: clients, found: map[string]*Measure{}})
+						list = append(list, &task{
+							entry: e, place: place, delay: time.Duration(delay), bytes: size, clients: clients, found: map[string]*Measure{},
+						})
 					}
 				}
 			}
@@ -144,7 +150,9 @@ func or[T any](list []T, otherwise T) []T {
 }
 
 func (t *task) title() string {
-	return (&Measure{Entry: t.entry.Name, Name: t.entry.Name, Place: t.place, Bytes: t.bytes, Clients: t.clients, Delay: Duration(t.delay)}).Key()
+	return (&Measure{
+		Entry: t.entry.Name, Name: t.entry.Name, Place: t.place, Bytes: t.bytes, Clients: t.clients, Delay: Duration(t.delay),
+	}).Key()
 }
 
 // measure gives the measure of a name, made when it is first asked for.
@@ -152,7 +160,10 @@ func (t *task) measure(name, unit string, command []string) *Measure {
 	m := t.found[name]
 	if m == nil {
 		command = append([]string{filepath.Base(command[0])}, command[1:]...) // the folder says nothing to others
-		m = &Measure{Entry: t.entry.Name, Name: name, Place: t.place, Delay: Duration(t.delay), Bytes: t.bytes, Clients: t.clients, Unit: unit, Command: command}
+		m = &Measure{
+			Entry: t.entry.Name, Name: name, Place: t.place, Delay: Duration(t.delay), Bytes: t.bytes, Clients: t.clients,
+			Unit: unit, Command: command,
+		}
 		t.found[name] = m
 		t.order = append(t.order, name)
 	}
@@ -334,12 +345,14 @@ func (m *Measure) distribute() error {
 		code = []byte(base64.StdEncoding.EncodeToString(code))
 	}
 	at := func(q float64) float64 { return float64(m.all.ValueAtQuantile(q)) * 1e-9 }
-	m.Distribution = &Percentiles{m.all.TotalCount(), at(50), at(90), at(99), at(99.9), float64(m.all.Max()) * 1e-9, string(code)}
+	m.Distribution = &Percentiles{
+		m.all.TotalCount(), at(50), at(90), at(99), at(99.9), float64(m.all.Max()) * 1e-9, string(code),
+	}
 	return nil
 }
 
-// runClients lets several processes work at once: their throughput, how evenly it is shared (Jain's index: 1 is even, 1/n one takes all; R. Jain,
-// D. Chiu, W. Hawe, DEC-TR-301, 1984) and the 99th percentile of their operations.
+// runClients lets several processes work at once: their throughput, how evenly it is shared (Jain's index: 1 is even,
+// 1/n one takes all; R. Jain, D. Chiu, W. Hawe, DEC-TR-301, 1984) and the 99th percentile of their operations.
 func (t *task) runClients(ctx context.Context, load string, w *Where) error {
 	command := t.command(load, 0)
 	type client struct {

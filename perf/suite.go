@@ -33,18 +33,22 @@ type Suite struct {
 
 // Entry is a program with all combinations of its parameters.
 type Entry struct {
-	Name    string     `json:"name"`
-	Kind    string     `json:"kind"`              // "bench": scuda-bench; "load": scuda-load; "command": Command; "syscalls": what Command makes beyond Base; "machine": yardsticks
+	Name string `json:"name"`
+	// "bench": scuda-bench; "load": scuda-load; "command": Command; "syscalls": what Command makes beyond Base; "machine":
+	// yardsticks
+	Kind    string     `json:"kind"`
 	Load    string     `json:"load,omitempty"`    // operation of scuda-load
 	Sizes   []int64    `json:"sizes,omitempty"`   // bytes; default: 0
 	Clients []int      `json:"clients,omitempty"` // processes at once, for Seconds; default: one, Count times
 	Count   int        `json:"count,omitempty"`   // operations of a repetition at most; big sizes do fewer
 	Seconds float64    `json:"seconds,omitempty"`
 	Places  []string   `json:"places"`
-	Delays  []Duration `json:"delays,omitempty"`  // added to round trips; natively there are none
-	Command []string   `json:"command,omitempty"` // prints a JSON object of seconds by measure (as its last line); scuda-load and scuda-bench are found
-	Base    []string   `json:"base,omitempty"`    // of kind "syscalls": the same program without what is of interest
-	Quick   bool       `json:"quick,omitempty"`   // also a part of quick runs, with the first and last of its sizes and delays below 10 ms
+	Delays  []Duration `json:"delays,omitempty"` // added to round trips; natively there are none
+	// prints a JSON object of seconds by measure (as its last line); scuda-load and scuda-bench are found
+	Command []string `json:"command,omitempty"`
+	Base    []string `json:"base,omitempty"` // of kind "syscalls": the same program without what is of interest
+	// also a part of quick runs, with the first and last of its sizes and delays below 10 ms
+	Quick bool `json:"quick,omitempty"`
 }
 
 // Duration is a time.Duration written as text.
@@ -94,7 +98,8 @@ func ParseSuite(b []byte) (*Suite, error) {
 			return nil, bad("entries need names of their own")
 		case !slices.Contains([]string{"bench", "load", "command", "syscalls", "machine"}, e.Kind):
 			return nil, bad("kind is bench, load, command, syscalls or machine")
-		case (e.Kind == "load") != (e.Load != "") || (e.Kind == "command" || e.Kind == "syscalls") != (len(e.Command) > 0) || len(e.Base) > 0 && e.Kind != "syscalls":
+		case (e.Kind == "load") != (e.Load != "") || (e.Kind == "command" || e.Kind == "syscalls") != (len(e.Command) > 0) ||
+			len(e.Base) > 0 && e.Kind != "syscalls":
 			return nil, bad("load goes with kind load, command with kinds command and syscalls, base with syscalls")
 		case len(e.Places) == 0 || slices.ContainsFunc(e.Places, func(p string) bool { return !slices.Contains(places, p) }):
 			return nil, bad("places are native, tcp, rdma, sim and machine")
@@ -102,7 +107,8 @@ func ParseSuite(b []byte) (*Suite, error) {
 			return nil, bad("the place machine goes with kind machine")
 		case e.Kind == "load" && len(e.Clients) == 0 && e.Count < 1, len(e.Clients) > 0 && e.Seconds <= 0:
 			return nil, bad("a load needs a count, or clients and seconds")
-		case slices.ContainsFunc(e.Sizes, func(n int64) bool { return n < 0 }), slices.ContainsFunc(e.Clients, func(n int) bool { return n < 1 || n > 256 }),
+		case slices.ContainsFunc(e.Sizes, func(n int64) bool { return n < 0 }),
+			slices.ContainsFunc(e.Clients, func(n int) bool { return n < 1 || n > 256 }),
 			slices.ContainsFunc(e.Delays, func(d Duration) bool { return d < 0 }):
 			return nil, bad("sizes and delays are not negative, clients are 1 to 256")
 		}
@@ -141,7 +147,9 @@ func (s *Suite) QuickVersion() *Suite {
 		if n := len(e.Sizes); n > 2 {
 			e.Sizes = []int64{e.Sizes[0], e.Sizes[n/2]}
 		}
-		e.Delays = slices.DeleteFunc(slices.Clone(e.Delays), func(d Duration) bool { return time.Duration(d) != 0 && time.Duration(d) != time.Millisecond })
+		e.Delays = slices.DeleteFunc(slices.Clone(e.Delays), func(d Duration) bool {
+			return time.Duration(d) != 0 && time.Duration(d) != time.Millisecond
+		})
 		e.Clients = slices.DeleteFunc(slices.Clone(e.Clients), func(n int) bool { return n > 4 })
 		e.Count, e.Seconds = min(e.Count, 100), min(e.Seconds, 0.5)
 		q.Entries = append(q.Entries, e)

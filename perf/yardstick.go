@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Yardsticks are what a machine does without CUDA: they say whether it was the machine that changed between two results. They are timed at each
-// repetition, like everything else.
+// Yardsticks are what a machine does without CUDA: they say whether it was the machine that changed between two
+// results. They are timed at each repetition, like everything else.
 const (
 	yardMultiplication = "a multiplication" // that waits for the one before
 	yardSystemCall     = "a system call"

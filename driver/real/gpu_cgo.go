@@ -83,7 +83,8 @@ func (d *driver) invokeBlob64(i int, out uint64, blob unsafe.Pointer, flags uint
 	return cuda.CUresult(int32(callBlob64(d.fns[i], out, blob, flags)))
 }
 
-// invokeTensor is invoke for functions whose first parameter must be aligned more strictly than Go and the protocol align.
+// invokeTensor is invoke for functions whose first parameter must be aligned more strictly than Go and the protocol
+// align.
 func (d *driver) invokeTensor(i int, a *words) cuda.CUresult {
 	if d.fns[i] == nil {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
@@ -93,12 +94,19 @@ func (d *driver) invokeTensor(i int, a *words) cuda.CUresult {
 
 // Private tables of the driver, by their identifiers.
 var (
-	cudartInterface = cuda.CUuuid{Bytes: [16]byte{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}}
-	fp8Table        = cuda.CUuuid{Bytes: [16]byte{0xcd, 0x3e, 0xa2, 0xc6, 0x70, 0x76, 0xdb, 0x4b, 0x88, 0x2e, 0x52, 0xae, 0x6c, 0x2d, 0x86, 0xf7}}
-	tpcMapTable     = cuda.CUuuid{Bytes: [16]byte{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}}
+	cudartInterface = cuda.CUuuid{
+		Bytes: [16]byte{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9},
+	}
+	fp8Table = cuda.CUuuid{
+		Bytes: [16]byte{0xcd, 0x3e, 0xa2, 0xc6, 0x70, 0x76, 0xdb, 0x4b, 0x88, 0x2e, 0x52, 0xae, 0x6c, 0x2d, 0x86, 0xf7},
+	}
+	tpcMapTable = cuda.CUuuid{
+		Bytes: [16]byte{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca},
+	}
 )
 
-// tableSlot reads a function from a private table whose first word is its size; nil when there is no such table or slot.
+// tableSlot reads a function from a private table whose first word is its size; nil when there is no such table or
+// slot.
 func (g *GPU) tableSlot(id *cuda.CUuuid, slot int) unsafe.Pointer {
 	var table unsafe.Pointer
 	if g.CuGetExportTable(unsafe.Pointer(&table), id) != cuda.CUDA_SUCCESS || table == nil {
@@ -135,7 +143,8 @@ func (g *GPU) TPCMap() (tpcInGPC, gpcOfTPC []byte, r cuda.CUresult) {
 	if r := g.CuCtxGetDevice(&dev); r != cuda.CUDA_SUCCESS {
 		return nil, nil, r
 	}
-	if r := g.CuDeviceGetAttribute(&processors, cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev); r != cuda.CUDA_SUCCESS {
+	if r := g.CuDeviceGetAttribute(&processors, cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+		dev); r != cuda.CUDA_SUCCESS {
 		return nil, nil, r
 	}
 	var a, b unsafe.Pointer
@@ -198,7 +207,8 @@ func (g *GPU) LaunchNode(stream cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cud
 // LaunchAll carries out launches with one crossing into C.
 func (g *GPU) LaunchAll(list []cuda.Launch) {
 	if len(list) > 0 {
-		launchAll(g.fns[symCuLaunchKernel], g.fns[symCuCtxGetCurrent], g.fns[symCuCtxSetCurrent], address(unsafe.SliceData(list)), len(list), g.lanes)
+		launchAll(g.fns[symCuLaunchKernel], g.fns[symCuCtxGetCurrent], g.fns[symCuCtxSetCurrent],
+			address(unsafe.SliceData(list)), len(list), g.lanes)
 	}
 }
 

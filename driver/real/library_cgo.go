@@ -1,7 +1,7 @@
-// Package real is the machine's own CUDA driver and management library behind the interfaces of api/cuda and api/nvml. The libraries are
-// opened at run time, so that this program builds and starts on machines without a driver; functions that the installed driver does not
-// have answer that they are not supported. All methods but a few are generated: they put their arguments into words and call through one
-// C function.
+// Package real is the machine's own CUDA driver and management library behind the interfaces of api/cuda and api/nvml.
+// The libraries are opened at run time, so that this program builds and starts on machines without a driver; functions
+// that the installed driver does not have answer that they are not supported. All methods but a few are generated: they
+// put their arguments into words and call through one C function.
 package real
 
 /*
@@ -27,7 +27,9 @@ var ErrNoLibrary = errors.New("driver library cannot be opened")
 type LibraryError struct{ Path, Why string }
 
 func (e *LibraryError) Error() string {
-	return fmt.Sprintf("%s cannot be opened: %s; install NVIDIA's driver on this machine, or serve the simulated GPU with --gpu sim", e.Path, e.Why)
+	return fmt.Sprintf(
+		"%s cannot be opened: %s; install NVIDIA's driver on this machine, or serve the simulated GPU with --gpu sim", e.Path,
+		e.Why)
 }
 
 // Unwrap makes errors.Is(err, ErrNoLibrary) true.
@@ -61,12 +63,15 @@ func (l *library) symbol(name string) unsafe.Pointer {
 }
 
 func call(fn unsafe.Pointer, a *words) uint64 {
-	return uint64(C.scuda_real_call(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]), C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
-		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]), C.uint64_t(a[14]), C.uint64_t(a[15])))
+	return uint64(C.scuda_real_call(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]),
+		C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
+		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]),
+		C.uint64_t(a[14]), C.uint64_t(a[15])))
 }
 
 func callFloat(fn unsafe.Pointer, a *words, f0, f1 float32) uint64 {
-	return uint64(C.scuda_real_call_float(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]), C.float(f0), C.float(f1)))
+	return uint64(C.scuda_real_call_float(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]),
+		C.float(f0), C.float(f1)))
 }
 
 func callBlob64(fn unsafe.Pointer, out uint64, blob unsafe.Pointer, flags uint64) uint64 {
@@ -74,8 +79,10 @@ func callBlob64(fn unsafe.Pointer, out uint64, blob unsafe.Pointer, flags uint64
 }
 
 func callTensor(fn unsafe.Pointer, a *words) uint64 {
-	return uint64(C.scuda_real_call_tensor(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]), C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
-		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]), C.uint64_t(a[14]), C.uint64_t(a[15])))
+	return uint64(C.scuda_real_call_tensor(fn, C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3]),
+		C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
+		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]),
+		C.uint64_t(a[14]), C.uint64_t(a[15])))
 }
 
 func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {
@@ -83,16 +90,18 @@ func launchHost(fn unsafe.Pointer, stream uint64, handle uintptr) uint64 {
 }
 
 func launchAll(launch, get, set unsafe.Pointer, list uint64, n, lanes int) {
-	C.scuda_real_launch_all(C.uintptr_t(uintptr(launch)), C.uintptr_t(uintptr(get)), C.uintptr_t(uintptr(set)), C.uintptr_t(list), C.uint64_t(n), C.uint32_t(lanes))
+	C.scuda_real_launch_all(C.uintptr_t(uintptr(launch)), C.uintptr_t(uintptr(get)), C.uintptr_t(uintptr(set)),
+		C.uintptr_t(list), C.uint64_t(n), C.uint32_t(lanes))
 }
 
-// mostLanes are the threads that make launches at once: one for each four processors, since the client's threads may be on the same machine.
+// mostLanes are the threads that make launches at once: one for each four processors, since the client's threads may be
+// on the same machine.
 func mostLanes(processors int) int { return max(1, min(processors/4, int(C.SCUDA_REAL_LANES))) }
 
 func hostEntry() uintptr { return uintptr(C.scuda_real_host_entry()) }
 
-// escape makes the compiler put what p points to on the heap, where it does not move: as a word, an address of the stack would be wrong
-// once the stack grows. The store never happens.
+// escape makes the compiler put what p points to on the heap, where it does not move: as a word, an address of the
+// stack would be wrong once the stack grows. The store never happens.
 func escape(p unsafe.Pointer) {
 	if never {
 		sink = p
@@ -104,7 +113,8 @@ var (
 	sink  unsafe.Pointer
 )
 
-// address is a pointer argument as a word. The pointers are to memory outside of Go's heap, or to Go memory that the caller keeps.
+// address is a pointer argument as a word. The pointers are to memory outside of Go's heap, or to Go memory that the
+// caller keeps.
 func address[T any](p *T) uint64 { return raw(unsafe.Pointer(p)) }
 
 // raw is an untyped pointer argument as a word.

@@ -45,8 +45,8 @@ func (d *nvmlDriver) invoke(i int, a *words) nvml.Return {
 	return nvml.Return(int32(call(d.fns[i], a)))
 }
 
-// CallTable calls the function in word slot of a private table, whose parameters the caller knows: up to six integers and pointers to memory that
-// does not move.
+// CallTable calls the function in word slot of a private table, whose parameters the caller knows: up to six integers
+// and pointers to memory that does not move.
 func (n *NVML) CallTable(id [16]byte, slot int, args ...uint64) nvml.Return {
 	table := n.table(id)
 	if table == nil || slot < 1 || uint64(slot) >= *(*uint64)(table)/8 || len(args) > 6 {
@@ -61,7 +61,8 @@ func (n *NVML) CallTable(id [16]byte, slot int, args ...uint64) nvml.Return {
 	return nvml.Return(int32(call(fn, &a)))
 }
 
-// ExportTableSize is the size of a private table of the library in bytes, its first word; 0 when the library does not have the table.
+// ExportTableSize is the size of a private table of the library in bytes, its first word; 0 when the library does not
+// have the table.
 func (n *NVML) ExportTableSize(id [16]byte) uint64 {
 	table := n.table(id)
 	if table == nil {

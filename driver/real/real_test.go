@@ -42,7 +42,8 @@ func openFake(t *testing.T) *GPU {
 // launches makes a list outside of Go's heap.
 func launches(t *testing.T, n int) []cuda.Launch {
 	t.Helper()
-	mem, err := unix.Mmap(-1, 0, n*int(unsafe.Sizeof(cuda.Launch{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, n*int(unsafe.Sizeof(cuda.Launch{})), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,10 @@ func TestLaunchAll(t *testing.T) {
 	g := openFake(t)
 	list := launches(t, 3)
 	for i := range list {
-		list[i] = cuda.Launch{Function: 1, Stream: 9, Params: 10, Grid: [3]uint32{uint32(i) + 700, 3, 4}, Block: [3]uint32{5, 6, 7}, Shared: 8, Result: -1}
+		list[i] = cuda.Launch{
+			Function: 1, Stream: 9, Params: 10, Grid: [3]uint32{uint32(i) + 700, 3, 4}, Block: [3]uint32{5, 6, 7}, Shared: 8,
+			Result: -1,
+		}
 	}
 	g.LaunchAll(list)
 	for i := range list {
@@ -66,10 +70,11 @@ func TestLaunchAll(t *testing.T) {
 	g.LaunchAll(nil)
 }
 
-// Launches of several threads are made at once, each stream's in their order and in the caller's context, unless something orders them.
+// Launches of several threads are made at once, each stream's in their order and in the caller's context, unless
+// something orders them.
 func TestLaunchesAtOnce(t *testing.T) {
-	// Each case makes `jobs` lists of n launches, the i-th on a stream by a thread of the program; the first of each stream waits until `together` streams
-	// have begun.
+	// Each case makes `jobs` lists of n launches, the i-th on a stream by a thread of the program; the first of each
+	// stream waits until `together` streams have begun.
 	for _, c := range []struct {
 		name           string
 		lanes, n, jobs int
@@ -77,15 +82,26 @@ func TestLaunchesAtOnce(t *testing.T) {
 		stream, thread func(i int) int
 		alone          bool // all made by one thread
 	}{
-		{name: "two threads", lanes: 2, n: 32, jobs: 50, together: 2, stream: func(i int) int { return 10 + i%2 }, thread: func(i int) int { return i % 2 }},
-		{name: "four threads", lanes: 4, n: 32, jobs: 50, together: 4, stream: func(i int) int { return 10 + i%4 }, thread: func(i int) int { return i % 4 }},
-		{name: "more threads than lanes", lanes: 4, n: 32, jobs: 50, stream: func(i int) int { return 10 + i%7 }, thread: func(i int) int { return i % 7 }},
-		{name: "two streams a thread", lanes: 4, n: 32, jobs: 50, stream: func(i int) int { return 10 + i%8 }, thread: func(i int) int { return i % 4 }},
-		{name: "one thread", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%4 }, thread: func(int) int { return 1 }, alone: true},
-		{name: "a stream of two threads", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%3 }, thread: func(i int) int { return i % 4 }, alone: true},
-		{name: "the default stream", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return i % 4 }, thread: func(i int) int { return i % 4 }, alone: true},
-		{name: "few launches", lanes: 4, n: 7, jobs: 5, stream: func(i int) int { return 10 + i%4 }, thread: func(i int) int { return i % 4 }, alone: true},
-		{name: "few processors", lanes: 1, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%4 }, thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "two threads", lanes: 2, n: 32, jobs: 50, together: 2, stream: func(i int) int { return 10 + i%2 },
+			thread: func(i int) int { return i % 2 }},
+		{name: "four threads", lanes: 4, n: 32, jobs: 50, together: 4, stream: func(i int) int { return 10 + i%4 },
+			thread: func(i int) int { return i % 4 }},
+		{name: "more threads than lanes", lanes: 4, n: 32, jobs: 50, stream: func(i int) int { return 10 + i%7 },
+			thread: func(i int) int { return i % 7 }},
+		{name: "two streams a thread", lanes: 4, n: 32, jobs: 50, stream: func(i int) int { return 10 + i%8 },
+			thread: func(i int) int { return i % 4 }},
+		{name: "one thread", lanes: 4, n: 32, jobs: 5, stream: func(i int) int {
+			return 10 + i%4
+		}, thread: func(int) int { return 1 }, alone: true},
+		{name: "a stream of two threads", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%3 },
+			thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "the default stream", lanes: 4, n: 32, jobs: 5, stream: func(i int) int { return i % 4 },
+			thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "few launches", lanes: 4, n: 7, jobs: 5, stream: func(i int) int {
+			return 10 + i%4
+		}, thread: func(i int) int { return i % 4 }, alone: true},
+		{name: "few processors", lanes: 1, n: 32, jobs: 5, stream: func(i int) int { return 10 + i%4 },
+			thread: func(i int) int { return i % 4 }, alone: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			runtime.LockOSThread()
@@ -99,7 +115,10 @@ func TestLaunchesAtOnce(t *testing.T) {
 			for range c.jobs {
 				for i := range list {
 					s := c.stream(i)
-					list[i] = cuda.Launch{Function: 2, Stream: cuda.CUstream(s), Grid: [3]uint32{made[s], c.together}, Thread: uint32(c.thread(i)), Result: -1}
+					list[i] = cuda.Launch{
+						Function: 2, Stream: cuda.CUstream(s), Grid: [3]uint32{made[s], c.together}, Thread: uint32(c.thread(i)),
+						Result: -1,
+					}
 					made[s]++
 				}
 				g.LaunchAll(list)
@@ -147,11 +166,13 @@ func TestArguments(t *testing.T) {
 	if r := g.CuTexRefSetMipmapLevelClamp(8, 1.5, -2.25); r != cuda.CUDA_SUCCESS {
 		t.Error("floats:", r)
 	}
-	maps := make([]cuda.CUtensorMap, 3) // consecutive ones cannot all be aligned by chance to 128 when the first is moved by 8
+	// consecutive ones cannot all be aligned by chance to 128 when the first is moved by 8
+	maps := make([]cuda.CUtensorMap, 3)
 	raw := unsafe.Slice((*uint64)(unsafe.Pointer(&maps[0])), 48)
 	for _, at := range []int{0, 1, 8} {
 		m := (*cuda.CUtensorMap)(unsafe.Pointer(&raw[at]))
-		dim, strides, box, steps := [2]cuda.Cuuint64{0, 11}, [1]cuda.Cuuint64{12}, [2]cuda.Cuuint32{13}, [2]cuda.Cuuint32{0, 14}
+		dim, strides, box, steps := [2]cuda.Cuuint64{0, 11}, [1]cuda.Cuuint64{12}, [2]cuda.Cuuint32{13},
+			[2]cuda.Cuuint32{0, 14}
 		r := g.CuTensorMapEncodeTiled(m, 1, 2, opaque(0x1000), &dim[0], &strides[0], &box[0], &steps[0], 5, 6, 7, 8)
 		if r != cuda.CUDA_SUCCESS || raw[at] != 0xabababababababab || raw[at+15] != 0xabababababababab {
 			t.Errorf("tensor map at word %d: %v, %#x", at, r, raw[at])

@@ -43,8 +43,10 @@ const (
 func serve(t *testing.T, args ...string) (addr, log string, p *os.Process) {
 	t.Helper()
 	log = filepath.Join(t.TempDir(), "server.log")
-	cmd := exec.Command(filepath.Join(root, "build/scuda"), append([]string{"-l", os.Getenv("RXE_IP0") + ":0", "--insecure", "--gpu", "sim", "--sim-memory", "256MiB", "--cache-dir", "none",
-		"--rdma-device", os.Getenv("RXE_DEV0"), "--log", "debug,file=" + log}, args...)...)
+	cmd := exec.Command(filepath.Join(root, "build/scuda"),
+		append([]string{"-l", os.Getenv("RXE_IP0") + ":0", "--insecure", "--gpu", "sim", "--sim-memory", "256MiB",
+			"--cache-dir", "none",
+			"--rdma-device", os.Getenv("RXE_DEV0"), "--log", "debug,file=" + log}, args...)...)
 	stderr, err := os.Create(log + workers)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +94,8 @@ func client(t *testing.T, addr string, args ...string) (cmd *exec.Cmd, log strin
 	cmd = exec.CommandContext(ctx, filepath.Join(root, "build/rdma/transfers"), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where it stands
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(root, "build/lib"), "SCUDA_SERVER="+addr, "SCUDA_LOG=debug,file="+log,
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(root, "build/lib"), "SCUDA_SERVER="+addr,
+		"SCUDA_LOG=debug,file="+log,
 		"SCUDA_TRANSPORT=rdma", "SCUDA_RDMA_DEVICE="+os.Getenv("RXE_DEV1"))
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -233,7 +236,8 @@ func TestUnifiedMemory(t *testing.T) {
 	}
 }
 
-// RDMA reads and writes the GPU's memory, where that is the way (here as with nvidia-peermem, by its address), and goes over TCP where a path is lost meanwhile.
+// RDMA reads and writes the GPU's memory, where that is the way (here as with nvidia-peermem, by its address), and goes
+// over TCP where a path is lost meanwhile.
 func TestGPUDirect(t *testing.T) {
 	addr, server, _ := serve(t, "--gpudirect", "always", "--metrics", metricsAt)
 	cmd, log := client(t, addr, "random", "20", "3")
@@ -261,13 +265,16 @@ func TestGPUDirect(t *testing.T) {
 
 // limited is a client that may lock so much memory.
 func limited(cmd *exec.Cmd, kib int) {
-	args := append([]string{"setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "sh", "-c", fmt.Sprintf(`ulimit -l %d; exec "$0" "$@"`, kib)}, cmd.Args...)
+	args := append([]string{
+		"setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "sh", "-c",
+		fmt.Sprintf(`ulimit -l %d; exec "$0" "$@"`, kib),
+	}, cmd.Args...)
 	args[len(args)-len(cmd.Args)] = cmd.Path
 	cmd.Path, cmd.Args = "/usr/bin/setpriv", args
 }
 
-// Memory that may not be locked goes through a buffer of the client, or over TCP where that may not be locked either; a line says why and what to do. A path that is
-// lost gives back what lies in the buffer as well.
+// Memory that may not be locked goes through a buffer of the client, or over TCP where that may not be locked either; a
+// line says why and what to do. A path that is lost gives back what lies in the buffer as well.
 func TestMemlockLimit(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -309,8 +316,8 @@ func TestMemlockLimit(t *testing.T) {
 	}
 }
 
-// A thousand copies of random sizes while links go down and up at random: the session lives and every byte is right. There are more where that takes less time than
-// the path needs to be lost and found again three times.
+// A thousand copies of random sizes while links go down and up at random: the session lives and every byte is right.
+// There are more where that takes less time than the path needs to be lost and found again three times.
 func TestThousandCopiesWithBrokenLinks(t *testing.T) {
 	n, times := 1000, 3
 	if s := os.Getenv("RDMA_TEST_COPIES"); s != "" {
@@ -323,7 +330,8 @@ func TestThousandCopiesWithBrokenLinks(t *testing.T) {
 	var err error
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	eventually(t, "a path", func() bool { return count(t, log, pathUp) > 0 }) // before, a session that demands one may not be opened
+	// before, a session that demands one may not be opened
+	eventually(t, "a path", func() bool { return count(t, log, pathUp) > 0 })
 	r := rand.New(rand.NewPCG(seed, 1))
 	for over := false; !over; {
 		if count(t, log, pathLost) >= times && count(t, log, pathUp) > times {
@@ -390,7 +398,8 @@ func TestDeviceRemoved(t *testing.T) {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	eventually(t, "the loss of the path", func() bool { return count(t, log, pathLost) == 1 })
-	if text, err := exec.Command("rdma", "link", "add", os.Getenv("RXE_DEV1"), "type", "rxe", "netdev", "rxenet1").CombinedOutput(); err != nil {
+	if text, err := exec.Command("rdma", "link", "add", os.Getenv("RXE_DEV1"), "type", "rxe", "netdev",
+		"rxenet1").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	eventually(t, "another path", func() bool { return count(t, log, pathUp) == 2 })
@@ -438,7 +447,10 @@ func TestPeersKilled(t *testing.T) {
 	first, _ := strconv.Atoi(string(workers[0][1]))
 	second, _ := strconv.Atoi(string(workers[1][1]))
 	for _, pid := range []int{first, second} { // with the next path, where soft-RoCE has failed one
-		eventually(t, "a session's 24 MiB of slots, and headers, are all that is pinned", func() bool { n := pinned(t, pid); return n >= 24<<20 && n <= 25<<20 })
+		eventually(t, "a session's 24 MiB of slots, and headers, are all that is pinned", func() bool {
+			n := pinned(t, pid)
+			return n >= 24<<20 && n <= 25<<20
+		})
 	}
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -456,7 +468,8 @@ func TestPeersKilled(t *testing.T) {
 // sent says how many packets a device has sent.
 func sent(t *testing.T, device int) int {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/1/hw_counters/sent_pkts", os.Getenv(fmt.Sprintf("RXE_DEV%d", device))))
+	b, err := os.ReadFile(
+		fmt.Sprintf("/sys/class/infiniband/%s/ports/1/hw_counters/sent_pkts", os.Getenv(fmt.Sprintf("RXE_DEV%d", device))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,8 +480,8 @@ func sent(t *testing.T, device int) int {
 	return n
 }
 
-// What copies of a program reach, for comparison with ib_write_bw. They go by RDMA; a machine that stands still for so long that a path is
-// given up, or the GPU out of time, gets another try.
+// What copies of a program reach, for comparison with ib_write_bw. They go by RDMA; a machine that stands still for so
+// long that a path is given up, or the GPU out of time, gets another try.
 func TestSpeed(t *testing.T) {
 	addr, _, _ := serve(t)
 	rounds := 2

@@ -1,7 +1,9 @@
-// Package memfd makes memory that several processes map: pages of metrics, the board of the simulated machine, and what simulated GPUs share.
+// Package memfd makes memory that several processes map: pages of metrics, the board of the simulated machine, and what
+// simulated GPUs share.
 //
-// Such memory is sealed. A process that could shorten it would end every other process that looks at it (SIGBUS), and the processes that share
-// memory here do not trust each other: a worker serves a client, the supervisor reads what the worker counts.
+// Such memory is sealed. A process that could shorten it would end every other process that looks at it (SIGBUS), and
+// the processes that share memory here do not trust each other: a worker serves a client, the supervisor reads what the
+// worker counts.
 package memfd
 
 import (
@@ -14,7 +16,8 @@ import (
 // seals keep the size as it is, and the seals themselves.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// New gives the descriptor of size bytes of zeroed memory whose size nobody can change. The caller closes it. name is seen in /proc only.
+// New gives the descriptor of size bytes of zeroed memory whose size nobody can change. The caller closes it. name is
+// seen in /proc only.
 func New(name string, size int64) (int, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package baseline counts the system calls of a program and its children that tell what a remote GPU costs a process: reads, writes, opens and
-// closes, and which of them go to files and which to the network. It counts with strace where there is one and with the probes of package ebpf
-// elsewhere; both see the same.
+// Package baseline counts the system calls of a program and its children that tell what a remote GPU costs a process:
+// reads, writes, opens and closes, and which of them go to files and which to the network. It counts with strace where
+// there is one and with the probes of package ebpf elsewhere; both see the same.
 //
-// What scuda adds is the difference between two runs: a program that uses the GPU, and the same program without that line.
+// What scuda adds is the difference between two runs: a program that uses the GPU, and the same program without that
+// line.
 package baseline
 
 import (
@@ -73,7 +74,8 @@ type Config struct {
 	Stderr  io.Writer
 }
 
-// Count runs a program and counts. The error is the program's own when it failed (an *exec.ExitError); the counts are there all the same.
+// Count runs a program and counts. The error is the program's own when it failed (an *exec.ExitError); the counts are
+// there all the same.
 func (c Config) Count(ctx context.Context) (*Run, error) {
 	if len(c.Command) == 0 {
 		return nil, errors.New("no program to count the system calls of")
@@ -95,7 +97,9 @@ func (c Config) Count(ctx context.Context) (*Run, error) {
 	if counts == nil {
 		return nil, err
 	}
-	slices.SortFunc(counts, func(a, b Count) int { return cmp.Or(cmp.Compare(a.Call, b.Call), cmp.Compare(a.Class, b.Class)) })
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(a.Call, b.Call), cmp.Compare(a.Class, b.Class))
+	})
 	return &Run{c.Command, counter, counts}, err
 }
 
@@ -139,7 +143,9 @@ func (c Config) strace(ctx context.Context) ([]Count, error) {
 	defer os.Remove(log.Name())
 	defer log.Close()
 	names := strings.Join(slices.Concat(reads, writes, opens, closes), ",")
-	args := []string{"strace", "-f", "-yy", "-qqq", "-e", "signal=none", "-e", "trace=" + names, "-s", "0", "-o", log.Name(), "--"}
+	args := []string{
+		"strace", "-f", "-yy", "-qqq", "-e", "signal=none", "-e", "trace=" + names, "-s", "0", "-o", log.Name(), "--",
+	}
 	ended := c.command(ctx, append(args, c.Command...)...).Run()
 	counts, err := parseStrace(log)
 	if err != nil {
@@ -148,8 +154,8 @@ func (c Config) strace(ctx context.Context) ([]Count, error) {
 	return counts, ended
 }
 
-// WriteTable writes the counts as strace -c does (whole numbers of read, write, open, close), and how many go to files and to the network. base, if
-// there is one, is taken off in the last column.
+// WriteTable writes the counts as strace -c does (whole numbers of read, write, open, close), and how many go to files
+// and to the network. base, if there is one, is taken off in the last column.
 func (r *Run) WriteTable(w io.Writer, base *Run) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "calls\tfiles\tnetwork\t")

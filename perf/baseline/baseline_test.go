@@ -15,7 +15,8 @@ import (
 	"scuda.dev/scuda/ebpf"
 )
 
-// program makes known system calls on a file, a pipe, a device and, with a port, a TCP connection; half of them in a child.
+// program makes known system calls on a file, a pipe, a device and, with a port, a TCP connection; half of them in a
+// child.
 const program = `
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -108,8 +109,10 @@ func TestCounters(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := []Count{
-				{"close", "file", 2}, {"close", "network", 2}, {"openat", "", 4}, {"pread64", "file", 10}, {"read", "device", 10}, {"read", "other", 6},
-				{"recvfrom", "network", 8}, {"sendto", "network", 8}, {"write", "device", 10}, {"write", "network", 8}, {"write", "other", 6},
+				{"close", "file", 2}, {"close", "network", 2}, {"openat", "", 4}, {"pread64", "file", 10}, {"read", "device", 10},
+				{"read", "other", 6},
+				{"recvfrom", "network", 8}, {"sendto", "network", 8}, {"write", "device", 10}, {"write", "network", 8},
+				{"write", "other", 6},
 			}
 			if diff := cmp.Diff(want, r.Calls); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
@@ -140,7 +143,8 @@ func TestParseStrace(t *testing.T) {
 	for _, c := range []struct {
 		call, class string
 		want        uint64
-	}{{"read", "", 4}, {"read", "network", 2}, {"read", "file", 1}, {"read", "device", 1}, {"openat", "", 1}, {"open", "", 1}, {"close", "other", 2}, {"sendmsg", "other", 1}} {
+	}{{"read", "", 4}, {"read", "network", 2}, {"read", "file", 1}, {"read", "device", 1}, {"openat", "", 1},
+		{"open", "", 1}, {"close", "other", 2}, {"sendmsg", "other", 1}} {
 		if n := r.Sum([]string{c.call}, c.class); n != c.want {
 			t.Errorf("%s %s: %d, want %d", c.call, c.class, n, c.want)
 		}
@@ -161,12 +165,15 @@ func FuzzParseStrace(f *testing.F) {
 
 func TestTable(t *testing.T) {
 	base := &Run{Calls: []Count{{"read", "file", 100}, {"close", "file", 9}}}
-	r := &Run{Calls: []Count{{"read", "file", 103}, {"read", "network", 2}, {"sendmsg", "network", 1}, {"close", "file", 9}}}
+	r := &Run{
+		Calls: []Count{{"read", "file", 103}, {"read", "network", 2}, {"sendmsg", "network", 1}, {"close", "file", 9}},
+	}
 	var b bytes.Buffer
 	if err := r.WriteTable(&b, base); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range [][]string{{"105", "103", "2", "5", "2", "read"}, {"9", "9", "0", "0", "0", "close"}, {"1", "0", "1", "1", "1", "everything that writes"}} {
+	for _, want := range [][]string{{"105", "103", "2", "5", "2", "read"}, {"9", "9", "0", "0", "0", "close"},
+		{"1", "0", "1", "1", "1", "everything that writes"}} {
 		found := false
 		for _, line := range strings.Split(b.String(), "\n") {
 			found = found || strings.Join(strings.Fields(line), " ") == strings.Join(want, " ")

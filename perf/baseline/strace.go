@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// call is the beginning of a call in strace's output: the process, the name and, for calls on descriptors, the beginning of what
-// strace -yy says of the first one, up to a space.
-// A call that another process interrupts has two lines; only the first has the parenthesis.
+// call is the beginning of a call in strace's output: the process, the name and, for calls on descriptors, the
+// beginning of what strace -yy says of the first one, up to a space. A call that another process interrupts has two
+// lines; only the first has the parenthesis.
 var call = regexp.MustCompile(`^(?:\d+ +)?(\w+)\((?:AT_FDCWD|-?\d+)?(?:<(\S*))?`)
 
 // parseStrace counts the calls in strace's output.

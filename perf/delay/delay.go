@@ -1,5 +1,6 @@
-// Package delay is a TCP proxy that makes a link longer: every byte leaves a fixed time after it came, in its order, and as many bytes may be on
-// their way at once as the two ends care to send. Measurements over a far link need nothing else, no other machine and no network namespace.
+// Package delay is a TCP proxy that makes a link longer: every byte leaves a fixed time after it came, in its order,
+// and as many bytes may be on their way at once as the two ends care to send. Measurements over a far link need nothing
+// else, no other machine and no network namespace.
 package delay
 
 import (
@@ -17,8 +18,9 @@ import (
 
 const (
 	pieceBytes = 256 << 10
-	inFlight   = 1024                 // pieces of one direction of a connection on their way; what comes beyond waits in the sender's socket
-	coarse     = 2 * time.Millisecond // the Go runtime's timers may be late by a millisecond
+	// pieces of one direction of a connection on their way; what comes beyond waits in the sender's socket
+	inFlight = 1024
+	coarse   = 2 * time.Millisecond // the Go runtime's timers may be late by a millisecond
 )
 
 // Proxy forwards the connections to one address. New makes it, Serve carries it out.

@@ -1,5 +1,5 @@
-// Command gohost is a Go program that uses CUDA: it opens libcuda.so.1 with dlopen, as Go bindings do, and computes from many goroutines
-// while its own garbage collector and preemption are busy.
+// Command gohost is a Go program that uses CUDA: it opens libcuda.so.1 with dlopen, as Go bindings do, and computes
+// from many goroutines while its own garbage collector and preemption are busy.
 package main
 
 /*
@@ -56,7 +56,8 @@ func work(id int) error {
 	for round := range 8 {
 		data := bytes.Repeat([]byte{byte(id + round)}, 10000+id)
 		back := make([]byte, len(data))
-		if r := C.copy((*C.char)(unsafe.Pointer(&data[0])), (*C.char)(unsafe.Pointer(&back[0])), C.size_t(len(data))); r != 0 {
+		if r := C.copy((*C.char)(unsafe.Pointer(&data[0])), (*C.char)(unsafe.Pointer(&back[0])),
+			C.size_t(len(data))); r != 0 {
 			return fmt.Errorf("goroutine %d: CUDA error %d", id, r)
 		}
 		if !bytes.Equal(data, back) {

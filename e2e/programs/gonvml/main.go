@@ -1,5 +1,6 @@
-// Command gonvml asks everything that NVIDIA's Go bindings of NVML can ask of the system and of each GPU, and prints the answers: every getter whose
-// arguments are numbers, with 0 and 1, and every version of those that have several. Of what changes by itself only the status is printed.
+// Command gonvml asks everything that NVIDIA's Go bindings of NVML can ask of the system and of each GPU, and prints
+// the answers: every getter whose arguments are numbers, with 0 and 1, and every version of those that have several. Of
+// what changes by itself only the status is printed.
 package main
 
 import (

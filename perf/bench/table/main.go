@@ -1,9 +1,11 @@
-// Command table writes the tables of docs/performance.md and README.md from perf/results/…-speed.json and perf/results/…-syscalls.json, a result of
-// perf/gpu/baseline.py, and from a result of `scuda perf run`. With -check it only says whether they are up to date.
+// Command table writes the tables of docs/performance.md and README.md from perf/results/…-speed.json and
+// perf/results/…-syscalls.json, a result of perf/gpu/baseline.py, and from a result of `scuda perf run`. With -check it
+// only says whether they are up to date.
 //
 //	table -merge calls.json programs.json...
 //
-// makes the former of a result of `scuda bench --json` and of results of perf/gpu/bench.py; of rows with the same name the last counts.
+// makes the former of a result of `scuda bench --json` and of results of perf/gpu/bench.py; of rows with the same name
+// the last counts.
 package main
 
 import (
@@ -90,7 +92,8 @@ type results struct {
 	Programs []result `json:"programs"`
 }
 
-const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one virtual machine with 16 processors, TCP over loopback"
+const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one virtual machine with 16 " +
+	"processors, TCP over loopback"
 
 func merge(files []string) error {
 	r := results{Machine: machine}
@@ -141,7 +144,9 @@ func calls(b []byte) (string, error) {
 	}
 	m := all.Calls
 	var t strings.Builder
-	fmt.Fprintf(&t, "Medians of %d rounds.\n\n| measure | native | over scuda | ratio | of plain TCP, %d connections | asked | |\n|---|---|---|---|---|---|---|\n", m.Rounds, m.Connections)
+	fmt.Fprintf(&t,
+		"Medians of %d rounds.\n\n| measure | native | over scuda | ratio | of plain TCP, %d connections | asked | |\n"+
+			"|---|---|---|---|---|---|---|\n", m.Rounds, m.Connections)
 	for _, name := range m.Measures {
 		native, ratio, tcp := "", "", ""
 		if v := m.Native[name]; v > 0 {
@@ -151,7 +156,8 @@ func calls(b []byte) (string, error) {
 			tcp = fmt.Sprintf("%.2f", v/m.Remote[name])
 		}
 		asked, most := m.goal(name)
-		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s |\n", name, native, quantity(name, m.Remote[name]), ratio, tcp, asked, verdict(m.Remote[name], most))
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s |\n", name, native, quantity(name, m.Remote[name]), ratio, tcp,
+			asked, verdict(m.Remote[name], most))
 	}
 	fmt.Fprintf(&t, "\nA round trip over plain TCP there: %s.\n", quantity(roundTrip, m.TCP[roundTrip]))
 	return t.String(), nil
@@ -166,7 +172,8 @@ func (m *measured) plain(name string) float64 {
 	return m.TCP[size+" MiB over plain TCP"]
 }
 
-// goal is what is asked of a measure, in words and as the most that it may be; 0 where that cannot be said without a native measurement.
+// goal is what is asked of a measure, in words and as the most that it may be; 0 where that cannot be said without a
+// native measurement.
 func (m *measured) goal(name string) (asked string, most float64) {
 	const ns, us = 1e-9, 1e-6
 	native := m.Native[name]
@@ -210,7 +217,8 @@ func (m *measured) goal(name string) (asked string, most float64) {
 		return "≥ 0.8 of the plain upload", m.Remote["256 MiB pageable to the device"] / .8
 	case "256 MiB of unified memory read for the first time, after a kernel":
 		return "", 0
-	case "launch and synchronise with 1 GiB of unified memory that nobody touched", "launch and synchronise with 1 GiB of unified memory that the CPU has read":
+	case "launch and synchronise with 1 GiB of unified memory that nobody touched",
+		"launch and synchronise with 1 GiB of unified memory that the CPU has read":
 		return "≤ 5 µs more than without", m.Remote["launch and synchronise"] + 5*us
 	}
 	if v := m.plain(name); v > 0 {
@@ -242,7 +250,8 @@ func models(b []byte) (string, error) {
 		return "", err
 	}
 	var t strings.Builder
-	t.WriteString("Medians of the rounds; each of a round's figures is itself the median of 3 to 21 repetitions.\n\n| measure | native | over scuda | ratio | rounds | asked | |\n|---|---|---|---|---|---|---|\n")
+	t.WriteString("Medians of the rounds; each of a round's figures is itself the median of 3 to 21 repetitions.\n\n" +
+		"| measure | native | over scuda | ratio | rounds | asked | |\n|---|---|---|---|---|---|---|\n")
 	for _, r := range all.Programs {
 		for _, row := range r.Rows {
 			show := func(v *float64) string {
@@ -258,7 +267,8 @@ func models(b []byte) (string, error) {
 			if row.Met != nil {
 				met = words[*row.Met]
 			}
-			fmt.Fprintf(&t, "| %s | %s | %s | %s | %d | %s | %s |\n", row.Name, show(row.Native), show(row.Remote), ratio, len(row.Values["remote"]), row.Asked, met)
+			fmt.Fprintf(&t, "| %s | %s | %s | %s | %d | %s | %s |\n", row.Name, show(row.Native), show(row.Remote), ratio,
+				len(row.Values["remote"]), row.Asked, met)
 		}
 	}
 	return t.String(), nil
@@ -297,7 +307,8 @@ func costs(b []byte) (string, error) {
 		if native == 0 || remote == 0 {
 			return "", fmt.Errorf("no measure %q, natively and over scuda", name)
 		}
-		fmt.Fprintf(&t, "| %s | %s | %s | %.2f |\n", short.text, quantity(name, native), quantity(name, remote), remote/native)
+		fmt.Fprintf(&t, "| %s | %s | %s | %.2f |\n", short.text, quantity(name, native), quantity(name, remote),
+			remote/native)
 	}
 	return t.String(), nil
 }

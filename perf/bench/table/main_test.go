@@ -61,7 +61,8 @@ func TestCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| GPT-2 small generating 64 tokens | 500.0 ms | 250.0 ms | 0.50 |", "| `cuLaunchKernel`, time in the call | 2.0 µs | 2.0 µs | 1.00 |"} {
+	for _, want := range []string{"| GPT-2 small generating 64 tokens | 500.0 ms | 250.0 ms | 0.50 |",
+		"| `cuLaunchKernel`, time in the call | 2.0 µs | 2.0 µs | 1.00 |"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -91,18 +92,29 @@ func TestRowsAreComplete(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuKernelGetAttribute", "launch call", "launch call, p99",
-		"each of 20000 launches and a synchronise", "each launch of 4 threads on 4 streams", "launch and synchronise", "synchronise an idle stream",
-		"synchronise a finished event", "record an event", "query a finished event", "query an idle stream", "wait for an event", "4 B to the device",
-		"64 KiB to the device, pageable", "4 B to the host", "64 KiB to the host, pageable", "16 MiB pinned to the device", "16 MiB pinned to the host",
-		"16 MiB pageable to the device", "16 MiB pageable to the host", "256 MiB pinned to the device", "256 MiB pinned to the host",
-		"256 MiB pageable to the device", "256 MiB pageable to the host", "allocate and free 1 MiB", "first tensor, from torch.cuda.is_available() on",
-		"bytes of modules that a second run uploads (count)", "ResNet-50 training b64, 10 steps", "ResNet-50 inference b1, 50 times",
+		"cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuKernelGetAttribute", "launch call",
+		"launch call, p99",
+		"each of 20000 launches and a synchronise", "each launch of 4 threads on 4 streams", "launch and synchronise",
+		"synchronise an idle stream",
+		"synchronise a finished event", "record an event", "query a finished event", "query an idle stream",
+		"wait for an event", "4 B to the device",
+		"64 KiB to the device, pageable", "4 B to the host", "64 KiB to the host, pageable", "16 MiB pinned to the device",
+		"16 MiB pinned to the host",
+		"16 MiB pageable to the device", "16 MiB pageable to the host", "256 MiB pinned to the device",
+		"256 MiB pinned to the host",
+		"256 MiB pageable to the device", "256 MiB pageable to the host", "allocate and free 1 MiB",
+		"first tensor, from torch.cuda.is_available() on",
+		"bytes of modules that a second run uploads (count)", "ResNet-50 training b64, 10 steps",
+		"ResNet-50 inference b1, 50 times",
 		"GPT-2 training bf16, 10 steps", "GPT-2 generating 64 tokens", "1000 small operations", "1000 item() of a number",
-		"CUDA graph (60 kernels) replayed 100 times", "compiled module, 100 times", "Triton kernel, 100 times", "JAX jit, 100 times",
-		"round trips in a ResNet-50 training step (count)", "round trips for a generated token (count)", "CPU of the program while training (cores)",
-		"CPU of the server while training (cores)", "resident memory of the program (MiB)", "ResNet-50 training b64, 10 steps, 1 ms further",
-		"ResNet-50 training b64, 10 steps, 10 ms further", "GPT-2 generating 64 tokens, 1 ms further", "GPT-2 generating 64 tokens, 10 ms further",
+		"CUDA graph (60 kernels) replayed 100 times", "compiled module, 100 times", "Triton kernel, 100 times",
+		"JAX jit, 100 times",
+		"round trips in a ResNet-50 training step (count)", "round trips for a generated token (count)",
+		"CPU of the program while training (cores)",
+		"CPU of the server while training (cores)", "resident memory of the program (MiB)",
+		"ResNet-50 training b64, 10 steps, 1 ms further",
+		"ResNet-50 training b64, 10 steps, 10 ms further", "GPT-2 generating 64 tokens, 1 ms further",
+		"GPT-2 generating 64 tokens, 10 ms further",
 	} {
 		if !got[want] {
 			t.Errorf("%q is not measured, or nothing is asked of it", want)

@@ -19,16 +19,20 @@ type counted struct {
 	}
 }
 
-// systemCalls writes a line for each program and system call: what the first SCUDA published, what the program does natively and over scuda, what of
-// it PyTorch's loading alone does, and how much more scuda does on the network and on files.
+// systemCalls writes a line for each program and system call: what the first SCUDA published, what the program does
+// natively and over scuda, what of it PyTorch's loading alone does, and how much more scuda does on the network and on
+// files.
 func systemCalls(b []byte) (string, error) {
 	var c counted
 	if err := json.Unmarshal(b, &c); err != nil {
 		return "", err
 	}
 	var t strings.Builder
-	fmt.Fprintf(&t, "%s, PyTorch %s, counted with %s on %s.\n\n", c.Machine, c.Torch, c.Programs[0].Remote.Run.Counter, c.Date)
-	t.WriteString("| | call | the first SCUDA | native | over scuda | of it loading PyTorch | scuda's own on the network |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&t, "%s, PyTorch %s, counted with %s on %s.\n\n", c.Machine, c.Torch, c.Programs[0].Remote.Run.Counter,
+		c.Date)
+	t.WriteString(
+		"| | call | the first SCUDA | native | over scuda | of it loading PyTorch | scuda's own on the network |\n" +
+			"|---|---|---|---|---|---|---|\n")
 	for _, p := range c.Programs {
 		for i, row := range baseline.Rows {
 			network := int64(p.Remote.Run.Sum(row.Calls, "network")) - int64(p.Remote.Base.Sum(row.Calls, "network"))
@@ -43,7 +47,8 @@ func systemCalls(b []byte) (string, error) {
 			if i == 0 {
 				name = "`" + p.Name + "`"
 			}
-			fmt.Fprintf(&t, "| %s | %s | %s | %d | %d | %d | %s |\n", name, row.Name, first, p.Native.Run.Sum(row.Calls, ""), p.Remote.Run.Sum(row.Calls, ""),
+			fmt.Fprintf(&t, "| %s | %s | %s | %d | %d | %d | %s |\n", name, row.Name, first, p.Native.Run.Sum(row.Calls, ""),
+				p.Remote.Run.Sum(row.Calls, ""),
 				p.Remote.Base.Sum(row.Calls, ""), own)
 		}
 	}
