@@ -1,6 +1,6 @@
-// Go asks for the stack of every thread that calls it. For a program's first thread glibc answers by reading all of /proc/self/maps, 1 KiB at a
-// time, which in a PyTorch process is hundreds of system calls; the answer follows from the resource limit as well. The linker puts this function
-// in place of the Go runtime's (-Wl,--wrap in build.sh).
+// Go asks for the stack of every thread that calls it. For a program's first thread glibc answers by reading all of
+// /proc/self/maps, 1 KiB at a time, which in a PyTorch process is hundreds of system calls; the answer follows from the
+// resource limit as well. The linker puts this function in place of the Go runtime's (-Wl,--wrap in build.sh).
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <sys/resource.h>

@@ -1,6 +1,7 @@
-/* The base of libcuda.so.1: the mode, the session, handles, threads, the ring of commands, and what is known of contexts, captures and progress. It knows
- * nothing of the rooms above it: what they have to do when something happens here, they say in struct scuda_callbacks. Handles are 64-bit values (addresses
- * of slots), results are CUresult values. */
+/* The base of libcuda.so.1: the mode, the session, handles, threads, the ring of commands, and what is known of
+ * contexts, captures and progress. It knows nothing of the rooms above it: what they have to do when something happens
+ * here, they say in struct scuda_callbacks. Handles are 64-bit values (addresses of slots), results are CUresult
+ * values. */
 #ifndef SCUDA_BASE_H
 #define SCUDA_BASE_H
 #include "base/common.h"
@@ -14,8 +15,8 @@
 enum { CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTREGISTER_IOMEMORY = 4 };
 
 /* ---- mode (mode.c) ----
- * One word decides what an exported function does. It lies on a page that the kernel zeroes in a forked child, so that a child of a process
- * with a session finds UNDECIDED and is told apart by scuda_core_started, which it inherits. */
+ * One word decides what an exported function does. It lies on a page that the kernel zeroes in a forked child, so that
+ * a child of a process with a session finds UNDECIDED and is told apart by scuda_core_started, which it inherits. */
 enum scuda_mode {
   SCUDA_UNDECIDED,
   SCUDA_REMOTE,      /* cuInit succeeded against a server: the normal paths run */
@@ -32,14 +33,16 @@ static inline int scuda_remote(void) {
 }
 uint32_t scuda_mode(void);    /* the mode; the first call decides it */
 void *scuda_real_driver(void); /* in the mode PASS: the machine's own driver */
-int32_t scuda_version(int32_t *version);  /* the answer of cuDriverGetVersion, asked without the core where that is not open; CUresult */
+/* the answer of cuDriverGetVersion, asked without the core where that is not open; CUresult */
+int32_t scuda_version(int32_t *version);
 int32_t scuda_driver_version(void);       /* the same, as far as it is known; 0: nobody has asked yet */
 
 /* What the rooms above do when something happens in the base. */
 struct scuda_slot;
 struct scuda_callbacks {
   void (*slot_ends)(struct scuda_slot *);             /* of a graph or a node of one: with what belongs to it */
-  void (*upload)(const void *data, uint64_t bytes);   /* these bytes are about to go to the GPU, and may hold addresses of the program's memory */
+  /* these bytes are about to go to the GPU, and may hold addresses of the program's memory */
+  void (*upload)(const void *data, uint64_t bytes);
   void (*exit)(void);                                 /* the process ends, and had a session */
 };
 extern struct scuda_callbacks scuda_callbacks; /* set before there is a session */
@@ -87,7 +90,8 @@ struct scuda_thread {
   uint32_t below_cap;
   uint32_t capture_mode;
   uint64_t captures;           /* 1: the thread's own stream began a capture; see capture.c */
-  const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value; /* last CTX_LOCAL_STORAGE hit */
+  /* last CTX_LOCAL_STORAGE hit */
+  const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value;
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
   uint32_t own;                /* SCUDA_OWN: what it does is the library's */
   uint64_t named;              /* the stream that the thread's last call named; see progress.c */
@@ -98,7 +102,8 @@ struct scuda_thread {
 };
 extern __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));
 struct scuda_thread *scuda_thread_new(void);
-int scuda_thread_start(void *(*run)(void *), void *argument);  /* one of ours, detached, that takes none of the program's signals; not 0: there is none */
+/* one of ours, detached, that takes none of the program's signals; not 0: there is none */
+int scuda_thread_start(void *(*run)(void *), void *argument);
 static inline struct scuda_thread *scuda_thread(void) {
   struct scuda_thread *t = scuda_self;
   return SCUDA_LIKELY(t != NULL) ? t : scuda_thread_new();
@@ -114,14 +119,17 @@ struct scuda_slot {            /* 64 bytes; its address is the handle */
   int32_t device;
   union { uint32_t next_free; int32_t sticky; }; /* contexts: the error that ended it; every later call gives it */
   uint64_t word[2];
-  uint8_t object[8];           /* contexts: its address stands for the legacy stream, streams: for the stream (CTX_STREAM) */
+  /* contexts: its address stands for the legacy stream, streams: for the stream (CTX_STREAM) */
+  uint8_t object[8];
 };
 _Static_assert(sizeof(struct scuda_slot) == 64, "a slot has 64 bytes");
 int32_t scuda_handles_setup(void);
-void scuda_contexts_fail(int32_t device, int32_t result);  /* after a kernel's fault nothing works in any of the process's contexts on that GPU */
+/* after a kernel's fault nothing works in any of the process's contexts on that GPU */
+void scuda_contexts_fail(int32_t device, int32_t result);
 uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
 void scuda_slot_free(uint64_t handle);
-void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *)); /* each that the front handed out */
+/* each that the front handed out */
+void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *));
 void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
 extern uint64_t scuda_slots_base, scuda_slots_bytes;  /* both regions, client's first */
 static inline struct scuda_slot *scuda_slot(uint64_t handle) {
@@ -135,12 +143,14 @@ static inline struct scuda_slot *scuda_slot_of(uint64_t handle, uint32_t kind) {
 int32_t scuda_check(uint64_t handle, uint32_t kind);
 
 /* ---- commands (ring.c) ---- */
-/* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream that the thread named last. */
+/* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream
+ * that the thread named last. */
 enum {
   SCUDA_ANSWER = WIRE_COMMAND_ANSWER, SCUDA_PTDS = WIRE_COMMAND_PTDS, SCUDA_BULK = WIRE_COMMAND_BULK, SCUDA_WATCH = WIRE_COMMAND_WATCH,
   SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17
 };
-struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread; uint64_t since, bytes; }; /* the last two and op: for a trace */
+/* the last two and op: for a trace */
+struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread; uint64_t since, bytes; };
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
   int bad;
@@ -148,21 +158,25 @@ struct scuda_reply {           /* of a generic call */
   uint8_t small[256];
 };
 enum { SCUDA_ORDER_TOLD = 1, SCUDA_ORDER_ANSWERED = 2 };
-extern _Atomic int scuda_ordering; /* memory is shared with other processes: they are told of our calls, or each is answered (order.c) */
-extern _Atomic int scuda_sharing; /* another process may look at our device memory as soon as a synchronous upload has returned */
+/* memory is shared with other processes: they are told of our calls, or each is answered (order.c) */
+extern _Atomic int scuda_ordering;
+/* another process may look at our device memory as soon as a synchronous upload has returned */
+extern _Atomic int scuda_sharing;
 extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
 int32_t scuda_ring_setup(void);
-/* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by scuda_blocking and where
- * the thread has no usable context, so that the driver's own error comes at the call. */
+/* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by
+ * scuda_blocking and where the thread has no usable context, so that the driver's own error comes at the call. */
 int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload);
 int32_t scuda_send(struct scuda_cmd *c);  /* asynchronous; waits only when the command is to be answered */
 int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes);  /* for SCUDA_BULK commands */
-void scuda_start(struct scuda_cmd *c); /* sends a command at once, so that the thread can do something before it makes the call */
+/* sends a command at once, so that the thread can do something before it makes the call */
+void scuda_start(struct scuda_cmd *c);
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len);
 int32_t scuda_call_generic(struct scuda_cmd *c, struct scuda_reply *r, uint64_t cap);
 void scuda_reply_done(struct scuda_reply *r);
 int32_t scuda_bad_reply(const char *name);
-int32_t scuda_simple(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes);  /* a hand-written operation without a reply payload */
+/* a hand-written operation without a reply payload */
+int32_t scuda_simple(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes);
 uint64_t scuda_header_context(struct scuda_thread *t);  /* 0 when the current context cannot be used */
 
 static inline uint64_t scuda_pad(uint64_t n) { return (n + 7) & ~(uint64_t)7; }
@@ -170,7 +184,8 @@ static inline uint8_t *scuda_put64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); r
 static inline uint32_t scuda_field(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t scuda_word(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 uint8_t *scuda_put_bytes(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* u64 count, bytes, padding */
-uint8_t *scuda_put_array(uint8_t *p, const void *from, uint64_t count, uint64_t size);  /* where the driver tells a place that holds nothing from NULL */
+/* where the driver tells a place that holds nothing from NULL */
+uint8_t *scuda_put_array(uint8_t *p, const void *from, uint64_t count, uint64_t size);
 static inline uint64_t scuda_room(const void *place, uint64_t count) { return count || !place ? count : 1ull << 63; }
 uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
@@ -182,10 +197,12 @@ uint64_t scuda_peek(const struct scuda_reply *r, uint64_t offset); /* a 32-bit f
 extern int scuda_tracing;
 void scuda_trace_setup(void);
 uint64_t scuda_trace_now(void);
-void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes); /* kind: SCUDA_COUNT_...; since 0: it took no time */
+/* kind: SCUDA_COUNT_...; since 0: it took no time */
+void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes);
 void scuda_trace_error(int32_t result);            /* the program was given it */
 void scuda_trace_end(void);
-/* Of unified memory: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing blocks */
+/* Of unified memory: page faults, bytes fetched, bytes sent, bytes that came with waits, pinnings of thrashing
+ * blocks */
 enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_STATS };
 extern _Atomic uint64_t scuda_managed_stats[SCUDA_MANAGED_STATS];
 
@@ -198,7 +215,8 @@ void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched);  /*
 void scuda_event_elsewhere(uint64_t event);  /* others than cuEventRecord will record it */
 int scuda_event_is_elsewhere(uint64_t event);
 int scuda_event_is_odd(uint64_t event);  /* never recorded, or last while something was captured */
-enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };       /* keys that are no stream's: all of them, and one that is not known */
+/* keys that are no stream's: all of them, and one that is not known */
+enum { SCUDA_ALL_STREAMS = 0, SCUDA_NO_STREAM = 2 };
 uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds); /* the stream as the calling thread means it */
 void scuda_stream_idle(uint64_t stream, uint32_t ptds);  /* the thread's last answered command says so */
 
@@ -209,35 +227,44 @@ enum {                         /* flags of a context slot above the CUctx_flags 
   SCUDA_CTX_ACTIVE = 1 << 18   /* of a primary one: it is there. A reset ends it, though its references stay. */
 };
 static inline uint64_t *scuda_retained(struct scuda_slot *s) { return &s->word[0]; }   /* of a primary context */
-static inline uint64_t *scuda_attached(struct scuda_slot *s) { return &s->word[0]; }   /* of another one: cuCtxAttach without cuCtxDetach */
-static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; } /* bit n: CUlimit n was set */
+/* of another one: cuCtxAttach without cuCtxDetach */
+static inline uint64_t *scuda_attached(struct scuda_slot *s) { return &s->word[0]; }
+/* bit n: CUlimit n was set */
+static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->word[1]; }
 int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
-int32_t scuda_context_sound(void);  /* 0, or why calls that need a context cannot work: there is none, or a kernel's fault has ended it */
+/* 0, or why calls that need a context cannot work: there is none, or a kernel's fault has ended it */
+int32_t scuda_context_sound(void);
 int32_t scuda_current_device(void);  /* of the current context, else 0 */
 static inline int scuda_context_usable(uint64_t ctx) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
   return s && !(s->flags & SCUDA_CTX_DEAD) && (s->flags & (SCUDA_CTX_PRIMARY | SCUDA_CTX_ACTIVE)) != SCUDA_CTX_PRIMARY;
 }
-/* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the same handle. What a library
- * has in a context (addresses of variables, functions) is that life's. 0: it cannot be used. */
+/* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the
+ * same handle. What a library has in a context (addresses of variables, functions) is that life's. 0: it cannot be
+ * used. */
 static inline uint64_t scuda_context_life(uint64_t ctx) { return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0; }
 int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
 void scuda_context_begins(struct scuda_slot *s);  /* a new life */
-int32_t scuda_no_context(void);  /* why the thread has no usable context: it never had one, or a primary one that ended */
+/* why the thread has no usable context: it never had one, or a primary one that ended */
+int32_t scuda_no_context(void);
 
 /* ---- captures (capture.c) ---- */
 extern _Atomic uint32_t scuda_captures;  /* captures that may be going on */
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds);
-int scuda_capture_doubt(uint64_t stream, uint32_t ptds); /* a capture may forbid work for the stream: the call is to have an answer */
-void scuda_capture_refused(int32_t result, int work);    /* an answer while captures may be going on; work: of work for a stream */
-uint64_t *scuda_capture_mark(uint64_t stream, uint32_t ptds); /* of a stream that began a capture: not 0; NULL: none can begin there */
+/* a capture may forbid work for the stream: the call is to have an answer */
+int scuda_capture_doubt(uint64_t stream, uint32_t ptds);
+/* an answer while captures may be going on; work: of work for a stream */
+void scuda_capture_refused(int32_t result, int work);
+/* of a stream that began a capture: not 0; NULL: none can begin there */
+uint64_t *scuda_capture_mark(uint64_t stream, uint32_t ptds);
 void scuda_capture_begins(uint64_t *mark);
 void scuda_capture_ends(uint64_t *mark);
 void scuda_capture_stream_dies(struct scuda_slot *s);
 void scuda_capture_context_dies(uint64_t ctx);
 
 /* ---- what the library does on its own behalf ---- */
-/* Between the two the calling thread's context is another, and no capture forbids its calls; then that, and the stream that its last call named, are the program's again. */
+/* Between the two the calling thread's context is another, and no capture forbids its calls; then that, and the stream
+ * that its last call named, are the program's again. */
 struct scuda_self { uint64_t current, named; uint32_t own; };
 static inline struct scuda_self scuda_self_begin(uint64_t context) {
   struct scuda_thread *t = scuda_thread();
@@ -259,8 +286,8 @@ enum {
   SCUDA_COPY_TWIN = WIRE_COPY_TWIN, SCUDA_COPY_MANAGED = WIRE_COPY_MANAGED, SCUDA_COPY_PUSH = WIRE_COPY_PUSH,
   SCUDA_LEGACY_STREAM = 0
 };
-/* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns. on_device: all of it goes to a known
- * range, so that it cannot be wrong. */
+/* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns.
+ * on_device: all of it goes to a known range, so that it cannot be wrong. */
 int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags, int on_device);
 
 struct scuda_location { int32_t type, id; }; /* CUmemLocation */

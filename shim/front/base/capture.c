@@ -1,9 +1,10 @@
 /* Stream capture: which calls need an answer while one is going on.
  *
- * A capture forbids work for the legacy stream of its context, and some calls that take no stream; the driver refuses them, and the capture is over
- * for all its streams. So while a capture may be going on, what goes to the legacy stream or names no stream is answered at once; work for other streams
- * cannot be refused for its sake. Once something was refused every call is answered, until no capture is left: those that a dead capture still takes
- * in natively say so. */
+ * A capture forbids work for the legacy stream of its context, and some calls that take no stream; the driver refuses
+ * them, and the capture is over for all its streams. So while a capture may be going on, what goes to the legacy stream
+ * or names no stream is answered at once; work for other streams cannot be refused for its sake. Once something was
+ * refused every call is answered, until no capture is left: those that a dead capture still takes in natively say
+ * so. */
 #include "base/base.h"
 
 _Atomic uint32_t scuda_captures;

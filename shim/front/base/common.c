@@ -183,7 +183,8 @@ int scuda_folder_of(const void *self, char *buf, size_t cap) {
 static void *open_other(const char *path, const struct stat *own, const char *why) {
   struct stat st;
   if (stat_of(path, &st) || !S_ISREG(st.st_mode) || (st.st_dev == own->st_dev && st.st_ino == own->st_ino)) return NULL;
-  /* Another copy of this library (a second installation) carries a symlink-free sibling core; it is not a driver either. */
+  /* Another copy of this library (a second installation) carries a symlink-free sibling core; it is not a driver
+   * either. */
   char sibling[PATH_MAX], real[PATH_MAX];
   if (realpath(path, real)) {
     char *slash = strrchr(real, '/');

@@ -1,4 +1,5 @@
-/* What the two driver libraries of the shim share: configuration, logging, a lock, and the search for the machine's own library. */
+/* What the two driver libraries of the shim share: configuration, logging, a lock, and the search for the machine's own
+ * library. */
 #ifndef SCUDA_COMMON_H
 #define SCUDA_COMMON_H
 #include <stddef.h>
@@ -43,7 +44,8 @@ int scuda_configured(void);
 
 /* Folder of the library that holds address `self`; 1 on success. */
 int scuda_folder_of(const void *self, char *buf, size_t cap);
-/* Opens the machine's own library of that name, never the one that holds `self`; NULL when there is none. env_override names a variable with its path. */
+/* Opens the machine's own library of that name, never the one that holds `self`; NULL when there is none. env_override
+ * names a variable with its path. */
 void *scuda_find_real(const char *soname, const char *env_override, const void *self);
 
 #endif

@@ -1,5 +1,6 @@
-/* Binds the symbols that glibc moved or re-versioned after 2.31 to their old versions, so that libraries and programs built on a newer system run on
- * an older one. Force-included (-include) into every C file of the shim and of the programs, the C parts of Go packages among them. */
+/* Binds the symbols that glibc moved or re-versioned after 2.31 to their old versions, so that libraries and programs
+ * built on a newer system run on an older one. Force-included (-include) into every C file of the shim and of the
+ * programs, the C parts of Go packages among them. */
 #ifndef SCUDA_COMPAT_H
 #define SCUDA_COMPAT_H
 #if defined(__linux__) && defined(__x86_64__) && !defined(__ASSEMBLER__)
@@ -29,8 +30,9 @@ __asm__(".symver sem_post,sem_post@GLIBC_2.2.5");
 __asm__(".symver sem_wait,sem_wait@GLIBC_2.2.5");
 
 #ifdef SCUDA_PROGRAM
-/* The start of a program, linked with --wrap=__libc_start_main. Since 2.34 the C library runs a program's constructors itself, and the start files, which
- * are linked into the program, pass none; the start that all versions have is told them. */
+/* The start of a program, linked with --wrap=__libc_start_main. Since 2.34 the C library runs a program's constructors
+ * itself, and the start files, which are linked into the program, pass none; the start that all versions have is told
+ * them. */
 typedef int scuda_main(int, char **, char **);
 extern scuda_main *__init_array_start[] __attribute__((visibility("hidden"))), *__init_array_end[] __attribute__((visibility("hidden")));
 extern void _init(void);

@@ -4,11 +4,11 @@
  *    program (CLONE_VM), as those of posix_spawn do; the caller's signals are blocked meanwhile, and system calls are
  *    made as such, not by functions that a preloaded library may have replaced;
  *  - no SIGCHLD comes and no wait() of the program's finds a child. A child that executes a program always ends with
- *    SIGCHLD, whatever clone was told, so it is a grandchild: the child between has no exit signal, is gone at once, and
- *    only we wait for it (__WCLONE). Where the program itself adopts orphans (PID 1 of a container,
+ *    SIGCHLD, whatever clone was told, so it is a grandchild: the child between has no exit signal, is gone at once,
+ *    and only we wait for it (__WCLONE). Where the program itself adopts orphans (PID 1 of a container,
  *    PR_SET_CHILD_SUBREAPER) the SIGCHLD of one comes, and we reap it;
- *  - the grandchild has no descriptor of the program's but standard error, and of its environment only our own settings,
- *    so no LD_PRELOAD;
+ *  - the grandchild has no descriptor of the program's but standard error, and of its environment only our own
+ *    settings, so no LD_PRELOAD;
  *  - its standard input is a socket whose other end only this process has: when we close that, or the process ends in
  *    whatever way, it ends. */
 #define _GNU_SOURCE

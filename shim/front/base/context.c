@@ -1,4 +1,5 @@
-/* What is known of contexts and of the streams in them, without a question: a slot's state, and what the calling thread has current. */
+/* What is known of contexts and of the streams in them, without a question: a slot's state, and what the calling thread
+ * has current. */
 #include "base/base.h"
 
 int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot) {

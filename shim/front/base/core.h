@@ -1,5 +1,6 @@
 /* The interface between the C front and the Go core (libscuda-core.so).
- * The front opens the core lazily, finds the functions below with dlsym, and owns everything that lies in struct scuda_shared. */
+ * The front opens the core lazily, finds the functions below with dlsym, and owns everything that lies in struct
+ * scuda_shared. */
 #ifndef SCUDA_CORE_H
 #define SCUDA_CORE_H
 #include <stdint.h>
@@ -7,35 +8,42 @@
 
 #define SCUDA_CORE_ABI 6
 
-/* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload, bye).
- * tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with the BULK flag before
- * scuda_core_bulk was called for it. A command that scuda_core_call or scuda_core_bulk follows needs no wake-up of the sender.
- * starved: the front stores 1, looks at head again, waits while it is 1; the core stores 0 and wakes all after it moved head (or set lost). */
+/* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
+ * bye). tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with
+ * the BULK flag before scuda_core_bulk was called for it. A command that scuda_core_call or scuda_core_bulk follows
+ * needs no wake-up of the sender. starved: the front stores 1, looks at head again, waits while it is 1; the core
+ * stores 0 and wakes all after it moved head (or set lost). */
 
-/* The command ring: a power of two of bytes, mapped twice in a row so that a command is always contiguous. The front appends under its
- * own lock and publishes by storing tail; the core sends [head, tail) and stores head. Offsets only grow; offset & (size-1) is the place. */
-/* What is known of a stream's or event's progress. A position is the ring offset behind a command; it only grows, so what comes late is harmless.
- * An event is known to be complete, and a stream to be idle, when done >= work. (Of a context: done is the position up to which its legacy
- * stream is known to be idle, asked that of all its streams.) */
+/* The command ring: a power of two of bytes, mapped twice in a row so that a command is always contiguous. The front
+ * appends under its own lock and publishes by storing tail; the core sends [head, tail) and stores head. Offsets only
+ * grow; offset & (size-1) is the place. */
+/* What is known of a stream's or event's progress. A position is the ring offset behind a command; it only grows, so
+ * what comes late is harmless. An event is known to be complete, and a stream to be idle, when done >= work. (Of a
+ * context: done is the position up to which its legacy stream is known to be idle, asked that of all its streams.) */
 struct scuda_track {
-  uint64_t work;                /* front: the last command that gave it work; of an event: that recorded it; 0: not known */
+  /* front: the last command that gave it work; of an event: that recorded it; 0: not known */
+  uint64_t work;
   uint64_t done;                /* both: all before this is complete */
   uint64_t asked;               /* front: the server tells when all before this is complete */
   uint64_t news;                /* front: scuda_shared.news as it was before the question */
-  uint64_t refused;             /* core: the server does not tell what it was asked up to here; the next question goes to it */
+  /* core: the server does not tell what it was asked up to here; the next question goes to it */
+  uint64_t refused;
   uint64_t elsewhere;           /* front: an event that is recorded by others than cuEventRecord as well */
   uint64_t queried;             /* front: somebody asks about this event */
   uint64_t reserved;
 };
 
-/* What the front counts when it is asked to (SCUDA_TRACE, SCUDA_METRICS). All numbers only grow and are added to atomically. */
+/* What the front counts when it is asked to (SCUDA_TRACE, SCUDA_METRICS). All numbers only grow and are added to
+ * atomically. */
 enum { SCUDA_COUNT_SENT, SCUDA_COUNT_ANSWER, SCUDA_COUNT_DATA, SCUDA_COUNT_QUEUE, SCUDA_COUNT_MODULE, SCUDA_COUNT_KINDS };
 enum { SCUDA_COUNT_CUDA = 1024, SCUDA_COUNT_WIRE = 256, SCUDA_COUNT_ERRORS = 1000 };
 struct scuda_count { uint64_t n, ns, most, bytes; };
 struct scuda_counts {
-  struct scuda_count of[SCUDA_COUNT_KINDS][SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE]; /* by operation: those of the description, then those of wire.spec */
+  /* by operation: those of the description, then those of wire.spec */
+  struct scuda_count of[SCUDA_COUNT_KINDS][SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE];
   uint64_t errors[SCUDA_COUNT_ERRORS];   /* by CUresult */
-  const uint64_t *managed;      /* unified memory: faults, bytes fetched, bytes sent, bytes that came with waits, pinnings */
+  /* unified memory: faults, bytes fetched, bytes sent, bytes that came with waits, pinnings */
+  const uint64_t *managed;
 };
 
 struct scuda_shared {
@@ -49,10 +57,13 @@ struct scuda_shared {
   _Alignas(64) uint64_t tail;   /* atomic; written by the front */
   _Alignas(64) uint64_t head;   /* atomic; written by the core */
   _Alignas(64) uint32_t asleep; /* atomic futex: 1 while the core's sender sleeps; the front stores 0 and wakes it */
-  uint32_t starved;             /* atomic futex: front threads that wait for room; the core wakes them after it moved head */
+  /* atomic futex: front threads that wait for room; the core wakes them after it moved head */
+  uint32_t starved;
   _Alignas(64) uint32_t lost;   /* atomic: 0, or the CUresult of every further call once the session has failed */
   uint32_t transfers_pending;   /* atomic: asynchronous downloads that have not completed */
-  uint64_t news;                /* atomic: counts what tells the program of progress, so that "not ready" may be outdated: host functions run, data stored, PROGRESS */
+  /* atomic: counts what tells the program of progress, so that "not ready" may be outdated: host functions run, data
+   * stored, PROGRESS */
+  uint64_t news;
   const struct scuda_counts *counts; /* NULL: nothing is counted */
 };
 
@@ -93,24 +104,34 @@ struct scuda_call {             /* one synchronous call; everything stays the ca
 
 /* Exported by the core. All may be called from any thread; none calls back into the front except host functions. */
 typedef int32_t (*scuda_core_open_fn)(struct scuda_shared *, struct scuda_boot *);      /* CUresult; connects, hello */
-typedef void    (*scuda_core_call_fn)(struct scuda_call *);                             /* send up to .end, wait for the thread's reply */
-typedef void    (*scuda_core_send_fn)(uint64_t end);                                    /* send up to end; scuda_core_call may follow when the thread has done something else */
-typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t bytes);  /* send up to .end (a BULK command), then data */
+/* send up to .end, wait for the thread's reply */
+typedef void    (*scuda_core_call_fn)(struct scuda_call *);
+/* send up to end; scuda_core_call may follow when the thread has done something else */
+typedef void    (*scuda_core_send_fn)(uint64_t end);
+/* send up to .end (a BULK command), then data */
+typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t bytes);
 typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
-    /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous one with DONE */
-typedef int32_t (*scuda_core_overlaps_fn)(const void *p, uint64_t bytes); /* 1: an unfinished download or host function may still write there */
+    /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous
+     * one with DONE */
+/* 1: an unfinished download or host function may still write there */
+typedef int32_t (*scuda_core_overlaps_fn)(const void *p, uint64_t bytes);
 typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes, uint32_t graph);
-    /* registers the source of a deferred upload, of one in a graph with graph 1, forgotten when the server says so (flag 1 of its last PULL; never for captured copies) */
+    /* registers the source of a deferred upload, of one in a graph with graph 1, forgotten when the server says so
+     * (flag 1 of its last PULL; never for captured copies) */
 typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
 typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap);
-    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device and names it; send 1: makes sure that the server has it,
-     * and says how many bytes were sent for that; CUresult */
+    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device and names it; send 1: makes sure
+     * that the server has it, and says how many bytes were sent for that; CUresult */
 typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
-    /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies register it once */
+    /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies
+     * register it once */
 typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */
-typedef void    (*scuda_core_close_fn)(void);                                           /* at exit: flush and say bye, bounded in time */
-typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);                  /* -4 debug, 0 info, 4 warn, 8 error */
-/* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_transfer, scuda_core_overlaps, scuda_core_source,
- * scuda_core_hostfn, scuda_core_image, scuda_core_pin, scuda_core_look, scuda_core_close, scuda_core_log */
+/* at exit: flush and say bye, bounded in time */
+typedef void    (*scuda_core_close_fn)(void);
+/* -4 debug, 0 info, 4 warn, 8 error */
+typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);
+/* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_transfer,
+ * scuda_core_overlaps, scuda_core_source, scuda_core_hostfn, scuda_core_image, scuda_core_pin, scuda_core_look,
+ * scuda_core_close, scuda_core_log */
 #endif

@@ -1,4 +1,5 @@
-/* Handles: addresses of 64-byte slots in two adjacent regions, the client's and the server's. Memory is touched only where slots are used. */
+/* Handles: addresses of 64-byte slots in two adjacent regions, the client's and the server's. Memory is touched only
+ * where slots are used. */
 #define _GNU_SOURCE
 #include "base/base.h"
 
@@ -9,7 +10,8 @@ uint64_t scuda_slots_base, scuda_slots_bytes;
 
 static scuda_lock_t lock;
 static uint32_t next_fresh = 1;  /* slot 0 stays unused, so that 0 can end the list of free slots */
-/* Free slots wait in line, and not the last few of them are used again while there are fresh ones: a handle that a program still holds stays invalid. */
+/* Free slots wait in line, and not the last few of them are used again while there are fresh ones: a handle that a
+ * program still holds stays invalid. */
 enum { RESTING = 1024 };
 static uint32_t first_free, last_free, free_slots;
 

@@ -1,4 +1,5 @@
-/* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what holds after fork. */
+/* Decides once what the library is: a way to a server, a pass-through to the machine's driver, or neither; and what
+ * holds after fork. */
 #define _GNU_SOURCE
 #include "base/connect.h"
 #include "base/order.h"
@@ -22,7 +23,8 @@ struct scuda_callbacks scuda_callbacks;
 
 static scuda_lock_t decide_lock, connect_lock;
 static pid_t core_started;          /* the process that opened the core; a child inherits the value, not the session */
-static _Atomic int32_t connect_result = -1; /* of the attempt that succeeded; a failed one is made again by the next cuInit */
+/* of the attempt that succeeded; a failed one is made again by the next cuInit */
+static _Atomic int32_t connect_result = -1;
 static void *real_driver;
 
 static void set_mode(uint32_t mode) { atomic_store(&scuda_live.mode, mode); }
@@ -54,7 +56,8 @@ void *scuda_real_driver(void) { return real_driver; }
 
 /* ---- the core ---- */
 
-/* The core's threads look at what lies in this library, so it stays when the program closes it (hashcat does at its end). */
+/* The core's threads look at what lies in this library, so it stays when the program closes it (hashcat does at its
+ * end). */
 static void stay(void) {
   Dl_info self;
   if (dladdr(&scuda_live, &self)) dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
@@ -68,8 +71,9 @@ static int32_t open_core(void) {
   else if (scuda_folder_of(&scuda_live, folder, sizeof folder)) snprintf(path, sizeof path, "%s/libscuda-core.so", folder);
   else return CUDA_ERROR_SYSTEM_NOT_READY;
 
-  /* The core's Go runtime takes signals that belong to the program (a Go program, a JVM): they are given back. It runs with asynchronous
-   * preemption off and has no use for faults. Its threads inherit a mask that keeps all other signals away from them. */
+  /* The core's Go runtime takes signals that belong to the program (a Go program, a JVM): they are given back. It runs
+   * with asynchronous preemption off and has no use for faults. Its threads inherit a mask that keeps all other signals
+   * away from them. */
   static const int taken[] = {SIGURG, SIGSEGV, SIGBUS, SIGFPE};
   enum { TAKEN = sizeof taken / sizeof *taken };
   struct sigaction program[TAKEN];
@@ -144,7 +148,8 @@ int32_t scuda_connect(const struct scuda_callbacks *callbacks) {
   return result;
 }
 
-/* What our NVML library knows already, where the program has a session with it (PyTorch counts its GPUs so); 0 if not. */
+/* What our NVML library knows already, where the program has a session with it (PyTorch counts its GPUs so); 0 if
+ * not. */
 static int32_t version_of_nvml(void) {
   void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (!library) return 0;
@@ -157,7 +162,8 @@ static int32_t version_of_nvml(void) {
   return version;
 }
 
-/* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is asked for without the core. */
+/* Programs ask for the version and fork afterwards, which a process with a Go runtime must not: before cuInit it is
+ * asked for without the core. */
 static _Atomic int32_t version_asked; /* 0: not yet */
 
 static int32_t version_without_core(int32_t *version) {

@@ -1,15 +1,19 @@
-/* Order between processes that share memory of the GPU. Natively a call that has returned is in the GPU's hands, and programs tell each other so by pipes,
- * semaphores, files, or words in their own memory, which nobody can watch. Here a command may be on its way still. So each process that shares memory
- * writes down, in a page of all processes of its user, up to which position others may have been told of its calls; and before a command it looks whether
- * the others have got further since, and if so sends their positions ahead (ORDER): its session on the server waits until theirs have got there.
+/* Order between processes that share memory of the GPU. Natively a call that has returned is in the GPU's hands, and
+ * programs tell each other so by pipes, semaphores, files, or words in their own memory, which nobody can watch. Here a
+ * command may be on its way still. So each process that shares memory writes down, in a page of all processes of its
+ * user, up to which position others may have been told of its calls; and before a command it looks whether the others
+ * have got further since, and if so sends their positions ahead (ORDER): its session on the server waits until theirs
+ * have got there.
  *
- * That is of no use to work which has nothing to do with the shared memory, and would harm where the GPU itself orders the work of several processes, as
- * NCCL's kernels do: a process that is far ahead of its GPU would hold up the one it waits for. So a position is written down behind what
- * uses shared memory, as far as that can be seen (addresses among parameters, graphs always), behind what was answered, and, because kernels find
- * addresses in memory too, before the C library's calls by which processes tell each other something where libscuda.so stands before them.
+ * That is of no use to work which has nothing to do with the shared memory, and would harm where the GPU itself orders
+ * the work of several processes, as NCCL's kernels do: a process that is far ahead of its GPU would hold up the one it
+ * waits for. So a position is written down behind what uses shared memory, as far as that can be seen (addresses among
+ * parameters, graphs always), behind what was answered, and, because kernels find addresses in memory too, before the C
+ * library's calls by which processes tell each other something where libscuda.so stands before them.
  *
- * The page is a file in /dev/shm, as those of NCCL and PyTorch are. A process has a place in it as long as it holds the lock of the byte with the place's
- * number, which the kernel lets go of when the process ends; the last one to end unlinks the file. */
+ * The page is a file in /dev/shm, as those of NCCL and PyTorch are. A process has a place in it as long as it holds the
+ * lock of the byte with the place's number, which the kernel lets go of when the process ends; the last one to end
+ * unlinks the file. */
 #define _GNU_SOURCE
 #include "base/order.h"
 

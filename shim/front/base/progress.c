@@ -1,16 +1,18 @@
-/* What the front knows of the GPU's progress, so that questions about it need no round trip once their answers are known. struct scuda_track
- * (core.h) says what is kept of a stream and an event.
+/* What the front knows of the GPU's progress, so that questions about it need no round trip once their answers are
+ * known. struct scuda_track (core.h) says what is kept of a stream and an event.
  *
- * work: a thread notes the stream that it names (scuda_check), and every command that it sends from then on counts as work for that stream, until
- * it names another one. That is too much rather than too little; only questions about a stream do not count. Positions are noted under the ring's
- * lock, so they have the order in which the server sees the commands.
+ * work: a thread notes the stream that it names (scuda_check), and every command that it sends from then on counts as
+ * work for that stream, until it names another one. That is too much rather than too little; only questions about a
+ * stream do not count. Positions are noted under the ring's lock, so they have the order in which the server sees the
+ * commands.
  *
- * "Complete" is answered from memory when an answer or a PROGRESS message covers all work. PROGRESS comes behind the data of the downloads that it
- * covers, and before every later message that could tell the program the same. "Not ready" is answered from memory only while the server is
- * bound to tell (asked), and the program has learned of no other progress since (news), which might imply this one's.
+ * "Complete" is answered from memory when an answer or a PROGRESS message covers all work. PROGRESS comes behind the
+ * data of the downloads that it covers, and before every later message that could tell the program the same. "Not
+ * ready" is answered from memory only while the server is bound to tell (asked), and the program has learned of no
+ * other progress since (news), which might imply this one's.
  *
- * Whatever is unusual goes to the server: captures, events that graphs or other processes record, pinned memory that kernels use, contexts that are
- * not the current one, and everything once an error has ended the context. */
+ * Whatever is unusual goes to the server: captures, events that graphs or other processes record, pinned memory that
+ * kernels use, contexts that are not the current one, and everything once an error has ended the context. */
 #define _GNU_SOURCE
 #include "base/progress.h"
 
@@ -18,7 +20,8 @@
 
 enum { LOOK_EVERY_NS = 8000 };
 
-/* What was told of the slot's former owner covers no command of the new one: each of those lies behind the present end of the ring. */
+/* What was told of the slot's former owner covers no command of the new one: each of those lies behind the present end
+ * of the ring. */
 void scuda_track_new(uint64_t handle) {
   struct scuda_track *k = scuda_track(handle);
   uint64_t stream = scuda_slot(handle)->kind == KIND_CUstream;
@@ -53,7 +56,8 @@ struct scuda_slot *scuda_progress_context(void) {
   return s;
 }
 
-/* The answer "not ready" may be given without the server. A program that asks again and again reads the connection itself. */
+/* The answer "not ready" may be given without the server. A program that asks again and again reads the connection
+ * itself. */
 int scuda_known_busy(const struct scuda_track *k) {
   static _Atomic uint64_t next_look;
   uint64_t asked = scuda_position_get(&k->asked), work = scuda_position_get(&k->work);

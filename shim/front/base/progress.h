@@ -1,4 +1,5 @@
-/* What is known of the progress of streams and events, for those who answer questions and wait (calls/wait.c). progress.c has the rules. */
+/* What is known of the progress of streams and events, for those who answer questions and wait (calls/wait.c).
+ * progress.c has the rules. */
 #ifndef SCUDA_PROGRESS_H
 #define SCUDA_PROGRESS_H
 #include "base/base.h"
@@ -23,7 +24,8 @@ static inline int scuda_known_done(const struct scuda_track *k) {
 struct scuda_slot *scuda_progress_context(void);
 /* The event's track, when questions may be answered from it; else NULL. */
 struct scuda_track *scuda_event_track(uint64_t event);
-/* The stream's track, as the event's; *legacy: it is the context's, whose done counts only while nothing at all was sent behind it. */
+/* The stream's track, as the event's; *legacy: it is the context's, whose done counts only while nothing at all was
+ * sent behind it. */
 struct scuda_track *scuda_stream_track(uint64_t stream, uint32_t ptds, int *legacy);
 /* All work of the stream is complete, and its downloads have arrived. */
 int scuda_stream_done(const struct scuda_track *k, int legacy);

@@ -26,7 +26,8 @@ int scuda_ranges_find(struct scuda_ranges *t, uint64_t p, struct scuda_range *ou
 int scuda_ranges_overlap(struct scuda_ranges *t, uint64_t p, uint64_t bytes);
 int scuda_ranges_remove(struct scuda_ranges *t, uint64_t start, struct scuda_range *out);  /* by its exact start */
 void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg, uint32_t flags);
-int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag);  /* an address in a range with the flag is among them */
+/* an address in a range with the flag is among them */
+int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag);
 void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scuda_range *, uint64_t), uint64_t arg);
 extern struct scuda_ranges scuda_device_ranges, scuda_host_ranges;
 

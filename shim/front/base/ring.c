@@ -91,7 +91,8 @@ static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, u
   return p + HEADER;
 }
 
-/* The command that is about to be appended comes behind what other processes were told of. Under the ring's lock, which is let go of when the session is lost. */
+/* The command that is about to be appended comes behind what other processes were told of. Under the ring's lock, which
+ * is let go of when the session is lost. */
 static int put_order(const struct scuda_thread *t) {
   static struct wire_order_after list[SCUDA_ORDER_MOST];
   uint32_t n = scuda_order_news(list), bytes = n * (uint32_t)sizeof *list, size = HEADER + (uint32_t)sizeof(struct wire_order) + bytes;
@@ -196,7 +197,8 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   c->thread->answered = c->end;
   if (told()) scuda_order_tell(c->end);
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
-  if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context(); /* of which the server was not told */
+  /* of which the server was not told */
+  if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context();
   return call.result;
 }
 

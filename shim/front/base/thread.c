@@ -1,5 +1,5 @@
-/* The state of a calling thread: its ordinal on the wire, its context stack, what it lent to the program. States are recycled, never freed:
- * addresses inside them are handed out. */
+/* The state of a calling thread: its ordinal on the wire, its context stack, what it lent to the program. States are
+ * recycled, never freed: addresses inside them are handed out. */
 #define _GNU_SOURCE
 #include "base/base.h"
 
@@ -59,8 +59,8 @@ struct scuda_thread *scuda_thread_new(void) {
   return t;
 }
 
-/* Threads of ours do little, and the program waits for it: where the processors are busy, such a thread asks for short turns, which come sooner and are no
- * more in all (Linux 6.12; before that the kernel ignores it). */
+/* Threads of ours do little, and the program waits for it: where the processors are busy, such a thread asks for short
+ * turns, which come sooner and are no more in all (Linux 6.12; before that the kernel ignores it). */
 static void take_short_turns(void) {
   struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; } turns = {0};
   if (syscall(SYS_sched_getattr, 0, &turns, sizeof turns, 0) || turns.policy != SCHED_OTHER) return;

@@ -1,5 +1,6 @@
-/* What `scuda trace` (SCUDA_TRACE=FILE) and the client's metrics (SCUDA_METRICS=ADDRESS) ask for: how often each operation was sent, and how long the
- * program's threads stood still for it. The trace is written as JSON at the process's end; operations by their numbers, which the command line names. */
+/* What `scuda trace` (SCUDA_TRACE=FILE) and the client's metrics (SCUDA_METRICS=ADDRESS) ask for: how often each
+ * operation was sent, and how long the program's threads stood still for it. The trace is written as JSON at the
+ * process's end; operations by their numbers, which the command line names. */
 #define _GNU_SOURCE
 #include "base/base.h"
 

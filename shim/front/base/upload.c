@@ -1,4 +1,5 @@
-/* Bytes of this process on their way to the GPU: small ones travel inside their command, big ones as bulk data straight from the source. */
+/* Bytes of this process on their way to the GPU: small ones travel inside their command, big ones as bulk data straight
+ * from the source. */
 #include "base/base.h"
 
 int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags, int on_device) {
@@ -20,7 +21,8 @@ int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64
   if (bulk) scuda_put64(c.payload + sizeof m, bytes);
   else scuda_put_struct(c.payload + sizeof m, src, bytes);
   r = bulk ? scuda_send_bulk(&c, src, bytes) : scuda_send(&c);
-  /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a synchronous upload has returned. */
+  /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a
+   * synchronous upload has returned. */
   int waits = (bulk && (scuda_blocking || !on_device || atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_ANSWERED)) || (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
   return r || !waits ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
 }

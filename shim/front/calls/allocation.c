@@ -1,5 +1,5 @@
-/* Physical memory of virtual memory management. Its handles are numbers of the server's driver, which follows whatever it is given, so the front
- * remembers which there are and how often each must be released. */
+/* Physical memory of virtual memory management. Its handles are numbers of the server's driver, which follows whatever
+ * it is given, so the front remembers which there are and how often each must be released. */
 #include "calls/calls.h"
 
 static struct scuda_ranges handles; /* start: the handle, owner: how many releases */

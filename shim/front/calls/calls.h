@@ -4,7 +4,8 @@
 #include "base/range.h"
 #include "uvm/managed.h"
 
-enum { LAUNCH_PARAM_END, LAUNCH_PARAM_BUFFER_POINTER, LAUNCH_PARAM_BUFFER_SIZE }; /* markers in the extra argument of a launch */
+/* markers in the extra argument of a launch */
+enum { LAUNCH_PARAM_END, LAUNCH_PARAM_BUFFER_POINTER, LAUNCH_PARAM_BUFFER_SIZE };
 
 /* ---- what exported functions do in each mode, and what they refuse (entry.c) ---- */
 /* Slow path of exported function number i (an index of scuda_exports): the function to call instead. */
@@ -12,14 +13,17 @@ void *scuda_divert(uint32_t i);
 int32_t scuda_missing(uint32_t i); /* logs once by name; NOT_SUPPORTED */
 int32_t scuda_unsupported(uint32_t i, const char *what);
 void scuda_not_supported(uint32_t i);                   /* logs once that another than this library said so */
-int32_t scuda_refuse(uint32_t i, enum scuda_part part); /* NOT_SUPPORTED for a part of what the function does, logged once by name */
+/* NOT_SUPPORTED for a part of what the function does, logged once by name */
+int32_t scuda_refuse(uint32_t i, enum scuda_part part);
 
-/* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered for them (logs.c). */
+/* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered
+ * for them (logs.c). */
 int32_t scuda_answer_error(uint32_t i, int32_t result);
 static inline int32_t scuda_answer(uint32_t i, int32_t result) { return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result); }
 
-/* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a driver that does not know its
- * name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls it knows the older function's parameters (api/gen/names.go). */
+/* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a
+ * driver that does not know its name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls
+ * it knows the older function's parameters (api/gen/names.go). */
 struct scuda_export { const char *name; void *entry; void *before_init; int32_t early, older; };
 extern const struct scuda_export scuda_exports[];
 void *scuda_older(uint32_t i);       /* the entry of .older */
@@ -29,7 +33,8 @@ uint64_t scuda_context_meant(uint64_t ctx);   /* by a caller of a _v2 function t
 void scuda_storage_context_dies(uint64_t ctx);  /* tables.c: runs the destructors of CTX_LOCAL_STORAGE */
 
 /* ---- questions and waits (wait.c) ---- */
-int scuda_context_done(uint64_t context);  /* the last command of the process was waited for, by its context or its default stream */
+/* the last command of the process was waited for, by its context or its default stream */
+int scuda_context_done(uint64_t context);
 
 /* ---- memory (memory.c, copy.c) ---- */
 /* It is memory of this process, pinned or ordinary (pointer.c). */
@@ -40,7 +45,8 @@ static inline int scuda_is_host(uint64_t p) {
 }
 /* Where kernels find pinned memory; they can use it from now on. CUresult. */
 int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device);
-int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l); /* CUresult: NOT_SUPPORTED for memory of the server's host */
+/* CUresult: NOT_SUPPORTED for memory of the server's host */
+int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l);
 int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
 void scuda_allocation_came(uint64_t handle);
 void scuda_allocation_share(uint64_t handle);
@@ -50,7 +56,8 @@ int scuda_host_reaches(uint64_t start, uint64_t bytes); /* all of it is memory o
 
 /* ---- pinned memory that kernels use (mapped.c) ---- */
 extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
-/* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device memory there. */
+/* Where pinned memory is put: far from where processes have their libraries and heaps, so that a server can have device
+ * memory there. */
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
 static inline int scuda_in_pinned_area(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
@@ -62,9 +69,12 @@ uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped r
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
-void scuda_mapped_publish(void);                              /* before a wait, or a question, for work that may wait for the program */
-void scuda_mapped_download(uint64_t finished);                /* after a call that has waited for the stream of that key */
-int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r); /* 1: it has waited for the stream as well, with this result */
+/* before a wait, or a question, for work that may wait for the program */
+void scuda_mapped_publish(void);
+/* after a call that has waited for the stream of that key */
+void scuda_mapped_download(uint64_t finished);
+/* 1: it has waited for the stream as well, with this result */
+int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r);
 
 /* ---- modules (module.c) ---- */
 struct scuda_param { uint32_t offset, size; };
@@ -83,14 +93,16 @@ struct scuda_func {            /* data of a function's or kernel's slot */
   struct scuda_param *params;
   uint64_t good[4];            /* hashes of launches that the driver accepted though it might not have */
   uint32_t good_next;
-  uint32_t block[3];           /* the only shape of blocks that it takes (.reqntid); 0: it takes others, or that is not known */
+  /* the only shape of blocks that it takes (.reqntid); 0: it takes others, or that is not known */
+  uint32_t block[3];
   char *name;
 };
 static inline struct scuda_func *scuda_func(uint64_t handle) {
   struct scuda_slot *s = scuda_slot(handle);
   return s && (s->kind == KIND_CUfunction || s->kind == KIND_CUkernel) ? s->data : NULL;
 }
-/* Parameters of a launch, in one of their two forms: the packed buffer, or NULL and what the array's values take packed (launch.c). */
+/* Parameters of a launch, in one of their two forms: the packed buffer, or NULL and what the array's values take packed
+ * (launch.c). */
 enum { SCUDA_PARAMS_MAX = 32768 };
 int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra, const void **buffer, uint32_t *bytes);
 void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p);
@@ -103,31 +115,38 @@ int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **nam
 int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds);
 
 /* ---- graphs (graph.c) ---- */
-uint64_t scuda_graph_function(void *fn, void *user);  /* registers a function that graphs may call until the program ends */
+/* registers a function that graphs may call until the program ends */
+uint64_t scuda_graph_function(void *fn, void *user);
 void scuda_graph_host(uint32_t id, int up, void *at);  /* copy3d.c: the program's end of a copy in a graph */
 void *scuda_graph_host_of(uint32_t id, int up);
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
-int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags); /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
+/* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags);
 int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
-int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);  /* finds out what each address is */
+/* finds out what each address is */
+int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 
 /* ---- 3-D copies (copy3d.c) ---- */
 struct scuda_copy3d_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
 struct scuda_copy3d { struct scuda_copy3d_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
 int scuda_copy3d_in_host(const struct scuda_copy3d_side *s);
-void scuda_copy3d_settle(struct scuda_copy3d_side *s); /* what is not the program's memory is the device's, whatever the copy calls it */
+/* what is not the program's memory is the device's, whatever the copy calls it */
+void scuda_copy3d_settle(struct scuda_copy3d_side *s);
 void scuda_copy3d_move(void *copy3d);  /* between two straightened sides in host memory; a host function of graphs */
 /* Makes one end's first byte its whole position; gives how far the copy reaches, 0 for what cannot be. */
 uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda_copy3d *b);
-int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer);  /* at least one end in host memory */
+/* at least one end in host memory */
+int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer);
 /* In the body of a conditional node: */
 int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
-int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_side *s, const struct scuda_copy3d *b, uint32_t i);  /* host memory becomes where the GPU finds it */
+/* host memory becomes where the GPU finds it */
+int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_side *s, const struct scuda_copy3d *b, uint32_t i);
 int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
 struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
-int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);  /* asks where it is not known */
+/* asks where it is not known */
+int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);
 
 /* ---- private tables (tables.c) ---- */
 int32_t scuda_export_table(const void **table, const void *uuid);

@@ -1,4 +1,5 @@
-/* Contexts: the stack of each thread, primary contexts and their retain counts. Only creation, destruction and retaining reach the server. */
+/* Contexts: the stack of each thread, primary contexts and their retain counts. Only creation, destruction and
+ * retaining reach the server. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -60,8 +61,9 @@ int32_t scuda_hand_cuCtxPopCurrent(uint64_t *ctx) { return scuda_hand_cuCtxPopCu
 
 /* ---- facts about a context ---- */
 
-/* A program may know the form of CUDA 12, without a context, and call the newest name that it finds (numba 0.61): a register holds anything then, which
- * NVIDIA's library of CUDA 13 follows. What cannot be a context, also none that has ended, means the current one. */
+/* A program may know the form of CUDA 12, without a context, and call the newest name that it finds (numba 0.61): a
+ * register holds anything then, which NVIDIA's library of CUDA 13 follows. What cannot be a context, also none that has
+ * ended, means the current one. */
 uint64_t scuda_context_meant(uint64_t ctx) {
   const struct scuda_slot *s = scuda_slot(ctx);
   return !s || (s->kind && s->kind != KIND_CUcontext) ? 0 : ctx;
@@ -72,7 +74,8 @@ int32_t scuda_hand_cuCtxGetDevice_v2(int32_t *device, uint64_t ctx) {
   ctx = scuda_context_meant(ctx);
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
-  if (!ctx && r == CUDA_ERROR_CONTEXT_IS_DESTROYED) r = CUDA_SUCCESS; /* the current context's device is known even so */
+  /* the current context's device is known even so */
+  if (!ctx && r == CUDA_ERROR_CONTEXT_IS_DESTROYED) r = CUDA_SUCCESS;
   if (!r) *device = s->device;
   return r;
 }
@@ -135,7 +138,8 @@ int scuda_pre_cuCtxGetLimit(uint64_t *value, int32_t limit, int32_t *r) {
   return 1;
 }
 
-/* A limit that was set once is asked for ever after: the driver rounds. Some limits move others, so all of them count as set. */
+/* A limit that was set once is asked for ever after: the driver rounds. Some limits move others, so all of them count
+ * as set. */
 void scuda_post_cuCtxSetLimit(int32_t limit, uint64_t value) {
   struct scuda_slot *s;
   (void)limit;
@@ -232,8 +236,8 @@ static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
   return scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
 }
 
-/* The program has called exit: what ends with the session needs no command any more. The handler goes before those of CUDA's runtime, which was there before
- * the first context. */
+/* The program has called exit: what ends with the session needs no command any more. The handler goes before those of
+ * CUDA's runtime, which was there before the first context. */
 static _Atomic int exiting;
 static void note_exit(void) { atomic_store(&exiting, 1); }
 static void watch_exit(void) {
@@ -265,8 +269,8 @@ int32_t scuda_hand_cuDevicePrimaryCtxRetain(uint64_t *ctx, int32_t dev) {
   return r;
 }
 
-/* The end of a primary context, by the last release or by a reset. The destructors call back into the driver, so no lock is held; where another thread has
- * retained the context meanwhile, or ended it, it is not ended. */
+/* The end of a primary context, by the last release or by a reset. The destructors call back into the driver, so no
+ * lock is held; where another thread has retained the context meanwhile, or ended it, it is not ended. */
 static int32_t primary_ends(int32_t dev, uint32_t verb) {
   struct scuda_slot *s = primary_slot(dev);
   scuda_storage_context_dies(scuda_gpus[dev].primary);
@@ -281,7 +285,8 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   s->id = 0;
   int32_t r = verb == PRIMARY_RELEASE && atomic_load(&exiting) && scuda_context_done(scuda_gpus[dev].primary) ? CUDA_SUCCESS : primary(dev, verb, 0);
   s->sticky = CUDA_SUCCESS;
-  scuda_managed_forget_context(scuda_gpus[dev].primary); /* with the lock: what its next life has, under the same handle, stays */
+  /* with the lock: what its next life has, under the same handle, stays */
+  scuda_managed_forget_context(scuda_gpus[dev].primary);
   scuda_ranges_forget_context(scuda_gpus[dev].primary);
   scuda_capture_context_dies(scuda_gpus[dev].primary);
   scuda_unlock(&primary_lock);

@@ -1,5 +1,5 @@
-/* Copies between the program's memory and the GPU. Small uploads travel inside their command, big ones as bulk data straight from the source;
- * downloads are written to their destination by the core. */
+/* Copies between the program's memory and the GPU. Small uploads travel inside their command, big ones as bulk data
+ * straight from the source; downloads are written to their destination by the core. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -23,7 +23,8 @@ static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stre
   return scuda_wire_cuStreamSynchronize(stream, ptds); /* the source may change after the call */
 }
 
-/* What the front refuses by itself, a context that has ended by an error refuses with that error, as its driver would. */
+/* What the front refuses by itself, a context that has ended by an error refuses with that error, as its driver
+ * would. */
 static int32_t invalid(void) {
   const struct scuda_slot *c = scuda_slot(scuda_header_context(scuda_thread()));
   return c && c->sticky ? c->sticky : CUDA_ERROR_INVALID_VALUE;
@@ -68,7 +69,8 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 
 /* ---- the calls ---- */
 
-/* Managed memory is the device's in every copy, which has taken it by now: the program's next access fetches what the copy brought. */
+/* Managed memory is the device's in every copy, which has taken it by now: the program's next access fetches what the
+ * copy brought. */
 static int of_managed(uint64_t dst, uint64_t src) { return scuda_is_managed(dst) || scuda_is_managed(src); }
 
 int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) {
@@ -101,7 +103,8 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
     uint32_t how = ptds | (scuda_range_holds(&to, dst, bytes) && scuda_range_holds(&from, src, bytes) ? 0 : SCUDA_ANSWER);
     if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
     int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
-    return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds); /* the program may look at once */
+    /* the program may look at once */
+    return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
   }
   struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};
   return scuda_copy3d_start(&b, stream, ptds, sync, 0);

@@ -1,5 +1,6 @@
-/* 2-D and 3-D copies, of linear memory and of arrays, and batches of copies. With host memory at one end, small uploads carry their rows, big ones send them
- * behind, and the rows of a download come back to their places; the driver itself only ever sees memory of the server. */
+/* 2-D and 3-D copies, of linear memory and of arrays, and batches of copies. With host memory at one end, small uploads
+ * carry their rows, big ones send them behind, and the rows of a download come back to their places; the driver itself
+ * only ever sees memory of the server. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -8,7 +9,8 @@ enum { BOX_DATA = WIRE_BOX_DATA, BOX_PULL = WIRE_BOX_PULL, BOX_DOWNLOAD = WIRE_B
 enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
 
 struct side_2d { uint64_t x, y; uint32_t type, pad; uint64_t host, device, array, pitch; };
-struct copy_2d { struct side_2d src, dst; uint64_t width, height; };                                                    /* CUDA_MEMCPY2D */
+/* CUDA_MEMCPY2D */
+struct copy_2d { struct side_2d src, dst; uint64_t width, height; };
 _Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_copy3d) == 200, "layouts of copy descriptions");
 
 /* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
@@ -60,7 +62,8 @@ static uint32_t element_bytes(int32_t format, uint32_t channels) {
 struct array_2d { uint64_t width, height; int32_t format; uint32_t channels; };
 struct array_3d { uint64_t width, height, depth; int32_t format; uint32_t channels, flags; };
 
-/* Of an array's slot: word[0] its width in elements or blocks, word[1] height and depth, flags the bytes of an element; 0 where not known. */
+/* Of an array's slot: word[0] its width in elements or blocks, word[1] height and depth, flags the bytes of an element;
+ * 0 where not known. */
 static void keep_extent(uint64_t array, const struct array_3d *d) {
   struct scuda_slot *s = scuda_slot_of(array, KIND_CUarray);
   uint64_t height = d->height ? d->height : 1, depth = d->depth ? d->depth : 1;
@@ -98,8 +101,8 @@ int scuda_copy3d_in_host(const struct scuda_copy3d_side *s) {
   return s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && s->device && scuda_is_host(s->device));
 }
 
-/* Managed memory is the device's, whatever the copy calls it, and so is what is not the program's. It goes to the server as such: there UNIFIED could mean
- * the server's own memory. */
+/* Managed memory is the device's, whatever the copy calls it, and so is what is not the program's. It goes to the
+ * server as such: there UNIFIED could mean the server's own memory. */
 void scuda_copy3d_settle(struct scuda_copy3d_side *s) {
   uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
   if (scuda_is_managed(p)) s->device = p;
@@ -143,14 +146,16 @@ static int without_gaps(const struct scuda_copy3d_side *s, const struct scuda_co
   return (b->height == 1 || s->pitch == b->width) && (b->depth == 1 || (s->pitch == b->width && s->height == b->height));
 }
 
-/* Copies the rows of a 3-D copy from where it lies (or, with to set, to there) to memory that holds them without gaps. */
+/* Copies the rows of a 3-D copy from where it lies (or, with to set, to there) to memory that holds them without
+ * gaps. */
 static void copy_rows(uint8_t *packed, const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
   const uint8_t *from = (const uint8_t *)(uintptr_t)s->host;
   for (uint64_t z = 0; z < b->depth; z++)
     for (uint64_t y = 0; y < b->height; y++, packed += b->width) memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
 }
 
-/* The program's memory in copies of graphs, by the numbers under which the server asks for it or sends it. A graph may run until the program ends. */
+/* The program's memory in copies of graphs, by the numbers under which the server asks for it or sends it. A graph may
+ * run until the program ends. */
 static struct graph_host { uint32_t id, up; void *at; } *graph_hosts;
 static uint32_t graph_host_count, graph_host_room;
 static scuda_lock_t graph_host_lock;
@@ -183,7 +188,8 @@ void scuda_copy3d_move(void *copy3d) {
               (const void *)(uintptr_t)(b->src.host + (z * b->src.height + y) * b->src.pitch), b->width);
 }
 
-/* Captured, the copy becomes a function whose description lives as long as graphs may call it: until the program ends. */
+/* Captured, the copy becomes a function whose description lives as long as graphs may call it: until the program
+ * ends. */
 static int32_t within_host(struct scuda_copy3d *b, uint64_t stream, uint32_t how, int sync) {
   if (!scuda_copy3d_straighten(&b->src, b) || !scuda_copy3d_straighten(&b->dst, b)) return CUDA_ERROR_INVALID_VALUE;
   if (!sync && scuda_stream_capturing(stream, how)) {
@@ -215,7 +221,8 @@ static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_
     copy_rows(c.payload + sizeof *m, &b->src, b);
     return scuda_send(&c);
   }
-  if (scuda_capture_doubt(m->stream, how & SCUDA_PTDS)) { /* a bulk command has no answer: that of a part says what a capture forbids */
+  /* a bulk command has no answer: that of a part says what a capture forbids */
+  if (scuda_capture_doubt(m->stream, how & SCUDA_PTDS)) {
     struct scuda_copy3d part = *b;
     part.width = b->width < SCUDA_INLINE_MAX ? b->width : SCUDA_INLINE_MAX;
     part.height = part.depth = 1;
@@ -260,7 +267,8 @@ int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, u
   return r ? r : scuda_wire_cuMemcpy3DAsync_v2(&b, stream, ptds);
 }
 
-/* In graphs, and where a download that has not arrived may still change it, the server asks for the memory when its stream gets there. */
+/* In graphs, and where a download that has not arrived may still change it, the server asks for the memory when its
+ * stream gets there. */
 static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
   void *src = (void *)(uintptr_t)b->src.host;
   int sure = certain(&b->dst, b);
@@ -396,15 +404,18 @@ int32_t scuda_hand_cuMemcpyAtoHAsync_v2(void *dst, uint64_t array, uint64_t offs
 
 /* ---- batches: their copies may run in any order, so also one after the other ---- */
 
-struct attributes { int32_t order; int32_t src[2], dst[2]; uint32_t flags; };                                          /* CUmemcpyAttributes */
-struct operand {                                                                                                       /* CUmemcpy3DOperand */
+/* CUmemcpyAttributes */
+struct attributes { int32_t order; int32_t src[2], dst[2]; uint32_t flags; };
+/* CUmemcpy3DOperand */
+struct operand {
   int32_t type, pad;
   union {
     struct { uint64_t ptr, row, layer; int32_t hint[2]; } ptr;
     struct { uint64_t array, x, y, z; } array;
   };
 };
-struct batch_op { struct operand src, dst; uint64_t width, height, depth; int32_t order; uint32_t flags; };           /* CUDA_MEMCPY3D_BATCH_OP */
+/* CUDA_MEMCPY3D_BATCH_OP */
+struct batch_op { struct operand src, dst; uint64_t width, height, depth; int32_t order; uint32_t flags; };
 _Static_assert(sizeof(struct attributes) == 24 && sizeof(struct batch_op) == 112, "layouts of batched copies");
 
 static int valid_order(int32_t order) { return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY; }
@@ -452,7 +463,8 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_array_extent(o->array.array, &extent, &size);
   if (r) return r;
-  if (!size) return CUDA_ERROR_INVALID_VALUE; /* video of several planes, which are arrays of their own (cuArrayGetPlane) */
+  /* video of several planes, which are arrays of their own (cuArrayGetPlane) */
+  if (!size) return CUDA_ERROR_INVALID_VALUE;
   if (*element && *element != size) return CUDA_ERROR_INVALID_VALUE;
   *element = size;
   return CUDA_SUCCESS;

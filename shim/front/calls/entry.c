@@ -1,4 +1,5 @@
-/* What exported functions have in common: where a call goes in each mode, how refusals are told, and the two calls with which a program begins. */
+/* What exported functions have in common: where a call goes in each mode, how refusals are told, and the two calls with
+ * which a program begins. */
 #define _GNU_SOURCE
 #include "calls/calls.h"
 
@@ -22,7 +23,8 @@ static int32_t none_version(int32_t *version) {
   return CUDA_SUCCESS;
 }
 
-/* Natively some functions look at their arguments before they find that cuInit was not called; they cannot have been right. */
+/* Natively some functions look at their arguments before they find that cuInit was not called; they cannot have been
+ * right. */
 static void *before_init(const struct scuda_export *e) {
   if (e->before_init) return e->before_init;
   switch (e->early) {

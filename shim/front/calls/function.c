@@ -108,8 +108,9 @@ static int moved(struct scuda_func *f, int32_t *word, uint32_t place, int32_t va
   return 1;
 }
 
-/* What was set reads back as set; of the attributes that may move with it nothing is kept. Libraries set the same values before every launch, which
- * changes nothing, or go to and fro between a few: what was answered for one set of values is found again under its hash. */
+/* What was set reads back as set; of the attributes that may move with it nothing is kept. Libraries set the same
+ * values before every launch, which changes nothing, or go to and fro between a few: what was answered for one set of
+ * values is found again under its hash. */
 static int attribute_set(struct scuda_func *f, int32_t attribute, int32_t value, int32_t dev) {
   if (!f || (uint32_t)attribute >= 16 || f->device != dev) {
     scuda_occupancy_changed();

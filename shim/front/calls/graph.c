@@ -1,5 +1,5 @@
-/* Graph nodes made by hand: those whose parameters hold pointers, handles in a union, or the program's memory. All calls are answered, so
- * that errors come at the call. Nodes without such parameters go by the generated encodings. */
+/* Graph nodes made by hand: those whose parameters hold pointers, handles in a union, or the program's memory. All
+ * calls are answered, so that errors come at the call. Nodes without such parameters go by the generated encodings. */
 #include "calls/graph.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 
 static scuda_lock_t lock;  /* guards the lists of nodes and what nodes keep */
 
-/* A graph's slot lists the nodes that got their handles here, so that these are free again when it ends: word[0] of the graph is the first,
- * a node has its successor in word[0], its predecessor in id and its graph in word[1]. */
+/* A graph's slot lists the nodes that got their handles here, so that these are free again when it ends: word[0] of the
+ * graph is the first, a node has its successor in word[0], its predecessor in id and its graph in word[1]. */
 void scuda_node_link(uint64_t graph, uint64_t node) {
   scuda_lock(&lock);
   struct scuda_slot *g = scuda_slot(graph), *n = scuda_slot(node), *first = scuda_slot(g->word[0]);
@@ -286,7 +286,8 @@ int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t node, int32_t attr, const v
 
 /* ---- host functions; a copy within host memory is one of ours ---- */
 
-/* Functions that graphs may call until the program ends, by registration: nodes that were captured or cloned know no more than that. */
+/* Functions that graphs may call until the program ends, by registration: nodes that were captured or cloned know no
+ * more than that. */
 static struct { struct host *list; uint64_t *ids; uint32_t count, cap; } functions;
 
 uint64_t scuda_graph_function(void *fn, void *user) {
@@ -440,7 +441,8 @@ int32_t scuda_hand_cuGraphMemAllocNodeGetParams(uint64_t node, void *out) {
 
 /* ---- batches of memory operations ---- */
 
-struct batch { uint64_t ctx; uint32_t count, pad; void *ops; uint32_t flags, pad2; };  /* CUDA_BATCH_MEM_OP_NODE_PARAMS */
+/* CUDA_BATCH_MEM_OP_NODE_PARAMS */
+struct batch { uint64_t ctx; uint32_t count, pad; void *ops; uint32_t flags, pad2; };
 enum { BATCH_MAX = 512, OPERATION_BYTES = 48 };                                        /* CUstreamBatchMemOpParams */
 
 static int32_t batch_node(struct target t, const struct batch *b) {
@@ -476,7 +478,8 @@ int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t node, void *out) {
 
 /* ---- conditional nodes ---- */
 
-struct conditional { uint64_t handle; int32_t type; uint32_t size; uint64_t *graphs; uint64_t ctx; };  /* CUDA_CONDITIONAL_NODE_PARAMS */
+/* CUDA_CONDITIONAL_NODE_PARAMS */
+struct conditional { uint64_t handle; int32_t type; uint32_t size; uint64_t *graphs; uint64_t ctx; };
 
 static int32_t conditional(const struct target *t, struct conditional *k) {
   int32_t r = k->ctx ? scuda_check(k->ctx, KIND_CUcontext) : CUDA_SUCCESS;
@@ -486,7 +489,8 @@ static int32_t conditional(const struct target *t, struct conditional *k) {
   struct conditional w = *k;
   w.graphs = NULL;
   memcpy(p.u, &w, sizeof w);
-  if (t->verb != ADD) return scuda_node_send_simple(t, &p); /* the driver says whether a node may become that; its bodies stay */
+  /* the driver says whether a node may become that; its bodies stay */
+  if (t->verb != ADD) return scuda_node_send_simple(t, &p);
   uint32_t bytes = (uint32_t)(sizeof(struct wire_graph_node_made) + 8 * k->size);
   struct wire_graph_node_made *made = calloc(1, bytes);
   uint64_t *graphs = calloc(k->size + 1, 8);

@@ -20,7 +20,8 @@ static int32_t host_copy(const struct target *t, const struct copy *copy, uint32
   return r;
 }
 
-/* A copy within host memory: the function's description lives as long as graphs may call it, which is until the program ends. */
+/* A copy within host memory: the function's description lives as long as graphs may call it, which is until the program
+ * ends. */
 static int32_t copy_within_host(const struct target *t, const struct copy *c, uint32_t flags) {
   struct scuda_copy3d *b = malloc(sizeof *b);
   if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -38,8 +39,8 @@ static int32_t copy_within_host(const struct target *t, const struct copy *c, ui
 /* Which ends of a copy lie in host memory. */
 static int host_ends(const struct scuda_copy3d *b) { return (scuda_copy3d_in_host(&b->src) ? 1 : 0) | (scuda_copy3d_in_host(&b->dst) ? 2 : 0); }
 
-/* What a node is for the program, and what it copies where that is wanted. For the driver a copy with host memory is a small graph or a host function; a captured or cloned
- * one keeps nothing here, so the server is asked. */
+/* What a node is for the program, and what it copies where that is wanted. For the driver a copy with host memory is a
+ * small graph or a host function; a captured or cloned one keeps nothing here, so the server is asked. */
 int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3d, uint32_t i) {
   struct node n = scuda_node_kept(node);
   struct got reply;
@@ -59,7 +60,8 @@ int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3
   }
   if (*type != CU_GRAPH_NODE_TYPE_GRAPH && (*type != CU_GRAPH_NODE_TYPE_MEMCPY || !copy3d)) return r;
   r = scuda_node_get(node, CU_GRAPH_NODE_TYPE_MEMCPY, &reply, i);
-  if (r == CUDA_ERROR_INVALID_VALUE && *type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_SUCCESS; /* a graph of the program's */
+  /* a graph of the program's */
+  if (r == CUDA_ERROR_INVALID_VALUE && *type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_SUCCESS;
   if (r) return r;
   memcpy(&c, union_of(&reply), sizeof c);
   if (*type == CU_GRAPH_NODE_TYPE_GRAPH) {
@@ -72,8 +74,9 @@ int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3
   return CUDA_SUCCESS;
 }
 
-/* In the bodies of conditional nodes the driver calls no function of the host. A copy there goes to or from the GPU's mirror of page-locked memory, as
- * kernels do: what the program wrote is there with the launch, what the copy brought with the next wait. */
+/* In the bodies of conditional nodes the driver calls no function of the host. A copy there goes to or from the GPU's
+ * mirror of page-locked memory, as kernels do: what the program wrote is there with the launch, what the copy brought
+ * with the next wait. */
 _Atomic uint32_t scuda_graph_bodies; /* whether there ever was any */
 
 static int in_body(const struct target *t) {
@@ -97,8 +100,8 @@ void scuda_copy_node_is(const struct target *t, const struct scuda_copy3d *c) {
   scuda_node_keep(node_of(t), &(struct node){.keeps = host_ends(c) ? KEEPS_COPY : KEEPS_NOTHING, .copy3d = *c});
 }
 
-/* 1: *r is the answer; 0: the driver can do it alone, as *c says now. A node whose copy gets or loses host memory gets another node of the driver's; in an executable
- * graph what is copied may change, but not that. */
+/* 1: *r is the answer; 0: the driver can do it alone, as *c says now. A node whose copy gets or loses host memory gets
+ * another node of the driver's; in an executable graph what is copied may change, but not that. */
 int scuda_copy_node(const struct target *t, struct copy *c, int32_t *r) {
   scuda_copy3d_settle(&c->copy3d.src), scuda_copy3d_settle(&c->copy3d.dst);
   int ends = host_ends(&c->copy3d), old = ends;

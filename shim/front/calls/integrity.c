@@ -1,4 +1,5 @@
-/* INTEGRITY_CHECK: the runtime compares this HMAC-MD2 (RFC 2104, RFC 1319) over process, tables and devices with its own. */
+/* INTEGRITY_CHECK: the runtime compares this HMAC-MD2 (RFC 2104, RFC 1319) over process, tables and devices with its
+ * own. */
 #include "calls/tables.h"
 
 #include <pthread.h>

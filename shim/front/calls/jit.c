@@ -6,8 +6,8 @@
 
 enum { SYMBOLS_MAX = 4096, SYMBOL_BYTES_MAX = 1 << 19 };
 
-/* The options that travel: values, and the sizes of the log buffers. Lists of what other code refers to only allow the compiler to leave out the
- * rest, so they stay here. */
+/* The options that travel: values, and the sizes of the log buffers. Lists of what other code refers to only allow the
+ * compiler to leave out the rest, so they stay here. */
 int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *s) {
   *s = (struct scuda_symbols){0};
   *count = 0;
@@ -68,7 +68,8 @@ static void jit_log(const struct scuda_jit *jit, int32_t buffer_option, int32_t 
     if (jit->options[n] == size_option) size = &jit->values[n];
   }
   if (!size) return;
-  uint64_t cap = (uint32_t)(uintptr_t)*size, n = bytes < cap ? bytes : cap > 1 ? cap : 0; /* a text that is cut counts with its NUL */
+  /* a text that is cut counts with its NUL */
+  uint64_t cap = (uint32_t)(uintptr_t)*size, n = bytes < cap ? bytes : cap > 1 ? cap : 0;
   if (buffer && cap) {
     memcpy(buffer, text, n);
     buffer[n < cap ? n : cap - 1] = 0;

@@ -11,7 +11,8 @@ enum { SCUDA_PAIRS_MAX = 64 };
 
 /* The options that travel, and the variables. */
 int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *symbols);
-/* In a command: their addresses as kernels see them, found out before the command begins and freed by the caller, and then their names. */
+/* In a command: their addresses as kernels see them, found out before the command begins and freed by the caller, and
+ * then their names. */
 uint64_t *scuda_symbols_addresses(const struct scuda_symbols *s);
 static inline uint64_t scuda_symbols_size(const struct scuda_symbols *s) { return s->count * 8ull + scuda_pad(s->bytes); }
 void scuda_symbols_put(uint8_t *p, const struct scuda_symbols *s, const uint64_t *addresses);

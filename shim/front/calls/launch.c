@@ -1,4 +1,5 @@
-/* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's own error comes at the call. */
+/* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's
+ * own error comes at the call. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -50,7 +51,8 @@ static uint64_t fnv(uint64_t h, const void *bytes, size_t n) {
   return h;
 }
 
-/* FNV-1a over what decides whether a launch that may be refused is possible. The grid decides where all of it has to run at once. */
+/* FNV-1a over what decides whether a launch that may be refused is possible. The grid decides where all of it has to
+ * run at once. */
 static uint64_t config_hash(const struct launch *l, const struct scuda_func *f) {
   uint64_t h = fnv(14695981039346656037u, l->block, sizeof l->block);
   h ^= __atomic_load_n(&f->state, __ATOMIC_RELAXED);
@@ -88,7 +90,8 @@ static int impossible(const struct launch *l, int32_t dev) {
          l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] || threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
 }
 
-/* What a kernel requires of its clusters in one direction: 0 nothing, or a driver that knows no clusters; below 0: it was set, and is not known. */
+/* What a kernel requires of its clusters in one direction: 0 nothing, or a driver that knows no clusters; below 0: it
+ * was set, and is not known. */
 static int32_t required_cluster(const struct scuda_func *f, int direction) {
   int32_t n = f->attr[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + direction];
   return n != INT32_MIN ? n : f->around[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + direction] == INT32_MIN ? 0 : -1;
@@ -106,7 +109,8 @@ static int uncertain(const struct launch *l, const struct scuda_func *f) {
 /* A kernel may be made for blocks of one shape only (.reqntid), which no attribute tells. */
 static int other_shape(const struct launch *l, const struct scuda_func *f) { return f->block[0] && memcmp(f->block, l->block, sizeof f->block); }
 
-/* Whether the grid is no multiple of its clusters, or may be none because what the kernel requires is not known, or has none where it must. */
+/* Whether the grid is no multiple of its clusters, or may be none because what the kernel requires is not known, or has
+ * none where it must. */
 static int odd_clusters(const struct launch *l, const struct scuda_func *f) {
   uint32_t d[3];
   for (int i = 0; i < 3; i++) d[i] = (uint32_t)required_cluster(f, i);
@@ -161,7 +165,8 @@ static inline void use_pinned(const struct scuda_func *f, void **params) {
   }
 }
 
-/* Where a launch that is captured as a node for kernels to change puts that node's handle for kernels; NULL for other launches. */
+/* Where a launch that is captured as a node for kernels to change puts that node's handle for kernels; NULL for other
+ * launches. */
 static uint8_t *device_node(const struct launch *l) {
   for (uint32_t i = 0; i < l->attr_count; i++) {
     const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
@@ -248,7 +253,8 @@ int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t g
 
 /* ---- one kernel on several GPUs ---- */
 
-struct launch_params { uint64_t func; uint32_t grid[3], block[3], shared, pad; uint64_t stream; void **params; }; /* CUDA_LAUNCH_PARAMS */
+/* CUDA_LAUNCH_PARAMS */
+struct launch_params { uint64_t func; uint32_t grid[3], block[3], shared, pad; uint64_t stream; void **params; };
 _Static_assert(sizeof(struct launch_params) == 56, "layout of CUDA_LAUNCH_PARAMS");
 enum { SYNC_FLAGS = 3 }; /* CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC, …_NO_POST_LAUNCH_SYNC */
 
@@ -258,12 +264,14 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
   uint64_t bytes = sizeof(struct wire_launch_several);
   for (uint32_t i = 0; i < count; i++) {
     struct scuda_func *f = scuda_func(l[i].func);
-    int32_t r = f && l[i].stream > 2 ? scuda_check(l[i].stream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE; /* default streams are refused */
+    /* default streams are refused */
+    int32_t r = f && l[i].stream > 2 ? scuda_check(l[i].stream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE;
     if (r) return r;
     if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
     use_pinned(f, l[i].params);
     bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
-    uint8_t names[f->param_bytes + 8]; /* and the values are read once more: they may lie in memory that the program cannot touch any more in a moment */
+    /* and the values are read once more: they may lie in memory that the program cannot touch any more in a moment */
+    uint8_t names[f->param_bytes + 8];
     memset(names, 0, f->param_bytes);
     scuda_params_pack(f, l[i].params, names);
     if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].stream, 0))) return r;
@@ -286,7 +294,8 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
   return scuda_send(&c);
 }
 
-struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count; }; /* CUlaunchConfig */
+/* CUlaunchConfig */
+struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count; };
 
 static int32_t check_attributes(const struct launch_config *config) {
   if (config->attr_count > ATTRIBUTES_MAX || (config->attr_count && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;

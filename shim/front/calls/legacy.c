@@ -1,4 +1,5 @@
-/* Launches as CUDA 3 had them: the shape of the block, the shared memory and the parameters are set on the function beforehand. */
+/* Launches as CUDA 3 had them: the shape of the block, the shared memory and the parameters are set on the function
+ * beforehand. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -29,7 +30,8 @@ static int32_t find(uint64_t function, struct legacy **out) {
     scuda_unlock(&lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (l->of != f) *l = (struct legacy){.next = l->next, .of = f, .handle = function, .block = {1, 1, 1}}; /* new, or the handle names another function by now */
+  /* new, or the handle names another function by now */
+  if (l->of != f) *l = (struct legacy){.next = l->next, .of = f, .handle = function, .block = {1, 1, 1}};
   *out = l;
   return CUDA_SUCCESS;
 }

@@ -1,4 +1,5 @@
-/* The linker: inputs go to the server in pieces, errors and logs come with the call that adds; the cubin is fetched when it is complete. */
+/* The linker: inputs go to the server in pieces, errors and logs come with the call that adds; the cubin is fetched
+ * when it is complete. */
 #define _GNU_SOURCE
 #include "calls/jit.h"
 

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* ---- the log of errors: the last hundred lines, of the calls of this process (the server's driver serves the executor as well) ---- */
+/* ---- the log of errors: the last hundred lines, of the calls of this process (the server's driver serves the executor
+ * as well) ---- */
 
 enum { LINES = 100, LINE_MAX = 256, CALLBACKS = 64 };
 struct line { char text[LINE_MAX]; char stamp[64]; };
@@ -95,7 +96,8 @@ int32_t scuda_hand_cuLogsCurrent(uint32_t *iterator, uint32_t flags) {
 
 static size_t line_bytes(uint32_t n) { return strlen(lines[n % LINES].stamp) + strlen(lines[n % LINES].text) + 1; }
 
-/* Writes the lines from the iterator on, or all; where there is too little room the newest, behind a line that says so. */
+/* Writes the lines from the iterator on, or all; where there is too little room the newest, behind a line that says
+ * so. */
 static int32_t dump(uint32_t *iterator, char *buffer, size_t *size) {
   static const char missing[] = "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
   size_t room = *size, want = 0, head = 0;

@@ -1,15 +1,17 @@
-/* Pinned memory that kernels use: the server has device memory for it, at the same address where that can be had (registered memory may lie where
- * the worker has something else). Blocks that the program changed (against a shadow copy) go up
- * before a launch, and what kernels changed comes back with the next call that waits for the GPU (of large ranges the server sends the blocks that
- * differ from what it sent before). Only ranges that a program asked for, or whose addresses it passed to a kernel, cost anything. Comparing finds
- * what network cards and disks wrote into the memory too, which page tables do not tell. */
+/* Pinned memory that kernels use: the server has device memory for it, at the same address where that can be had
+ * (registered memory may lie where the worker has something else). Blocks that the program changed (against a shadow
+ * copy) go up before a launch, and what kernels changed comes back with the next call that waits for the GPU (of large
+ * ranges the server sends the blocks that differ from what it sent before). Only ranges that a program asked for, or
+ * whose addresses it passed to a kernel, cost anything. Comparing finds what network cards and disks wrote into the
+ * memory too, which page tables do not tell. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
 
 enum { BLOCK = 4096, RUN_MAX = 65536 };
 
-struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; int sent; };  /* sent: once, so that the server's is ours */
+/* sent: once, so that the server's is ours */
+struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; int sent; };
 static struct mapped *list;
 static scuda_lock_t lock;
 /* The streams on which kernels may have written since what they wrote was last fetched; under the lock. */
@@ -18,7 +20,8 @@ static uint64_t on[ON_MAX];
 static uint32_t on_count;
 static int on_others;              /* there are more than fit */
 _Atomic uint32_t scuda_mapped_launched; /* whether there is any */
-static uint64_t past;              /* a context whose stream of ours has brought something up since its end was waited for; under the lock */
+/* a context whose stream of ours has brought something up since its end was waited for; under the lock */
+static uint64_t past;
 static uint64_t moves;             /* counts what went up, came down or was mapped; under the lock */
 enum { AHEAD_MAX = 65536 };
 _Atomic uint32_t scuda_mapped_count;
@@ -51,7 +54,8 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
     free(shadow);
     return r;
   }
-  /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it all. */
+  /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it
+   * all. */
   for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
   *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes, 0};
   scuda_lock(&lock);
@@ -121,9 +125,11 @@ static void unmark(uint64_t stream) {
 
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed))) return CUDA_SUCCESS;
-  if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will send what is there by then */
+  /* the graph's launch will send what is there by then */
+  if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS;
   int32_t r = CUDA_SUCCESS;
-  uint32_t flags = atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC; /* kernels on all streams are to see it; during a capture the form that makes them may be forbidden */
+  /* kernels on all streams are to see it; during a capture the form that makes them may be forbidden */
+  uint32_t flags = atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC;
   scuda_lock(&lock);
   r = arrived();
   for (struct mapped *m = list; m && !r; m = m->next) {
@@ -155,8 +161,9 @@ static uint64_t next_change(const struct mapped *m, uint64_t *at) {
   return end - *at;
 }
 
-/* A kernel may wait for the program to write to such memory, as it can natively. What the program wrote since goes up past it, exactly the bytes that
- * changed, as the kernel may write others beside them. Only flags do: large ranges, and more changes than those of flags, wait for the next launch. */
+/* A kernel may wait for the program to write to such memory, as it can natively. What the program wrote since goes up
+ * past it, exactly the bytes that changed, as the kernel may write others beside them. Only flags do: large ranges, and
+ * more changes than those of flags, wait for the next launch. */
 void scuda_mapped_publish(void) {
   enum { MOST = 16 };
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
@@ -177,7 +184,8 @@ void scuda_mapped_publish(void) {
   scuda_self_end(self);
 }
 
-/* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed meanwhile stays. */
+/* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed
+ * meanwhile stays. */
 static void merge(struct mapped *m, uint64_t low, uint64_t high) {
   uint8_t *now = (uint8_t *)(uintptr_t)m->start;
   for (uint64_t at = low; at < high; at += BLOCK) {
@@ -219,8 +227,9 @@ void scuda_mapped_download(uint64_t finished) {
   scuda_unlock(&lock);
 }
 
-/* Waits for the stream by copying a range on it, which saves the copy's own round trip, where all kernels that may have written were launched
- * there. Nothing is locked meanwhile: what the stream waits for may be behind another thread's launch. */
+/* Waits for the stream by copying a range on it, which saves the copy's own round trip, where all kernels that may have
+ * written were launched there. Nothing is locked meanwhile: what the stream waits for may be behind another thread's
+ * launch. */
 int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   if (!atomic_load(&scuda_mapped_count) || atomic_load(&scuda_captures) || scuda_usable(stream)) return 0;
   uint64_t start = 0, bytes = 0, seen = 0, key = scuda_stream_key(stream, ptds);

@@ -1,5 +1,5 @@
-/* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is ordinary memory here;
- * what it means (copies that return at once, addresses that are known) is kept by the table. */
+/* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is
+ * ordinary memory here; what it means (copies that return at once, addresses that are known) is kept by the table. */
 #define _GNU_SOURCE
 #include "calls/calls.h"
 
@@ -81,7 +81,8 @@ void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
 
 void scuda_post_cuMemFree_v2(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
 
-/* A graph's memory can be freed between a launch and the graph's own free node, and a capture frees only what it allocated: the driver says so at the call. */
+/* A graph's memory can be freed between a launch and the graph's own free node, and a capture frees only what it
+ * allocated: the driver says so at the call. */
 int scuda_pre_cuMemFreeAsync(uint64_t p, uint64_t stream, uint32_t ptds, int32_t *r) {
   struct scuda_range range;
   (void)stream, (void)ptds, (void)r;
@@ -102,7 +103,8 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
   return 1;
 }
 
-/* ---- sets and copies on the device: those that may be wrong are sent with a request for an answer, so that the error comes at the call ---- */
+/* ---- sets and copies on the device: those that may be wrong are sent with a request for an answer, so that the error
+ * comes at the call ---- */
 
 #define ANSWER_UNLESS(ok) ((void)r, (ok) ? 0 : 2)
 
@@ -185,8 +187,9 @@ int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_
 
 /* ---- pinned host memory ---- */
 
-/* Pinned memory lies where a server can have device memory at the same address: far from where processes have their libraries and heaps. Addresses
- * are handed out upwards, and again from the start when the area has been gone through. */
+/* Pinned memory lies where a server can have device memory at the same address: far from where processes have their
+ * libraries and heaps. Addresses are handed out upwards, and again from the start when the area has been gone
+ * through. */
 enum { HUGE_PAGE = 2 << 20 };
 static _Atomic uint64_t pinned_top; /* above everything that was handed out so far */
 static void *pinned_map(uint64_t size) {
@@ -200,14 +203,16 @@ static void *pinned_map(uint64_t size) {
     if (huge) next = (next + HUGE_PAGE - 1) & ~(uint64_t)(HUGE_PAGE - 1);
     if (size > SCUDA_PINNED_END - next) next = SCUDA_PINNED_FIRST;
     at = mmap((void *)(uintptr_t)next, size, prot, flags | MAP_FIXED_NOREPLACE, -1, 0);
-    if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break; /* a kernel before 4.17 took the address as a hint */
+    /* a kernel before 4.17 took the address as a hint */
+    if (at != MAP_FAILED && (uint64_t)(uintptr_t)at != next) break;
     if (at == MAP_FAILED && errno != EEXIST) break;
     next += at == MAP_FAILED ? 1ull << 30 : size;
     if (next > atomic_load(&pinned_top)) atomic_store(&pinned_top, next);
   }
   scuda_unlock(&lock);
   if (at == MAP_FAILED) at = mmap(NULL, size, prot, flags, -1, 0);
-  if (at != MAP_FAILED && huge) madvise(at, size, MADV_HUGEPAGE); /* it is wanted in memory as a whole, and copied as a whole */
+  /* it is wanted in memory as a whole, and copied as a whole */
+  if (at != MAP_FAILED && huge) madvise(at, size, MADV_HUGEPAGE);
   return at;
 }
 
@@ -345,8 +350,9 @@ void scuda_use_pinned(uint64_t p) {
   if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) scuda_mapped_address(&r, p, &device);
 }
 
-/* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device memory may point to pinned memory.
- * Those that come another way are not seen. Four half words at once are compared with the upper half of such an address. */
+/* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device
+ * memory may point to pinned memory. Those that come another way are not seen. Four half words at once are compared
+ * with the upper half of such an address. */
 void scuda_use_pinned_in(const void *data, uint64_t bytes) {
   enum { BLOCK = 1024 };
   typedef uint32_t half __attribute__((vector_size(16)));

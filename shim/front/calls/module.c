@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
-/* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for launches (parameter layout,
- * attributes) comes with it once and is kept. */
+/* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for
+ * launches (parameter layout, attributes) comes with it once and is kept. */
 #include "calls/calls.h"
 #include "calls/jit.h"
 
@@ -16,7 +16,8 @@ struct module { /* data of a module's or library's slot */
   uint64_t library;          /* of a library's module */
   uint64_t context, life;    /* of a library's module: where it lies */
   uint64_t handle;
-  struct module *modules;    /* of a library: those that were asked for, one a context's life; of such a module: the next one */
+  /* of a library: those that were asked for, one a context's life; of such a module: the next one */
+  struct module *modules;
 };
 static scuda_lock_t lock;  /* guards the lists; never held across a call to the server */
 
@@ -138,7 +139,8 @@ int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **nam
   return load(module, KIND_CUmodule, image, 0, &jit);
 }
 
-struct host_table { void *functions; uint64_t function_bytes; void *data; uint64_t data_bytes; }; /* CUlibraryHostUniversalFunctionAndDataTable */
+/* CUlibraryHostUniversalFunctionAndDataTable */
+struct host_table { void *functions; uint64_t function_bytes; void *data; uint64_t data_bytes; };
 
 /* BINARY_IS_PRESERVED needs nothing: the image is read before the call returns. */
 static int32_t library_options(const int32_t *options, void **values, uint32_t count, uint32_t i) {
@@ -208,7 +210,8 @@ static int32_t unload(uint64_t handle, uint32_t kind, int32_t (*wire)(uint64_t, 
   struct scuda_slot *s = scuda_slot_of(handle, kind);
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
   struct module *m = s->data;
-  if (kind == KIND_CUmodule && (!m || m->library)) return CUDA_ERROR_INVALID_HANDLE; /* a library's module goes with the library */
+  /* a library's module goes with the library */
+  if (kind == KIND_CUmodule && (!m || m->library)) return CUDA_ERROR_INVALID_HANDLE;
   int32_t r = wire(handle, 0);
   if (r) return r;
   free_module(m);
@@ -300,7 +303,8 @@ static void end_lives(struct scuda_func *forms, uint64_t context, uint64_t life)
   }
 }
 
-/* The function of that name in a list, fetched when it is not there. Of two threads that fetch at once the first one's stays. */
+/* The function of that name in a list, fetched when it is not there. Of two threads that fetch at once the first one's
+ * stays. */
 static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, const char *name, uint64_t life, uint64_t *out) {
   uint32_t hash = name_hash(name);
   scuda_lock(&lock);
@@ -400,7 +404,8 @@ static int32_t get_global(uint64_t *address, uint64_t *bytes, uint64_t parent, u
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!s || !s->data) return CUDA_ERROR_INVALID_HANDLE;
   struct module *m = s->data;
-  uint64_t life = kind == KIND_CUmodule ? 0 : scuda_context_life(scuda_thread()->current); /* a module lies in one context, a library in all */
+  /* a module lies in one context, a library in all */
+  uint64_t life = kind == KIND_CUmodule ? 0 : scuda_context_life(scuda_thread()->current);
   scuda_lock(&lock);
   struct global *g = m->globals;
   while (g && (g->life != life || g->which != which || strcmp(g->name, name))) g = g->next;

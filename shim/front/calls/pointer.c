@@ -62,8 +62,9 @@ static int pinned_attribute(const struct scuda_range *r, int32_t attribute, uint
   return attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS; /* all else is 0 */
 }
 
-/* Answers from the tables: 1 when it did. `alone`: the one attribute was asked for by itself, which for a device pointer of pinned memory is a
- * request to use it from kernels; asking for everything (cudaPointerGetAttributes) is not. */
+/* Answers from the tables: 1 when it did. `alone`: the one attribute was asked for by itself, which for a device
+ * pointer of pinned memory is a request to use it from kernels; asking for everything (cudaPointerGetAttributes) is
+ * not. */
 static int local_attribute(void *to, int32_t attribute, uint64_t p, struct scuda_range *r, int alone, int32_t *result) {
   int device = scuda_range_is_device(r);
   if (!r->flags) return 0;
@@ -177,7 +178,8 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
     if (!attribute_size(attributes[i]) || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t i = 0; i < count; i++) {
     uint32_t size = attribute_size(attributes[i]);
-    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary or no memory, whose range it leaves alone. */
+    /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary or no memory, whose
+     * range it leaves alone. */
     if (ordinary && (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)) continue;
     memset(data[i], 0, size);
     if (ordinary) {

@@ -1,6 +1,7 @@
-/* Memory shared between processes of one server. Natively the driver gives a file descriptor, which programs pass over Unix sockets. Here it is
- * one end of a socket pair on which a packet with the server's token waits; whoever imports looks at the packet without taking it. The other end
- * stays with us: when nobody holds the program's end any more, the server is told that it may let go of the memory. */
+/* Memory shared between processes of one server. Natively the driver gives a file descriptor, which programs pass over
+ * Unix sockets. Here it is one end of a socket pair on which a packet with the server's token waits; whoever imports
+ * looks at the packet without taking it. The other end stays with us: when nobody holds the program's end any more, the
+ * server is told that it may let go of the memory. */
 #define _GNU_SOURCE
 #include "base/order.h"
 #include "calls/calls.h"
@@ -191,8 +192,8 @@ void scuda_post_cuMemPoolImportPointer(uint64_t *p, uint64_t pool, void *data) {
   (void)pool, (void)data;
   foreign(*p);
 }
-/* Another process may record the event again as soon as this returns; a capture that the event has no part in ends here; and an event of a capture that is
- * over is refused. */
+/* Another process may record the event again as soon as this returns; a capture that the event has no part in ends
+ * here; and an event of a capture that is over is refused. */
 int scuda_pre_cuStreamWaitEvent(uint64_t stream, uint64_t event, uint32_t flags, uint32_t ptds, int32_t *r) {
   (void)stream, (void)ptds;
   *r = CUDA_ERROR_INVALID_VALUE;

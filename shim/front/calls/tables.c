@@ -67,7 +67,8 @@ int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, ui
 
 int32_t scuda_cudart_load(uint64_t *module, const void *wrapper) { return scuda_load_wrapper(module, wrapper, NULL, NULL, 0); }
 
-/* The primary context's handle, not retained: whoever makes it current finds out from CTX_LOCAL_STORAGE that it has to be. */
+/* The primary context's handle, not retained: whoever makes it current finds out from CTX_LOCAL_STORAGE that it has to
+ * be. */
 int32_t scuda_cudart_primary(uint64_t *ctx, int32_t dev) {
   if (!ctx) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
@@ -91,7 +92,8 @@ int32_t scuda_cudart_launch(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, u
 
 int32_t scuda_cudart_compilers(void) { return CUDA_SUCCESS; }
 
-/* ---- TOOLS_RUNTIME_CALLBACK_HOOKS: no callback is ever enabled. The counts are checked by the caller and count 32-bit words. ---- */
+/* ---- TOOLS_RUNTIME_CALLBACK_HOOKS: no callback is ever enabled. The counts are checked by the caller and count 32-bit
+ * words. ---- */
 
 static const uint32_t runtime_flags[1024], domain_flags[14];
 
@@ -129,7 +131,8 @@ struct entry { uint64_t ctx; const void *key; void *value; scuda_storage_dtor dt
 static scuda_lock_t storage_lock;
 static struct entry *entries;      /* in order of insertion */
 static uint32_t entry_count, entry_cap;
-static _Atomic uint64_t storage_generation = 1; /* moves with every change; a thread's last hit is good for its generation only */
+/* moves with every change; a thread's last hit is good for its generation only */
+static _Atomic uint64_t storage_generation = 1;
 
 static struct entry *find_entry(uint64_t ctx, const void *key) {
   for (uint32_t i = 0; i < entry_count; i++)
@@ -145,7 +148,8 @@ static void remove_entry(struct entry *e) {
 /* The context meant: 0 and -1 are the current one. Gives 0 for none, which is CUDA_ERROR_INVALID_CONTEXT. */
 static uint64_t storage_context(uint64_t ctx) { return ctx == 0 || ctx == UINT64_MAX ? scuda_thread()->current : ctx; }
 
-/* A primary context that is not there: by its handle it has storage all the same once it was, but not as the current one. */
+/* A primary context that is not there: by its handle it has storage all the same once it was, but not as the current
+ * one. */
 static int absent(uint64_t ctx, int current) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
   return s && (s->flags & (SCUDA_CTX_PRIMARY | SCUDA_CTX_ACTIVE)) == SCUDA_CTX_PRIMARY && (current || !s->data);

@@ -20,7 +20,8 @@ static int record(uint64_t event, uint64_t stream, uint32_t flags, int with_flag
   if (SCUDA_UNLIKELY(!k)) scuda_position_put(&scuda_track(event)->work, 0);
   t->recording = k ? event : 0;
   uint32_t how = ptds | (k && k->queried ? SCUDA_WATCH : 0);
-  if (SCUDA_UNLIKELY(scuda_event_is_elsewhere(event))) how |= SCUDA_ANSWER; /* another process may wait for it as soon as this returns */
+  /* another process may wait for it as soon as this returns */
+  if (SCUDA_UNLIKELY(scuda_event_is_elsewhere(event))) how |= SCUDA_ANSWER;
   *r = with_flags ? scuda_wire_cuEventRecordWithFlags(event, stream, flags, how) : scuda_wire_cuEventRecord(event, stream, how);
   t->recording = 0;
   return 1;

@@ -1,7 +1,8 @@
-/* libscuda.so's part of system calls. By one a program may tell another process that it has done something to memory that both use (order.c): then the front
- * hears of it before. And unified memory: where the kernel cannot hand its own faults to us (pager.c), a system call on memory that the GPU
- * has fails with EFAULT. So the C library's calls that read into the program's memory, or write from it, bring it here first. Nothing happens until the
- * front asks for it. */
+/* libscuda.so's part of system calls. By one a program may tell another process that it has done something to memory
+ * that both use (order.c): then the front hears of it before. And unified memory: where the kernel cannot hand its own
+ * faults to us (pager.c), a system call on memory that the GPU has fails with EFAULT. So the C library's calls that
+ * read into the program's memory, or write from it, bring it here first. Nothing happens until the front asks for
+ * it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <semaphore.h>
@@ -46,7 +47,8 @@ static void message_here(const struct msghdr *m, int into) {
   if (m) all_here(m->msg_iov, (long)m->msg_iovlen, into);
 }
 
-/* Ours, and the function that it stands before: found at load, as a signal handler or a forked child may be the first to call it. */
+/* Ours, and the function that it stands before: found at load, as a signal handler or a forked child may be the first
+ * to call it. */
 #define CALL(result, name, parameters, bringing, ...) \
   static __typeof__(name) *_Atomic next_##name; \
   static __typeof__(name) *find_##name(void) { \

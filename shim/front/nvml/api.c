@@ -1,4 +1,5 @@
-/* The NVML functions that are not plain forwarding: the mode, initialisation, error texts, event waits and the private table. */
+/* The NVML functions that are not plain forwarding: the mode, initialisation, error texts, event waits and the private
+ * table. */
 #define _GNU_SOURCE
 #include "nvml/nvml.h"
 #include "base/common.h"
@@ -54,7 +55,8 @@ EXPORT int nvmlShutdown(void) {
   }
 }
 
-/* The server serves one call at a time, so a long wait is made of short ones between which other threads get their turn. */
+/* The server serves one call at a time, so a long wait is made of short ones between which other threads get their
+ * turn. */
 enum { SLICE_MS = 50 };
 enum { EVENT_DATA = 16 };   /* eventData of nvmlEventData_t */
 
@@ -78,7 +80,8 @@ EXPORT int nvmlEventSetWait_v2(void *set, void *data, unsigned int timeout) {
   return wait_event(NVML_INDEX_nvmlEventSetWait_v2, (uint64_t)(uintptr_t)set, data, timeout);
 }
 
-struct system_wait { uint32_t version, timeout; void *set, *data; uint32_t room, events; }; /* nvmlSystemEventSetWaitRequest_v1_t */
+/* nvmlSystemEventSetWaitRequest_v1_t */
+struct system_wait { uint32_t version, timeout; void *set, *data; uint32_t room, events; };
 
 EXPORT int nvmlSystemEventSetWait(void *request) {
   uint64_t args[1] = {(uint64_t)(uintptr_t)request};
@@ -96,8 +99,8 @@ EXPORT int nvmlSystemEventSetWait(void *request) {
   }
 }
 
-/* nvmlGpmMetricsGet: its structure has room for as many metrics as the program's header says, so only those that are asked for travel, and it
- * points at strings, which are kept for good (they are few and always the same). */
+/* nvmlGpmMetricsGet: its structure has room for as many metrics as the program's header says, so only those that are
+ * asked for travel, and it points at strings, which are kept for good (they are few and always the same). */
 struct gpm_metric { uint32_t id; int32_t result; double value; const char *text[3]; };
 struct gpm_get { uint32_t version, count; uint64_t sample[2]; struct gpm_metric metrics[]; };
 enum { GPM_MAX = 210 };   /* metrics in one call */
@@ -209,7 +212,8 @@ EXPORT int nvmlGpmMetricsGet(void *get) {
   return nvml_session_ready() ? remote_metrics(get) : NVML_UNINITIALIZED;
 }
 
-/* The private table of nvidia-smi: its size in bytes, then functions. Those of its slots whose parameters are known are carried out by the server. */
+/* The private table of nvidia-smi: its size in bytes, then functions. Those of its slots whose parameters are known are
+ * carried out by the server. */
 #define TABLE_BYTES 2160u
 #define TABLE_MAX 65536u
 static const uint8_t smi_table[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};

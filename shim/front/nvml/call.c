@@ -1,4 +1,5 @@
-/* Generic forwarding of NVML calls: the description of a function says how its arguments travel (docs/protocol.md, "Generic calls"). */
+/* Generic forwarding of NVML calls: the description of a function says how its arguments travel (docs/protocol.md,
+ * "Generic calls"). */
 #include "nvml/nvml.h"
 #include "base/common.h"
 #include <stdlib.h>
@@ -8,7 +9,8 @@
 #define MAX_VERSIONED 65536u
 #define TAIL_ROOM 4u
 
-/* Handles in the program's hands are addresses in this array, which is never touched: kind in the high bits, the server's number in the low. */
+/* Handles in the program's hands are addresses in this array, which is never touched: kind in the high bits, the
+ * server's number in the low. */
 #define KIND_SHIFT 12
 #define KINDS 16
 static char handle_space[KINDS << KIND_SHIFT];
@@ -42,7 +44,8 @@ static void put_word(struct cursor *c, uint64_t v) { put(c, &v, sizeof v); }
 
 #define EMPTY (1ull << 63)            /* on the wire: a place for an array of which the program says that it holds nothing; 0 is NULL */
 
-/* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL and for a place without room. `array` counts the elements of the array that it points at. */
+/* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL and for a place without room.
+ * `array` counts the elements of the array that it points at. */
 struct extent { uint64_t elements; uint32_t size; uint32_t array; };
 
 static int array_of(const struct nvml_param *p, const uint8_t *at, struct extent *e) {
@@ -64,7 +67,8 @@ static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args
     uint32_t version, bytes = p->size;
     memcpy(&version, at, sizeof version);
     if (version >> 24 != 0) bytes = version & 0xffffff;
-    if (bytes < 4 || bytes > MAX_VERSIONED) bytes = 4;   /* no version of anything: the server's driver refuses it by this word */
+    /* no version of anything: the server's driver refuses it by this word */
+    if (bytes < 4 || bytes > MAX_VERSIONED) bytes = 4;
     e->size = 1;
     e->elements = bytes;
     if (p->array.size != 0 && bytes > 4) {

@@ -1,5 +1,6 @@
-/* The NVML front: what its files share. An exported function is a generated stub that puts its arguments into an array of words and calls
- * nvml_call with the function's generated description; from there everything is driven by the description. */
+/* The NVML front: what its files share. An exported function is a generated stub that puts its arguments into an array
+ * of words and calls nvml_call with the function's generated description; from there everything is driven by the
+ * description. */
 #ifndef SCUDA_NVML_H
 #define SCUDA_NVML_H
 #include <stddef.h>
@@ -26,10 +27,13 @@ enum nvml_class { NVML_FORWARD, NVML_UNSUPPORTED };
 enum nvml_dir { NVML_VALUE, NVML_IN, NVML_OUT, NVML_INOUT, NVML_STR };
 
 enum {                        /* nvml_param.flags */
-  NVML_VERSIONED = 1,         /* the first word of the structure says its size (low 24 bits) and version (high 8 bits) */
+  /* the first word of the structure says its size (low 24 bits) and version (high 8 bits) */
+  NVML_VERSIONED = 1,
   NVML_COUNT_POINTER = 2,     /* the counting argument is a pointer to the count */
-  NVML_FILLS = 4,             /* the array has room for what the GPU has, whatever the count says: `count` elements are asked for */
-  NVML_FRESH = 8,             /* the handles in the structure come from the call; before it there may be anything in their place */
+  /* the array has room for what the GPU has, whatever the count says: `count` elements are asked for */
+  NVML_FILLS = 4,
+  /* the handles in the structure come from the call; before it there may be anything in their place */
+  NVML_FRESH = 8,
   NVML_CLEARS = 16,           /* set to 0 before anything else is looked at */
 };
 
@@ -47,7 +51,8 @@ struct nvml_param {
   uint32_t count;
   struct nvml_patch patch[2]; /* handles inside the element */
   struct nvml_array array;
-  uint16_t tail;              /* where the structure says how many bytes it ends in, for which it has TAIL_ROOM; 0: it does not */
+  /* where the structure says how many bytes it ends in, for which it has TAIL_ROOM; 0: it does not */
+  uint16_t tail;
   const struct scuda_piece *pieces;   /* what is written of an element; NULL: all of it */
 };
 
@@ -81,5 +86,6 @@ int nvml_session_begin(uint32_t flags);
 int nvml_session_end(void);
 int nvml_session_ready(void);
 int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len);
-int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes);  /* size of the server's private table; works before nvmlInit */
+/* size of the server's private table; works before nvmlInit */
+int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes);
 #endif

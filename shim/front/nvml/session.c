@@ -1,7 +1,7 @@
-/* The NVML session: one connection of kind "nvml", one call at a time. It is used in C, without the Go core, because programs ask NVML for
- * the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go runtime runs cannot be forked. Another process
- * opens it (connect.h).
- * A forked child is as one that has not called nvmlInit, as natively; its nvmlInit opens a connection of its own. */
+/* The NVML session: one connection of kind "nvml", one call at a time. It is used in C, without the Go core, because
+ * programs ask NVML for the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go
+ * runtime runs cannot be forked. Another process opens it (connect.h). A forked child is as one that has not called
+ * nvmlInit, as natively; its nvmlInit opens a connection of its own. */
 #define _GNU_SOURCE
 #include "nvml/nvml.h"
 #include "base/common.h"
@@ -28,7 +28,8 @@ static struct {
   int lost;                 /* the connection broke; stays until the program initialises NVML anew */
   uint64_t seq;
   struct scuda_inbox in;
-  struct known { uint32_t len; uint8_t reply[16]; } known[KNOWN];   /* answers that stay as they are while the session lasts, by known_index */
+  /* answers that stay as they are while the session lasts, by known_index */
+  struct known { uint32_t len; uint8_t reply[16]; } known[KNOWN];
   char server[320];         /* host:port, for messages */
 } session = {.fd = -1};
 static atomic_int users;    /* nvmlInit minus nvmlShutdown */
@@ -150,7 +151,8 @@ static int connect_session(struct scuda_bytes first) {
   return NVML_OK;
 }
 
-/* What programs do first costs one write and one read: nvmlInit, and the question for the number of GPUs that comes next. */
+/* What programs do first costs one write and one read: nvmlInit, and the question for the number of GPUs that comes
+ * next. */
 static int connect_and_init(uint64_t flags) {
   uint64_t places = 1, reply[2];
   enum { COMMAND = COMMAND_HEADER + sizeof flags };
@@ -217,7 +219,8 @@ static int ask(uint16_t op, const void *req, uint32_t req_len, void *reply, uint
   uint64_t places;
   if (which < 0 || req_len != sizeof places) return exchange(op, req, req_len, reply, reply_cap, reply_len);
   memcpy(&places, req, sizeof places);
-  if (places != 1) return exchange(op, req, req_len, reply, reply_cap, reply_len);   /* NULL: the driver says what it thinks of that */
+  /* NULL: the driver says what it thinks of that */
+  if (places != 1) return exchange(op, req, req_len, reply, reply_cap, reply_len);
   struct known *k = &session.known[which];
   if (k->len != 0 && k->len <= reply_cap && quiet()) {
     memcpy(reply, k->reply, k->len);

@@ -1,4 +1,5 @@
-/* The program's side of unified memory: an access that is not allowed waits for the GPU's work, and brings what it needs. */
+/* The program's side of unified memory: an access that is not allowed waits for the GPU's work, and brings what it
+ * needs. */
 #include "uvm/va_range.h"
 #include "uvm/work.h"
 
@@ -28,9 +29,10 @@ static int32_t finish_stream(uint64_t context, uint64_t key) {
   return r == CUDA_ERROR_INVALID_HANDLE ? scuda_uvm_finish(context) : r;
 }
 
-/* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the program goes on with it: kernels and
- * the program never work on it at once. Not within a host function, which a stream waits for, nor during a capture, which a wait would end. The lock is
- * let go meanwhile: other threads may have to give the work that this work waits for. */
+/* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the
+ * program goes on with it: kernels and the program never work on it at once. Not within a host function, which a stream
+ * waits for, nor during a capture, which a wait would end. The lock is let go meanwhile: other threads may have to give
+ * the work that this work waits for. */
 static int32_t quiet(struct va_range *a) {
   uint64_t context = a->context, attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM, giver = a->giver;
   if (__atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
@@ -78,7 +80,8 @@ int scuda_uvm_fault(uint64_t address, int write) {
   }
   uint32_t b = (uint32_t)((address - a->pages.start) / BLOCK);
   count(SCUDA_FAULTS, 1);
-  if (scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write)) { /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
+  /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
+  if (scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write)) {
     if (scuda_uvm.lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1), was == DIRTY)) scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
     scuda_unlock(&scuda_uvm.lock);
     return 1;
@@ -97,7 +100,8 @@ int scuda_uvm_fault(uint64_t address, int write) {
     scuda_unlock(&scuda_uvm.lock);
     return 1;
   }
-  scuda_va_range_mark(a, s.first, s.count, write ? DIRTY : CLEAN); /* before the program can go on: its next launch looks at the list without the lock */
+  /* before the program can go on: its next launch looks at the list without the lock */
+  scuda_va_range_mark(a, s.first, s.count, write ? DIRTY : CLEAN);
   if (was == AWAY) {
     r = scuda_fetch_parts(a, s.first, s.count, write);
   } else if (was == CLEAN) {

@@ -1,4 +1,5 @@
-/* Fetching: brings blocks from the GPU, for a fault that waits, and ahead of a program that goes through a range (by threads of ours). */
+/* Fetching: brings blocks from the GPU, for a fault that waits, and ahead of a program that goes through a range (by
+ * threads of ours). */
 #define _GNU_SOURCE
 #include "uvm/va_range.h"
 
@@ -35,9 +36,10 @@ static void settle_fetch(const struct fetch *f, uint8_t state) {
   if (watchers) scuda_futex_wake(&arrivals, INT32_MAX);
 }
 
-/* Brings a window and allows it but for the first bytes. Pages that the file has are written where they are. Of a few others nothing is to be seen but the
- * time until the first can be used: they are made while the bytes are on their way. Many are made of what arrived elsewhere, which is the least work.
- * *how: what is known of the blocks' pages then. */
+/* Brings a window and allows it but for the first bytes. Pages that the file has are written where they are. Of a few
+ * others nothing is to be seen but the time until the first can be used: they are made while the bytes are on their
+ * way. Many are made of what arrived elsewhere, which is the least work. *how: what is known of the blocks' pages
+ * then. */
 static int32_t bring(const struct fetch *f, uint8_t *staging, uint64_t denied, uint8_t *how) {
   struct va_range *a = f->range;
   const uint8_t *file = a->file + f->first;
@@ -80,7 +82,8 @@ static void *run_fetcher(void *staging) {
     memmove(queue, queue + 1, --queued * sizeof *queue);
     scuda_unlock(&scuda_uvm.lock);
     uint8_t how;
-    int32_t r = bring(&f, staging, BLOCK, &how); /* the first block stays denied: the fault there says how far the program is */
+    /* the first block stays denied: the fault there says how far the program is */
+    int32_t r = bring(&f, staging, BLOCK, &how);
     scuda_lock(&scuda_uvm.lock);
     memset(f.range->file + f.first, how, f.blocks);
     if (!r) {

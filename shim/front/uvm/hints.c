@@ -1,4 +1,5 @@
-/* What programs say of unified memory: where it is wanted, how it is used, that what is there is not needed any more. */
+/* What programs say of unified memory: where it is wanted, how it is used, that what is there is not needed any
+ * more. */
 #define _GNU_SOURCE
 #include "uvm/managed.h"
 
@@ -109,7 +110,8 @@ int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, st
   int32_t r = advisable(advice);
   int most = advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
   if (!r && (where.type < CU_MEM_LOCATION_TYPE_DEVICE || where.type > most)) r = CUDA_ERROR_INVALID_VALUE;
-  if (!r && !placeless(advice) && located(at, &where)) r = CUDA_ERROR_INVALID_VALUE; /* also for a device that there is not, as the driver says here */
+  /* also for a device that there is not, as the driver says here */
+  if (!r && !placeless(advice) && located(at, &where)) r = CUDA_ERROR_INVALID_VALUE;
   return r ? r : say(p, bytes, advice, where);
 }
 
@@ -155,7 +157,8 @@ static int32_t batch(const uint64_t *p, const uint64_t *sizes, uint64_t n, const
   uint64_t from;
   int32_t r = scuda_usable(stream);
   if (r) return r;
-  if (!p || !sizes || !n || flags || stream == 1 || (!stream && !ptds)) return CUDA_ERROR_INVALID_VALUE; /* the legacy stream is not for batches */
+  /* the legacy stream is not for batches */
+  if (!p || !sizes || !n || flags || stream == 1 || (!stream && !ptds)) return CUDA_ERROR_INVALID_VALUE;
   if (fetch && (!where || !index || !places || places > n || index[0])) return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; fetch && i < places && !r; i++) {
     if (i && (index[i] <= index[i - 1] || index[i] >= n)) r = CUDA_ERROR_INVALID_VALUE;

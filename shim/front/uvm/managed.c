@@ -1,11 +1,12 @@
-/* Unified memory. A range has one address on both sides: here its pages are allowed and denied by the pager, on the server device memory lies at the
- * same address (or, for a __managed__ variable, the range lies here where the server's driver put the variable). Blocks of 64 KiB are in one of
- * residency.h's states. Before the GPU works on managed memory, what the program wrote goes up and everything it could touch here is denied, since then
- * the GPU owns it; the program's next access of a block fetches it, and more of its neighbours the more of them were wanted (residency.c). What a program
- * that goes through a range will want next is fetched by threads of ours meanwhile.
+/* Unified memory. A range has one address on both sides: here its pages are allowed and denied by the pager, on the
+ * server device memory lies at the same address (or, for a __managed__ variable, the range lies here where the server's
+ * driver put the variable). Blocks of 64 KiB are in one of residency.h's states. Before the GPU works on managed
+ * memory, what the program wrote goes up and everything it could touch here is denied, since then the GPU owns it; the
+ * program's next access of a block fetches it, and more of its neighbours the more of them were wanted (residency.c).
+ * What a program that goes through a range will want next is fetched by threads of ours meanwhile.
  *
- * This file has the ranges: their making and their end, variables, attachment, hints. fault.c is the program's side, take.c the GPU's, fetch.c brings
- * blocks, migrate.c moves bytes, pager.c allows and denies. */
+ * This file has the ranges: their making and their end, variables, attachment, hints. fault.c is the program's side,
+ * take.c the GPU's, fetch.c brings blocks, migrate.c moves bytes, pager.c allows and denies. */
 #define _GNU_SOURCE
 #include "uvm/va_range.h"
 #include "base/range.h"
@@ -46,7 +47,8 @@ void scuda_va_range_mark(struct va_range *a, uint32_t first, uint32_t blocks, ui
   scuda_uvm.opened = a;
 }
 
-/* What the program writes in every round is allowed for that at once: no second fault of ours follows the first, nor one of the kernel's for each page. */
+/* What the program writes in every round is allowed for that at once: no second fault of ours follows the first, nor
+ * one of the kernel's for each page. */
 int scuda_va_range_written(const struct va_range *a, uint32_t b) { return a->thrashing[b].wrote >= SCUDA_OFTEN; }
 
 void scuda_va_range_attach(struct va_range *a, uint32_t attachment, uint64_t key) {
@@ -61,7 +63,8 @@ void scuda_va_range_attach(struct va_range *a, uint32_t attachment, uint64_t key
 /* Makes the range; address 0: one of ours, with memory on the server. */
 static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struct va_range **made) {
   uint64_t owner = scuda_thread()->current;
-  if (!owner && address) owner = scuda_gpus[0].primary; /* variables of a library are asked for before there is a context */
+  /* variables of a library are asked for before there is a context */
+  if (!owner && address) owner = scuda_gpus[0].primary;
   struct scuda_slot *context = scuda_slot(owner);
   if (!context) return scuda_no_context();
   int32_t r = scuda_pager_start(scuda_uvm_fault, scuda_va_range_end);
@@ -196,8 +199,8 @@ void scuda_managed_forget_context(uint64_t context) {
   scuda_unlock(&scuda_uvm.lock);
 }
 
-/* ---- __managed__ variables: the server's driver gave them their address, and no more than the variable may be carried: what it says of the memory
- * around it need not be one piece ---- */
+/* ---- __managed__ variables: the server's driver gave them their address, and no more than the variable may be
+ * carried: what it says of the memory around it need not be one piece ---- */
 
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   uint64_t from = address & ~(uint64_t)4095, to = (address + bytes + 4095) & ~(uint64_t)4095;
@@ -207,7 +210,8 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   int32_t r = from < to ? make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a) : CUDA_SUCCESS;
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
     scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
-  if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS); /* what is here of the pages lacks the variable */
+  /* what is here of the pages lacks the variable */
+  if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS);
   scuda_lock(&scuda_uvm.lock);
   for (uint64_t at = address; !r && at < address + bytes && (a = scuda_va_range_at(at)); at = a->pages.start + a->pages.bytes) {
     uint64_t end = a->pages.start + a->pages.bytes;

@@ -7,21 +7,28 @@
 /* Names are bytes in which every word may be an address. */
 extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
 static inline int scuda_managed_some(void) { return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0; }
-int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds); /* a call's work takes what it names */
-int32_t scuda_managed_held(const void *names, uint64_t bytes);                                  /* launches take what an object names; CUresult */
+/* a call's work takes what it names */
+int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds);
+/* launches take what an object names; CUresult */
+int32_t scuda_managed_held(const void *names, uint64_t bytes);
 int32_t scuda_uvm_stream(uint64_t context, uint64_t *stream); /* the context's stream of ours */
 int scuda_is_managed(uint64_t p);
-/* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or set takes what it names. A kernel
- * takes what is attached to all or to its stream, and, whatever it is attached to, what its parameters name or objects hold that kernels use. */
+/* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or
+ * set takes what it names. A kernel takes what is attached to all or to its stream, and, whatever it is attached to,
+ * what its parameters name or objects hold that kernels use. */
 enum scuda_reach { SCUDA_NAMED, SCUDA_REACHABLE, SCUDA_EVERYTHING };
 int32_t scuda_managed_take(enum scuda_reach reach, const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds);
-void scuda_managed_stream_ends(uint64_t stream);                /* memory that is attached to it is attached to what it was at first */
-void scuda_managed_settled(uint64_t key);     /* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
+/* memory that is attached to it is attached to what it was at first */
+void scuda_managed_stream_ends(uint64_t stream);
+/* after a wait for the GPU: for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM */
+void scuda_managed_settled(uint64_t key);
 int32_t scuda_managed_variable(uint64_t address, uint64_t bytes);  /* a __managed__ variable of a module */
-/* What was said of the range that holds all of [p, p + bytes), and where in it that begins; NULL: there is none. Locked until ... */
+/* What was said of the range that holds all of [p, p + bytes), and where in it that begins; NULL: there is none. Locked
+ * until ... */
 struct scuda_advices *scuda_managed_advices(uint64_t p, uint64_t bytes, uint64_t *from);
 void scuda_managed_advised(void);                                      /* ... this */
-void scuda_managed_heed(uint64_t p, uint64_t bytes);                   /* between the two: its preferred location has changed */
+/* between the two: its preferred location has changed */
+void scuda_managed_heed(uint64_t p, uint64_t bytes);
 void scuda_managed_want(uint64_t p, uint64_t bytes);                   /* between the two: the CPU will read it */
 int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody will read what is there */
 void scuda_managed_end(void);  /* says what was moved; the process ends */

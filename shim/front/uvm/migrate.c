@@ -1,8 +1,10 @@
-/* Migration: moves the bytes of unified memory between the client and the server. It takes no lock: the caller sees to it that nobody else touches the blocks. */
+/* Migration: moves the bytes of unified memory between the client and the server. It takes no lock: the caller sees to
+ * it that nobody else touches the blocks. */
 #include "uvm/va_range.h"
 #include "base/range.h"
 
-/* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they changed. */
+/* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they
+ * changed. */
 enum way scuda_va_range_way(const struct va_range *a, uint32_t first) {
   return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->mirror ? FETCH_CHANGES : FETCH;
 }

@@ -1,7 +1,8 @@
-/* Faults of unified memory are served by a thread of ours. The memory is a memory file that is mapped twice: at the program's address, where
- * accesses are allowed block by block, and at another one, where we fill it and read it. With userfaultfd (minor faults and write protection on
- * shared memory, Linux 6.4) the kernel hands faults to the thread, those of system calls too where the process has the privilege. Elsewhere a
- * SIGSEGV handler does, and mprotect allows; system calls on memory that is not here then fail with EFAULT. */
+/* Faults of unified memory are served by a thread of ours. The memory is a memory file that is mapped twice: at the
+ * program's address, where accesses are allowed block by block, and at another one, where we fill it and read it. With
+ * userfaultfd (minor faults and write protection on shared memory, Linux 6.4) the kernel hands faults to the thread,
+ * those of system calls too where the process has the privilege. Elsewhere a SIGSEGV handler does, and mprotect allows;
+ * system calls on memory that is not here then fail with EFAULT. */
 #define _GNU_SOURCE
 #include "uvm/pager.h"
 #include "base/base.h"
@@ -69,8 +70,9 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     while (!atomic_load(&r.done)) scuda_futex_wait(&r.done, 0, 0);
   errno = saved;
   if (r.ours) return;
-  /* A handler that the program set over ours may pass on what it does not want, to us: then it is for the one that was there first. That is a call
-   * with the same context further down the stack; a handler may also have left by a jump, and then another signal may have its context there. */
+  /* A handler that the program set over ours may pass on what it does not want, to us: then it is for the one that was
+   * there first. That is a call with the same context further down the stack; a handler may also have left by a jump,
+   * and then another signal may have its context there. */
   static __thread const void *passed;
   static __thread const char *frame;
   const char here = 0, *at = &here;
@@ -82,7 +84,8 @@ static void on_fault(int number, siginfo_t *info, void *context) {
   else signal(SIGSEGV, SIG_DFL); /* the access comes again, and ends the process as it would have */
 }
 
-/* The program's own handler may have come after ours; ours goes over it again whenever memory is denied, and passes on what is not ours. */
+/* The program's own handler may have come after ours; ours goes over it again whenever memory is denied, and passes on
+ * what is not ours. */
 static void hold_signal(void) {
   struct sigaction now, ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
   if (sigaction(SIGSEGV, NULL, &now) || (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault)) return;
@@ -103,7 +106,8 @@ enum { IS_WRITTEN = 2, IS_SWAPPED = 16 };
 
 static int open_uffd(int flags, uint64_t more) {
   int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | flags);
-  uint64_t needed = more | UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP | 1u << 12; /* write protection of shared memory */
+  /* write protection of shared memory */
+  uint64_t needed = more | UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP | 1u << 12;
   struct uffdio_api api = {.api = UFFD_API, .features = needed};
   if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
     close(fd);
@@ -199,7 +203,8 @@ static void *work(void *unused) {
   return NULL;
 }
 
-/* System calls then fail on memory that is not here, so libscuda.so's forms of them (interpose/interpose.c) bring it. */
+/* System calls then fail on memory that is not here, so libscuda.so's forms of them (interpose/interpose.c) bring
+ * it. */
 static void bring(const void *p, size_t bytes, int write) {
   uint64_t at = (uint64_t)(uintptr_t)p, end;
   int ours = (at >= FIRST && at < END) || (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
@@ -296,7 +301,8 @@ static void give_offset(uint64_t offset, uint64_t bytes) {
   *at = new;
 }
 
-/* Managed memory has its own window of addresses, gone through again and again, so that an address rests after it was freed. */
+/* Managed memory has its own window of addresses, gone through again and again, so that an address rests after it was
+ * freed. */
 static void *place(uint64_t address, uint64_t bytes, uint64_t offset) {
   const int flags = MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
   if (address) return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, flags, memory, (off_t)offset);
@@ -337,7 +343,8 @@ int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes
 }
 
 void scuda_pages_show(const struct scuda_pages *p) {
-  if (uffd >= 0) mprotect((void *)(uintptr_t)p->start, p->bytes, PROT_READ | PROT_WRITE); /* with mprotect blocks are allowed one by one */
+  /* with mprotect blocks are allowed one by one */
+  if (uffd >= 0) mprotect((void *)(uintptr_t)p->start, p->bytes, PROT_READ | PROT_WRITE);
 }
 
 void scuda_pages_hide(const struct scuda_pages *p) { mprotect((void *)(uintptr_t)p->start, p->bytes, PROT_NONE); }
@@ -407,7 +414,8 @@ int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t b
   return CUDA_SUCCESS;
 }
 
-/* Mapping the pages anew makes them writable at once; lifting the protection leaves a fault for each, which the kernel serves. */
+/* Mapping the pages anew makes them writable at once; lifting the protection leaves a fault for each, which the kernel
+ * serves. */
 int32_t scuda_pages_unlock(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
   if (uffd >= 0) madvise((void *)(uintptr_t)(p->start + from), bytes, MADV_DONTNEED);
   return scuda_pages_allow(p, from, bytes, 1);

@@ -23,7 +23,8 @@ struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks
     r = &runs->run[runs->turn++ % SCUDA_RUNS];
     *r = (struct scuda_run){b, b, 1, 0, b};
   }
-  /* The rest of the largest node of the tree of which more than half is here. What came unasked costs no round trip, and is to tell what of it is wanted. */
+  /* The rest of the largest node of the tree of which more than half is here. What came unasked costs no round trip,
+   * and is to tell what of it is wanted. */
   uint32_t low = b, n = r->window;
   for (uint32_t node = 2; node <= SCUDA_NODE_MAX && s != SCUDA_READY; node *= 2) {
     uint32_t from = b / node * node, to = least(from + node, blocks), here = 1;
@@ -36,7 +37,8 @@ struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks
   while (start > low && state[start - 1] == s) start--;
   while (end < blocks && end < b + n && end < start + SCUDA_WINDOW_MAX && state[end] == s) end++;
   r->due = end;
-  if (s == SCUDA_AWAY || r->next < end) r->next = end; /* what was asked for behind a block that is away again may be away again too */
+  /* what was asked for behind a block that is away again may be away again too */
+  if (s == SCUDA_AWAY || r->next < end) r->next = end;
   *run = r;
   return (struct scuda_stretch){start, end - start};
 }

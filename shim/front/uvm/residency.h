@@ -1,5 +1,5 @@
-/* What a fault of unified memory brings: a tree over the blocks of a range, and the runs of programs that go through it. It only looks at states and
- * decides; it holds no lock and moves nothing, so that it can be tested alone. */
+/* What a fault of unified memory brings: a tree over the blocks of a range, and the runs of programs that go through
+ * it. It only looks at states and decides; it holds no lock and moves nothing, so that it can be tested alone. */
 #ifndef SCUDA_RESIDENCY_H
 #define SCUDA_RESIDENCY_H
 #include <stdint.h>
@@ -23,13 +23,15 @@ enum scuda_state {
 
 struct scuda_stretch { uint32_t first, count; };
 
-/* A program that goes through a range: its next fault is expected from due on, all before next was brought or asked for. Zero: none. first: where it
- * began; managed.c moves it on. */
+/* A program that goes through a range: its next fault is expected from due on, all before next was brought or asked
+ * for. Zero: none. first: where it began; managed.c moves it on. */
 struct scuda_run { uint32_t due, next, window, hits, first; };
 struct scuda_runs { struct scuda_run run[SCUDA_RUNS]; uint32_t turn; };
 
-/* The blocks to bring for a fault at b: those around it in b's state, no more than WINDOW_MAX. *run: the run it belongs to. */
+/* The blocks to bring for a fault at b: those around it in b's state, no more than WINDOW_MAX. *run: the run it belongs
+ * to. */
 struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks, uint32_t b, struct scuda_runs *runs, struct scuda_run **run);
-/* The windows to ask for now, at most room, so that the run does not wait when it gets there: blocks that are AWAY, in order. Gives how many. */
+/* The windows to ask for now, at most room, so that the run does not wait when it gets there: blocks that are AWAY, in
+ * order. Gives how many. */
 uint32_t scuda_residency_ahead(const uint8_t *state, uint32_t blocks, struct scuda_run *run, struct scuda_stretch *ahead, uint32_t room);
 #endif

@@ -1,5 +1,5 @@
-/* The GPU's side of unified memory: work takes the ranges that it may use. What the program wrote in them goes up, and its accesses are no longer allowed;
- * after a wait for the GPU, blocks that thrash come back. */
+/* The GPU's side of unified memory: work takes the ranges that it may use. What the program wrote in them goes up, and
+ * its accesses are no longer allowed; after a wait for the GPU, blocks that thrash come back. */
 #include "uvm/va_range.h"
 #include "uvm/named.h"
 #include "uvm/unmap.h"
@@ -7,7 +7,8 @@
 
 enum { FIRST_PIECE = 256 }; /* blocks of the first piece that is sent before a launch */
 
-/* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not named is none of its business. */
+/* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not
+ * named is none of its business. */
 static int attached_to(const struct va_range *a, uint64_t key) {
   return a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == key);
 }
@@ -50,7 +51,8 @@ static int32_t hand_over(struct va_range *a) {
   return r;
 }
 
-/* Work of a stream takes a range. A fault there waits for that stream too, where the attachment alone would not say so. */
+/* Work of a stream takes a range. A fault there waits for that stream too, where the attachment alone would not say
+ * so. */
 static void want(struct va_range *a, uint64_t call, uint64_t key) {
   a->wanted = call;
   if (attached_to(a, key)) return;
@@ -123,7 +125,8 @@ static int32_t take(enum scuda_reach reach, const struct scuda_named *n, uint64_
 int32_t scuda_managed_take(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!scuda_managed_some()) || !scuda_thread()->current) return CUDA_SUCCESS;
   struct scuda_named n;
-  int look = reach == SCUDA_NAMED || atomic_load(&scuda_uvm.restricted) || atomic_load(&scuda_captures); /* else kernels take all there is */
+  /* else kernels take all there is */
+  int look = reach == SCUDA_NAMED || atomic_load(&scuda_uvm.restricted) || atomic_load(&scuda_captures);
   int32_t r = scuda_named_gather(&n, look ? given : NULL, bytes);
   if (!r && (reach != SCUDA_NAMED || n.count)) r = take(reach, &n, stream, ptds);
   scuda_named_forget(&n);
@@ -142,7 +145,8 @@ int32_t scuda_managed_held(const void *given, uint64_t bytes) {
   return r;
 }
 
-/* What came with a wait: pinned blocks are allowed, so that the program's accesses are no faults, the others say by a fault whether they are wanted. */
+/* What came with a wait: pinned blocks are allowed, so that the program's accesses are no faults, the others say by a
+ * fault whether they are wanted. */
 static void arrived(struct va_range *a, uint32_t first, uint32_t end) {
   for (uint32_t b = first, n; b < end; b += n) {
     struct scuda_thrashing *h = a->thrashing + b;
@@ -167,7 +171,8 @@ static struct scuda_stretch next_coming(const struct va_range *a, uint32_t b) {
   return (struct scuda_stretch){b, end - b};
 }
 
-/* Blocks that the program used in the rounds before come without being asked for: whatever number of runs they are, in one round trip, but for big ones. */
+/* Blocks that the program used in the rounds before come without being asked for: whatever number of runs they are, in
+ * one round trip, but for big ones. */
 static void push(struct va_range *a) {
   for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !scuda_uvm.lost; s = next) {
     next = next_coming(a, s.first + s.count);

@@ -1,8 +1,9 @@
-/* What a program's CPU and the GPU do with a block of unified memory round after round. A round lies between two waits for the GPU: a block that the
- * program reaches in every one of them bounces, and costs a fault, a thread switch and a round trip each time. Such a thrashing block is pinned here: it
- * comes with the wait and is allowed at once, so that nothing faults, for a number of rounds that doubles as long as it turns out to be needed. Between two
- * pinnings there is a round of looking, in which it comes as well but stays denied, so that a fault (without a round trip) tells whether it is still
- * wanted. Like residency.c this only decides. */
+/* What a program's CPU and the GPU do with a block of unified memory round after round. A round lies between two waits
+ * for the GPU: a block that the program reaches in every one of them bounces, and costs a fault, a thread switch and a
+ * round trip each time. Such a thrashing block is pinned here: it comes with the wait and is allowed at once, so that
+ * nothing faults, for a number of rounds that doubles as long as it turns out to be needed. Between two pinnings there
+ * is a round of looking, in which it comes as well but stays denied, so that a fault (without a round trip) tells
+ * whether it is still wanted. Like residency.c this only decides. */
 #ifndef SCUDA_THRASHING_H
 #define SCUDA_THRASHING_H
 #include "uvm/residency.h"
@@ -16,7 +17,8 @@ enum {
   SCUDA_NEVER = UINT8_MAX /* more rounds than are counted */
 };
 
-enum scuda_prefers { SCUDA_NO_PLACE, SCUDA_AT_CPU, SCUDA_AT_GPU };  /* where a block is said to be best: it comes after one round, or never unasked */
+/* where a block is said to be best: it comes after one round, or never unasked */
+enum scuda_prefers { SCUDA_NO_PLACE, SCUDA_AT_CPU, SCUDA_AT_GPU };
 
 struct scuda_thrashing {
   uint8_t rounds;  /* in a row in which a fault brought it */
@@ -35,7 +37,8 @@ enum scuda_arrival {
 
 /* A fault brought blocks. */
 void scuda_thrashing_fault(struct scuda_thrashing *h, uint32_t blocks);
-/* The program goes through blocks in order, which are fetched ahead of it: that is cheaper than to bring them all before it begins. */
+/* The program goes through blocks in order, which are fetched ahead of it: that is cheaper than to bring them all
+ * before it begins. */
 void scuda_thrashing_streams(struct scuda_thrashing *h, uint32_t blocks);
 /* At the wait: how a block comes. */
 enum scuda_arrival scuda_thrashing_wait(const struct scuda_thrashing *h);

@@ -1,5 +1,5 @@
-/* Denying a large stretch of unified memory takes as long as sending a good part of it: threads of ours do it piece by piece, in order, so that what
- * is denied can be sent meanwhile. */
+/* Denying a large stretch of unified memory takes as long as sending a good part of it: threads of ours do it piece by
+ * piece, in order, so that what is denied can be sent meanwhile. */
 #ifndef SCUDA_UNMAP_H
 #define SCUDA_UNMAP_H
 #include "uvm/pager.h"

@@ -16,13 +16,16 @@ struct va_range {
   struct scuda_pages pages;
   uint64_t asked, context;
   uint32_t attachment, made_for;            /* what it is attached to, and was at first */
-  uint64_t attached, giver;                 /* keys: the stream of CU_MEM_ATTACH_SINGLE; the one whose work was given it in spite of its attachment */
+  /* keys: the stream of CU_MEM_ATTACH_SINGLE; the one whose work was given it in spite of its attachment */
+  uint64_t attached, giver;
   uint64_t wanted;                          /* the number of the call that takes it */
   uint32_t held;                            /* an object that kernels use has its address */
   uint32_t blocks, mirror, open;            /* mirror: the server has memory of ours for it; open: it is in the list */
-  struct extent *extents;                   /* of pages with __managed__ variables: what the server has there; else NULL, for all */
+  /* of pages with __managed__ variables: what the server has there; else NULL, for all */
+  struct extent *extents;
   uint32_t low, high;                       /* blocks that are not AWAY lie between */
-  uint32_t coming, fetching;                 /* blocks that are to come with the next wait, or more; windows that are asked for */
+  /* blocks that are to come with the next wait, or more; windows that are asked for */
+  uint32_t coming, fetching;
   struct scuda_runs fetches, unlocks;
   struct scuda_advices advices;
   struct scuda_thrashing *thrashing;                /* of a block: what becomes of it round after round; ... */
@@ -32,10 +35,13 @@ struct va_range {
 
 /* What the files of unified memory share. */
 struct scuda_uvm {
-  scuda_lock_t lock;                /* guards the ranges, and all below but for the atomic words; held while blocks travel that no fetch brings */
+  /* guards the ranges, and all below but for the atomic words; held while blocks travel that no fetch brings */
+  scuda_lock_t lock;
   struct va_range *ranges, *opened; /* opened: those in which some block may not be AWAY */
-  _Atomic uint32_t work_left;       /* opened is not empty, or its last blocks are on their way: read without the lock */
-  _Atomic uint32_t restricted;      /* ranges that are attached to less than all streams: without any, kernels take every range */
+  /* opened is not empty, or its last blocks are on their way: read without the lock */
+  _Atomic uint32_t work_left;
+  /* ranges that are attached to less than all streams: without any, kernels take every range */
+  _Atomic uint32_t restricted;
   uint32_t held;                    /* there are ranges whose addresses objects hold that kernels use, or were */
   int lost;                         /* nothing can be fetched any more */
 };
@@ -90,7 +96,9 @@ void scuda_uvm_lose(int32_t result);
 /* ---- migrate.c; results are CUresult, and what fails is said in the log ---- */
 
 enum way { SEND, FETCH, FETCH_CHANGES };
-enum { SOON = 1, PUSH = 2, NEW = 4 }; /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made meanwhile */
+/* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made
+ * meanwhile */
+enum { SOON = 1, PUSH = 2, NEW = 4 };
 
 /* How blocks from the first one on are fetched. */
 enum way scuda_va_range_way(const struct va_range *a, uint32_t first);

@@ -31,7 +31,8 @@ int scuda_work_known(uint64_t key) {
 
 void scuda_work_given(uint64_t key) {
   struct scuda_thread *t = scuda_thread();
-  if (!worker || (!workers && !streams && working == SCUDA_NO_STREAM)) __atomic_store_n(&worker, t, __ATOMIC_RELAXED); /* of its predecessor's work none is left */
+  /* of its predecessor's work none is left */
+  if (!worker || (!workers && !streams && working == SCUDA_NO_STREAM)) __atomic_store_n(&worker, t, __ATOMIC_RELAXED);
   workers |= worker != t;
   streams |= working != SCUDA_NO_STREAM && working != key;
   working = key;

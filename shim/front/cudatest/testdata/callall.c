@@ -1,5 +1,6 @@
-/* Calls every function that the file argv[2] names in the library argv[1] with zeros for all arguments and prints "NAME RESULT" lines.
- * argv[3]: "" before cuInit, "init" after it, "context" with the primary context current, "fork" in a child of a process with a session. */
+/* Calls every function that the file argv[2] names in the library argv[1] with zeros for all arguments and prints "NAME
+ * RESULT" lines. argv[3]: "" before cuInit, "init" after it, "context" with the primary context current, "fork" in a
+ * child of a process with a session. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* A core that answers by itself (see ../../base/core.h): it takes the commands off the ring and gives every synchronous call the same answer.
- * FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0), FAKECORE_FP8 (none) and FAKECORE_REPLY=none|zeros|noise say what.
- * With FAKECORE_WILD=1 unified memory can be allocated, and is touched by another thread while the server is told of it, and while it is told of its end. */
+/* A core that answers by itself (see ../../base/core.h): it takes the commands off the ring and gives every synchronous
+ * call the same answer. FAKECORE_DEVICES (1), FAKECORE_DRIVER (13000), FAKECORE_RESULT (0), FAKECORE_FP8 (none) and
+ * FAKECORE_REPLY=none|zeros|noise say what. With FAKECORE_WILD=1 unified memory can be allocated, and is touched by
+ * another thread while the server is told of it, and while it is told of its end. */
 #define _GNU_SOURCE
 #include "../../base/core.h"
 #include "../../gen/wire_gen.h"

@@ -1,5 +1,5 @@
-/* Asks cuGetProcAddress_v2 of the library argv[1] for every row of the file argv[2] (name, flags, version, symbol or -RESULT/STATUS) and prints
- * the rows that get another answer. argv[3] "init": after cuInit. */
+/* Asks cuGetProcAddress_v2 of the library argv[1] for every row of the file argv[2] (name, flags, version, symbol or
+ * -RESULT/STATUS) and prints the rows that get another answer. argv[3] "init": after cuInit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Allocates and frees unified memory of the library argv[1]. The fake core touches it in between, while the program does not have it (FAKECORE_WILD). */
+/* Allocates and frees unified memory of the library argv[1]. The fake core touches it in between, while the program
+ * does not have it (FAKECORE_WILD). */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

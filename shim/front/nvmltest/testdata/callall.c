@@ -1,6 +1,6 @@
-/* Calls every symbol that the file argv[2] names in the library argv[1], with zeros for all arguments, and prints "NAME RESULT" lines.
- * argv[3]: "" before initialisation, "init" after nvmlInit_v2, "fork" in a child that forks after nvmlInit_v2,
- * "again" in one that initialises for itself. */
+/* Calls every symbol that the file argv[2] names in the library argv[1], with zeros for all arguments, and prints "NAME
+ * RESULT" lines. argv[3]: "" before initialisation, "init" after nvmlInit_v2, "fork" in a child that forks after
+ * nvmlInit_v2, "again" in one that initialises for itself. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

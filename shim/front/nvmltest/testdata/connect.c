@@ -1,4 +1,5 @@
-/* Has the NVML front connect under circumstances: connect LIBRARY CIRCUMSTANCE. Prints what nvmlInit answers and what else happened. */
+/* Has the NVML front connect under circumstances: connect LIBRARY CIRCUMSTANCE. Prints what nvmlInit answers and what
+ * else happened. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

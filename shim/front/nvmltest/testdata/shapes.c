@@ -1,4 +1,5 @@
-/* Calls functions whose arguments have shapes of their own: arrays behind structures, strings in a result, and nvidia-smi's private table. */
+/* Calls functions whose arguments have shapes of their own: arrays behind structures, strings in a result, and
+ * nvidia-smi's private table. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -7,7 +8,8 @@
 struct utilization { uint64_t time; uint32_t pid, sm, mem, enc, dec, jpg, ofa; };
 struct utilizations { uint32_t version, count; uint64_t last; struct utilization *array; };
 struct metric { uint32_t id; int32_t result; double value; const char *name, *title, *unit; };
-struct metrics { uint32_t version, count; void *first, *second; struct metric metrics[98]; };   /* the room of an older header */
+/* the room of an older header */
+struct metrics { uint32_t version, count; void *first, *second; struct metric metrics[98]; };
 struct counter { uint32_t id, port, status, type; uint64_t value; };
 struct counters { uint32_t count; struct counter *list; };
 struct set_request { uint32_t version; void *set; };

@@ -346,7 +346,8 @@ static int32_t written(const struct command *c, void *reply, uint32_t cap, uint3
   return 0;
 }
 
-/* What is known of finished work is not asked about; what is new is. Questions that were answered "not ready" are not repeated. */
+/* What is known of finished work is not asked about; what is new is. Questions that were answered "not ready" are not
+ * repeated. */
 void progress(void) {
   start();
   CUfunction f = kernel();
