@@ -83,7 +83,8 @@ int main(int argc, char **argv) {
   int ring = memfd_create("ring", 0);
   if (ring < 0 || ftruncate(ring, ring_size)) return 2;
   uint8_t *at = mmap(NULL, 2 * ring_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  for (int i = 0; i < 2; i++) mmap(at + i * ring_size, ring_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring, 0);
+  for (int i = 0; i < 2; i++)
+    mmap(at + i * ring_size, ring_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring, 0);
   close(ring);
   shared.abi = SCUDA_CORE_ABI;
   shared.ring = at;
@@ -93,7 +94,8 @@ int main(int argc, char **argv) {
   int r = core_open(&shared, &boot);
   printf("open %d\n", r);
   if (r) return 0;
-  printf("driver %d devices %d name %s cc %d\n", boot.driver_version, boot.device_count, boot.devices[0].name, boot.devices[0].attributes[75]);
+  printf("driver %d devices %d name %s cc %d\n", boot.driver_version, boot.device_count, boot.devices[0].name,
+         boot.devices[0].attributes[75]);
 
   if (!strcmp(argv[2], "calls")) {
     pthread_t t[16];

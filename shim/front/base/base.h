@@ -79,7 +79,9 @@ extern int32_t scuda_gpu_count;
 int32_t scuda_devices_setup(void);
 static inline int scuda_device_ok(int32_t dev) { return (uint32_t)dev < (uint32_t)scuda_gpu_count; }
 /* Ordinals between program and server; values that are no ordinals stay what they are. */
-static inline int32_t scuda_to_server(int32_t dev) { return scuda_device_ok(dev) ? scuda_gpus[dev].server_ordinal : dev; }
+static inline int32_t scuda_to_server(int32_t dev) {
+  return scuda_device_ok(dev) ? scuda_gpus[dev].server_ordinal : dev;
+}
 int32_t scuda_from_server(int32_t ordinal);
 
 /* ---- threads (thread.c) ---- */
@@ -133,7 +135,8 @@ void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot
 void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
 extern uint64_t scuda_slots_base, scuda_slots_bytes;  /* both regions, client's first */
 static inline struct scuda_slot *scuda_slot(uint64_t handle) {
-  return handle - scuda_slots_base < scuda_slots_bytes && !(handle & 63) ? (struct scuda_slot *)(uintptr_t)handle : NULL;
+  return handle - scuda_slots_base < scuda_slots_bytes && !(handle & 63) ? (struct scuda_slot *)(uintptr_t)handle :
+         NULL;
 }
 static inline struct scuda_slot *scuda_slot_of(uint64_t handle, uint32_t kind) {
   struct scuda_slot *s = scuda_slot(handle);
@@ -146,11 +149,15 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 /* On the wire, but for the last two: the command only asks about the stream that it names; it gives work to the stream
  * that the thread named last. */
 enum {
-  SCUDA_ANSWER = WIRE_COMMAND_ANSWER, SCUDA_PTDS = WIRE_COMMAND_PTDS, SCUDA_BULK = WIRE_COMMAND_BULK, SCUDA_WATCH = WIRE_COMMAND_WATCH,
+  SCUDA_ANSWER = WIRE_COMMAND_ANSWER, SCUDA_PTDS = WIRE_COMMAND_PTDS, SCUDA_BULK = WIRE_COMMAND_BULK,
+  SCUDA_WATCH = WIRE_COMMAND_WATCH,
   SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17
 };
 /* the last two and op: for a trace */
-struct scuda_cmd { uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread; uint64_t since, bytes; };
+struct scuda_cmd {
+  uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread;
+  uint64_t since, bytes;
+};
 struct scuda_reply {           /* of a generic call */
   const uint8_t *at, *end;
   int bad;
@@ -189,7 +196,8 @@ uint8_t *scuda_put_array(uint8_t *p, const void *from, uint64_t count, uint64_t 
 static inline uint64_t scuda_room(const void *place, uint64_t count) { return count || !place ? count : 1ull << 63; }
 uint8_t *scuda_put_struct(uint8_t *p, const void *from, uint64_t size);
 uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size);       /* gives the count received */
-uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size, const struct scuda_piece *pieces);
+uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size,
+                          const struct scuda_piece *pieces);
 uint64_t scuda_get_text(struct scuda_reply *r, char *to, uint64_t cap); /* up to its NUL */
 uint64_t scuda_peek(const struct scuda_reply *r, uint64_t offset); /* a 32-bit field of the element that comes next */
 
@@ -242,7 +250,9 @@ static inline int scuda_context_usable(uint64_t ctx) {
 /* A context has a new life, of its own number, whenever it comes into being: a primary one may do so often, under the
  * same handle. What a library has in a context (addresses of variables, functions) is that life's. 0: it cannot be
  * used. */
-static inline uint64_t scuda_context_life(uint64_t ctx) { return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0; }
+static inline uint64_t scuda_context_life(uint64_t ctx) {
+  return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0;
+}
 int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
 void scuda_context_begins(struct scuda_slot *s);  /* a new life */
 /* why the thread has no usable context: it never had one, or a primary one that ended */
@@ -288,7 +298,8 @@ enum {
 };
 /* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns.
  * on_device: all of it goes to a known range, so that it cannot be wrong. */
-int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags, int on_device);
+int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds,
+                           uint32_t flags, int on_device);
 
 struct scuda_location { int32_t type, id; }; /* CUmemLocation */
 #endif

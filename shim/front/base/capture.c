@@ -16,7 +16,8 @@ int scuda_capture_doubt(uint64_t stream, uint32_t ptds) {
 
 /* A wrong launch ends a capture, too, with its own error. */
 void scuda_capture_refused(int32_t result, int work) {
-  if (work || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)) atomic_store(&spoiled, 1);
+  if (work || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD))
+    atomic_store(&spoiled, 1);
 }
 
 /* ---- which streams began one: the stream's slot, or for a thread's own stream the thread, bears a mark ---- */
@@ -49,5 +50,6 @@ void scuda_capture_context_dies(uint64_t ctx) {
 
 int scuda_stream_capturing(uint64_t stream, uint32_t ptds) {
   int32_t status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return atomic_load(&scuda_captures) && !scuda_wire_cuStreamIsCapturing(stream, &status, ptds) && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return atomic_load(&scuda_captures) && !scuda_wire_cuStreamIsCapturing(stream, &status, ptds) &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

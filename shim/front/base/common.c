@@ -109,7 +109,8 @@ int scuda_log_enabled(int level) {
 void scuda_log(int level, const char *format, ...) {
   if (!scuda_log_enabled(level)) return;
   int saved = errno;
-  const char *word = level >= SCUDA_ERROR ? "error" : level >= SCUDA_WARN ? "warning" : level >= SCUDA_INFO ? "info" : "debug";
+  const char *word = level >= SCUDA_ERROR ? "error" : level >= SCUDA_WARN ? "warning" : level >= SCUDA_INFO ? "info" :
+                     "debug";
   char line[1024];
   int n = snprintf(line, sizeof line, "scuda: %s: ", word);
   va_list args;
@@ -190,7 +191,8 @@ static void *open_other(const char *path, const struct stat *own, const char *wh
     char *slash = strrchr(real, '/');
     if (slash) {
       *slash = 0;
-      if ((size_t)snprintf(sibling, sizeof sibling, "%s/libscuda-core.so", real) < sizeof sibling && !access(sibling, F_OK)) return NULL;
+      if ((size_t)snprintf(sibling, sizeof sibling, "%s/libscuda-core.so", real) < sizeof sibling &&
+          !access(sibling, F_OK)) return NULL;
     }
   }
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -202,7 +204,8 @@ static void *open_other(const char *path, const struct stat *own, const char *wh
 void *scuda_find_real(const char *soname, const char *env_override, const void *self) {
   static const char *const folders[] = {
       "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/usr/lib/wsl/lib",
-      "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/run/opengl-driver/lib", "/usr/lib/nvidia", "/usr/lib/aarch64-linux-gnu"};
+      "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/run/opengl-driver/lib", "/usr/lib/nvidia",
+      "/usr/lib/aarch64-linux-gnu"};
   struct stat own = {0};
   Dl_info info;
   if (dladdr(self, &info) && info.dli_fname) stat_of(info.dli_fname, &own);

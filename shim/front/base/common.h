@@ -17,7 +17,8 @@ void scuda_unlock_slow(scuda_lock_t *l);
 
 static inline void scuda_lock(scuda_lock_t *l) {
   uint32_t free_word = 0;
-  if (SCUDA_UNLIKELY(!atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed)))
+  if (SCUDA_UNLIKELY(!atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire,
+                                                              memory_order_relaxed)))
     scuda_lock_slow(l);
 }
 static inline void scuda_unlock(scuda_lock_t *l) {

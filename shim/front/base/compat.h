@@ -34,7 +34,8 @@ __asm__(".symver sem_wait,sem_wait@GLIBC_2.2.5");
  * itself, and the start files, which are linked into the program, pass none; the start that all versions have is told
  * them. */
 typedef int scuda_main(int, char **, char **);
-extern scuda_main *__init_array_start[] __attribute__((visibility("hidden"))), *__init_array_end[] __attribute__((visibility("hidden")));
+extern scuda_main *__init_array_start[] __attribute__((visibility("hidden"))),
+    *__init_array_end[] __attribute__((visibility("hidden")));
 extern void _init(void);
 extern int scuda_start(scuda_main *, int, char **, scuda_main *, void (*)(void), void (*)(void), void *);
 __asm__(".symver scuda_start,__libc_start_main@GLIBC_2.2.5");
@@ -43,7 +44,8 @@ static int scuda_construct(int argc, char **argv, char **env) {
   for (scuda_main **f = __init_array_start; f < __init_array_end; f++) (*f)(argc, argv, env);
   return 0;
 }
-__attribute__((weak)) int __wrap___libc_start_main(scuda_main *program, int argc, char **argv, scuda_main *init, void (*fini)(void), void (*end)(void), void *stack) {
+__attribute__((weak)) int __wrap___libc_start_main(scuda_main *program, int argc, char **argv, scuda_main *init,
+                                                   void (*fini)(void), void (*end)(void), void *stack) {
   return scuda_start(program, argc, argv, init ? init : scuda_construct, fini, end, stack);
 }
 #endif

@@ -125,7 +125,8 @@ static int take_answer(int channel, struct scuda_connect_answer *answer, int *fd
 static int fail(const char *path, const char *what) {
   char why[128];
   const char *cause = strerror_r(errno, why, sizeof why);
-  scuda_log(SCUDA_ERROR, "cannot connect to the server: %s %s: %s; install scuda anew, with all its parts from one build",
+  scuda_log(SCUDA_ERROR,
+            "cannot connect to the server: %s %s: %s; install scuda anew, with all its parts from one build",
             path, what, cause);
   return -1;
 }
@@ -193,7 +194,8 @@ int scuda_connect_driver_version(int32_t *version) {
   if (connect_by(&r, (struct scuda_bytes){0}, &answer, &fd) != 0) return -1;
   *version = answer.driver_version;
   if (*version <= 0)
-    scuda_log(SCUDA_ERROR, "the server %.*s does not say which driver it has; look at its log", (int)sizeof answer.server,
+    scuda_log(SCUDA_ERROR, "the server %.*s does not say which driver it has; look at its log",
+              (int)sizeof answer.server,
               answer.server);
   return *version > 0 ? 0 : -1;
 }

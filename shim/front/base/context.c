@@ -17,7 +17,8 @@ void scuda_context_begins(struct scuda_slot *s) {
 
 int32_t scuda_no_context(void) {
   struct scuda_slot *s = scuda_slot_of(scuda_thread()->current, KIND_CUcontext);
-  return s && s->data && !scuda_context_usable(scuda_thread()->current) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+  return s && s->data && !scuda_context_usable(scuda_thread()->current) ? CUDA_ERROR_CONTEXT_IS_DESTROYED :
+         CUDA_ERROR_INVALID_CONTEXT;
 }
 
 int32_t scuda_context_sound(void) {

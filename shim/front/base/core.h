@@ -35,7 +35,8 @@ struct scuda_track {
 
 /* What the front counts when it is asked to (SCUDA_TRACE, SCUDA_METRICS). All numbers only grow and are added to
  * atomically. */
-enum { SCUDA_COUNT_SENT, SCUDA_COUNT_ANSWER, SCUDA_COUNT_DATA, SCUDA_COUNT_QUEUE, SCUDA_COUNT_MODULE, SCUDA_COUNT_KINDS };
+enum { SCUDA_COUNT_SENT, SCUDA_COUNT_ANSWER, SCUDA_COUNT_DATA, SCUDA_COUNT_QUEUE, SCUDA_COUNT_MODULE,
+       SCUDA_COUNT_KINDS };
 enum { SCUDA_COUNT_CUDA = 1024, SCUDA_COUNT_WIRE = 256, SCUDA_COUNT_ERRORS = 1000 };
 struct scuda_count { uint64_t n, ns, most, bytes; };
 struct scuda_counts {
@@ -120,7 +121,8 @@ typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes, uint32
      * (flag 1 of its last PULL; never for captured copies) */
 typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
-typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap);
+typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint32_t send,
+                                       uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap);
     /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device and names it; send 1: makes sure
      * that the server has it, and says how many bytes were sent for that; CUresult */
 typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);

@@ -12,7 +12,8 @@ int32_t scuda_gpu_count;
 static const uint16_t absent_features[] = {SCUDA_ABSENT_ATTRIBUTES};
 
 static void format_uuid(const uint8_t *u, char out[64]) {
-  snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7],
+  snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
+           u[4], u[5], u[6], u[7],
            u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 

@@ -17,7 +17,8 @@ static uint32_t first_free, last_free, free_slots;
 
 int32_t scuda_handles_setup(void) {
   size_t count = (size_t)CLIENT_SLOTS + SERVER_SLOTS, bytes = count * sizeof(struct scuda_slot);
-  void *base = mmap(NULL, bytes + count * sizeof(struct scuda_track), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *base = mmap(NULL, bytes + count * sizeof(struct scuda_track), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   scuda_shared.tracks = (struct scuda_track *)((uint8_t *)base + bytes);
   scuda_slots_base = (uint64_t)(uintptr_t)base;
@@ -41,7 +42,8 @@ uint64_t scuda_slot_new(uint32_t kind) {
   }
   scuda_unlock(&lock);
   if (!s) {
-    scuda_log(SCUDA_ERROR, "all %d handles are in use; destroy streams, events and graphs that are no longer needed", CLIENT_SLOTS);
+    scuda_log(SCUDA_ERROR, "all %d handles are in use; destroy streams, events and graphs that are no longer needed",
+              CLIENT_SLOTS);
     return 0;
   }
   memset(s, 0, sizeof *s);

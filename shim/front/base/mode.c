@@ -40,7 +40,9 @@ static uint32_t decide(void) {
     if (scuda_configured()) mode = SCUDA_CONFIGURED;
     else if ((real_driver = scuda_find_real("libcuda.so.1", "SCUDA_REAL_LIBCUDA", &scuda_live))) mode = SCUDA_PASS;
     else mode = SCUDA_NONE;
-    if (mode == SCUDA_NONE) scuda_log(SCUDA_INFO, "no server is configured and this machine has no CUDA driver; name a server with SCUDA_SERVER=host:port or `scuda HOST:PORT`");
+    if (mode == SCUDA_NONE)
+      scuda_log(SCUDA_INFO,
+                "no server is configured and this machine has no CUDA driver; name a server with SCUDA_SERVER=host:port or `scuda HOST:PORT`");
     set_mode(mode);
   }
   scuda_unlock(&decide_lock);
@@ -68,7 +70,8 @@ static int32_t open_core(void) {
   char folder[PATH_MAX], path[PATH_MAX + 32];
   const char *override = getenv("SCUDA_CORE");
   if (override && *override) snprintf(path, sizeof path, "%s", override);
-  else if (scuda_folder_of(&scuda_live, folder, sizeof folder)) snprintf(path, sizeof path, "%s/libscuda-core.so", folder);
+  else if (scuda_folder_of(&scuda_live, folder, sizeof folder))
+    snprintf(path, sizeof path, "%s/libscuda-core.so", folder);
   else return CUDA_ERROR_SYSTEM_NOT_READY;
 
   /* The core's Go runtime takes signals that belong to the program (a Go program, a JVM): they are given back. It runs
@@ -85,7 +88,9 @@ static int32_t open_core(void) {
   pthread_sigmask(SIG_SETMASK, &mask, NULL);
   if (!core) {
     static int said; /* programs call cuInit again and again */
-    if (!said++) scuda_log(SCUDA_ERROR, "cannot open %s: %s; reinstall scuda or point SCUDA_CORE at libscuda-core.so", path, dlerror());
+    if (!said++)
+      scuda_log(SCUDA_ERROR, "cannot open %s: %s; reinstall scuda or point SCUDA_CORE at libscuda-core.so", path,
+                dlerror());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   static const struct { const char *name; void **to; } symbols[] = {
@@ -99,13 +104,15 @@ static int32_t open_core(void) {
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     *symbols[i].to = dlsym(core, symbols[i].name);
     if (!*symbols[i].to) {
-      scuda_log(SCUDA_ERROR, "%s has no %s: it belongs to another version of scuda; install both from one build", path, symbols[i].name);
+      scuda_log(SCUDA_ERROR, "%s has no %s: it belongs to another version of scuda; install both from one build", path,
+                symbols[i].name);
       return CUDA_ERROR_SYSTEM_NOT_READY;
     }
   }
   int32_t result = scuda_core.open(&scuda_shared, &scuda_boot);
   for (int i = 0; i < TAKEN; i++) { /* a handler may be called on a goroutine's small stack */
-    if ((program[i].sa_flags & SA_SIGINFO) || (program[i].sa_handler != SIG_DFL && program[i].sa_handler != SIG_IGN)) program[i].sa_flags |= SA_ONSTACK;
+    if ((program[i].sa_flags & SA_SIGINFO) || (program[i].sa_handler != SIG_DFL && program[i].sa_handler != SIG_IGN))
+      program[i].sa_flags |= SA_ONSTACK;
     sigaction(taken[i], &program[i], NULL);
   }
   return result;
@@ -120,14 +127,17 @@ static int32_t connect_now(void) {
     scuda_log(SCUDA_WARN, "MADV_WIPEONFORK is refused (%s); a forked child must not call CUDA", strerror(errno));
   static int memory;
   if (!memory && (scuda_handles_setup() || scuda_ring_setup())) {
-    scuda_log(SCUDA_ERROR, "no address space for the session (%s); raise the limit on virtual memory (ulimit -v)", strerror(errno));
+    scuda_log(SCUDA_ERROR, "no address space for the session (%s); raise the limit on virtual memory (ulimit -v)",
+              strerror(errno));
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   memory = 1;
   int32_t result = open_core();
   if (result) return result;
   if (scuda_boot.driver_version > SCUDA_CUDA_VERSION)
-    scuda_log(SCUDA_INFO, "the server's driver is of CUDA %d.%d; programs are told %d.%d, of which this library has the functions", scuda_boot.driver_version / 1000,
+    scuda_log(SCUDA_INFO,
+              "the server's driver is of CUDA %d.%d; programs are told %d.%d, of which this library has the functions",
+              scuda_boot.driver_version / 1000,
               scuda_boot.driver_version % 1000 / 10, SCUDA_CUDA_VERSION / 1000, SCUDA_CUDA_VERSION % 1000 / 10);
   scuda_boot.driver_version = at_most_ours(scuda_boot.driver_version);
   return scuda_devices_setup();
@@ -156,7 +166,8 @@ static int32_t version_of_nvml(void) {
   int32_t (*ask)(int32_t *) = (int32_t (*)(int32_t *))dlsym(library, "nvmlSystemGetCudaDriverVersion_v2");
   char own[PATH_MAX], its[PATH_MAX];
   int32_t version = 0;
-  int ours = ask && scuda_folder_of(&scuda_live, own, sizeof own) && scuda_folder_of((const void *)ask, its, sizeof its) && !strcmp(own, its);
+  int ours = ask && scuda_folder_of(&scuda_live, own, sizeof own) &&
+             scuda_folder_of((const void *)ask, its, sizeof its) && !strcmp(own, its);
   if (!ours || ask(&version)) version = 0;
   dlclose(library);
   return version;
@@ -172,7 +183,8 @@ static int32_t version_without_core(int32_t *version) {
     scuda_lock(&connect_lock);
     int32_t answer = 0;
     if (atomic_load(&connect_result) == CUDA_SUCCESS) answer = scuda_boot.driver_version;
-    else if (!(answer = version_of_nvml()) && scuda_connect_driver_version(&answer)) result = CUDA_ERROR_SYSTEM_NOT_READY;
+    else if (!(answer = version_of_nvml()) && scuda_connect_driver_version(&answer))
+      result = CUDA_ERROR_SYSTEM_NOT_READY;
     atomic_store(&version_asked, at_most_ours(answer));
     scuda_unlock(&connect_lock);
   }
@@ -180,7 +192,9 @@ static int32_t version_without_core(int32_t *version) {
   return result;
 }
 
-int32_t scuda_driver_version(void) { return scuda_boot.driver_version ? scuda_boot.driver_version : atomic_load(&version_asked); }
+int32_t scuda_driver_version(void) {
+  return scuda_boot.driver_version ? scuda_boot.driver_version : atomic_load(&version_asked);
+}
 
 int32_t scuda_version(int32_t *version) {
   int32_t failed = atomic_load(&refused);

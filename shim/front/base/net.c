@@ -73,4 +73,6 @@ int scuda_net_recv(int fd, struct scuda_inbox *in, void *data, size_t n, int64_t
   return 0;
 }
 
-int scuda_net_skip(int fd, struct scuda_inbox *in, size_t n, int64_t until) { return scuda_net_recv(fd, in, NULL, n, until); }
+int scuda_net_skip(int fd, struct scuda_inbox *in, size_t n, int64_t until) {
+  return scuda_net_recv(fd, in, NULL, n, until);
+}

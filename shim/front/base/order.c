@@ -57,7 +57,8 @@ static int open_page(void) {
     if (fd < 0) return -1;
     uint32_t i = 0;
     while (i < PLACES && lock_place(fd, i, 1, F_WRLCK)) i++;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) || st.stx_uid != geteuid() || !S_ISREG(st.stx_mode) || i == PLACES) {
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) || st.stx_uid != geteuid() || !S_ISREG(st.stx_mode) ||
+        i == PLACES) {
       close(fd);
       errno = i == PLACES ? EUSERS : EPERM;
       return -1;
@@ -91,7 +92,8 @@ static int32_t join(void) {
   int fd = open_page();
   void *mem = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (mem == MAP_FAILED) {
-    scuda_log(SCUDA_WARN, "%s: %s; each call waits for the server now, so that processes that share memory find their work in order", path,
+    scuda_log(SCUDA_WARN,
+              "%s: %s; each call waits for the server now, so that processes that share memory find their work in order", path,
               strerror(errno));
     if (fd >= 0) close(fd);
     return CUDA_ERROR_OPERATING_SYSTEM;
@@ -118,7 +120,8 @@ static int32_t join(void) {
 
 /* The program is about to say something to another process perhaps. A forked child has no page. */
 static void before_telling(void) {
-  if (scuda_remote() && atomic_load(&scuda_ordering) == SCUDA_ORDER_TOLD) scuda_order_tell(__atomic_load_n(&scuda_shared.tail, __ATOMIC_ACQUIRE));
+  if (scuda_remote() && atomic_load(&scuda_ordering) == SCUDA_ORDER_TOLD)
+    scuda_order_tell(__atomic_load_n(&scuda_shared.tail, __ATOMIC_ACQUIRE));
 }
 
 void scuda_order_join(void) {
@@ -126,7 +129,8 @@ void scuda_order_join(void) {
   atomic_store(&scuda_sharing, 1);
   if (SCUDA_LIKELY(atomic_load(&scuda_ordering))) return;
   scuda_lock(&once);
-  if (!atomic_load(&scuda_ordering) && scuda_remote()) atomic_store(&scuda_ordering, join() ? SCUDA_ORDER_ANSWERED : SCUDA_ORDER_TOLD);
+  if (!atomic_load(&scuda_ordering) && scuda_remote())
+    atomic_store(&scuda_ordering, join() ? SCUDA_ORDER_ANSWERED : SCUDA_ORDER_TOLD);
   before_telling();
   void (*hook)(void (*)(void)) = (void (*)(void (*)(void)))dlsym(RTLD_DEFAULT, "scuda_before_telling");
   if (hook) hook(before_telling);
@@ -144,7 +148,8 @@ uint32_t scuda_order_news(struct wire_order_after *list) {
   uint32_t n = 0, used = atomic_load_explicit(&page->used, memory_order_acquire);
   for (uint32_t i = 0; i < used && i < PLACES; i++) {
     struct place *p = &page->places[i];
-    uint64_t id = atomic_load_explicit(&p->id, memory_order_acquire), told = atomic_load_explicit(&p->told, memory_order_acquire);
+    uint64_t id = atomic_load_explicit(&p->id, memory_order_acquire),
+        told = atomic_load_explicit(&p->told, memory_order_acquire);
     if (SCUDA_LIKELY(told == seen[i] && id == seen_id[i])) continue;
     if (i == own || !id || atomic_load(&p->id) != id) continue;
     seen[i] = told;

@@ -33,9 +33,13 @@ void scuda_event_elsewhere(uint64_t event) {
   if (scuda_slot_of(event, KIND_CUevent)) scuda_position_put(&scuda_track(event)->elsewhere, 1);
 }
 
-int scuda_event_is_elsewhere(uint64_t event) { return scuda_slot_of(event, KIND_CUevent) && __atomic_load_n(&scuda_track(event)->elsewhere, __ATOMIC_RELAXED); }
+int scuda_event_is_elsewhere(uint64_t event) {
+  return scuda_slot_of(event, KIND_CUevent) && __atomic_load_n(&scuda_track(event)->elsewhere, __ATOMIC_RELAXED);
+}
 
-int scuda_event_is_odd(uint64_t event) { return scuda_slot_of(event, KIND_CUevent) && !scuda_position_get(&scuda_track(event)->work); }
+int scuda_event_is_odd(uint64_t event) {
+  return scuda_slot_of(event, KIND_CUevent) && !scuda_position_get(&scuda_track(event)->work);
+}
 
 void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched) {
   struct scuda_track *k = scuda_track(t->recording);
@@ -51,7 +55,8 @@ void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched) {
 struct scuda_slot *scuda_progress_context(void) {
   uint64_t context = scuda_header_context(scuda_thread());
   struct scuda_slot *s = scuda_slot(context);
-  if (SCUDA_UNLIKELY(!s || s->sticky || scuda_blocking || atomic_load_explicit(&scuda_captures, memory_order_relaxed))) return NULL;
+  if (SCUDA_UNLIKELY(!s || s->sticky || scuda_blocking || atomic_load_explicit(&scuda_captures, memory_order_relaxed)))
+    return NULL;
   if (SCUDA_UNLIKELY(__atomic_load_n(&scuda_shared.lost, __ATOMIC_ACQUIRE))) return NULL;
   return s;
 }
@@ -61,14 +66,16 @@ struct scuda_slot *scuda_progress_context(void) {
 int scuda_known_busy(const struct scuda_track *k) {
   static _Atomic uint64_t next_look;
   uint64_t asked = scuda_position_get(&k->asked), work = scuda_position_get(&k->work);
-  if (!work || asked < work || asked <= scuda_position_get(&k->refused) || scuda_position_get(&k->news) != scuda_position_get(&scuda_shared.news)) return 0;
+  if (!work || asked < work || asked <= scuda_position_get(&k->refused) ||
+      scuda_position_get(&k->news) != scuda_position_get(&scuda_shared.news)) return 0;
   struct timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
   uint64_t now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
   if (now >= atomic_load_explicit(&next_look, memory_order_relaxed)) {
     scuda_core.look();
     atomic_store_explicit(&next_look, now + LOOK_EVERY_NS, memory_order_relaxed);
-    return asked > scuda_position_get(&k->refused) && scuda_position_get(&k->news) == scuda_position_get(&scuda_shared.news);
+    return asked > scuda_position_get(&k->refused) &&
+           scuda_position_get(&k->news) == scuda_position_get(&scuda_shared.news);
   }
   return 1;
 }
@@ -107,7 +114,8 @@ struct scuda_track *scuda_stream_track(uint64_t stream, uint32_t ptds, int *lega
 /* An answer may have overtaken the data of another stream's download, so those must have arrived. */
 int scuda_stream_done(const struct scuda_track *k, int legacy) {
   if (SCUDA_UNLIKELY(__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE))) return 0;
-  return legacy ? scuda_position_get(&k->done) == scuda_position_published() && scuda_position_published() : scuda_known_done(k);
+  return legacy ? scuda_position_get(&k->done) == scuda_position_published() &&
+         scuda_position_published() : scuda_known_done(k);
 }
 
 void scuda_stream_idle(uint64_t stream, uint32_t ptds) {

@@ -85,7 +85,8 @@ void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scu
   scuda_unlock(&t->lock);
 }
 
-void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg, uint32_t flags) {
+void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg,
+                       uint32_t flags) {
   scuda_lock(&t->lock);
   for (uint32_t i = 0; i < t->count; i++)
     if (which(&t->list[i], arg)) t->list[i].flags |= flags;
@@ -126,11 +127,14 @@ int scuda_on_device(uint64_t p, uint64_t bytes) {
 }
 
 static int of_context(const struct scuda_range *r, uint64_t ctx) { return r->context == ctx; }
-static int of_owner(const struct scuda_range *r, uint64_t owner) { return r->owner == owner && !(r->flags & SCUDA_RANGE_HANDLE); }
+static int of_owner(const struct scuda_range *r, uint64_t owner) {
+  return r->owner == owner && !(r->flags & SCUDA_RANGE_HANDLE);
+}
 void scuda_ranges_forget_context(uint64_t ctx) { scuda_ranges_remove_if(&scuda_device_ranges, of_context, ctx); }
 void scuda_ranges_forget_owner(uint64_t owner) { scuda_ranges_remove_if(&scuda_device_ranges, of_owner, owner); }
 
 int scuda_is_pinned(const void *p, uint64_t bytes) {
   struct scuda_range r;
-  return scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r) && bytes <= r.start + r.bytes - (uint64_t)(uintptr_t)p;
+  return scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r) &&
+         bytes <= r.start + r.bytes - (uint64_t)(uintptr_t)p;
 }

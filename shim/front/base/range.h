@@ -25,7 +25,8 @@ int scuda_ranges_add(struct scuda_ranges *t, const struct scuda_range *r);  /* 0
 int scuda_ranges_find(struct scuda_ranges *t, uint64_t p, struct scuda_range *out);
 int scuda_ranges_overlap(struct scuda_ranges *t, uint64_t p, uint64_t bytes);
 int scuda_ranges_remove(struct scuda_ranges *t, uint64_t start, struct scuda_range *out);  /* by its exact start */
-void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg, uint32_t flags);
+void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg,
+                       uint32_t flags);
 /* an address in a range with the flag is among them */
 int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag);
 void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scuda_range *, uint64_t), uint64_t arg);
@@ -34,15 +35,21 @@ extern struct scuda_ranges scuda_device_ranges, scuda_host_ranges;
 /* What an address is, by one look-up in both tables: flags say what (0: nothing that is
  * known here), device where it is at home. */
 struct scuda_range scuda_range_of(uint64_t p);
-static inline int scuda_range_is_device(const struct scuda_range *r) { return (r->flags & (SCUDA_RANGE_ALLOC | SCUDA_RANGE_OTHER)) != 0; }
-static inline int scuda_range_is_pinned(const struct scuda_range *r) { return (r->flags & (SCUDA_RANGE_OWNED | SCUDA_RANGE_REGISTERED)) != 0; }
+static inline int scuda_range_is_device(const struct scuda_range *r) {
+  return (r->flags & (SCUDA_RANGE_ALLOC | SCUDA_RANGE_OTHER)) != 0;
+}
+static inline int scuda_range_is_pinned(const struct scuda_range *r) {
+  return (r->flags & (SCUDA_RANGE_OWNED | SCUDA_RANGE_REGISTERED)) != 0;
+}
 static inline int scuda_range_is_managed(const struct scuda_range *r) { return (r->flags & SCUDA_RANGE_MANAGED) != 0; }
 /* The next command uses memory of the range: other processes may have to be told of it. */
 static inline void scuda_range_used(const struct scuda_range *r) {
   if (SCUDA_UNLIKELY(r->flags & SCUDA_RANGE_SHARED)) scuda_thread()->shared = 1;
 }
 /* All of [p, p + bytes) lies in the range that p lies in. */
-static inline int scuda_range_holds(const struct scuda_range *r, uint64_t p, uint64_t bytes) { return r->flags && bytes <= r->start + r->bytes - p; }
+static inline int scuda_range_holds(const struct scuda_range *r, uint64_t p, uint64_t bytes) {
+  return r->flags && bytes <= r->start + r->bytes - p;
+}
 
 /* Of the two tables: */
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);

@@ -23,9 +23,11 @@ int32_t scuda_ring_setup(void) {
   int fd = memfd_create("scuda-ring", MFD_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint8_t *ring = MAP_FAILED;
-  if (!ftruncate(fd, RING_BYTES)) ring = mmap(NULL, 2 * (size_t)RING_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (!ftruncate(fd, RING_BYTES))
+    ring = mmap(NULL, 2 * (size_t)RING_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   /* Populated: a launch that had to fault a page of it in would take 2 µs instead of 0.1. */
-  if (ring == MAP_FAILED || mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == MAP_FAILED ||
+  if (ring == MAP_FAILED ||
+      mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == MAP_FAILED ||
       mmap(ring + RING_BYTES, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
     close(fd);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -43,7 +45,8 @@ static int32_t lost(void) { return (int32_t)__atomic_load_n(&scuda_shared.lost, 
 
 static void wake_sender(void) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  if (SCUDA_UNLIKELY(__atomic_load_n(&scuda_shared.asleep, __ATOMIC_RELAXED)) && __atomic_exchange_n(&scuda_shared.asleep, 0, __ATOMIC_SEQ_CST))
+  if (SCUDA_UNLIKELY(__atomic_load_n(&scuda_shared.asleep, __ATOMIC_RELAXED)) &&
+      __atomic_exchange_n(&scuda_shared.asleep, 0, __ATOMIC_SEQ_CST))
     scuda_futex_wake((_Atomic uint32_t *)&scuda_shared.asleep, 1);
 }
 
@@ -58,7 +61,9 @@ static int wait_for_room(uint32_t size) {
   return 1;
 }
 
-uint64_t scuda_header_context(struct scuda_thread *t) { return t->current && scuda_context_usable(t->current) ? t->current : 0; }
+uint64_t scuda_header_context(struct scuda_thread *t) {
+  return t->current && scuda_context_usable(t->current) ? t->current : 0;
+}
 
 /* Errors of a kernel that end its context for good. */
 static int is_sticky(int32_t result) {
@@ -79,7 +84,8 @@ static int is_sticky(int32_t result) {
   return 0;
 }
 
-static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, uint32_t op, uint32_t flags, uint64_t context) {
+static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, uint32_t op, uint32_t flags,
+                                  uint64_t context) {
   uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
   uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
   uint32_t last[2] = {t->ordinal, 0};
@@ -95,7 +101,8 @@ static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, u
  * is let go of when the session is lost. */
 static int put_order(const struct scuda_thread *t) {
   static struct wire_order_after list[SCUDA_ORDER_MOST];
-  uint32_t n = scuda_order_news(list), bytes = n * (uint32_t)sizeof *list, size = HEADER + (uint32_t)sizeof(struct wire_order) + bytes;
+  uint32_t n = scuda_order_news(list), bytes = n * (uint32_t)sizeof *list,
+      size = HEADER + (uint32_t)sizeof(struct wire_order) + bytes;
   if (!n) return 1;
   if (tail + size - load_head() > RING_BYTES && !wait_for_room(size)) {
     scuda_unlock(&lock);
@@ -116,14 +123,16 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   if (SCUDA_UNLIKELY(gone)) return gone;
   payload = scuda_pad(payload);
   if (SCUDA_UNLIKELY(payload > COMMAND_MAX - HEADER)) {
-    scuda_log(SCUDA_WARN, "a call with %llu bytes of arguments is too big for the protocol", (unsigned long long)payload);
+    scuda_log(SCUDA_WARN, "a call with %llu bytes of arguments is too big for the protocol",
+              (unsigned long long)payload);
     return CUDA_ERROR_INVALID_VALUE;
   }
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
   if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
   flags |= t->own;
-  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed)) && !(flags & (SCUDA_ANSWER | SCUDA_BULK | SCUDA_OWN)) &&
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed)) &&
+      !(flags & (SCUDA_ANSWER | SCUDA_BULK | SCUDA_OWN)) &&
       scuda_capture_doubt(flags & SCUDA_WORKS ? t->named : 0, flags & SCUDA_WORKS ? flags & SCUDA_PTDS : 0))
     flags |= SCUDA_ANSWER;
   if (!(flags & SCUDA_ANSWER)) { /* after a fault the driver itself says which calls still work */
@@ -156,12 +165,15 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   t->shared = 0;
   tail += size;
   c->end = tail;
-  if (SCUDA_LIKELY(t->named > 2 && !(flags & SCUDA_ASKS) && scuda_slot_of(t->named, KIND_CUstream))) __atomic_store_n(&scuda_track(t->named)->work, tail, __ATOMIC_RELEASE);
+  if (SCUDA_LIKELY(t->named > 2 && !(flags & SCUDA_ASKS) && scuda_slot_of(t->named, KIND_CUstream)))
+    __atomic_store_n(&scuda_track(t->named)->work, tail, __ATOMIC_RELEASE);
   if (SCUDA_UNLIKELY(t->recording)) scuda_recorded(t, tail, flags & SCUDA_WATCH);
   return CUDA_SUCCESS;
 }
 
-static int told(void) { return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_TOLD); }
+static int told(void) {
+  return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_TOLD);
+}
 
 static void publish(struct scuda_cmd *c) {
   __atomic_store_n(&scuda_shared.tail, c->end, __ATOMIC_RELEASE);
@@ -191,9 +203,13 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   if (SCUDA_LIKELY(!(c->answer & STARTED))) begin_call(c);
   struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
-  if (SCUDA_UNLIKELY(c->since)) scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since, c->bytes + call.reply_len);
-  if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context) scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
-  if (SCUDA_UNLIKELY(call.result) && atomic_load_explicit(&scuda_captures, memory_order_relaxed)) scuda_capture_refused(call.result, c->answer & SCUDA_WORKS);
+  if (SCUDA_UNLIKELY(c->since))
+    scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since,
+                     c->bytes + call.reply_len);
+  if (SCUDA_UNLIKELY(call.result) && is_sticky(call.result) && c->context)
+    scuda_contexts_fail(scuda_slot(c->context)->device, call.result);
+  if (SCUDA_UNLIKELY(call.result) && atomic_load_explicit(&scuda_captures, memory_order_relaxed))
+    scuda_capture_refused(call.result, c->answer & SCUDA_WORKS);
   c->thread->answered = c->end;
   if (told()) scuda_order_tell(c->end);
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
@@ -270,7 +286,8 @@ uint64_t scuda_peek(const struct scuda_reply *r, uint64_t offset) {
   return r->bad || (uint64_t)(r->end - r->at) < 8 + offset + 4 ? 0 : scuda_field(r->at + 8 + offset);
 }
 
-uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size, const struct scuda_piece *pieces) {
+uint64_t scuda_get_pieces(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size,
+                          const struct scuda_piece *pieces) {
   uint64_t n;
   if (r->bad || r->end - r->at < 8) {
     r->bad = 1;
@@ -296,4 +313,6 @@ uint64_t scuda_get_text(struct scuda_reply *r, char *to, uint64_t cap) {
   return n;
 }
 
-uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size) { return scuda_get_pieces(r, to, cap, size, NULL); }
+uint64_t scuda_get(struct scuda_reply *r, void *to, uint64_t cap, uint64_t size) {
+  return scuda_get_pieces(r, to, cap, size, NULL);
+}

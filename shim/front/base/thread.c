@@ -51,7 +51,8 @@ struct scuda_thread *scuda_thread_new(void) {
   }
   scuda_unlock(&lock);
   if (!t) {
-    scuda_log(SCUDA_ERROR, "more than %d threads use CUDA, or memory is exhausted; the process cannot go on", THREADS_MAX);
+    scuda_log(SCUDA_ERROR, "more than %d threads use CUDA, or memory is exhausted; the process cannot go on",
+              THREADS_MAX);
     abort();
   }
   scuda_self = t;
@@ -62,7 +63,9 @@ struct scuda_thread *scuda_thread_new(void) {
 /* Threads of ours do little, and the program waits for it: where the processors are busy, such a thread asks for short
  * turns, which come sooner and are no more in all (Linux 6.12; before that the kernel ignores it). */
 static void take_short_turns(void) {
-  struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; } turns = {0};
+  struct {
+    uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period;
+  } turns = {0};
   if (syscall(SYS_sched_getattr, 0, &turns, sizeof turns, 0) || turns.policy != SCHED_OTHER) return;
   turns.size = sizeof turns;
   turns.flags = 0;

@@ -37,7 +37,8 @@ void scuda_trace_setup(void) {
 static void add(uint64_t *to, uint64_t n) { __atomic_fetch_add(to, n, __ATOMIC_RELAXED); }
 
 void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes) {
-  uint32_t i = op < SCUDA_COUNT_CUDA ? op : op >= FIRST_WIRE && op < FIRST_WIRE + SCUDA_COUNT_WIRE ? op - FIRST_WIRE + SCUDA_COUNT_CUDA : 0;
+  uint32_t i = op < SCUDA_COUNT_CUDA ? op : op >= FIRST_WIRE && op < FIRST_WIRE + SCUDA_COUNT_WIRE ? op - FIRST_WIRE +
+               SCUDA_COUNT_CUDA : 0;
   struct scuda_count *c = &counts.of[kind][i];
   add(&c->n, 1);
   add(&c->bytes, bytes);
@@ -49,7 +50,8 @@ void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes
 }
 
 void scuda_trace_error(int32_t result) {
-  if (scuda_tracing) add(&counts.errors[result >= 0 && result < SCUDA_COUNT_ERRORS ? result : SCUDA_COUNT_ERRORS - 1], 1);
+  if (scuda_tracing)
+    add(&counts.errors[result >= 0 && result < SCUDA_COUNT_ERRORS ? result : SCUDA_COUNT_ERRORS - 1], 1);
 }
 
 void scuda_trace_end(void) {
@@ -68,15 +70,18 @@ void scuda_trace_end(void) {
     for (uint32_t i = 0; i < SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE; i++) {
       struct scuda_count *c = &counts.of[k][i];
       if (!c->n) continue;
-      fprintf(f, "%s\n  {\"kind\": \"%s\", \"op\": %u, \"n\": %llu, \"ns\": %llu, \"most\": %llu, \"bytes\": %llu}", sep, kinds[k],
-              i < SCUDA_COUNT_CUDA ? i : i - SCUDA_COUNT_CUDA + FIRST_WIRE, (unsigned long long)c->n, (unsigned long long)c->ns, (unsigned long long)c->most,
+      fprintf(f, "%s\n  {\"kind\": \"%s\", \"op\": %u, \"n\": %llu, \"ns\": %llu, \"most\": %llu, \"bytes\": %llu}",
+              sep, kinds[k],
+              i < SCUDA_COUNT_CUDA ? i : i - SCUDA_COUNT_CUDA + FIRST_WIRE, (unsigned long long)c->n,
+              (unsigned long long)c->ns, (unsigned long long)c->most,
               (unsigned long long)c->bytes);
       sep = ",";
     }
   fprintf(f, "\n]");
   static const char *const stats[SCUDA_MANAGED_STATS] = {"faults", "to_host", "to_device", "pushed", "pinned"};
   for (int i = 0; i < SCUDA_MANAGED_STATS; i++)
-    fprintf(f, "%s\"%s\": %llu", i ? ", " : ",\n \"managed\": {", stats[i], (unsigned long long)atomic_load(&scuda_managed_stats[i]));
+    fprintf(f, "%s\"%s\": %llu", i ? ", " : ",\n \"managed\": {", stats[i],
+            (unsigned long long)atomic_load(&scuda_managed_stats[i]));
   fprintf(f, "}}\n");
   fclose(f);
 }

@@ -23,7 +23,9 @@ int32_t scuda_allocation_check(uint64_t handle) {
 
 /* Other processes have it from now on, where it is mapped and where it will be. */
 static int is(const struct scuda_range *r, uint64_t handle) { return r->start == handle; }
-static int maps(const struct scuda_range *r, uint64_t handle) { return r->flags & SCUDA_RANGE_HANDLE && r->owner == handle; }
+static int maps(const struct scuda_range *r, uint64_t handle) {
+  return r->flags & SCUDA_RANGE_HANDLE && r->owner == handle;
+}
 void scuda_allocation_share(uint64_t handle) {
   scuda_ranges_mark(&handles, is, handle, SCUDA_RANGE_SHARED);
   scuda_ranges_mark(&scuda_device_ranges, maps, handle, SCUDA_RANGE_SHARED);
@@ -41,7 +43,9 @@ void scuda_post_cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
   (void)address;
   scuda_allocation_came(*handle);
 }
-int scuda_pre_cuMemRelease(uint64_t handle, int32_t *r) { return (*r = scuda_allocation_check(handle)) != CUDA_SUCCESS; }
+int scuda_pre_cuMemRelease(uint64_t handle, int32_t *r) {
+  return (*r = scuda_allocation_check(handle)) != CUDA_SUCCESS;
+}
 void scuda_post_cuMemRelease(uint64_t handle) {
   count(handle, -1);
   scuda_shared_object_gone();

@@ -19,7 +19,9 @@ int32_t scuda_refuse(uint32_t i, enum scuda_part part);
 /* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered
  * for them (logs.c). */
 int32_t scuda_answer_error(uint32_t i, int32_t result);
-static inline int32_t scuda_answer(uint32_t i, int32_t result) { return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result); }
+static inline int32_t scuda_answer(uint32_t i, int32_t result) {
+  return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result);
+}
 
 /* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a
  * driver that does not know its name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls
@@ -60,7 +62,9 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
  * memory there. */
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
-static inline int scuda_in_pinned_area(uint64_t p) { return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST); }
+static inline int scuda_in_pinned_area(uint64_t p) {
+  return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST);
+}
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
 void scuda_use_pinned_in(const void *data, uint64_t bytes);
 int32_t scuda_device_mirror(uint64_t p, uint64_t *device);   /* where the GPU finds the pinned memory at p */
@@ -106,7 +110,8 @@ static inline struct scuda_func *scuda_func(uint64_t handle) {
 enum { SCUDA_PARAMS_MAX = 32768 };
 int32_t scuda_params_of(const struct scuda_func *f, void **params, void **extra, const void **buffer, uint32_t *bytes);
 void scuda_params_pack(const struct scuda_func *f, void **params, uint8_t *p);
-int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user, int32_t *count);
+int32_t scuda_module_each_function(uint64_t module, void (*each)(void *user, uint64_t function), void *user,
+                                   int32_t *count);
 void scuda_occupancy_changed(void);
 /* CUDART_INTERFACE; the variables of the program that the code refers to */
 int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count);
@@ -129,7 +134,9 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 
 /* ---- 3-D copies (copy3d.c) ---- */
-struct scuda_copy3d_side { uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height; };
+struct scuda_copy3d_side {
+  uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height;
+};
 struct scuda_copy3d { struct scuda_copy3d_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
 int scuda_copy3d_in_host(const struct scuda_copy3d_side *s);
 /* what is not the program's memory is the device's, whatever the copy calls it */

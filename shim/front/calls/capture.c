@@ -15,7 +15,8 @@ int scuda_pre_cuStreamBeginCapture_v2(uint64_t stream, int32_t mode, uint32_t pt
   *r = began(stream, ptds, scuda_wire_cuStreamBeginCapture_v2(stream, mode, ptds));
   return 1;
 }
-int scuda_pre_cuStreamBeginCaptureToGraph(uint64_t stream, uint64_t graph, const uint64_t *nodes, const void *edges, uint64_t count, int32_t mode, uint32_t ptds,
+int scuda_pre_cuStreamBeginCaptureToGraph(uint64_t stream, uint64_t graph, const uint64_t *nodes, const void *edges,
+                                          uint64_t count, int32_t mode, uint32_t ptds,
                                           int32_t *r) {
   *r = began(stream, ptds, scuda_wire_cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode, ptds));
   return 1;
@@ -26,7 +27,9 @@ int scuda_pre_cuStreamEndCapture(uint64_t stream, uint64_t *graph, uint32_t ptds
   *r = scuda_wire_cuStreamEndCapture(stream, graph, ptds);
   uint64_t *m = scuda_capture_mark(stream, ptds);
   int32_t status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (m && *m && (!*r || (!scuda_wire_cuStreamIsCapturing(stream, &status, ptds) && status == CU_STREAM_CAPTURE_STATUS_NONE))) scuda_capture_ends(m);
+  if (m && *m &&
+      (!*r || (!scuda_wire_cuStreamIsCapturing(stream, &status, ptds) &&
+               status == CU_STREAM_CAPTURE_STATUS_NONE))) scuda_capture_ends(m);
   return 1;
 }
 

@@ -86,7 +86,8 @@ int32_t scuda_hand_cuCtxGetApiVersion(uint64_t ctx, uint32_t *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_context_of(ctx, &s);
   if (r) return r;
-  if (!scuda_context_usable(ctx ? ctx : scuda_thread()->current)) return ctx ? CUDA_ERROR_INVALID_CONTEXT : scuda_no_context();
+  if (!scuda_context_usable(ctx ? ctx : scuda_thread()->current))
+    return ctx ? CUDA_ERROR_INVALID_CONTEXT : scuda_no_context();
   *version = scuda_gpus[s->device].d.ctx_api_version;
   return CUDA_SUCCESS;
 }
@@ -130,7 +131,8 @@ int32_t scuda_hand_cuCtxGetId(uint64_t ctx, uint64_t *id) {
 
 int scuda_pre_cuCtxGetLimit(uint64_t *value, int32_t limit, int32_t *r) {
   struct scuda_slot *s;
-  if (!value || limit < 0 || limit >= 16 || scuda_context_of(0, &s) || s->sticky || !scuda_context_usable(scuda_thread()->current)) return 0;
+  if (!value || limit < 0 || limit >= 16 || scuda_context_of(0, &s) || s->sticky ||
+      !scuda_context_usable(scuda_thread()->current)) return 0;
   const struct scuda_device *d = &scuda_gpus[s->device].d;
   if (*scuda_limits_changed(s) >> limit & 1 || d->limit_result[limit]) return 0;
   *value = d->limits[limit];
@@ -172,7 +174,8 @@ int32_t scuda_hand_cuCtxCreate_v4(uint64_t *ctx, void *create_params, uint32_t f
   struct ctx_create_params *p = create_params;
   if (p && p->cig) return scuda_refuse(I_cuCtxCreate_v4, PART_graphics);
   int32_t count = p ? p->affinity_count : 0;
-  int32_t r = count ? scuda_wire_cuCtxCreate_v3(ctx, p->affinity, count, flags, dev, 0) : scuda_wire_cuCtxCreate_v2(ctx, flags, dev, 0);
+  int32_t r = count ? scuda_wire_cuCtxCreate_v3(ctx, p->affinity, count, flags, dev, 0) :
+              scuda_wire_cuCtxCreate_v2(ctx, flags, dev, 0);
   if (!r) created(*ctx, flags, dev);
   return r;
 }
@@ -228,7 +231,8 @@ int32_t scuda_hand_cuCtxDetach(uint64_t ctx) {
 /* ---- primary contexts ---- */
 
 enum {
-  PRIMARY_RETAIN = WIRE_PRIMARY_RETAIN, PRIMARY_RELEASE = WIRE_PRIMARY_RELEASE, PRIMARY_RESET = WIRE_PRIMARY_RESET, PRIMARY_FLAGS = WIRE_PRIMARY_SET_FLAGS
+  PRIMARY_RETAIN = WIRE_PRIMARY_RETAIN, PRIMARY_RELEASE = WIRE_PRIMARY_RELEASE, PRIMARY_RESET = WIRE_PRIMARY_RESET,
+      PRIMARY_FLAGS = WIRE_PRIMARY_SET_FLAGS
 };
 
 static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
@@ -283,7 +287,8 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
   scuda_gpus[dev].primary_flags = 0;
   *scuda_limits_changed(s) = 0;
   s->id = 0;
-  int32_t r = verb == PRIMARY_RELEASE && atomic_load(&exiting) && scuda_context_done(scuda_gpus[dev].primary) ? CUDA_SUCCESS : primary(dev, verb, 0);
+  int32_t r = verb == PRIMARY_RELEASE && atomic_load(&exiting) &&
+              scuda_context_done(scuda_gpus[dev].primary) ? CUDA_SUCCESS : primary(dev, verb, 0);
   s->sticky = CUDA_SUCCESS;
   /* with the lock: what its next life has, under the same handle, stays */
   scuda_managed_forget_context(scuda_gpus[dev].primary);

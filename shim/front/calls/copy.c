@@ -6,8 +6,12 @@
 
 /* ---- a copy as a 3-D copy of one row ---- */
 
-static struct scuda_copy3d_side in_host(const void *p) { return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p}; }
-static struct scuda_copy3d_side on_device(uint64_t p) { return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_DEVICE, .device = p}; }
+static struct scuda_copy3d_side in_host(const void *p) {
+  return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p};
+}
+static struct scuda_copy3d_side on_device(uint64_t p) {
+  return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_DEVICE, .device = p};
+}
 static struct scuda_copy3d line(struct scuda_copy3d_side src, struct scuda_copy3d_side dst, uint64_t bytes) {
   src.pitch = dst.pitch = bytes;
   return (struct scuda_copy3d){src, dst, bytes, 1, 1};
@@ -15,8 +19,11 @@ static struct scuda_copy3d line(struct scuda_copy3d_side src, struct scuda_copy3
 
 /* ---- uploads ---- */
 
-static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync, int captured) {
-  struct wire_copy_h2d_pull m = {dst, bytes, stream, scuda_core.source(src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0};
+static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync,
+                    int captured) {
+  struct wire_copy_h2d_pull m = {
+    dst, bytes, stream, scuda_core.source(src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0
+  };
   if (captured) scuda_graph_host(m.source, 1, (void *)(uintptr_t)src);
   int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds | SCUDA_WORKS, &m, sizeof m);
   if (r || !sync) return r;
@@ -38,8 +45,10 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
   if (!src || !dst) return invalid();
   int pinned = scuda_is_pinned(src, bytes);
   int captured = !sync && scuda_stream_capturing(stream, ptds);
-  if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
-  if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1)) return pull(dst, src, bytes, stream, ptds, sync, captured);
+  if (captured && scuda_captures_body(stream, ptds))
+    return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
+  if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1))
+    return pull(dst, src, bytes, stream, ptds, sync, captured);
   int known = scuda_on_device(dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return invalid();
   return scuda_upload_bytes(dst, src, bytes, stream, ptds, flags, known);
@@ -56,9 +65,14 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
-  if (captured && scuda_captures_body(stream, ptds)) return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
-  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && known && scuda_is_pinned(dst, bytes));
-  struct wire_copy_d2h m = {src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0), sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0};
+  if (captured && scuda_captures_body(stream, ptds))
+    return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
+  int later = captured ||
+              (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && known && scuda_is_pinned(dst, bytes));
+  struct wire_copy_d2h m = {
+    src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0),
+        sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0
+  };
   if (captured) scuda_graph_host(m.transfer, 0, dst);
   if (!later) scuda_mapped_publish();
   r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
@@ -74,19 +88,23 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 static int of_managed(uint64_t dst, uint64_t src) { return scuda_is_managed(dst) || scuda_is_managed(src); }
 
 int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) {
-  if (of_managed(dst, (uint64_t)(uintptr_t)src)) return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  if (of_managed(dst, (uint64_t)(uintptr_t)src))
+    return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
   return scuda_upload(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
 }
 int32_t scuda_hand_cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  if (of_managed(dst, (uint64_t)(uintptr_t)src)) return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, ptds, 0);
+  if (of_managed(dst, (uint64_t)(uintptr_t)src))
+    return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, ptds, 0);
   return scuda_upload(dst, src, bytes, stream, ptds, 0);
 }
 int32_t scuda_hand_cuMemcpyDtoH_v2(void *dst, uint64_t src, uint64_t bytes, uint32_t ptds) {
-  if (of_managed((uint64_t)(uintptr_t)dst, src)) return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  if (of_managed((uint64_t)(uintptr_t)dst, src))
+    return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
   return scuda_download(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
 }
 int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  if (of_managed((uint64_t)(uintptr_t)dst, src)) return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, ptds, 0);
+  if (of_managed((uint64_t)(uintptr_t)dst, src))
+    return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, ptds, 0);
   return scuda_download(dst, src, bytes, stream, ptds, 0);
 }
 
@@ -100,14 +118,21 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
   if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
   if (!to_host) {
     scuda_range_used(&to), scuda_range_used(&from);
-    uint32_t how = ptds | (scuda_range_holds(&to, dst, bytes) && scuda_range_holds(&from, src, bytes) ? 0 : SCUDA_ANSWER);
+    uint32_t how = ptds |
+                   (scuda_range_holds(&to, dst, bytes) && scuda_range_holds(&from, src, bytes) ? 0 : SCUDA_ANSWER);
     if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
     int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     /* the program may look at once */
     return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
   }
-  struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1};
+  struct scuda_copy3d b = {
+    .src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1
+  };
   return scuda_copy3d_start(&b, stream, ptds, sync, 0);
 }
-int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds) { return scuda_copy(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1); }
-int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) { return scuda_copy(dst, src, bytes, stream, ptds, 0); }
+int32_t scuda_hand_cuMemcpy(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds) {
+  return scuda_copy(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+}
+int32_t scuda_hand_cuMemcpyAsync(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  return scuda_copy(dst, src, bytes, stream, ptds, 0);
+}

@@ -16,7 +16,9 @@ _Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_copy3d) == 2
 /* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
 
 /* What copies of compressed formats count in are blocks of 4×4 elements. */
-static uint32_t block_edge(int32_t format) { return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB ? 4 : 1; }
+static uint32_t block_edge(int32_t format) {
+  return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB ? 4 : 1;
+}
 
 static uint32_t element_bytes(int32_t format, uint32_t channels) {
   switch (format) {
@@ -55,7 +57,9 @@ static uint32_t element_bytes(int32_t format, uint32_t channels) {
   case CU_AD_FORMAT_Y416:
     return 8;
   }
-  if (block_edge(format) > 1) return format <= CU_AD_FORMAT_BC1_UNORM_SRGB || format == CU_AD_FORMAT_BC4_UNORM || format == CU_AD_FORMAT_BC4_SNORM ? 8 : 16;
+  if (block_edge(format) > 1)
+    return format <= CU_AD_FORMAT_BC1_UNORM_SRGB || format == CU_AD_FORMAT_BC4_UNORM ||
+           format == CU_AD_FORMAT_BC4_SNORM ? 8 : 16;
   return 0;
 }
 
@@ -77,7 +81,8 @@ static void keep_extent(uint64_t array, const struct array_3d *d) {
 
 void scuda_post_cuArrayCreate_v2(uint64_t *array, const void *desc) {
   const struct array_2d *d = desc;
-  keep_extent(*array, &(struct array_3d){.width = d->width, .height = d->height, .format = d->format, .channels = d->channels});
+  keep_extent(*array,
+              &(struct array_3d){.width = d->width, .height = d->height, .format = d->format, .channels = d->channels});
 }
 void scuda_post_cuArray3DCreate_v2(uint64_t *array, const void *desc) { keep_extent(*array, desc); }
 
@@ -114,7 +119,8 @@ uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda
   uint64_t rows, before, at, span;
   if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
   if (b->depth > 1 && s->height < b->height) return 0;
-  if (__builtin_mul_overflow(b->depth - 1, s->height, &rows) || __builtin_add_overflow(rows, b->height - 1, &rows)) return 0;
+  if (__builtin_mul_overflow(b->depth - 1, s->height, &rows) || __builtin_add_overflow(rows, b->height - 1, &rows))
+    return 0;
   if (__builtin_mul_overflow(rows, s->pitch, &span) || __builtin_add_overflow(span, b->width, &span)) return 0;
   if (__builtin_mul_overflow(s->z, s->height, &before) || __builtin_add_overflow(before, s->y, &before)) return 0;
   if (__builtin_mul_overflow(before, s->pitch, &at) || __builtin_add_overflow(at, s->x, &at)) return 0;
@@ -133,7 +139,8 @@ static int certain(const struct scuda_copy3d_side *s, const struct scuda_copy3d 
   if (s->lod) return 0;
   if (s->type == CU_MEMORYTYPE_ARRAY) {
     const struct scuda_slot *a = scuda_slot_of(s->array, KIND_CUarray);
-    return a && a->flags && !(s->x % a->flags) && !(b->width % a->flags) && within(s->x, b->width, a->word[0] * a->flags) &&
+    return a && a->flags && !(s->x % a->flags) && !(b->width % a->flags) &&
+           within(s->x, b->width, a->word[0] * a->flags) &&
            within(s->y, b->height, a->word[1] >> 32) && within(s->z, b->depth, a->word[1] & UINT32_MAX);
   }
   struct scuda_copy3d_side line = *s;
@@ -143,7 +150,8 @@ static int certain(const struct scuda_copy3d_side *s, const struct scuda_copy3d 
 }
 
 static int without_gaps(const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
-  return (b->height == 1 || s->pitch == b->width) && (b->depth == 1 || (s->pitch == b->width && s->height == b->height));
+  return (b->height == 1 || s->pitch == b->width) &&
+         (b->depth == 1 || (s->pitch == b->width && s->height == b->height));
 }
 
 /* Copies the rows of a 3-D copy from where it lies (or, with to set, to there) to memory that holds them without
@@ -151,7 +159,8 @@ static int without_gaps(const struct scuda_copy3d_side *s, const struct scuda_co
 static void copy_rows(uint8_t *packed, const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
   const uint8_t *from = (const uint8_t *)(uintptr_t)s->host;
   for (uint64_t z = 0; z < b->depth; z++)
-    for (uint64_t y = 0; y < b->height; y++, packed += b->width) memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
+    for (uint64_t y = 0; y < b->height; y++, packed += b->width)
+      memcpy(packed, from + (z * s->height + y) * s->pitch, b->width);
 }
 
 /* The program's memory in copies of graphs, by the numbers under which the server asks for it or sends it. A graph may
@@ -269,12 +278,14 @@ int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, u
 
 /* In graphs, and where a download that has not arrived may still change it, the server asks for the memory when its
  * stream gets there. */
-static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
+static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync,
+                             uint32_t flags) {
   void *src = (void *)(uintptr_t)b->src.host;
   int sure = certain(&b->dst, b);
   struct wire_copy_box m = {.bytes = b->width * b->height * b->depth, .stream = stream, .flags = flags | BOX_DATA};
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
-  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
+  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS))
+    return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
@@ -290,12 +301,17 @@ static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64
   return scuda_wire_cuStreamSynchronize(stream, how); /* the source may change after the call */
 }
 
-static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync, uint32_t flags) {
+static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync,
+                               uint32_t flags) {
   void *dst = (void *)(uintptr_t)b->dst.host;
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
-  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS)) return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
-  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, how & SCUDA_PTDS) && scuda_is_pinned(dst, span) && certain(&b->src, b));
-  struct wire_copy_box m = {.bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)};
+  if (captured && scuda_captures_body(stream, how & SCUDA_PTDS))
+    return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, how & SCUDA_PTDS) &&
+                           scuda_is_pinned(dst, span) && certain(&b->src, b));
+  struct wire_copy_box m = {
+    .bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)
+  };
   m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
   if (captured) scuda_graph_host(m.id, 0, dst);
   struct scuda_cmd c;
@@ -316,9 +332,11 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
   struct scuda_copy3d_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
   scuda_copy3d_settle(device);
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
-  if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width))) return CUDA_ERROR_INVALID_VALUE;
+  if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width)))
+    return CUDA_ERROR_INVALID_VALUE;
   uint64_t span = scuda_copy3d_straighten(host, &b);
-  if (!span || ((span > UINT32_MAX || !certain(device, &b)) && !scuda_host_reaches(host->host, span))) return CUDA_ERROR_INVALID_VALUE;
+  if (!span || ((span > UINT32_MAX || !certain(device, &b)) && !scuda_host_reaches(host->host, span)))
+    return CUDA_ERROR_INVALID_VALUE;
   if (device->type == CU_MEMORYTYPE_DEVICE && without_gaps(host, &b) && without_gaps(device, &b) && !device->lod) {
     uint64_t at = device->device + (device->z * device->height + device->y) * device->pitch + device->x;
     if (!device->device) return CUDA_ERROR_INVALID_VALUE;
@@ -331,11 +349,14 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
   if (!host->pitch) host->pitch = b.width; /* of one row */
   if (!host->height) host->height = b.height;
   uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? BOX_PEER : 0);
-  return from_host ? upload_copy3d(&b, span, stream, how, sync, flags) : download_copy3d(&b, span, stream, how, sync, flags);
+  return from_host ? upload_copy3d(&b, span, stream, how, sync, flags) :
+         download_copy3d(&b, span, stream, how, sync, flags);
 }
 
 static struct scuda_copy3d_side widen(const struct side_2d *s) {
-  return (struct scuda_copy3d_side){.x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch};
+  return (struct scuda_copy3d_side){
+    .x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch
+  };
 }
 
 #define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                                         \
@@ -370,19 +391,22 @@ COPY_3D(cuMemcpy3DPeerAsync, WITH(uint64_t stream), WITH(stream), stream, 0, 1)
 static int32_t row(struct scuda_copy3d *b, uint64_t array, uint64_t stream, uint32_t ptds, int sync) {
   if (!scuda_slot_of(array, KIND_CUarray)) return CUDA_ERROR_INVALID_VALUE;
   scuda_copy3d_settle(&b->src), scuda_copy3d_settle(&b->dst);
-  if (scuda_copy3d_in_host(&b->src) || scuda_copy3d_in_host(&b->dst)) return scuda_copy3d_start(b, stream, ptds, sync, 0);
+  if (scuda_copy3d_in_host(&b->src) || scuda_copy3d_in_host(&b->dst))
+    return scuda_copy3d_start(b, stream, ptds, sync, 0);
   int32_t r = scuda_wire_cuMemcpy3DAsync_v2(b, stream, ptds);
   return r || !sync ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
 }
 
-static int32_t array_upload(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+static int32_t array_upload(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream,
+                            uint32_t ptds, int sync) {
   struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)src},
                         .dst = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .width = bytes, .height = 1, .depth = 1};
   return row(&b, array, stream, ptds, sync);
 }
 
-static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream,
+                              uint32_t ptds, int sync) {
   struct scuda_copy3d b = {.src = {.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset},
                         .dst = {.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)dst},
                         .width = bytes, .height = 1, .depth = 1};
@@ -392,13 +416,15 @@ static int32_t array_download(void *dst, uint64_t array, uint64_t offset, uint64
 int32_t scuda_hand_cuMemcpyHtoA_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint32_t ptds) {
   return array_upload(array, offset, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
 }
-int32_t scuda_hand_cuMemcpyHtoAAsync_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemcpyHtoAAsync_v2(uint64_t array, uint64_t offset, const void *src, uint64_t bytes,
+                                        uint64_t stream, uint32_t ptds) {
   return array_upload(array, offset, src, bytes, stream, ptds, 0);
 }
 int32_t scuda_hand_cuMemcpyAtoH_v2(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint32_t ptds) {
   return array_download(dst, array, offset, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
 }
-int32_t scuda_hand_cuMemcpyAtoHAsync_v2(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemcpyAtoHAsync_v2(void *dst, uint64_t array, uint64_t offset, uint64_t bytes, uint64_t stream,
+                                        uint32_t ptds) {
   return array_download(dst, array, offset, bytes, stream, ptds, 0);
 }
 
@@ -418,7 +444,9 @@ struct operand {
 struct batch_op { struct operand src, dst; uint64_t width, height, depth; int32_t order; uint32_t flags; };
 _Static_assert(sizeof(struct attributes) == 24 && sizeof(struct batch_op) == 112, "layouts of batched copies");
 
-static int valid_order(int32_t order) { return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY; }
+static int valid_order(int32_t order) {
+  return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+}
 
 /* The legacy stream takes no batches; that is said before *failed is touched. */
 static int32_t batch_stream(uint64_t stream, uint32_t ptds, uint64_t *failed) {
@@ -427,13 +455,16 @@ static int32_t batch_stream(uint64_t stream, uint32_t ptds, uint64_t *failed) {
   return scuda_usable(stream);
 }
 
-static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t *sizes, uint64_t count, const struct attributes *attrs,
+static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t *sizes, uint64_t count,
+                     const struct attributes *attrs,
                      const uint64_t *first, uint64_t kinds, uint64_t *failed, uint64_t stream, uint32_t ptds) {
   int32_t r = batch_stream(stream, ptds, failed);
   if (r) return r;
-  if (!dsts || !srcs || !sizes || !count || !attrs || !first || !kinds || kinds > count || first[0]) return CUDA_ERROR_INVALID_VALUE;
+  if (!dsts || !srcs || !sizes || !count || !attrs || !first || !kinds || kinds > count || first[0])
+    return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < kinds; i++)
-    if (!valid_order(attrs[i].order) || attrs[i].flags & ~1u || (i && first[i] <= first[i - 1]) || first[i] >= count) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid_order(attrs[i].order) || attrs[i].flags & ~1u || (i && first[i] <= first[i - 1]) || first[i] >= count)
+      return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < count; i++) {
     r = dsts[i] && srcs[i] && sizes[i] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (!r) r = scuda_copy(dsts[i], srcs[i], sizes[i], stream, ptds, 0);
@@ -445,11 +476,13 @@ static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t 
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_hand_cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *first, uint64_t kinds,
+int32_t scuda_hand_cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs,
+                                      uint64_t *first, uint64_t kinds,
                                       uint64_t *failed, uint64_t stream, uint32_t ptds) {
   return batch(dsts, srcs, sizes, count, attrs, first, kinds, failed, stream, ptds);
 }
-int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs, uint64_t *first,
+int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_t *sizes, uint64_t count, void *attrs,
+                                         uint64_t *first,
                                          uint64_t kinds, uint64_t stream, uint32_t ptds) {
   if (!stream) return CUDA_ERROR_INVALID_VALUE; /* no default stream, of whichever kind */
   return batch(dsts, srcs, sizes, count, attrs, first, kinds, NULL, stream, ptds);
@@ -470,21 +503,28 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   return CUDA_SUCCESS;
 }
 
-static int32_t operand_side(const struct operand *o, const struct batch_op *op, uint32_t element, struct scuda_copy3d_side *s) {
+static int32_t operand_side(const struct operand *o, const struct batch_op *op, uint32_t element,
+                            struct scuda_copy3d_side *s) {
   if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-    *s = (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_ARRAY, .array = o->array.array, .x = o->array.x * element, .y = o->array.y, .z = o->array.z};
+    *s = (struct scuda_copy3d_side){
+      .type = CU_MEMORYTYPE_ARRAY, .array = o->array.array, .x = o->array.x * element, .y = o->array.y, .z = o->array.z
+    };
     return CUDA_SUCCESS;
   }
   uint64_t row = o->ptr.row ? o->ptr.row : op->width, layer = o->ptr.layer ? o->ptr.layer : op->height;
-  if (!o->ptr.ptr || row < op->width || layer < op->height || row > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
-  *s = (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_UNIFIED, .device = o->ptr.ptr, .pitch = row * element, .height = layer};
+  if (!o->ptr.ptr || row < op->width || layer < op->height || row > UINT64_MAX / element)
+    return CUDA_ERROR_INVALID_VALUE;
+  *s = (struct scuda_copy3d_side){
+    .type = CU_MEMORYTYPE_UNIFIED, .device = o->ptr.ptr, .pitch = row * element, .height = layer
+  };
   return CUDA_SUCCESS;
 }
 
 static int32_t batch_box(const struct batch_op *op, uint64_t stream, uint32_t ptds) {
   uint32_t element = 0;
   struct scuda_copy3d b = {0};
-  int32_t r = valid_order(op->order) && !(op->flags & ~1u) && op->width && op->height && op->depth ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  int32_t r = valid_order(op->order) && !(op->flags & ~1u) && op->width && op->height && op->depth ? CUDA_SUCCESS :
+              CUDA_ERROR_INVALID_VALUE;
   if (!r) r = element_of(&op->src, &element);
   if (!r) r = element_of(&op->dst, &element);
   if (!element) element = 1;
@@ -498,7 +538,8 @@ static int32_t batch_box(const struct batch_op *op, uint64_t stream, uint32_t pt
   return scuda_hand_cuMemcpy3DAsync_v2(&b, stream, ptds);
 }
 
-static int32_t batch_3d(uint64_t count, const struct batch_op *ops, uint64_t *failed, uint64_t flags, uint64_t stream, uint32_t ptds) {
+static int32_t batch_3d(uint64_t count, const struct batch_op *ops, uint64_t *failed, uint64_t flags, uint64_t stream,
+                        uint32_t ptds) {
   int32_t r = batch_stream(stream, ptds, failed);
   if (r) return r;
   if (!count || !ops || flags) return CUDA_ERROR_INVALID_VALUE;
@@ -511,7 +552,8 @@ static int32_t batch_3d(uint64_t count, const struct batch_op *ops, uint64_t *fa
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_hand_cuMemcpy3DBatchAsync(uint64_t count, void *ops, uint64_t *failed, uint64_t flags, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemcpy3DBatchAsync(uint64_t count, void *ops, uint64_t *failed, uint64_t flags, uint64_t stream,
+                                        uint32_t ptds) {
   return batch_3d(count, ops, failed, flags, stream, ptds);
 }
 int32_t scuda_hand_cuMemcpy3DBatchAsync_v2(uint64_t count, void *ops, uint64_t flags, uint64_t stream, uint32_t ptds) {

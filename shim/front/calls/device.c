@@ -90,7 +90,8 @@ int32_t scuda_hand_cuDeviceGetByPCIBusId(int32_t *dev, const char *id) {
   }
   for (int32_t i = 0; i < scuda_gpu_count; i++) {
     const int32_t *a = scuda_gpus[i].d.attributes;
-    if ((unsigned)a[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] == domain && (unsigned)a[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] == bus &&
+    if ((unsigned)a[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] == domain &&
+        (unsigned)a[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] == bus &&
         (unsigned)a[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID] == slot && !function) {
       *dev = i;
       return CUDA_SUCCESS;
@@ -112,10 +113,14 @@ int32_t scuda_hand_cuDeviceGetProperties(void *properties, int32_t dev) {
   if (!scuda_device_ok(dev)) return CUDA_ERROR_INVALID_DEVICE;
   const int32_t *a = scuda_gpus[dev].d.attributes;
   const int32_t fields[] = { /* CUdevprop */
-      a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK], a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X], a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y],
-      a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z], a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X], a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y],
-      a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z], a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK], a[CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY],
-      a[CU_DEVICE_ATTRIBUTE_WARP_SIZE], a[CU_DEVICE_ATTRIBUTE_MAX_PITCH], a[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK],
+      a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK], a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X],
+      a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y],
+      a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z], a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X],
+      a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y],
+      a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z], a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK],
+      a[CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY],
+      a[CU_DEVICE_ATTRIBUTE_WARP_SIZE], a[CU_DEVICE_ATTRIBUTE_MAX_PITCH],
+      a[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK],
       a[CU_DEVICE_ATTRIBUTE_CLOCK_RATE], a[CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT]};
   memcpy(properties, fields, sizeof fields);
   return CUDA_SUCCESS;

@@ -69,7 +69,8 @@ void *scuda_divert(uint32_t i) {
 void *scuda_older(uint32_t i) { return scuda_exports[scuda_exports[i].older].entry; }
 
 static int32_t not_supported(uint32_t i, uint32_t bit, const char *what) {
-  if (!(atomic_fetch_or(&refusals[i], 1u << bit) >> bit & 1)) scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
+  if (!(atomic_fetch_or(&refusals[i], 1u << bit) >> bit & 1))
+    scuda_log(SCUDA_WARN, "%s: %s; answered CUDA_ERROR_NOT_SUPPORTED", scuda_exports[i].name, what);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -79,7 +80,10 @@ int32_t scuda_refuse(uint32_t i, enum scuda_part part) { return not_supported(i,
 
 /* Somebody else's answer: the driver's, or the server's, whose log has the reason. */
 void scuda_not_supported(uint32_t i) {
-  if (!atomic_fetch_or(&refusals[i], 1u << SCUDA_PARTS)) scuda_log(SCUDA_INFO, "%s: the server answered CUDA_ERROR_NOT_SUPPORTED; if that is not its driver's answer, its log says why", scuda_exports[i].name);
+  if (!atomic_fetch_or(&refusals[i], 1u << SCUDA_PARTS))
+    scuda_log(SCUDA_INFO,
+              "%s: the server answered CUDA_ERROR_NOT_SUPPORTED; if that is not its driver's answer, its log says why",
+              scuda_exports[i].name);
 }
 
 int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported by this version of scuda"); }
@@ -88,7 +92,8 @@ int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported b
 
 int32_t scuda_hand_cuInit(uint32_t flags) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
-  static const struct scuda_callbacks callbacks = {.slot_ends = scuda_graph_dies, .upload = scuda_use_pinned_in, .exit = scuda_managed_end};
+  static const struct scuda_callbacks callbacks = {.slot_ends = scuda_graph_dies, .upload = scuda_use_pinned_in,
+                                                   .exit = scuda_managed_end};
   int32_t result = scuda_connect(&callbacks);
   if (result) return result;
   if (!scuda_gpu_count) return CUDA_ERROR_NO_DEVICE;
@@ -97,4 +102,6 @@ int32_t scuda_hand_cuInit(uint32_t flags) {
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_hand_cuDriverGetVersion(int32_t *version) { return version ? scuda_version(version) : CUDA_ERROR_INVALID_VALUE; }
+int32_t scuda_hand_cuDriverGetVersion(int32_t *version) {
+  return version ? scuda_version(version) : CUDA_ERROR_INVALID_VALUE;
+}

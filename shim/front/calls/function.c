@@ -14,7 +14,8 @@ static int32_t param_info(uint64_t handle, uint32_t kind, uint64_t index, uint64
 }
 
 int32_t scuda_hand_cuFuncGetParamInfo(uint64_t function, uint64_t index, uint64_t *offset, uint64_t *size) {
-  return param_info(function, scuda_slot_of(function, KIND_CUkernel) ? KIND_CUkernel : KIND_CUfunction, index, offset, size);
+  return param_info(function, scuda_slot_of(function, KIND_CUkernel) ? KIND_CUkernel : KIND_CUfunction, index, offset,
+                    size);
 }
 int32_t scuda_hand_cuKernelGetParamInfo(uint64_t kernel, uint64_t index, uint64_t *offset, uint64_t *size) {
   return param_info(kernel, KIND_CUkernel, index, offset, size);
@@ -30,7 +31,8 @@ int32_t scuda_hand_cuFuncGetName(void **name, uint64_t function) {
   return CUDA_SUCCESS;
 }
 int32_t scuda_hand_cuKernelGetName(void **name, uint64_t kernel) {
-  return !kernel || scuda_slot_of(kernel, KIND_CUkernel) ? scuda_hand_cuFuncGetName(name, kernel) : CUDA_ERROR_INVALID_HANDLE;
+  return !kernel || scuda_slot_of(kernel, KIND_CUkernel) ? scuda_hand_cuFuncGetName(name, kernel) :
+         CUDA_ERROR_INVALID_HANDLE;
 }
 
 int32_t scuda_hand_cuKernelGetLibrary(uint64_t *library, uint64_t kernel) {
@@ -67,7 +69,8 @@ int32_t scuda_hand_cuFuncGetAttribute(int32_t *value, int32_t attribute, uint64_
   if (!f) return CUDA_ERROR_INVALID_HANDLE;
   if (!scuda_context_sound() && cached(f, attribute, scuda_current_device(), value)) return CUDA_SUCCESS;
   int32_t r = scuda_wire_cuFuncGetAttribute(value, attribute, function, 0);
-  if (!r && (uint32_t)attribute < 16 && f->device == scuda_current_device()) __atomic_store_n(&f->attr[attribute], *value, __ATOMIC_RELAXED);
+  if (!r && (uint32_t)attribute < 16 && f->device == scuda_current_device())
+    __atomic_store_n(&f->attr[attribute], *value, __ATOMIC_RELAXED);
   return r;
 }
 
@@ -79,7 +82,8 @@ int32_t scuda_hand_cuKernelGetAttribute(int32_t *value, int32_t attribute, uint6
   struct scuda_func *f = s->data;
   if (cached(f, attribute, dev, value)) return CUDA_SUCCESS;
   int32_t r = scuda_wire_cuKernelGetAttribute(value, attribute, kernel, dev, 0);
-  if (!r && (uint32_t)attribute < 16 && f->device == dev) __atomic_store_n(&f->attr[attribute], *value, __ATOMIC_RELAXED);
+  if (!r && (uint32_t)attribute < 16 && f->device == dev)
+    __atomic_store_n(&f->attr[attribute], *value, __ATOMIC_RELAXED);
   return r;
 }
 
@@ -89,7 +93,8 @@ static int surely_valid(const struct scuda_func *f, int32_t attribute, int32_t v
   int64_t optin = scuda_gpus[dev].d.attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN];
   switch (attribute) {
   case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-    return value >= 0 && f->attr[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] >= 0 && (int64_t)value + f->attr[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] <= optin;
+    return value >= 0 && f->attr[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] >= 0 &&
+           (int64_t)value + f->attr[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] <= optin;
   case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
     return value >= -1 && value <= 100;
   case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
@@ -116,8 +121,10 @@ static int attribute_set(struct scuda_func *f, int32_t attribute, int32_t value,
     scuda_occupancy_changed();
     return 1;
   }
-  if (!(moved(f, &f->set[attribute], (uint32_t)attribute, value) | moved(f, &f->around[attribute], 16 + (uint32_t)attribute, value))) return 0;
-  __atomic_store_n(&f->attr[attribute], attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? value : INT32_MIN, __ATOMIC_RELAXED);
+  if (!(moved(f, &f->set[attribute], (uint32_t)attribute, value) |
+        moved(f, &f->around[attribute], 16 + (uint32_t)attribute, value))) return 0;
+  __atomic_store_n(&f->attr[attribute],
+                   attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? value : INT32_MIN, __ATOMIC_RELAXED);
   return 1;
 }
 
@@ -165,7 +172,8 @@ void scuda_post_cuFuncSetCacheConfig(uint64_t function, int32_t config) {
 
 typedef int32_t (*get_by_name)(uint64_t *handle, uint64_t parent, const char *name);
 
-static int32_t each_name(uint64_t parent, uint32_t kind, get_by_name get, uint32_t limit, void (*each)(void *, uint64_t), void *user, uint32_t *total) {
+static int32_t each_name(uint64_t parent, uint32_t kind, get_by_name get, uint32_t limit,
+                         void (*each)(void *, uint64_t), void *user, uint32_t *total) {
   enum { REPLY_MAX = 1 << 18 };
   uint8_t *reply = malloc(REPLY_MAX);
   int32_t r = reply ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

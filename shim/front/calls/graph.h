@@ -36,7 +36,8 @@ void *scuda_node_lend(uint64_t handle, uint64_t bytes);
 /* ---- adding and changing ---- */
 
 struct params { int32_t type, reserved0[3]; uint64_t u[29], reserved2; };  /* CUgraphNodeParams */
-_Static_assert(sizeof(struct params) == 256 && sizeof((struct wire_graph_node *)0)->params == 256, "layout of CUgraphNodeParams");
+_Static_assert(sizeof(struct params) == 256 && sizeof((struct wire_graph_node *)0)->params == 256,
+               "layout of CUgraphNodeParams");
 
 struct target {            /* what a call is about; i is the export's index */
   uint32_t verb, general, i;
@@ -51,18 +52,23 @@ struct target {            /* what a call is about; i is the export's index */
 #define SETTING_EXEC(call) (struct target){.verb = SET_EXEC, .i = I_##call, .exec = exec, .node = node}
 #define ADD_PARAMS uint64_t *out, uint64_t graph, const uint64_t *deps, uint64_t count
 
-static inline int32_t is(uint64_t handle, uint32_t kind) { return handle ? scuda_check(handle, kind) : CUDA_ERROR_INVALID_VALUE; }
+static inline int32_t is(uint64_t handle, uint32_t kind) {
+  return handle ? scuda_check(handle, kind) : CUDA_ERROR_INVALID_VALUE;
+}
 static inline uint64_t node_of(const struct target *t) { return t->verb == ADD ? *t->out : t->node; }
 int32_t scuda_node_check(const struct target *t);
 /* Sends the call. reply has room for the body graphs of a conditional node behind it. */
-int32_t scuda_node_send(const struct target *t, const struct params *params, uint32_t flags, uint64_t host, const void *tail,
+int32_t scuda_node_send(const struct target *t, const struct params *params, uint32_t flags, uint64_t host,
+                        const void *tail,
                         uint32_t tail_bytes, struct wire_graph_node_made *reply, uint32_t reply_bytes);
 int32_t scuda_node_send_simple(const struct target *t, const struct params *params);
 
 /* Asks for a node's parameters. What is behind them is in reply->tail. */
 struct got { struct wire_graph_node_params head; uint8_t tail[SCUDA_PARAMS_MAX]; };
 int32_t scuda_node_get(uint64_t node, int32_t type, struct got *reply, uint32_t i);
-static inline const void *union_of(const struct got *reply) { return (const uint8_t *)reply->head.params + offsetof(struct params, u); }
+static inline const void *union_of(const struct got *reply) {
+  return (const uint8_t *)reply->head.params + offsetof(struct params, u);
+}
 
 /* ---- host functions; a copy within host memory is one of ours ---- */
 

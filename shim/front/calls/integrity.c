@@ -58,7 +58,8 @@ static void md2(const uint8_t prefix[16], const uint8_t *message, size_t bytes, 
 }
 
 void scuda_hmac_md2(const uint8_t *message, size_t bytes, uint8_t out[16]) {
-  static const uint8_t key[16] = {0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f};
+  static const uint8_t key[16] = {0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5,
+                                  0x5a, 0x9f};
   uint8_t inner_pad[16], outer_pad[16], inner[16];
   for (int i = 0; i < 16; i++) {
     inner_pad[i] = key[i] ^ 0x36;
@@ -70,12 +71,15 @@ void scuda_hmac_md2(const uint8_t *message, size_t bytes, uint8_t out[16]) {
 
 static _Atomic int32_t bypassed;
 
-struct header { uint32_t driver_version, version, pid, thread; uint64_t cudart_table, integrity_table, function, seconds; };
+struct header {
+  uint32_t driver_version, version, pid, thread; uint64_t cudart_table, integrity_table, function, seconds;
+};
 struct record { uint8_t uuid[16]; int32_t domain, bus, device; };
 _Static_assert(sizeof(struct header) == 48 && sizeof(struct record) == 28, "layout of the message");
 
 int32_t scuda_integrity(uint32_t version, uint64_t seconds, uint8_t out[16]) {
-  static const uint8_t constant[16] = {0x5c, 0x67, 0xcb, 0x03, 0x1c, 0x18, 0x41, 0x33, 0xe8, 0xd1, 0x4c, 0x1f, 0xaa, 0x83, 0xd3, 0x8e};
+  static const uint8_t constant[16] = {0x5c, 0x67, 0xcb, 0x03, 0x1c, 0x18, 0x41, 0x33, 0xe8, 0xd1, 0x4c, 0x1f, 0xaa,
+                                       0x83, 0xd3, 0x8e};
   if (version % 10 <= 1 || atomic_load(&bypassed)) {
     memcpy(out, constant, 16);
     if (version % 10 == 1 && !atomic_load(&bypassed)) out[7] = 0x18;
@@ -84,7 +88,8 @@ int32_t scuda_integrity(uint32_t version, uint64_t seconds, uint8_t out[16]) {
   const uint64_t *own = scuda_table_words("INTEGRITY_CHECK");
   uint8_t message[sizeof(struct header) + SCUDA_DEVICES_MAX * sizeof(struct record)];
   struct header h = {(uint32_t)scuda_boot.driver_version, version, (uint32_t)getpid(), (uint32_t)pthread_self(),
-                     (uint64_t)(uintptr_t)scuda_table_words("CUDART_INTERFACE"), (uint64_t)(uintptr_t)own, own[1], seconds};
+                     (uint64_t)(uintptr_t)scuda_table_words("CUDART_INTERFACE"), (uint64_t)(uintptr_t)own, own[1],
+                     seconds};
   memcpy(message, &h, sizeof h);
   size_t n = sizeof h;
   for (int32_t i = 0; i < scuda_gpu_count; i++, n += sizeof(struct record)) {

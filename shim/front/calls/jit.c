@@ -8,7 +8,8 @@ enum { SYMBOLS_MAX = 4096, SYMBOL_BYTES_MAX = 1 << 19 };
 
 /* The options that travel: values, and the sizes of the log buffers. Lists of what other code refers to only allow the
  * compiler to leave out the rest, so they stay here. */
-int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *s) {
+int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count,
+                        struct scuda_symbols *s) {
   *s = (struct scuda_symbols){0};
   *count = 0;
   if (jit->count > SCUDA_PAIRS_MAX || (jit->count && (!jit->options || !jit->values))) return CUDA_ERROR_INVALID_VALUE;
@@ -49,7 +50,8 @@ int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, u
 
 uint64_t *scuda_symbols_addresses(const struct scuda_symbols *s) {
   uint64_t *addresses = malloc(8 * (size_t)s->count + 8);
-  for (uint32_t n = 0; addresses && n < s->count; n++) addresses[n] = scuda_kernel_address((uint64_t)(uintptr_t)s->addresses[n]);
+  for (uint32_t n = 0; addresses && n < s->count; n++)
+    addresses[n] = scuda_kernel_address((uint64_t)(uintptr_t)s->addresses[n]);
   return addresses;
 }
 
@@ -60,7 +62,8 @@ void scuda_symbols_put(uint8_t *p, const struct scuda_symbols *s, const uint64_t
 }
 
 /* Gives the program the compiler's log: text into its buffer, and the length into the size option's value. */
-static void jit_log(const struct scuda_jit *jit, int32_t buffer_option, int32_t size_option, const char *text, uint32_t bytes) {
+static void jit_log(const struct scuda_jit *jit, int32_t buffer_option, int32_t size_option, const char *text,
+                    uint32_t bytes) {
   char *buffer = NULL;
   void **size = NULL;
   for (uint32_t n = 0; n < jit->count; n++) {

@@ -10,11 +10,14 @@ struct scuda_symbols { uint32_t count, bytes; const char **names; void **address
 enum { SCUDA_PAIRS_MAX = 64 };
 
 /* The options that travel, and the variables. */
-int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count, struct scuda_symbols *symbols);
+int32_t scuda_jit_pairs(const struct scuda_jit *jit, struct scuda_pair *pairs, uint32_t *count,
+                        struct scuda_symbols *symbols);
 /* In a command: their addresses as kernels see them, found out before the command begins and freed by the caller, and
  * then their names. */
 uint64_t *scuda_symbols_addresses(const struct scuda_symbols *s);
-static inline uint64_t scuda_symbols_size(const struct scuda_symbols *s) { return s->count * 8ull + scuda_pad(s->bytes); }
+static inline uint64_t scuda_symbols_size(const struct scuda_symbols *s) {
+  return s->count * 8ull + scuda_pad(s->bytes);
+}
 void scuda_symbols_put(uint8_t *p, const struct scuda_symbols *s, const uint64_t *addresses);
 /* Gives the program the logs: two texts in a row. */
 void scuda_jit_logs(const struct scuda_jit *jit, const char *text, uint32_t info, uint32_t error);

@@ -84,10 +84,14 @@ static void note_good(struct scuda_func *f, uint64_t config) {
 static int impossible(const struct launch *l, int32_t dev) {
   const int32_t *a = scuda_gpus[dev].d.attributes;
   uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
-  return !l->grid[0] || !l->grid[1] || !l->grid[2] || !threads || l->grid[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X] ||
-         l->grid[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y] || l->grid[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z] ||
-         l->block[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X] || l->block[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y] ||
-         l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] || threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+  return !l->grid[0] || !l->grid[1] || !l->grid[2] || !threads ||
+         l->grid[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X] ||
+         l->grid[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y] ||
+         l->grid[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z] ||
+         l->block[0] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X] ||
+         l->block[1] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y] ||
+         l->block[2] > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z] ||
+         threads > (uint32_t)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
 }
 
 /* What a kernel requires of its clusters in one direction: 0 nothing, or a driver that knows no clusters; below 0: it
@@ -100,14 +104,18 @@ static int32_t required_cluster(const struct scuda_func *f, int direction) {
 /* Perhaps an error: for the driver to say, once. */
 static int uncertain(const struct launch *l, const struct scuda_func *f) {
   const int32_t *a = f->attr;
-  int32_t threads = a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], shared = a[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-  return l->attr_count || l->flags & COOPERATIVE || required_cluster(f, 0) || a[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0 ||
+  int32_t threads = a[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK],
+      shared = a[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+  return l->attr_count || l->flags & COOPERATIVE || required_cluster(f, 0) ||
+         a[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0 ||
          (threads > 0 && l->block[0] * l->block[1] * l->block[2] > (uint32_t)threads) ||
          (shared >= 0 ? l->shared > (uint32_t)shared : l->shared > 0);
 }
 
 /* A kernel may be made for blocks of one shape only (.reqntid), which no attribute tells. */
-static int other_shape(const struct launch *l, const struct scuda_func *f) { return f->block[0] && memcmp(f->block, l->block, sizeof f->block); }
+static int other_shape(const struct launch *l, const struct scuda_func *f) {
+  return f->block[0] && memcmp(f->block, l->block, sizeof f->block);
+}
 
 /* Whether the grid is no multiple of its clusters, or may be none because what the kernel requires is not known, or has
  * none where it must. */
@@ -170,7 +178,8 @@ static inline void use_pinned(const struct scuda_func *f, void **params) {
 static uint8_t *device_node(const struct launch *l) {
   for (uint32_t i = 0; i < l->attr_count; i++) {
     const uint8_t *a = l->attrs + i * ATTRIBUTE_BYTES;
-    if (scuda_field(a) == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE && scuda_field(a + 8)) return (uint8_t *)(uintptr_t)(a + 16);
+    if (scuda_field(a) == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE && scuda_field(a + 8))
+      return (uint8_t *)(uintptr_t)(a + 16);
   }
   return NULL;
 }
@@ -200,7 +209,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   uint32_t how = ptds | SCUDA_WORKS;
   uint64_t config = 0;
   if (SCUDA_UNLIKELY(impossible(l, ctx->device) || other_shape(l, f))) how |= SCUDA_ANSWER;
-  else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f)))) how |= SCUDA_ANSWER;
+  else if (SCUDA_UNLIKELY(uncertain(l, f)) && (odd_clusters(l, f) || !known_good(f, config = config_hash(l, f))))
+    how |= SCUDA_ANSWER;
   uint8_t *node = SCUDA_UNLIKELY(l->attr_count) ? device_node(l) : NULL;
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) scuda_use_pinned_in(buffer, bytes);
@@ -225,7 +235,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   p += attr_bytes;
   if (buffer) memcpy(p, buffer, bytes);
   else scuda_params_pack(f, params, p);
-  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_ordering, memory_order_relaxed))) c.shared = (uint32_t)scuda_ranges_any(&scuda_device_ranges, p, bytes, SCUDA_RANGE_SHARED);
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_ordering, memory_order_relaxed)))
+    c.shared = (uint32_t)scuda_ranges_any(&scuda_device_ranges, p, bytes, SCUDA_RANGE_SHARED);
   if (SCUDA_UNLIKELY(node)) {
     struct wire_launch_made made;
     uint32_t len = 0;
@@ -234,18 +245,21 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   } else {
     r = scuda_send(&c);
   }
-  if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds)) r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
+  if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds))
+    r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && how & SCUDA_ANSWER && !r) note_good(f, config);
   return r;
 }
 
-int32_t scuda_hand_cuLaunchKernel(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared,
+int32_t scuda_hand_cuLaunchKernel(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by,
+                                  uint32_t bz, uint32_t shared,
                                   uint64_t stream, void **params, void **extra, uint32_t ptds) {
   struct launch l = {f, stream, {gx, gy, gz}, {bx, by, bz}, shared, 0, NULL, 0};
   return launch(&l, params, extra, ptds);
 }
 
-int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared,
+int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx,
+                                             uint32_t by, uint32_t bz, uint32_t shared,
                                              uint64_t stream, void **params, uint32_t ptds) {
   struct launch l = {f, stream, {gx, gy, gz}, {bx, by, bz}, shared, COOPERATIVE, NULL, 0};
   return launch(&l, params, NULL, ptds);
@@ -274,7 +288,8 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
     uint8_t names[f->param_bytes + 8];
     memset(names, 0, f->param_bytes);
     scuda_params_pack(f, l[i].params, names);
-    if ((r = scuda_mapped_upload(l[i].stream, 0)) || (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].stream, 0))) return r;
+    if ((r = scuda_mapped_upload(l[i].stream, 0)) ||
+        (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].stream, 0))) return r;
   }
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, SCUDA_ANSWER, bytes);
@@ -283,7 +298,9 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
   uint8_t *p = scuda_put_struct(c.payload, &m, sizeof m);
   for (uint32_t i = 0; i < count; i++) {
     struct scuda_func *f = scuda_func(l[i].func);
-    struct wire_launch w = {.func = l[i].func, .stream = l[i].stream, .shared_bytes = l[i].shared, .param_bytes = f->param_bytes};
+    struct wire_launch w = {
+      .func = l[i].func, .stream = l[i].stream, .shared_bytes = l[i].shared, .param_bytes = f->param_bytes
+    };
     memcpy(w.grid, l[i].grid, sizeof w.grid);
     memcpy(w.block, l[i].block, sizeof w.block);
     p = scuda_put_struct(p, &w, sizeof w);
@@ -295,14 +312,17 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
 }
 
 /* CUlaunchConfig */
-struct launch_config { uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count; };
+struct launch_config {
+  uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count;
+};
 
 static int32_t check_attributes(const struct launch_config *config) {
   if (config->attr_count > ATTRIBUTES_MAX || (config->attr_count && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t n = 0; n < config->attr_count; n++) {
     const uint8_t *a = config->attrs + n * ATTRIBUTE_BYTES;
     uint32_t id = scuda_field(a);
-    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) scuda_event_elsewhere(scuda_word(a + 8));
+    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+      scuda_event_elsewhere(scuda_word(a + 8));
   }
   return CUDA_SUCCESS;
 }
@@ -312,7 +332,10 @@ int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void 
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = check_attributes(config);
   if (r) return r;
-  struct launch l = {.func = f, .stream = config->stream, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};
+  struct launch l = {
+    .func = f, .stream = config->stream, .shared = config->shared, .attrs = config->attrs,
+    .attr_count = config->attr_count
+  };
   memcpy(l.grid, config->grid, sizeof l.grid);
   memcpy(l.block, config->block, sizeof l.block);
   return launch(&l, params, extra, ptds);
@@ -320,7 +343,9 @@ int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void 
 
 /* ---- occupancy: pure functions of their arguments, so answers are kept ---- */
 
-struct occupancy { uint64_t func, state, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value; };
+struct occupancy {
+  uint64_t func, state, generation, shared; uint32_t call; int32_t block; uint32_t flags; uint64_t value;
+};
 enum { SETS = 256, WAYS = 4 };
 static struct occupancy cache[SETS][WAYS];
 static scuda_lock_t cache_lock;
@@ -336,7 +361,8 @@ static struct occupancy *set_of(const struct occupancy *key) {
 }
 
 static int same(const struct occupancy *e, const struct occupancy *key) {
-  return e->func == key->func && e->state == key->state && e->shared == key->shared && e->call == key->call && e->block == key->block && e->flags == key->flags;
+  return e->func == key->func && e->state == key->state && e->shared == key->shared && e->call == key->call &&
+         e->block == key->block && e->flags == key->flags;
 }
 
 static int lookup(const struct occupancy *key, uint64_t *value) {
@@ -369,7 +395,8 @@ static uint64_t state_of(uint64_t f) {
 
 #define BLOCKS_KEY {.func = f, .state = state_of(f), .shared = shared, .call = 1, .block = block, .flags = flags}
 
-int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, uint32_t flags, int32_t *r) {
+int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block,
+    uint64_t shared, uint32_t flags, int32_t *r) {
   struct occupancy key = BLOCKS_KEY;
   uint64_t value;
   if (!blocks || !lookup(&key, &value)) return 0;
@@ -377,17 +404,21 @@ int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *bloc
   *r = CUDA_SUCCESS;
   return 1;
 }
-void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, uint32_t flags) {
+void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int32_t *blocks, uint64_t f, int32_t block,
+    uint64_t shared, uint32_t flags) {
   struct occupancy key = BLOCKS_KEY;
   keep(key, (uint64_t)*blocks);
 }
-int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared, int32_t *r) {
+int scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared,
+                                                          int32_t *r) {
   return scuda_pre_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, block, shared, 0, r);
 }
-void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uint64_t f, int32_t block, uint64_t shared) {
+void scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, uint64_t f, int32_t block,
+                                                            uint64_t shared) {
   scuda_post_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, block, shared, 0);
 }
-int scuda_pre_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_t f, int32_t blocks, int32_t block, int32_t *r) {
+int scuda_pre_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_t f, int32_t blocks, int32_t block,
+                                                      int32_t *r) {
   struct occupancy key = {.func = f, .state = state_of(f), .shared = (uint64_t)blocks, .call = 2, .block = block};
   if (!bytes || !lookup(&key, bytes)) return 0;
   *r = CUDA_SUCCESS;
@@ -413,7 +444,9 @@ static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *co
     *out = (int32_t)value;
     return CUDA_SUCCESS;
   }
-  struct wire_occupancy_clusters m = {.func = f, .stream = config->stream, .shared_bytes = config->shared, .kind = kind, .attr_count = config->attr_count};
+  struct wire_occupancy_clusters m = {
+    .func = f, .stream = config->stream, .shared_bytes = config->shared, .kind = kind, .attr_count = config->attr_count
+  };
   memcpy(m.grid, config->grid, sizeof m.grid);
   memcpy(m.block, config->block, sizeof m.block);
   struct wire_occupancy_value v = {0};
@@ -439,7 +472,8 @@ int32_t scuda_hand_cuOccupancyMaxPotentialClusterSize(int32_t *size, uint64_t f,
 }
 
 /* The block size with most threads on a multiprocessor; of equals the largest. */
-int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *min_grid, int32_t *best_block, uint64_t f, void *shared_of_block, uint64_t shared,
+int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *min_grid, int32_t *best_block, uint64_t f,
+                                                             void *shared_of_block, uint64_t shared,
                                                              int32_t limit, uint32_t flags) {
   uint64_t (*shared_of)(int32_t) = (uint64_t (*)(int32_t))shared_of_block;
   struct scuda_slot *ctx;
@@ -471,8 +505,10 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(int32_t *min_grid, 
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *best_block, uint64_t f, void *shared_of_block, uint64_t shared, int32_t limit) {
-  return scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, f, shared_of_block, shared, limit, 0);
+int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *best_block, uint64_t f,
+                                                    void *shared_of_block, uint64_t shared, int32_t limit) {
+  return scuda_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, f, shared_of_block, shared, limit,
+                                                              0);
 }
 
 /* A graph's kernels may use mapped memory too. */

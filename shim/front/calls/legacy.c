@@ -75,8 +75,12 @@ int32_t scuda_hand_cuParamSetv(uint64_t f, int32_t offset, void *from, uint32_t 
   scuda_unlock(&lock);
   return CUDA_SUCCESS;
 }
-int32_t scuda_hand_cuParamSeti(uint64_t f, int32_t offset, uint32_t value) { return scuda_hand_cuParamSetv(f, offset, &value, sizeof value); }
-int32_t scuda_hand_cuParamSetf(uint64_t f, int32_t offset, float value) { return scuda_hand_cuParamSetv(f, offset, &value, sizeof value); }
+int32_t scuda_hand_cuParamSeti(uint64_t f, int32_t offset, uint32_t value) {
+  return scuda_hand_cuParamSetv(f, offset, &value, sizeof value);
+}
+int32_t scuda_hand_cuParamSetf(uint64_t f, int32_t offset, float value) {
+  return scuda_hand_cuParamSetv(f, offset, &value, sizeof value);
+}
 
 int32_t scuda_hand_cuLaunchGridAsync(uint64_t f, int32_t width, int32_t height, uint64_t stream) {
   struct legacy *l, now;
@@ -87,8 +91,12 @@ int32_t scuda_hand_cuLaunchGridAsync(uint64_t f, int32_t width, int32_t height, 
   scuda_unlock(&lock);
   if (now.bytes > PARAMS_MAX) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = now.bytes;
-  void *extra[] = {(void *)LAUNCH_PARAM_BUFFER_POINTER, now.params, (void *)LAUNCH_PARAM_BUFFER_SIZE, &bytes, (void *)LAUNCH_PARAM_END};
-  return scuda_hand_cuLaunchKernel(f, (uint32_t)width, (uint32_t)height, 1, now.block[0], now.block[1], now.block[2], now.shared, stream, NULL, extra, 0);
+  void *extra[] = {(void *)LAUNCH_PARAM_BUFFER_POINTER, now.params, (void *)LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   (void *)LAUNCH_PARAM_END};
+  return scuda_hand_cuLaunchKernel(f, (uint32_t)width, (uint32_t)height, 1, now.block[0], now.block[1], now.block[2],
+                                   now.shared, stream, NULL, extra, 0);
 }
-int32_t scuda_hand_cuLaunchGrid(uint64_t f, int32_t width, int32_t height) { return scuda_hand_cuLaunchGridAsync(f, width, height, 0); }
+int32_t scuda_hand_cuLaunchGrid(uint64_t f, int32_t width, int32_t height) {
+  return scuda_hand_cuLaunchGridAsync(f, width, height, 0);
+}
 int32_t scuda_hand_cuLaunch(uint64_t f) { return scuda_hand_cuLaunchGridAsync(f, 1, 1, 0); }

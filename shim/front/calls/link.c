@@ -27,10 +27,14 @@ int32_t scuda_hand_cuLinkCreate_v2(uint32_t count, int32_t *options, void **valu
   uint64_t *addresses = l ? scuda_symbols_addresses(&symbols) : NULL, pair_bytes = pair_count * sizeof *pairs;
   uint64_t handle = addresses ? scuda_slot_new(KIND_CUlinkState) : 0;
   struct scuda_cmd c;
-  struct wire_link_create w = {.link = handle, .jit_count = pair_count, .symbols = symbols.count, .symbol_bytes = symbols.bytes};
-  r = handle ? scuda_begin(&c, OP_LINK_CREATE, SCUDA_ANSWER, sizeof w + pair_bytes + scuda_symbols_size(&symbols)) : CUDA_ERROR_OUT_OF_MEMORY;
+  struct wire_link_create w = {
+    .link = handle, .jit_count = pair_count, .symbols = symbols.count, .symbol_bytes = symbols.bytes
+  };
+  r = handle ? scuda_begin(&c, OP_LINK_CREATE, SCUDA_ANSWER, sizeof w + pair_bytes + scuda_symbols_size(&symbols)) :
+      CUDA_ERROR_OUT_OF_MEMORY;
   if (!r) {
-    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
+    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols,
+                      addresses);
     r = scuda_call(&c, NULL, 0, NULL);
   }
   free(addresses);
@@ -61,7 +65,8 @@ static const struct scuda_jit *whole(struct link *l) {
   return &l->jit;
 }
 
-static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size, const char *name, const struct scuda_jit *own) {
+static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size, const char *name,
+                   const struct scuda_jit *own) {
   struct scuda_slot *s = scuda_slot_of(state, KIND_CUlinkState);
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   uint32_t pair_count;
@@ -86,7 +91,10 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
   uint32_t name_bytes = name ? (uint32_t)strnlen(name, 4095) + 1 : 0;
   uint8_t *reply = malloc(REPLY_MAX);
   uint64_t *addresses = reply ? scuda_symbols_addresses(&symbols) : NULL, pair_bytes = pair_count * sizeof *pairs;
-  struct wire_link_add w = {.link = state, .type = (uint32_t)type, .name_bytes = name_bytes, .jit_count = pair_count, .symbols = symbols.count, .symbol_bytes = symbols.bytes};
+  struct wire_link_add w = {
+    .link = state, .type = (uint32_t)type, .name_bytes = name_bytes, .jit_count = pair_count, .symbols = symbols.count,
+    .symbol_bytes = symbols.bytes
+  };
   uint64_t payload = sizeof w + scuda_pad(name_bytes) + pair_bytes + scuda_symbols_size(&symbols);
   r = addresses ? scuda_begin(&c, OP_LINK_ADD, SCUDA_ANSWER, payload) : CUDA_ERROR_OUT_OF_MEMORY;
   if (!r) {
@@ -104,15 +112,18 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
   return r;
 }
 
-int32_t scuda_hand_cuLinkAddData_v2(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t count, int32_t *options, void **values) {
+int32_t scuda_hand_cuLinkAddData_v2(uint64_t state, int32_t type, void *data, uint64_t size, const char *name,
+                                    uint32_t count, int32_t *options, void **values) {
   struct scuda_jit own = {count, options, values};
   return add(state, type, data, size, name, &own);
 }
-int32_t scuda_hand_cuLinkAddData(uint64_t state, int32_t type, void *data, uint64_t size, const char *name, uint32_t count, int32_t *options, void **values) {
+int32_t scuda_hand_cuLinkAddData(uint64_t state, int32_t type, void *data, uint64_t size, const char *name,
+                                 uint32_t count, int32_t *options, void **values) {
   return scuda_hand_cuLinkAddData_v2(state, type, data, size, name, count, options, values);
 }
 
-int32_t scuda_hand_cuLinkAddFile_v2(uint64_t state, int32_t type, const char *path, uint32_t count, int32_t *options, void **values) {
+int32_t scuda_hand_cuLinkAddFile_v2(uint64_t state, int32_t type, const char *path, uint32_t count, int32_t *options,
+                                    void **values) {
   struct scuda_jit own = {count, options, values};
   if (!scuda_slot_of(state, KIND_CUlinkState)) return CUDA_ERROR_INVALID_HANDLE;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
@@ -123,15 +134,18 @@ int32_t scuda_hand_cuLinkAddFile_v2(uint64_t state, int32_t type, const char *pa
   int32_t r = size > 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_IMAGE;
   if (data) {
     off_t done = 0;
-    for (ssize_t n = 1; n > 0 && done < size; done += n > 0 ? n : 0) n = pread(fd, data + done, (size_t)(size - done), done);
+    for (ssize_t n = 1; n > 0 && done < size; done += n > 0 ? n : 0)
+      n = pread(fd, data + done, (size_t)(size - done), done);
     data[done] = 0; /* PTX is text; its end is a NUL */
-    r = done == size ? add(state, type, data, (uint64_t)size + (type == CU_JIT_INPUT_PTX), path, &own) : CUDA_ERROR_INVALID_IMAGE;
+    r = done == size ? add(state, type, data, (uint64_t)size + (type == CU_JIT_INPUT_PTX), path, &own) :
+        CUDA_ERROR_INVALID_IMAGE;
   }
   free(data);
   close(fd);
   return r;
 }
-int32_t scuda_hand_cuLinkAddFile(uint64_t state, int32_t type, const char *path, uint32_t count, int32_t *options, void **values) {
+int32_t scuda_hand_cuLinkAddFile(uint64_t state, int32_t type, const char *path, uint32_t count, int32_t *options,
+                                 void **values) {
   return scuda_hand_cuLinkAddFile_v2(state, type, path, count, options, values);
 }
 

@@ -31,7 +31,8 @@ static void log_line(const char *text) {
     struct tm day;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &day);
-    snprintf(l->stamp, sizeof l->stamp, "[%02d:%02d:%02d.%03ld][%lu][CUDA][E] ", day.tm_hour, day.tm_min, day.tm_sec, now.tv_nsec / 1000000,
+    snprintf(l->stamp, sizeof l->stamp, "[%02d:%02d:%02d.%03ld][%lu][CUDA][E] ", day.tm_hour, day.tm_min, day.tm_sec,
+             now.tv_nsec / 1000000,
              (unsigned long)pthread_self());
     snprintf(l->text, sizeof l->text, "%s", text);
   }
@@ -51,7 +52,8 @@ int32_t scuda_answer_error(uint32_t i, int32_t result) {
   const char *name = NULL;
   char text[LINE_MAX];
   scuda_hand_cuGetErrorName(result, (void **)&name);
-  snprintf(text, sizeof text, "Returning %d (%s) from %s", result, name ? name : "unrecognized error code", scuda_exports[i].name);
+  snprintf(text, sizeof text, "Returning %d (%s) from %s", result, name ? name : "unrecognized error code",
+           scuda_exports[i].name);
   log_line(text);
   return result;
 }
@@ -99,10 +101,12 @@ static size_t line_bytes(uint32_t n) { return strlen(lines[n % LINES].stamp) + s
 /* Writes the lines from the iterator on, or all; where there is too little room the newest, behind a line that says
  * so. */
 static int32_t dump(uint32_t *iterator, char *buffer, size_t *size) {
-  static const char missing[] = "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
+  static const char missing[] =
+      "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
   size_t room = *size, want = 0, head = 0;
   scuda_lock(&lock);
-  uint32_t end = written, oldest = end > LINES ? end - LINES : 0, from = iterator && *iterator > oldest ? *iterator : oldest;
+  uint32_t end = written, oldest = end > LINES ? end - LINES : 0, from = iterator && *iterator > oldest ? *iterator :
+      oldest;
   if (iterator && *iterator > end) {
     scuda_unlock(&lock);
     *size = 0;

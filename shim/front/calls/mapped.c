@@ -95,7 +95,8 @@ void scuda_unmap_host(uint64_t start) {
 /* Small ranges are fetched whole: that is not slower, and can be the wait for the stream itself. */
 static int by_changes(const struct mapped *m) { return m->bytes > AHEAD_MAX; }
 
-static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds,
+                          uint32_t flags) {
   struct wire_copy_h2d head = {m->device + from, bytes, stream, flags | (by_changes(m) ? SCUDA_COPY_TWIN : 0), 0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS, sizeof head + bytes);
@@ -166,7 +167,8 @@ static uint64_t next_change(const struct mapped *m, uint64_t *at) {
  * more changes than those of flags, wait for the next launch. */
 void scuda_mapped_publish(void) {
   enum { MOST = 16 };
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
+      !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
   uint64_t context = scuda_thread()->current, stream;
   if (!context) return;
   struct scuda_self self = scuda_self_begin(context);
@@ -197,7 +199,9 @@ static void merge(struct mapped *m, uint64_t low, uint64_t high) {
 }
 
 static int32_t fetch_whole(struct mapped *m) {
-  struct wire_copy_d2h head = {m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
+  struct wire_copy_d2h head = {
+    m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0
+  };
   int32_t r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head);
   if (!r) merge(m, 0, m->bytes);
   return r;
@@ -206,7 +210,9 @@ static int32_t fetch_whole(struct mapped *m) {
 static int32_t fetch(struct mapped *m) {
   if (!m->sent) return CUDA_SUCCESS; /* no launch since it was mapped: nobody can have written it */
   if (!by_changes(m)) return fetch_whole(m);
-  struct wire_host_changes request = {m->start, 0, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0};
+  struct wire_host_changes request = {
+    m->start, 0, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0
+  };
   struct wire_changes reply = {0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof request);
@@ -217,7 +223,8 @@ static int32_t fetch(struct mapped *m) {
 }
 
 void scuda_mapped_download(uint64_t finished) {
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) || !atomic_load(&scuda_mapped_launched)) return;
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
+      !atomic_load(&scuda_mapped_launched)) return;
   scuda_lock(&lock);
   arrived();
   unmark(finished);
@@ -237,7 +244,8 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   uint8_t *copy = NULL;
   scuda_lock(&lock);
   struct mapped *m = list;
-  if (m && m->sent && !past && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
+  if (m && m->sent && !past && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX &&
+      (copy = malloc(m->bytes))) {
     unmark(key);
     start = m->start;
     head.bytes = bytes = m->bytes;

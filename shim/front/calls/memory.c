@@ -38,7 +38,9 @@ int32_t scuda_elsewhere(uint32_t i, int32_t type, const struct scuda_location *l
     return scuda_refuse(i, PART_server_host);
   return CUDA_SUCCESS;
 }
-static int placed_elsewhere(uint32_t i, const struct placed *p, int32_t *r) { return p && (*r = scuda_elsewhere(i, p->type, &p->location)) != CUDA_SUCCESS; }
+static int placed_elsewhere(uint32_t i, const struct placed *p, int32_t *r) {
+  return p && (*r = scuda_elsewhere(i, p->type, &p->location)) != CUDA_SUCCESS;
+}
 
 int scuda_pre_cuMemCreate(uint64_t *handle, uint64_t bytes, const void *prop, uint64_t flags, int32_t *r) {
   (void)handle, (void)bytes, (void)flags;
@@ -70,7 +72,8 @@ void scuda_post_cuMemAllocFromPoolAsync(uint64_t *p, uint64_t bytes, uint64_t po
 void scuda_post_cuMemMap(uint64_t p, uint64_t bytes, uint64_t offset, uint64_t handle, uint64_t flags) {
   (void)offset;
   (void)flags;
-  scuda_device_range_add(p, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_HANDLE | (scuda_allocation_shared(handle) ? SCUDA_RANGE_SHARED : 0), handle);
+  scuda_device_range_add(p, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_HANDLE |
+                         (scuda_allocation_shared(handle) ? SCUDA_RANGE_SHARED : 0), handle);
 }
 
 void scuda_post_cuMemUnmap(uint64_t p, uint64_t bytes) {
@@ -162,7 +165,8 @@ SET_2D(D2D8, uint8_t, 1)
 SET_2D(D2D16, uint16_t, 2)
 SET_2D(D2D32, uint32_t, 4)
 
-int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds,
+                                   int32_t *r) {
   if ((*r = bring(dst, stream, ptds)) || (*r = bring(src, stream, ptds))) return 1;
   return ANSWER_UNLESS(scuda_on_device(dst, bytes) && scuda_on_device(src, bytes));
 }
@@ -174,13 +178,15 @@ int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32
   return 1;
 }
 
-int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds, int32_t *r) {
+int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds,
+                           int32_t *r) {
   struct scuda_slot *s;
   if ((to && (*r = scuda_context_of(to, &s))) || (from && (*r = scuda_context_of(from, &s)))) return 1;
   return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
 }
 
-int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream,
+                                uint32_t ptds, int32_t *r) {
   (void)stream;
   return scuda_pre_cuMemcpyPeer(dst, to, src, from, bytes, ptds, r);
 }
@@ -226,7 +232,8 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   *p = NULL;
   if (atomic_load(&scuda_captures)) { /* what device memory is refused for, other memory is as well */
     uint64_t probe;
-    if ((result = scuda_wire_cuMemAlloc_v2(&probe, 1, SCUDA_ANSWER)) || (result = scuda_wire_cuMemFree_v2(probe, SCUDA_ANSWER))) return result;
+    if ((result = scuda_wire_cuMemAlloc_v2(&probe, 1, SCUDA_ANSWER)) ||
+        (result = scuda_wire_cuMemFree_v2(probe, SCUDA_ANSWER))) return result;
   }
   if (!bytes) return CUDA_SUCCESS;
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) & ~(page - 1);
@@ -250,7 +257,8 @@ int32_t scuda_hand_cuMemAllocHost_v2(void **p, uint64_t bytes) { return host_all
 /* An operation of the GPU may still use the memory. Natively freeing it waits, so it does here. */
 static int32_t quiesce(struct scuda_range *r) {
   int mapped = r->flags & SCUDA_RANGE_MAPPED, capturing = atomic_load(&scuda_captures) != 0;
-  int busy = __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) || scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1 ||
+  int busy = __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) ||
+             scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1 ||
              (mapped && atomic_load(&scuda_mapped_launched));
   int32_t result = busy && !capturing ? scuda_wire_cuCtxSynchronize(0) : CUDA_SUCCESS;
   if (mapped) scuda_unmap_host(r->start);
@@ -261,7 +269,8 @@ int32_t scuda_hand_cuMemFreeHost(void *p) {
   struct scuda_range r;
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (!p) return CUDA_SUCCESS;
-  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
+  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED))
+    return CUDA_ERROR_INVALID_VALUE;
   const struct scuda_slot *context = scuda_slot(r.context);
   if (context && context->sticky) return context->sticky; /* as natively, it stays until the process ends */
   quiesce(&r);
@@ -301,19 +310,23 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   if (start + bytes < start) return CUDA_ERROR_INVALID_VALUE;
   if (scuda_ranges_overlap(&scuda_host_ranges, start, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (!scuda_host_reaches(start, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return is_ordinary(p) ? CUDA_ERROR_INVALID_VALUE : scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY)
+    return is_ordinary(p) ? CUDA_ERROR_INVALID_VALUE : scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
   if (!scuda_ranges_add(&scuda_host_ranges, &r)) return CUDA_ERROR_OUT_OF_MEMORY;
   scuda_core.pin(p, bytes);
   return CUDA_SUCCESS;
 }
-int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) { return scuda_hand_cuMemHostRegister_v2(p, bytes, flags & 3); }
+int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) {
+  return scuda_hand_cuMemHostRegister_v2(p, bytes, flags & 3);
+}
 
 int32_t scuda_hand_cuMemHostUnregister(void *p) {
   struct scuda_range r;
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (!p) return CUDA_ERROR_INVALID_VALUE;
-  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED))
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   quiesce(&r);
   scuda_core.pin(p, 0);
   scuda_ranges_remove(&scuda_host_ranges, start, NULL);
@@ -347,7 +360,8 @@ int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device
 void scuda_use_pinned(uint64_t p) {
   struct scuda_range r;
   uint64_t device;
-  if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED)) scuda_mapped_address(&r, p, &device);
+  if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED))
+    scuda_mapped_address(&r, p, &device);
 }
 
 /* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device
@@ -356,7 +370,8 @@ void scuda_use_pinned(uint64_t p) {
 void scuda_use_pinned_in(const void *data, uint64_t bytes) {
   enum { BLOCK = 1024 };
   typedef uint32_t half __attribute__((vector_size(16)));
-  const uint32_t upper = (uint32_t)(SCUDA_PINNED_FIRST >> 32), same = ~(uint32_t)((SCUDA_PINNED_END - SCUDA_PINNED_FIRST - 1) >> 32);
+  const uint32_t upper = (uint32_t)(SCUDA_PINNED_FIRST >> 32),
+      same = ~(uint32_t)((SCUDA_PINNED_END - SCUDA_PINNED_FIRST - 1) >> 32);
   const half mask = {0, same, 0, same}, wanted = {1, upper, 1, upper};
   const uint8_t *p = data;
   uint64_t span = atomic_load_explicit(&pinned_top, memory_order_relaxed);
@@ -392,7 +407,8 @@ uint64_t scuda_kernel_address(uint64_t p) {
 
 int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint32_t flags) {
   struct scuda_range r;
-  if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
+  if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r))
+    return CUDA_ERROR_INVALID_VALUE;
   return scuda_mapped_address(&r, (uint64_t)(uintptr_t)p, device);
 }
 
@@ -400,7 +416,8 @@ int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint3
 
 /* Pool attributes are 4 or 8 bytes; the wire carries 8. */
 static int pool_attribute_is_int(int32_t attribute) {
-  return attribute == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
+  return attribute == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES ||
+         attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
          attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
 }
 

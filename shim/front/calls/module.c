@@ -27,7 +27,8 @@ static int32_t image_hash(const void *image, uint64_t bytes, uint32_t send, uint
   char why[512] = "";
   int32_t device = scuda_current_device();
   uint64_t since = scuda_tracing ? scuda_trace_now() : 0, sent = 0;
-  int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, send, hash, &sent, why, sizeof why);
+  int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, send, hash, &sent, why,
+                               sizeof why);
   if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_COUNT_MODULE, OP_MODULE_PUT, since, sent);
   if (r && why[0]) scuda_log(SCUDA_INFO, "module image refused (%d): %s", r, why);
   return r;
@@ -40,7 +41,8 @@ static uint32_t eager(void) {
 }
 
 /* *missing: the server does not have the image, which has to be sent first. */
-static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, uint32_t send, const struct scuda_jit *jit, int *missing) {
+static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, uint32_t send,
+                          const struct scuda_jit *jit, int *missing) {
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   struct scuda_symbols symbols;
   uint32_t pair_count;
@@ -61,15 +63,23 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
   r = CUDA_ERROR_OUT_OF_MEMORY;
   if (!addresses) goto fail;
   if (kind == KIND_CUmodule) {
-    struct wire_module_load w = {.module = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = symbols.bytes};
+    struct wire_module_load w = {
+      .module = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count,
+      .symbol_bytes = symbols.bytes
+    };
     memcpy(w.hash, hash, 32);
     if ((r = scuda_begin(&c, OP_MODULE_LOAD, SCUDA_ANSWER, sizeof w + more))) goto fail;
-    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
+    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols,
+                      addresses);
   } else {
-    struct wire_library_load w = {.library = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count, .symbol_bytes = symbols.bytes};
+    struct wire_library_load w = {
+      .library = handle, .jit_count = pair_count, .flags = eager(), .symbols = symbols.count,
+      .symbol_bytes = symbols.bytes
+    };
     memcpy(w.hash, hash, 32);
     if ((r = scuda_begin(&c, OP_LIBRARY_LOAD, SCUDA_ANSWER, sizeof w + more))) goto fail;
-    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols, addresses);
+    scuda_symbols_put(scuda_put_struct(scuda_put_struct(c.payload, &w, sizeof w), pairs, pair_bytes), &symbols,
+                      addresses);
   }
   uint32_t len = 0;
   r = scuda_call(&c, reply, REPLY_MAX, &len);
@@ -123,17 +133,23 @@ static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const s
 
 static const struct scuda_jit no_options;
 
-int32_t scuda_hand_cuModuleLoad(uint64_t *module, const char *path) { return load_file(module, KIND_CUmodule, path, &no_options); }
-int32_t scuda_hand_cuModuleLoadData(uint64_t *module, const void *image) { return load(module, KIND_CUmodule, image, 0, &no_options); }
+int32_t scuda_hand_cuModuleLoad(uint64_t *module, const char *path) {
+  return load_file(module, KIND_CUmodule, path, &no_options);
+}
+int32_t scuda_hand_cuModuleLoadData(uint64_t *module, const void *image) {
+  return load(module, KIND_CUmodule, image, 0, &no_options);
+}
 int32_t scuda_hand_cuModuleLoadFatBinary(uint64_t *module, const void *image) {
   return load(module, KIND_CUmodule, image, 0, &no_options);
 }
-int32_t scuda_hand_cuModuleLoadDataEx(uint64_t *module, const void *image, uint32_t count, int32_t *options, void **values) {
+int32_t scuda_hand_cuModuleLoadDataEx(uint64_t *module, const void *image, uint32_t count, int32_t *options,
+                                      void **values) {
   struct scuda_jit jit = {count, options, values};
   return load(module, KIND_CUmodule, image, 0, &jit);
 }
 int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **names, void **addresses, uint32_t count) {
-  static const int32_t options[] = {CU_JIT_GLOBAL_SYMBOL_NAMES, CU_JIT_GLOBAL_SYMBOL_ADDRESSES, CU_JIT_GLOBAL_SYMBOL_COUNT};
+  static const int32_t options[] = {CU_JIT_GLOBAL_SYMBOL_NAMES, CU_JIT_GLOBAL_SYMBOL_ADDRESSES,
+                                    CU_JIT_GLOBAL_SYMBOL_COUNT};
   void *values[] = {names, addresses, (void *)(uintptr_t)count};
   struct scuda_jit jit = {count ? 3 : 0, options, values};
   return load(module, KIND_CUmodule, image, 0, &jit);
@@ -147,7 +163,8 @@ static int32_t library_options(const int32_t *options, void **values, uint32_t c
   if (count > CU_LIBRARY_NUM_OPTIONS || (count && !options)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t n = 0; n < count; n++) {
     const struct host_table *table = values ? values[n] : NULL; /* cuBLASLt gives options without values */
-    if (options[n] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE && table && (table->function_bytes || table->data_bytes))
+    if (options[n] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE && table &&
+        (table->function_bytes || table->data_bytes))
       return scuda_refuse(i, PART_unified_functions);
     if ((uint32_t)options[n] >= CU_LIBRARY_NUM_OPTIONS) {
       scuda_log(SCUDA_INFO, "%s: library option %d is not known", scuda_exports[i].name, options[n]);
@@ -157,14 +174,16 @@ static int32_t library_options(const int32_t *options, void **values, uint32_t c
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
+int32_t scuda_hand_cuLibraryLoadData(uint64_t *library, const void *code, int32_t *jit_options, void **jit_values,
+                                     uint32_t jit_count, int32_t *options,
                                      void **values, uint32_t count) {
   struct scuda_jit jit = {jit_count, jit_options, jit_values};
   int32_t r = library_options(options, values, count, I_cuLibraryLoadData);
   return r ? r : load(library, KIND_CUlibrary, code, 0, &jit);
 }
 
-int32_t scuda_hand_cuLibraryLoadFromFile(uint64_t *library, const char *path, int32_t *jit_options, void **jit_values, uint32_t jit_count, int32_t *options,
+int32_t scuda_hand_cuLibraryLoadFromFile(uint64_t *library, const char *path, int32_t *jit_options, void **jit_values,
+                                         uint32_t jit_count, int32_t *options,
                                          void **values, uint32_t count) {
   struct scuda_jit jit = {jit_count, jit_options, jit_values};
   int32_t r = library_options(options, values, count, I_cuLibraryLoadFromFile);
@@ -219,11 +238,14 @@ static int32_t unload(uint64_t handle, uint32_t kind, int32_t (*wire)(uint64_t, 
 }
 
 int32_t scuda_hand_cuModuleUnload(uint64_t module) { return unload(module, KIND_CUmodule, scuda_wire_cuModuleUnload); }
-int32_t scuda_hand_cuLibraryUnload(uint64_t library) { return unload(library, KIND_CUlibrary, scuda_wire_cuLibraryUnload); }
+int32_t scuda_hand_cuLibraryUnload(uint64_t library) {
+  return unload(library, KIND_CUlibrary, scuda_wire_cuLibraryUnload);
+}
 
 /* ---- functions and kernels ---- */
 
-enum { OF_MODULE = WIRE_OF_MODULE, OF_LIBRARY = WIRE_OF_LIBRARY, OF_KERNEL = WIRE_OF_KERNEL, MANAGED_OF_LIBRARY = WIRE_OF_MANAGED };
+enum { OF_MODULE = WIRE_OF_MODULE, OF_LIBRARY = WIRE_OF_LIBRARY, OF_KERNEL = WIRE_OF_KERNEL,
+       MANAGED_OF_LIBRARY = WIRE_OF_MANAGED };
 
 static uint32_t name_hash(const char *name) {
   uint32_t h = 2166136261u;
@@ -305,7 +327,8 @@ static void end_lives(struct scuda_func *forms, uint64_t context, uint64_t life)
 
 /* The function of that name in a list, fetched when it is not there. Of two threads that fetch at once the first one's
  * stays. */
-static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, const char *name, uint64_t life, uint64_t *out) {
+static int32_t get(struct scuda_func **list, uint64_t parent, uint32_t kind, const char *name, uint64_t life,
+                   uint64_t *out) {
   uint32_t hash = name_hash(name);
   scuda_lock(&lock);
   struct scuda_func *f = find(*list, name, hash, life);

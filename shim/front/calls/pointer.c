@@ -106,7 +106,8 @@ static int local_attribute(void *to, int32_t attribute, uint64_t p, struct scuda
     value = 1;
     break;
   default:
-    if (device && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) *result = scuda_refuse(I_cuPointerGetAttribute, PART_peer_tokens);
+    if (device && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+      *result = scuda_refuse(I_cuPointerGetAttribute, PART_peer_tokens);
     if (device) return *result != CUDA_SUCCESS;
     if (!pinned_attribute(r, attribute, &value)) *result = CUDA_ERROR_INVALID_VALUE;
     if (*result) return 1;
@@ -139,7 +140,8 @@ static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct
   uint32_t len = 0;
   r = scuda_call(&c, &reply, sizeof reply, &len);
   if (r) return r;
-  if (len < sizeof reply.head + count * sizeof *values || reply.head.count != count) return scuda_bad_reply("cuPointerGetAttribute");
+  if (len < sizeof reply.head + count * sizeof *values || reply.head.count != count)
+    return scuda_bad_reply("cuPointerGetAttribute");
   memcpy(values, reply.values, count * sizeof *values);
   return CUDA_SUCCESS;
 }
@@ -175,12 +177,14 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
   struct scuda_range range = scuda_range_of(p);
   int ordinary = !range.flags && is_own_memory(p);
   for (uint32_t i = 0; i < count; i++) /* before anything is written */
-    if (!attribute_size(attributes[i]) || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
+    if (!attribute_size(attributes[i]) || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+      return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t i = 0; i < count; i++) {
     uint32_t size = attribute_size(attributes[i]);
     /* This form does not fail for what does not apply: it gives zeros, and -2 as device of ordinary or no memory, whose
      * range it leaves alone. */
-    if (ordinary && (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)) continue;
+    if (ordinary && (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+                     attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)) continue;
     memset(data[i], 0, size);
     if (ordinary) {
       if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
@@ -190,7 +194,8 @@ int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, v
     if (local_attribute(data[i], attributes[i], p, &range, 0, &r)) continue;
     struct value v;
     if ((r = ask(p, 1, &attributes[i], &v))) return r;
-    if (take(data[i], attributes[i], &v) && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(data[i], &(int32_t){-2}, 4);
+    if (take(data[i], attributes[i], &v) && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+      memcpy(data[i], &(int32_t){-2}, 4);
   }
   return CUDA_SUCCESS;
 }

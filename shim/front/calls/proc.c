@@ -36,7 +36,8 @@ static int32_t lookup(const char *symbol, int32_t version, uint64_t flags, void 
   return CU_GET_PROC_ADDRESS_SUCCESS;
 }
 
-int32_t scuda_hand_cuGetProcAddress_v2(const char *symbol, void **function, int32_t version, uint64_t flags, int32_t *status) {
+int32_t scuda_hand_cuGetProcAddress_v2(const char *symbol, void **function, int32_t version, uint64_t flags,
+                                       int32_t *status) {
   if (!symbol || !function || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   int32_t found = lookup(symbol, version, flags, function);
   if (status) *status = found;

@@ -63,7 +63,8 @@ static int32_t give_descriptor(void *out, const uint8_t *token) {
   memcpy(p.token, token, TOKEN_BYTES);
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) return CUDA_ERROR_OPERATING_SYSTEM;
-  int32_t r = send(pair[1], &p, sizeof p, MSG_NOSIGNAL) == (ssize_t)sizeof p ? keep(pair[1], token) : CUDA_ERROR_OPERATING_SYSTEM;
+  int32_t r = send(pair[1], &p, sizeof p, MSG_NOSIGNAL) == (ssize_t)sizeof p ? keep(pair[1], token) :
+              CUDA_ERROR_OPERATING_SYSTEM;
   if (r) {
     close(pair[0]);
     close(pair[1]);
@@ -165,7 +166,8 @@ int32_t scuda_hand_cuMemPoolImportFromShareableHandle(uint64_t *out, void *handl
 static void foreign(uint64_t p) {
   scuda_order_join();
   uint64_t base = 0, bytes = 0;
-  if (!scuda_wire_cuMemGetAddressRange_v2(&base, &bytes, p, 0)) scuda_device_range_add(base, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_SHARED, 0);
+  if (!scuda_wire_cuMemGetAddressRange_v2(&base, &bytes, p, 0))
+    scuda_device_range_add(base, bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_SHARED, 0);
 }
 
 static int around(const struct scuda_range *r, uint64_t p) { return p - r->start < r->bytes; }
@@ -182,7 +184,9 @@ void scuda_post_cuIpcGetMemHandle(void *handle, uint64_t p) {
   (void)handle;
   share(p);
 }
-void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *p, struct scuda_bytes64 handle, uint32_t flags) { scuda_post_cuIpcOpenMemHandle(p, handle, flags); }
+void scuda_post_cuIpcOpenMemHandle_v2(uint64_t *p, struct scuda_bytes64 handle, uint32_t flags) {
+  scuda_post_cuIpcOpenMemHandle(p, handle, flags);
+}
 void scuda_post_cuIpcCloseMemHandle(uint64_t p) { scuda_ranges_remove(&scuda_device_ranges, p, NULL); }
 void scuda_post_cuMemPoolExportPointer(void *data, uint64_t p) {
   (void)data;

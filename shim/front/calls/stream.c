@@ -43,7 +43,8 @@ OPERATION(cuStreamWriteValue64_v2, uint64_t)
 OPERATION(cuStreamWaitValue32_v2, uint32_t)
 OPERATION(cuStreamWaitValue64_v2, uint64_t)
 
-int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds, int32_t *r) {
+int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds,
+                                    int32_t *r) {
   (void)stream, (void)flags, (void)ptds;
   const uint64_t *words = list;
   for (uint32_t i = 0; scuda_managed_some() && list && i < count && count <= 256; i++)
@@ -59,11 +60,15 @@ int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind
   if (!fn) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
   int keep = kind == WIRE_HOST_FUNC_FUNCTION && scuda_stream_capturing(stream, ptds);
-  struct wire_host_func m = {stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags};
+  struct wire_host_func m = {
+    stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags
+  };
   return scuda_simple(OP_HOST_FUNC, ptds | SCUDA_WORKS, &m, sizeof m);
 }
 
-int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) { return scuda_host_function(stream, fn, user, WIRE_HOST_FUNC_FUNCTION, 0, ptds); }
+int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) {
+  return scuda_host_function(stream, fn, user, WIRE_HOST_FUNC_FUNCTION, 0, ptds);
+}
 
 int32_t scuda_hand_cuStreamAddCallback(uint64_t stream, void *callback, void *user, uint32_t flags, uint32_t ptds) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
@@ -83,7 +88,8 @@ static void *lend(struct scuda_thread *t, int which, size_t bytes) {
 
 enum { NODES_AT_FIRST = 64, NODES_MAX = 60000 };
 
-static int32_t capture_info(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, void **edges, uint64_t *count, uint32_t ptds) {
+static int32_t capture_info(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, void **edges,
+                            uint64_t *count, uint32_t ptds) {
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
@@ -145,11 +151,13 @@ int32_t scuda_hand_cuStreamGetCaptureInfo(uint64_t stream, int32_t *status, uint
   return capture_info(stream, status, id, NULL, NULL, NULL, NULL, ptds);
 }
 
-int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, uint64_t *count, uint32_t ptds) {
+int32_t scuda_hand_cuStreamGetCaptureInfo_v2(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph,
+                                             void **nodes, uint64_t *count, uint32_t ptds) {
   return capture_info(stream, status, id, graph, nodes, NULL, count, ptds);
 }
 
-int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph, void **nodes, void **edges, uint64_t *count,
+int32_t scuda_hand_cuStreamGetCaptureInfo_v3(uint64_t stream, int32_t *status, uint64_t *id, uint64_t *graph,
+                                             void **nodes, void **edges, uint64_t *count,
                                              uint32_t ptds) {
   return capture_info(stream, status, id, graph, nodes, edges, count, ptds);
 }

@@ -35,7 +35,8 @@ int32_t scuda_export_table(const void **table, const void *uuid) {
   *table = NULL;
   static _Atomic uint8_t warned, told;
   if (is_among(tool_ids, sizeof tool_ids / sizeof *tool_ids, id) && !atomic_exchange(&warned, 1))
-    scuda_log(SCUDA_WARN, "a profiler or debugger asks for the driver's private tables; run it on the server, next to the GPU");
+    scuda_log(SCUDA_WARN,
+              "a profiler or debugger asks for the driver's private tables; run it on the server, next to the GPU");
   if (is_among(engine_ids, sizeof engine_ids / sizeof *engine_ids, id) && !atomic_exchange(&told, 1))
     scuda_log(SCUDA_WARN, "not supported: %s", scuda_parts[PART_engines]);
   char hex[33];
@@ -44,7 +45,8 @@ int32_t scuda_export_table(const void **table, const void *uuid) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e,
+                         uint64_t f) {
   static scuda_lock_t lock;
   static struct { const char *table; int slot; } seen[64];
   static uint32_t count;
@@ -57,15 +59,19 @@ int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, ui
   }
   scuda_unlock(&lock);
   if (!known)
-    scuda_log(SCUDA_WARN, "private table %s, slot %d (%#llx, %#llx, %#llx, %#llx, %#llx, %#llx): %s; answered CUDA_ERROR_NOT_SUPPORTED", table, slot,
-              (unsigned long long)a, (unsigned long long)b, (unsigned long long)c, (unsigned long long)d, (unsigned long long)e, (unsigned long long)f,
+    scuda_log(SCUDA_WARN,
+              "private table %s, slot %d (%#llx, %#llx, %#llx, %#llx, %#llx, %#llx): %s; answered CUDA_ERROR_NOT_SUPPORTED", table, slot,
+              (unsigned long long)a, (unsigned long long)b, (unsigned long long)c, (unsigned long long)d,
+              (unsigned long long)e, (unsigned long long)f,
               scuda_parts[PART_private_slot]);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* ---- CUDART_INTERFACE ---- */
 
-int32_t scuda_cudart_load(uint64_t *module, const void *wrapper) { return scuda_load_wrapper(module, wrapper, NULL, NULL, 0); }
+int32_t scuda_cudart_load(uint64_t *module, const void *wrapper) {
+  return scuda_load_wrapper(module, wrapper, NULL, NULL, 0);
+}
 
 /* The primary context's handle, not retained: whoever makes it current finds out from CTX_LOCAL_STORAGE that it has to
  * be. */
@@ -76,17 +82,20 @@ int32_t scuda_cudart_primary(uint64_t *ctx, int32_t dev) {
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_cudart_register(uint64_t *module, const void *wrapper, const char **names, void **addresses, uint32_t count) {
+int32_t scuda_cudart_register(uint64_t *module, const void *wrapper, const char **names, void **addresses,
+                              uint32_t count) {
   return scuda_load_wrapper(module, wrapper, names, addresses, count);
 }
 
 void scuda_cudart_forget(const void *wrapper) { (void)wrapper; /* nothing is kept by address */ }
 
-int32_t scuda_cudart_register_header(const void *header, uint64_t *module, const char **names, void **addresses, uint32_t count) {
+int32_t scuda_cudart_register_header(const void *header, uint64_t *module, const char **names, void **addresses,
+                                     uint32_t count) {
   return scuda_cudart_register(module, header, names, addresses, count);
 }
 
-int32_t scuda_cudart_launch(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared, uint64_t stream, void **extra) {
+int32_t scuda_cudart_launch(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz,
+                            uint32_t shared, uint64_t stream, void **extra) {
   return scuda_hand_cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, NULL, extra, 0);
 }
 

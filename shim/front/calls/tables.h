@@ -8,14 +8,18 @@ struct scuda_table { uint8_t id[16]; const char *name; const uint64_t *words; };
 extern const struct scuda_table scuda_tables[];
 extern const uint32_t scuda_table_count;
 const uint64_t *scuda_table_words(const char *name);
-int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f);
+int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e,
+                         uint64_t f);
 
 int32_t scuda_cudart_load(uint64_t *module, const void *wrapper);
 int32_t scuda_cudart_primary(uint64_t *ctx, int32_t dev);
-int32_t scuda_cudart_register(uint64_t *module, const void *wrapper, const char **names, void **addresses, uint32_t count);
+int32_t scuda_cudart_register(uint64_t *module, const void *wrapper, const char **names, void **addresses,
+                              uint32_t count);
 void scuda_cudart_forget(const void *wrapper);
-int32_t scuda_cudart_register_header(const void *header, uint64_t *module, const char **names, void **addresses, uint32_t count);
-int32_t scuda_cudart_launch(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared, uint64_t stream, void **extra);
+int32_t scuda_cudart_register_header(const void *header, uint64_t *module, const char **names, void **addresses,
+                                     uint32_t count);
+int32_t scuda_cudart_launch(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz,
+                            uint32_t shared, uint64_t stream, void **extra);
 int32_t scuda_cudart_compilers(void);
 
 int32_t scuda_hooks_deliver(uint32_t id, void *record);

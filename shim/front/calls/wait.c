@@ -4,7 +4,9 @@
 #include "base/progress.h"
 
 /* No kernel may have written to the program's pinned memory since that was last brought in step. */
-static int nothing_mapped(void) { return SCUDA_LIKELY(!atomic_load(&scuda_mapped_count)) || !atomic_load(&scuda_mapped_launched); }
+static int nothing_mapped(void) {
+  return SCUDA_LIKELY(!atomic_load(&scuda_mapped_count)) || !atomic_load(&scuda_mapped_launched);
+}
 
 /* ---- events ---- */
 
@@ -22,11 +24,14 @@ static int record(uint64_t event, uint64_t stream, uint32_t flags, int with_flag
   uint32_t how = ptds | (k && k->queried ? SCUDA_WATCH : 0);
   /* another process may wait for it as soon as this returns */
   if (SCUDA_UNLIKELY(scuda_event_is_elsewhere(event))) how |= SCUDA_ANSWER;
-  *r = with_flags ? scuda_wire_cuEventRecordWithFlags(event, stream, flags, how) : scuda_wire_cuEventRecord(event, stream, how);
+  *r = with_flags ? scuda_wire_cuEventRecordWithFlags(event, stream, flags, how) :
+       scuda_wire_cuEventRecord(event, stream, how);
   t->recording = 0;
   return 1;
 }
-int scuda_pre_cuEventRecord(uint64_t event, uint64_t stream, uint32_t ptds, int32_t *r) { return record(event, stream, 0, 0, ptds, r); }
+int scuda_pre_cuEventRecord(uint64_t event, uint64_t stream, uint32_t ptds, int32_t *r) {
+  return record(event, stream, 0, 0, ptds, r);
+}
 int scuda_pre_cuEventRecordWithFlags(uint64_t event, uint64_t stream, uint32_t flags, uint32_t ptds, int32_t *r) {
   return record(event, stream, flags, 1, ptds, r);
 }
@@ -65,13 +70,17 @@ static int elsewhere(uint64_t event) {
   scuda_event_elsewhere(event);
   return 0;
 }
-int scuda_pre_cuCtxRecordEvent(uint64_t ctx, uint64_t event, int32_t *r) { return (void)ctx, (void)r, elsewhere(event); }
+int scuda_pre_cuCtxRecordEvent(uint64_t ctx, uint64_t event, int32_t *r) {
+  return (void)ctx, (void)r, elsewhere(event);
+}
 int scuda_pre_cuIpcGetEventHandle(void *handle, uint64_t event, int32_t *r) {
   (void)handle, (void)r;
   scuda_order_join();
   return elsewhere(event);
 }
-int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t node, uint64_t event, int32_t *r) { return (void)node, (void)r, elsewhere(event); }
+int scuda_pre_cuGraphEventRecordNodeSetEvent(uint64_t node, uint64_t event, int32_t *r) {
+  return (void)node, (void)r, elsewhere(event);
+}
 int scuda_pre_cuGraphExecEventRecordNodeSetEvent(uint64_t exec, uint64_t node, uint64_t event, int32_t *r) {
   return (void)exec, (void)node, (void)r, elsewhere(event);
 }
@@ -113,7 +122,8 @@ int scuda_pre_cuStreamSynchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
 int scuda_context_done(uint64_t context) {
   const struct scuda_track *k = scuda_track(context);
   uint64_t end = scuda_position_published();
-  return !scuda_slot(context)->sticky && !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) && nothing_mapped() && (scuda_position_get(&k->done) == end || scuda_position_get(&k->asked) == end);
+  return !scuda_slot(context)->sticky && !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) &&
+         nothing_mapped() && (scuda_position_get(&k->done) == end || scuda_position_get(&k->asked) == end);
 }
 
 int scuda_pre_cuCtxSynchronize(int32_t *r) {
@@ -122,7 +132,8 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
   struct scuda_slot *ctx = scuda_progress_context();
   struct scuda_track *k = ctx ? scuda_track((uint64_t)(uintptr_t)ctx) : NULL;
   *r = CUDA_SUCCESS;
-  if (k && scuda_position_published() && scuda_position_get(&k->asked) == scuda_position_published() && !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) && nothing_mapped()) return 1;
+  if (k && scuda_position_published() && scuda_position_get(&k->asked) == scuda_position_published() &&
+      !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) && nothing_mapped()) return 1;
   scuda_mapped_publish();
   *r = scuda_wire_cuCtxSynchronize(0);
   if (*r) return 1;
@@ -136,4 +147,6 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
   return 1;
 }
 
-int scuda_pre_cuCtxSynchronize_v2(uint64_t ctx, int32_t *r) { return !ctx || scuda_context_meant(ctx) ? 0 : scuda_pre_cuCtxSynchronize(r); }
+int scuda_pre_cuCtxSynchronize_v2(uint64_t ctx, int32_t *r) {
+  return !ctx || scuda_context_meant(ctx) ? 0 : scuda_pre_cuCtxSynchronize(r);
+}

@@ -71,7 +71,8 @@ CALL(ssize_t, readv, (int f, const struct iovec *v, int n), all_here(v, n, IN), 
 CALL(ssize_t, preadv, (int f, const struct iovec *v, int n, off_t at), all_here(v, n, IN), f, v, n, at)
 CALL(ssize_t, preadv64, (int f, const struct iovec *v, int n, off64_t at), all_here(v, n, IN), f, v, n, at)
 CALL(ssize_t, recv, (int f, void *p, size_t n, int flags), here(p, n, IN), f, p, n, flags)
-CALL(ssize_t, recvfrom, (int f, void *p, size_t n, int flags, struct sockaddr *from, socklen_t *len), here(p, n, IN), f, p, n, flags, from, len)
+CALL(ssize_t, recvfrom, (int f, void *p, size_t n, int flags, struct sockaddr *from, socklen_t *len), here(p, n, IN), f,
+     p, n, flags, from, len)
 CALL(ssize_t, recvmsg, (int f, struct msghdr *m, int flags), message_here(m, IN), f, m, flags)
 CALL(size_t, fread, (void *p, size_t size, size_t n, FILE *f), here(p, size * n, IN), p, size, n, f)
 CALL(ssize_t, write, (int f, const void *p, size_t n), here(p, n, OUT), f, p, n)
@@ -81,17 +82,22 @@ CALL(ssize_t, writev, (int f, const struct iovec *v, int n), all_here(v, n, OUT)
 CALL(ssize_t, pwritev, (int f, const struct iovec *v, int n, off_t at), all_here(v, n, OUT), f, v, n, at)
 CALL(ssize_t, pwritev64, (int f, const struct iovec *v, int n, off64_t at), all_here(v, n, OUT), f, v, n, at)
 CALL(ssize_t, send, (int f, const void *p, size_t n, int flags), here(p, n, OUT), f, p, n, flags)
-CALL(ssize_t, sendto, (int f, const void *p, size_t n, int flags, const struct sockaddr *to, socklen_t len), here(p, n, OUT), f, p, n, flags, to, len)
+CALL(ssize_t, sendto, (int f, const void *p, size_t n, int flags, const struct sockaddr *to, socklen_t len),
+     here(p, n, OUT), f, p, n, flags, to, len)
 CALL(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), message_here(m, OUT), f, m, flags)
 CALL(int, fflush, (FILE *f), tell(), f)
 CALL(int, fclose, (FILE *f), tell(), f)
 CALL(int, sem_post, (sem_t *s), tell(), s)
 CALL(size_t, fwrite, (const void *p, size_t size, size_t n, FILE *f), here(p, size * n, OUT), p, size, n, f)
 
-CALL(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags), all_here(v, n, IN), f, v, n, at, flags)
-CALL(ssize_t, preadv64v2, (int f, const struct iovec *v, int n, off64_t at, int flags), all_here(v, n, IN), f, v, n, at, flags)
-CALL(ssize_t, pwritev2, (int f, const struct iovec *v, int n, off_t at, int flags), all_here(v, n, OUT), f, v, n, at, flags)
-CALL(ssize_t, pwritev64v2, (int f, const struct iovec *v, int n, off64_t at, int flags), all_here(v, n, OUT), f, v, n, at, flags)
+CALL(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags), all_here(v, n, IN), f, v, n, at,
+     flags)
+CALL(ssize_t, preadv64v2, (int f, const struct iovec *v, int n, off64_t at, int flags), all_here(v, n, IN), f, v, n, at,
+     flags)
+CALL(ssize_t, pwritev2, (int f, const struct iovec *v, int n, off_t at, int flags), all_here(v, n, OUT), f, v, n, at,
+     flags)
+CALL(ssize_t, pwritev64v2, (int f, const struct iovec *v, int n, off64_t at, int flags), all_here(v, n, OUT), f, v, n,
+     at, flags)
 CALL(ssize_t, getrandom, (void *p, size_t n, unsigned flags), here(p, n, IN), p, n, flags)
 
 /* The same calls by their numbers. */
@@ -138,5 +144,7 @@ CALL(ssize_t, __read_chk, (int f, void *p, size_t n, size_t room), here(p, n, IN
 CALL(ssize_t, __pread_chk, (int f, void *p, size_t n, off_t at, size_t room), here(p, n, IN), f, p, n, at, room)
 CALL(ssize_t, __pread64_chk, (int f, void *p, size_t n, off64_t at, size_t room), here(p, n, IN), f, p, n, at, room)
 CALL(ssize_t, __recv_chk, (int f, void *p, size_t n, size_t room, int flags), here(p, n, IN), f, p, n, room, flags)
-CALL(ssize_t, __recvfrom_chk, (int f, void *p, size_t n, size_t room, int flags, struct sockaddr *from, socklen_t *len), here(p, n, IN), f, p, n, room, flags, from, len)
-CALL(size_t, __fread_chk, (void *p, size_t room, size_t size, size_t n, FILE *f), here(p, size * n, IN), p, room, size, n, f)
+CALL(ssize_t, __recvfrom_chk, (int f, void *p, size_t n, size_t room, int flags, struct sockaddr *from, socklen_t *len),
+     here(p, n, IN), f, p, n, room, flags, from, len)
+CALL(size_t, __fread_chk, (void *p, size_t room, size_t size, size_t n, FILE *f), here(p, size * n, IN), p, room, size,
+     n, f)

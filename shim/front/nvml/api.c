@@ -86,7 +86,8 @@ struct system_wait { uint32_t version, timeout; void *set, *data; uint32_t room,
 EXPORT int nvmlSystemEventSetWait(void *request) {
   uint64_t args[1] = {(uint64_t)(uintptr_t)request};
   struct system_wait *w = request;
-  if (nvml_mode() != NVML_REMOTE || !nvml_session_ready() || !w || w->version != (1u << 24 | sizeof *w)) return nvml_call(NVML_INDEX_nvmlSystemEventSetWait, args);
+  if (nvml_mode() != NVML_REMOTE || !nvml_session_ready() || !w || w->version != (1u << 24 | sizeof *w))
+    return nvml_call(NVML_INDEX_nvmlSystemEventSetWait, args);
   struct system_wait once = *w;
   args[0] = (uint64_t)(uintptr_t)&once;
   for (uint32_t left = w->timeout;;) {
@@ -149,7 +150,8 @@ static const char *remote_error_text(int result) {
   uint64_t req = (uint64_t)result;
   uint8_t reply[520];
   uint32_t got = 0, at = 0;
-  if (nvml_exchange(NVML_OP_nvmlErrorString, &req, sizeof req, reply, sizeof reply, &got) != NVML_OK || take_text(reply, got, &at, &text) != 0) return NULL;
+  if (nvml_exchange(NVML_OP_nvmlErrorString, &req, sizeof req, reply, sizeof reply, &got) != NVML_OK ||
+      take_text(reply, got, &at, &text) != 0) return NULL;
   if (text) __atomic_store_n(slot, text, __ATOMIC_RELEASE);
   return text;
 }
@@ -199,7 +201,8 @@ static int remote_metrics(struct gpm_get *get) {
   uint32_t got = 0;
   int r = nvml_exchange(NVML_OP_nvmlGpmMetricsGet, req, (uint32_t)(8 * words), reply, REPLY, &got);
   if (r == NVML_OK && take_metrics(reply, got, get) != 0) {
-    scuda_log(SCUDA_ERROR, "nvmlGpmMetricsGet: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST");
+    scuda_log(SCUDA_ERROR,
+              "nvmlGpmMetricsGet: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST");
     r = NVML_GPU_IS_LOST;
   }
   free(reply);
@@ -216,7 +219,8 @@ EXPORT int nvmlGpmMetricsGet(void *get) {
  * carried out by the server. */
 #define TABLE_BYTES 2160u
 #define TABLE_MAX 65536u
-static const uint8_t smi_table[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
+static const uint8_t smi_table[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e,
+                                      0x12, 0xf7, 0xc4};
 
 static int private_slot(void) { return NVML_NOT_SUPPORTED; }
 
@@ -332,14 +336,16 @@ static int remote_table(const void **table, const uint8_t *uuid) {
     if (!atomic_exchange(&told, 1)) {
       char hex[33];
       for (int k = 0; k < 16; k++) snprintf(hex + 2 * k, 3, "%02x", uuid[k]);
-      scuda_log(SCUDA_WARN, "nvmlInternalGetExportTable: unknown table %s; NVML_ERROR_NOT_FOUND. Please report it", hex);
+      scuda_log(SCUDA_WARN, "nvmlInternalGetExportTable: unknown table %s; NVML_ERROR_NOT_FOUND. Please report it",
+                hex);
     }
     return NVML_NOT_FOUND;
   }
   scuda_lock(&lock);
   if (words[0] == 0) {
     uint64_t bytes = 0;
-    if (nvml_table_size(uuid, &bytes) != NVML_OK || bytes < 16 || bytes > TABLE_MAX || bytes % 8 != 0) bytes = TABLE_BYTES;
+    if (nvml_table_size(uuid, &bytes) != NVML_OK || bytes < 16 || bytes > TABLE_MAX || bytes % 8 != 0)
+      bytes = TABLE_BYTES;
     fill_table(words, bytes);
     words[0] = bytes;
   }

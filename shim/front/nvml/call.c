@@ -154,7 +154,8 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
       put_word(c, v);
       continue;
     }
-    put_word(c, ext[i].elements == 0 && args[i] != 0 && p->dir == NVML_OUT && p->count_arg != 0 ? EMPTY : ext[i].elements);
+    put_word(c, ext[i].elements == 0 && args[i] != 0 && p->dir == NVML_OUT && p->count_arg != 0 ? EMPTY :
+             ext[i].elements);
     if (p->dir == NVML_OUT || ext[i].elements == 0) continue;
     uint8_t *at = c->p + c->used;
     put(c, (const void *)(uintptr_t)args[i], ext[i].elements * ext[i].size);
@@ -174,7 +175,8 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
 }
 
 /* Reads a count and so many elements of `size` bytes, at most `room`; gives them in *from. */
-static int counted(const uint8_t *reply, uint32_t len, uint32_t *at, uint64_t room, uint32_t size, uint64_t *n, const uint8_t **from) {
+static int counted(const uint8_t *reply, uint32_t len, uint32_t *at, uint64_t room, uint32_t size, uint64_t *n,
+                   const uint8_t **from) {
   if (len - *at < 8) return -1;
   memcpy(n, reply + *at, 8);
   *at += 8;
@@ -187,7 +189,8 @@ static int counted(const uint8_t *reply, uint32_t len, uint32_t *at, uint64_t ro
 }
 
 /* Stores the results. After INSUFFICIENT_SIZE only what also went in (the counts) comes back. */
-static int decode(const struct nvml_func *f, const uint64_t *args, const struct extent *ext, int result, const uint8_t *reply, uint32_t len) {
+static int decode(const struct nvml_func *f, const uint64_t *args, const struct extent *ext, int result,
+                  const uint8_t *reply, uint32_t len) {
   uint32_t at = 0;
   for (unsigned i = 0; i < f->nparams; i++) {
     const struct nvml_param *p = &f->params[i];
@@ -202,7 +205,8 @@ static int decode(const struct nvml_func *f, const uint64_t *args, const struct 
     if (p->kind) {
       handles_from_wire(p->kind, n, from, p_to);
     } else if (p->pieces) {
-      for (uint64_t k = 0; k < n; k++) scuda_store(p_to + k * ext[i].size, from + k * ext[i].size, ext[i].size, p->pieces);
+      for (uint64_t k = 0; k < n; k++)
+        scuda_store(p_to + k * ext[i].size, from + k * ext[i].size, ext[i].size, p->pieces);
     } else {
       memcpy(p_to, from, n * ext[i].size);
     }
@@ -245,7 +249,8 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
     result = nvml_exchange(f->op, buf, (uint32_t)req, buf + req, (uint32_t)rep, &got);
     if (result == NVML_OK || (result == NVML_INSUFFICIENT_SIZE && got != 0)) {
       if (decode(f, args, ext, result, buf + req, got) != 0) {
-        scuda_log(SCUDA_ERROR, "%s: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST", f->name);
+        scuda_log(SCUDA_ERROR, "%s: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST",
+                  f->name);
         result = NVML_GPU_IS_LOST;
       }
     }

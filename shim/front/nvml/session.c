@@ -61,7 +61,8 @@ static void le32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
 
 static int lose(void) {
   char why[128];
-  scuda_log(SCUDA_ERROR, "lost the server %s: %s; NVML answers NVML_ERROR_GPU_IS_LOST until the program initialises it again",
+  scuda_log(SCUDA_ERROR,
+            "lost the server %s: %s; NVML answers NVML_ERROR_GPU_IS_LOST until the program initialises it again",
             session.server, strerror_r(errno, why, sizeof why));
   drop();
   session.lost = 1;
@@ -76,14 +77,16 @@ static int receive_reply(void *reply, uint32_t cap, uint32_t *got, int32_t *resu
     if (scuda_net_recv(session.fd, &session.in, &m, sizeof m, 0) != 0) return -1;
     size_t padded = ((size_t)m.len + 7) & ~(size_t)7;
     if (m.type == MSG_REPLY && m.len <= cap) {
-      if (scuda_net_recv(session.fd, &session.in, reply, m.len, 0) != 0 || scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
+      if (scuda_net_recv(session.fd, &session.in, reply, m.len, 0) != 0 ||
+          scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
       *got = m.len;
       *result = m.result;
       return 0;
     }
     if (m.type == MSG_TEXT && m.len <= 4096) {
       char text[4097];
-      if (scuda_net_recv(session.fd, &session.in, text, m.len, 0) != 0 || scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
+      if (scuda_net_recv(session.fd, &session.in, text, m.len, 0) != 0 ||
+          scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
       text[m.len] = 0;
       scuda_log(SCUDA_WARN, "server: %s", text);
       continue;
@@ -113,13 +116,15 @@ static void command_header(uint8_t *p, uint16_t op, uint32_t req_len) {
 }
 
 /* Makes one call; the lock is held and the connection open. */
-static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap,
+                    uint32_t *reply_len) {
   uint8_t head[FRAME_HEADER + COMMAND_HEADER];
   int32_t result = 0;
   frame_header(head, COMMAND_HEADER + req_len);
   command_header(head + FRAME_HEADER, op, req_len);
   *reply_len = 0;
-  if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 || receive_reply(reply, reply_cap, reply_len, &result) != 0)
+  if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 ||
+      receive_reply(reply, reply_cap, reply_len, &result) != 0)
     return lose();
   return result;
 }
@@ -167,7 +172,8 @@ static int connect_and_init(uint64_t flags) {
   memcpy(first + FRAME_HEADER + COMMAND + COMMAND_HEADER, &places, sizeof places);
   int r = connect_session((struct scuda_bytes){first, sizeof first});
   if (r != NVML_OK) return r;
-  if (receive_reply(NULL, 0, &got, &result) != 0 || receive_reply(reply, sizeof reply, &got, &counted) != 0) return lose();
+  if (receive_reply(NULL, 0, &got, &result) != 0 || receive_reply(reply, sizeof reply, &got, &counted) != 0)
+    return lose();
   if (counted == NVML_OK) know(NVML_OP_nvmlDeviceGetCount_v2, reply, got);
   return result;
 }
@@ -232,7 +238,8 @@ static int ask(uint16_t op, const void *req, uint32_t req_len, void *reply, uint
   return r;
 }
 
-int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len) {
+int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap,
+                  uint32_t *reply_len) {
   session_lock();
   int r;
   if (session.lost) r = NVML_GPU_IS_LOST;

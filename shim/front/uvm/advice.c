@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-int32_t scuda_location_device(struct scuda_location p) { return p.type == CU_MEM_LOCATION_TYPE_DEVICE ? p.id : p.type ? CU_DEVICE_CPU : CU_DEVICE_INVALID; }
+int32_t scuda_location_device(struct scuda_location p) {
+  return p.type == CU_MEM_LOCATION_TYPE_DEVICE ? p.id : p.type ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
+}
 
 static int same(const void *a, const void *b, size_t n) { return !memcmp(a, b, n); }
 
@@ -23,7 +25,8 @@ const struct scuda_advice *scuda_advice_at(const struct scuda_advices *all, uint
   return all->count ? &all->list[stretch(all, offset)].is : &none;
 }
 
-struct scuda_advice scuda_advice_of(const struct scuda_advices *all, uint64_t from, uint64_t to, int32_t *preferred, int32_t *prefetched) {
+struct scuda_advice scuda_advice_of(const struct scuda_advices *all, uint64_t from, uint64_t to, int32_t *preferred,
+                                    int32_t *prefetched) {
   struct scuda_advice of = *scuda_advice_at(all, from);
   *preferred = scuda_location_device(of.preferred);
   *prefetched = scuda_location_device(of.prefetched);

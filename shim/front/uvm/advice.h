@@ -18,7 +18,8 @@ struct scuda_advices { struct scuda_advised *list; uint32_t count; };
 const struct scuda_advice *scuda_advice_at(const struct scuda_advices *all, uint64_t offset);
 /* What holds for all of [from, to): where its pages differ, nothing. preferred and prefetched: the same as devices, for
  * which all the host is one place. */
-struct scuda_advice scuda_advice_of(const struct scuda_advices *all, uint64_t from, uint64_t to, int32_t *preferred, int32_t *prefetched);
+struct scuda_advice scuda_advice_of(const struct scuda_advices *all, uint64_t from, uint64_t to, int32_t *preferred,
+                                    int32_t *prefetched);
 /* Makes [from, to) stretches of their own, *first to *end - 1; 0: no memory. When they are changed, the other. */
 int scuda_advice_cut(struct scuda_advices *all, uint64_t from, uint64_t to, uint32_t *first, uint32_t *end);
 void scuda_advice_join(struct scuda_advices *all);

@@ -34,7 +34,8 @@ static int32_t finish_stream(uint64_t context, uint64_t key) {
  * waits for, nor during a capture, which a wait would end. The lock is let go meanwhile: other threads may have to give
  * the work that this work waits for. */
 static int32_t quiet(struct va_range *a) {
-  uint64_t context = a->context, attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM, giver = a->giver;
+  uint64_t context = a->context, attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM,
+      giver = a->giver;
   if (__atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
   int all = a->attachment == CU_MEM_ATTACH_GLOBAL;
   if (all && !atomic_exchange(&scuda_work_pending, 0)) return CUDA_SUCCESS;
@@ -82,12 +83,14 @@ int scuda_uvm_fault(uint64_t address, int write) {
   count(SCUDA_FAULTS, 1);
   /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
   if (scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write)) {
-    if (scuda_uvm.lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1), was == DIRTY)) scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
+    if (scuda_uvm.lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1), was == DIRTY))
+      scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
     scuda_unlock(&scuda_uvm.lock);
     return 1;
   }
   struct scuda_run *run;
-  struct scuda_stretch s = scuda_residency_fault(a->state, a->blocks, b, was == AWAY || was == READY ? &a->fetches : &a->unlocks, &run);
+  struct scuda_stretch s = scuda_residency_fault(a->state, a->blocks, b,
+                                                 was == AWAY || was == READY ? &a->fetches : &a->unlocks, &run);
   uint64_t from = (uint64_t)s.first * BLOCK, bytes = bytes_of(a, s.first, s.count);
   if (was == AWAY || was == READY) {
     write |= scuda_va_range_written(a, b);

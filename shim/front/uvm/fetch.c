@@ -18,13 +18,16 @@ static void cut_off(void) {
 void scuda_uvm_lose(int32_t result) {
   if (scuda_uvm.lost) return;
   scuda_uvm.lost = 1;
-  scuda_log(SCUDA_ERROR, "unified memory cannot be fetched any more (CUresult %d: the connection to the server, or the context, is lost); the program gets SIGBUS where it touches it", result);
+  scuda_log(SCUDA_ERROR,
+            "unified memory cannot be fetched any more (CUresult %d: the connection to the server, or the context, is lost); the program gets SIGBUS where it touches it", result);
   if (!scuda_fetches) cut_off(); /* else the last one does: they write to the pages */
 }
 
 /* ---- fetchers: threads that bring what a run of faults will want next ---- */
 
-static struct fetch { struct va_range *range; uint32_t first, blocks; uint64_t context, stream; enum way way; int write; } queue[FETCHES_MAX];
+static struct fetch {
+  struct va_range *range; uint32_t first, blocks; uint64_t context, stream; enum way way; int write;
+} queue[FETCHES_MAX];
 static uint32_t queued;             /* those that no fetcher has taken yet, the oldest first */
 static _Atomic uint32_t asked;      /* counts what was queued */
 
@@ -52,11 +55,14 @@ static int32_t bring(const struct fetch *f, uint8_t *staging, uint64_t denied, u
   *how = some ? OPENED : HELD;
   struct scuda_self self = scuda_self_begin(f->context);
   int32_t r = some && !seen && !made ? scuda_pages_open(&a->pages, from, bytes) : CUDA_SUCCESS;
-  if (!r) r = scuda_va_range_migrate_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way, made ? NEW : 0);
+  if (!r)
+    r = scuda_va_range_migrate_bytes(a, from, from + bytes, f->stream, some ? a->pages.open + from : staging, f->way,
+                                     made ? NEW : 0);
   scuda_self_end(self);
   if (!r && denied && !some) r = scuda_pages_put(&a->pages, from, denied, staging);
   if (r || bytes == denied) return r;
-  return some ? scuda_pages_allow(&a->pages, from + denied, bytes - denied, f->write) : scuda_pages_fill(&a->pages, from + denied, bytes - denied, staging + denied, f->write);
+  return some ? scuda_pages_allow(&a->pages, from + denied, bytes - denied, f->write) :
+         scuda_pages_fill(&a->pages, from + denied, bytes - denied, staging + denied, f->write);
 }
 
 /* Where a window arrives whose pages the file does not have yet; NULL: no memory. */
@@ -110,7 +116,8 @@ static int fetchers(void) { /* how many there are */
 void scuda_fetch_ahead(struct va_range *a, struct scuda_run *run) {
   struct scuda_stretch ahead[SCUDA_AHEAD_MAX];
   struct fetch f = {.range = a, .context = a->context};
-  if (a->extents || scuda_uvm.lost || scuda_fetches >= FETCHES_MAX || !fetchers() || scuda_uvm_stream(a->context, &f.stream)) return;
+  if (a->extents || scuda_uvm.lost || scuda_fetches >= FETCHES_MAX || !fetchers() ||
+      scuda_uvm_stream(a->context, &f.stream)) return;
   uint32_t n = scuda_residency_ahead(a->state, a->blocks, run, ahead, FETCHES_MAX - scuda_fetches);
   for (uint32_t i = 0; i < n; i++) {
     f.first = ahead[i].first;

@@ -36,7 +36,8 @@ static int32_t located(struct scuda_bytes8 where, struct scuda_location *p) {
 }
 
 static int32_t located_device(int32_t device, struct scuda_location *p) {
-  *p = device == CU_DEVICE_CPU ? (struct scuda_location){CU_MEM_LOCATION_TYPE_HOST, 0} : (struct scuda_location){CU_MEM_LOCATION_TYPE_DEVICE, device};
+  *p = device == CU_DEVICE_CPU ? (struct scuda_location){CU_MEM_LOCATION_TYPE_HOST, 0} :
+       (struct scuda_location){CU_MEM_LOCATION_TYPE_DEVICE, device};
   return device == CU_DEVICE_CPU || scuda_device_ok(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -66,7 +67,8 @@ static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_loca
     }
   }
   scuda_advice_join(all);
-  if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) scuda_managed_heed(p, bytes);
+  if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION)
+    scuda_managed_heed(p, bytes);
   if (advice == PREFETCH && scuda_location_device(where) == CU_DEVICE_CPU) scuda_managed_want(p, bytes);
   scuda_managed_advised();
   return CUDA_SUCCESS;
@@ -83,19 +85,24 @@ int32_t scuda_hand_cuMemPrefetchAsync(uint64_t p, uint64_t bytes, int32_t device
   if (!r) r = located_device(device, &where);
   return r ? r : prefetch(p, bytes, where, stream, ptds);
 }
-int32_t scuda_hand_cuMemPrefetchAsync_v2(uint64_t p, uint64_t bytes, struct scuda_bytes8 at, uint32_t flags, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemPrefetchAsync_v2(uint64_t p, uint64_t bytes, struct scuda_bytes8 at, uint32_t flags,
+                                         uint64_t stream, uint32_t ptds) {
   struct scuda_location where;
   int32_t r = scuda_usable(stream);
   if (!r) r = flags ? CUDA_ERROR_INVALID_VALUE : located(at, &where);
   return r ? r : prefetch(p, bytes, where, stream, ptds);
 }
 
-static int placeless(int32_t advice) { return advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION; }
+static int placeless(int32_t advice) {
+  return advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY ||
+         advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+}
 
 static int32_t advisable(int32_t advice) {
   struct scuda_slot *context;
   int32_t r = scuda_context_of(0, &context);
-  return r ? r : advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  return r ? r : advice < CU_MEM_ADVISE_SET_READ_MOSTLY ||
+         advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 int32_t scuda_hand_cuMemAdvise(uint64_t p, uint64_t bytes, int32_t advice, int32_t device) {
@@ -108,7 +115,9 @@ int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, st
   struct scuda_location where;
   memcpy(&where, &at, sizeof where);
   int32_t r = advisable(advice);
-  int most = advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+  int most = advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
+             advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY ? CU_MEM_LOCATION_TYPE_HOST :
+             CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
   if (!r && (where.type < CU_MEM_LOCATION_TYPE_DEVICE || where.type > most)) r = CUDA_ERROR_INVALID_VALUE;
   /* also for a device that there is not, as the driver says here */
   if (!r && !placeless(advice) && located(at, &where)) r = CUDA_ERROR_INVALID_VALUE;
@@ -134,25 +143,31 @@ int32_t scuda_hand_cuMemRangeGetAttribute(void *data, uint64_t size, int32_t att
   case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *out = (int32_t)of.read_mostly; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *out = preferred; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *out = of.preferred.type; return CUDA_SUCCESS;
-  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *out = of.preferred.type ? of.preferred.id : CU_DEVICE_INVALID; return CUDA_SUCCESS;
+  case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *out = of.preferred.type ? of.preferred.id : CU_DEVICE_INVALID;
+      return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *out = prefetched; return CUDA_SUCCESS;
   case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *out = of.prefetched.type; return CUDA_SUCCESS;
-  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *out = of.prefetched.type ? of.prefetched.id : CU_DEVICE_INVALID; return CUDA_SUCCESS;
+  case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+      *out = of.prefetched.type ? of.prefetched.id : CU_DEVICE_INVALID; return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *sizes, int32_t *attributes, uint64_t n, uint64_t p, uint64_t bytes) {
+int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *sizes, int32_t *attributes, uint64_t n, uint64_t p,
+                                           uint64_t bytes) {
   if (!data || !sizes || !attributes || !n) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = CUDA_SUCCESS;
-  for (uint64_t i = 0; i < n && !r; i++) r = scuda_hand_cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], p, bytes);
+  for (uint64_t i = 0; i < n && !r; i++)
+    r = scuda_hand_cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], p, bytes);
   return r;
 }
 
 /* ---- batches ---- */
 
 /* Location i is that of the ranges from index[i] to the next one's. */
-static int32_t batch(const uint64_t *p, const uint64_t *sizes, uint64_t n, const struct scuda_bytes8 *where, const uint64_t *index, uint64_t places, uint64_t flags, uint64_t stream, uint32_t ptds, int discard, int fetch) {
+static int32_t batch(const uint64_t *p, const uint64_t *sizes, uint64_t n, const struct scuda_bytes8 *where,
+                     const uint64_t *index, uint64_t places, uint64_t flags, uint64_t stream, uint32_t ptds,
+                     int discard, int fetch) {
   struct scuda_location place;
   uint64_t from;
   int32_t r = scuda_usable(stream);
@@ -178,12 +193,16 @@ static int32_t batch(const uint64_t *p, const uint64_t *sizes, uint64_t n, const
   return r;
 }
 
-int32_t scuda_hand_cuMemPrefetchBatchAsync(uint64_t *p, uint64_t *sizes, uint64_t n, void *where, uint64_t *index, uint64_t places, uint64_t flags, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemPrefetchBatchAsync(uint64_t *p, uint64_t *sizes, uint64_t n, void *where, uint64_t *index,
+                                           uint64_t places, uint64_t flags, uint64_t stream, uint32_t ptds) {
   return batch(p, sizes, n, where, index, places, flags, stream, ptds, 0, 1);
 }
-int32_t scuda_hand_cuMemDiscardBatchAsync(uint64_t *p, uint64_t *sizes, uint64_t n, uint64_t flags, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemDiscardBatchAsync(uint64_t *p, uint64_t *sizes, uint64_t n, uint64_t flags, uint64_t stream,
+                                          uint32_t ptds) {
   return batch(p, sizes, n, NULL, NULL, 0, flags, stream, ptds, 1, 0);
 }
-int32_t scuda_hand_cuMemDiscardAndPrefetchBatchAsync(uint64_t *p, uint64_t *sizes, uint64_t n, void *where, uint64_t *index, uint64_t places, uint64_t flags, uint64_t stream, uint32_t ptds) {
+int32_t scuda_hand_cuMemDiscardAndPrefetchBatchAsync(uint64_t *p, uint64_t *sizes, uint64_t n, void *where,
+                                                     uint64_t *index, uint64_t places, uint64_t flags, uint64_t stream,
+                                                     uint32_t ptds) {
   return batch(p, sizes, n, where, index, places, flags, stream, ptds, 1, 1);
 }

@@ -22,7 +22,8 @@ static struct scuda_ranges table;  /* owner: the struct va_range */
 /* ---- ranges and the state of their blocks ---- */
 
 int scuda_is_managed(uint64_t p) {
-  return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) && scuda_ranges_find(&table, p, NULL);
+  return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) &&
+         scuda_ranges_find(&table, p, NULL);
 }
 
 struct va_range *scuda_va_range_at(uint64_t p) {
@@ -32,7 +33,8 @@ struct va_range *scuda_va_range_at(uint64_t p) {
 
 uint64_t scuda_va_range_end(uint64_t address) {
   struct scuda_range r;
-  return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) && scuda_ranges_find(&table, address, &r) ? r.start + r.bytes : 0;
+  return atomic_load_explicit(&scuda_managed_count,
+                              memory_order_relaxed) && scuda_ranges_find(&table, address, &r) ? r.start + r.bytes : 0;
 }
 
 void scuda_va_range_mark(struct va_range *a, uint32_t first, uint32_t blocks, uint8_t s) {
@@ -96,7 +98,8 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
       r = scuda_call(&c, &reply, sizeof reply, NULL);
     }
     if (!r && reply.address != a->pages.start) {
-      scuda_log(SCUDA_ERROR, "unified memory at %#llx: the server has something else at this address", (unsigned long long)a->pages.start);
+      scuda_log(SCUDA_ERROR, "unified memory at %#llx: the server has something else at this address",
+                (unsigned long long)a->pages.start);
       struct wire_host_unmap undo = {a->pages.start, a->pages.bytes};
       scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &undo, sizeof undo);
       r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -105,7 +108,9 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
     if (!r) r = scuda_wire_cuMemsetD8_v2(a->pages.start, 0, a->pages.bytes, 0);
     if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, 0);
   }
-  struct scuda_range range = {a->pages.start, bytes, a->context, (uint64_t)(uintptr_t)a, SCUDA_RANGE_ALLOC | SCUDA_RANGE_MANAGED, context->device};
+  struct scuda_range range = {
+    a->pages.start, bytes, a->context, (uint64_t)(uintptr_t)a, SCUDA_RANGE_ALLOC | SCUDA_RANGE_MANAGED, context->device
+  };
   if (!r && !scuda_ranges_add(&table, &range)) r = CUDA_ERROR_OUT_OF_MEMORY;
   if (r) {
     scuda_pages_drop(&a->pages);
@@ -209,13 +214,16 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   struct va_range *a;
   int32_t r = from < to ? make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a) : CUDA_SUCCESS;
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
-    scuda_log(SCUDA_ERROR, "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
+    scuda_log(SCUDA_ERROR,
+              "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
   /* what is here of the pages lacks the variable */
   if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS);
   scuda_lock(&scuda_uvm.lock);
-  for (uint64_t at = address; !r && at < address + bytes && (a = scuda_va_range_at(at)); at = a->pages.start + a->pages.bytes) {
+  for (uint64_t at = address; !r && at < address + bytes &&
+       (a = scuda_va_range_at(at)); at = a->pages.start + a->pages.bytes) {
     uint64_t end = a->pages.start + a->pages.bytes;
-    struct extent e = {a->extents, at - a->pages.start, (address + bytes < end ? address + bytes : end) - a->pages.start}, *known = a->extents;
+    struct extent e = {a->extents, at - a->pages.start,
+                       (address + bytes < end ? address + bytes : end) - a->pages.start}, *known = a->extents;
     while (known && (known->from != e.from || known->to != e.to)) known = known->next;
     if (known) continue;
     struct extent *new = malloc(sizeof *new);
@@ -249,7 +257,8 @@ void scuda_managed_heed(uint64_t p, uint64_t bytes) {
   uint64_t from = p - a->pages.start;
   for (uint64_t b = from / BLOCK; b * BLOCK < from + bytes; b++) {
     int32_t at = scuda_location_device(scuda_advice_at(&a->advices, b * BLOCK)->preferred);
-    a->thrashing[b].prefers = at == CU_DEVICE_CPU ? SCUDA_AT_CPU : at == CU_DEVICE_INVALID ? SCUDA_NO_PLACE : SCUDA_AT_GPU;
+    a->thrashing[b].prefers = at == CU_DEVICE_CPU ? SCUDA_AT_CPU : at == CU_DEVICE_INVALID ? SCUDA_NO_PLACE :
+                              SCUDA_AT_GPU;
   }
 }
 
@@ -287,7 +296,8 @@ int32_t scuda_managed_discard(uint64_t p, uint64_t bytes) {
 int32_t scuda_hand_cuStreamAttachMemAsync(uint64_t stream, uint64_t p, uint64_t bytes, uint32_t flags, uint32_t ptds) {
   int32_t r = scuda_usable(stream);
   if (r) return r;
-  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+    return CUDA_ERROR_INVALID_VALUE;
   if (flags == CU_MEM_ATTACH_SINGLE && !stream && !ptds) return CUDA_ERROR_INVALID_VALUE;
   scuda_lock(&scuda_uvm.lock);
   struct va_range *a = scuda_va_range_at(p);

@@ -6,7 +6,9 @@
 
 /* Names are bytes in which every word may be an address. */
 extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
-static inline int scuda_managed_some(void) { return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0; }
+static inline int scuda_managed_some(void) {
+  return atomic_load_explicit(&scuda_managed_count, memory_order_relaxed) != 0;
+}
 /* a call's work takes what it names */
 int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds);
 /* launches take what an object names; CUresult */

@@ -11,8 +11,12 @@ enum way scuda_va_range_way(const struct va_range *a, uint32_t first) {
 
 static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }
 
-static int32_t fetch_changes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
-  struct wire_host_changes m = {a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0), managed_flags(how)};
+static int32_t fetch_changes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here,
+                             int how) {
+  struct wire_host_changes m = {
+    a->pages.start, from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, 0),
+        managed_flags(how)
+  };
   struct wire_changes reply = {0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof m);
@@ -22,9 +26,13 @@ static int32_t fetch_changes(const struct va_range *a, uint64_t from, uint64_t b
   return r;
 }
 
-static int32_t fetch_bytes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here, int how) {
+static int32_t fetch_bytes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here,
+                           int how) {
   int soon = how & SOON && !scuda_blocking;
-  struct wire_copy_d2h m = {a->pages.start + from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, soon), (soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC) | managed_flags(how)};
+  struct wire_copy_d2h m = {
+    a->pages.start + from, bytes, stream, scuda_core.transfer(here, bytes, scuda_thread()->ordinal, soon),
+        (soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC) | managed_flags(how)
+  };
   struct scuda_cmd c;
   int32_t made = CUDA_SUCCESS, r = scuda_check(stream, KIND_CUstream);
   if (!r) r = scuda_begin(&c, OP_COPY_D2H, soon ? SCUDA_WORKS : SCUDA_ANSWER, sizeof m);
@@ -40,7 +48,8 @@ static int32_t fetch_bytes(const struct va_range *a, uint64_t from, uint64_t byt
   return r ? r : made;
 }
 
-int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how) {
+int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here,
+                                     enum way way, int how) {
   uint64_t at = a->pages.start + from, bytes = to - from;
   int32_t r;
   if (way == FETCH_CHANGES) {
@@ -52,7 +61,9 @@ int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t
     r = scuda_usable(stream);
     if (!r) r = scuda_upload_bytes(at, here, bytes, stream, 0, SCUDA_COPY_MANAGED, scuda_on_device(at, bytes));
   }
-  if (r) scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes, (unsigned long long)at, way == SEND ? "sent" : "fetched", r);
+  if (r)
+    scuda_log(SCUDA_ERROR, "unified memory: %llu bytes at %#llx cannot be %s (CUresult %d)", (unsigned long long)bytes,
+              (unsigned long long)at, way == SEND ? "sent" : "fetched", r);
   return r;
 }
 

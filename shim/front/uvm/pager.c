@@ -99,7 +99,10 @@ static void hold_signal(void) {
 
 /* Of Linux 6.7; older headers lack them. */
 #define FEATURE_WP_ASYNC ((uint64_t)1 << 15)
-struct scan { uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask, category_anyof_mask, return_mask; };
+struct scan {
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask,
+      category_anyof_mask, return_mask;
+};
 struct scanned { uint64_t start, end, categories; };
 enum { IS_WRITTEN = 2, IS_SWAPPED = 16 };
 #define PAGEMAP_SCAN_IOCTL _IOWR('f', 16, struct scan)
@@ -107,7 +110,8 @@ enum { IS_WRITTEN = 2, IS_SWAPPED = 16 };
 static int open_uffd(int flags, uint64_t more) {
   int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | flags);
   /* write protection of shared memory */
-  uint64_t needed = more | UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP | 1u << 12;
+  uint64_t needed = more | UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+                    1u << 12;
   struct uffdio_api api = {.api = UFFD_API, .features = needed};
   if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
     close(fd);
@@ -117,7 +121,9 @@ static int open_uffd(int flags, uint64_t more) {
 }
 
 static int enlist(uint64_t start, uint64_t bytes) {
-  struct uffdio_register r = {.range = {start, bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP};
+  struct uffdio_register r = {
+    .range = {start, bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP
+  };
   return ioctl(uffd, UFFDIO_REGISTER, &r);
 }
 
@@ -160,7 +166,9 @@ static int works(void) {
 
 /* The best form of userfaultfd that there is. */
 static void choose_uffd(int user, int tracked) {
-  static const struct { int flags; int tracked; const char *kind; } forms[] = {{0, 1, "userfaultfd"}, {0, 0, "userfaultfd"}, {UFFD_USER_MODE_ONLY, 1, "userfaultfd, user mode"}, {UFFD_USER_MODE_ONLY, 0, "userfaultfd, user mode"}};
+  static const struct { int flags; int tracked; const char *kind;
+    } forms[] = {{0, 1, "userfaultfd"}, {0, 0, "userfaultfd"}, {UFFD_USER_MODE_ONLY, 1, "userfaultfd, user mode"},
+                 {UFFD_USER_MODE_ONLY, 0, "userfaultfd, user mode"}};
   for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
     if ((user && !forms[i].flags) || (!tracked && forms[i].tracked)) continue;
     uffd = open_uffd(forms[i].flags, forms[i].tracked ? FEATURE_WP_ASYNC : 0);
@@ -218,18 +226,23 @@ static void bring(const void *p, size_t bytes, int write) {
 }
 
 static void interpose_calls(void) {
-  void (*interpose)(void (*)(const void *, size_t, int)) = (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
+  void (*interpose)(void (*)(const void *, size_t, int)) =
+      (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
   static const char remedy[] = "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE makes all of them work";
   if (interpose) {
     interpose(bring);
-    scuda_log(SCUDA_INFO, "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
-  } else scuda_log(SCUDA_WARN, "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
+    scuda_log(SCUDA_INFO,
+              "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
+  } else scuda_log(SCUDA_WARN,
+                   "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
 }
 
 static int32_t start(void) {
   const char *wish = getenv("SCUDA_PAGER");
-  int segv = wish && !strcmp(wish, "sigsegv"), user = wish && !strcmp(wish, "uffd-user"), sync = wish && !strcmp(wish, "uffd-sync");
-  if (wish && *wish && !segv && !user && !sync && strcmp(wish, "uffd")) scuda_log(SCUDA_WARN, "SCUDA_PAGER=%s is none of uffd, uffd-sync, uffd-user, sigsegv; choosing by myself", wish);
+  int segv = wish && !strcmp(wish, "sigsegv"), user = wish && !strcmp(wish, "uffd-user"), sync = wish &&
+      !strcmp(wish, "uffd-sync");
+  if (wish && *wish && !segv && !user && !sync && strcmp(wish, "uffd"))
+    scuda_log(SCUDA_WARN, "SCUDA_PAGER=%s is none of uffd, uffd-sync, uffd-user, sigsegv; choosing by myself", wish);
   memory = (int)syscall(SYS_memfd_create, "scuda-managed", 1u /* MFD_CLOEXEC */);
   if (memory < 0 || ftruncate(memory, (off_t)(END - FIRST)) || pipe2(queue, O_CLOEXEC)) {
     scuda_log(SCUDA_ERROR, "unified memory: no memory file or pipe (%s)", strerror(errno));
@@ -323,9 +336,11 @@ int32_t scuda_pages_make(struct scuda_pages *p, uint64_t address, uint64_t bytes
   void *seen = MAP_FAILED, *open = MAP_FAILED;
   if (offset != UINT64_MAX) {
     seen = place(address, bytes, offset);
-    if (seen != MAP_FAILED) open = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, (off_t)offset);
+    if (seen != MAP_FAILED)
+      open = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, (off_t)offset);
   }
-  int good = open != MAP_FAILED && (!address || seen == (void *)(uintptr_t)address) && (uffd < 0 || !enlist((uint64_t)(uintptr_t)seen, bytes));
+  int good = open != MAP_FAILED && (!address || seen == (void *)(uintptr_t)address) &&
+             (uffd < 0 || !enlist((uint64_t)(uintptr_t)seen, bytes));
   if (good) {
     *p = (struct scuda_pages){(uint64_t)(uintptr_t)seen, bytes, offset, open};
     if (address && address < atomic_load(&variables_from)) atomic_store(&variables_from, address);
@@ -361,7 +376,8 @@ void scuda_pages_drop(struct scuda_pages *p) {
 int32_t scuda_pages_hold(const struct scuda_pages *p, uint64_t from, uint64_t bytes) {
   int failed;
   while ((failed = fallocate(memory, 0, (off_t)(p->offset + from), (off_t)bytes)) && errno == EINTR) {}
-  if (failed) scuda_log(SCUDA_ERROR, "unified memory: no memory for %llu bytes (%s)", (unsigned long long)bytes, strerror(errno));
+  if (failed)
+    scuda_log(SCUDA_ERROR, "unified memory: no memory for %llu bytes (%s)", (unsigned long long)bytes, strerror(errno));
   return failed ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -377,9 +393,12 @@ int32_t scuda_pages_put(const struct scuda_pages *p, uint64_t from, uint64_t byt
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data, int writable) {
+int32_t scuda_pages_fill(const struct scuda_pages *p, uint64_t from, uint64_t bytes, const uint8_t *data,
+                         int writable) {
   while (uffd >= 0 && bytes) {
-    struct uffdio_copy c = {.dst = p->start + from, .src = (uint64_t)(uintptr_t)data, .len = bytes, .mode = writable ? 0 : UFFDIO_COPY_MODE_WP};
+    struct uffdio_copy c = {
+      .dst = p->start + from, .src = (uint64_t)(uintptr_t)data, .len = bytes, .mode = writable ? 0 : UFFDIO_COPY_MODE_WP
+    };
     uint64_t done = bytes;
     if (ioctl(uffd, UFFDIO_COPY, &c)) {
       if (c.copy <= 0 && errno != EAGAIN) break; /* the file has the page after all */
@@ -401,10 +420,13 @@ int32_t scuda_pages_open(const struct scuda_pages *p, uint64_t from, uint64_t by
 
 int32_t scuda_pages_allow(const struct scuda_pages *p, uint64_t from, uint64_t bytes, int writable) {
   uint64_t start = p->start + from;
-  if (uffd < 0) return mprotect((void *)(uintptr_t)start, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+  if (uffd < 0)
+    return mprotect((void *)(uintptr_t)start, bytes,
+                    writable ? PROT_READ | PROT_WRITE : PROT_READ) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
   int r = proceed(start, bytes, writable ? 0 : UFFDIO_CONTINUE_MODE_WP);
   if (r < 0) {
-    scuda_log(SCUDA_ERROR, "unified memory: pages at %#llx cannot be mapped (%s)", (unsigned long long)start, strerror(errno));
+    scuda_log(SCUDA_ERROR, "unified memory: pages at %#llx cannot be mapped (%s)", (unsigned long long)start,
+              strerror(errno));
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   struct uffdio_writeprotect w = {.range = {start, bytes}, .mode = 0};
@@ -430,10 +452,13 @@ void scuda_pages_unmap(const struct scuda_pages *p, uint64_t from, uint64_t byte
 int scuda_pages_tracked(void) { return pagemap >= 0; }
 
 /* What was protected and is denied keeps a mark of that; pages that were written have none any more. */
-int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t bytes, uint64_t unit, uint8_t *entries, uint8_t value) {
+int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t bytes, uint64_t unit, uint8_t *entries,
+                            uint8_t value) {
   struct scanned v[64];
-  struct scan q = {.size = sizeof q, .start = p->start + from, .end = p->start + from + bytes, .vec = (uint64_t)(uintptr_t)v, .vec_len = sizeof v / sizeof *v,
-                   .category_inverted = IS_WRITTEN, .category_mask = IS_SWAPPED | IS_WRITTEN, .return_mask = IS_SWAPPED};
+  struct scan q = {.size = sizeof q, .start = p->start + from, .end = p->start + from + bytes,
+                   .vec = (uint64_t)(uintptr_t)v, .vec_len = sizeof v / sizeof *v,
+                   .category_inverted = IS_WRITTEN, .category_mask = IS_SWAPPED | IS_WRITTEN,
+                   .return_mask = IS_SWAPPED};
   uint64_t base = q.start, at = base;
   for (long n; q.start < q.end; q.start = q.walk_end) {
     if ((n = ioctl(pagemap, PAGEMAP_SCAN_IOCTL, &q)) < 0) {
@@ -442,7 +467,8 @@ int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
     for (long i = 0; i < n; at = v[i++].end)
-      if (at < v[i].start) memset(entries + (at - base) / unit, value, (v[i].start - 1 - base) / unit - (at - base) / unit + 1);
+      if (at < v[i].start)
+        memset(entries + (at - base) / unit, value, (v[i].start - 1 - base) / unit - (at - base) / unit + 1);
   }
   if (at < q.end) memset(entries + (at - base) / unit, value, (q.end - 1 - base) / unit - (at - base) / unit + 1);
   return CUDA_SUCCESS;

@@ -44,7 +44,8 @@ void scuda_pages_unmapped(void);                                                
 int scuda_pages_tracked(void);
 /* ... this gives the entries of the units with such writes a value, of a stretch that was allowed for reading and is
  * denied now. CUresult. */
-int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t bytes, uint64_t unit, uint8_t *entries, uint8_t value);
+int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t bytes, uint64_t unit, uint8_t *entries,
+                            uint8_t value);
 /* lets the waiting try again */
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes);
 void scuda_pages_lose(const struct scuda_pages *p);  /* every access of it is a SIGBUS from now on */

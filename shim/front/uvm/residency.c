@@ -13,7 +13,8 @@ static struct scuda_run *expected(struct scuda_runs *runs, uint32_t b) {
   return (struct scuda_run *)0;
 }
 
-struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks, uint32_t b, struct scuda_runs *runs, struct scuda_run **run) {
+struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks, uint32_t b, struct scuda_runs *runs,
+                                           struct scuda_run **run) {
   uint8_t s = state[b];
   struct scuda_run *r = expected(runs, b);
   if (r) {
@@ -43,9 +44,11 @@ struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks
   return (struct scuda_stretch){start, end - start};
 }
 
-uint32_t scuda_residency_ahead(const uint8_t *state, uint32_t blocks, struct scuda_run *run, struct scuda_stretch *ahead, uint32_t room) {
+uint32_t scuda_residency_ahead(const uint8_t *state, uint32_t blocks, struct scuda_run *run,
+                               struct scuda_stretch *ahead, uint32_t room) {
   uint32_t n = 0, window = run->window < FIRST_WINDOW ? FIRST_WINDOW : run->window;
-  uint32_t limit = least(blocks, run->due + (window < SCUDA_WINDOW_MAX ? SCUDA_AHEAD_MAX / 2 : SCUDA_AHEAD_MAX) * window);
+  uint32_t limit = least(blocks,
+                         run->due + (window < SCUDA_WINDOW_MAX ? SCUDA_AHEAD_MAX / 2 : SCUDA_AHEAD_MAX) * window);
   if (run->hits < HITS) return 0;
   if (room > SCUDA_AHEAD_MAX) room = SCUDA_AHEAD_MAX;
   while (n < room && run->next < limit && state[run->next] != SCUDA_FRESH) {

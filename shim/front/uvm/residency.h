@@ -30,8 +30,10 @@ struct scuda_runs { struct scuda_run run[SCUDA_RUNS]; uint32_t turn; };
 
 /* The blocks to bring for a fault at b: those around it in b's state, no more than WINDOW_MAX. *run: the run it belongs
  * to. */
-struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks, uint32_t b, struct scuda_runs *runs, struct scuda_run **run);
+struct scuda_stretch scuda_residency_fault(const uint8_t *state, uint32_t blocks, uint32_t b, struct scuda_runs *runs,
+                                           struct scuda_run **run);
 /* The windows to ask for now, at most room, so that the run does not wait when it gets there: blocks that are AWAY, in
  * order. Gives how many. */
-uint32_t scuda_residency_ahead(const uint8_t *state, uint32_t blocks, struct scuda_run *run, struct scuda_stretch *ahead, uint32_t room);
+uint32_t scuda_residency_ahead(const uint8_t *state, uint32_t blocks, struct scuda_run *run,
+                               struct scuda_stretch *ahead, uint32_t room);
 #endif

@@ -133,7 +133,9 @@ int32_t scuda_managed_take(enum scuda_reach reach, const void *given, uint64_t b
   return r;
 }
 
-int32_t scuda_managed_named(const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) { return scuda_managed_take(SCUDA_NAMED, given, bytes, stream, ptds); }
+int32_t scuda_managed_named(const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) {
+  return scuda_managed_take(SCUDA_NAMED, given, bytes, stream, ptds);
+}
 
 int32_t scuda_managed_held(const void *given, uint64_t bytes) {
   struct scuda_named n;
@@ -152,9 +154,11 @@ static void arrived(struct va_range *a, uint32_t first, uint32_t end) {
     struct scuda_thrashing *h = a->thrashing + b;
     enum scuda_arrival how = scuda_thrashing_wait(h);
     int writable = scuda_va_range_written(a, b);
-    for (n = 0; b + n < end && scuda_thrashing_wait(h + n) == how && scuda_va_range_written(a, b + n) == writable; n++) {}
+    for (n = 0; b + n < end && scuda_thrashing_wait(h + n) == how &&
+         scuda_va_range_written(a, b + n) == writable; n++) {}
     scuda_va_range_mark(a, b, n, how == SCUDA_COMES ? READY : writable ? DIRTY : CLEAN);
-    if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, n), writable)) scuda_va_range_mark(a, b, n, READY);
+    if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, n), writable))
+      scuda_va_range_mark(a, b, n, READY);
     for (uint32_t i = 0; i < n; i++) {
       count(SCUDA_PINNED, (uint64_t)scuda_thrashing_pin(h + i));
       h[i].asked = 0;
@@ -179,7 +183,8 @@ static void push(struct va_range *a) {
     enum way way = scuda_va_range_way(a, s.first);
     int soon = next.count && way == FETCH && scuda_va_range_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
     if (scuda_va_range_migrate(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
-    for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;) arrived(a, t.first, t.first + t.count);
+    for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;)
+      arrived(a, t.first, t.first + t.count);
   }
 }
 

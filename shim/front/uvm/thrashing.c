@@ -9,7 +9,9 @@ void scuda_thrashing_streams(struct scuda_thrashing *h, uint32_t blocks) {
   for (uint32_t i = 0; i < blocks; i++) h[i].rounds = h[i].pinned = h[i].length = 0;
 }
 
-static uint8_t often(const struct scuda_thrashing *h) { return h->prefers == SCUDA_AT_CPU ? 1 : h->prefers == SCUDA_AT_GPU ? SCUDA_NEVER : SCUDA_OFTEN; }
+static uint8_t often(const struct scuda_thrashing *h) {
+  return h->prefers == SCUDA_AT_CPU ? 1 : h->prefers == SCUDA_AT_GPU ? SCUDA_NEVER : SCUDA_OFTEN;
+}
 
 static int thrashes(const struct scuda_thrashing *h) { return h->rounds >= SCUDA_THRASHES && h->rounds >= often(h); }
 

@@ -58,7 +58,8 @@ void scuda_unmap_begin(struct scuda_unmap *d, const struct scuda_pages *p, uint6
 
 void scuda_unmap_await(struct scuda_unmap *d, uint64_t to) {
   if (d->shared) {
-    uint64_t end = to < job.end ? to : job.end, pieces = end > job.from ? (end - job.from + job.piece - 1) / job.piece : 0;
+    uint64_t end = to < job.end ? to : job.end, pieces = end > job.from ? (end - job.from + job.piece - 1) / job.piece :
+        0;
     for (uint64_t i = 0; i < pieces; i++) {
       for (;;) {
         uint32_t seen = atomic_load(&done);

@@ -6,7 +6,8 @@
 #include "uvm/pager.h"
 #include "uvm/residency.h"
 
-enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY, CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
+enum { BLOCK = SCUDA_BLOCK, FRESH = SCUDA_FRESH, AWAY = SCUDA_AWAY, BUSY = SCUDA_BUSY, READY = SCUDA_READY,
+       CLEAN = SCUDA_CLEAN, DIRTY = SCUDA_DIRTY };
 enum { HELD = 1, OPENED };  /* the file has the block's pages; and they are in the open view's tables */
 
 struct extent { struct extent *next; uint64_t from, to; }; /* offsets */
@@ -52,7 +53,9 @@ static inline uint64_t bytes_of(const struct va_range *a, uint32_t first, uint32
   return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
 }
 
-static inline void count(int stat, uint64_t n) { atomic_fetch_add_explicit(&scuda_managed_stats[stat], n, memory_order_relaxed); }
+static inline void count(int stat, uint64_t n) {
+  atomic_fetch_add_explicit(&scuda_managed_stats[stat], n, memory_order_relaxed);
+}
 
 /* ---- managed.c; under the lock, but for the end ---- */
 
@@ -105,6 +108,7 @@ enum way scuda_va_range_way(const struct va_range *a, uint32_t first);
 /* Migrates blocks between the open view and the server, but for what no variable of the range lies in. */
 int32_t scuda_va_range_migrate(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how);
 /* Migrates the bytes [from, to) of a range between `here` and the server, in a stream of the current context. */
-int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here, enum way way, int how);
+int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here,
+                                     enum way way, int how);
 int32_t scuda_va_range_arrive(const struct va_range *a); /* what was sent has arrived: any stream may use it */
 #endif

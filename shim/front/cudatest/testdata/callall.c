@@ -18,7 +18,8 @@ static int must(const char *name, int result) {
 
 static int make_current(void) {
   void *ctx;
-  if (must("cuDevicePrimaryCtxRetain", ((int (*)(void **, int))dlsym(lib, "cuDevicePrimaryCtxRetain"))(&ctx, 0))) return 1;
+  if (must("cuDevicePrimaryCtxRetain", ((int (*)(void **, int))dlsym(lib, "cuDevicePrimaryCtxRetain"))(&ctx, 0)))
+    return 1;
   return must("cuCtxSetCurrent", ((int (*)(void *))dlsym(lib, "cuCtxSetCurrent"))(ctx));
 }
 

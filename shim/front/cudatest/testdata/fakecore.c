@@ -29,7 +29,9 @@ static uint8_t noise(void) {
   return (uint8_t)noise_state;
 }
 
-static void drain(void) { __atomic_store_n(&shared->head, __atomic_load_n(&shared->tail, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE); }
+static void drain(void) {
+  __atomic_store_n(&shared->head, __atomic_load_n(&shared->tail, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+}
 
 int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
   shared = s;
@@ -137,7 +139,8 @@ uint64_t scuda_core_hostfn(void *fn, void *user, uint64_t stream, uint32_t kind,
   return (void)fn, (void)user, (void)stream, (void)kind, (void)keep, 1;
 }
 
-int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap) {
+int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint32_t send, uint8_t hash[32],
+                         uint64_t *sent, char *err, uint32_t err_cap) {
   (void)image, (void)bytes, (void)device, (void)send;
   *sent = 0;
   memset(hash, 7, 32);

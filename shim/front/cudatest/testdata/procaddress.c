@@ -15,8 +15,10 @@ int main(int argc, char **argv) {
   FILE *table = fopen(argv[2], "r");
   if (!lib || !table) return 2;
   if (*argv[3] && ((int (*)(unsigned))dlsym(lib, "cuInit"))(0)) return 3;
-  int (*v2)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(lib, "cuGetProcAddress_v2");
-  int (*v1)(const char *, void **, int, uint64_t) = (int (*)(const char *, void **, int, uint64_t))dlsym(lib, "cuGetProcAddress");
+  int (*v2)(const char *, void **, int, uint64_t,
+            int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(lib, "cuGetProcAddress_v2");
+  int (*v1)(const char *, void **, int, uint64_t) = (int (*)(const char *, void **, int, uint64_t))dlsym(lib,
+      "cuGetProcAddress");
   while (fgets(line, sizeof line, table)) {
     if (*line == '#' || sscanf(line, "%255s %llu %d %255s", name, &flags, &version, want) != 4) continue;
     rows++;
@@ -27,7 +29,8 @@ int main(int argc, char **argv) {
       snprintf(got, sizeof got, "-%d/%d", result, status);
     } else {
       Dl_info info;
-      snprintf(got, sizeof got, "%s", result == 0 && status == 0 && p == dlsym(lib, want) ? want : dladdr(p, &info) && info.dli_sname ? info.dli_sname : "?");
+      snprintf(got, sizeof got, "%s", result == 0 && status == 0 && p == dlsym(lib, want) ? want :
+               dladdr(p, &info) && info.dli_sname ? info.dli_sname : "?");
       if (result || status) snprintf(got + strlen(got), sizeof got - strlen(got), " with %d/%d", result, status);
     }
     if (strcmp(got, want)) {
@@ -38,7 +41,8 @@ int main(int argc, char **argv) {
     result = v1(name, &q, version, flags);
     if (p ? q != p || result : q || result != 500) {
       bad++;
-      printf("%s flags %llu version %d: the 4-argument form gives %d %s\n", name, flags, version, result, q == p ? "the same" : "another");
+      printf("%s flags %llu version %d: the 4-argument form gives %d %s\n", name, flags, version, result,
+             q == p ? "the same" : "another");
     }
   }
   printf("%d rows, %d wrong\n", rows, bad);

@@ -51,7 +51,8 @@ static void integrity(void) {
   for (unsigned i = 0; i < sizeof versions / sizeof *versions; i++) {
     uint8_t out[16] = {0};
     rc r = check(versions[i], 1790000000, out);
-    printf("integrity %d %u %d %u %" PRIu64 " %" PRIu64 " %" PRIu64 " 1790000000 ", driver, versions[i], (int)getpid(), (uint32_t)pthread_self(),
+    printf("integrity %d %u %d %u %" PRIu64 " %" PRIu64 " %" PRIu64 " 1790000000 ", driver, versions[i], (int)getpid(),
+           (uint32_t)pthread_self(),
            (uint64_t)(uintptr_t)cudart, (uint64_t)(uintptr_t)t, t[1]);
     for (int d = 0; d < count; d++) {
       uint8_t uuid[16];
@@ -95,7 +96,8 @@ static void destroyed(void *ctx, void *key, void *value) {
 }
 
 static void storage(void) {
-  const uint64_t *t = need("c693336e1121df11a8c368f355d89593"), *cudart = need("6bd5fb6c5bf4e74a8987d93912fd9df9"), *tls = need("42d85a8123f6cb478298f6e78a3aecdc"),
+  const uint64_t *t = need("c693336e1121df11a8c368f355d89593"), *cudart = need("6bd5fb6c5bf4e74a8987d93912fd9df9"),
+  *tls = need("42d85a8123f6cb478298f6e78a3aecdc"),
                  *checks = need("263e88607cd2614392f6bbd5006dfa7e");
   rc (*put)(void *, void *, void *, void *) = (rc(*)(void *, void *, void *, void *))t[0];
   rc (*del)(void *, void *) = (rc(*)(void *, void *))t[1];
@@ -116,7 +118,8 @@ static void storage(void) {
   F(cuDevicePrimaryCtxGetState, int, unsigned *, int *)(0, &flags, &active);
   printf("state: flags %u active %d\n", flags, active);
   int dev = -1;
-  r1 = F(cuCtxSetCurrent, void *)(h), r2 = F(cuCtxGetApiVersion, void *, unsigned *)(h, &api), r3 = F(cuCtxGetDevice, int *)(&dev);
+  r1 = F(cuCtxSetCurrent, void *)(h), r2 = F(cuCtxGetApiVersion, void *, unsigned *)(h, &api),
+      r3 = F(cuCtxGetDevice, int *)(&dev);
   printf("unretained: set %d api %d device %d/%d\n", r1, r2, r3, dev);
   seen = NULL;
   r1 = current(&seen), r2 = get(&v, NULL, key), r3 = put(NULL, key, key, NULL);
@@ -126,7 +129,8 @@ static void storage(void) {
   expect_ctx = h;
   r1 = get(&v, NULL, key), r2 = del(NULL, key);
   printf("absent: get %d delete %d, v %s\n", r1, r2, v == (void *)5 ? "kept" : "written");
-  for (long k = 1; k <= 4; k++) printf("put %ld: %d\n", k, put(k % 2 ? NULL : h, (void *)k, (void *)(k + 1), (void *)destroyed));
+  for (long k = 1; k <= 4; k++)
+    printf("put %ld: %d\n", k, put(k % 2 ? NULL : h, (void *)k, (void *)(k + 1), (void *)destroyed));
   printf("again: %d", put(NULL, (void *)1, (void *)77, NULL));
   printf(" get %d", get(&v, h, (void *)1));
   printf(" value %ld\n", (long)v);

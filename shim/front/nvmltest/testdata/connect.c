@@ -19,7 +19,8 @@ static void count(int signal) { *(signal == SIGCHLD ? &children : &alarms) += 1;
 int main(int argc, char **argv) {
   void *library = argc > 2 ? dlopen(argv[1], RTLD_NOW) : NULL;
   if (!library) return 2;
-  int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2"), (*end)(void) = (int (*)(void))dlsym(library, "nvmlShutdown");
+  int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2"),
+      (*end)(void) = (int (*)(void))dlsym(library, "nvmlShutdown");
   const char *how = argv[2];
   struct sigaction child = {.sa_handler = count}, tick = {.sa_handler = count};
   int out = fcntl(1, F_DUPFD, 100);
@@ -42,6 +43,7 @@ int main(int argc, char **argv) {
   sigprocmask(SIG_SETMASK, NULL, &after);
   int found = waitpid(-1, NULL, WNOHANG | __WALL);
   dprintf(out, "%d %d, %s, %s, %s\n", first, second, found < 0 && errno == ECHILD ? "no child" : "a child",
-          children ? "a signal" : "no signal", memcmp(&before, &after, sizeof before) ? "another mask" : "the same mask");
+          children ? "a signal" : "no signal", memcmp(&before, &after, sizeof before) ? "another mask" :
+          "the same mask");
   return 0;
 }

@@ -42,7 +42,8 @@ int main(int argc, char **argv) {
   printf("how many: %d, %u\n", r, u.count);
   u.count = 3, u.array = list;
   r = nvmlDeviceGetProcessesUtilizationInfo(device, &u);
-  printf("utilization %d, %u: pid %u %u, sm %u, array %s\n", r, u.count, list[0].pid, list[1].pid, list[1].sm, u.array == list ? "kept" : "lost");
+  printf("utilization %d, %u: pid %u %u, sm %u, array %s\n", r, u.count, list[0].pid, list[1].pid, list[1].sm,
+         u.array == list ? "kept" : "lost");
   u.version = 2u << 24 | 16;
   printf("other version %d\n", nvmlDeviceGetProcessesUtilizationInfo(device, &u));
 
@@ -56,12 +57,14 @@ int main(int argc, char **argv) {
   m.second = m.first, m.metrics[0].id = 10, m.metrics[1].id = 3;
   printf("sample %d, ", r);
   r = nvmlGpmMetricsGet(&m);
-  printf("metrics %d: %d %.1f %s, %d\n", r, m.metrics[0].result, m.metrics[0].value, m.metrics[0].unit, m.metrics[1].result);
+  printf("metrics %d: %d %.1f %s, %d\n", r, m.metrics[0].result, m.metrics[0].value, m.metrics[0].unit,
+         m.metrics[1].result);
   const char *unit = m.metrics[0].unit;
   r = nvmlGpmMetricsGet(&m);
   printf("again %d, %s\n", r, unit == m.metrics[0].unit ? "the same string" : "another string");
 
-  static const uint8_t smi[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
+  static const uint8_t smi[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12,
+                                  0xf7, 0xc4};
   const void *table = NULL;
   r = nvmlInternalGetExportTable(&table, smi);
   if (r) return 3;
@@ -74,7 +77,8 @@ int main(int argc, char **argv) {
   r = ((int (*)(void *, char *, uint32_t))slots[231])(device, text, sizeof text);
   printf(", text %d %s\n", r, text);
   r = ((int (*)(void *, uint32_t *, struct process *))slots[213])(device, &count, processes);
-  printf("processes %d, %u: %u %s, %u %s\n", r, count, processes[0].pid, processes[0].command, processes[1].pid, processes[1].command);
+  printf("processes %d, %u: %u %s, %u %s\n", r, count, processes[0].pid, processes[0].command, processes[1].pid,
+         processes[1].command);
   count = 1;
   r = ((int (*)(void *, uint32_t *, struct process *))slots[213])(device, &count, processes);
   printf("too many %d, %u; no such slot %d\n", r, count, ((int (*)(void *))slots[100])(device));
@@ -83,7 +87,8 @@ int main(int argc, char **argv) {
   struct counter counter[3] = {{.id = 1, .port = 1}, {.id = 2, .port = 2}, {.id = 3, .port = 3}};
   struct counters counters = {2, counter};
   r = nvmlDeviceReadPRMCounters_v1(device, &counters);
-  printf("counters %d, %u: %llu %llu %llu\n", r, counters.count, (unsigned long long)counter[0].value, (unsigned long long)counter[1].value, (unsigned long long)counter[2].value);
+  printf("counters %d, %u: %llu %llu %llu\n", r, counters.count, (unsigned long long)counter[0].value,
+         (unsigned long long)counter[1].value, (unsigned long long)counter[2].value);
 
   FN(int (*)(const void *, void *, uint32_t *), nvmlDeviceGetVgpuMetadata);
   FN(int (*)(void *, void *, int *), nvmlGetVgpuCompatibility);
@@ -109,6 +114,7 @@ int main(int argc, char **argv) {
   printf("system's events %d, %d, wait %d", r, nvmlSystemRegisterEvents(&types), nvmlSystemEventSetWait(&wait));
   printf(" %s %u", wait.data == events && wait.timeout == 120 ? "kept" : "lost", wait.events);
   r = nvmlSystemEventSetFree(&set);
-  printf(", free %d, again %d, wrong version %d\n", r, nvmlSystemEventSetFree(&set), (set.version = 0, nvmlSystemEventSetCreate(&set)));
+  printf(", free %d, again %d, wrong version %d\n", r, nvmlSystemEventSetFree(&set),
+         (set.version = 0, nvmlSystemEventSetCreate(&set)));
   return 0;
 }

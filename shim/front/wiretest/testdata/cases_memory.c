@@ -119,7 +119,8 @@ void rectangles(void) {
   CUdeviceptr d = alloc(1 << 16);
   static uint8_t data[64 * 64];
   for (int i = 0; i < 64 * 64; i++) data[i] = (uint8_t)i;
-  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = data, .srcPitch = 64, .srcXInBytes = 3, .srcY = 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = data, .srcPitch = 64, .srcXInBytes = 3, .srcY = 2,
+                     .dstMemoryType = CU_MEMORYTYPE_DEVICE,
                      .dstDevice = d, .dstPitch = 32, .WidthInBytes = 10, .Height = 5};
   uint32_t n = sent();
   CK(cuMemcpy2D_v2(&c));
@@ -140,7 +141,8 @@ void rectangles(void) {
   c.srcPitch = 64;
   CK(cuMemcpy2D_v2(&c));
   last(OP_cuMemcpy2D_v2);
-  CUDA_MEMCPY3D b3 = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 8, .srcHeight = 4, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = data,
+  CUDA_MEMCPY3D b3 = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 8, .srcHeight = 4,
+                      .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = data,
                       .dstPitch = 8, .dstHeight = 4, .WidthInBytes = 8, .Height = 2, .Depth = 3};
   CK(cuMemcpy3D(&b3));
   m = (const void *)last(OP_COPY_BOX)->payload;
@@ -162,7 +164,8 @@ void rectangles(void) {
 
   /* Compressed arrays are counted in blocks, and the whole of planar ones is not copied. */
   static const struct { int format, channels; unsigned block, want; } formats[] = {
-      {CU_AD_FORMAT_BC1_UNORM, 4, 8, 0}, {CU_AD_FORMAT_BC3_UNORM, 4, 16, 0}, {CU_AD_FORMAT_BC4_SNORM, 1, 8, 0}, {CU_AD_FORMAT_BC7_UNORM_SRGB, 4, 16, 0}, {CU_AD_FORMAT_NV12, 3, 1, 1}, {CU_AD_FORMAT_P010, 3, 1, 1}};
+      {CU_AD_FORMAT_BC1_UNORM, 4, 8, 0}, {CU_AD_FORMAT_BC3_UNORM, 4, 16, 0}, {CU_AD_FORMAT_BC4_SNORM, 1, 8, 0},
+      {CU_AD_FORMAT_BC7_UNORM_SRGB, 4, 16, 0}, {CU_AD_FORMAT_NV12, 3, 1, 1}, {CU_AD_FORMAT_P010, 3, 1, 1}};
   for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++) {
     CUDA_ARRAY3D_DESCRIPTOR d = {62, 64, 0, (CUarray_format)formats[i].format, (unsigned)formats[i].channels, 0};
     CK(cuArray3DCreate(&array, &d));
@@ -296,7 +299,8 @@ void pointers(void) {
   WANT(base, d);
   WANT(size, 1000);
   WANT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)plain), 1);
-  CUpointer_attribute all[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  CUpointer_attribute all[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                               CU_POINTER_ATTRIBUTE_HOST_POINTER};
   void *into[] = {&type, &ordinal, &host};
   CK(cuPointerGetAttributes(3, all, into, (CUdeviceptr)(uintptr_t)plain));
   WANT(type, 0);
@@ -466,7 +470,8 @@ void handles(void) {
   CUevent e[3000];
   for (int i = 0; i < 3000; i++) {
     CK(cuEventCreate(&e[i], 0));
-    if ((uintptr_t)e[i] % 64 || (uintptr_t)e[i] < rec->shared->client_base || (uintptr_t)e[i] >= rec->shared->server_base) FAIL("handle %p", (void *)e[i]);
+    if ((uintptr_t)e[i] % 64 || (uintptr_t)e[i] < rec->shared->client_base ||
+        (uintptr_t)e[i] >= rec->shared->server_base) FAIL("handle %p", (void *)e[i]);
     for (int k = i > 5 ? i - 5 : 0; k < i; k++)
       if (e[k] == e[i]) FAIL("a handle was given twice");
   }

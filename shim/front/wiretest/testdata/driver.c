@@ -11,6 +11,8 @@ int cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t flags,
   return 0;
 }
 /* 11 arguments, some of them on the stack */
-int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *s, void **p, void **e) {
-  return f == (void *)1 && gx == 2 && gy == 3 && gz == 4 && bx == 5 && by == 6 && bz == 7 && shared == 8 && s == (void *)9 && p == (void *)10 && e == (void *)11 ? 77 : 1;
+int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *s, void **p, void **e) {
+  return f == (void *)1 && gx == 2 && gy == 3 && gz == 4 && bx == 5 && by == 6 && bz == 7 && shared == 8 &&
+         s == (void *)9 && p == (void *)10 && e == (void *)11 ? 77 : 1;
 }

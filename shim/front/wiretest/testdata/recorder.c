@@ -22,7 +22,8 @@ static void drain_locked(void) {
     head += c->size;
   }
   __atomic_store_n(&s->head, head, __ATOMIC_SEQ_CST);
-  if (__atomic_exchange_n(&s->starved, 0, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &s->starved, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1 << 30, NULL, NULL, 0);
+  if (__atomic_exchange_n(&s->starved, 0, __ATOMIC_SEQ_CST))
+    syscall(SYS_futex, &s->starved, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1 << 30, NULL, NULL, 0);
 }
 
 static void drain(void) {
@@ -68,7 +69,8 @@ void scuda_core_call(struct scuda_call *call) {
   recorder.calls++;
   const struct command *mine = NULL;
   for (uint32_t i = recorder.count; i-- > 0 && !mine;)
-    if (recorder.commands[i]->thread == call->thread && recorder.commands[i]->seq + recorder.commands[i]->size == call->end) mine = recorder.commands[i];
+    if (recorder.commands[i]->thread == call->thread &&
+        recorder.commands[i]->seq + recorder.commands[i]->size == call->end) mine = recorder.commands[i];
   if (!mine || !(mine->flags & 1)) abort(); /* a call is for a command that asks for an answer */
   call->reply_len = 0;
   call->result = recorder.result;
@@ -105,7 +107,8 @@ uint64_t scuda_core_hostfn(void *fn, void *user, uint64_t stream, uint32_t kind,
   recorder.hostfn_keep = keep;
   return 100 + ++recorder.hostfns;
 }
-int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint32_t send, uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap) {
+int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint32_t send, uint8_t hash[32],
+                         uint64_t *sent, char *err, uint32_t err_cap) {
   (void)bytes, (void)device;
   recorder.images++;
   recorder.images_sent += send;

@@ -1,7 +1,9 @@
 /* A core that keeps every command and answers by what the case sets. */
 #include "base/core.h"
 
-struct command { uint32_t size; uint16_t op, flags; uint64_t seq, context; uint32_t thread, reserved; uint8_t payload[]; };
+struct command {
+  uint32_t size; uint16_t op, flags; uint64_t seq, context; uint32_t thread, reserved; uint8_t payload[];
+};
 
 struct recorder {
   struct command *commands[1 << 16];
