@@ -2,15 +2,24 @@
 #include "load.h"
 
 #ifdef SV_HEADERS
-_Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_WR_SEND == 2 && IBV_WR_SEND_WITH_IMM == 3 && IBV_WR_RDMA_READ == 4 &&
-               IBV_WR_ATOMIC_CMP_AND_SWP == 5 && IBV_WR_ATOMIC_FETCH_AND_ADD == 6 && IBV_WR_LOCAL_INV == 7, "opcodes are those of opcode.go");
-_Static_assert(IBV_SEND_FENCE == 1 && IBV_SEND_SIGNALED == 2 && IBV_SEND_SOLICITED == 4 && IBV_SEND_INLINE == 8, "flags are those of opcode.go");
-_Static_assert(IBV_WC_RECV == 128 && IBV_WC_RECV_RDMA_WITH_IMM == 129 && IBV_WC_BIND_MW == 5 && IBV_WC_LOCAL_INV == 6, "completions are those of opcode.go");
-_Static_assert(IBV_WC_RETRY_EXC_ERR == 12 && IBV_WC_RNR_RETRY_EXC_ERR == 13 && IBV_WC_GENERAL_ERR == 21, "statuses are those of opcode.go");
-_Static_assert(IBV_ACCESS_LOCAL_WRITE == 1 && IBV_ACCESS_REMOTE_WRITE == 2 && IBV_ACCESS_REMOTE_READ == 4 && IBV_ACCESS_REMOTE_ATOMIC == 8 &&
-               IBV_ACCESS_MW_BIND == 16 && IBV_ACCESS_ON_DEMAND == 64 && (IBV_ACCESS_RELAXED_ORDERING & 0xffff) == 0, "access is that of opcode.go");
-_Static_assert(IBV_QPS_INIT == 1 && IBV_QPS_RTR == 2 && IBV_QPS_RTS == 3 && IBV_QPS_ERR == 6, "states are those of opcode.go");
-_Static_assert(IBV_EVENT_QP_FATAL == 1 && IBV_EVENT_DEVICE_FATAL == 8 && IBV_EVENT_PORT_ACTIVE == 9 && IBV_EVENT_PORT_ERR == 10, "events are those of opcode.go");
+_Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_WR_SEND == 2 &&
+               IBV_WR_SEND_WITH_IMM == 3 && IBV_WR_RDMA_READ == 4 &&
+               IBV_WR_ATOMIC_CMP_AND_SWP == 5 && IBV_WR_ATOMIC_FETCH_AND_ADD == 6 && IBV_WR_LOCAL_INV == 7,
+               "opcodes are those of opcode.go");
+_Static_assert(IBV_SEND_FENCE == 1 && IBV_SEND_SIGNALED == 2 && IBV_SEND_SOLICITED == 4 && IBV_SEND_INLINE == 8,
+               "flags are those of opcode.go");
+_Static_assert(IBV_WC_RECV == 128 && IBV_WC_RECV_RDMA_WITH_IMM == 129 && IBV_WC_BIND_MW == 5 && IBV_WC_LOCAL_INV == 6,
+               "completions are those of opcode.go");
+_Static_assert(IBV_WC_RETRY_EXC_ERR == 12 && IBV_WC_RNR_RETRY_EXC_ERR == 13 && IBV_WC_GENERAL_ERR == 21,
+               "statuses are those of opcode.go");
+_Static_assert(IBV_ACCESS_LOCAL_WRITE == 1 && IBV_ACCESS_REMOTE_WRITE == 2 && IBV_ACCESS_REMOTE_READ == 4 &&
+               IBV_ACCESS_REMOTE_ATOMIC == 8 &&
+               IBV_ACCESS_MW_BIND == 16 && IBV_ACCESS_ON_DEMAND == 64 && (IBV_ACCESS_RELAXED_ORDERING & 0xffff) == 0,
+               "access is that of opcode.go");
+_Static_assert(IBV_QPS_INIT == 1 && IBV_QPS_RTR == 2 && IBV_QPS_RTS == 3 && IBV_QPS_ERR == 6,
+               "states are those of opcode.go");
+_Static_assert(IBV_EVENT_QP_FATAL == 1 && IBV_EVENT_DEVICE_FATAL == 8 && IBV_EVENT_PORT_ACTIVE == 9 &&
+               IBV_EVENT_PORT_ERR == 10, "events are those of opcode.go");
 
 int sv_devices(void ***list, int *n) {
   errno = 0;
@@ -51,10 +60,12 @@ int sv_query(void *ctx, sv_device *out) {
   out->odp_caps = a.odp_caps.general_caps;
   out->odp_rc = a.odp_caps.per_transport_caps.rc_odp_caps;
   out->vendor_id = o->vendor_id, out->vendor_part = o->vendor_part_id;
-  out->max_qp = o->max_qp, out->max_qp_wr = o->max_qp_wr, out->max_sge = o->max_sge, out->max_cq = o->max_cq, out->max_cqe = o->max_cqe;
+  out->max_qp = o->max_qp, out->max_qp_wr = o->max_qp_wr, out->max_sge = o->max_sge, out->max_cq = o->max_cq,
+      out->max_cqe = o->max_cqe;
   out->max_mr = o->max_mr, out->max_pd = o->max_pd, out->max_mw = o->max_mw;
   out->max_srq = o->max_srq, out->max_srq_wr = o->max_srq_wr, out->max_srq_sge = o->max_srq_sge;
-  out->max_rd_atomic = o->max_qp_rd_atom, out->caps = o->device_cap_flags, out->atomic = o->atomic_cap, out->ports = o->phys_port_cnt;
+  out->max_rd_atomic = o->max_qp_rd_atom, out->caps = o->device_cap_flags, out->atomic = o->atomic_cap,
+      out->ports = o->phys_port_cnt;
   return 0;
 }
 
@@ -63,7 +74,10 @@ int sv_query_port(void *ctx, int port, sv_port *out) {
   memset(&a, 0, sizeof a); /* an old library fills only the front */
   int r = ibv.query_port(ctx, port, &a);
   if (r) return r;
-  *out = (sv_port){a.state, a.max_mtu, a.active_mtu, a.gid_tbl_len, a.port_cap_flags, a.max_msg_sz, a.lid, a.link_layer, a.active_width, a.active_speed};
+  *out = (sv_port){
+    a.state, a.max_mtu, a.active_mtu, a.gid_tbl_len, a.port_cap_flags, a.max_msg_sz, a.lid, a.link_layer,
+        a.active_width, a.active_speed
+  };
   return 0;
 }
 
@@ -83,7 +97,8 @@ int sv_async_event(void *ctx, sv_event *out) {
   if (ibv.get_async_event(ctx, &e)) return why();
   *out = (sv_event){.type = e.event_type};
   switch (e.event_type) {
-  case IBV_EVENT_PORT_ACTIVE: case IBV_EVENT_PORT_ERR: case IBV_EVENT_LID_CHANGE: case IBV_EVENT_PKEY_CHANGE: case IBV_EVENT_SM_CHANGE:
+  case IBV_EVENT_PORT_ACTIVE: case IBV_EVENT_PORT_ERR: case IBV_EVENT_LID_CHANGE: case IBV_EVENT_PKEY_CHANGE:
+      case IBV_EVENT_SM_CHANGE:
   case IBV_EVENT_CLIENT_REREGISTER: case IBV_EVENT_GID_CHANGE:
     out->port = e.element.port_num;
     break;
@@ -110,7 +125,8 @@ int sv_reg(void *pd, uint64_t addr, uint64_t length, uint32_t access, void **mr,
   errno = 0;
   return registered(ibv.reg_mr(pd, (void *)(uintptr_t)addr, length, access), mr, lkey, rkey);
 }
-int sv_reg_dmabuf(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access, void **mr, uint32_t *lkey, uint32_t *rkey) {
+int sv_reg_dmabuf(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access, void **mr,
+                  uint32_t *lkey, uint32_t *rkey) {
   if (!ibv.reg_dmabuf_mr) return EOPNOTSUPP;
   errno = 0;
   return registered(ibv.reg_dmabuf_mr(pd, offset, length, iova, fd, access), mr, lkey, rkey);
@@ -128,7 +144,8 @@ int sv_alloc_mw(void *pd, uint32_t type, void **mw, uint32_t *rkey) {
 }
 int sv_dealloc_mw(void *mw) { return ibv_dealloc_mw(mw); }
 
-int sv_bind_mw(void *qp, void *mw, void *mr, uint64_t id, uint64_t addr, uint64_t length, uint32_t access, uint32_t *rkey) {
+int sv_bind_mw(void *qp, void *mw, void *mr, uint64_t id, uint64_t addr, uint64_t length, uint32_t access,
+               uint32_t *rkey) {
   struct ibv_mw *w = mw;
   struct ibv_send_wr *bad, wr = {.wr_id = id, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
   wr.bind_mw.mw = w;
@@ -173,8 +190,10 @@ int sv_poll(uintptr_t cq, sv_completion *out, int n, int looks) {
     if (got < 0) return total ? total : got == -1 ? -EIO : got;
     if (!got && !total && --looks > 0) continue;
     for (int i = 0; i < got; i++)
-      out[total++] = (sv_completion){.id = wc[i].wr_id, .status = wc[i].status, .opcode = wc[i].opcode, .vendor = wc[i].vendor_err,
-                                     .bytes = wc[i].byte_len, .imm = ntohl(wc[i].imm_data), .qp = wc[i].qp_num, .flags = wc[i].wc_flags};
+      out[total++] = (sv_completion){.id = wc[i].wr_id, .status = wc[i].status, .opcode = wc[i].opcode,
+                                     .vendor = wc[i].vendor_err,
+                                     .bytes = wc[i].byte_len, .imm = ntohl(wc[i].imm_data), .qp = wc[i].qp_num,
+                                     .flags = wc[i].wc_flags};
     if (got < want) break;
   }
   return total;
@@ -214,17 +233,24 @@ int sv_to_init(void *qp, const sv_qp_attr *a) {
   return ibv.modify_qp(qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 int sv_to_rtr(void *qp, const sv_qp_attr *a) {
-  struct ibv_qp_attr q = {.qp_state = IBV_QPS_RTR, .path_mtu = a->mtu, .dest_qp_num = a->dest_qpn, .rq_psn = a->dest_psn, .max_dest_rd_atomic = a->max_read,
+  struct ibv_qp_attr q = {.qp_state = IBV_QPS_RTR, .path_mtu = a->mtu, .dest_qp_num = a->dest_qpn,
+                          .rq_psn = a->dest_psn, .max_dest_rd_atomic = a->max_read,
     .min_rnr_timer = a->rnr_timer, .ah_attr = {.dlid = a->lid, .port_num = a->port, .is_global = a->global}};
   if (a->global) {
-    q.ah_attr.grh.sgid_index = a->gid_index, q.ah_attr.grh.hop_limit = a->hops, q.ah_attr.grh.traffic_class = a->traffic_class;
+    q.ah_attr.grh.sgid_index = a->gid_index, q.ah_attr.grh.hop_limit = a->hops,
+        q.ah_attr.grh.traffic_class = a->traffic_class;
     memcpy(q.ah_attr.grh.dgid.raw, a->gid, 16);
   }
-  return ibv.modify_qp(qp, &q, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  return ibv.modify_qp(qp, &q, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 int sv_to_rts(void *qp, const sv_qp_attr *a) {
-  struct ibv_qp_attr q = {.qp_state = IBV_QPS_RTS, .timeout = a->timeout, .retry_cnt = a->retries, .rnr_retry = a->rnr_retries, .sq_psn = a->psn, .max_rd_atomic = a->max_read};
-  return ibv.modify_qp(qp, &q, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  struct ibv_qp_attr q = {
+    .qp_state = IBV_QPS_RTS, .timeout = a->timeout, .retry_cnt = a->retries, .rnr_retry = a->rnr_retries,
+    .sq_psn = a->psn, .max_rd_atomic = a->max_read
+  };
+  return ibv.modify_qp(qp, &q, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                       IBV_QP_MAX_QP_RD_ATOMIC);
 }
 int sv_to_error(void *qp) {
   struct ibv_qp_attr q = {.qp_state = IBV_QPS_ERR};
@@ -251,11 +277,13 @@ int sv_post_send(uintptr_t qp, sv_send *list, int n, int *done) {
     for (int i = 0; i < k; i++) {
       const sv_send *s = &list[*done + i];
       struct ibv_send_wr *w = &wr[i]; /* of its 128 bytes only those that the operation has are written */
-      w->wr_id = s->id, w->next = i + 1 < k ? w + 1 : NULL, w->sg_list = gather(sge[i], s->sge, s->sges), w->num_sge = s->sges;
+      w->wr_id = s->id, w->next = i + 1 < k ? w + 1 : NULL, w->sg_list = gather(sge[i], s->sge, s->sges),
+          w->num_sge = s->sges;
       w->opcode = s->opcode, w->send_flags = s->flags;
       switch (s->opcode) {
       case IBV_WR_ATOMIC_CMP_AND_SWP: case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        w->wr.atomic.remote_addr = s->remote, w->wr.atomic.rkey = s->rkey, w->wr.atomic.compare_add = s->compare, w->wr.atomic.swap = s->swap;
+        w->wr.atomic.remote_addr = s->remote, w->wr.atomic.rkey = s->rkey, w->wr.atomic.compare_add = s->compare,
+            w->wr.atomic.swap = s->swap;
         break;
       case IBV_WR_LOCAL_INV:
         w->invalidate_rkey = s->imm;
@@ -286,7 +314,10 @@ static int post_recv(void *on, sv_recv *list, int n, int *done, int shared) {
     int k = n - *done < BATCH ? n - *done : BATCH;
     for (int i = 0; i < k; i++) {
       const sv_recv *s = &list[*done + i];
-      wr[i] = (struct ibv_recv_wr){.wr_id = s->id, .next = i + 1 < k ? &wr[i + 1] : NULL, .sg_list = gather(sge[i], s->sge, s->sges), .num_sge = s->sges};
+      wr[i] = (struct ibv_recv_wr){
+        .wr_id = s->id, .next = i + 1 < k ? &wr[i + 1] : NULL, .sg_list = gather(sge[i], s->sge, s->sges),
+        .num_sge = s->sges
+      };
     }
     int r = shared ? ibv_post_srq_recv(on, wr, &bad) : ibv_post_recv(on, wr, &bad);
     if (r) {

@@ -34,7 +34,8 @@ typedef struct {
 typedef struct {
   char firmware[64];
   uint64_t node_guid, max_mr_size, odp_caps;
-  uint32_t odp_rc, vendor_id, vendor_part, max_qp, max_qp_wr, max_sge, max_cq, max_cqe, max_mr, max_pd, max_mw, max_srq, max_srq_wr, max_srq_sge,
+  uint32_t odp_rc, vendor_id, vendor_part, max_qp, max_qp_wr, max_sge, max_cq, max_cqe, max_mr, max_pd, max_mw, max_srq,
+  max_srq_wr, max_srq_sge,
       max_rd_atomic, caps, atomic, ports;
 } sv_device;
 
@@ -47,7 +48,8 @@ typedef struct {
 } sv_qp_config; /* in: wishes, out: what there is */
 
 typedef struct {
-  uint32_t state, qpn, psn, mtu, port, gid_index, hops, traffic_class, timeout, retries, rnr_retries, rnr_timer, max_read, access, dest_qpn, dest_psn, lid, global;
+  uint32_t state, qpn, psn, mtu, port, gid_index, hops, traffic_class, timeout, retries, rnr_retries, rnr_timer,
+      max_read, access, dest_qpn, dest_psn, lid, global;
   uint8_t gid[16];
 } sv_qp_attr;
 
@@ -72,11 +74,13 @@ const char *sv_event_name(uint32_t type);
 int sv_alloc_pd(void *ctx, void **pd);
 int sv_dealloc_pd(void *pd);
 int sv_reg(void *pd, uint64_t addr, uint64_t length, uint32_t access, void **mr, uint32_t *lkey, uint32_t *rkey);
-int sv_reg_dmabuf(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access, void **mr, uint32_t *lkey, uint32_t *rkey);
+int sv_reg_dmabuf(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access, void **mr,
+                  uint32_t *lkey, uint32_t *rkey);
 int sv_dereg(void *mr);
 int sv_alloc_mw(void *pd, uint32_t type, void **mw, uint32_t *rkey);
 int sv_dealloc_mw(void *mw);
-int sv_bind_mw(void *qp, void *mw, void *mr, uint64_t id, uint64_t addr, uint64_t length, uint32_t access, uint32_t *rkey);
+int sv_bind_mw(void *qp, void *mw, void *mr, uint64_t id, uint64_t addr, uint64_t length, uint32_t access,
+               uint32_t *rkey);
 
 int sv_create_channel(void *ctx, void **channel, int *fd);
 int sv_destroy_channel(void *channel);
@@ -85,8 +89,10 @@ int sv_destroy_cq(void *cq);
 int sv_cq_event(void *channel); /* takes and acknowledges one; EAGAIN: none */
 int sv_arm(void *cq, int solicited);
 /* Queues are numbers here and in sv_post_send, as cgo looks up in each call whether a pointer is one of Go's. */
-int sv_poll(uintptr_t cq, sv_completion *out, int n, int looks); /* >= 0: completions, after so many looks at most, < 0: -errno */
-int sv_poll_or_arm(uintptr_t cq, sv_completion *out, int n);     /* the same with one look, which where it finds nothing arms the queue and looks again */
+/* >= 0: completions, after so many looks at most, < 0: -errno */
+int sv_poll(uintptr_t cq, sv_completion *out, int n, int looks);
+/* the same with one look, which where it finds nothing arms the queue and looks again */
+int sv_poll_or_arm(uintptr_t cq, sv_completion *out, int n);
 
 int sv_create_srq(void *pd, int depth, int sges, void **srq);
 int sv_destroy_srq(void *srq);
@@ -100,6 +106,7 @@ int sv_to_rts(void *qp, const sv_qp_attr *a);
 int sv_to_error(void *qp);
 int sv_qp_state(void *qp, uint32_t *state);
 int sv_post_send(uintptr_t qp, sv_send *list, int n, int *done);
-int sv_post_spin(uintptr_t qp, sv_send *list, int n, int *done, uintptr_t cq, sv_completion *out, int m, int looks); /* < 0: -errno of either */
+/* < 0: -errno of either */
+int sv_post_spin(uintptr_t qp, sv_send *list, int n, int *done, uintptr_t cq, sv_completion *out, int m, int looks);
 int sv_post_recv(void *qp, sv_recv *list, int n, int *done);
 #endif

@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef int32_t launch_function(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, void *, void **, void **);
+typedef int32_t launch_function(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, void *,
+                                void **, void **);
 
 enum {
   MOST = 64,     /* launches of a job */
@@ -19,7 +20,8 @@ enum {
   STREAMS = 2,   /* stream handles up to this stand for the default streams */
 };
 
-/* One job at a time. Its launches are divided into lanes, which the caller and the helpers take one by one: where no helper comes, the caller takes all. */
+/* One job at a time. Its launches are divided into lanes, which the caller and the helpers take one by one: where no
+ * helper comes, the caller takes all. */
 static struct {
   atomic_flag busy; /* guards all of it, for the caller */
   _Atomic uint32_t turn; /* job number << 16 | lanes << 8 | lanes taken; futex of sleeping helpers */
@@ -43,7 +45,8 @@ static void pause_briefly(void) {
 }
 
 static void make(launch_function *launch, struct scuda_real_launch *l) {
-  l->result = launch(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, l->stream, l->params, 0);
+  l->result = launch(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared,
+                     l->stream, l->params, 0);
 }
 
 /* take makes the launches of a lane that nobody has taken; 0 where there is none. */
@@ -103,12 +106,14 @@ static uint32_t divide(const struct scuda_real_launch *l, uint64_t n, uint32_t l
     if (k == known) threads[known++] = l[i].thread;
     team.lane[i] = (uint8_t)(k % lanes);
     for (uint64_t j = 0; j < i; j++)
-      if (l[j].stream == l[i].stream && l[j].thread != l[i].thread) return 1; /* the program may have seen to their order */
+      /* the program may have seen to their order */
+      if (l[j].stream == l[i].stream && l[j].thread != l[i].thread) return 1;
   }
   return known < lanes ? known : lanes;
 }
 
-static int together(launch_function *launch, int32_t (*get)(void **), int32_t (*set)(void *), struct scuda_real_launch *list, uint64_t n, uint32_t lanes) {
+static int together(launch_function *launch, int32_t (*get)(void **), int32_t (*set)(void *),
+                    struct scuda_real_launch *list, uint64_t n, uint32_t lanes) {
   if (atomic_flag_test_and_set(&team.busy)) return 0;
   lanes = divide(list, n, lanes);
   int ok = lanes > 1 && !get(&team.context);
@@ -129,6 +134,7 @@ static int together(launch_function *launch, int32_t (*get)(void **), int32_t (*
 
 void scuda_real_launch_all(uintptr_t launch, uintptr_t get, uintptr_t set, uintptr_t list, uint64_t n, uint32_t lanes) {
   struct scuda_real_launch *l = (struct scuda_real_launch *)list;
-  if (lanes > 1 && get && set && n >= LEAST && n <= MOST && together((launch_function *)launch, (int32_t(*)(void **))get, (int32_t(*)(void *))set, l, n, lanes)) return;
+  if (lanes > 1 && get && set && n >= LEAST && n <= MOST &&
+      together((launch_function *)launch, (int32_t(*)(void **))get, (int32_t(*)(void *))set, l, n, lanes)) return;
   for (; n; n--, l++) make((launch_function *)launch, l);
 }

@@ -14,8 +14,10 @@ struct scuda_real_launch {
 
 enum { SCUDA_REAL_LANES = 4 }; /* threads at most */
 
-/* Calls launch (cuLaunchKernel) for each of n launches and stores their results. Up to `lanes` threads do so at once, in the context that get (cuCtxGetCurrent)
- * names and set (cuCtxSetCurrent) makes theirs, where the launches came from several threads of the program and no stream from two of them: those of each thread
- * are made in their order, and between threads there is none. One process makes launches like that for one caller at a time; others make them alone. */
+/* Calls launch (cuLaunchKernel) for each of n launches and stores their results. Up to `lanes` threads do so at once,
+ * in the context that get (cuCtxGetCurrent) names and set (cuCtxSetCurrent) makes theirs, where the launches came from
+ * several threads of the program and no stream from two of them: those of each thread are made in their order, and
+ * between threads there is none. One process makes launches like that for one caller at a time; others make them
+ * alone. */
 void scuda_real_launch_all(uintptr_t launch, uintptr_t get, uintptr_t set, uintptr_t list, uint64_t n, uint32_t lanes);
 #endif

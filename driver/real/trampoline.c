@@ -5,7 +5,9 @@
 typedef uint64_t w;
 #define REST a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15
 
-uint64_t scuda_real_call(void *fn, SCUDA_REAL_WORDS) { return ((w(*)(w, w, w, w, w, w, w, w, w, w, w, w, w, w, w, w))fn)(a0, REST); }
+uint64_t scuda_real_call(void *fn, SCUDA_REAL_WORDS) {
+  return ((w(*)(w, w, w, w, w, w, w, w, w, w, w, w, w, w, w, w))fn)(a0, REST);
+}
 
 uint64_t scuda_real_call_float(void *fn, uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, float f0, float f1) {
   return ((w(*)(float, float, w, w, w, w))fn)(f0, f1, a0, a1, a2, a3);

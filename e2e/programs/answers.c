@@ -1,14 +1,17 @@
-// Calls every function of libcuda.so.1 or libnvidia-ml.so.1 in many ways and prints what it answers: rightly, with wrong arguments one at a time,
-// before the library is initialised, and in a forked child. The calls are the lines of testdata/answers/{cuda,nvml}.calls (written by api/gen).
+// Calls every function of libcuda.so.1 or libnvidia-ml.so.1 in many ways and prints what it answers: rightly, with
+// wrong arguments one at a time, before the library is initialised, and in a forked child. The calls are the lines of
+// testdata/answers/{cuda,nvml}.calls (written by api/gen).
 //
 //   answers FILE.calls [-w] [-j PROCESSES] [FUNCTION|FUNCTION:CASE|:CASE ...]
 //
-// A line of output: function, case, answer (a number, the signal that ended the process, TIMEOUT, or "no X" where something that the call
-// needs cannot be made), then what the call wrote. Each call runs in a process that may end; the next one goes on behind it.
-// With -w it prints which bytes of its buffers a call writes: buffers are filled with marks, twice, with one the complement of the other, so
-// that every byte written changes in one of the two calls. Behind the answer stands PARAMETER=BEGIN-END[,BEGIN-END…] for each buffer that could be
-// marked; what the call reads is marked only behind its end, PARAMETER+SIZE=…, unless the call answers the same to a buffer full of marks.
-// With ANSWERS_SENT=OFFSET a fourth column says whether a call that succeeded sent anything: OFFSET is where the library keeps how much it has sent.
+// A line of output: function, case, answer (a number, the signal that ended the process, TIMEOUT, or "no X" where
+// something that the call needs cannot be made), then what the call wrote. Each call runs in a process that may end;
+// the next one goes on behind it. With -w it prints which bytes of its buffers a call writes: buffers are filled with
+// marks, twice, with one the complement of the other, so that every byte written changes in one of the two calls.
+// Behind the answer stands PARAMETER=BEGIN-END[,BEGIN-END…] for each buffer that could be marked; what the call reads
+// is marked only behind its end, PARAMETER+SIZE=…, unless the call answers the same to a buffer full of marks.
+// With ANSWERS_SENT=OFFSET a fourth column says whether a call that succeeded sent anything: OFFSET is where the
+// library keeps how much it has sent.
 #define _GNU_SOURCE
 #include "answers.h"
 
@@ -23,7 +26,9 @@ enum { MAX_PARAMS = 24, MAX_CASES = 12000, TEXT = 600, AGAIN = 7, PATIENCE = 8 }
 
 struct param {
   const char *name, *out, *token;
-  char kind, marks; // marks: 'o' the buffer is only written, 'i' its first `reads` bytes are read, 't' as 'i', but it may hold any numbers; 0 no output
+  // marks: 'o' the buffer is only written, 'i' its first `reads` bytes are read, 't' as 'i', but it may hold any
+  // numbers; 0 no output
+  char kind, marks;
   size_t reads;
 };
 struct function {
@@ -69,7 +74,8 @@ static const char *object(const char *token) { return strchr(token, ':') ? strch
 
 static void add_wrong(struct function *f, int i, const char *skip) {
   static const struct { char kind; const char *what[4]; } ways[] = {
-      {'P', {"null"}}, {'H', {"null", "junk", "dead"}}, {'h', {"null", "junk"}}, {'D', {"-1", "99"}}, {'A', {"null", "junk"}}, {'S', {"0", "huge"}},
+      {'P', {"null"}}, {'H', {"null", "junk", "dead"}}, {'h', {"null", "junk"}}, {'D', {"-1", "99"}},
+      {'A', {"null", "junk"}}, {'S', {"0", "huge"}},
       {'C', {"0"}},    {'F', {"-1"}},                   {'E', {"999"}},      {'V', {"-1"}},
   };
   for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
@@ -122,7 +128,8 @@ static int mark_read; // also what the call reads, or may read, where that may b
 
 static void mark(const struct param *p, char *buffer, size_t size) {
   if (!marking || !p->marks) return;
-  for (size_t i = mark_read && p->marks != 'i' ? 0 : p->reads; i < size; i++) buffer[i] = (char)((i * 37 + 11) ^ (marking == 2 ? 0xff : 0));
+  for (size_t i = mark_read && p->marks != 'i' ? 0 : p->reads; i < size; i++)
+    buffer[i] = (char)((i * 37 + 11) ^ (marking == 2 ? 0xff : 0));
 }
 
 static const char *missing; // what could not be made for this call
@@ -173,7 +180,9 @@ static struct value value(const struct param *p, int initialised) {
   const char *token = p->token;
   char *end;
   switch (*token) {
-  case 'i': return (struct value){.word = token[1] == '-' ? (uint64_t)strtoll(token + 1, NULL, 0) : strtoull(token + 1, NULL, 0)};
+  case 'i': return (struct value){
+    .word = token[1] == '-' ? (uint64_t)strtoll(token + 1, NULL, 0) : strtoull(token + 1, NULL, 0)
+  };
   case 'f': {
     float f = strtof(token + 1, NULL);
     struct value v = {.is_float = 1};
@@ -221,8 +230,10 @@ static uint64_t wrong(const struct param *p, const char *what) {
 
 // ---- A call.
 
-typedef uint64_t any_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                              uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+typedef uint64_t any_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, uint64_t,
+                              uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                              uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                              uint64_t);
 
 // The x86-64 convention: six words in registers, floats in others, the rest and large structures on the stack in order.
 static int call(void *address, const struct value *v, int n) {
@@ -237,11 +248,13 @@ static int call(void *address, const struct value *v, int n) {
     } else if (nr < 6) r[nr++] = v[i].word;
     else s[ns++] = v[i].word;
   }
-  return (int)((any_function *)address)(r[0], r[1], r[2], r[3], r[4], r[5], x[0], x[1], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12],
+  return (int)((any_function *)address)(r[0], r[1], r[2], r[3], r[4], r[5], x[0], x[1], s[0], s[1], s[2], s[3], s[4],
+                                        s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12],
                                         s[13], s[14], s[15]);
 }
 
-// What a successful call wrote: h (a handle or address: only whether it is one), u/i/f with a size, t (text), s with a size (digest), ~ (varies).
+// What a successful call wrote: h (a handle or address: only whether it is one), u/i/f with a size, t (text), s with a
+// size (digest), ~ (varies).
 static void show(char *text, const struct function *f, const struct value *v) {
   for (int i = 0; i < f->params; i++) {
     const struct param *p = &f->param[i];
@@ -260,7 +273,8 @@ static void show(char *text, const struct function *f, const struct value *v) {
     case 'u': memcpy(&u, at, size), snprintf(to, left, "%llu", (unsigned long long)u); break;
     case 'i':
       memcpy(&u, at, size);
-      snprintf(to, left, "%lld", size == 4 ? (long long)(int32_t)u : size == 2 ? (long long)(int16_t)u : size == 1 ? (long long)(int8_t)u : (long long)u);
+      snprintf(to, left, "%lld", size == 4 ? (long long)(int32_t)u : size == 2 ? (long long)(int16_t)u :
+               size == 1 ? (long long)(int8_t)u : (long long)u);
       break;
     case 'f': {
       float x;
@@ -315,7 +329,8 @@ static void show_written(char *text, const struct param *p, size_t size, const s
   used += snprintf(text + used, TEXT - used, p->marks == 'i' || !mark_read ? " %s+%zu=" : " %s=", p->name, p->reads);
   const char *comma = "";
   for (size_t at = 0, end; at < size && used < TEXT - 40; at = end) {
-    for (end = at; end < size && b[0].before[i][end] != b[1].before[i][end] && (b[0].before[i][end] != b[0].after[i][end] || b[1].before[i][end] != b[1].after[i][end]);) end++;
+    for (end = at; end < size && b[0].before[i][end] != b[1].before[i][end] &&
+         (b[0].before[i][end] != b[0].after[i][end] || b[1].before[i][end] != b[1].after[i][end]);) end++;
     if (end > at) used += snprintf(text + used, TEXT - used, "%s%zu-%zu", comma, at, end), comma = ",";
     else end++;
   }
@@ -369,7 +384,9 @@ static void run(int index) {
     }
     int status;
     if (child < 0 || waitpid(child, &status, 0) != child) FAIL("fork: %s", strerror(errno));
-    if (!a->done) snprintf(a->text, TEXT, WIFSIGNALED(status) ? "%s" : "EXIT", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "");
+    if (!a->done)
+      snprintf(a->text, TEXT, WIFSIGNALED(status) ? "%s" : "EXIT",
+               WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "");
     a->done = 1;
     return;
   }
@@ -389,7 +406,9 @@ static void run(int index) {
 
 // Wrong calls come last: they may leave damage behind that shows later.
 enum phase { BEFORE, RIGHT, WRONG };
-static enum phase phase_of(const struct test *t) { return !strcmp(t->name, "before") ? BEFORE : !strcmp(t->name, "right") || !strcmp(t->name, "child") ? RIGHT : WRONG; }
+static enum phase phase_of(const struct test *t) {
+  return !strcmp(t->name, "before") ? BEFORE : !strcmp(t->name, "right") || !strcmp(t->name, "child") ? RIGHT : WRONG;
+}
 
 // A session runs the cases of one worker from *next on, until all are done or its state is damaged.
 static void session(const int *mine, int count, int *next, enum phase phase) {
@@ -397,7 +416,8 @@ static void session(const int *mine, int count, int *next, enum phase phase) {
   signal(SIGALRM, SIG_DFL);
   dup2(2, 1); // the driver may say something
   int started = !initialised;
-  for (int i = 0; i < 10 && !started; i++) started = (nvml ? start_nvml() : start_cuda()) == 0; // a server may be slow with many at once
+  // a server may be slow with many at once
+  for (int i = 0; i < 10 && !started; i++) started = (nvml ? start_nvml() : start_cuda()) == 0;
   if (!started) FAIL("cannot start");
   for (; *next < count; ++*next) {
     struct test *t = &tests[mine[*next]];
@@ -421,7 +441,9 @@ static void worker(const int *mine, int count, int *next, enum phase phase) {
     struct answer *a = &answers[mine[*next]];
     if (WIFEXITED(status) && WEXITSTATUS(status) == AGAIN && *next > before) continue;
     if (!a->done) {
-      if (WIFSIGNALED(status)) snprintf(a->text, TEXT, "%s", WTERMSIG(status) == SIGALRM ? "TIMEOUT" : WTERMSIG(status) == SIGSEGV ? "SIGSEGV" : strsignal(WTERMSIG(status)));
+      if (WIFSIGNALED(status))
+        snprintf(a->text, TEXT, "%s", WTERMSIG(status) == SIGALRM ? "TIMEOUT" :
+                 WTERMSIG(status) == SIGSEGV ? "SIGSEGV" : strsignal(WTERMSIG(status)));
       else snprintf(a->text, TEXT, "EXIT %d", WEXITSTATUS(status));
       a->done = 1;
     }
@@ -437,14 +459,17 @@ static int wanted(const struct test *t, int argc, char **argv) {
   }
   for (int i = 0; i < argc; i++) {
     size_t n = strlen(t->f->name);
-    if (!strcmp(argv[i], t->f->name) || (argv[i][0] == ':' && !strcmp(argv[i] + 1, t->name)) || (!strncmp(argv[i], t->f->name, n) && argv[i][n] == ':' && !strcmp(argv[i] + n + 1, t->name))) return 1;
+    if (!strcmp(argv[i], t->f->name) || (argv[i][0] == ':' && !strcmp(argv[i] + 1, t->name)) ||
+        (!strncmp(argv[i], t->f->name, n) && argv[i][n] == ':' && !strcmp(argv[i] + n + 1, t->name))) return 1;
   }
   return argc == 0;
 }
 
 static void report(int number) { // also what there is so far, when told to end
   for (int i = 0; i < test_count; i++)
-    if (answers[i].done) printf("%s\t%s\t%s%s\n", tests[i].f->name, tests[i].name, answers[i].text, !sent ? "" : answers[i].quiet ? "\tquiet" : "\tsent");
+    if (answers[i].done)
+      printf("%s\t%s\t%s%s\n", tests[i].f->name, tests[i].name, answers[i].text,
+             !sent ? "" : answers[i].quiet ? "\tquiet" : "\tsent");
   fflush(stdout);
   _exit(number);
 }
@@ -463,7 +488,8 @@ int main(int argc, char **argv) {
   void *library = dlopen(nvml ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) FAIL("%s", dlerror());
   Dl_info info;
-  if (getenv("ANSWERS_SENT") && dladdr(dlsym(library, "cuInit"), &info)) sent = (const uint64_t *)((char *)info.dli_fbase + strtoull(getenv("ANSWERS_SENT"), NULL, 16));
+  if (getenv("ANSWERS_SENT") && dladdr(dlsym(library, "cuInit"), &info))
+    sent = (const uint64_t *)((char *)info.dli_fbase + strtoull(getenv("ANSWERS_SENT"), NULL, 16));
   char *line = NULL;
   size_t size = 0;
   ssize_t n;

@@ -9,12 +9,14 @@ enum { ROOM = 16 << 20 };
 static CUarray make(size_t w, size_t h, size_t d, CUarray_format format, unsigned channels, unsigned flags) {
   CUDA_ARRAY3D_DESCRIPTOR desc, got;
   memset(&desc, 0, sizeof desc);
-  desc.Width = w, desc.Height = h, desc.Depth = d, desc.Format = format, desc.NumChannels = channels, desc.Flags = flags;
+  desc.Width = w, desc.Height = h, desc.Depth = d, desc.Format = format, desc.NumChannels = channels,
+      desc.Flags = flags;
   CUarray a;
   CK(cuArray3DCreate(&a, &desc));
   memset(&got, 0xFF, sizeof got);
   CK(cuArray3DGetDescriptor(&got, a));
-  CHECK(got.Width == w && got.Height == h && got.Depth == d && got.Format == format && got.NumChannels == channels && got.Flags == flags, "descriptor of %zux%zux%zu", w, h, d);
+  CHECK(got.Width == w && got.Height == h && got.Depth == d && got.Format == format && got.NumChannels == channels &&
+        got.Flags == flags, "descriptor of %zux%zux%zu", w, h, d);
   return a;
 }
 
@@ -61,7 +63,8 @@ static void planes(size_t w, size_t h, CUarray_format format, unsigned channels,
   up.dstMemoryType = CU_MEMORYTYPE_ARRAY, up.dstArray = a;
   up.WidthInBytes = width, up.Height = h;
   CK(cuMemcpy2D(&up));
-  CK(cuCtxSynchronize()); // from pageable memory it may return before the array has the data, and s is not ordered behind it
+  // from pageable memory it may return before the array has the data, and s is not ordered behind it
+  CK(cuCtxSynchronize());
   memset(&down, 0, sizeof down);
   down.srcMemoryType = CU_MEMORYTYPE_ARRAY, down.srcArray = a;
   down.dstMemoryType = CU_MEMORYTYPE_HOST, down.dstHost = back, down.dstPitch = pitch;
@@ -75,13 +78,15 @@ static void planes(size_t w, size_t h, CUarray_format format, unsigned channels,
   // a rectangle in the middle, from pinned memory, and to the device
   if (w > 8 && h > 4) {
     fill(pin, 4 * element * 2, 5);
-    up.srcHost = pin, up.srcPitch = 4 * element, up.dstXInBytes = 3 * element, up.dstY = 2, up.WidthInBytes = 4 * element, up.Height = 2;
+    up.srcHost = pin, up.srcPitch = 4 * element, up.dstXInBytes = 3 * element, up.dstY = 2,
+        up.WidthInBytes = 4 * element, up.Height = 2;
     CK(cuMemcpy2DAsync(&up, s));
     down.dstMemoryType = CU_MEMORYTYPE_DEVICE, down.dstDevice = dev, down.dstPitch = width;
     CK(cuMemcpy2DAsync(&down, s));
     CK(cuStreamSynchronize(s));
     CK(cuMemcpyDtoH(back, dev, width * h));
-    for (size_t y = 0; y < 2; y++) CHECK(!memcmp(back + (2 + y) * width + 3 * element, pin + y * 4 * element, 4 * element), "rectangle");
+    for (size_t y = 0; y < 2; y++)
+      CHECK(!memcmp(back + (2 + y) * width + 3 * element, pin + y * 4 * element, 4 * element), "rectangle");
     CHECK(!memcmp(back, host, width), "row before the rectangle");
   }
   CK(cuArrayDestroy(a));
@@ -161,7 +166,8 @@ static void captured(void) {
   up.dstMemoryType = CU_MEMORYTYPE_ARRAY, up.dstArray = a, up.WidthInBytes = 400, up.Height = 50;
   memset(&down, 0, sizeof down);
   down.srcMemoryType = CU_MEMORYTYPE_ARRAY, down.srcArray = a;
-  down.dstMemoryType = CU_MEMORYTYPE_HOST, down.dstHost = pin2, down.dstPitch = 448, down.WidthInBytes = 400, down.Height = 50;
+  down.dstMemoryType = CU_MEMORYTYPE_HOST, down.dstHost = pin2, down.dstPitch = 448, down.WidthInBytes = 400,
+      down.Height = 50;
   CUgraph g;
   CUgraphExec x;
   CK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));

@@ -69,7 +69,8 @@ int main(int argc, char **argv) {
   CK(cuStreamSynchronize(s));
   for (int i = 0; i < 2; i++)
     for (int row = 0; row < 40; row++)
-      CHECK(!memcmp(back + i * 100000 + row * 200, (i ? host : pin) + (row / 10 * 20 + row % 10) * 300, 200), "row %d of box %d", row, i);
+      CHECK(!memcmp(back + i * 100000 + row * 200, (i ? host : pin) + (row / 10 * 20 + row % 10) * 300, 200),
+            "row %d of box %d", row, i);
   printf("boxes ok\n");
   SHOW(cuMemcpy3DBatchAsync_v2(0, ops, 0, s));
   SHOW(cuMemcpy3DBatchAsync_v2(2, ops, 1, s));

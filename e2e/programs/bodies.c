@@ -1,5 +1,5 @@
-// Copies between the GPU and page-locked memory in the bodies of conditional nodes, added by hand and captured: they are those of each launch. What a node
-// says of itself is what the program gave it; pageable memory is refused.
+// Copies between the GPU and page-locked memory in the bodies of conditional nodes, added by hand and captured: they
+// are those of each launch. What a node says of itself is what the program gave it; pageable memory is refused.
 #include "check.h"
 
 enum { N = 3000, W = 40, H = 30 };
@@ -23,7 +23,8 @@ static void new_graph(void) {
   CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
   CK(cuGraphCreate(&graph, 0));
   CK(cuGraphConditionalHandleCreate(&handle, graph, context, 1, 1 /* CU_GRAPH_COND_ASSIGN_DEFAULT */));
-  p.conditional.handle = handle, p.conditional.type = CU_GRAPH_COND_TYPE_IF, p.conditional.size = 1, p.conditional.ctx = context;
+  p.conditional.handle = handle, p.conditional.type = CU_GRAPH_COND_TYPE_IF, p.conditional.size = 1,
+      p.conditional.ctx = context;
   CK(cuGraphAddNode_v2(&branch, graph, NULL, NULL, 0, &p));
   body = p.conditional.phGraph_out[0];
 }
@@ -49,9 +50,11 @@ static void by_hand(void) {
   p.memcpy.copyCtx = context, p.memcpy.copyParams = copy(CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST);
   CK(cuGraphAddNode_v2(&down, body, &up, NULL, 1, &p));
   CK(cuGraphMemcpyNodeGetParams(up, &got));
-  CHECK(got.srcMemoryType == CU_MEMORYTYPE_HOST && got.srcHost == from && got.dstDevice == dev, "parameters of the upload");
+  CHECK(got.srcMemoryType == CU_MEMORYTYPE_HOST && got.srcHost == from && got.dstDevice == dev,
+        "parameters of the upload");
   CK(cuGraphMemcpyNodeGetParams(down, &got));
-  CHECK(got.dstMemoryType == CU_MEMORYTYPE_HOST && got.dstHost == to && got.srcDevice == dev, "parameters of the download");
+  CHECK(got.dstMemoryType == CU_MEMORYTYPE_HOST && got.dstHost == to && got.srcDevice == dev,
+        "parameters of the download");
   CK(cuGraphInstantiateWithFlags(&exec, graph, 0));
   launches(exec, 0, "by hand");
   CK(cuGraphExecDestroy(exec));
@@ -69,7 +72,8 @@ static void captured(void) {
   new_graph();
   CUgraph same;
   CUgraphExec exec;
-  CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = dev, .srcPitch = W, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = to, .dstPitch = W,
+  CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = dev, .srcPitch = W,
+                        .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = to, .dstPitch = W,
                         .WidthInBytes = W, .Height = H};
   CK(cuStreamBeginCaptureToGraph(other, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   CK(cuMemcpyHtoDAsync(dev, from, N, other));

@@ -1,4 +1,5 @@
-// Copies of rectangles and boxes between host and device memory: pitches, offsets, pageable and pinned memory, streams, graphs, batches.
+// Copies of rectangles and boxes between host and device memory: pitches, offsets, pageable and pinned memory, streams,
+// graphs, batches.
 #include "check.h"
 
 static CUstream s;
@@ -44,8 +45,10 @@ static void to_device(CUDA_MEMCPY3D *c, CUdeviceptr p, At a) {
 static CUDA_MEMCPY2D flat(const CUDA_MEMCPY3D *c) {
   CUDA_MEMCPY2D d;
   memset(&d, 0, sizeof d);
-  d.srcXInBytes = c->srcXInBytes, d.srcY = c->srcY, d.srcMemoryType = c->srcMemoryType, d.srcHost = c->srcHost, d.srcDevice = c->srcDevice, d.srcPitch = c->srcPitch;
-  d.dstXInBytes = c->dstXInBytes, d.dstY = c->dstY, d.dstMemoryType = c->dstMemoryType, d.dstHost = c->dstHost, d.dstDevice = c->dstDevice, d.dstPitch = c->dstPitch;
+  d.srcXInBytes = c->srcXInBytes, d.srcY = c->srcY, d.srcMemoryType = c->srcMemoryType, d.srcHost = c->srcHost,
+      d.srcDevice = c->srcDevice, d.srcPitch = c->srcPitch;
+  d.dstXInBytes = c->dstXInBytes, d.dstY = c->dstY, d.dstMemoryType = c->dstMemoryType, d.dstHost = c->dstHost,
+      d.dstDevice = c->dstDevice, d.dstPitch = c->dstPitch;
   d.WidthInBytes = c->WidthInBytes, d.Height = c->Height;
   return d;
 }
@@ -62,9 +65,11 @@ static void issue(const CUDA_MEMCPY3D *c, int form) {
 }
 
 // Up with one set of gaps, over on the device with another, down with a third; what lies in the gaps must not change.
-static void trip(size_t w, size_t h, size_t d, At a, At b, At e, At f, unsigned char *src, unsigned char *dst, int form, int unified) {
+static void trip(size_t w, size_t h, size_t d, At a, At b, At e, At f, unsigned char *src, unsigned char *dst, int form,
+                 int unified) {
   size_t reach = place(f, h - 1, d - 1) + w;
-  CHECK(reach + 64 < ROOM && place(a, h - 1, d - 1) + w < ROOM && place(b, h - 1, d - 1) + w < ROOM && place(e, h - 1, d - 1) + w < ROOM, "the test's own sizes");
+  CHECK(reach + 64 < ROOM && place(a, h - 1, d - 1) + w < ROOM && place(b, h - 1, d - 1) + w < ROOM &&
+        place(e, h - 1, d - 1) + w < ROOM, "the test's own sizes");
   fill(src, place(a, h - 1, d - 1) + w, w * 31 + h * 7 + d + form);
   memset(dst, 0xEE, reach + 64);
   CK(cuMemsetD8(dev, 0x11, place(b, h - 1, d - 1) + w + 64));
@@ -84,19 +89,25 @@ static void trip(size_t w, size_t h, size_t d, At a, At b, At e, At f, unsigned 
   for (size_t z = 0; z < d; z++)
     for (size_t y = 0; y < h; y++) {
       size_t row = place(f, y, z);
-      for (; at < row; at++) CHECK(dst[at] == 0xEE, "%zux%zux%zu form %d: byte %zu of a gap was written", w, h, d, form, at);
-      CHECK(!memcmp(dst + row, src + place(a, y, z), w), "%zux%zux%zu form %d: row %zu of slice %zu", w, h, d, form, y, z);
+      for (; at < row; at++)
+        CHECK(dst[at] == 0xEE, "%zux%zux%zu form %d: byte %zu of a gap was written", w, h, d, form, at);
+      CHECK(!memcmp(dst + row, src + place(a, y, z), w), "%zux%zux%zu form %d: row %zu of slice %zu", w, h, d, form, y,
+            z);
       at = row + w;
     }
-  for (size_t end = at + 64; at < end; at++) CHECK(dst[at] == 0xEE, "%zux%zux%zu form %d: wrote behind the end", w, h, d, form);
+  for (size_t end = at + 64; at < end; at++)
+    CHECK(dst[at] == 0xEE, "%zux%zux%zu form %d: wrote behind the end", w, h, d, form);
 }
 
 static void shapes(void) {
-  static const size_t sizes[][3] = {{1, 1, 1}, {4, 3, 1}, {7, 5, 3}, {64, 64, 1}, {100, 1000, 1}, {1000, 100, 4}, {3, 20000, 1}, {65536, 2, 1},
-                                    {40000, 60, 1}, {2000000, 3, 1}, {1048576, 4, 2}, {1500, 33, 40}, {8192, 16, 16}, {12345, 67, 8}};
+  static const size_t sizes[][3] = {{1, 1, 1}, {4, 3, 1}, {7, 5, 3}, {64, 64, 1}, {100, 1000, 1}, {1000, 100, 4},
+                                    {3, 20000, 1}, {65536, 2, 1},
+                                    {40000, 60, 1}, {2000000, 3, 1}, {1048576, 4, 2}, {1500, 33, 40}, {8192, 16, 16},
+                                    {12345, 67, 8}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     size_t w = sizes[i][0], h = sizes[i][1], d = sizes[i][2];
-    At tight = {0, 0, 0, w, h}, loose = {3, 1, d > 1, w + 13, h + 2}, wide = {16, 2, 0, (w + 16 + 511) / 512 * 512, h + 3};
+    At tight = {0, 0, 0, w, h}, loose = {3, 1, d > 1, w + 13, h + 2},
+        wide = {16, 2, 0, (w + 16 + 511) / 512 * 512, h + 3};
     for (int form = 0; form < 5; form++) {
       trip(w, h, d, tight, wide, loose, loose, host, back, form, 0);
       trip(w, h, d, loose, tight, wide, tight, host, back, form, form == 1);
@@ -122,7 +133,8 @@ static void order(void) {
     CK(cuMemcpy3DAsync(&again, s));
     CK(cuMemcpy3DAsync(&last, s));
     CK(cuStreamSynchronize(s));
-    for (size_t y = 0; y < 30; y++) CHECK(!memcmp(back + y * 200, pin + place(gaps, y, 0), 200), "round %d row %zu", round, y);
+    for (size_t y = 0; y < 30; y++)
+      CHECK(!memcmp(back + y * 200, pin + place(gaps, y, 0), 200), "round %d row %zu", round, y);
   }
   printf("order ok\n");
 }
@@ -147,7 +159,8 @@ static void captured(void) {
     for (size_t z = 0; z < 2; z++)
       for (size_t y = 0; y < 30; y++) {
         size_t at = place(gaps, y, z);
-        CHECK(!memcmp(pin2 + at, pin + at, 2000) && pin2[at - 1] == 0xEE && pin2[at + 2000] == 0xEE, "graph round %d row %zu", round, y);
+        CHECK(!memcmp(pin2 + at, pin + at, 2000) && pin2[at - 1] == 0xEE && pin2[at + 2000] == 0xEE,
+              "graph round %d row %zu", round, y);
       }
   }
   CK(cuGraphExecDestroy(x));
@@ -173,7 +186,8 @@ static void peers(void) {
   CK(cuMemcpy3DPeerAsync(&c, s));
   CK(cuStreamSynchronize(s));
   for (size_t z = 0; z < 3; z++)
-    for (size_t y = 0; y < 10; y++) CHECK(!memcmp(back + place(gaps, y, z), host + place(gaps, y, z), 100), "peer row %zu of slice %zu", y, z);
+    for (size_t y = 0; y < 10; y++)
+      CHECK(!memcmp(back + place(gaps, y, z), host + place(gaps, y, z), 100), "peer row %zu of slice %zu", y, z);
   CK(cuMemcpyHtoD(dev, host, 5000));
   CK(cuMemcpyPeer(dev2, context, dev, context, 5000));
   CK(cuCtxSynchronize());
@@ -190,7 +204,8 @@ static void within_the_host(void) {
   CUDA_MEMCPY3D c = box(100, 10, 1);
   from_host(&c, pin, gaps, 0), to_host(&c, pin2, tight, 0);
   CK(cuMemcpy3D(&c));
-  for (size_t y = 0; y < 10; y++) CHECK(!memcmp(pin2 + y * 100, pin + place(gaps, y, 0), 100), "row %zu within the host", y);
+  for (size_t y = 0; y < 10; y++)
+    CHECK(!memcmp(pin2 + y * 100, pin + place(gaps, y, 0), 100), "row %zu within the host", y);
   printf("host to host ok\n");
 }
 

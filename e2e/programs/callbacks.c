@@ -1,5 +1,5 @@
-// Threads that end while their streams work on: behind an upload, a kernel and a download, a callback hands the result to another thread, which
-// looks at it and frees everything while other streams' callbacks have yet to run.
+// Threads that end while their streams work on: behind an upload, a kernel and a download, a callback hands the result
+// to another thread, which looks at it and frees everything while other streams' callbacks have yet to run.
 #include "check.h"
 #include <pthread.h>
 

@@ -1,6 +1,7 @@
-// What functions that fill an array or a text do with places below and above what there is: with no place, no count, a count of 0. For each
-// function of the list: the result, the count afterwards, and each element: the number of the object, 0 (zero), x (something), . (untouched).
-// The lines of an H200's driver are testdata/capacities.golden. A few functions have a process together: not every driver survives NULL.
+// What functions that fill an array or a text do with places below and above what there is: with no place, no count, a
+// count of 0. For each function of the list: the result, the count afterwards, and each element: the number of the
+// object, 0 (zero), x (something), . (untouched). The lines of an H200's driver are testdata/capacities.golden. A few
+// functions have a process together: not every driver survives NULL.
 #define _GNU_SOURCE
 #include "check.h"
 #include <signal.h>
@@ -24,7 +25,8 @@ static int known_count;
 static const char three_ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry one() { ret; }\n.visible .entry two() { ret; }\n.visible .entry three() { ret; }\n";
-static const char wrong_ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry one() { no such thing; ret; }\n";
+static const char wrong_ptx[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry one() { no such thing; ret; }\n";
 
 static void know(void *object) { known[known_count++] = object; }
 
@@ -188,7 +190,8 @@ static CUresult bus_id(char *to, int n) { return cuDeviceGetPCIBusId(to, n, 0); 
 static void run_text(const char *what, text_function *f) {
   char whole[256];
   CK(f(whole, sizeof whole));
-  int n = (int)strlen(whole), lengths[] = {1, 2, n - 1, n, n + 1, n + 2, n + 40}; /* no driver survives a name of no bytes */
+  /* no driver survives a name of no bytes */
+  int n = (int)strlen(whole), lengths[] = {1, 2, n - 1, n, n + 1, n + 2, n + 40};
   printf("%s: of no place %d %d\n", what, f(NULL, 0), f(NULL, 10));
   for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
     unsigned char place[256];
@@ -197,7 +200,8 @@ static void run_text(const char *what, text_function *f) {
     size_t last = 0;
     for (size_t k = 0; k < sizeof place; k++)
       if (place[k] != MARK) last = k + 1;
-    printf("%s: room %s%d: %d, %s, bytes %s%d\n", what, i > 1 ? "length+" : "", i > 1 ? lengths[i] - n : lengths[i], r, written(place, sizeof place, whole),
+    printf("%s: room %s%d: %d, %s, bytes %s%d\n", what, i > 1 ? "length+" : "", i > 1 ? lengths[i] - n : lengths[i], r,
+           written(place, sizeof place, whole),
            (int)last >= n - 1 ? "length+" : "", (int)last >= n - 1 ? (int)last - n : (int)last);
   }
 }
@@ -213,14 +217,16 @@ static void run_luid(void) {
   printf("cuDeviceGetLuid: null %d %d\n", cuDeviceGetLuid(NULL, &mask, 0), cuDeviceGetLuid(luid, NULL, 0));
 }
 
-// The text that the driver has for a graph that cannot be instantiated: a second executable graph of one that allocates.
+// The text that the driver has for a graph that cannot be instantiated: a second executable graph of one that
+// allocates.
 static void run_instantiate(void) {
   typedef CUresult instantiate(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
   static const char *const names[] = {"cuGraphInstantiate", "cuGraphInstantiate_v2"};
   static const size_t rooms[] = {0, 1, 10, 4096};
   CUDA_MEM_ALLOC_NODE_PARAMS p;
   memset(&p, 0, sizeof p);
-  p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, p.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE, p.bytesize = 4096;
+  p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, p.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+      p.bytesize = 4096;
   CUgraph good, twice;
   CUgraphNode a;
   CUgraphExec first;
@@ -237,12 +243,15 @@ static void run_instantiate(void) {
           CUgraphExec x = (CUgraphExec)5;
           CUgraphNode wrong = (CUgraphNode)5;
           memset(text, MARK, sizeof text);
-          CUresult r = ((instantiate *)symbol(names[k]))(&x, bad ? twice : good, &wrong, place ? (char *)text : NULL, rooms[i]);
+          CUresult r = ((instantiate *)symbol(names[k]))(&x, bad ? twice : good, &wrong, place ? (char *)text : NULL,
+                                                         rooms[i]);
           int last = 0;
           for (size_t n = 0; n < sizeof text; n++)
             if (text[n] != MARK) last = (int)n + 1;
-          printf("%s %s %s %zu: %d, exec %s, node %s, %d bytes%s\n", names[k], bad ? "wrong" : "right", place ? "place" : "null", rooms[i], r,
-                 x == (CUgraphExec)5 ? "untouched" : x ? "some" : "none", wrong == (CUgraphNode)5 ? "untouched" : wrong ? "some" : "none", last,
+          printf("%s %s %s %zu: %d, exec %s, node %s, %d bytes%s\n", names[k], bad ? "wrong" : "right",
+                 place ? "place" : "null", rooms[i], r,
+                 x == (CUgraphExec)5 ? "untouched" : x ? "some" : "none",
+                 wrong == (CUgraphNode)5 ? "untouched" : wrong ? "some" : "none", last,
                  last && !text[last - 1] ? ", NUL" : "");
           if (!r) CK(cuGraphExecDestroy(x));
         }
@@ -277,14 +286,17 @@ static CUresult compile(int how, const char *image, unsigned n, CUjit_option *op
 static void log_bounds(int how, const char *what, int bad, int place, const char *of, long room) {
   unsigned char error[8192], info[64];
   memset(error, MARK, sizeof error), memset(info, MARK, sizeof info);
-  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
+                            CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
   void *v[] = {place ? error : NULL, (void *)room, info, (void *)(uintptr_t)sizeof info};
   CUresult r = compile(how, bad ? wrong_ptx : three_ptx, 4, options, v);
   int last = 0;
   for (size_t k = 0; k < sizeof error; k++)
     if (error[k] != MARK) last = (int)k + 1;
-  printf("%s %s %s, room %s: %d, value room%+ld, bytes room%+ld%s, info %s, its value %ld\n", what, bad ? "wrong" : "right", place ? "place" : "null", of, r,
-         (long)(uintptr_t)v[1] - room, (long)last - room, last && !error[last - 1] ? ", NUL" : "", *info == MARK ? "untouched" : *info ? "text" : "empty", (long)(uintptr_t)v[3]);
+  printf("%s %s %s, room %s: %d, value room%+ld, bytes room%+ld%s, info %s, its value %ld\n", what,
+         bad ? "wrong" : "right", place ? "place" : "null", of, r,
+         (long)(uintptr_t)v[1] - room, (long)last - room, last && !error[last - 1] ? ", NUL" : "",
+         *info == MARK ? "untouched" : *info ? "text" : "empty", (long)(uintptr_t)v[3]);
 }
 
 // A driver writes a NUL to a log of no bytes; nobody needs that.
@@ -302,7 +314,8 @@ static void run_link_logs(void) { run_logs(AS_LINK, "cuLinkCreate"); }
 // Attributes: how many are asked for, with and without places.
 static void run_pointer_attributes(void) {
   make_memory();
-  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                 CU_POINTER_ATTRIBUTE_IS_MANAGED};
   CUdeviceptr addresses[] = {memory, managed, 0, 0x1000};
   static const char *const names[] = {"device", "managed", "null", "nowhere"};
   for (int k = 0; k < 4; k++)
@@ -317,15 +330,21 @@ static void run_pointer_attributes(void) {
       type = 77, is = 77;
       r = cuPointerGetAttributes(n, which, holes, addresses[k]);
       printf("cuPointerGetAttributes %s %u with a hole: %d, %u %u\n", names[k], n, r, type, is);
-      printf("cuPointerGetAttributes %s %u null: %d %d\n", names[k], n, cuPointerGetAttributes(n, NULL, data, addresses[k]), cuPointerGetAttributes(n, which, NULL, addresses[k]));
+      printf("cuPointerGetAttributes %s %u null: %d %d\n", names[k], n,
+             cuPointerGetAttributes(n, NULL, data, addresses[k]), cuPointerGetAttributes(n, which, NULL, addresses[k]));
     }
 }
 
 static void run_range_attributes(void) {
   make_memory();
-  static const CUmem_range_attribute which[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY,
-                                                CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID,
-                                                CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID};
+  static const CUmem_range_attribute which[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
+                                                CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+                                                CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY,
+                                                CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+                                                CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE,
+                                                CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID,
+                                                CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE,
+                                                CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID};
   static const size_t sizes[] = {0, 1, 3, 4, 5, 8, 12, 32};
   for (size_t k = 0; k < sizeof which / sizeof *which; k++)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -350,8 +369,10 @@ static void run_range_attributes(void) {
   CUmem_range_attribute w = CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
   printf("cuMemRangeGetAttribute null: %d\n", cuMemRangeGetAttribute(NULL, 4, w, managed, 4096));
   printf("cuMemRangeGetAttribute no range: %d\n", cuMemRangeGetAttribute(&word, 4, w, managed, 0));
-  printf("cuMemRangeGetAttributes none: %d, null: %d %d %d\n", cuMemRangeGetAttributes(data, &size, &w, 0, managed, 4096),
-         cuMemRangeGetAttributes(NULL, &size, &w, 1, managed, 4096), cuMemRangeGetAttributes(data, NULL, &w, 1, managed, 4096),
+  printf("cuMemRangeGetAttributes none: %d, null: %d %d %d\n",
+         cuMemRangeGetAttributes(data, &size, &w, 0, managed, 4096),
+         cuMemRangeGetAttributes(NULL, &size, &w, 1, managed, 4096),
+         cuMemRangeGetAttributes(data, NULL, &w, 1, managed, 4096),
          cuMemRangeGetAttributes(data, &size, NULL, 1, managed, 4096));
   printf("cuMemRangeGetAttributes none of null: %d\n", cuMemRangeGetAttributes(NULL, NULL, NULL, 0, managed, 4096));
 }
@@ -369,8 +390,10 @@ static void run_log(void) {
       CUresult r = cuLogsDumpToMemory(NULL, place ? (char *)text : NULL, &size, 0);
       for (size_t k = 0; k < sizeof text; k++)
         if (text[k] != MARK) last = k + 1;
-      printf("cuLogsDumpToMemory %s %zu: %d, size %s, %s%s\n", place ? "place" : "null", rooms[i], r, size == rooms[i] ? "untouched" : size ? "some" : "none",
-             !last ? "nothing" : last == rooms[i] ? "full" : "text", !last ? "" : text[last - 1] ? ", no NUL" : size == last ? ", NUL counted" : size + 1 == last ? ", NUL behind" : ", NUL");
+      printf("cuLogsDumpToMemory %s %zu: %d, size %s, %s%s\n", place ? "place" : "null", rooms[i], r,
+             size == rooms[i] ? "untouched" : size ? "some" : "none",
+             !last ? "nothing" : last == rooms[i] ? "full" : "text", !last ? "" : text[last - 1] ? ", no NUL" :
+             size == last ? ", NUL counted" : size + 1 == last ? ", NUL behind" : ", NUL");
     }
   static char text[32768];
   printf("cuLogsDumpToMemory no size: %d\n", cuLogsDumpToMemory(NULL, text, NULL, 0));
@@ -379,7 +402,8 @@ static void run_log(void) {
 // A capture's dependencies are the driver's own array; any of the places may be missing but the first.
 static void run_capture(void) {
   typedef CUresult info2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, size_t *);
-  typedef CUresult info3(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const CUgraphEdgeData **, size_t *);
+  typedef CUresult info3(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
+                         const CUgraphEdgeData **, size_t *);
   info2 *two = (info2 *)symbol("cuStreamGetCaptureInfo_v2");
   info3 *three = (info3 *)symbol("cuStreamGetCaptureInfo_v3");
   CUstream s, idle;
@@ -396,13 +420,18 @@ static void run_capture(void) {
       const CUgraphNode *nodes = (void *)5;
       const CUgraphEdgeData *data = (void *)5;
       size_t n = 77;
-      CUresult r3 = three(s, which & 1 ? &status : NULL, which & 2 ? &id : NULL, which & 4 ? &of : NULL, which & 8 ? &nodes : NULL, which & 16 ? &data : NULL, which & 32 ? &n : NULL);
-      printf("cuStreamGetCaptureInfo_v3 %d, %02x: %d, status %d, id %s, graph %s, nodes %s, data %s, count %zu\n", round, which, r3, status, id == 77 ? "-" : "some",
-             of == (CUgraph)5 ? "-" : of ? "some" : "none", nodes == (void *)5 ? "-" : nodes ? "some" : "none", data == (void *)5 ? "-" : data ? "some" : "none", n);
+      CUresult r3 = three(s, which & 1 ? &status : NULL, which & 2 ? &id : NULL, which & 4 ? &of : NULL,
+                          which & 8 ? &nodes : NULL, which & 16 ? &data : NULL, which & 32 ? &n : NULL);
+      printf("cuStreamGetCaptureInfo_v3 %d, %02x: %d, status %d, id %s, graph %s, nodes %s, data %s, count %zu\n",
+             round, which, r3, status, id == 77 ? "-" : "some",
+             of == (CUgraph)5 ? "-" : of ? "some" : "none", nodes == (void *)5 ? "-" : nodes ? "some" : "none",
+             data == (void *)5 ? "-" : data ? "some" : "none", n);
       if (which & 16) continue;
       status = 77, id = 77, of = (CUgraph)5, nodes = (void *)5, n = 77;
-      CUresult r2 = two(s, which & 1 ? &status : NULL, which & 2 ? &id : NULL, which & 4 ? &of : NULL, which & 8 ? &nodes : NULL, which & 32 ? &n : NULL);
-      printf("cuStreamGetCaptureInfo_v2 %d, %02x: %d, status %d, id %s, graph %s, nodes %s, count %zu\n", round, which, r2, status, id == 77 ? "-" : "some",
+      CUresult r2 = two(s, which & 1 ? &status : NULL, which & 2 ? &id : NULL, which & 4 ? &of : NULL,
+                        which & 8 ? &nodes : NULL, which & 32 ? &n : NULL);
+      printf("cuStreamGetCaptureInfo_v2 %d, %02x: %d, status %d, id %s, graph %s, nodes %s, count %zu\n", round, which,
+             r2, status, id == 77 ? "-" : "some",
              of == (CUgraph)5 ? "-" : of ? "some" : "none", nodes == (void *)5 ? "-" : nodes ? "some" : "none", n);
     }
     CK(cuMemsetD8Async(memory, 0, 16, s));
@@ -415,7 +444,8 @@ static void run_capture(void) {
   const CUgraphEdgeData *data = (void *)5;
   size_t n = 77;
   CUresult r = three(idle, &status, &id, &g, &nodes, &data, &n);
-  printf("cuStreamGetCaptureInfo_v3 idle: %d, status %d, id %s, graph %s, nodes %s, data %s, count %zu\n", r, status, id == 77 ? "-" : "some", g == (CUgraph)5 ? "-" : g ? "some" : "none",
+  printf("cuStreamGetCaptureInfo_v3 idle: %d, status %d, id %s, graph %s, nodes %s, data %s, count %zu\n", r, status,
+         id == 77 ? "-" : "some", g == (CUgraph)5 ? "-" : g ? "some" : "none",
          nodes == (void *)5 ? "-" : nodes ? "some" : "none", data == (void *)5 ? "-" : data ? "some" : "none", n);
   CK(cuStreamEndCapture(s, &g));
 }
@@ -451,8 +481,10 @@ static const struct {
   const char *name;
   void (*run)(void);
 } others[] = {
-    {"names", run_name}, {"bus ids", run_bus}, {"luid", run_luid}, {"instantiate", run_instantiate}, {"module logs", run_module_logs}, {"library logs", run_library_logs},
-    {"link logs", run_link_logs}, {"pointer attributes", run_pointer_attributes}, {"range attributes", run_range_attributes}, {"log", run_log}, {"capture", run_capture},
+    {"names", run_name}, {"bus ids", run_bus}, {"luid", run_luid}, {"instantiate", run_instantiate},
+    {"module logs", run_module_logs}, {"library logs", run_library_logs},
+    {"link logs", run_link_logs}, {"pointer attributes", run_pointer_attributes},
+    {"range attributes", run_range_attributes}, {"log", run_log}, {"capture", run_capture},
     {"inputs", run_inputs},
 };
 
@@ -480,7 +512,9 @@ int main(int argc, char **argv) {
     }
     int status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
-    if (status) printf("\n%s: %s %d\n", i < count ? queries[i].name : others[i - count].name, WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    if (status)
+      printf("\n%s: %s %d\n", i < count ? queries[i].name : others[i - count].name,
+             WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
   }
   return 0;
 }

@@ -1,6 +1,6 @@
-// How a capture ends that something went wrong in, and that the process, the thread and the stream can capture again afterwards. For each act,
-// each mode and each thread: what the act answers, what becomes of the capture, and what a right capture behind it does.
-// The lines of an H200's driver are testdata/capture_ends.golden.
+// How a capture ends that something went wrong in, and that the process, the thread and the stream can capture again
+// afterwards. For each act, each mode and each thread: what the act answers, what becomes of the capture, and what a
+// right capture behind it does. The lines of an H200's driver are testdata/capture_ends.golden.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -100,7 +100,8 @@ static CUresult act_elapsed(void) {
 static CUresult act_wait_inside(void) { return cuStreamWaitEvent(s, outside, 0); }
 static CUresult act_record_again(void) { return cuEventRecord(inside, s); }
 static CUresult act_legacy(void) { return launch(0); }
-static CUresult act_legacy_set(void) { return cuMemsetD8(d + N - 8, 1, 8); } // where nothing else writes: it may still run
+// where nothing else writes: it may still run
+static CUresult act_legacy_set(void) { return cuMemsetD8(d + N - 8, 1, 8); }
 static CUresult act_legacy_copy(void) {
   char bytes[8];
   return cuMemcpyDtoH(bytes, d, 8);
@@ -148,13 +149,20 @@ static const struct act {
   CUresult (*f)(void);
 } acts[] = {
     {"nothing", act_nothing}, {"pool", act_pool}, {"pool, huge", act_pool_huge}, {"pool, absurd", act_pool_absurd},
-    {"pool, none", act_pool_zero}, {"pool beside", act_pool_beside}, {"pool beside, huge", act_pool_beside_huge}, {"pool, huge and again", act_pool_twice},
-    {"alloc", act_alloc}, {"alloc, huge", act_alloc_huge}, {"free", act_free}, {"free async of an inner address", act_free_async}, {"free async of nothing", act_free_nothing},
-    {"free async twice", act_free_twice}, {"info", act_info}, {"trim", act_trim}, {"host alloc", act_host_alloc}, {"module", act_module}, {"wait for context", act_wait_context},
-    {"wait for stream", act_wait_stream}, {"wait for stream beside", act_wait_beside}, {"ask stream", act_ask_stream}, {"ask event", act_ask_event}, {"wait for event", act_wait_event},
-    {"elapsed", act_elapsed}, {"event from outside", act_wait_inside}, {"record again", act_record_again}, {"legacy launch", act_legacy}, {"legacy memset", act_legacy_set},
-    {"legacy copy", act_legacy_copy}, {"wrong launch", act_wrong_launch}, {"wrong copy", act_wrong_copy}, {"wrong memset", act_wrong_set}, {"begin again", act_begin_again},
-    {"begin on legacy", act_begin_legacy}, {"begin beside", act_begin_beside}, {"end beside", act_end_beside}, {"fork", act_fork}, {"destroy", act_destroy},
+    {"pool, none", act_pool_zero}, {"pool beside", act_pool_beside}, {"pool beside, huge", act_pool_beside_huge},
+    {"pool, huge and again", act_pool_twice},
+    {"alloc", act_alloc}, {"alloc, huge", act_alloc_huge}, {"free", act_free},
+    {"free async of an inner address", act_free_async}, {"free async of nothing", act_free_nothing},
+    {"free async twice", act_free_twice}, {"info", act_info}, {"trim", act_trim}, {"host alloc", act_host_alloc},
+    {"module", act_module}, {"wait for context", act_wait_context},
+    {"wait for stream", act_wait_stream}, {"wait for stream beside", act_wait_beside}, {"ask stream", act_ask_stream},
+    {"ask event", act_ask_event}, {"wait for event", act_wait_event},
+    {"elapsed", act_elapsed}, {"event from outside", act_wait_inside}, {"record again", act_record_again},
+    {"legacy launch", act_legacy}, {"legacy memset", act_legacy_set},
+    {"legacy copy", act_legacy_copy}, {"wrong launch", act_wrong_launch}, {"wrong copy", act_wrong_copy},
+    {"wrong memset", act_wrong_set}, {"begin again", act_begin_again},
+    {"begin on legacy", act_begin_legacy}, {"begin beside", act_begin_beside}, {"end beside", act_end_beside},
+    {"fork", act_fork}, {"destroy", act_destroy},
     {"event dies", act_event_dies}, {"limit", act_attribute},
 };
 enum { ACTS = sizeof acts / sizeof *acts };
@@ -192,12 +200,15 @@ static void again(const char *how, CUstream on, CUstreamCaptureMode mode) {
   printf("; %s: begin %d", how, begin);
   if (begin) return;
   CUdeviceptr p = 0;
-  CUresult set = cuMemsetD32Async(d, 7, 4, on), alloc = cuMemAllocAsync(&p, N, on), within = alloc ? alloc : cuMemsetD32Async(p, 9, 4, on),
-           copy = alloc ? alloc : cuMemcpyDtoDAsync(d + 4, p, 4, on), freed = alloc ? alloc : cuMemFreeAsync(p, on), end = cuStreamEndCapture(on, &g);
+  CUresult set = cuMemsetD32Async(d, 7, 4, on), alloc = cuMemAllocAsync(&p, N, on),
+  within = alloc ? alloc : cuMemsetD32Async(p, 9, 4, on),
+           copy = alloc ? alloc : cuMemcpyDtoDAsync(d + 4, p, 4, on), freed = alloc ? alloc : cuMemFreeAsync(p, on),
+           end = cuStreamEndCapture(on, &g);
   printf(" %d %d %d %d %d end %d", set, alloc, within, copy, freed, end);
   if (!g) return;
   CK(cuGraphGetNodes(g, NULL, &n));
-  CUresult made = cuGraphInstantiateWithFlags(&x, g, 0), ran = made ? made : cuGraphLaunch(x, on), waited = cuStreamSynchronize(on);
+  CUresult made = cuGraphInstantiateWithFlags(&x, g, 0), ran = made ? made : cuGraphLaunch(x, on),
+      waited = cuStreamSynchronize(on);
   unsigned two[2] = {0};
   printf(" %zu nodes, %d %d %d", n, made, ran, waited);
   if (!waited) {
@@ -209,7 +220,8 @@ static void again(const char *how, CUstream on, CUstreamCaptureMode mode) {
 }
 
 enum { HERE, THERE, THERE_RELAXED, BY_ANOTHER, UNENDED, WAYS };
-static const char *const ways[] = {"", " in another thread", " in another, relaxed thread", ", ended by another", ", begun again"};
+static const char *const ways[] = {"", " in another thread", " in another, relaxed thread", ", ended by another",
+                                   ", begun again"};
 
 static void try(const struct act *a, CUstreamCaptureMode mode, int way) {
   CUgraph g = NULL;
@@ -223,7 +235,9 @@ static void try(const struct act *a, CUstreamCaptureMode mode, int way) {
   for (int i = 0; i < 200 && pending; i++) CK(launch(beside));
   CK(cuStreamBeginCapture(s, mode));
   CUresult first = launch(s), recorded = cuEventRecord(inside, s);
-  struct other o = {a->f, way == THERE_RELAXED ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL, 0, NULL};
+  struct other o = {
+    a->f, way == THERE_RELAXED ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL, 0, NULL
+  };
   CUresult r = way == THERE || way == THERE_RELAXED ? in_thread(&o) : a->f();
   printf(": %d %d, %d", first, recorded, r);
   if (!s) { // is gone
@@ -292,14 +306,17 @@ static void unfreed(void) {
   CK(cuMemAllocAsync(&p, N, s));
   CK(cuMemsetD8Async(p, 1, N, s));
   CK(cuStreamEndCapture(s, &g));
-  CUresult unlaunched = cuMemFreeAsync(p, beside), made = cuGraphInstantiateWithFlags(&x, g, 0), before = cuMemFreeAsync(p, beside), ran = cuGraphLaunch(x, s);
+  CUresult unlaunched = cuMemFreeAsync(p, beside), made = cuGraphInstantiateWithFlags(&x, g, 0),
+      before = cuMemFreeAsync(p, beside), ran = cuGraphLaunch(x, s);
   CK(cuStreamSynchronize(s));
-  CUresult used = cuMemsetD8Async(p, 2, N, beside), freed = cuMemFreeAsync(p, beside), twice = cuMemFreeAsync(p, beside);
+  CUresult used = cuMemsetD8Async(p, 2, N, beside), freed = cuMemFreeAsync(p, beside),
+      twice = cuMemFreeAsync(p, beside);
   CK(cuCtxSynchronize());
   CUresult again = cuGraphLaunch(x, s);
   CK(cuStreamSynchronize(s));
   printf("unfreed: %d, %d, %d, %d; %d %d %d; %d", unlaunched, made, before, ran, used, freed, twice, again);
-  CUresult last = cuMemFreeAsync(p, s), gone = cuGraphExecDestroy(x), too = cuGraphDestroy(g), late = cuMemFreeAsync(p, s);
+  CUresult last = cuMemFreeAsync(p, s), gone = cuGraphExecDestroy(x), too = cuGraphDestroy(g),
+      late = cuMemFreeAsync(p, s);
   printf(" %d, %d %d, %d\n", last, gone, too, late);
   CK(cuCtxSynchronize());
   CK(cuStreamDestroy(s));
@@ -321,7 +338,9 @@ int main(int argc, char **argv) {
     }
     int status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
-    if (status) printf("\n%s…: %s %d\n", acts[i].name, WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    if (status)
+      printf("\n%s…: %s %d\n", acts[i].name, WIFSIGNALED(status) ? "signal" : "exit",
+             WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// What a capture forbids is refused by the call itself, as natively, and the capture is over; what it allows works while it goes on.
+// What a capture forbids is refused by the call itself, as natively, and the capture is over; what it allows works
+// while it goes on.
 #include "check.h"
 #include <pthread.h>
 
@@ -34,7 +35,9 @@ static CUresult act_down_free(void) { return cuMemcpyDtoHAsync(pinned, d, N, fre
 static CUresult act_within(void) { return cuMemcpyDtoD(d, more, 64); }
 static CUresult act_within_async(void) { return cuMemcpyDtoDAsync(d, more, 64, legacy); }
 static CUresult rows(CUstream on, int async) {
-  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 1024, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .dstPitch = 1024, .WidthInBytes = 1000, .Height = N / 1024};
+  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 1024,
+                     .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .dstPitch = 1024, .WidthInBytes = 1000,
+                     .Height = N / 1024};
   return async ? cuMemcpy2DAsync(&c, on) : cuMemcpy2D(&c);
 }
 static CUresult act_rows(void) { return rows(0, 0); }
@@ -71,14 +74,20 @@ static CUresult act_stream(void) {
 }
 
 static const struct { const char *name; CUresult (*f)(void); } acts[] = {
-    {"launch", act_launch}, {"launch elsewhere", act_launch_free}, {"memset", act_memset}, {"memset 2D", act_memset2d}, {"memset async", act_memset_async},
-    {"upload", act_up}, {"big upload", act_up_big}, {"upload async", act_up_async}, {"big upload async", act_up_async_big}, {"upload elsewhere", act_up_pinned_free},
-    {"download", act_down}, {"download async", act_down_async}, {"download elsewhere", act_down_free}, {"copy", act_within}, {"copy async", act_within_async},
-    {"rows", act_rows}, {"rows async", act_rows_async}, {"record", act_record}, {"record elsewhere", act_record_free}, {"wait", act_wait}, {"wait inside", act_wait_inside},
-    {"host function", act_host}, {"graph", act_graph}, {"write", act_write}, {"alloc", act_alloc}, {"pool", act_pool}, {"query", act_query}, {"event", act_event}, {"stream", act_stream},
+    {"launch", act_launch}, {"launch elsewhere", act_launch_free}, {"memset", act_memset}, {"memset 2D", act_memset2d},
+    {"memset async", act_memset_async},
+    {"upload", act_up}, {"big upload", act_up_big}, {"upload async", act_up_async},
+    {"big upload async", act_up_async_big}, {"upload elsewhere", act_up_pinned_free},
+    {"download", act_down}, {"download async", act_down_async}, {"download elsewhere", act_down_free},
+    {"copy", act_within}, {"copy async", act_within_async},
+    {"rows", act_rows}, {"rows async", act_rows_async}, {"record", act_record}, {"record elsewhere", act_record_free},
+    {"wait", act_wait}, {"wait inside", act_wait_inside},
+    {"host function", act_host}, {"graph", act_graph}, {"write", act_write}, {"alloc", act_alloc}, {"pool", act_pool},
+    {"query", act_query}, {"event", act_event}, {"stream", act_stream},
 };
 
-// The act comes first, so that its refusal is the first thing that happens to the capture; what is captured afterwards says whether it is over.
+// The act comes first, so that its refusal is the first thing that happens to the capture; what is captured afterwards
+// says whether it is over.
 static void try(int i, CUstreamCaptureMode mode, const char *how) {
   CUgraph g = NULL;
   CUstreamCaptureStatus status;
@@ -86,7 +95,8 @@ static void try(int i, CUstreamCaptureMode mode, const char *how) {
   CUresult first = launch(s), act = acts[i].f(), then = launch(s), again = cuMemsetD8Async(d, 0, 4, s);
   CK(cuStreamIsCapturing(s, &status));
   CUresult ended = cuStreamEndCapture(s, &g);
-  printf("%s, %s, mode %d: %d, then %d %d %d, status %d, end %d %s\n", acts[i].name, how, mode, act, first, then, again, status, ended, g ? "graph" : "none");
+  printf("%s, %s, mode %d: %d, then %d %d %d, status %d, end %d %s\n", acts[i].name, how, mode, act, first, then, again,
+         status, ended, g ? "graph" : "none");
   if (g) CK(cuGraphDestroy(g));
   CK(cuStreamIsCapturing(s, &status));
   CHECK(!status, "a capture has not ended");
@@ -115,7 +125,8 @@ static void across(int i, CUstreamCaptureMode mode, CUstreamCaptureMode own) {
   pthread_create(&t, NULL, elsewhere, &o);
   pthread_join(t, NULL);
   CUresult then = launch(s), ended = cuStreamEndCapture(s, &g);
-  printf("%s in another thread of mode %d, mode %d: %d, then %d %d, end %d %s\n", acts[i].name, own, mode, o.result, first, then, ended, g ? "graph" : "none");
+  printf("%s in another thread of mode %d, mode %d: %d, then %d %d, end %d %s\n", acts[i].name, own, mode, o.result,
+         first, then, ended, g ? "graph" : "none");
   if (g) CK(cuGraphDestroy(g));
   CK(cuCtxSynchronize());
 }
@@ -130,7 +141,8 @@ static void two(void) {
   CK(cuStreamBeginCapture(b, CU_STREAM_CAPTURE_MODE_RELAXED));
   CUresult x = launch(legacy), inside = launch(a), other = launch(b);
   CUresult one = cuStreamEndCapture(a, &g), still = launch(b), both = cuStreamEndCapture(b, &h);
-  printf("two captures: %d, then %d %d, ends %d %s, %d, %d %s\n", x, inside, other, one, g ? "graph" : "none", still, both, h ? "graph" : "none");
+  printf("two captures: %d, then %d %d, ends %d %s, %d, %d %s\n", x, inside, other, one, g ? "graph" : "none", still,
+         both, h ? "graph" : "none");
   if (h) CK(cuGraphDestroy(h));
   CK(cuStreamDestroy(a));
   CK(cuStreamDestroy(b));
@@ -157,7 +169,8 @@ static void forked(void) {
   CK(cuStreamDestroy(side));
 }
 
-// The program's own accesses to unified memory are no calls: no capture forbids them, nor does one that begins behind an upload end by what another stream does.
+// The program's own accesses to unified memory are no calls: no capture forbids them, nor does one that begins behind
+// an upload end by what another stream does.
 static void amid(CUstreamCaptureMode mode, unsigned flags) {
   CUdeviceptr m;
   CUgraph g;
@@ -234,11 +247,13 @@ int main(int argc, char **argv) {
   for (unsigned flags = 0; flags < 2; flags++) {
     CK(cuStreamCreate(&s, flags ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
     for (int mode = 0; mode < 3; mode++)
-      for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) try((int)i, (CUstreamCaptureMode)mode, flags ? "non-blocking" : "blocking");
+      for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        try((int)i, (CUstreamCaptureMode)mode, flags ? "non-blocking" : "blocking");
     if (!flags) {
       for (int mode = 0; mode < 3; mode++)
         for (int own = 0; own < 3; own++)
-          for (size_t i = 0; i < sizeof acts / sizeof *acts; i += 3) across((int)i, (CUstreamCaptureMode)mode, (CUstreamCaptureMode)own);
+          for (size_t i = 0; i < sizeof acts / sizeof *acts; i += 3)
+            across((int)i, (CUstreamCaptureMode)mode, (CUstreamCaptureMode)own);
       legacy = CU_STREAM_PER_THREAD; // which is a stream like others
       for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) try((int)i, CU_STREAM_CAPTURE_MODE_RELAXED, "per thread");
       legacy = 0;

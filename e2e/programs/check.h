@@ -1,5 +1,6 @@
-// Shared by the test programs: they use the driver API alone, so that they build with NVIDIA's cuda.h as well as with scuda's own,
-// and print only what must be the same on every GPU, so that a native and a remote run can be compared line by line.
+// Shared by the test programs: they use the driver API alone, so that they build with NVIDIA's cuda.h as well as with
+// scuda's own, and print only what must be the same on every GPU, so that a native and a remote run can be compared
+// line by line.
 #ifndef CHECK_H
 #define CHECK_H
 #include <cuda.h>
@@ -93,7 +94,8 @@ static inline CUfunction function(CUmodule m, const char *name) {
   return f;
 }
 
-static inline CUgraphNode only(CUgraph g, CUgraphNodeType want, const char *what) { // of the graph's nodes, the one of that type
+// of the graph's nodes, the one of that type
+static inline CUgraphNode only(CUgraph g, CUgraphNodeType want, const char *what) {
   CUgraphNode nodes[16], found = NULL;
   size_t n = 16;
   CK(cuGraphGetNodes(g, nodes, &n));

@@ -1,4 +1,5 @@
-// Clusters of blocks: shared memory of other blocks, barriers of a cluster, mbarriers, bulk copies, and which clusters can be launched.
+// Clusters of blocks: shared memory of other blocks, barriers of a cluster, mbarriers, bulk copies, and which clusters
+// can be launched.
 #include "check.h"
 
 static const char *ptx =
@@ -35,7 +36,8 @@ static const char *ptx =
   "  mov.pred %p, %is_explicit_cluster; @%p add.u32 %r13, %r13, 100;\n"
   "  ld.param.u64 %l0, [out]; mul.wide.u32 %l1, %r5, 32; add.u64 %l0, %l0, %l1;\n"
   "  st.global.v4.u32 [%l0], {%r6, %r7, %r8, %r9}; st.global.v4.u32 [%l0+16], {%r10, %r11, %r12, %r13}; ret;\n}\n"
-  // Ten rounds of a sum over the neighbours in a block, by an mbarrier of as many arrivals as threads; then half of them leave for good.
+  // Ten rounds of a sum over the neighbours in a block, by an mbarrier of as many arrivals as threads; then half of
+  // them leave for good.
   ".visible .entry rounds(.param .u64 out) {\n"
   "  .shared .align 8 .b64 bar; .shared .align 4 .u32 a[256];\n"
   "  .reg .u32 %r<20>; .reg .u64 %l<8>; .reg .pred %p<4>;\n"
@@ -75,7 +77,8 @@ static const char *ptx =
   "  mbarrier.arrive.shared.b64 %l1, [bar]; mbarrier.pending_count.b64 %r7, %l1;\n"
   "  mbarrier.inval.shared.b64 [bar];\n"
   "  ld.param.u64 %l2, [out]; st.global.v4.u32 [%l2], {%r1, %r2, %r3, %r4}; st.global.v2.u32 [%l2+16], {%r5, %r6}; st.global.u32 [%l2+24], %r7; ret;\n}\n"
-  // The second block of a pair stores into the first one's memory, and arrives there; the first one waits for bytes and for it.
+  // The second block of a pair stores into the first one's memory, and arrives there; the first one waits for bytes and
+  // for it.
   ".visible .entry pair(.param .u64 out) .explicitcluster .reqnctapercluster 2, 1, 1 {\n"
   "  .shared .align 8 .b64 bar; .shared .align 16 .b32 box[68];\n"
   "  .reg .u32 %r<16>; .reg .u64 %l<8>; .reg .pred %p<4>;\n"
@@ -93,7 +96,8 @@ static const char *ptx =
   "  mov.u32 %r4, box; mad.lo.u32 %r5, %r1, 8, %r4; ld.shared.v2.u32 {%r6, %r7}, [%r5];\n"
   "  ld.param.u64 %l3, [out]; mul.wide.u32 %l4, %r1, 8; add.u64 %l3, %l3, %l4; st.global.v2.u32 [%l3], {%r6, %r7};\n"
   "end: barrier.cluster.arrive; barrier.cluster.wait; ret;\n}\n"
-  // One thread of each block fetches 1 KiB, half of it for both blocks of the pair; the block changes it and sends it back.
+  // One thread of each block fetches 1 KiB, half of it for both blocks of the pair; the block changes it and sends it
+  // back.
   ".visible .entry bulk(.param .u64 in, .param .u64 out) .explicitcluster .reqnctapercluster 2, 1, 1 {\n"
   "  .shared .align 8 .b64 bar; .shared .align 128 .b32 a[256];\n"
   "  .reg .u16 %h; .reg .u32 %r<16>; .reg .u64 %l<8>; .reg .pred %p<4>;\n"
@@ -123,10 +127,12 @@ static const char *ptx =
   "wait: mbarrier.test_wait.parity.shared.b64 %p1, [bar], 0; @!%p1 bra wait;\n"
   "  mov.u32 %r4, a; xor.b32 %r5, %r1, 1; mad.lo.u32 %r4, %r5, 4, %r4; ld.shared.u32 %r6, [%r4]; st.global.u32 [%l2], %r6; ret;\n}\n";
 
-static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z, CUdeviceptr out) {
+static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z,
+                       CUdeviceptr out) {
   CUlaunchAttribute at = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
   at.value.clusterDim.x = x, at.value.clusterDim.y = y, at.value.clusterDim.z = z;
-  CUlaunchConfig config = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .attrs = &at, .numAttrs = 1};
+  CUlaunchConfig config = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = 32, .blockDimY = 1,
+                           .blockDimZ = 1, .attrs = &at, .numAttrs = 1};
   void *args[] = {&out};
   CUresult r = cuLaunchKernelEx(&config, f, args, NULL);
   CUresult s = cuCtxSynchronize();
@@ -136,7 +142,8 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 static int clusters(CUfunction f, unsigned x, CUresult *r, int active) {
   CUlaunchAttribute at = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
   at.value.clusterDim.x = x, at.value.clusterDim.y = 1, at.value.clusterDim.z = 1;
-  CUlaunchConfig config = {.gridDimX = 16, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 128, .blockDimY = 1, .blockDimZ = 1, .attrs = &at, .numAttrs = 1};
+  CUlaunchConfig config = {.gridDimX = 16, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 128, .blockDimY = 1,
+                           .blockDimZ = 1, .attrs = &at, .numAttrs = 1};
   int n = -1;
   *r = active ? cuOccupancyMaxActiveClusters(&n, f, &config) : cuOccupancyMaxPotentialClusterSize(&n, f, &config);
   return n;
@@ -178,7 +185,8 @@ int main(int argc, char **argv) {
   RUN("copied", 1, 256, 32, &in, &out);
 
   // Which clusters there can be.
-  unsigned sizes[][6] = {{8, 1, 1, 2, 1, 1}, {4, 4, 2, 2, 2, 2}, {8, 1, 1, 8, 1, 1}, {6, 1, 1, 4, 1, 1}, {4, 3, 1, 2, 2, 1}, {9, 1, 1, 9, 1, 1}, {16, 1, 1, 16, 1, 1}, {32, 1, 1, 32, 1, 1},
+  unsigned sizes[][6] = {{8, 1, 1, 2, 1, 1}, {4, 4, 2, 2, 2, 2}, {8, 1, 1, 8, 1, 1}, {6, 1, 1, 4, 1, 1},
+                         {4, 3, 1, 2, 2, 1}, {9, 1, 1, 9, 1, 1}, {16, 1, 1, 16, 1, 1}, {32, 1, 1, 32, 1, 1},
     {4, 1, 1, 0, 1, 1}, {4, 1, 1, 0, 0, 0}, {4, 1, 1, 1, 1, 1}, {4, 4, 1, 4, 4, 1}, {3, 1, 1, 3, 1, 1}};
   for (int pass = 0; pass < 2; pass++) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -222,7 +230,8 @@ int main(int argc, char **argv) {
   CUgraph g;
   CUgraphNode node;
   CUgraphExec exec;
-  CUDA_KERNEL_NODE_PARAMS p = {.func = places, .gridDimX = 8, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .kernelParams = args};
+  CUDA_KERNEL_NODE_PARAMS p = {.func = places, .gridDimX = 8, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32,
+                               .blockDimY = 1, .blockDimZ = 1, .kernelParams = args};
   CK(cuGraphCreate(&g, 0));
   CK(cuGraphAddKernelNode(&node, g, NULL, 0, &p));
   CUkernelNodeAttrValue value = {0};

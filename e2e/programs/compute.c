@@ -1,4 +1,5 @@
-// Modules from PTX, fatbins (plain, Zstandard), as file, module and library; every kernel of kernels.ptx with a checked result.
+// Modules from PTX, fatbins (plain, Zstandard), as file, module and library; every kernel of kernels.ptx with a checked
+// result.
 #include "check.h"
 #include <math.h>
 
@@ -20,7 +21,8 @@ static void all(const char *what, CUmodule m) {
 
   CK(LAUNCH(function(m, "saxpy"), 40, 128, 0, 0, &s, &d_a, &d_b, &n));
   down(c, d_b, N * 4);
-  for (int i = 0; i < N; i++) CHECK(c[i] == fmaf(s, a[i], b[i]), "%s: saxpy[%d] = %g, not %g", what, i, c[i], fmaf(s, a[i], b[i]));
+  for (int i = 0; i < N; i++)
+    CHECK(c[i] == fmaf(s, a[i], b[i]), "%s: saxpy[%d] = %g, not %g", what, i, c[i], fmaf(s, a[i], b[i]));
 
   for (int i = 0; i < N; i++) c[i] = (float)(i % 17); // whole numbers: the sum is exact in any order
   float want = 0, got = 0;
@@ -88,7 +90,8 @@ static void all(const char *what, CUmodule m) {
   // The same through the packed form of the arguments.
   struct { struct big big; CUdeviceptr o, f, c; } packed = {big, o, f, s8};
   size_t packed_size = sizeof packed;
-  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &packed_size, CU_LAUNCH_PARAM_END};
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &packed_size,
+                   CU_LAUNCH_PARAM_END};
   CK(cuMemsetD8(d_c, 0, 525));
   CK(cuLaunchKernel(function(m, "struct_arg"), 1, 1, 1, 64, 1, 1, 0, 0, NULL, extra));
   down(&out, d_c, 525);
@@ -111,7 +114,8 @@ static void all(const char *what, CUmodule m) {
   int results[3];
   CK(LAUNCH(function(m, "globals"), 1, 1, 0, 0, &d_c));
   down(results, d_c, 12);
-  CHECK(results[0] == 1000 && results[1] == 1 && results[2] == 5, "%s: globals gave %d %d %d", what, results[0], results[1], results[2]);
+  CHECK(results[0] == 1000 && results[1] == 1 && results[2] == 5, "%s: globals gave %d %d %d", what, results[0],
+        results[1], results[2]);
   printf("%s: all kernels right\n", what);
 }
 
@@ -142,7 +146,8 @@ static void shorter(void) {
 int main(int argc, char **argv) {
   start(argc, argv);
   a = malloc(N * 4), b = malloc(N * 4), c = malloc(N * 4);
-  for (int i = 0; i < N; i++) a[i] = (float)((i * 7919) % 20011) / 1000 - 10, b[i] = (float)((i * 104729) % 30011) / 999 - 15;
+  for (int i = 0; i < N; i++)
+    a[i] = (float)((i * 7919) % 20011) / 1000 - 10, b[i] = (float)((i * 104729) % 30011) / 999 - 15;
   CK(cuMemAlloc(&d_a, N * 4));
   CK(cuMemAlloc(&d_b, N * 4));
   CK(cuMemAlloc(&d_c, N * 4));

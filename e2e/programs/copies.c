@@ -1,7 +1,8 @@
 // Copies of every size and form, memsets, memory information, out of memory.
 #include "check.h"
 
-static const size_t sizes[] = {0, 1, 2, 3, 4, 7, 8, 9, 63, 64, 1000, 4095, 4096, 4097, 65535, 65536, 65537, 131072, 1048575, 1048576, 1048577, 3145729, 16777221, 67108864};
+static const size_t sizes[] = {0, 1, 2, 3, 4, 7, 8, 9, 63, 64, 1000, 4095, 4096, 4097, 65535, 65536, 65537, 131072,
+                               1048575, 1048576, 1048577, 3145729, 16777221, 67108864};
 enum { COUNT = sizeof sizes / sizeof *sizes };
 
 int main(int argc, char **argv) {
@@ -56,7 +57,8 @@ int main(int argc, char **argv) {
   CK(cuMemsetD32Async(d + 3012, 0x22222222, 3, s));
   CK(cuStreamSynchronize(s));
   CK(cuMemcpyDtoH(dst, d, 3024));
-  CHECK(dst[0] == 0xAB && dst[1000] == 0xAB && dst[1002] == 0xEF && dst[2001] == 0xCD && dst[2004] == 0x78 && dst[3003] == 0x12 && dst[3008] == 0x11 && dst[3023] == 0x22, "memsets");
+  CHECK(dst[0] == 0xAB && dst[1000] == 0xAB && dst[1002] == 0xEF && dst[2001] == 0xCD && dst[2004] == 0x78 &&
+        dst[3003] == 0x12 && dst[3008] == 0x11 && dst[3023] == 0x22, "memsets");
   CK(cuMemsetD2D8(d, 100, 0x77, 10, 5));
   CK(cuMemcpyDtoH(dst, d, 500));
   CHECK(dst[9] == 0x77 && dst[10] == 0xAB && dst[409] == 0x77 && dst[410] == 0xAB, "cuMemsetD2D8");
@@ -79,7 +81,8 @@ int main(int argc, char **argv) {
   CK(cuMemGetInfo(&free0, &total));
   CK(cuMemAlloc(&big, 256 << 20));
   CK(cuMemGetInfo(&free1, &total)); // others may use the GPU as well, so the numbers are only plausible
-  CHECK(free1 > 0 && free1 <= total && free0 <= total && total > 512 << 20, "%zu, then %zu of %zu bytes are free", free0, free1, total);
+  CHECK(free1 > 0 && free1 <= total && free0 <= total && total > 512 << 20, "%zu, then %zu of %zu bytes are free",
+        free0, free1, total);
   size_t size;
   CK(cuMemGetAddressRange(&base, &size, big + 12345));
   CHECK(base == big && size == 256 << 20, "address range");

@@ -1,5 +1,6 @@
-// The CUDA runtime of any version above the driver: cudart KERNELS LIBRARY, with LIBRARY a libcudart.so.*; "static" when the runtime was linked
-// into this program (gcc -DSTATIC cudart.c libcudart_static.a). Its headers are not needed: what is used here has been the same since CUDA 11.
+// The CUDA runtime of any version above the driver: cudart KERNELS LIBRARY, with LIBRARY a libcudart.so.*; "static"
+// when the runtime was linked into this program (gcc -DSTATIC cudart.c libcudart_static.a). Its headers are not needed:
+// what is used here has been the same since CUDA 11.
 #define _GNU_SOURCE
 #include "check.h"
 

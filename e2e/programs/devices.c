@@ -26,7 +26,8 @@ int main(int argc, char **argv) {
     CK(cuPointerGetAttribute(&at, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
     CHECK(at == d, "memory of device %d is on %d", d, at);
     printf("GPU-");
-    for (int k = 0; k < 16; k++) printf(k == 4 || k == 6 || k == 8 || k == 10 ? "-%02x" : "%02x", (unsigned char)u.bytes[k]);
+    for (int k = 0; k < 16; k++)
+      printf(k == 4 || k == 6 || k == 8 || k == 10 ? "-%02x" : "%02x", (unsigned char)u.bytes[k]);
     printf(" ");
   }
   CUdevice none;

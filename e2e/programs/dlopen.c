@@ -1,5 +1,5 @@
-// Opens the driver library by name, as PyTorch, CuPy and JAX do, and goes through cuGetProcAddress. With "again" it then closes the library, gives
-// the library's threads the time to look at what is no longer there, and opens it again.
+// Opens the driver library by name, as PyTorch, CuPy and JAX do, and goes through cuGetProcAddress. With "again" it
+// then closes the library, gives the library's threads the time to look at what is no longer there, and opens it again.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,18 +1,21 @@
-// Memory that the driver would keep on the server's host, where the program could not reach it: refused, and the attributes say so.
+// Memory that the driver would keep on the server's host, where the program could not reach it: refused, and the
+// attributes say so.
 #include "check.h"
 
 int main(int argc, char **argv) {
   start(argc, argv);
   static const CUdevice_attribute promises[] = {
       CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,   CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED,
-      CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED};
   for (size_t i = 0; i < sizeof promises / sizeof *promises; i++) {
     int value = -1;
     CK(cuDeviceGetAttribute(&value, promises[i], 0));
     CHECK(value == 0, "attribute %d says %d", promises[i], value);
   }
-  static const CUmemLocationType places[] = {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT};
+  static const CUmemLocationType places[] = {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
+                                             CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT};
   for (int i = 0; i < 4; i++) {
     CUmemAllocationProp prop;
     CUmemPoolProps props;

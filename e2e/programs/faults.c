@@ -1,5 +1,5 @@
-// What a kernel that does wrong answers: which code, which call reports it, and what every call says afterwards. The failure of a context
-// is for good, so each case is a process of its own.
+// What a kernel that does wrong answers: which code, which call reports it, and what every call says afterwards. The
+// failure of a context is for good, so each case is a process of its own.
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,18 +15,24 @@ static const struct {
 } kernels[] = {
   {"nothing", ""},
   {"write", "st.volatile.global.u32 [%a0], 1;"},
-  {"write_late", "mov.u64 %a1, %globaltimer; wait: mov.u64 %a2, %globaltimer; sub.u64 %a2, %a2, %a1; setp.lt.u64 %q0, %a2, 50000000; @%q0 bra wait; st.volatile.global.u32 [%a0], 1;"},
+  {"write_late",
+   "mov.u64 %a1, %globaltimer; wait: mov.u64 %a2, %globaltimer; sub.u64 %a2, %a2, %a1; setp.lt.u64 %q0, %a2, 50000000; @%q0 bra wait; st.volatile.global.u32 [%a0], 1;"},
   {"read", "ld.volatile.global.u32 %r1, [%a0]; st.global.u32 [sink], %r1;"},
   {"write_generic", "st.volatile.u32 [%a0], 1;"},
   {"read_vector", "ld.volatile.global.v4.u32 {%r1, %r2, %r3, %r4}, [%a0]; st.global.u32 [sink], %r1;"},
   {"atomic", "atom.global.add.u32 %r1, [%a0], 1; st.global.u32 [sink], %r1;"},
   {"last_thread", "mov.u32 %r1, %tid.x; setp.ne.u32 %q0, %r1, 63; @%q0 ret; st.volatile.global.u32 [%a0], 1;"},
-  {"shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; st.global.u32 [sink], %r1;"},
-  {"write_shared", ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; st.volatile.shared.u32 [%r2], %r0;"},
-  {"local", ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.local.u32 [%a1], %r0; ld.local.u32 %r1, [%a1]; st.global.u32 [sink], %r1;"},
-  {"atomic_local", ".local .align 16 .b8 mine[64]; st.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
+  {"shared",
+   ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; st.global.u32 [sink], %r1;"},
+  {"write_shared",
+   ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; st.volatile.shared.u32 [%r2], %r0;"},
+  {"local",
+   ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.local.u32 [%a1], %r0; ld.local.u32 %r1, [%a1]; st.global.u32 [sink], %r1;"},
+  {"atomic_local",
+   ".local .align 16 .b8 mine[64]; st.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
   {"stop", "trap;"},
-  {"wrong", "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
+  {"wrong",
+   "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
 };
 
 static CUmodule module(const char *name) {
@@ -50,9 +56,12 @@ struct fault {
   long offset; // of the parameter from memory of 4096 bytes, where near; else the parameter
   int near;
 } faults[] = {
-  {"write", 0, 0}, {"write", 0x7f0000000000, 0}, {"write", -8, 0}, {"read", 0, 0}, {"read", 0x1000, 0}, {"write_generic", 0, 0}, {"atomic", 0, 0}, {"last_thread", 0, 0},
-  {"write", 1, 1}, {"write", 2, 1}, {"read", 3, 1}, {"read_vector", 8, 1}, {"read_vector", 16, 1}, {"atomic", 1, 1}, {"write_generic", 2, 1},
-  {"shared", 60, 0}, {"shared", 0x1000000, 0}, {"shared", 2, 0}, {"write_shared", 0x1000000, 0}, {"write_shared", 1, 0}, {"local", 60, 0}, {"local", 2, 0}, {"local", 0x1000000, 0}, {"atomic_local", 0, 0},
+  {"write", 0, 0}, {"write", 0x7f0000000000, 0}, {"write", -8, 0}, {"read", 0, 0}, {"read", 0x1000, 0},
+  {"write_generic", 0, 0}, {"atomic", 0, 0}, {"last_thread", 0, 0},
+  {"write", 1, 1}, {"write", 2, 1}, {"read", 3, 1}, {"read_vector", 8, 1}, {"read_vector", 16, 1}, {"atomic", 1, 1},
+  {"write_generic", 2, 1},
+  {"shared", 60, 0}, {"shared", 0x1000000, 0}, {"shared", 2, 0}, {"write_shared", 0x1000000, 0}, {"write_shared", 1, 0},
+  {"local", 60, 0}, {"local", 2, 0}, {"local", 0x1000000, 0}, {"atomic_local", 0, 0},
   {"stop", 0, 0}, {"wrong", 0, 0},
 };
 
@@ -105,7 +114,8 @@ static void reporter(int i) {
   case 6: r = cuMemcpyDtoH(v, d, 64); if (!r) r = cuCtxSynchronize(); break; // the legacy stream does not wait for this one
   case 7: r = cuStreamSynchronize(NULL); if (!r) r = cuCtxSynchronize(); break;
   case 8: CK(cuStreamWaitEvent(NULL, after, 0)); r = cuMemcpyDtoH(v, d, 64); break;
-  case 9: CK(cuStreamWaitEvent(NULL, after, 0)); CK(LAUNCH(fine, 1, 1, 0, NULL, &none)); r = cuStreamSynchronize(NULL); break;
+  case 9: CK(cuStreamWaitEvent(NULL, after, 0)); CK(LAUNCH(fine, 1, 1, 0, NULL, &none)); r = cuStreamSynchronize(NULL);
+      break;
   case 10: r = cuMemFree(d); break;
   case 11: CK(cuMemFreeAsync(d, stream)); r = cuStreamSynchronize(stream); break;
   case 12: CK(cuStreamDestroy(stream)); r = cuCtxSynchronize(); break;

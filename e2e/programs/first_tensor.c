@@ -1,5 +1,5 @@
-// The driver's side of what PyTorch does for tensor.to('cuda:0') in a new process: count the GPUs by NVML, initialise, allocate, copy, wait; at the
-// end of the process CUDA's runtime releases the context.
+// The driver's side of what PyTorch does for tensor.to('cuda:0') in a new process: count the GPUs by NVML, initialise,
+// allocate, copy, wait; at the end of the process CUDA's runtime releases the context.
 #include "check.h"
 #include <dlfcn.h>
 
@@ -9,7 +9,8 @@ static void release(void) { CK(cuDevicePrimaryCtxRelease(device)); }
 int main(void) {
   void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   CHECK(nvml, "dlopen: %s", dlerror());
-  int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2"), (*count)(unsigned *) = (int (*)(unsigned *))dlsym(nvml, "nvmlDeviceGetCount_v2");
+  int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2"),
+      (*count)(unsigned *) = (int (*)(unsigned *))dlsym(nvml, "nvmlDeviceGetCount_v2");
   int (*cuda)(int *) = (int (*)(int *))dlsym(nvml, "nvmlSystemGetCudaDriverVersion_v2");
   unsigned gpus = 0;
   CHECK(!init() && !count(&gpus) && !count(&gpus) && gpus > 0, "NVML does not count the GPUs");

@@ -1,5 +1,6 @@
-// What is told of a context before and after its end: flags, version, id, priorities, device, limits. A reset or the last release takes the flags that were
-// set for a primary context with it. The lines of an H200's driver are testdata/flags.golden.
+// What is told of a context before and after its end: flags, version, id, priorities, device, limits. A reset or the
+// last release takes the flags that were set for a primary context with it. The lines of an H200's driver are
+// testdata/flags.golden.
 #include "check.h"
 
 static void tell(const char *when, CUcontext ctx) {
@@ -10,10 +11,14 @@ static void tell(const char *when, CUcontext ctx) {
   size_t limit;
   CUfunc_cache cache;
   CUsharedconfig banks;
-  CUresult f = cuCtxGetFlags(&flags), v = cuCtxGetApiVersion(0, &version), i = cuCtxGetId(0, &id), o = cuCtxGetId(ctx, &own);
-  CUresult p = cuCtxGetStreamPriorityRange(&least, &greatest), d = cuCtxGetDevice(&device), s = cuDevicePrimaryCtxGetState(0, &state, &active);
-  CUresult l = cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE), c = cuCtxGetCacheConfig(&cache), b = cuCtxGetSharedMemConfig(&banks);
-  const char *same = id == own ? "same" : id == 77 ? "untouched" : id ? "other" : "zero", *some = own == 78 ? "untouched" : own ? "some" : "zero";
+  CUresult f = cuCtxGetFlags(&flags), v = cuCtxGetApiVersion(0, &version), i = cuCtxGetId(0, &id),
+      o = cuCtxGetId(ctx, &own);
+  CUresult p = cuCtxGetStreamPriorityRange(&least, &greatest), d = cuCtxGetDevice(&device),
+      s = cuDevicePrimaryCtxGetState(0, &state, &active);
+  CUresult l = cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE), c = cuCtxGetCacheConfig(&cache),
+      b = cuCtxGetSharedMemConfig(&banks);
+  const char *same = id == own ? "same" : id == 77 ? "untouched" : id ? "other" : "zero",
+      *some = own == 78 ? "untouched" : own ? "some" : "zero";
   printf("%s: flags %d %x, api %d %u, id %d %s, own %d %s, prio %d, device %d %d, state %d %x %d, limit %d, cache %d, banks %d\n", when, f, flags, v, version, i,
          same, o, some, p, d, device, s, state, active, l, c, b);
 }

@@ -1,5 +1,6 @@
-// The program outruns the server: four threads send far more commands than the ring holds, while a host function of another stream waits for them to have
-// done so, a thread waits for that stream, and downloads and uploads go on. Nothing may wait for itself, and the program's memory must not grow.
+// The program outruns the server: four threads send far more commands than the ring holds, while a host function of
+// another stream waits for them to have done so, a thread waits for that stream, and downloads and uploads go on.
+// Nothing may wait for itself, and the program's memory must not grow.
 #include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +20,8 @@ static long resident(void) { // KiB
   return kib;
 }
 
-// Freeing memory waits for the host function; a driver that holds a lock meanwhile would keep the others from what that waits for.
+// Freeing memory waits for the host function; a driver that holds a lock meanwhile would keep the others from what that
+// waits for.
 static void await_all(void) {
   while (atomic_load(&sent) < THREADS * COMMANDS) usleep(100);
 }
@@ -92,7 +94,8 @@ int main(int argc, char **argv) {
   CK(cuMemAlloc(&(CUdeviceptr){0}, 4096));
   long before = resident();
   for (int i = 0; i < THREADS + 2; i++)
-    CHECK(!pthread_create(&t[i], NULL, i < THREADS ? flood : i == THREADS ? wait_for_stream : copy, i == THREADS ? (void *)blocked : NULL), "thread %d", i);
+    CHECK(!pthread_create(&t[i], NULL, i < THREADS ? flood : i == THREADS ? wait_for_stream : copy,
+                          i == THREADS ? (void *)blocked : NULL), "thread %d", i);
   for (int i = 0; i < THREADS + 2; i++) pthread_join(t[i], NULL);
   long grown = resident() - before;
   CHECK(grown < LIMIT, "the program has grown by %ld KiB", grown);

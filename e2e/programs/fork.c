@@ -1,4 +1,5 @@
-// Forks: before the driver is used both sides may use it; after cuInit the child is told NOT_INITIALIZED, and nothing hangs.
+// Forks: before the driver is used both sides may use it; after cuInit the child is told NOT_INITIALIZED, and nothing
+// hangs.
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,7 +9,8 @@ static int compute(void) { // 0 when right
   CUcontext c;
   CUdeviceptr d;
   int v = 0;
-  if (cuInit(0) || cuDeviceGet(&dev, 0) || cuDevicePrimaryCtxRetain(&c, dev) || cuCtxSetCurrent(c) || cuMemAlloc(&d, 4)) return 1;
+  if (cuInit(0) || cuDeviceGet(&dev, 0) || cuDevicePrimaryCtxRetain(&c, dev) || cuCtxSetCurrent(c) || cuMemAlloc(&d, 4))
+    return 1;
   if (cuMemsetD32(d, 0xC0FFEE, 1) || cuMemcpyDtoH(&v, d, 4)) return 2;
   return v == 0xC0FFEE ? 0 : 3;
 }

@@ -1,4 +1,5 @@
-// Stream capture and graphs: kernels, copies, memsets, host functions, a fork and a join; replay with changed inputs; capture errors.
+// Stream capture and graphs: kernels, copies, memsets, host functions, a fork and a join; replay with changed inputs;
+// capture errors.
 #include "check.h"
 
 static int calls;
@@ -49,7 +50,8 @@ int main(int argc, char **argv) {
   CK(cuLaunchHostFunc(s, count, &calls));
   CK(cuStreamEndCapture(s, &graph));
   CHECK(calls == 0, "the host function ran while it was captured");
-  // Natively there are 7 nodes. Over scuda a copy between host and device has a host node beside it, which carries the bytes.
+  // Natively there are 7 nodes. Over scuda a copy between host and device has a host node beside it, which carries the
+  // bytes.
   size_t nodes = 0, room = 16;
   CK(cuGraphGetNodes(graph, NULL, &nodes));
   CHECK(nodes >= 7 && nodes <= 9, "7 to 9 nodes, not %zu", nodes);

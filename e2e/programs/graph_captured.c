@@ -1,5 +1,5 @@
-// Copies between the program's memory and the device that were captured, and clones of them: each is one node, a copy, that tells what it copies and can be
-// given other memory.
+// Copies between the program's memory and the device that were captured, and clones of them: each is one node, a copy,
+// that tells what it copies and can be given other memory.
 #include "check.h"
 
 enum { N = 1000, ROWS = 4 };
@@ -22,12 +22,16 @@ static void run(CUgraph g) {
   CK(cuGraphExecDestroy(x));
 }
 
-static const void *end(CUmemorytype type, const void *host, CUdeviceptr address) { return type == CU_MEMORYTYPE_HOST ? host : (const void *)address; }
+static const void *end(CUmemorytype type, const void *host, CUdeviceptr address) {
+  return type == CU_MEMORYTYPE_HOST ? host : (const void *)address;
+}
 
 static void is_copy(CUgraphNode node, const void *from, const void *to, const char *what) {
   CUDA_MEMCPY3D c;
   CK(cuGraphMemcpyNodeGetParams(node, &c));
-  CHECK(c.WidthInBytes == N && (!from || end(c.srcMemoryType, c.srcHost, c.srcDevice) == from) && (!to || end(c.dstMemoryType, c.dstHost, c.dstDevice) == to), "%s: %zu bytes from %p to %p", what, c.WidthInBytes, c.srcHost, c.dstHost);
+  CHECK(c.WidthInBytes == N && (!from || end(c.srcMemoryType, c.srcHost, c.srcDevice) == from) &&
+        (!to || end(c.dstMemoryType, c.dstHost, c.dstDevice) == to), "%s: %zu bytes from %p to %p", what,
+        c.WidthInBytes, c.srcHost, c.dstHost);
 }
 
 int main(int argc, char **argv) {
@@ -101,8 +105,12 @@ int main(int argc, char **argv) {
   CK(cuGraphDestroy(g));
   printf("captured download: right\n");
 
-  CUDA_MEMCPY2D box = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = up, .srcPitch = N, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .dstPitch = 50, .WidthInBytes = 50, .Height = ROWS};
-  CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 50, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = down, .dstPitch = N, .WidthInBytes = 50, .Height = ROWS};
+  CUDA_MEMCPY2D box = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = up, .srcPitch = N,
+                       .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .dstPitch = 50, .WidthInBytes = 50,
+                       .Height = ROWS};
+  CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 50,
+                        .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = down, .dstPitch = N, .WidthInBytes = 50,
+                        .Height = ROWS};
   CK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   CK(cuMemcpy2DAsync(&box, s));
   CK(cuMemcpy2DAsync(&back, s));
@@ -116,12 +124,14 @@ int main(int argc, char **argv) {
     CUgraphNodeType type;
     CK(cuGraphNodeGetType(nodes[i], &type));
     CK(cuGraphMemcpyNodeGetParams(nodes[i], &c));
-    CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY && (c.WidthInBytes == N || (c.WidthInBytes == 50 && c.Height == ROWS)), "rows: node of type %d, %zu bytes", type, c.WidthInBytes);
+    CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY && (c.WidthInBytes == N || (c.WidthInBytes == 50 && c.Height == ROWS)),
+          "rows: node of type %d, %zu bytes", type, c.WidthInBytes);
   }
   for (int i = 0; i < N * ROWS; i++) up[i] = (char)i, down[i] = 0, other[i] = 0;
   run(g);
   for (int y = 0; y < ROWS; y++)
-    for (int i = 0; i < N; i++) CHECK(down[y * N + i] == (i < 50 ? up[y * N + i] : 0), "rows: [%d][%d] = %d", y, i, down[y * N + i]);
+    for (int i = 0; i < N; i++)
+      CHECK(down[y * N + i] == (i < 50 ? up[y * N + i] : 0), "rows: [%d][%d] = %d", y, i, down[y * N + i]);
   CHECK(!memcmp(other, down, N), "within the host");
   CK(cuGraphDestroy(g));
   printf("captured rows: right\n");

@@ -1,5 +1,5 @@
-// A copy node of a graph is given other ends: device and host memory in all ways, between other nodes. The node stays what it is for the program; in an
-// executable graph what is copied may change, but not between which kinds of memory.
+// A copy node of a graph is given other ends: device and host memory in all ways, between other nodes. The node stays
+// what it is for the program; in an executable graph what is copied may change, but not between which kinds of memory.
 #include "check.h"
 
 enum { N = 1000 };
@@ -32,8 +32,10 @@ static void run(int from, int to, const char *what) {
   CK(cuCtxSynchronize()); // the stream is not ordered behind it
   CK(cuGraphNodeGetType(middle, &type));
   CK(cuGraphMemcpyNodeGetParams(middle, &got));
-  CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY && got.srcMemoryType == wanted.srcMemoryType && got.dstMemoryType == wanted.dstMemoryType &&
-        got.WidthInBytes == N && (from < 2 || got.srcHost == wanted.srcHost) && (to < 2 || got.dstHost == wanted.dstHost), "%s: its parameters", what);
+  CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY && got.srcMemoryType == wanted.srcMemoryType &&
+        got.dstMemoryType == wanted.dstMemoryType &&
+        got.WidthInBytes == N && (from < 2 || got.srcHost == wanted.srcHost) &&
+        (to < 2 || got.dstHost == wanted.dstHost), "%s: its parameters", what);
   CK(cuGraphNodeGetDependencies_v2(middle, deps, NULL, &n));
   CHECK(n == 1 && deps[0] == before, "%s: what lies before it", what);
   n = 4;
@@ -47,12 +49,15 @@ static void run(int from, int to, const char *what) {
   CK(cuStreamSynchronize(s));
   char moved = from == 0 ? 1 : from == 1 ? 7 : (char)(8 + from);
   CHECK(seen[0] == (to == 1 ? moved : 7) && seen[N - 1] == seen[0], "%s: dev[1] holds %d", what, seen[0]);
-  if (to >= 2) CHECK(host[to - 2][0] == moved && host[to - 2][N - 1] == moved, "%s: the host holds %d, not %d", what, host[to - 2][0], moved);
+  if (to >= 2)
+    CHECK(host[to - 2][0] == moved && host[to - 2][N - 1] == moved, "%s: the host holds %d, not %d", what,
+          host[to - 2][0], moved);
   // What the executable graph takes: other memory of the same kinds, and nothing else.
   for (int way = 0; way < 4; way++) {
     int f = way & 1 ? 2 : 0, t = way & 2 ? 3 : 1;
     CUDA_MEMCPY3D other = copy(f, t);
-    WANT(cuGraphExecMemcpyNodeSetParams(exec, middle, &other, context), (f < 2) == (from < 2) && (t < 2) == (to < 2) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    WANT(cuGraphExecMemcpyNodeSetParams(exec, middle, &other, context),
+         (f < 2) == (from < 2) && (t < 2) == (to < 2) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   }
   CK(cuGraphExecDestroy(exec));
   printf("%s: right\n", what);

@@ -1,5 +1,5 @@
-// Graphs that are changed after they were built: edges, nodes switched off, events, fills, children and batches of memory operations; what the getters say and
-// what the launches do.
+// Graphs that are changed after they were built: edges, nodes switched off, events, fills, children and batches of
+// memory operations; what the getters say and what the launches do.
 #include "check.h"
 
 enum { N = 64 };
@@ -46,7 +46,8 @@ static void edges(void) {
   CHECK(n == 2, "%zu edges", n);
   n = 4;
   CK(cuGraphGetEdges_v2(graph, from, to, NULL, &n));
-  CHECK(n == 2 && ((from[0] == a && to[0] == b && from[1] == b && to[1] == c) || (from[1] == a && to[1] == b && from[0] == b && to[0] == c)), "the edges");
+  CHECK(n == 2 && ((from[0] == a && to[0] == b && from[1] == b && to[1] == c) ||
+                   (from[1] == a && to[1] == b && from[0] == b && to[0] == c)), "the edges");
   n = 4;
   CK(cuGraphNodeGetDependencies_v2(b, list, NULL, &n));
   CHECK(n == 1 && list[0] == a, "before b");
@@ -81,7 +82,8 @@ static void edges(void) {
   CHECK(got.dst == dev + N / 2 && got.value == 7 && got.width == N / 2, "the fill's parameters");
   launch(graph, 2, 7, "another fill");
   CUgraphNodeParams general = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
-  general.memset.dst = dev, general.memset.elementSize = 1, general.memset.value = 9, general.memset.width = N, general.memset.height = 1, general.memset.ctx = context;
+  general.memset.dst = dev, general.memset.elementSize = 1, general.memset.value = 9, general.memset.width = N,
+      general.memset.height = 1, general.memset.ctx = context;
   CK(cuGraphNodeSetParams(a, &general));
   launch(graph, 9, 9, "the fill of a general form");
   CK(cuGraphDestroyNode(a));
@@ -174,7 +176,8 @@ static void operations(void) {
   CK(cuGraphCreate(&graph, 0));
   CK(cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &p));
   CK(cuGraphBatchMemOpNodeGetParams(node, &got));
-  CHECK(got.count == 3 && got.ctx == context && got.paramArray[2].writeValue.address == dev + 4 && got.paramArray[2].writeValue.value == 0x05060708, "the node's operations");
+  CHECK(got.count == 3 && got.ctx == context && got.paramArray[2].writeValue.address == dev + 4 &&
+        got.paramArray[2].writeValue.value == 0x05060708, "the node's operations");
   launch(graph, 4, 0, "operations of a node");
   ops[0].writeValue.value = ops[1].waitValue.value = 0x0A;
   CK(cuGraphBatchMemOpNodeSetParams(node, &p));
@@ -195,7 +198,8 @@ static void attributes(void) {
   CUgraphNode a, b, alloc, release;
   int n = 0;
   CUdeviceptr none = 0, freed = 0;
-  CUDA_KERNEL_NODE_PARAMS k = {.func = f, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .kernelParams = ARGS(&none, &none, &none, &n)};
+  CUDA_KERNEL_NODE_PARAMS k = {.func = f, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1,
+                               .blockDimZ = 1, .kernelParams = ARGS(&none, &none, &none, &n)};
   CK(cuGraphCreate(&graph, 0));
   CK(cuGraphAddKernelNode(&a, graph, NULL, 0, &k));
   CK(cuGraphAddKernelNode(&b, graph, NULL, 0, &k));
@@ -205,7 +209,8 @@ static void attributes(void) {
   CK(cuGraphKernelNodeCopyAttributes(b, a));
   CK(cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_PRIORITY, &got));
   CHECK(got.priority == -1, "priority %d", got.priority);
-  CUDA_MEM_ALLOC_NODE_PARAMS m = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, .bytesize = 4096};
+  CUDA_MEM_ALLOC_NODE_PARAMS m = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, .bytesize = 4096};
   CK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &m));
   CK(cuGraphAddMemFreeNode(&release, graph, &alloc, 1, m.dptr));
   CK(cuGraphMemFreeNodeGetParams(release, &freed));

@@ -6,7 +6,8 @@ static CUdeviceptr a, b;
 static char host[256], *pinned;
 
 static CUDA_MEMCPY3D copy(const void *from) { // from host memory, else within the device
-  CUDA_MEMCPY3D c = {.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = b, .WidthInBytes = 64, .Height = 1, .Depth = 1};
+  CUDA_MEMCPY3D c = {.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = b, .WidthInBytes = 64, .Height = 1,
+                     .Depth = 1};
   c.srcMemoryType = from ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   if (from) c.srcHost = from;
   else c.srcDevice = a;
@@ -33,7 +34,8 @@ static void change_in(CUgraphNode n, CUgraph g, CUgraph whole, const char *how) 
   CK(cuGraphGetNodes(g, NULL, &before));
   CK(cuGraphMemcpyNodeSetParams(n, &c));
   CK(cuGraphMemcpyNodeGetParams(n, &told));
-  CHECK(told.srcMemoryType == CU_MEMORYTYPE_DEVICE && told.srcDevice == a, "%s: from memory of type %d", how, told.srcMemoryType);
+  CHECK(told.srcMemoryType == CU_MEMORYTYPE_DEVICE && told.srcDevice == a, "%s: from memory of type %d", how,
+        told.srcMemoryType);
   int byte = copied(whole);
   CHECK(byte == 9, "%s: %d from the device", how, byte);
   c = copy(host);

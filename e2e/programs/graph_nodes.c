@@ -1,5 +1,6 @@
-// A graph built by hand: kernel, memset, copy, host function, child graph, event, empty, memory and conditional nodes; what their getters
-// say; executable graphs whose parameters change; copies between host and device that the graph makes anew at each launch.
+// A graph built by hand: kernel, memset, copy, host function, child graph, event, empty, memory and conditional nodes;
+// what their getters say; executable graphs whose parameters change; copies between host and device that the graph
+// makes anew at each launch.
 #include "check.h"
 #include <unistd.h>
 
@@ -12,7 +13,8 @@ static void CUDA_CB count(void *user) {
   ++*(int *)user;
 }
 
-static CUDA_MEMCPY3D flat(CUmemorytype from, void *src, CUdeviceptr dsrc, CUmemorytype to, void *dst, CUdeviceptr ddst, size_t bytes) {
+static CUDA_MEMCPY3D flat(CUmemorytype from, void *src, CUdeviceptr dsrc, CUmemorytype to, void *dst, CUdeviceptr ddst,
+                          size_t bytes) {
   CUDA_MEMCPY3D p;
   memset(&p, 0, sizeof p);
   p.srcMemoryType = from, p.srcHost = src, p.srcDevice = dsrc;
@@ -87,7 +89,8 @@ static void by_hand(void) {
   CUgraphNode deps[4];
   count_ = 4;
   CK(cuGraphNodeGetDependencies_v2(mul, deps, NULL, &count_));
-  CHECK(count_ == 2 && ((deps[0] == up && deps[1] == set) || (deps[0] == set && deps[1] == up)), "dependencies of the kernel");
+  CHECK(count_ == 2 && ((deps[0] == up && deps[1] == set) || (deps[0] == set && deps[1] == up)),
+        "dependencies of the kernel");
   CUgraphNode all[] = {up, set, mul, nested, record, empty, down, host};
   for (int i = 0; i < 8; i++) {
     CUgraphNodeType type;
@@ -97,11 +100,13 @@ static void by_hand(void) {
   CUDA_KERNEL_NODE_PARAMS got;
   CK(cuGraphKernelNodeGetParams(mul, &got));
   CHECK(got.func == saxpy && got.gridDimX == k.gridDimX && got.blockDimX == 256, "parameters of the kernel");
-  CHECK(*(float *)got.kernelParams[0] == 2 && *(CUdeviceptr *)got.kernelParams[1] == a && *(CUdeviceptr *)got.kernelParams[2] == b &&
+  CHECK(*(float *)got.kernelParams[0] == 2 && *(CUdeviceptr *)got.kernelParams[1] == a &&
+        *(CUdeviceptr *)got.kernelParams[2] == b &&
             *(int *)got.kernelParams[3] == N, "arguments of the kernel");
   CUDA_MEMCPY3D box;
   CK(cuGraphMemcpyNodeGetParams(up, &box));
-  CHECK(box.srcMemoryType == CU_MEMORYTYPE_HOST && box.srcHost == in && box.WidthInBytes == N * 4, "parameters of the copy");
+  CHECK(box.srcMemoryType == CU_MEMORYTYPE_HOST && box.srcHost == in && box.WidthInBytes == N * 4,
+        "parameters of the copy");
   CUDA_HOST_NODE_PARAMS f;
   CK(cuGraphHostNodeGetParams(host, &f));
   CHECK(f.fn == count && f.userData == &calls, "parameters of the host function");
@@ -220,7 +225,8 @@ static void rectangles(void) {
     for (int y = 0; y < H; y++)
       for (int x = 0; x < PITCH; x++) {
         int inside = y > 0 && x >= 3 && x < 3 + W;
-        CHECK(to[y * PITCH + x] == (inside ? from[y * PITCH + x] : 0xAB), "round %d: row %d, column %d: %d", round, y, x, to[y * PITCH + x]);
+        CHECK(to[y * PITCH + x] == (inside ? from[y * PITCH + x] : 0xAB), "round %d: row %d, column %d: %d", round, y,
+              x, to[y * PITCH + x]);
       }
   }
   CK(cuGraphExecDestroy(exec));
@@ -253,11 +259,13 @@ static void general(void) {
   CHECK(b, "no address");
   CUDA_MEM_ALLOC_NODE_PARAMS allocated;
   CK(cuGraphMemAllocNodeGetParams(alloc, &allocated));
-  CHECK(allocated.dptr == b && allocated.bytesize == N * 4 && allocated.poolProps.location.id == 0, "parameters of the allocation");
+  CHECK(allocated.dptr == b && allocated.bytesize == N * 4 && allocated.poolProps.location.id == 0,
+        "parameters of the allocation");
 
   memset(&p, 0, sizeof p);
   p.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  p.memset.dst = b, p.memset.elementSize = 4, p.memset.value = 0x41200000, p.memset.width = N, p.memset.height = 1; // 10.0
+  // 10.0
+  p.memset.dst = b, p.memset.elementSize = 4, p.memset.value = 0x41200000, p.memset.width = N, p.memset.height = 1;
   p.memset.ctx = context;
   CK(cuGraphAddNode_v2(&set, graph, &alloc, NULL, 1, &p));
 
@@ -276,7 +284,8 @@ static void general(void) {
   CK(cuGraphConditionalHandleCreate(&handle, graph, context, 1, 1 /* CU_GRAPH_COND_ASSIGN_DEFAULT */));
   memset(&p, 0, sizeof p);
   p.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
-  p.conditional.handle = handle, p.conditional.type = CU_GRAPH_COND_TYPE_IF, p.conditional.size = 1, p.conditional.ctx = context;
+  p.conditional.handle = handle, p.conditional.type = CU_GRAPH_COND_TYPE_IF, p.conditional.size = 1,
+      p.conditional.ctx = context;
   CK(cuGraphAddNode_v2(&branch, graph, &twice, NULL, 1, &p));
   body = p.conditional.phGraph_out[0];
   CUDA_KERNEL_NODE_PARAMS k = kernel(add, ARGS(&c, &a, &c, &n)); // c = 2a + b
@@ -300,7 +309,8 @@ static void general(void) {
   launch(exec, s, 2, 10, in);
   memset(&p, 0, sizeof p);
   p.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  p.memset.dst = b, p.memset.elementSize = 4, p.memset.value = 0x41A00000, p.memset.width = N, p.memset.height = 1; // 20.0
+  // 20.0
+  p.memset.dst = b, p.memset.elementSize = 4, p.memset.value = 0x41A00000, p.memset.width = N, p.memset.height = 1;
   p.memset.ctx = context;
   CK(cuGraphExecNodeSetParams(exec, set, &p));
   launch(exec, s, 2, 20, in);
@@ -314,7 +324,8 @@ static void general(void) {
 
 static void CUDA_CB add_to(void *user) { *(int *)user += 10; }
 
-// Host functions and copies within host memory, made by hand and captured: they run in their place, and the getters tell them, in clones too.
+// Host functions and copies within host memory, made by hand and captured: they run in their place, and the getters
+// tell them, in clones too.
 static void host_ends(void) {
   static char from[64] = "first", between[64], to[64], captured[64];
   int here = 0, there = 0;

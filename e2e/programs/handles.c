@@ -8,7 +8,8 @@ int main(int argc, char **argv) {
   CUevent e;
   CK(cuStreamCreate(&s, 0));
   CK(cuEventCreate(&e, 0));
-  uintptr_t wild[] = {3, 64, 0x1234568, 0xdead0, ~(uintptr_t)0, (uintptr_t)&s, (uintptr_t)s + 8, (uintptr_t)s + 64000000, (uintptr_t)main};
+  uintptr_t wild[] = {3, 64, 0x1234568, 0xdead0, ~(uintptr_t)0, (uintptr_t)&s, (uintptr_t)s + 8,
+                      (uintptr_t)s + 64000000, (uintptr_t)main};
   for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
     int n;
     WANT(cuStreamQuery((CUstream)wild[i]), CUDA_ERROR_INVALID_HANDLE);
@@ -30,7 +31,8 @@ int main(int argc, char **argv) {
   CUlibrary library;
   CUdeviceptr counter;
   size_t bytes;
-  CK(cuLibraryLoadData(&library, ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .u32 counter;\n", NULL, NULL, 0, NULL, NULL, 0));
+  CK(cuLibraryLoadData(&library, ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .u32 counter;\n",
+                       NULL, NULL, 0, NULL, NULL, 0));
   CK(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
   CK(cuLibraryUnload(library));
   WANT(cuLibraryGetGlobal(&counter, &bytes, library, "counter"), CUDA_ERROR_INVALID_HANDLE);

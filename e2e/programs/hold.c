@@ -1,5 +1,5 @@
-// hold FOLDER MIB [loop]: takes memory, prints "ready", and keeps it until standard input ends. With "loop" it calls the driver
-// all the time instead and prints the first error. Prints "free N" first: the bytes that were free before.
+// hold FOLDER MIB [loop]: takes memory, prints "ready", and keeps it until standard input ends. With "loop" it calls
+// the driver all the time instead and prints the first error. Prints "free N" first: the bytes that were free before.
 #include "check.h"
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// Work of the GPU that waits for something from the program (the source of an upload that an earlier download has yet to fill, a host function behind a
-// download), and meanwhile a call that the driver may hold up until the context's work is over. Both must come to their ends, with the right bytes.
+// Work of the GPU that waits for something from the program (the source of an upload that an earlier download has yet
+// to fill, a host function behind a download), and meanwhile a call that the driver may hold up until the context's
+// work is over. Both must come to their ends, with the right bytes.
 //
 //     holdup FOLDER [CASE...]
 #include "check.h"
@@ -101,7 +102,8 @@ static void make_graph(void) {
   CUgraphNode node;
   make_function();
   void *args[] = {&to};
-  CUDA_KERNEL_NODE_PARAMS p = {.func = c.f, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1, .kernelParams = args};
+  CUDA_KERNEL_NODE_PARAMS p = {.func = c.f, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1,
+                               .blockDimZ = 1, .kernelParams = args};
   CK(cuGraphCreate(&c.g, 0));
   CK(cuGraphAddKernelNode(&node, c.g, NULL, 0, &p));
 }
@@ -129,12 +131,19 @@ static void context_create(void) {
 }
 
 static const struct { const char *name; void (*prepare)(void), (*call)(void); } cases[] = {
-  {"first launch", make_kernel, first_launch}, {"first launch elsewhere", make_kernel, first_elsewhere}, {"more local memory", make_local, first_elsewhere}, {"get function", make_module, get_function},
-  {"load module", nothing, load_module}, {"unload module", make_used, unload}, {"allocate", nothing, alloc}, {"free", alloc, release},
-  {"allocate host memory", nothing, host_alloc}, {"free host memory", host_alloc, host_free}, {"unregister", make_registered, host_unregister}, {"pageable uploads", nothing, pageable}, {"limit", nothing, limit}, {"many launches", nothing, many},
-  {"many copies", nothing, many_copies}, {"many launches elsewhere", nothing, many_elsewhere}, {"instantiate", make_graph, instantiate},
-  {"launch graph", make_exec, launch_graph}, {"create array", nothing, make_array}, {"destroy array", make_array, drop_array},
-  {"create stream", nothing, make_stream}, {"destroy stream", make_stream, drop_stream}, {"memset", nothing, sync_memset}, {"upload", nothing, sync_upload},
+  {"first launch", make_kernel, first_launch}, {"first launch elsewhere", make_kernel, first_elsewhere},
+  {"more local memory", make_local, first_elsewhere}, {"get function", make_module, get_function},
+  {"load module", nothing, load_module}, {"unload module", make_used, unload}, {"allocate", nothing, alloc},
+  {"free", alloc, release},
+  {"allocate host memory", nothing, host_alloc}, {"free host memory", host_alloc, host_free},
+  {"unregister", make_registered, host_unregister}, {"pageable uploads", nothing, pageable}, {"limit", nothing, limit},
+  {"many launches", nothing, many},
+  {"many copies", nothing, many_copies}, {"many launches elsewhere", nothing, many_elsewhere},
+  {"instantiate", make_graph, instantiate},
+  {"launch graph", make_exec, launch_graph}, {"create array", nothing, make_array},
+  {"destroy array", make_array, drop_array},
+  {"create stream", nothing, make_stream}, {"destroy stream", make_stream, drop_stream},
+  {"memset", nothing, sync_memset}, {"upload", nothing, sync_upload},
   {"context", nothing, context_create},
 };
 
@@ -175,7 +184,8 @@ static void make_graphs(void) {
   CK(cuGraphInstantiateWithFlags(&uploading, g, 0));
 }
 static const struct { const char *name; void (*ask)(void); int uploads; } asks[] = {
-  {"upload", upload, 1}, {"host function", host_function, 0}, {"callback", callback, 0}, {"upload elsewhere", upload_elsewhere, 1},
+  {"upload", upload, 1}, {"host function", host_function, 0}, {"callback", callback, 0},
+  {"upload elsewhere", upload_elsewhere, 1},
   {"host node", hear_in_graph, 0}, {"upload in a graph", upload_in_graph, 1},
 };
 
@@ -193,12 +203,14 @@ static void run(int call, int ask) {
   CK(LAUNCH(spin, 1, 1, 0, s, &ns));
   CK(cuMemcpyDtoHAsync((void *)pinned, from, 4, s));
   asks[ask].ask();
-  if (asks[ask].uploads) CK(cuMemcpyDtoDAsync(to + 16, to, 4, asks[ask].ask == upload_elsewhere ? other : s)); // before anything else writes there
+  // before anything else writes there
+  if (asks[ask].uploads) CK(cuMemcpyDtoDAsync(to + 16, to, 4, asks[ask].ask == upload_elsewhere ? other : s));
   cases[call].call();
   CK(cuStreamSynchronize(s));
   CK(cuStreamSynchronize(other));
   if (asks[ask].uploads) CK(cuMemcpyDtoH(&heard, to + 16, 4));
-  CHECK(heard == value && *pinned == value, "%s, %s: %x was taken, %x is there, want %x", cases[call].name, asks[ask].name, heard, *pinned, value);
+  CHECK(heard == value && *pinned == value, "%s, %s: %x was taken, %x is there, want %x", cases[call].name,
+        asks[ask].name, heard, *pinned, value);
   if (c.x) CK(cuGraphExecDestroy(c.x));
   if (c.g) CK(cuGraphDestroy(c.g));
 }
@@ -206,7 +218,8 @@ static void run(int call, int ask) {
 int main(int argc, char **argv) {
   start(argc, argv);
   CUmodule m;
-  CK(cuModuleLoadData(&m, ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n{ .reg .u64 %a<5>; .reg .pred %p;\n"
+  CK(cuModuleLoadData(&m,
+                      ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n{ .reg .u64 %a<5>; .reg .pred %p;\n"
     "ld.param.u64 %a1,[ns]; mov.u64 %a2,%globaltimer;\nL: mov.u64 %a3,%globaltimer; sub.u64 %a4,%a3,%a2; setp.lt.u64 %p,%a4,%a1; @%p bra L; ret; }\n"
     ".visible .entry nop() { ret; }\n"));
   spin = function(m, "spin"), nop = function(m, "nop");

@@ -35,7 +35,8 @@ static void compute(const char *what) {
 static volatile sig_atomic_t faults, urgent;
 static volatile char *page;
 
-static void on_fault(int number, siginfo_t *info, void *context) { // as a JVM does it: the page becomes usable, the access is made again
+// as a JVM does it: the page becomes usable, the access is made again
+static void on_fault(int number, siginfo_t *info, void *context) {
   if (info->si_addr != page) _exit(42);
   faults++;
   mprotect((void *)page, 4096, PROT_READ | PROT_WRITE);

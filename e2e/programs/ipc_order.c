@@ -1,5 +1,6 @@
-// Order between processes that share memory: what a process had asked for before it told the other, by whatever means, comes before what the other asks for
-// then. With "hidden": also where the kernel finds the address in memory; scuda sees that only of processes that tell each other by the C library, preloaded.
+// Order between processes that share memory: what a process had asked for before it told the other, by whatever means,
+// comes before what the other asks for then. With "hidden": also where the kernel finds the address in memory; scuda
+// sees that only of processes that tell each other by the C library, preloaded.
 #include "check.h"
 #include "pair.h"
 
@@ -57,7 +58,8 @@ static void listen_for(int way) {
   }
 }
 
-// Much for the driver, and nothing for the GPU, stands before the work: over a network the process is far ahead of it when this returns.
+// Much for the driver, and nothing for the GPU, stands before the work: over a network the process is far ahead of it
+// when this returns.
 static void get_ahead(void) {
   for (int i = 0; i < AHEAD; i++) CK(cuCtxSetCacheConfig(i & 1 ? CU_FUNC_CACHE_PREFER_L1 : CU_FUNC_CACHE_PREFER_NONE));
 }
@@ -128,7 +130,8 @@ static void both(CUdeviceptr d, int hidden) {
 
 int main(int argc, char **argv) {
   common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (common == MAP_FAILED || sem_init(&common->sem[0], 1, 0) || sem_init(&common->sem[1], 1, 0)) FAIL("no shared memory");
+  if (common == MAP_FAILED || sem_init(&common->sem[0], 1, 0) || sem_init(&common->sem[1], 1, 0))
+    FAIL("no shared memory");
   pid_t child;
   me = !split(&child);
   int hidden = argc > 2 && !strcmp(argv[2], "hidden");

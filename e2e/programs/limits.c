@@ -1,4 +1,5 @@
-// What is too much: launches beyond the limits of a kernel or a device, and memory that is not there. Nothing of it harms the context.
+// What is too much: launches beyond the limits of a kernel or a device, and memory that is not there. Nothing of it
+// harms the context.
 #include "check.h"
 
 static const char *ptx =
@@ -13,7 +14,8 @@ int main(int argc, char **argv) {
   start(argc, argv);
   CUmodule m;
   CK(cuModuleLoadData(&m, ptx));
-  CUfunction nothing = function(m, "nothing"), most = function(m, "most"), exactly = function(m, "exactly"), shared40 = function(m, "shared40"), one = function(m, "one");
+  CUfunction nothing = function(m, "nothing"), most = function(m, "most"), exactly = function(m, "exactly"),
+      shared40 = function(m, "shared40"), one = function(m, "one");
   CUfunction none;
   int v;
 #define GO(f, gx, gy, gz, bx, by, bz, shared) SHOW(cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, 0, NULL, NULL))
@@ -55,7 +57,8 @@ int main(int argc, char **argv) {
   SHOW(cuLaunchKernel(one, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL));
   CUdeviceptr p = 0;
   size_t size = 8;
-  void *both[] = {&p}, *packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &p, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  void *both[] = {&p},
+      *packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &p, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
   SHOW(cuLaunchKernel(one, 1, 1, 1, 1, 1, 1, 0, 0, NULL, packed));
   SHOW(cuLaunchKernel(one, 1, 1, 1, 1, 1, 1, 0, 0, both, packed));
   // More blocks than fit at once cannot wait for each other.
@@ -67,7 +70,8 @@ int main(int argc, char **argv) {
   void *h;
   size_t pitch;
   CUarray array;
-  CUDA_ARRAY_DESCRIPTOR wide = {1u << 20, 1u << 20, CU_AD_FORMAT_FLOAT, 4}, odd = {64, 64, CU_AD_FORMAT_FLOAT, 3}, nil = {0, 64, CU_AD_FORMAT_FLOAT, 1};
+  CUDA_ARRAY_DESCRIPTOR wide = {1u << 20, 1u << 20, CU_AD_FORMAT_FLOAT, 4}, odd = {64, 64, CU_AD_FORMAT_FLOAT, 3},
+      nil = {0, 64, CU_AD_FORMAT_FLOAT, 1};
   SHOW(cuMemAlloc(&d, 0));
   SHOW(cuMemAlloc(&d, (size_t)1 << 50));
   SHOW(cuMemAlloc(&d, ~(size_t)0));
@@ -115,7 +119,8 @@ int main(int argc, char **argv) {
   SHOW(cuModuleLoadData(&m, ".version 7.0\n.target sm_70\n.address_size 64\n.entry wrong() { nonsense; }\n"));
   SHOW(cuModuleLoadData(&m, ".version 7.0\n.target sm_900\n.address_size 64\n"));
   SHOW(cuModuleLoadData(&m, ".version 99.0\n.target sm_70\n.address_size 64\n"));
-  SHOW(cuModuleLoadData(&m, "\177ELF nothing of the kind, and a good deal longer than a header of sixty-four bytes would be"));
+  SHOW(cuModuleLoadData(&m,
+                        "\177ELF nothing of the kind, and a good deal longer than a header of sixty-four bytes would be"));
   SHOW(cuModuleLoadData(&m, NULL));
   SHOW(cuModuleLoad(&m, "/nonexistent"));
   SHOW(cuCtxSynchronize());

@@ -1,4 +1,5 @@
-// The linker: two PTX texts of which one calls into the other, as data and as a file; logs; errors. Then the ways to launch that CUDA 3 had.
+// The linker: two PTX texts of which one calls into the other, as data and as a file; logs; errors. Then the ways to
+// launch that CUDA 3 had.
 #include "check.h"
 #include <unistd.h>
 
@@ -27,7 +28,8 @@ static void check(CUdeviceptr p, int n, unsigned want, const char *what) {
 int main(int argc, char **argv) {
   start(argc, argv);
   char info[4096] = "", error[4096] = "";
-  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
+  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
+                            CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
   void *values[] = {info, (void *)sizeof info, error, (void *)sizeof error, (void *)1};
   CUlinkState link;
   void *cubin;
@@ -57,7 +59,8 @@ int main(int argc, char **argv) {
   // Errors: text in the log, and the code at the call that adds.
   values[1] = (void *)sizeof info, values[3] = (void *)sizeof error; // they hold what was filled
   CK(cuLinkCreate(5, options, values, &link));
-  WANT(cuLinkAddData(link, CU_JIT_INPUT_PTX, ".version 7.0\n.target sm_52\n.address_size 64\nnonsense\n", 53, "wrong.ptx", 0, NULL, NULL), CUDA_ERROR_INVALID_PTX);
+  WANT(cuLinkAddData(link, CU_JIT_INPUT_PTX, ".version 7.0\n.target sm_52\n.address_size 64\nnonsense\n", 53,
+                     "wrong.ptx", 0, NULL, NULL), CUDA_ERROR_INVALID_PTX);
   CHECK(error[0], "no text about the error");
   printf("an error has a text\n");
   WANT(cuLinkAddFile(link, CU_JIT_INPUT_PTX, "/does/not/exist", 0, NULL, NULL), CUDA_ERROR_FILE_NOT_FOUND);

@@ -1,6 +1,6 @@
-// Libraries in several contexts and in one primary context after another: their variables, kernels and modules are each context's own. (What a
-// driver makes of a library that stays loaded while its context is reset, and of calls in a primary context that was released for the last time, is
-// left open here: NVIDIA's does not survive the next retain.)
+// Libraries in several contexts and in one primary context after another: their variables, kernels and modules are each
+// context's own. (What a driver makes of a library that stays loaded while its context is reset, and of calls in a
+// primary context that was released for the last time, is left open here: NVIDIA's does not survive the next retain.)
 #include "check.h"
 #include <pthread.h>
 
@@ -36,7 +36,8 @@ static void use(unsigned at, const char *what) {
   CUmodule m;
   CK(cuMemAlloc(&p, 4));
   CK(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
-  CHECK(bytes == 4 && value(counter) == at, "%s: the counter of %zu bytes is %u, not %u", what, bytes, value(counter), at);
+  CHECK(bytes == 4 && value(counter) == at, "%s: the counter of %zu bytes is %u, not %u", what, bytes, value(counter),
+        at);
   CK(cuLibraryGetModule(&m, library));
   CK(cuModuleGetGlobal(&same, &bytes, m, "counter"));
   CHECK(same == counter, "%s: the module has another counter", what);
@@ -46,7 +47,8 @@ static void use(unsigned at, const char *what) {
   CK(LAUNCH((CUfunction)kernel, 1, 1, 0, 0, &p, &n));
   CK(LAUNCH(f, 1, 1, 0, 0, &p, &n));
   CK(LAUNCH(of_module, 1, 1, 0, 0, &p, &n));
-  CHECK(value(p) == at + 3 && value(counter) == at + 3, "%s: %u and %u after three launches, not %u", what, value(p), value(counter), at + 3);
+  CHECK(value(p) == at + 3 && value(counter) == at + 3, "%s: %u and %u after three launches, not %u", what, value(p),
+        value(counter), at + 3);
   CK(cuMemcpyHtoD(counter, &at, 4));
   CK(LAUNCH(f, 1, 1, 0, 0, &p, &n));
   CHECK(value(p) == at + 1, "%s: %u after a store from outside, not %u", what, value(p), at + 1);

@@ -1,4 +1,5 @@
-// Unified memory: lists, trees and grids that the CPU and the GPU use in turn at one address, copies and sets of it, hints and attributes.
+// Unified memory: lists, trees and grids that the CPU and the GPU use in turn at one address, copies and sets of it,
+// hints and attributes.
 #include "managed.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -54,14 +55,16 @@ static void trees(void) {
 }
 
 static void grids(void) {
-  unsigned width = 300, height = 200, n = width * height, *a = managed(4 * n), *b = managed(4 * n), *x = malloc(4 * n), *y = malloc(4 * n);
+  unsigned width = 300, height = 200, n = width * height, *a = managed(4 * n), *b = managed(4 * n), *x = malloc(4 * n),
+      *y = malloc(4 * n);
   for (unsigned i = 0; i < n; i++) x[i] = a[i] = i * 2654435761u >> 16;
   for (int phase = 0; phase < 6; phase++) {
     void *args[] = {&a, &b, &width, &height};
     CK(cuLaunchKernel(step, 16, 1, 1, 128, 1, 1, 0, 0, args, NULL));
     for (unsigned i = 0; i < n; i++) {
       unsigned c = i % width, r = i / width;
-      y[i] = !c || !r || c == width - 1 || r == height - 1 ? x[i] : (x[i - 1] + x[i + 1] + x[i - width] + x[i + width]) / 4 + 1;
+      y[i] = !c || !r || c == width - 1 || r == height - 1 ? x[i] :
+             (x[i - 1] + x[i + 1] + x[i - width] + x[i + width]) / 4 + 1;
     }
     CK(cuStreamSynchronize(0));
     for (unsigned i = phase; i < n; i += 997) { // the CPU's phase
@@ -109,7 +112,8 @@ static void copies(void) {
   CK(cuMemsetD32(dev(m), 0x01020304, 4));
   CK(cuStreamSynchronize(0));
   CHECK(m[0] == 4 && m[15] == 1 && m[16] == want[16], "set");
-  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = m2, .srcPitch = 100, .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = dev(m), .dstPitch = 200,
+  CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = m2, .srcPitch = 100,
+                     .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = dev(m), .dstPitch = 200,
                      .WidthInBytes = 50, .Height = 30};
   CK(cuMemcpy2D(&c));
   for (int y = 0; y < 30; y++) CHECK(!memcmp(m + y * 200, m2 + y * 100, 50), "row %d", y);
@@ -159,7 +163,8 @@ static void hints(void) {
   release(m);
 }
 
-// System calls read and write managed memory like any other, unless this process may not have the kernel wait for us (SCUDA_PAGER=sigsegv).
+// System calls read and write managed memory like any other, unless this process may not have the kernel wait for us
+// (SCUDA_PAGER=sigsegv).
 static void system_calls(void) {
   enum { N = 300000 };
   unsigned char *m = managed(N), *h = malloc(N);

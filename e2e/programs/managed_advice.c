@@ -1,4 +1,5 @@
-// What is told of hints on unified memory: every attribute of a range after each of them, for parts of the range too; and what is refused.
+// What is told of hints on unified memory: every attribute of a range after each of them, for parts of the range too;
+// and what is refused.
 #include "managed.h"
 
 enum { N = 8 << 20, PART = N / 4 };
@@ -38,9 +39,11 @@ static void ask(const char *of, CUdeviceptr from, size_t n) {
   CUmem_range_attribute what[ALL];
   int again[ALL][3];
   memset(again, 0, sizeof again);
-  for (int i = 0; i < ALL; i++) data[i] = again[i], sizes[i] = 4 * (size_t)attributes[i].words, what[i] = attributes[i].what;
+  for (int i = 0; i < ALL; i++)
+    data[i] = again[i], sizes[i] = 4 * (size_t)attributes[i].words, what[i] = attributes[i].what;
   int r = (int)cuMemRangeGetAttributes(data, sizes, what, ALL, from, n);
-  if (r || memcmp(seen, again, sizeof seen)) printf("  all of it at once: error %d, %s\n", r, memcmp(seen, again, sizeof seen) ? "something else" : "the same");
+  if (r || memcmp(seen, again, sizeof seen)) printf("  all of it at once: error %d, %s\n", r,
+                                                    memcmp(seen, again, sizeof seen) ? "something else" : "the same");
 }
 static void ask_all(const char *after) {
   printf("after %s\n", after);
@@ -95,7 +98,8 @@ static void places(void) {
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_READ_MOSTLY, place(77, 0)));
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_READ_MOSTLY, place(CU_MEM_LOCATION_TYPE_INVALID, 0)));
   ask_all("refusals");
-  SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0))); // what is told of it differs from machine to machine
+  // what is told of it differs from machine to machine
+  SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
   SHOW(advise_at(p, N, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0)));
   SHOW(advise_at(p, N, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_INVALID, 0)));
   SHOW(advise_at(p, N, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, place(CU_MEM_LOCATION_TYPE_HOST, 0)));
@@ -145,11 +149,14 @@ static void refused(void) {
   SHOW(advise(plain, 65536, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
   SHOW(prefetch(plain, 65536, device, 0));
   for (int size = 0; size < 13; size++) {
-    printf("%d bytes: read mostly %d, preferred %d, accessed by %d, preferred type %d\n", size, (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, N),
-           (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, N), (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, N),
+    printf("%d bytes: read mostly %d, preferred %d, accessed by %d, preferred type %d\n", size,
+           (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, N),
+           (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, N),
+           (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, N),
            (int)cuMemRangeGetAttribute(words, (size_t)size, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, p, N));
   }
-  for (int a = 0; a < 12; a += a ? 9 : 1) printf("attribute %d = %d\n", a, (int)cuMemRangeGetAttribute(words, 4, (CUmem_range_attribute)a, p, N));
+  for (int a = 0; a < 12; a += a ? 9 : 1)
+    printf("attribute %d = %d\n", a, (int)cuMemRangeGetAttribute(words, 4, (CUmem_range_attribute)a, p, N));
   SHOW(cuMemRangeGetAttribute(NULL, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, N));
   SHOW(cuMemRangeGetAttribute(words, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 0));
   SHOW(cuMemRangeGetAttribute(words, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, N + 1));
@@ -168,7 +175,9 @@ static void refused(void) {
   SHOW(cuMemFree(p + 4096));
   CUstream s;
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  for (int flags = 1; flags < 6; flags++) printf("attach %d = %d\n", flags, (int)cuStreamAttachMemAsync(s, p, 0, (unsigned)flags)); // 0 ends an H200's driver
+  // 0 ends an H200's driver
+  for (int flags = 1; flags < 6; flags++)
+    printf("attach %d = %d\n", flags, (int)cuStreamAttachMemAsync(s, p, 0, (unsigned)flags));
   SHOW(cuStreamAttachMemAsync(s, p, N, CU_MEM_ATTACH_SINGLE));
   SHOW(cuStreamAttachMemAsync(s, p, 4096, CU_MEM_ATTACH_GLOBAL));
   SHOW(cuStreamAttachMemAsync(s, p + 4096, 0, CU_MEM_ATTACH_GLOBAL));

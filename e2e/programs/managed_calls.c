@@ -1,4 +1,5 @@
-// System calls that read into unified memory and write from it while the GPU has it. Arguments: the folder of kernels, and one for a file.
+// System calls that read into unified memory and write from it while the GPU has it. Arguments: the folder of kernels,
+// and one for a file.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -20,20 +21,28 @@ static void give(void) { // the GPU writes from, and takes to
   CK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)to, 1, N, 0));
   CK(cuCtxSynchronize());
 }
-static void all(const char *what, ssize_t got) { CHECK(got == N, "%s: %zd of %d bytes: %s", what, got, N, strerror(errno)); }
+static void all(const char *what, ssize_t got) {
+  CHECK(got == N, "%s: %zd of %d bytes: %s", what, got, N, strerror(errno));
+}
 
 static void *feed(void *p) { // what a pipe or socket takes, in another thread
   void (*out)(size_t) = (void (*)(size_t))(uintptr_t)p;
   for (size_t at = 0; at < N; at += HALF / 8) out(at);
   return NULL;
 }
-static void out_pipe(size_t at) { CHECK(write(ends[1], from + at, HALF / 8) == HALF / 8, "write to a pipe: %s", strerror(errno)); }
+static void out_pipe(size_t at) {
+  CHECK(write(ends[1], from + at, HALF / 8) == HALF / 8, "write to a pipe: %s", strerror(errno));
+}
 static void out_vector(size_t at) {
   struct iovec v[2] = {{from + at, HALF / 16}, {from + at + HALF / 16, HALF / 16}};
   CHECK(writev(ends[1], v, 2) == HALF / 8, "writev: %s", strerror(errno));
 }
-static void out_send(size_t at) { CHECK(send(talk[1], from + at, HALF / 8, 0) == HALF / 8, "send: %s", strerror(errno)); }
-static void out_sendto(size_t at) { CHECK(sendto(talk[1], from + at, HALF / 8, 0, NULL, 0) == HALF / 8, "sendto: %s", strerror(errno)); }
+static void out_send(size_t at) {
+  CHECK(send(talk[1], from + at, HALF / 8, 0) == HALF / 8, "send: %s", strerror(errno));
+}
+static void out_sendto(size_t at) {
+  CHECK(sendto(talk[1], from + at, HALF / 8, 0, NULL, 0) == HALF / 8, "sendto: %s", strerror(errno));
+}
 static void out_message(size_t at) {
   struct iovec v = {from + at, HALF / 8};
   struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
@@ -101,12 +110,14 @@ static void talking(void) { stream("recv", out_send, in_recv); }
 static void talking_to(void) { stream("recvfrom", out_sendto, in_recvfrom); }
 static void messages(void) { stream("recvmsg", out_message, in_message); }
 
-// System calls without the C library, as Go and static programs make them; and the kernel's own threads, to which io_uring leaves the work.
+// System calls without the C library, as Go and static programs make them; and the kernel's own threads, to which
+// io_uring leaves the work.
 static long raw(long number, long a, void *p, long n, long at) {
 #if defined __x86_64__
   long result;
   register long fourth __asm__("r10") = at;
-  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(p), "d"(n), "r"(fourth) : "rcx", "r11", "memory");
+  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(p), "d"(n), "r"(fourth) : "rcx", "r11",
+                   "memory");
   return result;
 #else
   long result = syscall(number, a, p, n, at);
@@ -128,11 +139,15 @@ static void open_ring(void) {
 static long ringed(int operation, void *p, int hand_over) {
   unsigned *tail = (unsigned *)(queue + rings.sq_off.tail), *head = (unsigned *)(queue + rings.cq_off.head);
   unsigned at = *tail & *(unsigned *)(queue + rings.sq_off.ring_mask);
-  entries[at] = (struct io_uring_sqe){.opcode = (unsigned char)operation, .fd = file, .addr = (uintptr_t)p, .len = N, .flags = hand_over ? IOSQE_ASYNC : 0};
+  entries[at] = (struct io_uring_sqe){
+    .opcode = (unsigned char)operation, .fd = file, .addr = (uintptr_t)p, .len = N, .flags = hand_over ? IOSQE_ASYNC : 0
+  };
   ((unsigned *)(queue + rings.sq_off.array))[at] = at;
   __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
-  CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1, "io_uring_enter: %s", strerror(errno));
-  const struct io_uring_cqe *done = (struct io_uring_cqe *)(queue + rings.cq_off.cqes) + (*head & *(unsigned *)(queue + rings.cq_off.ring_mask));
+  CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1, "io_uring_enter: %s",
+        strerror(errno));
+  const struct io_uring_cqe *done = (struct io_uring_cqe *)(queue + rings.cq_off.cqes) +
+                                    (*head & *(unsigned *)(queue + rings.cq_off.ring_mask));
   long result = done->res;
   __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
   return result;
@@ -145,9 +160,12 @@ static void without_library(void) { // says what came of it: all of it, or the e
     give();
     long out = way ? ringed(IORING_OP_WRITE, from, way == 2) : raw(SYS_pwrite64, file, from, N, 0);
     long in = way ? ringed(IORING_OP_READ, to, way == 2) : raw(SYS_pread64, file, to, N, 0);
-    for (int at = 0; out == N && in == N && at < N; at++) CHECK(to[at] == (at < HALF ? 7 : 9), "way %d: byte %d is %d", way, at, to[at]);
-    printf("%s: %s %s\n", way ? way == 1 ? "io_uring" : "io_uring's threads" : "raw", out == N ? "ok" : strerror((int)-out), in == N ? "ok" : strerror((int)-in));
-    CHECK(from[0] == 7 && from[N - 1] == 9, "way %d, afterwards: %d %d", way, from[0], from[N - 1]); // the memory is as good as before
+    for (int at = 0; out == N && in == N && at < N; at++)
+      CHECK(to[at] == (at < HALF ? 7 : 9), "way %d: byte %d is %d", way, at, to[at]);
+    printf("%s: %s %s\n", way ? way == 1 ? "io_uring" : "io_uring's threads" : "raw",
+           out == N ? "ok" : strerror((int)-out), in == N ? "ok" : strerror((int)-in));
+    // the memory is as good as before
+    CHECK(from[0] == 7 && from[N - 1] == 9, "way %d, afterwards: %d %d", way, from[0], from[N - 1]);
     to[0] = 3;
     CHECK(to[0] == 3, "way %d, afterwards: %d", way, to[0]);
   }
@@ -167,7 +185,11 @@ int main(int argc, char **argv) {
   CHECK(file >= 0 && !pipe(ends) && !socketpair(AF_UNIX, SOCK_STREAM, 0, talk), "%s: %s", path, strerror(errno));
   CHECK(direct >= 0, "O_DIRECT at %s: %s", argv[2], strerror(errno));
   if (argc > 3) return without_library(), 0;
-  static const struct { const char *name; void (*run)(void); } cases[] = {{"pipe", to_and_fro}, {"vectors through a pipe", in_pieces}, {"file", at_file}, {"past the page cache", at_disk}, {"vectors", vectors}, {"vectors and flags", flagged}, {"by number", by_number}, {"stdio", buffered}, {"socket", talking}, {"sendto", talking_to}, {"messages", messages}};
+  static const struct { const char *name; void (*run)(void);
+    } cases[] = {{"pipe", to_and_fro}, {"vectors through a pipe", in_pieces}, {"file", at_file},
+                 {"past the page cache", at_disk}, {"vectors", vectors}, {"vectors and flags", flagged},
+                 {"by number", by_number}, {"stdio", buffered}, {"socket", talking}, {"sendto", talking_to},
+                 {"messages", messages}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     cases[i].run();
     for (int at = 0; at < N; at++) CHECK(to[at] == (at < HALF ? 7 : 9), "%s: byte %d is %d", cases[i].name, at, to[at]);

@@ -1,4 +1,5 @@
-// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do, a name in main's list.
+// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do, a name in main's
+// list.
 #include "managed.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,14 +36,16 @@ static void handlers(void) {
   unsigned char *m = managed(N);
   memset(m, 3, N);
   mix(m, 1000, 2, 1);
-  CHECK(!touch(m) && m[999] == 7 && m[1000] == 3, "managed memory after a kernel: signal %d, %d %d", caught, m[999], m[1000]);
+  CHECK(!touch(m) && m[999] == 7 && m[1000] == 3, "managed memory after a kernel: signal %d, %d %d", caught, m[999],
+        m[1000]);
   CHECK(touch(forbidden) == SIGSEGV, "the program's own fault gave signal %d", caught);
   handle(SIGSEGV); // again, over whatever is there
   unsigned char *m2 = managed(N);
   memset(m2, 5, N);
   mix(m2, 1000, 2, 1);
   mix(m, 1000, 2, 1);
-  CHECK(!touch(m) && !touch(m2) && m[999] == 15 && m2[999] == 11, "after the second handler: signal %d, %d %d", caught, m[999], m2[999]);
+  CHECK(!touch(m) && !touch(m2) && m[999] == 15 && m2[999] == 11, "after the second handler: signal %d, %d %d", caught,
+        m[999], m2[999]);
   CHECK(touch(forbidden) == SIGSEGV, "the program's own fault gave signal %d after the second handler", caught);
   handle(SIGSEGV); // and with no allocation behind it
   mix(m2, 1000, 2, 1);
@@ -74,10 +77,12 @@ static void child(void) { // has no session; managed memory is not there, everyt
     int status = status_of(p);
 #ifdef __SANITIZE_ADDRESS__
     if (!(way & 1)) { /* its handler reports the fault and ends the process */
-      CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1, "way %d: a child that touches what is not there: status %#x", way, status);
+      CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1, "way %d: a child that touches what is not there: status %#x",
+            way, status);
     } else
 #endif
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "way %d: a child that touches what is not there: status %#x", way, status);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV,
+          "way %d: a child that touches what is not there: status %#x", way, status);
     CHECK(m[0] == 3 && m[N - 1] == 1, "the parent's memory");
     mix(m, 1000, 1, 0);
   }
@@ -107,11 +112,13 @@ static void calls(void) {
   int ends[2];
   CHECK(!pipe(ends), "pipe");
   memset(m, 9, 8192);
-  CHECK(write(ends[1], m, 4096) == 4096 && read(ends[0], m + 4096, 4096) == 4096, "system calls on memory that is here: %s", strerror(errno));
+  CHECK(write(ends[1], m, 4096) == 4096 && read(ends[0], m + 4096, 4096) == 4096,
+        "system calls on memory that is here: %s", strerror(errno));
   release(m);
 }
 
-// The kernel takes pages out of the page tables when it pleases (memory pressure, DAMON), also those of blocks that are here.
+// The kernel takes pages out of the page tables when it pleases (memory pressure, DAMON), also those of blocks that are
+// here.
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT 21
 #endif
@@ -120,7 +127,8 @@ static size_t present(unsigned char *p, size_t n) {
   size_t pages = 0;
   uint64_t entry;
   for (size_t i = 0; i < n; i += 4096)
-    if (pread(f, &entry, sizeof entry, (off_t)((uintptr_t)(p + i) / 4096 * sizeof entry)) == sizeof entry) pages += entry >> 63;
+    if (pread(f, &entry, sizeof entry, (off_t)((uintptr_t)(p + i) / 4096 * sizeof entry)) == sizeof entry)
+      pages += entry >> 63;
   close(f);
   return pages;
 }
@@ -149,7 +157,8 @@ static void CUDA_CB in_stream(void *p) {
   m[N / 2] += 1;
 }
 
-// The CPU goes on with memory that kernels work on: it waits for them. A host function, for which the stream waits, does not.
+// The CPU goes on with memory that kernels work on: it waits for them. A host function, for which the stream waits,
+// does not.
 static void unwaited(void) {
   unsigned char *m = managed(N), *other = managed(N);
   CUstream stream;
@@ -161,7 +170,8 @@ static void unwaited(void) {
     m[N - 1] += 5;
     m[0] += 5;
     unsigned char done = (unsigned char)(a * 3 + 1);
-    CHECK(m[N - 1] == (unsigned char)(done + 5) && m[0] == (unsigned char)(done + 5) && m[N / 2] == done, "round %d: %d %d %d after %d", round, m[0], m[N / 2], m[N - 1], done);
+    CHECK(m[N - 1] == (unsigned char)(done + 5) && m[0] == (unsigned char)(done + 5) && m[N / 2] == done,
+          "round %d: %d %d %d after %d", round, m[0], m[N / 2], m[N - 1], done);
   }
   CK(cuStreamAttachMemAsync(stream, dev(other), 0, CU_MEM_ATTACH_HOST));
   CK(cuStreamSynchronize(stream));
@@ -174,14 +184,15 @@ static void unwaited(void) {
   release(other);
 }
 
-// Programs that go through a range: what is fetched ahead is what the GPU has, also where they stop on the way, write meanwhile, give the GPU
-// work while blocks are under way, or free the memory.
+// Programs that go through a range: what is fetched ahead is what the GPU has, also where they stop on the way, write
+// meanwhile, give the GPU work while blocks are under way, or free the memory.
 enum { LARGE = 48 << 20 };
 struct walk { unsigned char *from, *to; unsigned word; };
 static void *walker(void *p) {
   struct walk *w = p;
   for (unsigned char *at = w->from; at < w->to; at += 4096) {
-    CHECK(*(volatile unsigned *)at == w->word, "%zu KiB into a walk: %#x, want %#x", (size_t)(at - w->from) >> 10, *(unsigned *)at, w->word);
+    CHECK(*(volatile unsigned *)at == w->word, "%zu KiB into a walk: %#x, want %#x", (size_t)(at - w->from) >> 10,
+          *(unsigned *)at, w->word);
     if (w->word & 1) *(volatile unsigned *)(at + 8) = 5;
   }
   return NULL;
@@ -269,7 +280,8 @@ static void read_mostly(void) { // kernels read it, one writes a byte; then advi
     CK(cuMemcpyDtoDAsync(q, p + (CUdeviceptr)round * N, N, 0)); // reads it
     if (round == 3) CK(cuMemsetD8Async(p + N, 5, 1, 0));
     CK(cuCtxSynchronize());
-    for (int i = 0; i < LARGE; i += 4096) CHECK(m[i] == (round > 2 && i == N ? 5 : 3), "round %d, byte %d: %d", round, i, m[i]);
+    for (int i = 0; i < LARGE; i += 4096)
+      CHECK(m[i] == (round > 2 && i == N ? 5 : 3), "round %d, byte %d: %d", round, i, m[i]);
     CHECK(out[5] == 3, "the copy: %d", out[5]);
   }
   m[7] = 9; // what the program writes is not the kernels' change
@@ -299,7 +311,8 @@ static void batches(void) {
   CK(cuMemPrefetchBatchAsync(p, n, 3, where, index, 2, 0, stream));
   CK(cuStreamSynchronize(stream));
   int at[3];
-  for (int i = 0; i < 3; i++) CK(cuMemRangeGetAttribute(&at[i], 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p[i], N));
+  for (int i = 0; i < 3; i++)
+    CK(cuMemRangeGetAttribute(&at[i], 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p[i], N));
   CHECK(at[0] == -1 && at[1] == -1 && at[2] == 0, "prefetched to %d %d %d", at[0], at[1], at[2]);
   CHECK(m[0][5] == 3 && m[1][N - 1] == 3, "%d %d", m[0][5], m[1][N - 1]);
   CK(cuMemDiscardAndPrefetchBatchAsync(p, n, 3, where, index, 2, 0, stream));
@@ -339,17 +352,20 @@ static void too_much(void) {
   memset(m, 1, N);
   CUdeviceptr p;
   const size_t wrong[] = {total + 1, 1ull << 40, 1ull << 50, 1ull << 63, SIZE_MAX - 65536, SIZE_MAX};
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) WANT(cuMemAllocManaged(&p, wrong[i], CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    WANT(cuMemAllocManaged(&p, wrong[i], CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
   CUdeviceptr rest[64];
   int n = 0, r = 0;
-  while (n < 64 && !(r = (int)cuMemAllocManaged(&rest[n], total / 16, CU_MEM_ATTACH_GLOBAL))) *(unsigned char *)(uintptr_t)rest[n++] = 1;
+  while (n < 64 && !(r = (int)cuMemAllocManaged(&rest[n], total / 16, CU_MEM_ATTACH_GLOBAL)))
+    *(unsigned char *)(uintptr_t)rest[n++] = 1;
   CHECK(r == CUDA_ERROR_OUT_OF_MEMORY && n > 8 && n < 16, "%d sixteenths of the GPU's memory, then %d", n, r);
   mix(m, N, 2, 1); // with the GPU full
   CHECK(m[N - 1] == 3, "%d", m[N - 1]);
   while (n) CK(cuMemFree(rest[--n]));
   CK(cuMemAllocManaged(&p, total / 2, CU_MEM_ATTACH_GLOBAL));
   CK(cuMemFree(p));
-  // What fits is given, to the last unit of the driver's, and what does not fit is refused; again and again, by several threads at once.
+  // What fits is given, to the last unit of the driver's, and what does not fit is refused; again and again, by several
+  // threads at once.
   enum { UNIT = 2 << 20, UNITS = 24, SPARE = 20 }; // a session keeps some units that were freed
   for (int round = 0; round < 3; round++) {
     CUdeviceptr most, unit[UNITS + SPARE];
@@ -358,10 +374,12 @@ static void too_much(void) {
     CK(cuMemAllocManaged(&most, rest, CU_MEM_ATTACH_GLOBAL));
     for (n = 0; n < UNITS + SPARE && !(r = (int)cuMemAllocManaged(&unit[n], UNIT, CU_MEM_ATTACH_GLOBAL)); n++) {}
     CK(cuMemGetInfo(&left, &total));
-    CHECK(r == CUDA_ERROR_OUT_OF_MEMORY && n >= UNITS - 1 && (round || n <= UNITS + 1) && left < 2 * UNIT, "round %d: %d units of %d were given, then %d with %zu bytes left", round, n, UNITS, r, left);
+    CHECK(r == CUDA_ERROR_OUT_OF_MEMORY && n >= UNITS - 1 && (round || n <= UNITS + 1) && left < 2 * UNIT,
+          "round %d: %d units of %d were given, then %d with %zu bytes left", round, n, UNITS, r, left);
     ((unsigned char *)(uintptr_t)most)[rest - 1] = 7; // the last byte of the last unit, on both sides
     mix((unsigned char *)(uintptr_t)most + rest - 1, 1, 2, 1);
-    CHECK(((unsigned char *)(uintptr_t)most)[rest - 1] == 15, "the last byte: %d", ((unsigned char *)(uintptr_t)most)[rest - 1]);
+    CHECK(((unsigned char *)(uintptr_t)most)[rest - 1] == 15, "the last byte: %d",
+          ((unsigned char *)(uintptr_t)most)[rest - 1]);
     pthread_t t[4];
     for (int i = 0; i < 4; i++) CHECK(!pthread_create(&t[i], NULL, greedy, m), "no thread");
     for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
@@ -422,7 +440,12 @@ static void lost(void) {
 int main(int argc, char **argv) {
   CHECK(argc > 2, "what?");
   start_managed(argc, argv);
-  static const struct { const char *name; void (*run)(void); } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed}, {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched}, {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu}, {"here and there", here_and_there}, {"read mostly", read_mostly}, {"batches", batches}, {"too much", too_much}, {"lost", lost}};
+  static const struct { const char *name; void (*run)(void);
+    } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed},
+               {"unwaited", unwaited}, {"cycles", cycles}, {"runs", runs}, {"untouched", untouched},
+               {"in order", in_order}, {"discarded", discarded}, {"at the GPU", at_gpu}, {"at the CPU", at_cpu},
+               {"here and there", here_and_there}, {"read mostly", read_mostly}, {"batches", batches},
+               {"too much", too_much}, {"lost", lost}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(argv[2], all[i].name)) return all[i].run(), 0;
   FAIL("%s is not known", argv[2]);

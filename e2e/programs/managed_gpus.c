@@ -1,5 +1,5 @@
-// Unified memory that two GPUs and the CPU use in turn, whichever was current when it was made: kernels, hints, copies to and from the plain memory of
-// either GPU. With one GPU there is nothing to do.
+// Unified memory that two GPUs and the CPU use in turn, whichever was current when it was made: kernels, hints, copies
+// to and from the plain memory of either GPU. With one GPU there is nothing to do.
 #include "managed.h"
 
 enum { N = 1 << 20 };
@@ -22,7 +22,8 @@ static void finished(void) {
   }
 }
 static void compare(const unsigned char *m, size_t n, unsigned want, const char *what) {
-  for (size_t i = 0; i < n; i++) CHECK(m[i] == (unsigned char)want, "%s: byte %zu is %d, not %d", what, i, m[i], (unsigned char)want);
+  for (size_t i = 0; i < n; i++)
+    CHECK(m[i] == (unsigned char)want, "%s: byte %zu is %d, not %d", what, i, m[i], (unsigned char)want);
 }
 
 static void turns(void) { // each GPU works on what either made; the CPU looks, and writes now and then
@@ -84,7 +85,8 @@ static void hints(void) { // change nothing but what is asked about them
     for (int which = 0; which < 2; which++) {
       CK(cuCtxSetCurrent(on[d])); // the stream of one GPU, the place of any
       CK(prefetch(dev(made[which]), N, to, stream[d]));
-      CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, made[which]) == to, "last prefetch %d, not %d", attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, made[which]), to);
+      CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, made[which]) == to, "last prefetch %d, not %d",
+            attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, made[which]), to);
       work(d, made[which], 0, N, 5, (unsigned)i);
       model[which] = (unsigned char)(model[which] * 5 + i);
       CK(cuStreamSynchronize(stream[d]));
@@ -100,7 +102,8 @@ static void hints(void) { // change nothing but what is asked about them
     CK(advise(p, N, CU_MEM_ADVISE_SET_ACCESSED_BY, device[1]));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, made[which]) == device[!which], "preferred location");
     CK(cuMemRangeGetAttribute(both, sizeof both, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, N));
-    CHECK(both[0] == device[0] && both[1] == device[1] && both[2] == CU_DEVICE_INVALID, "accessed by %d %d %d", both[0], both[1], both[2]);
+    CHECK(both[0] == device[0] && both[1] == device[1] && both[2] == CU_DEVICE_INVALID, "accessed by %d %d %d", both[0],
+          both[1], both[2]);
     for (int d = 0; d < 2; d++) {
       work(d, made[which], 0, N, 7, 1);
       model[which] = (unsigned char)(model[which] * 7 + 1);
@@ -147,8 +150,10 @@ static void copies(void) { // between unified memory and the plain memory of eit
       m[N - 1]++;
       CUDA_MEMCPY3D_PEER box;
       memset(&box, 0, sizeof box);
-      box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = dev(m), box.srcContext = on[which], box.srcPitch = 1024, box.srcHeight = N / 1024;
-      box.dstMemoryType = CU_MEMORYTYPE_DEVICE, box.dstDevice = plain, box.dstContext = on[d], box.dstPitch = 1024, box.dstHeight = N / 1024;
+      box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = dev(m), box.srcContext = on[which], box.srcPitch = 1024,
+          box.srcHeight = N / 1024;
+      box.dstMemoryType = CU_MEMORYTYPE_DEVICE, box.dstDevice = plain, box.dstContext = on[d], box.dstPitch = 1024,
+          box.dstHeight = N / 1024;
       box.WidthInBytes = 1024, box.Height = N / 1024, box.Depth = 1;
       CK(cuMemcpy3DPeer(&box));
       unsigned char last[2];
@@ -171,7 +176,8 @@ static void pointers(void) { // where it was made is what is told of it
     CK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, p));
     CK(cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_IS_MANAGED, p));
     CK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p));
-    printf("made at GPU %d: ordinal %d, context of it: %d, managed %u, type %d\n", which, ordinal, owner == on[which], is & 1, type);
+    printf("made at GPU %d: ordinal %d, context of it: %d, managed %u, type %d\n", which, ordinal, owner == on[which],
+           is & 1, type);
   }
 }
 

@@ -1,13 +1,15 @@
-// Calls that name a range of unified memory take it, whatever it is attached to and wherever its pages are. Every call with an address is made on memory
-// that the CPU wrote, read, never touched or the GPU has, attached to all, to the CPU, to the call's stream or to another one, twice, and each time the
-// CPU reads all of it. Then come random sequences of the same calls. Natively the same holds, since the CPU waits for the GPU before it touches anything.
+// Calls that name a range of unified memory take it, whatever it is attached to and wherever its pages are. Every call
+// with an address is made on memory that the CPU wrote, read, never touched or the GPU has, attached to all, to the
+// CPU, to the call's stream or to another one, twice, and each time the CPU reads all of it. Then come random sequences
+// of the same calls. Natively the same holds, since the CPU waits for the GPU before it touches anything.
 // Arguments: the folder of kernels; "list" (which calls), or the first seed and the number of random programs.
 #include "managed.h"
 #include "managed_named.h"
 
 enum attachment { GLOBAL, HOST, SAME, OTHER, ATTACHMENTS };
 enum place { FRESH, AWAY, READ, WRITTEN, PLACES };
-static const char *attachments[] = {"global", "host", "this stream", "another stream"}, *places[] = {"fresh", "away", "read", "written"};
+static const char *attachments[] = {"global", "host", "this stream", "another stream"},
+    *places[] = {"fresh", "away", "read", "written"};
 
 static uint64_t state = 1;
 static unsigned random_below(unsigned n) { // xorshift*
@@ -17,7 +19,8 @@ static unsigned random_below(unsigned n) { // xorshift*
 
 static void attach(struct range *r, enum attachment to) {
   CUstream at = to == SAME ? stream : to == OTHER ? other : stream;
-  CK(cuStreamAttachMemAsync(at, dev(r->p), 0, to == GLOBAL ? CU_MEM_ATTACH_GLOBAL : to == HOST ? CU_MEM_ATTACH_HOST : CU_MEM_ATTACH_SINGLE));
+  CK(cuStreamAttachMemAsync(at, dev(r->p), 0, to == GLOBAL ? CU_MEM_ATTACH_GLOBAL : to == HOST ? CU_MEM_ATTACH_HOST :
+                            CU_MEM_ATTACH_SINGLE));
   CK(cuStreamSynchronize(at));
 }
 static struct range new_range(enum attachment to) {
@@ -49,7 +52,8 @@ static int wrong; // programs that did not agree, for the whole picture of a run
 static void agrees(const struct range *r, const char *what, const char *to, const char *from, int round) {
   for (size_t i = 0; i < BYTES; i++) {
     if (!r->known[i] || r->p[i] == r->model[i]) continue;
-    printf("%s, attached to %s, %s, round %d: byte %zu is %u, want %u\n", what, to, from, round, i, r->p[i], r->model[i]);
+    printf("%s, attached to %s, %s, round %d: byte %zu is %u, want %u\n", what, to, from, round, i, r->p[i],
+           r->model[i]);
     wrong++;
     memcpy(r->model, r->p, BYTES);
     return;
@@ -61,7 +65,8 @@ static void once(struct range *r, const struct call *c, enum attachment to, enum
     turn++;
     perform(r, c);
     if (outcome) {
-      printf("%s, attached to %s, %s, round %d: %d bytes of the target are wrong\n", c->name, attachments[to], places[from], round, outcome);
+      printf("%s, attached to %s, %s, round %d: %d bytes of the target are wrong\n", c->name, attachments[to],
+             places[from], round, outcome);
       wrong++;
     }
     agrees(r, c->name, attachments[to], places[from], round);
@@ -85,7 +90,8 @@ static void each(void) {
   }
 }
 
-// Random sequences: some ranges in whatever state the calls before left them, some of them attached anew, on both streams.
+// Random sequences: some ranges in whatever state the calls before left them, some of them attached anew, on both
+// streams.
 enum { RANGES = 4, STEPS = 60 };
 static void sequence(uint64_t seed) {
   struct range range[RANGES];
@@ -144,7 +150,8 @@ int main(int argc, char **argv) {
   if (argc > 2 && !strcmp(argv[2], "list")) return list(), 0;
   start_managed(argc, argv);
   start_named();
-  unsigned long long first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, programs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20;
+  unsigned long long first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1,
+      programs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20;
   if (first == 1) each(), ends();
   for (unsigned long long i = 0; i < programs; i++) sequence(first + i);
   printf("%d calls, %llu programs\n", (int)(sizeof calls / sizeof *calls), programs);

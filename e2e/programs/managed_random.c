@@ -1,5 +1,6 @@
-// Random programs on unified memory against a plain model: every byte that the CPU reads must be what the model has. Each thread has ranges and a
-// stream of its own, to which some are attached, or to the CPU, and what one thread does moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
+// Random programs on unified memory against a plain model: every byte that the CPU reads must be what the model has.
+// Each thread has ranges and a stream of its own, to which some are attached, or to the CPU, and what one thread does
+// moves the pages of all. Arguments: the folder of kernels, the first seed, the number of programs.
 #include "managed.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -34,9 +35,11 @@ static void settle(struct worker *w) { // the CPU may touch the memory only then
   if (w->busy) CK(next(w, 4) ? cuStreamSynchronize(w->stream) : cuCtxSynchronize());
   w->busy = 0;
 }
-static void compare(struct worker *w, const struct range *r, const unsigned char *got, size_t from, size_t n, const char *what) {
+static void compare(struct worker *w, const struct range *r, const unsigned char *got, size_t from, size_t n,
+                    const char *what) {
   for (size_t i = 0; i < n; i++)
-    CHECK(got[i] == r->model[from + i], "seed %llu: %s: byte %zu of %zu at %p is %u, want %u", (unsigned long long)w->seed, what, from + i, r->bytes, (void *)r->p, got[i], r->model[from + i]);
+    CHECK(got[i] == r->model[from + i], "seed %llu: %s: byte %zu of %zu at %p is %u, want %u",
+          (unsigned long long)w->seed, what, from + i, r->bytes, (void *)r->p, got[i], r->model[from + i]);
 }
 
 static void change(struct worker *w, struct range *r, unsigned long long from, unsigned long long n) { // a kernel
@@ -79,7 +82,8 @@ static void step(struct worker *w) {
     if (q == r) break;
     at = next(w, q->bytes);
     if (n > q->bytes - at) n = q->bytes - at;
-    CK(next(w, 2) ? cuMemcpyDtoDAsync(dev(q->p) + at, dev(r->p) + from, n, w->stream) : cuMemcpyAsync(dev(q->p) + at, dev(r->p) + from, n, w->stream));
+    CK(next(w, 2) ? cuMemcpyDtoDAsync(dev(q->p) + at, dev(r->p) + from, n, w->stream) :
+       cuMemcpyAsync(dev(q->p) + at, dev(r->p) + from, n, w->stream));
     memcpy(q->model + at, r->model + from, n);
     w->busy = 1;
     break;
@@ -148,7 +152,8 @@ int main(int argc, char **argv) {
   start_managed(argc, argv);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, programs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20;
   CK(cuDeviceGet(&device, 0));
-  /* First those of one thread, for which blocks come with waits: once several have given work at the same time that is over. */
+  /* First those of one thread, for which blocks come with waits: once several have given work at the same time that is
+   * over. */
   const uint64_t begin = seed;
   for (uint64_t i = 0; i < 2 * programs; i++) {
     int threads = i < programs ? 1 : THREADS;

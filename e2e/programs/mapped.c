@@ -9,7 +9,8 @@ static void run(CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, int n, CUstream s) 
   CK(cuLaunchKernel(add, (n + 127) / 128, 1, 1, 128, 1, 1, 0, s, args, NULL));
 }
 
-// A kernel that waits for the program to write to the memory, which may then be asked about or waited for; and one that writes beside the flag.
+// A kernel that waits for the program to write to the memory, which may then be asked about or waited for; and one that
+// writes beside the flag.
 static void latch(CUstream s) {
   static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
@@ -40,7 +41,8 @@ static void latch(CUstream s) {
       while (cuEventQuery(e) == CUDA_ERROR_NOT_READY) {}
       CK(cuStreamSynchronize(s));
     }
-    CHECK(flag[0] == round && flag[1] == round && flag[2] == round + 1, "round %u: %u %u %u", round, flag[0], flag[1], flag[2]);
+    CHECK(flag[0] == round && flag[1] == round && flag[2] == round + 1, "round %u: %u %u %u", round, flag[0], flag[1],
+          flag[2]);
   }
   CK(cuEventDestroy(e));
   CK(cuMemFreeHost((void *)flag));
@@ -103,7 +105,8 @@ int main(int argc, char **argv) {
     run(da, db, dc, N / 2, s);
     run(da + N / 2 * sizeof *a, db + N / 2 * sizeof *b, dc + N / 2 * sizeof *c, N - N / 2, round == 2 ? s : other);
     CK(cuStreamSynchronize(s));
-    for (int i = 0; i < (round == 2 ? N : N / 2); i++) CHECK(c[i] == a[i] + b[i], "first stream, round %d: [%d] = %g", round, i, c[i]);
+    for (int i = 0; i < (round == 2 ? N : N / 2); i++)
+      CHECK(c[i] == a[i] + b[i], "first stream, round %d: [%d] = %g", round, i, c[i]);
     CK(cuStreamSynchronize(other));
     for (int i = 0; i < N; i++) CHECK(c[i] == a[i] + b[i], "second stream, round %d: [%d] = %g", round, i, c[i]);
   }
@@ -132,7 +135,8 @@ int main(int argc, char **argv) {
   CK(cuStreamSynchronize(s));
   for (int i = 0; i < N - 1; i++) CHECK(d[i] == (i < N / 2 ? 7.f - i : (float)-i), "not asked for: [%d] = %g", i, d[i]);
   CHECK(d[N - 1] == 99, "written by the program meanwhile: %g", d[N - 1]);
-  // Sets and copies take pinned memory for the device's: in the order of the stream, and done on return when they are not asynchronous.
+  // Sets and copies take pinned memory for the device's: in the order of the stream, and done on return when they are
+  // not asynchronous.
   CUdeviceptr e, again = (CUdeviceptr)(uintptr_t)c;
   CK(cuMemAlloc(&e, N * sizeof(float)));
   CK(cuMemsetD32Async(dd, 0x40000000, N, s)); // 2.0
@@ -146,7 +150,8 @@ int main(int argc, char **argv) {
   CK(cuMemsetD16(again, 0x4000, 2));
   CHECK(c[0] == 2.00390625f && c[1] == 9, "set at once: %g %g", c[0], c[1]);
   CK(cuMemsetD2D32(again, 16, 0, 1, 3));
-  CHECK(c[0] == 0 && c[1] == 9 && c[4] == 0 && c[8] == 0 && c[12] == 9, "columns: %g %g %g %g %g", c[0], c[1], c[4], c[8], c[12]);
+  CHECK(c[0] == 0 && c[1] == 9 && c[4] == 0 && c[8] == 0 && c[12] == 9, "columns: %g %g %g %g %g", c[0], c[1], c[4],
+        c[8], c[12]);
   CK(cuMemFree(e));
   // Memory that becomes known to kernels after a launch, and before the wait for it, keeps what the program wrote.
   float *late;
@@ -158,7 +163,8 @@ int main(int argc, char **argv) {
   CK(cuStreamSynchronize(s));
   for (int i = 0; i < N; i++) CHECK(late[i] == (float)(i + 3), "mapped after the launch: [%d] = %g", i, late[i]);
   CK(cuMemFreeHost(late));
-  // A large range, of which kernels change pieces: forth, back, and beside pieces that the program changes. Its size is no multiple of anything.
+  // A large range, of which kernels change pieces: forth, back, and beside pieces that the program changes. Its size is
+  // no multiple of anything.
   enum { L = 1000003 };
   float *large, *model = malloc(L * sizeof *model);
   CUdeviceptr dl;
@@ -178,7 +184,8 @@ int main(int argc, char **argv) {
       for (int i = 0; i < n; i++) model[at + i] = value;
     }
     CK(cuStreamSynchronize(s));
-    for (int i = 0; i < L; i++) CHECK(large[i] == model[i], "large, round %d: [%d] = %g, not %g", round, i, large[i], model[i]);
+    for (int i = 0; i < L; i++)
+      CHECK(large[i] == model[i], "large, round %d: [%d] = %g, not %g", round, i, large[i], model[i]);
     for (int i = round; i < L; i += 70001) large[i] = model[i] = (float)-i;
   }
   free(model);

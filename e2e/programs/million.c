@@ -1,6 +1,6 @@
-// Makes 1,000,000 calls, a known number of each function, and prints for each its number and, for one that waits for the server, the median by this
-// program's own clock in nanoseconds. With an argument "wait" it prints "ready" first and begins when its standard input ends; with "endless" it
-// makes calls until then.
+// Makes 1,000,000 calls, a known number of each function, and prints for each its number and, for one that waits for
+// the server, the median by this program's own clock in nanoseconds. With an argument "wait" it prints "ready" first
+// and begins when its standard input ends; with "endless" it makes calls until then.
 #include <poll.h>
 #include <stdlib.h>
 #include <time.h>
@@ -13,9 +13,12 @@ static uint64_t now(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int less(const void *a, const void *b) { return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b); }
+static int less(const void *a, const void *b) {
+  return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b);
+}
 
-enum { LOCAL = 600000, ATTRIBUTES = 250000, VERSIONS = 100000, MEMSETS = 40000, COPIES = 9000, READS = 500, WAITS = 500 };
+enum { LOCAL = 600000, ATTRIBUTES = 250000, VERSIONS = 100000, MEMSETS = 40000, COPIES = 9000, READS = 500,
+       WAITS = 500 };
 static uint64_t times[1000];
 
 #define MEDIAN(name, n, call)                                        \

@@ -1,4 +1,5 @@
-// Calls that streams, events and graphs refuse: during a capture, out of turn, and with contexts and objects that are gone.
+// Calls that streams, events and graphs refuse: during a capture, out of turn, and with contexts and objects that are
+// gone.
 #include "check.h"
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev); // newer headers have other forms only
 
@@ -42,7 +43,8 @@ static void over(void) {
 int main(int argc, char **argv) {
   start(argc, argv);
   CUmodule m, m2;
-  static const char *ptx = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing(.param .u64 p, .param .u32 n) { ret; }\n";
+  static const char *ptx =
+      ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing(.param .u64 p, .param .u32 n) { ret; }\n";
   CK(cuModuleLoadData(&m, ptx));
   f = function(m, "nothing");
   CUstream s2;

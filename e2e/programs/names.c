@@ -1,5 +1,6 @@
-// names FOLDER: a program that looks for each function with _v2 behind its name first, as numba does, and calls what it finds as it knows it. Where the
-// driver is older than that form it is the function without _v2; where not, a context that cannot be one means the current one.
+// names FOLDER: a program that looks for each function with _v2 behind its name first, as numba does, and calls what it
+// finds as it knows it. Where the driver is older than that form it is the function without _v2; where not, a context
+// that cannot be one means the current one.
 #include "check.h"
 
 #include <dlfcn.h>

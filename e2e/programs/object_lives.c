@@ -1,5 +1,5 @@
-// What holds a user object that a graph has: clones, child graphs, executable graphs, their launches under way, captures, and what lets go of it.
-// The lines of an H200's driver are testdata/object_lives.golden.
+// What holds a user object that a graph has: clones, child graphs, executable graphs, their launches under way,
+// captures, and what lets go of it. The lines of an H200's driver are testdata/object_lives.golden.
 #include "check.h"
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -11,7 +11,8 @@ static CUstream s;
 static CUdeviceptr d;
 
 // By name: headers differ in what the plain names mean.
-static CUresult (*information)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, size_t *);
+static CUresult (*information)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
+                               size_t *);
 static CUresult (*update)(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *);
 
 static void destroy(void *p) { atomic_fetch_add(&gone[(intptr_t)p], 1); }

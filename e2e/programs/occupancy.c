@@ -1,5 +1,5 @@
-// Questions about a function whose attributes go to and fro, as libraries have them do: each set of attributes has answers of its own. The rounds that
-// argv[2] asks for beyond the first get the answers of the first.
+// Questions about a function whose attributes go to and fro, as libraries have them do: each set of attributes has
+// answers of its own. The rounds that argv[2] asks for beyond the first get the answers of the first.
 #include "check.h"
 
 enum { SETS = 3, BLOCKS = 2 };

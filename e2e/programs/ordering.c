@@ -1,4 +1,5 @@
-// A copy from pinned memory whose source is still being written by earlier work of the GPU's streams sends what was written.
+// A copy from pinned memory whose source is still being written by earlier work of the GPU's streams sends what was
+// written.
 #include "check.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -72,8 +73,8 @@ int main(int argc, char **argv) {
   }
   printf("pinned order ok\n");
 
-  // Whatever tells the program that a download is done, the bytes are there: an event waited for or asked about, the stream, another stream
-  // behind the event, the context, a host function behind the copy.
+  // Whatever tells the program that a download is done, the bytes are there: an event waited for or asked about, the
+  // stream, another stream behind the event, the context, a host function behind the copy.
   for (int round = 0; round < 18; round++) {
     int want = 0x60 + round;
     CUresult r;
@@ -106,7 +107,9 @@ int main(int argc, char **argv) {
       CHECK(seen == want, "round %d: the host function saw %02x, not %02x", round, seen, want);
       break;
     }
-    for (int i = 0; i < N; i++) CHECK(pin[i] == want, "round %d: told that the download is done, but [%d] = %02x, not %02x", round, i, pin[i], want);
+    for (int i = 0; i < N; i++)
+      CHECK(pin[i] == want, "round %d: told that the download is done, but [%d] = %02x, not %02x", round, i, pin[i],
+            want);
     CK(cuStreamSynchronize(s));
   }
   printf("downloads ok\n");

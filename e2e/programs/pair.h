@@ -36,7 +36,9 @@ static inline void tell(const void *data, size_t n, int fd) {
 static inline int hear(void *data, size_t n) {
   struct iovec part = {data, n};
   union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
-  struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+  struct msghdr m = {
+    .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+  };
   if (recvmsg(line, &m, MSG_WAITALL) != (ssize_t)n) FAIL("the other process has ended");
   struct cmsghdr *c = CMSG_FIRSTHDR(&m);
   int fd = -1;
@@ -52,6 +54,7 @@ static inline void await(void) {
 
 static inline void child_was_right(pid_t child) {
   int status;
-  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) FAIL("the second process failed (status %#x)", status);
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status))
+    FAIL("the second process failed (status %#x)", status);
 }
 #endif

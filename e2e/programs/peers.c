@@ -47,7 +47,8 @@ int main(int argc, char **argv) {
   CK(cuCtxSetCurrent(context));
   unsigned char *rows = malloc(N);
   CK(cuMemcpyDtoH(rows, a, 256 * 32));
-  for (int row = 0; row < 32; row++) CHECK(!memcmp(rows + row * 256, got + row * 512, 200), "row %d of a box between GPUs", row);
+  for (int row = 0; row < 32; row++)
+    CHECK(!memcmp(rows + row * 256, got + row * 512, 200), "row %d of a box between GPUs", row);
   if (can) {
     CK(cuCtxEnablePeerAccess(other, 0));
     SHOW(cuCtxEnablePeerAccess(other, 0));

@@ -1,5 +1,6 @@
-// Per-thread default streams: the _ptsz and _ptds forms, found by dlsym and by cuGetProcAddress with its flag, mean a stream of each thread. One
-// thread's waits there for what another thread's writes, which would never come if both were one stream.
+// Per-thread default streams: the _ptsz and _ptds forms, found by dlsym and by cuGetProcAddress with its flag, mean a
+// stream of each thread. One thread's waits there for what another thread's writes, which would never come if both were
+// one stream.
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -17,8 +18,11 @@ struct forms { // with stream 0
   CUresult (*copy)(void *, CUdeviceptr, size_t);
 };
 static const struct { const char *name, *symbol; int version; } wanted[] = {
-    {"cuStreamWaitValue32", "cuStreamWaitValue32_v2_ptsz", 12000}, {"cuStreamWriteValue32", "cuStreamWriteValue32_v2_ptsz", 12000}, {"cuStreamSynchronize", "cuStreamSynchronize_ptsz", 12000},
-    {"cuStreamQuery", "cuStreamQuery_ptsz", 12000}, {"cuMemsetD32Async", "cuMemsetD32Async_ptsz", 12000}, {"cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2_ptsz", 12000},
+    {"cuStreamWaitValue32", "cuStreamWaitValue32_v2_ptsz", 12000},
+    {"cuStreamWriteValue32", "cuStreamWriteValue32_v2_ptsz", 12000},
+    {"cuStreamSynchronize", "cuStreamSynchronize_ptsz", 12000},
+    {"cuStreamQuery", "cuStreamQuery_ptsz", 12000}, {"cuMemsetD32Async", "cuMemsetD32Async_ptsz", 12000},
+    {"cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2_ptsz", 12000},
     {"cuStreamGetId", "cuStreamGetId_ptsz", 12000}, {"cuMemcpyDtoH", "cuMemcpyDtoH_v2_ptds", 12000}};
 enum { FORMS = sizeof wanted / sizeof *wanted };
 
@@ -77,8 +81,10 @@ int main(int argc, char **argv) {
   for (int i = 0; i < FORMS; i++) {
     CUdriverProcAddressQueryResult found = -1;
     void *plain = NULL, *own = form[i];
-    CK(cuGetProcAddress(wanted[i].name, &form[i], wanted[i].version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found));
-    CHECK(found == CU_GET_PROC_ADDRESS_SUCCESS && form[i] == own, "%s: status %d, another function", wanted[i].name, found);
+    CK(cuGetProcAddress(wanted[i].name, &form[i], wanted[i].version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+                        &found));
+    CHECK(found == CU_GET_PROC_ADDRESS_SUCCESS && form[i] == own, "%s: status %d, another function", wanted[i].name,
+          found);
     CK(cuGetProcAddress(wanted[i].name, &plain, wanted[i].version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found));
     CHECK(plain && plain != form[i], "%s: one function for both streams", wanted[i].name);
   }

@@ -1,5 +1,6 @@
-// Text that kernels print comes to the program's own standard output, in order with its own lines, at every kind of call that waits. The
-// output is fully buffered, as into a pipe or file, so that a text written past the program's buffer would come out of order.
+// Text that kernels print comes to the program's own standard output, in order with its own lines, at every kind of
+// call that waits. The output is fully buffered, as into a pipe or file, so that a text written past the program's
+// buffer would come out of order.
 #include "check.h"
 #include <unistd.h>
 
@@ -23,7 +24,8 @@ static void many(CUfunction f) {
   static int seen[64][128];
   while (fgets(line, sizeof line, text)) {
     unsigned b, t;
-    CHECK(sscanf(line, "block %u thread %u: scuda 6.00", &b, &t) == 2 && b < 64 && t < 128 && !seen[b][t]++, "%s", line);
+    CHECK(sscanf(line, "block %u thread %u: scuda 6.00", &b, &t) == 2 && b < 64 && t < 128 && !seen[b][t]++, "%s",
+          line);
     lines++;
   }
   fclose(text);

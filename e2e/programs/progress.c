@@ -1,4 +1,5 @@
-// What a program may conclude about finished work, and from what. Every question below has one right answer natively, whenever it is asked.
+// What a program may conclude about finished work, and from what. Every question below has one right answer natively,
+// whenever it is asked.
 #include "check.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-// Calls that programs make rarely: batches of memory operations as graph nodes, one kernel on several GPUs, counts of uses of a context,
-// notifications, and what is left of CUDA 3.0.
+// Calls that programs make rarely: batches of memory operations as graph nodes, one kernel on several GPUs, counts of
+// uses of a context, notifications, and what is left of CUDA 3.0.
 #include "check.h"
 
 // Declared by CUDA 3's header, or no longer by all.
@@ -7,7 +7,8 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev);
 CUresult CUDAAPI cuCtxAttach(CUcontext *ctx, unsigned flags);
 CUresult CUDAAPI cuCtxDetach(CUcontext ctx);
 CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags);
-CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
+CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
+                                   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
 
 static const char ptx[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
@@ -39,7 +40,8 @@ static void batches(void) {
   CK(cuMemAlloc(&p, 64));
   CK(cuMemsetD32(p, 0, 16));
   CK(cuCtxSynchronize());
-  CUstreamBatchMemOpParams ops[2] = {operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, p, 7), operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, p, 7)};
+  CUstreamBatchMemOpParams ops[2] = {operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, p, 7),
+                                     operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, p, 7)};
   memset(&b, 0, sizeof b);
   b.ctx = context, b.count = 2, b.paramArray = ops;
   CK(cuGraphCreate(&g, 0));
@@ -47,9 +49,12 @@ static void batches(void) {
   CK(cuGraphNodeGetType(node, &type));
   memset(&got, 0, sizeof got);
   CK(cuGraphBatchMemOpNodeGetParams(node, &got));
-  CHECK(got.ctx == context && got.count == 2 && got.flags == 0 && got.paramArray && got.paramArray != ops, "parameters of a batch");
-  printf("node of type %d: operations %d %d, values %llu %llu\n", (int)type, (int)got.paramArray[0].operation, (int)got.paramArray[1].operation,
-         (unsigned long long)got.paramArray[0].writeValue.value64, (unsigned long long)got.paramArray[1].waitValue.value64);
+  CHECK(got.ctx == context && got.count == 2 && got.flags == 0 && got.paramArray && got.paramArray != ops,
+        "parameters of a batch");
+  printf("node of type %d: operations %d %d, values %llu %llu\n", (int)type, (int)got.paramArray[0].operation,
+         (int)got.paramArray[1].operation,
+         (unsigned long long)got.paramArray[0].writeValue.value64,
+         (unsigned long long)got.paramArray[1].waitValue.value64);
   CUgraphNodeParams any;
   memset(&any, 0, sizeof any);
   any.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
@@ -137,7 +142,9 @@ static void uses(void) {
   printf("uses counted\n");
 }
 
-static void CUDAAPI noted(CUasyncNotificationInfo *info, void *user, CUasyncCallbackHandle handle) { (void)info, (void)user, (void)handle; }
+static void CUDAAPI noted(CUasyncNotificationInfo *info, void *user, CUasyncCallbackHandle handle) {
+  (void)info, (void)user, (void)handle;
+}
 
 static void others(void) {
   CUasyncCallbackHandle h, h2;

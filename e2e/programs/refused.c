@@ -1,4 +1,5 @@
-// What functions do not support though they work otherwise (the `part` lines of api/cuda.semantics): each says so, and the library's log names it.
+// What functions do not support though they work otherwise (the `part` lines of api/cuda.semantics): each says so, and
+// the library's log names it.
 #include "check.h"
 
 #define REFUSED(call) WANT(call, CUDA_ERROR_NOT_SUPPORTED)
@@ -7,7 +8,8 @@ static void memory(void) {
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_HOST}};
   CUmemGenericAllocationHandle handle;
   REFUSED(cuMemCreate(&handle, 2 << 20, &prop, 0));
-  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED,
+                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
   CUmemoryPool pool;
   REFUSED(cuMemPoolCreate(&pool, &props));
   prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE};
@@ -17,11 +19,13 @@ static void memory(void) {
   REFUSED(cuMemImportFromShareableHandle(&handle, &prop, CU_MEM_HANDLE_TYPE_WIN32_KMT));
   CK(cuMemRelease(handle));
   static char page[4096] __attribute__((aligned(4096)));
-  WANT(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_IOMEMORY), CUDA_ERROR_INVALID_VALUE); // it is no device's
+  // it is no device's
+  WANT(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_IOMEMORY), CUDA_ERROR_INVALID_VALUE);
   void *pinned;
   unsigned long long tokens[2];
   CK(cuMemAllocHost(&pinned, 4096));
-  WANT(cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, (CUdeviceptr)(uintptr_t)pinned), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, (CUdeviceptr)(uintptr_t)pinned),
+       CUDA_ERROR_INVALID_VALUE);
   CK(cuMemFreeHost(pinned));
   CUdeviceptr device;
   CK(cuMemAlloc(&device, 4096));
@@ -53,10 +57,12 @@ static void graphs(void) {
   REFUSED(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &p));
   CK(cuGraphConditionalHandleCreate(&handle, graph, context, 1, 1));
   p = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
-  p.conditional.handle = handle, p.conditional.type = CU_GRAPH_COND_TYPE_IF, p.conditional.size = 1, p.conditional.ctx = context;
+  p.conditional.handle = handle, p.conditional.type = CU_GRAPH_COND_TYPE_IF, p.conditional.size = 1,
+      p.conditional.ctx = context;
   CK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &p));
   body = p.conditional.phGraph_out[0];
-  CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = pageable, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = dev,
+  CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = pageable, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = dev,
                         .WidthInBytes = sizeof pageable, .Height = 1, .Depth = 1};
   REFUSED(cuGraphAddMemcpyNode(&node, body, NULL, 0, &copy, context));
   REFUSED(cuGraphAddMemcpyNode(&node, body, NULL, 0, &copy, context)); // logged once

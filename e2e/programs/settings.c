@@ -1,4 +1,5 @@
-// What a program sets and asks for again: of contexts, functions, streams, pools, addresses and events; fills of all shapes; libraries from files.
+// What a program sets and asks for again: of contexts, functions, streams, pools, addresses and events; fills of all
+// shapes; libraries from files.
 #include "check.h"
 
 enum { W = 8, H = 4, PITCH = 64 };
@@ -82,7 +83,8 @@ static void streams(void) {
 }
 
 static void pools(void) {
-  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
   CUmemLocation here = props.location;
   CUmemoryPool pool, was, got;
   CUmemAccessDesc access = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -162,8 +164,12 @@ static void fills(void) {
       unsigned value = 0x01020304;
       CK(cuMemsetD8(p, 0xEE, H * PITCH));
       CK(cuCtxSynchronize());
-      if (size == 1) CK(later ? cuMemsetD2D8Async(p, PITCH, (unsigned char)value, W, H, s) : cuMemsetD2D8(p, PITCH, (unsigned char)value, W, H));
-      if (size == 2) CK(later ? cuMemsetD2D16Async(p, PITCH, (unsigned short)value, W, H, s) : cuMemsetD2D16(p, PITCH, (unsigned short)value, W, H));
+      if (size == 1)
+        CK(later ? cuMemsetD2D8Async(p, PITCH, (unsigned char)value, W, H, s) :
+           cuMemsetD2D8(p, PITCH, (unsigned char)value, W, H));
+      if (size == 2)
+        CK(later ? cuMemsetD2D16Async(p, PITCH, (unsigned short)value, W, H, s) :
+           cuMemsetD2D16(p, PITCH, (unsigned short)value, W, H));
       if (size == 4) CK(later ? cuMemsetD2D32Async(p, PITCH, value, W, H, s) : cuMemsetD2D32(p, PITCH, value, W, H));
       CK(cuStreamSynchronize(s));
       CK(cuMemcpyDtoH(out, p, H * PITCH));

@@ -88,7 +88,8 @@ static void first(pid_t child, size_t size) {
   close(fd);
   await();
   CK(cuMemcpyDtoH(got, d, POOLED));
-  for (int i = 0; i < POOLED; i++) CHECK(got[i] == 0xA5, "byte %d that the second process wrote to the pool's memory", i);
+  for (int i = 0; i < POOLED; i++)
+    CHECK(got[i] == 0xA5, "byte %d that the second process wrote to the pool's memory", i);
   CK(cuMemFreeAsync(d, s));
   CK(cuStreamSynchronize(s));
   CK(cuMemPoolDestroy(p));

@@ -62,7 +62,8 @@ int main(void) {
       CK(nvmlDeviceGetEnforcedPowerLimit(d, &limit));
       CK(nvmlDeviceGetClockInfo(d, 1, &clock));
       CK(nvmlDeviceGetComputeRunningProcesses_v3(d, &processes, list));
-      printf("GPU %u %s: %u %% (memory %u %%), %llu of %llu MiB, %u C, %u of %u W, %u MHz;", i, name, u.gpu, u.memory, m.used >> 20, m.total >> 20, celsius,
+      printf("GPU %u %s: %u %% (memory %u %%), %llu of %llu MiB, %u C, %u of %u W, %u MHz;", i, name, u.gpu, u.memory,
+             m.used >> 20, m.total >> 20, celsius,
         power / 1000, limit / 1000, clock);
       for (unsigned j = 0; j < processes; j++) printf(" process %u has %llu MiB,", list[j].pid, list[j].used >> 20);
       printf("\n");

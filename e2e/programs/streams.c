@@ -107,7 +107,8 @@ int main(int argc, char **argv) {
   CK(cuCtxSynchronize());
   CK(cuMemcpyDtoH(y, f, 4));
 
-  // Who waits for the context waits for the work of destroyed streams, also of those that the default stream does not wait for.
+  // Who waits for the context waits for the work of destroyed streams, also of those that the default stream does not
+  // wait for.
   CK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
   CK(cuEventCreate(&e, 0));
   CK(LAUNCH(spin, 1, 1, 0, a, &cycles));

@@ -1,4 +1,5 @@
-// Texture and surface references of CUDA 11: their state, and a module's texture reference that a kernel reads. Only on a real GPU.
+// Texture and surface references of CUDA 11: their state, and a module's texture reference that a kernel reads. Only on
+// a real GPU.
 #include "check.h"
 
 static const char *ptx =
@@ -37,7 +38,8 @@ int main(int argc, char **argv) {
   CK(cuTexRefGetMipmapLevelClamp(&low, &high, t));
   CK(cuTexRefSetBorderColor(t, border));
   CK(cuTexRefGetBorderColor(back, t));
-  printf("mode %d filter %d format %d x %d flags %u anisotropy %d bias %g clamp %g %g border %g %g %g %g\n", (int)mode, (int)filter, (int)format, channels, flags, aniso, bias, low, high,
+  printf("mode %d filter %d format %d x %d flags %u anisotropy %d bias %g clamp %g %g border %g %g %g %g\n", (int)mode,
+         (int)filter, (int)format, channels, flags, aniso, bias, low, high,
          back[0], back[1], back[2], back[3]);
   CUDA_ARRAY_DESCRIPTOR desc = {16, 4, CU_AD_FORMAT_FLOAT, 1};
   CK(cuArrayCreate(&array, &desc));

@@ -56,7 +56,8 @@ static CUtexObject object(CUDA_RESOURCE_DESC *res, CUaddress_mode mode, CUfilter
   CUDA_RESOURCE_DESC r;
   CK(cuTexObjectGetResourceDesc(&r, t));
   CK(cuTexObjectGetTextureDesc(&back, t));
-  CHECK(r.resType == res->resType && !memcmp(&r.res, &res->res, sizeof(CUarray)) && back.filterMode == filter && back.flags == flags, "descriptions of a texture object");
+  CHECK(r.resType == res->resType && !memcmp(&r.res, &res->res, sizeof(CUarray)) && back.filterMode == filter &&
+        back.flags == flags, "descriptions of a texture object");
   return t;
 }
 
@@ -72,15 +73,18 @@ static float texel(int x, int y, CUaddress_mode mode) {
 
 static void planes(CUDA_RESOURCE_DESC *res, const char *what) {
   CUfunction f = function(module, "plane");
-  static const CUaddress_mode modes[] = {CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_MIRROR, CU_TR_ADDRESS_MODE_BORDER};
+  static const CUaddress_mode modes[] = {CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_MIRROR,
+                                         CU_TR_ADDRESS_MODE_BORDER};
   for (int m = 0; m < 4; m++)
     for (int linear = 0; linear < 2; linear++)
       for (int normalised = 0; normalised < 2; normalised++) {
         if (!normalised && (modes[m] == CU_TR_ADDRESS_MODE_WRAP || modes[m] == CU_TR_ADDRESS_MODE_MIRROR)) continue;
         if (res->resType == CU_RESOURCE_TYPE_PITCH2D && modes[m] != CU_TR_ADDRESS_MODE_CLAMP) continue;
-        CUtexObject t = object(res, modes[m], linear ? CU_TR_FILTER_MODE_LINEAR : CU_TR_FILTER_MODE_POINT, normalised ? CU_TRSF_NORMALIZED_COORDINATES : 0);
+        CUtexObject t = object(res, modes[m], linear ? CU_TR_FILTER_MODE_LINEAR : CU_TR_FILTER_MODE_POINT,
+                               normalised ? CU_TRSF_NORMALIZED_COORDINATES : 0);
         float x0 = -4.625f, y0 = -3.375f, dx = 1.25f, dy = 1.5f; // never between two texels of a point filter
-        float p[4] = {normalised ? x0 / W : x0, normalised ? y0 / H : y0, normalised ? dx / W : dx, normalised ? dy / H : dy};
+        float p[4] = {normalised ? x0 / W : x0, normalised ? y0 / H : y0, normalised ? dx / W : dx,
+                      normalised ? dy / H : dy};
         unsigned w = W;
         CK(LAUNCH(f, H, W, 0, NULL, &t, &out, &w, &p[0], &p[1], &p[2], &p[3]));
         CK(cuMemcpyDtoH(got, out, sizeof got));
@@ -90,13 +94,15 @@ static void planes(CUDA_RESOURCE_DESC *res, const char *what) {
             if (linear) {
               int i = (int)floor(u - 0.5), j = (int)floor(v - 0.5);
               double a = u - 0.5 - i, b = v - 0.5 - j;
-              want = (1 - a) * (1 - b) * texel(i, j, modes[m]) + a * (1 - b) * texel(i + 1, j, modes[m]) + (1 - a) * b * texel(i, j + 1, modes[m]) + a * b * texel(i + 1, j + 1, modes[m]);
+              want = (1 - a) * (1 - b) * texel(i, j, modes[m]) + a * (1 - b) * texel(i + 1, j, modes[m]) +
+                     (1 - a) * b * texel(i, j + 1, modes[m]) + a * b * texel(i + 1, j + 1, modes[m]);
               most = 0.02; // 8 bits of weight
             } else {
               want = texel((int)floor(u), (int)floor(v), modes[m]);
             }
             float is = got[(y * W + x) * 4];
-            CHECK(fabs(is - want) <= most, "%s mode %d linear %d normalised %d (%d, %d): %g, want %g", what, m, linear, normalised, x, y, is, want);
+            CHECK(fabs(is - want) <= most, "%s mode %d linear %d normalised %d (%d, %d): %g, want %g", what, m, linear,
+                  normalised, x, y, is, want);
           }
         CK(cuTexObjectDestroy(t));
       }
@@ -134,7 +140,8 @@ int main(int argc, char **argv) {
   CUDA_MEMCPY2D c;
   memset(&c, 0, sizeof c);
   c.srcMemoryType = CU_MEMORYTYPE_HOST, c.srcHost = data, c.srcPitch = W * 4;
-  c.dstMemoryType = CU_MEMORYTYPE_DEVICE, c.dstDevice = pitched, c.dstPitch = pitch, c.WidthInBytes = W * 4, c.Height = H;
+  c.dstMemoryType = CU_MEMORYTYPE_DEVICE, c.dstDevice = pitched, c.dstPitch = pitch, c.WidthInBytes = W * 4,
+      c.Height = H;
   CK(cuMemcpy2D(&c));
   memset(&res, 0, sizeof res);
   res.resType = CU_RESOURCE_TYPE_PITCH2D;
@@ -144,7 +151,8 @@ int main(int argc, char **argv) {
 
   memset(&res, 0, sizeof res);
   res.resType = CU_RESOURCE_TYPE_LINEAR;
-  res.res.linear.devPtr = pitched, res.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32, res.res.linear.numChannels = 1, res.res.linear.sizeInBytes = W * 4;
+  res.res.linear.devPtr = pitched, res.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32, res.res.linear.numChannels = 1,
+      res.res.linear.sizeInBytes = W * 4;
   CUtexObject t = object(&res, CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, CU_TRSF_READ_AS_INTEGER);
   CK(LAUNCH(function(module, "row"), 1, W, 0, NULL, &t, &out));
   CK(cuMemcpyDtoH(got, out, W * 4));

@@ -21,7 +21,8 @@ static void *work(void *arg) {
     for (int k = 0; k < 5; k++) CK(LAUNCH(add, (n + 255) / 256, 256, 0, s, &d, &d, &d, &n));
     CK(cuMemcpyDtoHAsync(x, d, n * 4, s));
     CK(cuStreamSynchronize(s));
-    for (int i = 0; i < n; i++) CHECK(x[i] == 32.f * (i % 100 + id), "thread %d round %d: [%d] = %g", id, round, i, x[i]);
+    for (int i = 0; i < n; i++)
+      CHECK(x[i] == 32.f * (i % 100 + id), "thread %d round %d: [%d] = %g", id, round, i, x[i]);
     if (round % 20 == 0) {
       CUmodule m = load("kernels.ptx");
       CK(cuModuleUnload(m));

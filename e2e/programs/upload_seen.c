@@ -1,4 +1,5 @@
-// A synchronous upload is seen by work on any stream afterwards. (Natively that is not promised for pageable memory, and now and then it is not so.)
+// A synchronous upload is seen by work on any stream afterwards. (Natively that is not promised for pageable memory,
+// and now and then it is not so.)
 #include "check.h"
 
 int main(int argc, char **argv) {

@@ -1,5 +1,6 @@
-// What libraries such as cuBLASLt do: they keep a workspace for each pair of context and stream, which they know by their ids, and work in several contexts
-// at once. So the ids must tell contexts and streams apart, whatever thread asks, stay what they are, and not come back with a later context or stream.
+// What libraries such as cuBLASLt do: they keep a workspace for each pair of context and stream, which they know by
+// their ids, and work in several contexts at once. So the ids must tell contexts and streams apart, whatever thread
+// asks, stay what they are, and not come back with a later context or stream.
 #include "check.h"
 #include <pthread.h>
 
@@ -27,7 +28,8 @@ static void same(const struct place *p, int i) {
   CK(cuCtxGetCurrent(&current));
   CK(cuCtxGetId(current, &ctx));
   CK(cuStreamGetId(p->stream[i], &stream));
-  CHECK(ctx == p->ctx_id && stream == p->id[i], "context %llu, not %llu; stream %llu, not %llu", ctx, p->ctx_id, stream, p->id[i]);
+  CHECK(ctx == p->ctx_id && stream == p->id[i], "context %llu, not %llu; stream %llu, not %llu", ctx, p->ctx_id, stream,
+        p->id[i]);
 }
 
 static void *work(void *arg) { // every thread in both contexts by turns
@@ -59,7 +61,9 @@ static void *work(void *arg) { // every thread in both contexts by turns
     for (int c = 0; c < CONTEXTS; c++) {
       CK(cuCtxSetCurrent(places[c].ctx));
       CK(cuStreamSynchronize(places[c].stream[me]));
-      for (int i = 0; i < N; i++) CHECK(host[me][c][i] == 2.0f * (i + 1000 * c + round), "round %d, context %d: element %d is %g", round, c, i, host[me][c][i]);
+      for (int i = 0; i < N; i++)
+        CHECK(host[me][c][i] == 2.0f * (i + 1000 * c + round), "round %d, context %d: element %d is %g", round, c, i,
+              host[me][c][i]);
     }
   }
   for (int c = 0; c < CONTEXTS; c++) {

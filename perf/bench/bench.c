@@ -1,5 +1,6 @@
-// The measurements of `scuda bench`: prints one JSON object of seconds (medians unless the name says p99; MiB where it says so) by name. It uses the driver API alone, so the
-// same binary measures NVIDIA's library and scuda's. `scuda-bench tcp N` measures instead what N plain TCP connections between two processes do.
+// The measurements of `scuda bench`: prints one JSON object of seconds (medians unless the name says p99; MiB where it
+// says so) by name. It uses the driver API alone, so the same binary measures NVIDIA's library and scuda's.
+// `scuda-bench tcp N` measures instead what N plain TCP connections between two processes do.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <cuda.h>
@@ -138,15 +139,18 @@ static void copies(CUstream s) {
   TIME("4 B to the host", 301, 10, CUDA_SUCCESS, cuMemcpyDtoH(&x, d, 4), CUDA_SUCCESS);
   TIME("64 KiB to the host, pageable", 101, 10, CUDA_SUCCESS, cuMemcpyDtoH(pageable, d, 65536), CUDA_SUCCESS);
   static const struct { size_t bytes; const char *up, *down, *pup, *pdown; } size[] = {
-      {16 << 20, "16 MiB pinned to the device", "16 MiB pinned to the host", "16 MiB pageable to the device", "16 MiB pageable to the host"},
-      {256 << 20, "256 MiB pinned to the device", "256 MiB pinned to the host", "256 MiB pageable to the device", "256 MiB pageable to the host"}};
+      {16 << 20, "16 MiB pinned to the device", "16 MiB pinned to the host", "16 MiB pageable to the device",
+       "16 MiB pageable to the host"},
+      {256 << 20, "256 MiB pinned to the device", "256 MiB pinned to the host", "256 MiB pageable to the device",
+       "256 MiB pageable to the host"}};
   // The first big copy may open further connections; give them a moment.
   CK(cuMemcpyHtoD(d, pageable, 16 << 20));
   usleep(100000);
   for (int i = 0; i < 2; i++) {
     size_t m = size[i].bytes;
     TIME(size[i].up, 7, 1, CUDA_SUCCESS, (cuMemcpyHtoDAsync(d, pinned, m, s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
-    TIME(size[i].down, 7, 1, CUDA_SUCCESS, (cuMemcpyDtoHAsync(pinned, d, m, s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+    TIME(size[i].down, 7, 1, CUDA_SUCCESS, (cuMemcpyDtoHAsync(pinned, d, m, s) || cuStreamSynchronize(s)),
+         CUDA_SUCCESS);
     TIME(size[i].pup, 7, 1, CUDA_SUCCESS, (cuMemcpyHtoD(d, pageable, m) || cuCtxSynchronize()), CUDA_SUCCESS);
     TIME(size[i].pdown, 7, 1, CUDA_SUCCESS, cuMemcpyDtoH(pageable, d, m), CUDA_SUCCESS);
   }
@@ -160,7 +164,9 @@ static CUdeviceptr shared(size_t n) {
   CK(cuMemAllocManaged(&p, n, CU_MEM_ATTACH_GLOBAL));
   return p;
 }
-static CUresult fill(CUdeviceptr p, unsigned char value, size_t n) { return cuMemsetD8Async(p, value, n, 0) || cuCtxSynchronize(); }
+static CUresult fill(CUdeviceptr p, unsigned char value, size_t n) {
+  return cuMemsetD8Async(p, value, n, 0) || cuCtxSynchronize();
+}
 // The CPU reads bytes that lie `step` apart.
 static CUresult read_all(CUdeviceptr p, size_t n, size_t step) {
   for (size_t i = 0; i < n; i += step) (void)*(volatile char *)(p + i);
@@ -175,20 +181,27 @@ static void unified(CUstream s) {
   CK(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
   if (!has) return;
   CUdeviceptr p = shared(BIG), large = 0;
-  /* Each time at other blocks: those that are read each time come without being asked for. First the CPU has never touched them, so that pages must be made for them. */
-  TIME("unified memory: a first fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG), read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
+  /* Each time at other blocks: those that are read each time come without being asked for. First the CPU has never
+   * touched them, so that pages must be made for them. */
+  TIME("unified memory: a first fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG),
+       read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
   memset((void *)p, 1, BIG);
-  TIME("unified memory: a fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG), read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
+  TIME("unified memory: a fault of the CPU far from others", 21, BIG / FAR, fill(p, 1, BIG),
+       read_all(p + FAR * (size_t)k_ + 5 * 65536 * (size_t)(i_ + 2), 1, 1), CUDA_SUCCESS);
   TIME("256 MiB of unified memory read after a kernel", 7, 1, fill(p, 1, BIG), read_all(p, BIG, 4096), CUDA_SUCCESS);
-  TIME("256 MiB of unified memory sent with a launch", 7, 1, (memset((void *)p, 1, BIG), 0), (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+  TIME("256 MiB of unified memory sent with a launch", 7, 1, (memset((void *)p, 1, BIG), 0),
+       (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
   CK(cuMemFree(p));
   p = shared(BIG);
-  TIME("256 MiB of unified memory read for the first time, after a kernel", 5, 1, (cuMemFree(p) || (p = shared(BIG), 0) || fill(p, 1, BIG)), read_all(p, BIG, 4096), CUDA_SUCCESS);
+  TIME("256 MiB of unified memory read for the first time, after a kernel", 5, 1,
+       (cuMemFree(p) || (p = shared(BIG), 0) || fill(p, 1, BIG)), read_all(p, BIG, 4096), CUDA_SUCCESS);
   CK(cuMemFree(p));
   if (cuMemAllocManaged(&large, 1 << 30, CU_MEM_ATTACH_GLOBAL)) return; // a small GPU
-  TIME("launch and synchronise with 1 GiB of unified memory that nobody touched", 301, 10, CUDA_SUCCESS, (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+  TIME("launch and synchronise with 1 GiB of unified memory that nobody touched", 301, 10, CUDA_SUCCESS,
+       (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
   CK(read_all(large, 1 << 30, 1 << 20));
-  TIME("launch and synchronise with 1 GiB of unified memory that the CPU has read", 301, 10, CUDA_SUCCESS, (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
+  TIME("launch and synchronise with 1 GiB of unified memory that the CPU has read", 301, 10, CUDA_SUCCESS,
+       (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
   CK(cuMemFree(large));
 }
 
@@ -230,13 +243,16 @@ static int driver(void) {
 
   TIME("cuCtxGetCurrent", 21, 100000, CUDA_SUCCESS, cuCtxGetCurrent(&current), CUDA_SUCCESS);
   TIME("cuCtxGetDevice", 21, 100000, CUDA_SUCCESS, cuCtxGetDevice(&dev), CUDA_SUCCESS);
-  TIME("cuDeviceGetAttribute", 21, 100000, CUDA_SUCCESS, cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev), CUDA_SUCCESS);
-  TIME("cuFuncGetAttribute", 21, 100000, CUDA_SUCCESS, cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, nothing), CUDA_SUCCESS);
+  TIME("cuDeviceGetAttribute", 21, 100000, CUDA_SUCCESS,
+       cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev), CUDA_SUCCESS);
+  TIME("cuFuncGetAttribute", 21, 100000, CUDA_SUCCESS, cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, nothing),
+       CUDA_SUCCESS);
   CUlibrary library;
   CUkernel kernel;
   CK(cuLibraryLoadData(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
   CK(cuLibraryGetKernel(&kernel, library, "nothing"));
-  TIME("cuKernelGetAttribute", 21, 100000, CUDA_SUCCESS, cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, dev), CUDA_SUCCESS);
+  TIME("cuKernelGetAttribute", 21, 100000, CUDA_SUCCESS,
+       cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, dev), CUDA_SUCCESS);
   launches(s);
   TIME("launch and synchronise", 301, 10, CUDA_SUCCESS, (launch(s) || cuStreamSynchronize(s)), CUDA_SUCCESS);
   TIME("synchronise an idle stream", 301, 10, cuStreamSynchronize(s), cuStreamSynchronize(s), CUDA_SUCCESS);
@@ -276,7 +292,8 @@ static void whole(int fd, char *p, size_t n, int send) {
 }
 static void *sends(void *user) {
   struct line *l = user;
-  for (size_t off = 0; off < l->bytes; off += PIECE) whole(l->fd, l->memory + off, l->bytes - off < PIECE ? l->bytes - off : PIECE, 1);
+  for (size_t off = 0; off < l->bytes; off += PIECE)
+    whole(l->fd, l->memory + off, l->bytes - off < PIECE ? l->bytes - off : PIECE, 1);
   char byte;
   whole(l->fd, &byte, 1, 0);
   return NULL;

@@ -1,6 +1,7 @@
-// The loads of `scuda perf run`: `scuda-load OPERATION BYTES COUNT` carries an operation out COUNT times after a warm-up and prints what each took,
-// in nanoseconds, a line each. With COUNT 0 it says "ready", waits for a line on its standard input that gives a time in seconds, and goes on for
-// so long. It uses the driver API alone, so the same binary measures NVIDIA's library and scuda's.
+// The loads of `scuda perf run`: `scuda-load OPERATION BYTES COUNT` carries an operation out COUNT times after a
+// warm-up and prints what each took, in nanoseconds, a line each. With COUNT 0 it says "ready", waits for a line on its
+// standard input that gives a time in seconds, and goes on for so long. It uses the driver API alone, so the same
+// binary measures NVIDIA's library and scuda's.
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <stdint.h>
@@ -65,7 +66,8 @@ int main(int argc, char **argv) {
   const struct {
     const char *name;
     void (*run)(void);
-  } operations[] = {{"launch", launch}, {"up", up}, {"down", down}, {"up-pinned", up}, {"down-pinned", down}, {"allocate", allocate}, {"managed", managed}};
+  } operations[] = {{"launch", launch}, {"up", up}, {"down", down}, {"up-pinned", up}, {"down-pinned", down},
+                    {"allocate", allocate}, {"managed", managed}};
   void (*run)(void) = NULL;
   for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
     if (!strcmp(argv[1], operations[i].name)) run = operations[i].run;

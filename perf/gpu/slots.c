@@ -1,6 +1,6 @@
-/* Shows what nvidia-smi asks of NVML's private table: stands before the real library (slots.sh), gives out the table with a recorder before every
- * slot, and writes each call's arguments, the memory that they point to before and after it, and its result to $SLOTS_OUT.
- * The same for some public functions whose prototypes are not known. x86-64 only. */
+/* Shows what nvidia-smi asks of NVML's private table: stands before the real library (slots.sh), gives out the table
+ * with a recorder before every slot, and writes each call's arguments, the memory that they point to before and after
+ * it, and its result to $SLOTS_OUT. The same for some public functions whose prototypes are not known. x86-64 only. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -15,7 +15,8 @@ enum { SLOTS = 1024, NAMED = 2000, SHOWN = 160, DEPTH = 16 };
 
 static void *real_slot[SLOTS];
 static void *library;
-static const char *const names[] = {"nvmlDeviceGetRemappedRows_v2", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceReadPRMCounters_v1",
+static const char *const names[] = {"nvmlDeviceGetRemappedRows_v2", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+                                    "nvmlDeviceReadPRMCounters_v1",
                                     "nvmlGpmMetricsGet", "nvmlGpmSampleGet", "nvmlGpmSampleAlloc"};
 
 struct seen { size_t bytes; uint8_t data[SHOWN]; };
@@ -71,7 +72,8 @@ __attribute__((used, visibility("hidden"))) uint64_t slots_leave(uint64_t result
   const uint64_t *a = calls[d].args;
   if (calls[d].id < SLOTS) fprintf(out(), "slot %u", calls[d].id);
   else fprintf(out(), "%s", names[calls[d].id - NAMED]);
-  fprintf(out(), "(%llx, %llx, %llx, %llx, %llx, %llx) = %d\n", (long long)a[0], (long long)a[1], (long long)a[2], (long long)a[3],
+  fprintf(out(), "(%llx, %llx, %llx, %llx, %llx, %llx) = %d\n", (long long)a[0], (long long)a[1], (long long)a[2],
+          (long long)a[3],
           (long long)a[4], (long long)a[5], (int)result);
   for (int i = 0; i < 6; i++) {
     struct seen now;
@@ -84,7 +86,8 @@ __attribute__((used, visibility("hidden"))) uint64_t slots_leave(uint64_t result
   if (calls[d].id == 145) {   /* samples of processes: the words that are not 0, with their offsets */
     static uint32_t words[16384];
     struct iovec to = {words, sizeof words}, from = {(void *)a[4], sizeof words};
-    for (; to.iov_len >= 1024 && process_vm_readv(getpid(), &to, 1, &from, 1, 0) != (ssize_t)to.iov_len; to.iov_len /= 2, from.iov_len /= 2) {}
+    for (; to.iov_len >= 1024 &&
+         process_vm_readv(getpid(), &to, 1, &from, 1, 0) != (ssize_t)to.iov_len; to.iov_len /= 2, from.iov_len /= 2) {}
     fprintf(out(), "    samples of %zu bytes:", to.iov_len);
     for (size_t k = 0; k < to.iov_len / 4; k++)
       if (words[k]) fprintf(out(), " %zu:%x", 4 * k, words[k]);
@@ -121,7 +124,8 @@ __attribute__((constructor)) static void begin(void) {
 
 int nvmlInternalGetExportTable(const void **table, const unsigned char *uuid) {
   static uint64_t words[SLOTS];
-  int (*fn)(const void **, const unsigned char *) = (int (*)(const void **, const unsigned char *))dlsym(library, "nvmlInternalGetExportTable");
+  int (*fn)(const void **, const unsigned char *) = (int (*)(const void **, const unsigned char *))dlsym(library,
+      "nvmlInternalGetExportTable");
   const uint64_t *theirs;
   int r = fn((const void **)&theirs, uuid);
   if (r != 0) return r;
