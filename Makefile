@@ -23,7 +23,8 @@ test: build runtimes ## run all tests with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -shuffle=on -count=1 -timeout 25m ./...
 
-# The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual machine has.
+# The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual
+# machine has.
 RDMA_TESTS := verbs transport/rdma e2e/rdma
 test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (a few minutes; Debian packages are installed)
 	mkdir -p build/rdma
@@ -75,7 +76,8 @@ packages:
 	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v chromium >/dev/null && command -v promtool >/dev/null && command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null && command -v java >/dev/null && command -v python3 >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' | gcc -E - >/dev/null 2>&1 || \
 	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
-# The CUDA runtime of other versions and programs that are older than scuda, for the tests: as Debian distributes them, not installed.
+# The CUDA runtime of other versions and programs that are older than scuda, for the tests: as Debian distributes them,
+# not installed.
 runtimes: packages
 	@./e2e/runtimes.sh build/cudart
 	@./e2e/packaged.sh build/packaged

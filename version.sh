@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints the version of this source tree: SCUDA_VERSION where it is set, else what the file VERSION says. Where git knows the commit, and it is not the one
-# with the release's tag (v0.3.0), its name follows as build metadata: 0.3.0-dev+g1a2b3c4d5, with .dirty for files that are not committed.
+# Prints the version of this source tree: SCUDA_VERSION where it is set, else what the file VERSION says. Where git
+# knows the commit, and it is not the one with the release's tag (v0.3.0), its name follows as build metadata:
+# 0.3.0-dev+g1a2b3c4d5, with .dirty for files that are not committed.
 set -eu
 if test -n "${SCUDA_VERSION:-}"; then
   echo "$SCUDA_VERSION"

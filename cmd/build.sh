@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the programs into a folder in which lib/ holds the client's libraries: build.sh FOLDER. CC and GO may be set, and SCUDA_VERSION instead of what version.sh says.
+# Builds the programs into a folder in which lib/ holds the client's libraries: build.sh FOLDER. CC and GO may be set,
+# and SCUDA_VERSION instead of what version.sh says.
 set -eu
 test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
 out=$(cd "$1" && pwd)

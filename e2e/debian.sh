@@ -1,5 +1,5 @@
-# Sourced by scripts that take files out of packages of several Debian releases, where nothing is to be installed. The mirror is the one that
-# apt is configured with; $work is a folder for lists.
+# Sourced by scripts that take files out of packages of several Debian releases, where nothing is to be installed. The
+# mirror is the one that apt is configured with; $work is a folder for lists.
 
 debian_mirror() {
   local release mirror

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Puts programs of Debian's packages into a folder, each with the libraries that it needs; nothing is installed. What is there is kept.
+# Puts programs of Debian's packages into a folder, each with the libraries that it needs; nothing is installed. What is
+# there is kept.
 #
 #   packaged.sh FOLDER     FOLDER/numba (numba 0.61, a Python and a C library of Debian 13: run FOLDER/numba/python), FOLDER/hashcat (hashcat 6.2.6 and NVRTC 11.8)
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts libcudart.so.11.0, libcudart.so.12 and their static forms (libcudart_static.11.0.a, libcudart_static.12.a) into a folder, out of Debian's packages
-# (section non-free); nothing is installed.
+# Puts libcudart.so.11.0, libcudart.so.12 and their static forms (libcudart_static.11.0.a, libcudart_static.12.a) into a
+# folder, out of Debian's packages (section non-free); nothing is installed.
 #
 #   runtimes.sh FOLDER
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job in small: a server with a simulated GPU, and an unmodified CUDA driver-API program that uses it through scuda.
+# The main job in small: a server with a simulated GPU, and an unmodified CUDA driver-API program that uses it through
+# scuda.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compares scuda's RDMA with perftest's on the same two soft-RoCE devices, in one run of the virtual machine (see verbs/guest/rdma-guest): the bandwidth of the
-# transport alone and of a client program on the simulated GPU with ib_write_bw's at its best message size, and the latency of a WRITE of 4 KiB with ib_write_lat's.
+# Compares scuda's RDMA with perftest's on the same two soft-RoCE devices, in one run of the virtual machine (see
+# verbs/guest/rdma-guest): the bandwidth of the transport alone and of a client program on the simulated GPU with
+# ib_write_bw's at its best message size, and the latency of a WRITE of 4 KiB with ib_write_lat's.
 # The machine is emulated, so only the ratios mean something. `make perf-rdma` builds what it runs.
 #
 #   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses its goal (transport 90 %, end to end 70 %, latency 115 %)
@@ -53,8 +54,9 @@ for size in 65536 262144 1048576; do
 done
 for pairs in 2 4; do echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $(bandwidth $best_size $((67108864 / best_size / pairs)) $pairs) MiB/s"; done
 
-# The speed of an emulated machine changes by half from one moment to the next. So there are many short measurements, each of the bandwidth stands between two of
-# perftest's and its ratio is that to their mean, each of the latency beside one of perftest's, and what counts is the median of the ratios.
+# The speed of an emulated machine changes by half from one moment to the next. So there are many short measurements,
+# each of the bandwidth stands between two of perftest's and its ratio is that to their mean, each of the latency beside
+# one of perftest's, and what counts is the median of the ratios.
 results=$(mktemp)
 reference=
 next_reference() { # the mean of perftest's last figure and a new one
@@ -79,7 +81,8 @@ for round in $(seq "${RDMA_PERF_ROUNDS:-15}"); do
   next_reference
   note $round "end to end upload" "$(figure 'end to end upload' <<<"$out")" $mean MiB/s
   note $round "end to end download" "$(figure 'end to end download' <<<"$out")" $mean MiB/s
-  # With one processor for what arrives: a packet that wakes a thread on the other takes a fifth longer, and which one it is would be chance.
+  # With one processor for what arrives: a packet that wakes a thread on the other takes a fifth longer, and which one
+  # it is would be chance.
   arrivals_on 1
   for _ in 1 2 3 4; do note $round "latency of 4 KiB" "$(build/rdma/plain/verbs.test -test.v -test.run '^TestWriteLatency$' | figure latency)" "$(latency)" us; done
   arrivals_on 3

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the client libraries into a folder: build.sh FOLDER. CC and GO may be set, SCUDA_VERSION instead of what version.sh
-# says; SCUDA_SKIP_CORE=1 leaves what is Go out.
+# Builds the client libraries into a folder: build.sh FOLDER. CC and GO may be set, SCUDA_VERSION instead of what
+# version.sh says; SCUDA_SKIP_CORE=1 leaves what is Go out.
 set -eu
 test $# = 1 || { echo "usage: build.sh FOLDER" >&2; exit 2; }
 mkdir -p "$1"
@@ -14,9 +14,10 @@ export SCUDA_VERSION
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
 "$shim/build-nvml.sh" "$out/libnvidia-ml.so.1"
 
-# libscuda.so is the one name to preload. It bears the driver's SONAME, so that a program that was linked with libcuda.so.1 is content with it, and the
-# loader neither misses that library nor takes the machine's; the driver itself is found beside it, by path ($ORIGIN in DT_NEEDED, which the linker
-# copies from the SONAME of what it links with). It stands before the C library where unified memory needs that.
+# libscuda.so is the one name to preload. It bears the driver's SONAME, so that a program that was linked with
+# libcuda.so.1 is content with it, and the loader neither misses that library nor takes the machine's; the driver itself
+# is found beside it, by path ($ORIGIN in DT_NEEDED, which the linker copies from the SONAME of what it links with). It
+# stands before the C library where unified memory needs that.
 beside=$(mktemp -d)
 trap 'rm -rf "$beside"' EXIT
 for name in libcuda.so.1 libnvidia-ml.so.1; do
@@ -35,6 +36,7 @@ if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   "${GO:-go}" build -buildmode=c-shared -tags netgo,osusergo \
     -ldflags "-s -w -X runtime.godebugDefault=$godebug -X main.version=$SCUDA_VERSION '-extldflags=-Wl,--wrap=x_cgo_getstackbound $hardened'" -o "$out/libscuda-core.so" ./shim/core
   rm -f "$out/libscuda-core.h"
-  # For programs in which the core must not be. It is a program of its own and needs no library, not even the C library's.
+  # For programs in which the core must not be. It is a program of its own and needs no library, not even the C
+  # library's.
   CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w -X main.version=$SCUDA_VERSION" -o "$out/scuda-connect" ./cmd/scuda-connect
 fi

@@ -1,5 +1,6 @@
-# Unified memory in a Python process whose faulthandler has taken SIGSEGV, before the first allocation and again after it: faults of managed memory
-# are served, and the program's own are reported as without scuda. Ends by a SIGSEGV of its own.
+# Unified memory in a Python process whose faulthandler has taken SIGSEGV, before the first allocation and again after
+# it: faults of managed memory are served, and the program's own are reported as without scuda. Ends by a SIGSEGV of its
+# own.
 import ctypes
 import faulthandler
 import sys

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Records what this machine's driver answers to the calls of testdata/answers/{cuda,nvml}.calls, for the test of e2e/answers_test.go.
-# Every call is made in a process that may crash; nothing is called that would change the machine for others.
+# Records what this machine's driver answers to the calls of testdata/answers/{cuda,nvml}.calls, for the test of
+# e2e/answers_test.go. Every call is made in a process that may crash; nothing is called that would change the machine
+# for others.
 #
 #   answers.sh FOLDER [answers|written]     writes FOLDER/{cuda,nvml}.tsv, what the driver answers, and FOLDER/{cuda,nvml}.written, which bytes of its
 #                                           buffers it writes; or only one of the two. Copy them to testdata/answers.

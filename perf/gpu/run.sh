@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command on a GPU machine either on its own driver (native) or through scuda by TCP over loopback (remote).
-# The remote client gets a mount namespace in which the driver's libraries and devices are not there, so that it cannot fall through to them.
+# The remote client gets a mount namespace in which the driver's libraries and devices are not there, so that it cannot
+# fall through to them.
 #
 #   run.sh facts              what this machine is
 #   run.sh native CMD...      run CMD on the driver

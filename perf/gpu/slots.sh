@@ -12,7 +12,8 @@ for f in /usr/local/nvidia/lib64/libnvidia-ml.so.1; do if [ -z "$real" ] && [ -e
 [ -n "$real" ] || { echo "slots.sh: no libnvidia-ml.so.1; give REAL_NVML=PATH" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# The recorder has the library's SONAME, so that nvidia-smi takes it for the library, and depends on the real one by its path.
+# The recorder has the library's SONAME, so that nvidia-smi takes it for the library, and depends on the real one by its
+# path.
 echo >"$work/empty.c"
 gcc -shared -Wl,-soname,"$real" -o "$work/path.so" "$work/empty.c"
 gcc -O1 -g -shared -fPIC -DREAL="\"$real\"" -Wl,-soname,libnvidia-ml.so.1 -o "$work/libnvidia-ml.so.1" "$here/slots.c" -Wl,--no-as-needed "$work/path.so" -ldl

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What the staging between RDMA's pinned slots and the GPU moves, with memory in the place of the network (1 GiB each way, best of 5): first as with a card that
-# writes the slots itself, then with threads that copy to and from other memory. Prints one JSON object a line and fails below 45 GB/s either way.
+# What the staging between RDMA's pinned slots and the GPU moves, with memory in the place of the network (1 GiB each
+# way, best of 5): first as with a card that writes the slots itself, then with threads that copy to and from other
+# memory. Prints one JSON object a line and fails below 45 GB/s either way.
 #
 #   staging.sh [PATH OF THE TEST BINARY OF server/executor]
 #

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of the guest: loads the modules, puts the machine's files below a layer in memory, runs /run/command there and reports its
-# exit status. See rdma-guest.
+# The first process of the guest: loads the modules, puts the machine's files below a layer in memory, runs /run/command
+# there and reports its exit status. See rdma-guest.
 b=/bin/busybox
 $b mkdir -p /proc /sys /dev /host /layer /new
 $b mount -t proc none /proc
@@ -46,8 +46,8 @@ port_named() {
     [ "$($b cat "$p/name")" = "$1" ] && echo "/dev/${p##*/}"
   done
 }
-# A port opens only once, so a pipe stands before it: the command may open its outputs as often as it likes. All ends are opened before the
-# processes start, or one would wait for the other.
+# A port opens only once, so a pipe stands before it: the command may open its outputs as often as it likes. All ends
+# are opened before the processes start, or one would wait for the other.
 $b mkfifo /out /err
 exec 3<>/out 4<>/err 5</out 6</err
 $b cat <&5 3>&- 4>&- 6<&- >"$(port_named out)" &

@@ -1,6 +1,6 @@
-# Two interfaces joined by a cable, an rxe device on each. The receiver of this kernel's rxe sees the first network namespace only, so both ends
-# stay in it; rules send what one end sends to the other's address over the cable, where the table of local addresses would take a short cut.
-# Sourced in the guest; fails where the devices do not come up.
+# Two interfaces joined by a cable, an rxe device on each. The receiver of this kernel's rxe sees the first network
+# namespace only, so both ends stay in it; rules send what one end sends to the other's address over the cable, where
+# the table of local addresses would take a short cut. Sourced in the guest; fails where the devices do not come up.
 first_of_all() { # lets the threads whose name begins so go before programs, as interrupts do; fails where there are none
   local p name found=1
   for p in /proc/[0-9]*; do
@@ -24,9 +24,10 @@ rdma_up() {
     ip rule add pref $((10 + me)) iif rxenet$me lookup local
     ip rule add pref $((20 + me)) from 10.77.0.$((me + 1)) to 10.77.0.$((peer + 1)) lookup 77
   done
-  # What arrives is worked on by a thread of its own for each interface, in the order in which it was sent, as by the queue of a card. By itself veth leaves each packet
-  # to the processor that sent it, so that those of a sender that moves to another overtake one another. And that work would be no task of the scheduler's, which
-  # would leave a sender on the processor that it fills, while the other idles.
+  # What arrives is worked on by a thread of its own for each interface, in the order in which it was sent, as by the
+  # queue of a card. By itself veth leaves each packet to the processor that sent it, so that those of a sender that
+  # moves to another overtake one another. And that work would be no task of the scheduler's, which would leave a sender
+  # on the processor that it fills, while the other idles.
   for me in 0 1; do
     echo 1 >/sys/class/net/rxenet$me/threaded && first_of_all napi/rxenet$me- || return 1
   done

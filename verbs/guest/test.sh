@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the RDMA tests that `make test-rdma` has built, in one virtual machine. Fails where the machine starts and RDMA does not work; where none can
-# be started at all, a line says so and the status is 125.
+# Runs the RDMA tests that `make test-rdma` has built, in one virtual machine. Fails where the machine starts and RDMA
+# does not work; where none can be started at all, a line says so and the status is 125.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
