@@ -33,7 +33,7 @@ type Cleared struct {
 }
 
 // parseWrites reads "writes TYPE [KEY=CONST[,CONST]] PIECE[,PIECE]"; a piece is FROM-TO, FROM-TO:text, or
-// FROM-TO:EACH*COUNT.
+// FROM-TO:EACH*COUNT; "nothing" in their place: the call leaves the structure alone.
 func parseWrites(f []string) (Writes, []string, error) {
 	w := Writes{At: -1}
 	var consts []string
@@ -49,6 +49,9 @@ func parseWrites(f []string) (Writes, []string, error) {
 		return w, nil, fmt.Errorf("want: writes TYPE [KEY=CONST[,CONST]] PIECE[,PIECE]")
 	}
 	w.Type = f[1]
+	if f[2] == "nothing" {
+		return w, consts, nil
+	}
 	for text := range strings.SplitSeq(f[2], ",") {
 		span, kind, _ := strings.Cut(text, ":")
 		from, to, ok := strings.Cut(span, "-")
@@ -81,7 +84,7 @@ func (s *semantics) resolveWrites(lib *Library) error {
 		if !ok || t.Kind != "struct" {
 			return fail("is no structure")
 		}
-		if last := w.Pieces[len(w.Pieces)-1]; last.To > t.Size {
+		if n := len(w.Pieces); n > 0 && w.Pieces[n-1].To > t.Size {
 			return fail(fmt.Sprintf("ends behind the structure's %d bytes", t.Size))
 		}
 		for _, f := range lib.Struct(t.Underlying).Fields {

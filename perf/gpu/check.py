@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the correctness cases natively and through scuda and compares them; prints a table and writes JSON lines to $OUT.
 
-    check.py [-j N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
+    check.py [-j N] [--repeat N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
 Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for the C programs of e2e/programs;
 "written:cuda" and "written:nvml" (which bytes of their buffers all functions write, e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or
@@ -299,6 +299,7 @@ def main():
     ap.add_argument("cases", nargs="*", help="names or prefixes; a leading - leaves out (after --)")
     ap.add_argument("--suite", action="append", default=[], choices=["pr1", "frameworks", "libraries", "nvml"], help="only cases of this suite; may be repeated")
     ap.add_argument("-j", type=int, default=4, help="cases at once")
+    ap.add_argument("--repeat", type=int, default=1, help="how often each case is run and compared")
     ap.add_argument("--timeout", type=float, default=180)
     ap.add_argument("--native-only", action="store_true")
     ap.add_argument("--remote-only", action="store_true")
@@ -336,7 +337,7 @@ def main():
     out = open(Path(os.environ.get("OUT", work)) / "check.jsonl", "a")
     results = []
     try:
-        for r in compared(chosen, a.j, lambda c: compare(c, a.timeout, env, sides)):
+        for r in compared(chosen * a.repeat, a.j, lambda c: compare(c, a.timeout, env, sides)):
             results.append(r)
             out.write(json.dumps(r) + "\n")
             out.flush()
@@ -351,7 +352,8 @@ def main():
             if os.environ.get("OUT"):
                 shutil.copy(f"{work}/server/log", Path(os.environ["OUT"]) / "server.log")
     bad = [r["case"] for r in results if r["verdict"] in ("FAILED", "DIFFERS")]
-    print(f"{len(results) - len(bad)} of {len(results)} cases right" + (f"; not: {' '.join(sorted(bad))}" if bad else ""))
+    what = "cases" if a.repeat == 1 else f"runs of {len(chosen)} cases"
+    print(f"{len(results) - len(bad)} of {len(results)} {what} right" + (f"; not: {' '.join(sorted(bad))}" if bad else ""))
     shutil.rmtree(work, ignore_errors=True)
     return 1 if bad else 0
 
