@@ -12,6 +12,9 @@ type box struct {
 	width, height, depth uint64
 }
 
+// rows says whether it has several.
+func (b *box) rows() bool { return b.height > 1 || b.depth > 1 }
+
 // place is one side of a box: rows of pitch bytes, slices of height rows.
 type place struct {
 	addr          uint64 // of the first byte of the box, offsets included

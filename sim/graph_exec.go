@@ -245,6 +245,10 @@ func (g *GPU) CuGraphExecUpdate_v2(h cuda.CUgraphExec, hg cuda.CUgraph,
 			info.Result, info.ErrorNode = cuda.CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, steps[i].node.handle
 			return cuda.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 		}
+		if !mayBecome(x.steps[i].op.params, steps[i].op.params) {
+			info.Result, info.ErrorNode = cuda.CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, steps[i].node.handle
+			return cuda.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+		}
 		steps[i].node, steps[i].off = x.steps[i].node, x.steps[i].off
 	}
 	held := gr.held()
@@ -306,13 +310,27 @@ func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgr
 	if r != ok {
 		return r
 	}
-	if before, copies := s.op.params.(*box); copies { // what is copied may change, but not between which kinds of memory
-		if now := o.params.(*box); now.src.device != before.src.device || now.dst.device != before.dst.device {
-			return cuda.CUDA_ERROR_INVALID_VALUE
-		}
+	if !mayBecome(s.op.params, o.params) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	s.op = o
 	return ok
+}
+
+// mayBecome says whether a node of an executable graph takes new parameters. What one row copies or sets may change, but
+// for the kinds of memory that a copy is between. Of several rows, a copy stays as it is, and what is set keeps its
+// shape; they do not become one row, nor one row several (measured: 17 and 15 changes of three and four nodes).
+func mayBecome(before, now any) bool {
+	switch b := before.(type) {
+	case *box:
+		n := now.(*box)
+		return n.src.device == b.src.device && n.dst.device == b.dst.device && (!b.rows() && !n.rows() || *b == *n)
+	case *fill:
+		n := now.(*fill)
+		same := b.elem == n.elem && b.width == n.width && b.height == n.height && b.pitch == n.pitch
+		return same || b.height == 1 && n.height == 1
+	}
+	return true
 }
 
 func (x *exec) step(h cuda.CUgraphNode) *step {
