@@ -4,7 +4,7 @@
     baseline.py [--out FILE] [--server HOST:PORT] [--repeat 3]
 
 "base" is the same program without its last line (PyTorch is loaded). Counts vary a little from run to run (threads); the median run is kept.
-`go run ./perf/bench/table` makes the README's table of the result.
+`go run ./perf/bench/table` makes the table of docs/performance.md of the result.
 """
 import argparse
 import datetime

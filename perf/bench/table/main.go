@@ -31,7 +31,7 @@ var tables = []struct {
 	{"docs/performance.md", "models", speed, models},
 	{"docs/performance.md", "suite", "perf/results/2026-11-21-h200.json", suite},
 	{"README.md", "costs", speed, costs},
-	{"README.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
+	{"docs/performance.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
 }
 
 func main() {
