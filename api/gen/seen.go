@@ -43,13 +43,7 @@ func loadSeen(root string) (*seen, string, error) {
 
 // emitSeen writes what programs were seen to do natively and over scuda.
 func emitSeen(b *buffer, s *seen, name string) {
-	b.f("\n## Seen on a GPU\n\n")
-	b.f("%s, %s (`%s/%s`; server and client on one machine, TCP over loopback, several programs at once, so the seconds "+
-		"only say that nothing is\nout of proportion). ", s.Machine, s.Date, seenFolder, name)
-	b.f("*equal*: the same results, bit for bit, natively and remotely; of cuda-samples the same exit status and " +
-		"verdicts. *varies*: the\nnative result does not repeat itself. *ran*: has no native side. *absent*: not " +
-		"installed there.\n\n")
-	b.f("| part | cases | equal | varies, ran | absent | not equal |\n|---|---|---|---|---|---|\n")
+	b.text("seen", struct{ Machine, Date, File string }{s.Machine, s.Date, seenFolder + "/" + name})
 	counts := map[string]map[string]int{}
 	for _, c := range s.Cases {
 		if counts[c.Suite] == nil {
