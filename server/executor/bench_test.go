@@ -25,6 +25,7 @@ func (quick) CuEventCreate(e *cuda.CUevent, _ uint32) cuda.CUresult {
 	return 0
 }
 func (quick) CuEventRecord(cuda.CUevent, cuda.CUstream) cuda.CUresult { return 0 }
+func (quick) CuEventQuery(cuda.CUevent) cuda.CUresult                 { return 0 }
 func (quick) CuStreamQuery(cuda.CUstream) cuda.CUresult               { return 0 }
 func (quick) CuStreamSynchronize(cuda.CUstream) cuda.CUresult         { return 0 }
 func (quick) CuEventSynchronize(cuda.CUevent) cuda.CUresult           { return 0 }
@@ -76,6 +77,49 @@ func BenchmarkUnanswered(b *testing.B) {
 		c.write(f)
 	}
 	c.must(wire.OpPing, words(0))
+}
+
+func (quick) CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr, unsafe.Pointer, uint64, cuda.CUstream) cuda.CUresult {
+	return 0
+}
+func (quick) CuMemcpyDtoHAsync_v2(unsafe.Pointer, cuda.CUdeviceptr, uint64, cuda.CUstream) cuda.CUresult {
+	return 0
+}
+
+func (quick) CuMemHostAlloc(p unsafe.Pointer, bytes uint64, _ uint32) cuda.CUresult {
+	mem, err := mapMemory(int(bytes))
+	if err != nil {
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	*(*unsafe.Pointer)(p) = pointerTo(mem)
+	return 0
+}
+
+// BenchmarkSmallUpload is an upload that comes with its command and is not answered.
+func BenchmarkSmallUpload(b *testing.B) {
+	c := connect(b, func(cfg *Config) { cfg.GPU = quick{} })
+	p := wire.CopyH2D{Dst: 1 << 32, Bytes: 8, Flags: flagSync}
+	payload := append(bytes.Clone(wire.Bytes(&p)), words(1)...)
+	var commands [][]byte
+	for range 1000 {
+		commands = append(commands, c.command(0, wire.OpCopyH2D, 0, payload))
+	}
+	f := frame(commands...)
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += len(commands) {
+		c.write(f)
+	}
+	c.must(wire.OpPing, words(0))
+}
+
+// BenchmarkSmallDownload is a download that is waited for.
+func BenchmarkSmallDownload(b *testing.B) {
+	c := connect(b, func(cfg *Config) { cfg.GPU = quick{} })
+	dst := make([]byte, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.await(c.startDownload(0, dst, 1<<32, 0))
+	}
 }
 
 func BenchmarkRoundTrip(b *testing.B) {
