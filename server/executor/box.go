@@ -57,7 +57,7 @@ func (s *Session) copyBox(c *command) (cuda.CUresult, error) {
 	case r == cuda.CUDA_SUCCESS && !b.down:
 		r, err = s.pullBox(p, b, st)
 	case r == cuda.CUDA_SUCCESS && s.isCapturing(st):
-		return s.captureBox(p, b, st), nil
+		return s.graphs.captureBox(p, b, st), nil
 	case b.down:
 		return s.downloadBox(c, p, b, st, r)
 	}
@@ -65,28 +65,28 @@ func (s *Session) copyBox(c *command) (cuda.CUresult, error) {
 }
 
 // newBox reads the description of a copy and makes its device end the driver's.
-func (s *Session) newBox(p *wire.CopyBox) (*boxCopy, cuda.CUresult, error) {
-	b := &boxCopy{box: *boxOf(&p.Box), peer: p.Flags&boxPeer != 0, down: p.Flags&boxDownload != 0}
-	m := &b.box
-	b.host = rows{m.WidthInBytes, m.Height, m.Depth, m.SrcPitch, m.SrcHeight}
-	if b.down {
-		b.host.pitch, b.host.slice = m.DstPitch, m.DstHeight
+func (b *base) newBox(p *wire.CopyBox) (*boxCopy, cuda.CUresult, error) {
+	v := &boxCopy{box: *boxOf(&p.Box), peer: p.Flags&boxPeer != 0, down: p.Flags&boxDownload != 0}
+	m := &v.box
+	v.host = rows{m.WidthInBytes, m.Height, m.Depth, m.SrcPitch, m.SrcHeight}
+	if v.down {
+		v.host.pitch, v.host.slice = m.DstPitch, m.DstHeight
 	}
-	reach, ok := extent(m.WidthInBytes, m.Height, m.Depth, b.host.pitch, b.host.slice)
+	reach, ok := extent(m.WidthInBytes, m.Height, m.Depth, v.host.pitch, v.host.slice)
 	if !ok {
 		return nil, 0, protocolError("copy of a box of %d × %d × %d", m.WidthInBytes, m.Height, m.Depth)
 	}
-	b.bytes = m.WidthInBytes * m.Height * m.Depth // not above reach
-	if want := map[bool]uint64{true: b.bytes, false: reach}[p.Flags&boxData != 0]; p.Bytes != want {
+	v.bytes = m.WidthInBytes * m.Height * m.Depth // not above reach
+	if want := map[bool]uint64{true: v.bytes, false: reach}[p.Flags&boxData != 0]; p.Bytes != want {
 		return nil, 0, protocolError("copy of a box of %d bytes that announces %d", want, p.Bytes)
 	}
-	r, err := s.boxEnds(m, b.down)
-	return b, r, err
+	r, err := b.boxEnds(m, v.down)
+	return v, r, err
 }
 
 // boxEnds makes a copy between the client's memory and the GPU's one of the driver's. Nothing of the client's end
 // stays: its bytes will lie, from the first on, in memory of the server's.
-func (s *Session) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error) {
+func (b *base) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error) {
 	if down {
 		m.DstMemoryType, m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstDevice, m.DstArray, m.DstContext =
 			cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
@@ -94,7 +94,7 @@ func (s *Session) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult,
 		m.SrcMemoryType, m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcDevice, m.SrcArray, m.SrcContext =
 			cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
 	}
-	r, err := dispatch.BoxEnd(s.handles, m, down)
+	r, err := dispatch.BoxEnd(b.handles, m, down)
 	if err != nil {
 		return 0, protocolError("copy of a box with %v", err)
 	}
@@ -102,23 +102,23 @@ func (s *Session) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult,
 }
 
 // boxStream finds the stream of a copy and refuses what natively is refused during a capture.
-func (s *Session) boxStream(p *wire.CopyBox, b *boxCopy) (*stream, cuda.CUresult) {
-	st, r := s.stream(p.Stream)
-	if r != cuda.CUDA_SUCCESS || len(s.captures) == 0 {
+func (b *base) boxStream(p *wire.CopyBox, v *boxCopy) (*stream, cuda.CUresult) {
+	st, r := b.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS || len(b.captures) == 0 {
 		return st, r
 	}
 	sync := p.Flags&flagSync != 0
-	if s.isCapturing(st) {
+	if b.isCapturing(st) {
 		if sync || p.Flags&boxData != 0 {
 			return nil, cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 		}
 		return st, r
 	}
-	if sync && s.prohibited(s.cmd.Thread) {
-		probe := *b // of the device end's first bytes, read, so that nothing changes
+	if sync && b.prohibited(b.cmd.Thread) {
+		probe := *v // of the device end's first bytes, read, so that nothing changes
 		probe.turn()
-		m := probe.part(s, 0, 0, 0, min(b.host.width, 64<<10), 1, 1, s.arena.bytes(64<<10))
-		r = s.inThreadMode(func() cuda.CUresult { return s.gpu.CuMemcpy3D_v2(plainBox(m)) })
+		m := probe.part(&b.arena, 0, 0, 0, min(v.host.width, 64<<10), 1, 1, b.arena.bytes(64<<10))
+		r = b.inThreadMode(func() cuda.CUresult { return b.gpu.CuMemcpy3D_v2(plainBox(m)) })
 	}
 	return st, r
 }
@@ -146,8 +146,8 @@ func (b *boxCopy) turn() {
 }
 
 // part describes the copy of a part of the box from or to mem, which holds its rows without gaps.
-func (b *boxCopy) part(s *Session, x, y, z, width, height, depth uint64, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
-	m := alloc[cuda.CUDA_MEMCPY3D_PEER](&s.arena)
+func (b *boxCopy) part(a *arena, x, y, z, width, height, depth uint64, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
+	m := alloc[cuda.CUDA_MEMCPY3D_PEER](a)
 	*m = b.box
 	m.WidthInBytes, m.Height, m.Depth = width, height, depth
 	if b.down {
@@ -160,16 +160,17 @@ func (b *boxCopy) part(s *Session, x, y, z, width, height, depth uint64, mem []b
 	return m
 }
 
-func (s *Session) enqueueBox(b *boxCopy, m *cuda.CUDA_MEMCPY3D_PEER, st *stream) cuda.CUresult {
+// enqueue enqueues the copy that m describes: of the box, or of a part of it.
+func (b *boxCopy) enqueue(gpu cuda.GPU, m *cuda.CUDA_MEMCPY3D_PEER, st *stream) cuda.CUresult {
 	if b.peer {
-		return s.gpu.CuMemcpy3DPeerAsync(m, st.real)
+		return gpu.CuMemcpy3DPeerAsync(m, st.real)
 	}
-	return s.gpu.CuMemcpy3DAsync_v2(plainBox(m), st.real)
+	return gpu.CuMemcpy3DAsync_v2(plainBox(m), st.real)
 }
 
 // move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three boxes in
 // a slice.
-func (s *Session) move(b *boxCopy, off uint64, mem []byte, st *stream) cuda.CUresult {
+func (b *boxCopy) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresult {
 	w, h := b.host.width, b.host.height
 	for len(mem) > 0 {
 		n := uint64(len(mem))
@@ -184,12 +185,13 @@ func (s *Session) move(b *boxCopy, off uint64, mem []byte, st *stream) cuda.CUre
 			width, height = w, min(n/w, h-y)
 		}
 		used := width * height * depth
-		if r := s.enqueueBox(b, b.part(s, x, y, z, width, height, depth, mem[:used]), st); r != cuda.CUDA_SUCCESS {
+		m := b.part(&on.arena, x, y, z, width, height, depth, mem[:used])
+		if r := b.enqueue(on.gpu, m, st); r != cuda.CUDA_SUCCESS {
 			return r
 		}
 		mem, off = mem[used:], off+used
-		if s.arena.room() < 64<<10 {
-			s.arena.reset()
+		if on.arena.room() < 64<<10 {
+			on.arena.reset()
 		}
 	}
 	return cuda.CUDA_SUCCESS
@@ -225,7 +227,7 @@ func (s *Session) uploadBox(
 		return r, err
 	}
 	copy(sl.mem, data[:p.Bytes])
-	if r = s.move(b, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
+	if r = b.move(&s.base, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
 		s.occupied(sl, st)
 		return r, nil
 	}
@@ -236,8 +238,8 @@ func (s *Session) uploadBox(
 }
 
 // straight describes the copy of the whole box with a host end that lies in mem as it lies in the client's memory.
-func (b *boxCopy) straight(s *Session, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
-	m := b.part(s, 0, 0, 0, b.host.width, b.host.height, b.host.depth, mem)
+func (b *boxCopy) straight(a *arena, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
+	m := b.part(a, 0, 0, 0, b.host.width, b.host.height, b.host.depth, mem)
 	if b.down {
 		m.DstPitch, m.DstHeight = b.host.pitch, b.host.slice
 	} else {
@@ -249,7 +251,7 @@ func (b *boxCopy) straight(s *Session, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 // pullBox: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
 func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresult, error) {
 	if s.isCapturing(st) {
-		return s.captureBox(p, b, st), nil
+		return s.graphs.captureBox(p, b, st), nil
 	}
 	var buf *pullBuffer
 	switch {
@@ -270,7 +272,7 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 	mem, source := buf.mem[:p.Bytes], p.ID
 	r := s.ask(st, func() { s.graphs.fetchSource(source, mem, true) })
 	if r == cuda.CUDA_SUCCESS {
-		r = s.enqueueBox(b, b.straight(s, mem), st)
+		r = b.enqueue(s.gpu, b.straight(&s.arena, mem), st)
 	}
 	e, re := s.recordEvent(st)
 	if re == cuda.CUDA_SUCCESS {
@@ -279,25 +281,6 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 		r = re
 	}
 	return r, nil
-}
-
-// captureBox captures a copy: its rows are fetched or sent whenever the graph runs.
-func (s *Session) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
-	mem, r := s.graphs.nodeBuffer(st.ctx, int(p.Bytes))
-	if r != cuda.CUDA_SUCCESS {
-		return r
-	}
-	end := s.graphs.downloadEnd
-	if !b.down {
-		end = func(ctx *context, id uint32, mem []byte, _ rows) *hostEnd { return s.graphs.uploadEnd(ctx, id, mem) }
-	}
-	var one *cuda.CUDA_MEMCPY3D
-	if !b.peer {
-		one = plainBox(b.straight(s, mem))
-	}
-	return s.graphs.captureHostCopy(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult {
-		return s.enqueueBox(b, b.straight(s, mem), st)
-	})
 }
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.
@@ -312,7 +295,7 @@ func (s *Session) downloadBox(
 		var err error
 		s.expect(t)
 		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult {
-			return s.move(b, off, sl.mem[:n], st)
+			return b.move(&s.base, off, sl.mem[:n], st)
 		})
 		if err != nil {
 			return 0, err

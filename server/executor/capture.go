@@ -4,6 +4,7 @@ import (
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
 )
 
 // capture is a capture sequence that a client thread began.
@@ -189,4 +190,87 @@ func (g *graphs) captureInfo(c *command) (cuda.CUresult, error) {
 		}
 	}
 	return r, nil
+}
+
+// captureH2D captures an upload: its bytes are fetched whenever the graph runs.
+func (g *graphs) captureH2D(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
+	if p.Bytes > maxWidth {
+		return g.capturePieces(p, st)
+	}
+	mem, r := g.nodeBuffer(st.ctx, int(p.Bytes))
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	b := &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST,
+		SrcHost:       uintptr(addressOf(mem)),
+		DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
+	return g.captureHostCopy(st, g.uploadEnd(st.ctx, p.Source, mem), b, func() cuda.CUresult {
+		return g.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(mem), p.Bytes, st.real)
+	})
+}
+
+// capturePieces captures one that is too long for a node. Its pieces go through the same memory, one behind the other.
+func (g *graphs) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
+	mem, r := g.nodeBuffer(st.ctx, pullMost)
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	source := p.Source
+	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; off += pullMost {
+		at, piece := off, mem[:min(pullMost, p.Bytes-off)]
+		end := g.newHostEnd(transport.ForgetSource, 0, func() {
+			if err := g.side.pull(source, at, piece, false); err != nil {
+				g.loop.sideFailed("fetch the source of a captured upload", err)
+			}
+		})
+		if off == 0 { // all belong to one graph, and end with it
+			end.number, end.ctx, end.mem = uint64(source), st.ctx, mem
+		}
+		r = g.captureHostCopy(st, end, nil, func() cuda.CUresult {
+			return g.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst+at), pointerTo(piece), uint64(len(piece)), st.real)
+		})
+	}
+	return r
+}
+
+// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection,
+// so that what follows on the stream finds them with the client. Its buffer is its own, since the graph may run at any
+// time.
+func (g *graphs) captureD2H(p *wire.CopyD2H, st *stream) cuda.CUresult {
+	if p.Bytes == 0 {
+		return cuda.CUDA_SUCCESS
+	}
+	mem, r := g.nodeBuffer(st.ctx, int(p.Bytes))
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	var one *cuda.CUDA_MEMCPY3D
+	if p.Bytes <= maxWidth {
+		one = &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE,
+			SrcDevice:     cuda.CUdeviceptr(p.Src),
+			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
+	}
+	end := g.downloadEnd(st.ctx, p.Transfer, mem, rows{p.Bytes, 1, 1, 0, 0})
+	return g.captureHostCopy(st, end, one, func() cuda.CUresult {
+		return g.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
+	})
+}
+
+// captureBox captures a copy: its rows are fetched or sent whenever the graph runs.
+func (g *graphs) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
+	mem, r := g.nodeBuffer(st.ctx, int(p.Bytes))
+	if r != cuda.CUDA_SUCCESS {
+		return r
+	}
+	end := g.downloadEnd
+	if !b.down {
+		end = func(ctx *context, id uint32, mem []byte, _ rows) *hostEnd { return g.uploadEnd(ctx, id, mem) }
+	}
+	var one *cuda.CUDA_MEMCPY3D
+	if !b.peer {
+		one = plainBox(b.straight(&g.arena, mem))
+	}
+	return g.captureHostCopy(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult {
+		return b.enqueue(g.gpu, b.straight(&g.arena, mem), st)
+	})
 }

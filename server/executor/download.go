@@ -89,7 +89,7 @@ func (s *Session) copyD2H(c *command) (cuda.CUresult, error) {
 		case capturing && p.Flags&flagSync != 0:
 			return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, nil
 		case capturing:
-			return s.captureD2H(p, st)
+			return s.graphs.captureD2H(p, st), nil
 		case p.Flags&flagSync != 0 && s.prohibited(c.Thread):
 			probe := s.arena.bytes(8)
 			r = s.inThreadMode(func() cuda.CUresult {
@@ -339,27 +339,4 @@ func (s *Session) failDownloads(st *stream, r cuda.CUresult) {
 	}
 	clear(s.active[len(kept):])
 	s.active = kept
-}
-
-// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection,
-// so that what follows on the stream finds them with the client. Its buffer is its own, since the graph may run at any
-// time.
-func (s *Session) captureD2H(p *wire.CopyD2H, st *stream) (cuda.CUresult, error) {
-	if p.Bytes == 0 {
-		return cuda.CUDA_SUCCESS, nil
-	}
-	mem, r := s.graphs.nodeBuffer(st.ctx, int(p.Bytes))
-	if r != cuda.CUDA_SUCCESS {
-		return r, nil
-	}
-	var one *cuda.CUDA_MEMCPY3D
-	if p.Bytes <= maxWidth {
-		one = &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE,
-			SrcDevice:     cuda.CUdeviceptr(p.Src),
-			DstMemoryType: cuda.CU_MEMORYTYPE_HOST, DstHost: uintptr(addressOf(mem))}
-	}
-	end := s.graphs.downloadEnd(st.ctx, p.Transfer, mem, rows{p.Bytes, 1, 1, 0, 0})
-	return s.graphs.captureHostCopy(st, end, one, func() cuda.CUresult {
-		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), cuda.CUdeviceptr(p.Src), p.Bytes, st.real)
-	}), nil
 }

@@ -41,7 +41,6 @@ type graphs struct {
 type graphsLoop interface {
 	general(*command) (cuda.CUresult, error)
 	nap() error // lets a moment pass; the error says that the session is over
-	boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error)
 	layoutOf(function uint64) (*layout, cuda.CUresult)
 	kernelArguments(f *layout, packed []byte) unsafe.Pointer
 	isIdle() bool                      // no context has any work

@@ -57,7 +57,7 @@ func (g *graphs) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 		ctx = cuda.CUcontext(real)
 	}
 	m.CopyCtx, b.Reserved0, b.Reserved1 = ctx, 0, 0
-	if r, err := g.loop.boxEnds(peerBox(b), !up); r != cuda.CUDA_SUCCESS || err != nil {
+	if r, err := g.boxEnds(peerBox(b), !up); r != cuda.CUDA_SUCCESS || err != nil {
 		return r, err
 	}
 	pitch, slice := b.DstPitch, b.DstHeight

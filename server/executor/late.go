@@ -4,22 +4,17 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/transport"
 )
 
-// Work of the GPU may wait for the client (see [Session.ask]), and the client, before it does what it is asked for, for
+// Work of the GPU may wait for the client (see [base.ask]), and the client, before it does what it is asked for, for
 // downloads that the GPU had finished before that: it sends FLUSH. The executor must not be needed for the answer. The
 // driver holds it up in many calls until the context's work is over, and what waits here is part of that. So the thread
 // that reads the side connection sends those downloads itself, and makes no call of the driver: behind the last chunk
 // of an asynchronous download the GPU writes a number to page-locked memory. What is ordered behind the download is
 // ordered behind that word, too.
-
-// ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the
-// driver's, and makes no call of the driver.
-func (s *Session) ask(st *stream, f func()) cuda.CUresult { return s.gpu.HostFunc(st.real, f) }
 
 // lateDownloads are the asynchronous downloads whose ends have not been told. No call of the driver is made while mu is
 // held.
@@ -27,9 +22,6 @@ type lateDownloads struct {
 	mu      sync.Mutex
 	list    []*transfer   // in the order of the commands
 	flushed atomic.Uint64 // the last FLUSH that was answered; stored with mu held
-
-	pumping atomic.Bool
-	pumps   sync.WaitGroup
 }
 
 // mark is a word of page-locked memory and the number that the GPU was last told to write there. It belongs to one
@@ -196,32 +188,7 @@ func (s *Session) flush(asked uint64) {
 		s.sayFlushed(asked)
 	}
 	s.late.mu.Unlock()
-	s.push()
-}
-
-// push sees to it that what is queued for the client leaves without the executor.
-func (s *Session) push() {
-	if done, err := s.out.flush(); done || err != nil || !s.late.pumping.CompareAndSwap(false, true) {
-		return
-	}
-	s.late.pumps.Go(func() {
-		for {
-			done, err := s.out.flush()
-			if err == nil && !done {
-				_, err = s.conn.Wait(transport.Writable, time.Second)
-			}
-			if err != nil {
-				return // the executor finds the same
-			}
-			if !done {
-				continue
-			}
-			s.late.pumping.Store(false)
-			if s.out.pending() == 0 || !s.late.pumping.CompareAndSwap(false, true) {
-				return
-			}
-		}
-	})
+	s.out.push()
 }
 
 // end tells the end of a download, unless that has been done, and forgets it.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
@@ -27,6 +28,8 @@ type output struct {
 	queued  uint64 // bytes ever queued
 	sent    uint64 // bytes ever sent
 	err     error
+	pumping atomic.Bool // a goroutine writes what is queued, see push
+	pumps   sync.WaitGroup
 	bufs    [4][]byte // of a send; not on the stack, where it would be moved to the heap each time
 }
 
@@ -150,4 +153,29 @@ func (o *output) pending() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.bytes
+}
+
+// push sees to it that what is queued leaves without the executor. Any thread may call it.
+func (o *output) push() {
+	if done, err := o.flush(); done || err != nil || !o.pumping.CompareAndSwap(false, true) {
+		return
+	}
+	o.pumps.Go(func() {
+		for {
+			done, err := o.flush()
+			if err == nil && !done {
+				_, err = o.conn.Wait(transport.Writable, time.Second)
+			}
+			if err != nil {
+				return // the executor finds the same
+			}
+			if !done {
+				continue
+			}
+			o.pumping.Store(false)
+			if o.pending() == 0 || !o.pumping.CompareAndSwap(false, true) {
+				return
+			}
+		}
+	})
 }

@@ -211,7 +211,7 @@ func (s *Session) Run() error {
 	s.side.close()
 	s.path.close()
 	s.bulk.close()
-	s.late.pumps.Wait()
+	s.out.pumps.Wait()
 	s.conn.Close()
 	return err
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
 
@@ -234,3 +236,47 @@ func (s *side) push(transfer uint32, offset uint64, data []byte) error {
 	return s.call(transport.MessageHeader{Type: transport.MsgPush, ID: transfer, Aux: offset}, data, transport.MsgPushed,
 		nil)
 }
+
+// sideFailed ends the session: what the stream needed from the client will never come.
+func (s *Session) sideFailed(what string, err error) {
+	select {
+	case <-s.stopped: // the session is over anyway
+	default:
+		s.log.Error("session ends: cannot "+what, "error", err)
+		s.Notice("cannot " + what + ": " + err.Error())
+		s.Stop()
+	}
+}
+
+// hostFunc: a host function or stream callback of the client.
+func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
+	c.async = true
+	p, rest, err := view[wire.HostFunc](c)
+	if err != nil {
+		return 0, err
+	}
+	if len(rest) != 0 || p.Kind > 1 {
+		return 0, protocolError("host function of kind %d", p.Kind)
+	}
+	st, r := s.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS {
+		return r, nil
+	}
+	registration, callback := p.Registration, p.Kind == 1
+	if s.isCapturing(st) && !callback {
+		end := s.graphs.functionEnd(registration)
+		if r = s.graphs.attachToCapture(st, end); r == cuda.CUDA_SUCCESS {
+			r = s.gpu.LaunchNode(st.real, end.call)
+		}
+		return r, nil
+	}
+	return s.ask(st, func() {
+		if err := s.side.run(registration, callback, 0); err != nil {
+			s.sideFailed("run a host function", err)
+		}
+	}), nil
+}
+
+// ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the
+// driver's, and makes no call of the driver.
+func (b *base) ask(st *stream, f func()) cuda.CUresult { return b.gpu.HostFunc(st.real, f) }

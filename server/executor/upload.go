@@ -232,7 +232,7 @@ func (s *Session) bulkArrived(n int) error {
 	switch {
 	case r != cuda.CUDA_SUCCESS:
 	case b.box != nil:
-		r = s.move(b.box, b.at, sl.mem[:b.filled], b.st)
+		r = b.box.move(&s.base, b.at, sl.mem[:b.filled], b.st)
 	default:
 		r = s.gpu.CuMemcpyHtoDAsync_v2(b.dst, pointerTo(sl.mem), uint64(b.filled), b.st.real)
 	}
@@ -265,7 +265,7 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	}
 	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
 	if s.isCapturing(st) {
-		return s.captureH2D(p, st), nil
+		return s.graphs.captureH2D(p, st), nil
 	}
 	buf, r, err := s.takePull(st.ctx, p.Bytes)
 	if err != nil || r != cuda.CUDA_SUCCESS {
@@ -292,87 +292,6 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 		r = re
 	}
 	return r, nil
-}
-
-// captureH2D captures an upload: its bytes are fetched whenever the graph runs.
-func (s *Session) captureH2D(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
-	if p.Bytes > maxWidth {
-		return s.capturePieces(p, st)
-	}
-	mem, r := s.graphs.nodeBuffer(st.ctx, int(p.Bytes))
-	if r != cuda.CUDA_SUCCESS {
-		return r
-	}
-	b := &cuda.CUDA_MEMCPY3D{WidthInBytes: p.Bytes, Height: 1, Depth: 1, SrcMemoryType: cuda.CU_MEMORYTYPE_HOST,
-		SrcHost:       uintptr(addressOf(mem)),
-		DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(p.Dst)}
-	return s.graphs.captureHostCopy(st, s.graphs.uploadEnd(st.ctx, p.Source, mem), b, func() cuda.CUresult {
-		return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(mem), p.Bytes, st.real)
-	})
-}
-
-// capturePieces captures one that is too long for a node. Its pieces go through the same memory, one behind the other.
-func (s *Session) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
-	mem, r := s.graphs.nodeBuffer(st.ctx, pullMost)
-	if r != cuda.CUDA_SUCCESS {
-		return r
-	}
-	source := p.Source
-	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; off += pullMost {
-		at, piece := off, mem[:min(pullMost, p.Bytes-off)]
-		end := s.graphs.newHostEnd(transport.ForgetSource, 0, func() {
-			if err := s.side.pull(source, at, piece, false); err != nil {
-				s.sideFailed("fetch the source of a captured upload", err)
-			}
-		})
-		if off == 0 { // all belong to one graph, and end with it
-			end.number, end.ctx, end.mem = uint64(source), st.ctx, mem
-		}
-		r = s.graphs.captureHostCopy(st, end, nil, func() cuda.CUresult {
-			return s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst+at), pointerTo(piece), uint64(len(piece)), st.real)
-		})
-	}
-	return r
-}
-
-// sideFailed ends the session: what the stream needed from the client will never come.
-func (s *Session) sideFailed(what string, err error) {
-	select {
-	case <-s.stopped: // the session is over anyway
-	default:
-		s.log.Error("session ends: cannot "+what, "error", err)
-		s.Notice("cannot " + what + ": " + err.Error())
-		s.Stop()
-	}
-}
-
-// hostFunc: a host function or stream callback of the client.
-func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
-	c.async = true
-	p, rest, err := view[wire.HostFunc](c)
-	if err != nil {
-		return 0, err
-	}
-	if len(rest) != 0 || p.Kind > 1 {
-		return 0, protocolError("host function of kind %d", p.Kind)
-	}
-	st, r := s.stream(p.Stream)
-	if r != cuda.CUDA_SUCCESS {
-		return r, nil
-	}
-	registration, callback := p.Registration, p.Kind == 1
-	if s.isCapturing(st) && !callback {
-		end := s.graphs.functionEnd(registration)
-		if r = s.graphs.attachToCapture(st, end); r == cuda.CUDA_SUCCESS {
-			r = s.gpu.LaunchNode(st.real, end.call)
-		}
-		return r, nil
-	}
-	return s.ask(st, func() {
-		if err := s.side.run(registration, callback, 0); err != nil {
-			s.sideFailed("run a host function", err)
-		}
-	}), nil
 }
 
 // startImage: a module image comes as bulk data.
