@@ -25,10 +25,11 @@ type base struct {
 	table    *handle.Table
 	handles  *handles
 
-	cmd     command // the one being carried out
-	params  args    // of it
-	run     run
-	refused map[cuda.Part]bool // what was logged as not supported
+	commands uint64  // carried out, with this one
+	cmd      command // the one being carried out
+	params   args    // of it
+	run      run
+	refused  map[cuda.Part]bool // what was logged as not supported
 
 	entered    *context
 	enteredOK  bool // the driver's current context is that of entered
@@ -38,7 +39,7 @@ type base struct {
 	captures   map[cuda.CUstream]capture
 	threadMode bool // within inThreadMode
 	barrier    barrier
-	staging    int          // large staging slots of a context
+	largeSlots int          // staging slots of a context
 	lastDevice atomic.Int32 // of the context that was made last
 
 	order    workOrder // nil: the program shares no memory with others
@@ -56,17 +57,17 @@ type workOrder interface {
 func newBase(cfg Config, table *handle.Table) base {
 	launcher, _ := cfg.GPU.(cuda.Launcher)
 	return base{
-		gpu:      cfg.GPU,
-		launcher: launcher,
-		log:      cfg.Log,
-		metrics:  cfg.Metrics,
-		table:    table,
-		staging:  cfg.Staging,
-		refused:  make(map[cuda.Part]bool),
-		contexts: make(map[uint64]*context),
-		streams:  make(map[uint64]*stream),
-		threads:  make(map[uint32]*thread),
-		captures: make(map[cuda.CUstream]capture),
+		gpu:        cfg.GPU,
+		launcher:   launcher,
+		log:        cfg.Log,
+		metrics:    cfg.Metrics,
+		table:      table,
+		largeSlots: cfg.Staging,
+		refused:    make(map[cuda.Part]bool),
+		contexts:   make(map[uint64]*context),
+		streams:    make(map[uint64]*stream),
+		threads:    make(map[uint32]*thread),
+		captures:   make(map[cuda.CUstream]capture),
 	}
 }
 

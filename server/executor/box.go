@@ -29,37 +29,37 @@ type boxCopy struct {
 }
 
 // copyBox: every copy between host memory and anything but a straight line of device memory.
-func (s *Session) copyBox(c *command) (cuda.CUresult, error) {
+func (cs *copies) copyBox(c *command) (cuda.CUresult, error) {
 	c.async = true
 	p, data, err := view[wire.CopyBox](c)
 	if err != nil {
 		return 0, err
 	}
-	b, r, err := s.newBox(p)
+	b, r, err := cs.newBox(p)
 	if err != nil {
 		return 0, err
 	}
 	if r == cuda.CUDA_SUCCESS {
-		s.metrics.Add(b.copied(), int(b.bytes))
+		cs.metrics.Add(b.copied(), int(b.bytes))
 	}
 	bulk := c.Flags&transport.FlagBulk != 0
 	var st *stream
 	if r == cuda.CUDA_SUCCESS {
-		st, r = s.boxStream(p, b)
+		st, r = cs.boxStream(p, b)
 	}
 	if p.Flags&boxData != 0 {
-		return s.uploadBox(c, p, b, st, data, r)
+		return cs.uploads.uploadBox(c, p, b, st, data, r)
 	}
 	if bulk || len(data) != 0 {
 		return 0, protocolError("copy of a box with data that nobody announced")
 	}
 	switch {
 	case r == cuda.CUDA_SUCCESS && !b.down:
-		r, err = s.pullBox(p, b, st)
-	case r == cuda.CUDA_SUCCESS && s.isCapturing(st):
-		return s.graphs.captureBox(p, b, st), nil
+		r, err = cs.uploads.pullBox(p, b, st)
+	case r == cuda.CUDA_SUCCESS && cs.isCapturing(st):
+		return cs.uploads.graphs.captureBox(p, b, st), nil
 	case b.down:
-		return s.downloadBox(c, p, b, st, r)
+		return cs.downloads.downloadBox(c, p, b, st, r)
 	}
 	return r, err
 }
@@ -198,7 +198,7 @@ func (b *boxCopy) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresu
 }
 
 // uploadBox: an upload whose rows come with the command, inline or as bulk data.
-func (s *Session) uploadBox(
+func (u *uploads) uploadBox(
 	c *command, p *wire.CopyBox, b *boxCopy, st *stream, data []byte, r cuda.CUresult,
 ) (cuda.CUresult, error) {
 	if b.down || p.Flags&boxPull != 0 {
@@ -208,7 +208,7 @@ func (s *Session) uploadBox(
 		if len(data) != 8 || c.BulkBytes(c.payload) != p.Bytes {
 			return 0, protocolError("upload of a box of %d bytes with %d bytes of bulk data", p.Bytes, c.BulkBytes(c.payload))
 		}
-		up := s.startBulk(c, p.Bytes)
+		up := u.startBulk(c, p.Bytes)
 		if up.result = r; r == cuda.CUDA_SUCCESS {
 			up.st, up.ctx, up.box, up.sync = st, st.ctx, b, p.Flags&flagSync != 0
 		}
@@ -222,17 +222,17 @@ func (s *Session) uploadBox(
 	}
 	// Several copies may be needed where a row does not fit its neighbours, so the data go by way of a slot that stays
 	// until they are done.
-	sl, r, err := s.takeSlot(st.ctx, s.poolFor(st.ctx, p.Bytes))
+	sl, r, err := u.staging.take(st.ctx, st.ctx.poolFor(p.Bytes))
 	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
 	copy(sl.mem, data[:p.Bytes])
-	if r = b.move(&s.base, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
-		s.occupied(sl, st)
+	if r = b.move(u.base, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
+		u.staging.occupied(sl, st)
 		return r, nil
 	}
-	if r = s.occupied(sl, st); r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
-		s.raiseBarrier(st)
+	if r = u.staging.occupied(sl, st); r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
+		u.raiseBarrier(st)
 	}
 	return r, nil
 }
@@ -249,14 +249,14 @@ func (b *boxCopy) straight(a *arena, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 }
 
 // pullBox: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
-func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresult, error) {
-	if s.isCapturing(st) {
-		return s.graphs.captureBox(p, b, st), nil
+func (u *uploads) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresult, error) {
+	if u.isCapturing(st) {
+		return u.graphs.captureBox(p, b, st), nil
 	}
 	var buf *pullBuffer
 	switch {
 	case p.Bytes > pullMost:
-		mem, r := s.pageLocked(st.ctx, int(p.Bytes))
+		mem, r := u.pageLocked(st.ctx, int(p.Bytes))
 		if r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
@@ -265,16 +265,16 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 	default:
 		var r cuda.CUresult
 		var err error
-		if buf, r, err = s.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
+		if buf, r, err = u.staging.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
 			return r, err
 		}
 	}
 	mem, source := buf.mem[:p.Bytes], p.ID
-	r := s.ask(st, func() { s.graphs.fetchSource(source, mem, true) })
+	r := u.ask(st, func() { u.graphs.fetchSource(source, mem, true) })
 	if r == cuda.CUDA_SUCCESS {
-		r = b.enqueue(s.gpu, b.straight(&s.arena, mem), st)
+		r = b.enqueue(u.gpu, b.straight(&u.arena, mem), st)
 	}
-	e, re := s.recordEvent(st)
+	e, re := u.recordEvent(st)
 	if re == cuda.CUDA_SUCCESS {
 		buf.event = e
 	} else if r == cuda.CUDA_SUCCESS {
@@ -284,7 +284,7 @@ func (s *Session) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 }
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.
-func (s *Session) downloadBox(
+func (d *downloads) downloadBox(
 	c *command, p *wire.CopyBox, b *boxCopy, st *stream, r cuda.CUresult,
 ) (cuda.CUresult, error) {
 	t := &transfer{
@@ -293,14 +293,14 @@ func (s *Session) downloadBox(
 	}
 	if r == cuda.CUDA_SUCCESS {
 		var err error
-		s.expect(t)
-		r, err = s.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult {
-			return b.move(&s.base, off, sl.mem[:n], st)
+		d.expect(t)
+		r, err = d.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult {
+			return b.move(d.base, off, sl.mem[:n], st)
 		})
 		if err != nil {
 			return 0, err
 		}
-		s.failed(t, r)
+		d.failed(t, r)
 		if t.left > 0 {
 			c.later = true
 			return r, nil
@@ -308,14 +308,14 @@ func (s *Session) downloadBox(
 	}
 	if t.done {
 		c.later = true
-		s.failed(t, r)
-		s.endTransfer(t)
+		d.failed(t, r)
+		d.endTransfer(t)
 	}
 	return r, nil
 }
 
 // sendRows queues a piece of a box for its places in the client's memory.
-func (s *Session) sendRows(t *transfer, off uint64, mem []byte, free *atomic.Bool) {
+func (d *downloads) sendRows(t *transfer, off uint64, mem []byte, free *atomic.Bool) {
 	b := t.rows
 	whole := b.width // bytes without a gap
 	if b.pitch == b.width {
@@ -343,7 +343,7 @@ func (s *Session) sendRows(t *transfer, off uint64, mem []byte, free *atomic.Boo
 		if at != last {
 			sent = nil
 		}
-		s.out.message(h, mem[at:at+n], sent)
+		d.out.message(h, mem[at:at+n], sent)
 		at += n
 	}
 	if last < 0 {

@@ -22,6 +22,9 @@ var errBulk = errors.New("a bulk connection broke during a copy")
 // and else over all bulk connections at once. Each connection has a goroutine that receives, straight into staging
 // slots that the executor has lent, and one that sends.
 type transfers struct {
+	loop    copiesLoop
+	metrics *metrics.Page
+
 	in  *bulk.Inbound
 	out bulk.Outbound
 
@@ -33,15 +36,14 @@ type transfers struct {
 	done   sync.WaitGroup
 }
 
-func newTransfers() *transfers {
-	t := &transfers{in: bulk.NewInbound()}
+func newTransfers(loop copiesLoop, page *metrics.Page) *transfers {
+	t := &transfers{loop: loop, metrics: page, in: bulk.NewInbound()}
 	t.joined = sync.NewCond(&t.mu)
 	return t
 }
 
-// AttachBulk gives the session one of its count bulk connections.
-func (s *Session) AttachBulk(c net.Conn, count int) error {
-	t := s.bulk
+// attach adds one of count connections.
+func (t *transfers) attach(c net.Conn, count int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || count < 1 || count > transport.MaxBulkConns || len(t.conns) >= count {
@@ -52,13 +54,13 @@ func (s *Session) AttachBulk(c net.Conn, count int) error {
 	if err != nil {
 		return err
 	}
-	conn := &bulk.TCP{Line: line, Sent: func(_, all int) { s.metrics.Add(metrics.SentTCP, all) },
-		Received: func(_, all int) { s.metrics.Add(metrics.ReceivedTCP, all) }}
+	conn := &bulk.TCP{Line: line, Sent: func(_, all int) { t.metrics.Add(metrics.SentTCP, all) },
+		Received: func(_, all int) { t.metrics.Add(metrics.ReceivedTCP, all) }}
 	t.conns = append(t.conns, conn)
 	t.in.Stream()
 	t.out.Fallback()
-	t.done.Go(func() { s.bulkFailed(conn.Receive(t.in)) })
-	t.done.Go(func() { s.bulkFailed(t.out.Feed(conn)) })
+	t.done.Go(func() { t.failed(conn.Receive(t.in)) })
+	t.done.Go(func() { t.failed(t.out.Feed(conn)) })
 	if len(t.conns) == count {
 		t.ready.Store(true)
 	}
@@ -66,10 +68,10 @@ func (s *Session) AttachBulk(c net.Conn, count int) error {
 	return nil
 }
 
-// bulkFailed ends the use of the bulk connections, and the session if something was under way on them.
-func (s *Session) bulkFailed(err error) {
-	if s.bulk.fail(err) {
-		s.sideFailed("go on with a copy", fmt.Errorf("%w: %w", errBulk, err))
+// failed ends the use of the bulk connections, and the session if something was under way on them.
+func (t *transfers) failed(err error) {
+	if t.fail(err) {
+		t.loop.sideFailed("go on with a copy", fmt.Errorf("%w: %w", errBulk, err))
 	}
 }
 
@@ -117,65 +119,43 @@ func (t *transfers) await() error {
 	return nil
 }
 
-// sendChunk sends a chunk of a download that lies in a slot. It says no where a fallback cannot read the slot and the
-// path does not take the chunk.
-func (s *Session) sendChunk(t *transfer, c *chunk) bool {
-	sl := c.slot
-	sl.out = bulk.Transfer{Seq: t.seq, ID: t.id, Offset: c.off, Bytes: c.bytes, More: c.more, Direct: sl.path, Owner: sl}
-	if sl.gpu == 0 {
-		sl.out.Data = sl.mem[:c.bytes]
-	} else {
-		sl.out.Addr = uint64(sl.gpu)
-	}
-	direct, taken := s.bulk.out.Post(&sl.out)
-	if !direct {
-		t.refused.Store(true)
-	}
-	return taken
-}
-
-// pathHandler is the session as its link sees it.
-type pathHandler Session
-
-func (h *pathHandler) session() *Session { return (*Session)(h) }
+// pathHandler is the path as its link sees it.
+type pathHandler path
 
 func (h *pathHandler) Arrived(c bulk.Chunk, index int) {
-	s := h.session()
-	s.path.awaitOpen()
-	s.metrics.Add(metrics.ReceivedRDMA, int(c.Bytes))
-	s.bulk.in.Arrived(c, s.path.slots[index])
+	(*path)(h).awaitOpen()
+	h.metrics.Add(metrics.ReceivedRDMA, int(c.Bytes))
+	h.bulk.in.Arrived(c, h.slots[index])
 }
 
 // Placed is never called: a server grants no windows.
 func (h *pathHandler) Placed(bulk.Chunk) {}
 
 func (h *pathHandler) Sent(p bulk.Piece, arrived bool) {
-	s := h.session()
 	if arrived {
-		s.metrics.Add(metrics.SentRDMA, p.N)
+		h.metrics.Add(metrics.SentRDMA, p.N)
 	}
-	s.bulk.out.Settled(p, arrived)
+	h.bulk.out.Settled(p, arrived)
 }
 
 // Memory gives nothing: a server grants no windows.
 func (h *pathHandler) Memory(uint32, uint64) []byte { return nil }
 
 func (h *pathHandler) Changed() {
-	s := h.session()
-	s.path.awaitOpen()
-	s.bulk.out.Changed()
-	switch s.bulk.out.State() {
+	(*path)(h).awaitOpen()
+	h.bulk.out.Changed()
+	switch h.bulk.out.State() {
 	case bulk.Up:
-		s.metrics.Add(metrics.ToRDMA, 1)
+		h.metrics.Add(metrics.ToRDMA, 1)
 	case bulk.Down: // a path that ends with its session is none that was lost
-		if n := s.path.stats.Lost.Load(); n != s.path.lost.Swap(n) {
-			s.metrics.Add(metrics.ToTCP, 1)
+		if n := h.stats.Lost.Load(); n != h.lost.Swap(n) {
+			h.metrics.Add(metrics.ToTCP, 1)
 		}
 	}
 }
 
 func (h *pathHandler) Broken(err error, underWay bool) {
 	if underWay {
-		h.session().sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errBulk, err))
+		h.loop.sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errBulk, err))
 	}
 }

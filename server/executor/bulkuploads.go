@@ -15,9 +15,9 @@ import (
 // chunkSpin is the time without a chunk before the executor takes a nap: while one is on its way the next is not far.
 const chunkSpin = 100 * time.Microsecond
 
-// receiveUpload receives an upload that comes in chunks and sends them on their way as they arrive.
-func (s *Session) receiveUpload(b *incoming) error {
-	t := s.bulk
+// receive receives an upload that comes in chunks and sends them on their way as they arrive.
+func (u *uploads) receive(b *incoming) error {
+	t := u.bulk
 	if err := t.await(); err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (s *Session) receiveUpload(b *incoming) error {
 	last := time.Now()           // when there was last a chunk
 	for lent := 0; b.left > 0; { // lent: slots with the receivers, filled or not
 		for t.in.Wants(lent, t.out.State()) {
-			sl, err := s.uploadSlot(b, lent == 0, &scratch)
+			sl, err := u.uploadSlot(b, lent == 0, &scratch)
 			if err != nil {
 				return err
 			}
@@ -44,11 +44,11 @@ func (s *Session) receiveUpload(b *incoming) error {
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
-		s.pollPath()
+		u.path.poll()
 		if len(got) == 0 {
 			if quiet := time.Since(last); quiet < chunkSpin {
 				yield()
-			} else if err := s.napAfter(quiet); err != nil {
+			} else if err := u.loop.napAfter(quiet); err != nil {
 				return err
 			}
 			continue
@@ -60,7 +60,7 @@ func (s *Session) receiveUpload(b *incoming) error {
 				lent--
 			}
 			b.left -= uint64(l.n)
-			s.chunkLanded(b, l, &scratch)
+			u.chunkLanded(b, l, &scratch)
 		}
 	}
 	return nil
@@ -75,17 +75,17 @@ type landing struct {
 
 // uploadSlot gives a slot for the next chunk, or nil where there is none at the moment and none is needed. What nobody
 // wants goes to scratch memory.
-func (s *Session) uploadSlot(b *incoming, needed bool, scratch *[]*slot) (*slot, error) {
+func (u *uploads) uploadSlot(b *incoming, needed bool, scratch *[]*slot) (*slot, error) {
 	if b.result == cuda.CUDA_SUCCESS {
-		if r := s.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
+		if r := u.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
 			b.result = r
 		}
 	}
 	if b.result == cuda.CUDA_SUCCESS && b.st != nil {
-		if !needed && !s.slotAtHand(b.ctx, &b.ctx.large) {
+		if !needed && !u.staging.atHand(b.ctx, &b.ctx.large) {
 			return nil, nil
 		}
-		sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
+		sl, r, err := u.staging.take(b.ctx, &b.ctx.large)
 		if err != nil || r == cuda.CUDA_SUCCESS {
 			return sl, err
 		}
@@ -103,18 +103,18 @@ func (s *Session) uploadSlot(b *incoming, needed bool, scratch *[]*slot) (*slot,
 }
 
 // chunkLanded sends a chunk to the device.
-func (s *Session) chunkLanded(b *incoming, l landing, scratch *[]*slot) {
+func (u *uploads) chunkLanded(b *incoming, l landing, scratch *[]*slot) {
 	if l.slot.path {
-		s.pathLanded(b, l)
+		u.pathLanded(b, l)
 		return
 	}
 	if b.result == cuda.CUDA_SUCCESS {
-		r := s.enter(b.cmd.Context)
+		r := u.enter(b.cmd.Context)
 		if r == cuda.CUDA_SUCCESS {
-			r = s.gpu.CuMemcpyHtoDAsync_v2(b.dst+cuda.CUdeviceptr(l.off), pointerTo(l.slot.mem), uint64(l.n), b.st.real)
+			r = u.gpu.CuMemcpyHtoDAsync_v2(b.dst+cuda.CUdeviceptr(l.off), pointerTo(l.slot.mem), uint64(l.n), b.st.real)
 		}
 		if r == cuda.CUDA_SUCCESS {
-			if r = s.occupied(l.slot, b.st); r == cuda.CUDA_SUCCESS {
+			if r = u.staging.occupied(l.slot, b.st); r == cuda.CUDA_SUCCESS {
 				return
 			}
 		}
@@ -125,6 +125,37 @@ func (s *Session) chunkLanded(b *incoming, l landing, scratch *[]*slot) {
 		return
 	}
 	l.slot.free.Store(true)
+}
+
+// pathLanded sends a chunk to the device that came by RDMA.
+func (u *uploads) pathLanded(b *incoming, l landing) {
+	r := b.result
+	if r == cuda.CUDA_SUCCESS && b.st == nil {
+		r = cuda.CUDA_ERROR_INVALID_VALUE // nobody wants it
+	}
+	if r == cuda.CUDA_SUCCESS {
+		r = u.enter(b.cmd.Context)
+	}
+	if r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 && u.path.direct.flush { // before anything reads what the card wrote
+		r = u.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+			cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+	}
+	if r == cuda.CUDA_SUCCESS && u.path.crowded() {
+		if moved := u.path.moveOut(b.ctx, &l); moved != nil {
+			u.path.link().Release(l.slot.index)
+			u.chunkLanded(b, *moved, nil)
+			return
+		}
+	}
+	if dst := b.dst + cuda.CUdeviceptr(l.off); r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 {
+		r = u.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
+	} else if r == cuda.CUDA_SUCCESS {
+		u.path.lock(b.ctx)
+		r = u.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(l.slot.mem), uint64(l.n), b.st.real)
+	}
+	if r = u.path.occupy(l.slot, b.st, r); b.result == cuda.CUDA_SUCCESS && b.st != nil {
+		b.result = r
+	}
 }
 
 // yield lets others run for a moment without giving up this OS thread's goroutine, as runtime.Gosched would.

@@ -85,7 +85,7 @@ func (hm *hostmem) downloadChanges(c *command) (cuda.CUresult, error) {
 		hm.countFetch(p.Flags)
 	}
 	c.later = true
-	return hm.loop.startDownload(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)
+	return hm.loop.start(st, t, h.device+cuda.CUdeviceptr(p.From), p.Bytes)
 }
 
 // sendChanges sends what is new of a chunk. It says whether it has done so: where all of it is new, it goes the way

@@ -25,11 +25,11 @@ const firstWire = wire.FirstOp
 // wireOps are the operations of wire.spec, by number from firstWire on.
 var wireOps = [...]handler{
 	wire.OpLaunch - firstWire:            (*Session).launch,
-	wire.OpCopyH2D - firstWire:           (*Session).copyH2D,
-	wire.OpCopyH2DPull - firstWire:       (*Session).copyH2DPull,
-	wire.OpCopyD2H - firstWire:           (*Session).copyD2H,
+	wire.OpCopyH2D - firstWire:           copyH2D,
+	wire.OpCopyH2DPull - firstWire:       inUploads((*uploads).copyH2DPull),
+	wire.OpCopyD2H - firstWire:           copyD2H,
 	wire.OpHostFunc - firstWire:          (*Session).hostFunc,
-	wire.OpModulePut - firstWire:         (*Session).startImage,
+	wire.OpModulePut - firstWire:         inUploads((*uploads).startImage),
 	wire.OpLibraryLoad - firstWire:       inModules((*modules).libraryLoad),
 	wire.OpModuleLoad - firstWire:        inModules((*modules).moduleLoad),
 	wire.OpGetFunction - firstWire:       inModules((*modules).getFunction),
@@ -56,7 +56,7 @@ var wireOps = [...]handler{
 	wire.OpGraphNode - firstWire:         inGraphs((*graphs).putNode),
 	wire.OpGraphNodeGet - firstWire:      inGraphs((*graphs).getNode),
 	wire.OpGraphDot - firstWire:          inGraphs((*graphs).printDot),
-	wire.OpCopyBox - firstWire:           (*Session).copyBox,
+	wire.OpCopyBox - firstWire:           inCopies((*copies).copyBox),
 	wire.OpShareExport - firstWire:       inHostmem((*hostmem).shareExport),
 	wire.OpShareImport - firstWire:       inHostmem((*hostmem).shareImport),
 	wire.OpShareEnd - firstWire:          inHostmem((*hostmem).shareEnd),
@@ -127,17 +127,37 @@ func OpName(op uint16) string {
 // step carries out the next command or piece of bulk data. It says whether there was one.
 func (s *Session) step() (bool, error) {
 	s.arena.reset()
-	if s.incoming != nil {
+	if s.copies.uploads.incoming != nil {
 		return s.feedBulk()
 	}
 	ok, err := s.in.next(&s.cmd)
 	if err != nil || !ok {
 		return false, err
 	}
-	if err = s.count(&s.cmd); err == nil && s.incoming == nil { // one with bulk data is carried out when those have come
+	err = s.count(&s.cmd)
+	if err == nil && s.copies.uploads.incoming == nil { // one with bulk data is carried out when those have come
 		s.ordering.carriedOut(&s.cmd)
 	}
 	return true, err
+}
+
+// feedBulk goes on with the bulk data of a command, which it ends behind the last of them. It says whether it could:
+// false means that more bytes are needed.
+func (s *Session) feedBulk() (bool, error) {
+	b := s.copies.uploads.incoming
+	if complete, err := s.copies.uploads.feed(b); !complete || err != nil {
+		return false, err
+	}
+	s.cmd = b.cmd
+	s.ordering.carriedOut(&s.cmd)
+	r := b.result
+	if b.image != nil {
+		r = s.modules.keepImage(b.hash, b.image)
+	} else if b.sync && r == cuda.CUDA_SUCCESS && b.st != nil {
+		s.raiseBarrier(b.st)
+	}
+	s.answer(&b.cmd, r)
+	return true, nil
 }
 
 // count carries a command out, counts it and, where somebody waits for it or its turn has come, notes how long it took.
@@ -178,7 +198,7 @@ func (s *Session) execute(c *command) error {
 	var err error
 	switch {
 	case r != cuda.CUDA_SUCCESS && c.Flags&transport.FlagBulk != 0:
-		s.startBulk(c, c.BulkBytes(c.payload)).result = r
+		s.copies.uploads.startBulk(c, c.BulkBytes(c.payload)).result = r
 	case r != cuda.CUDA_SUCCESS:
 	case c.Op >= firstWire:
 		if int(c.Op-firstWire) >= len(wireOps) || wireOps[c.Op-firstWire] == nil {

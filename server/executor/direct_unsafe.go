@@ -191,44 +191,44 @@ var openCard = func(
 
 // chooseDirect tries the ways between the session's GPU and the card, and gives slots in the GPU's memory where that is
 // best. An error says why slots lie in the host's memory. They live as long as the process.
-func (s *Session) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err error) {
-	if s.direct == DirectNever {
+func (p *path) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err error) {
+	if p.wish == DirectNever {
 		return nil, errors.New("it is switched off")
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	s.gpu.ThreadInit()
-	g := &directGPU{gpu: s.gpu, device: cuda.CUdevice(s.lastDevice.Load())}
+	p.gpu.ThreadInit()
+	g := &directGPU{gpu: p.gpu, device: cuda.CUdevice(p.lastDevice.Load())}
 	if g.args.mem, err = mapMemory(4096); err != nil {
 		return nil, err
 	}
 	defer unmapMemory(g.args.mem)
 	ctx := alloc[cuda.CUcontext](&g.args)
-	if r := s.gpu.CuDevicePrimaryCtxRetain(ctx, g.device); r != cuda.CUDA_SUCCESS {
+	if r := p.gpu.CuDevicePrimaryCtxRetain(ctx, g.device); r != cuda.CUDA_SUCCESS {
 		return nil, fmt.Errorf("cuDevicePrimaryCtxRetain: %w", r)
 	}
-	defer s.gpu.CuDevicePrimaryCtxRelease_v2(g.device)
-	if r := s.gpu.CuCtxSetCurrent(*ctx); r != cuda.CUDA_SUCCESS {
+	defer p.gpu.CuDevicePrimaryCtxRelease_v2(g.device)
+	if r := p.gpu.CuCtxSetCurrent(*ctx); r != cuda.CUDA_SUCCESS {
 		return nil, fmt.Errorf("cuCtxSetCurrent: %w", r)
 	}
-	defer s.gpu.CuCtxSetCurrent(0)
+	defer p.gpu.CuCtxSetCurrent(0)
 	st := alloc[cuda.CUstream](&g.args)
-	if r := s.gpu.CuStreamCreate(st, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
+	if r := p.gpu.CuStreamCreate(st, uint32(cuda.CU_STREAM_NON_BLOCKING)); r != cuda.CUDA_SUCCESS {
 		return nil, fmt.Errorf("cuStreamCreate: %w", r)
 	}
 	g.stream = *st
-	defer s.gpu.CuStreamDestroy_v2(g.stream)
+	defer p.gpu.CuStreamDestroy_v2(g.stream)
 	flush, err := g.flushes()
-	if err != nil && s.direct != DirectAlways {
+	if err != nil && p.wish != DirectAlways {
 		return nil, err
 	}
-	card, done, err := openCard(s.rdmaDevice, rdma.AddressOf(conn.LocalAddr()), rdma.AddressOf(conn.RemoteAddr()), g)
+	card, done, err := openCard(p.device, rdma.AddressOf(conn.LocalAddr()), rdma.AddressOf(conn.RemoteAddr()), g)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	c, err := gpudirect.Choose(card, g)
-	if s.direct == DirectAlways && err == nil {
+	if p.wish == DirectAlways && err == nil {
 		c, err = gpudirect.Direct(card, g)
 	}
 	if err != nil {
@@ -248,7 +248,7 @@ func (s *Session) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err er
 			return nil, err
 		}
 	}
-	s.log.Info("RDMA reads and writes the GPU's memory", "method", c.Method, "device", g.device, "rate",
+	p.log.Info("RDMA reads and writes the GPU's memory", "method", c.Method, "device", g.device, "rate",
 		fmt.Sprintf("%.1f GB/s", c.Rate/1e9), "others", c.Why)
 	return d, nil
 }

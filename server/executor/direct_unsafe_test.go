@@ -159,7 +159,7 @@ func TestTrialsBehindBusyStream(t *testing.T) {
 			}
 			c.openSide()
 			c.sync(0)
-			until(t, "there is a link", c.session.path.there.Load)
+			until(t, "there is a link", c.session.copies.path.there.Load)
 			if err := c.session.AttachRDMA(control); err == nil {
 				t.Error("a second control connection was taken")
 			}
@@ -196,13 +196,13 @@ func (l *straight) Send(p bulk.Piece, _ bulk.Region) error {
 		return bulk.ErrDown
 	}
 	if l.placed%3 == 0 {
-		go (*pathHandler)(l.s).Sent(p, false)
+		go (*pathHandler)(&l.s.copies.path).Sent(p, false)
 		return nil
 	}
 	l.mu.Lock()
 	copy(l.got[p.Chunk().Offset:], gpuBytes(p.Addr(), p.N))
 	l.mu.Unlock()
-	(*pathHandler)(l.s).Sent(p, true)
+	(*pathHandler)(&l.s.copies.path).Sent(p, true)
 	return nil
 }
 
@@ -276,7 +276,7 @@ func TestDirectSlots(t *testing.T) {
 	pipe, other := net.Pipe()
 	defer pipe.Close()
 	defer other.Close()
-	d, err := s.chooseDirect(pipe, leastRDMASlots*largeBytes)
+	d, err := s.copies.path.chooseDirect(pipe, leastRDMASlots*largeBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,19 +291,19 @@ func TestDirectSlots(t *testing.T) {
 	if p := d.Part(3<<20, 1<<20); p.Addr != d.Addr+3<<20 || p.Offset != 3<<20 || p.Bytes != 1<<20 || p.FD != d.FD {
 		t.Errorf("a part: %+v", p)
 	}
-	s.path.gpu = d
-	ups := s.layPath()
+	s.copies.path.direct = d
+	ups := s.copies.path.lay()
 	const n = 9<<20 + 77
 	link := &straight{s: s, got: make([]byte, n), freed: make(chan uint32, 64)}
 	for i := range ups {
 		link.freed <- uint32(i)
 	}
-	s.usePath(link)
+	s.copies.path.use(link)
 	tcp := &fallback{straight: link}
-	s.bulk.out.Fallback()
+	s.copies.bulk.out.Fallback()
 	fed := make(chan struct{})
-	go func() { defer close(fed); _ = s.bulk.out.Feed(tcp) }()
-	s.bulk.ready.Store(true)
+	go func() { defer close(fed); _ = s.copies.bulk.out.Feed(tcp) }()
+	s.copies.bulk.ready.Store(true)
 
 	data := make([]byte, n)
 	for i := range data {
@@ -317,8 +317,8 @@ func TestDirectSlots(t *testing.T) {
 	go func() {
 		for off := 0; off < n; off += largeBytes {
 			slot, k := <-link.freed, min(largeBytes, n-off)
-			copy(gpuBytes(uint64(s.path.slots[slot].gpu), k), data[off:])
-			(*pathHandler)(s).Arrived(bulk.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
+			copy(gpuBytes(uint64(s.copies.path.slots[slot].gpu), k), data[off:])
+			(*pathHandler)(&s.copies.path).Arrived(bulk.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
 		}
 	}()
 	b := &incoming{
@@ -328,7 +328,7 @@ func TestDirectSlots(t *testing.T) {
 			},
 		}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst,
 	}
-	if err := errors.Join(s.receiveUpload(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
+	if err := errors.Join(s.copies.uploads.receive(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(gpuBytes(uint64(dst), n), data) {
@@ -339,19 +339,19 @@ func TestDirectSlots(t *testing.T) {
 	}
 
 	tr := &transfer{id: transport.FirstTransfer, seq: 9, beside: true, link: true}
-	if r, err := s.download(&ctx.legacy, tr, dst, n); errors.Join(err, nonzero(r)) != nil {
+	if r, err := s.copies.downloads.download(&ctx.legacy, tr, dst, n); errors.Join(err, nonzero(r)) != nil {
 		t.Fatal(r, err)
 	}
 	for s.pending() {
 		s.poll()
-		s.endings = nil
+		s.copies.downloads.endings = nil
 	}
 	until(t, "all of the download", func() bool {
 		link.mu.Lock()
 		defer link.mu.Unlock()
 		return bytes.Equal(link.got, data)
 	})
-	s.bulk.fail(errSideClosed)
+	s.copies.bulk.fail(errSideClosed)
 	<-fed
 	if tcp.chunks < 3 {
 		t.Errorf("%d chunks went over TCP", tcp.chunks)
@@ -359,7 +359,7 @@ func TestDirectSlots(t *testing.T) {
 	if !bytes.Equal(link.got, data) {
 		t.Error("a download arrived changed")
 	}
-	if i := slices.IndexFunc(s.path.down, func(sl *slot) bool { return !sl.free.Load() }); i >= 0 {
+	if i := slices.IndexFunc(s.copies.path.down, func(sl *slot) bool { return !sl.free.Load() }); i >= 0 {
 		t.Errorf("slot %d was not given back", i)
 	}
 }
@@ -383,7 +383,8 @@ func TestDirectRefused(t *testing.T) {
 			pipe, other := net.Pipe()
 			defer pipe.Close()
 			defer other.Close()
-			if d, err := s.chooseDirect(pipe, 1<<20); d != nil || err == nil || !strings.Contains(err.Error(), c.why) {
+			d, err := s.copies.path.chooseDirect(pipe, 1<<20)
+			if d != nil || err == nil || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("%+v, %v", d, err)
 			}
 		})

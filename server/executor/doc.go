@@ -6,9 +6,9 @@
 // Session is the loop: it reads commands, hands each to the method that carries it out, answers, and looks between
 // commands at what is under way (poll.go). Subjects of the driver are engines with a state of their own. What they all
 // build on is base: the driver, memory for arguments, handles, contexts, streams, the launches that were read and not
-// yet made. Above it are objects, hostmem, modules, printf, graphs, waits and ordering. An engine asks the loop through
-// an interface of at most ten methods, which stands beside it. Copies and the connections that carry them are the
-// loop's own; docs/architecture.md has a table of all, with their files.
+// yet made. Above it are objects, hostmem, modules, printf, graphs, copies, waits and ordering. An engine asks the loop
+// through an interface of at most ten methods, which stands beside it. docs/architecture.md has a table of all, with
+// their files.
 //
 // It does not wait in the driver for the GPU, unless the driver makes it:
 //

@@ -1,9 +1,6 @@
 package executor
 
-import (
-	"scuda.dev/scuda/api/cuda"
-	"scuda.dev/scuda/transport/bulk"
-)
+import "scuda.dev/scuda/api/cuda"
 
 // What carries out a command is a method of the session's or of one of its engines.
 
@@ -27,26 +24,25 @@ func inWaits(f func(*waits, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.waits, c) }
 }
 
+func inCopies(f func(*copies, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.copies, c) }
+}
+
+func inUploads(f func(*uploads, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.copies.uploads, c) }
+}
+
+// copyH2D and copyD2H name their methods, which saves small copies a call through a pointer.
+
+func copyH2D(s *Session, c *command) (cuda.CUresult, error) { return s.copies.uploads.copyH2D(c) }
+
+func copyD2H(s *Session, c *command) (cuda.CUresult, error) { return s.copies.downloads.copyD2H(c) }
+
 func inOrdering(f func(*ordering, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.ordering, c) }
 }
 
 // What engines ask of the loop.
-
-func (s *Session) startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error) {
-	t.beside = bytes >= bulk.MinTransfer && s.bulk.ready.Load()
-	r, err := s.download(st, t, src, bytes)
-	if err != nil {
-		return 0, err
-	}
-	if r != cuda.CUDA_SUCCESS {
-		t.result = r
-	}
-	if t.left == 0 {
-		s.endTransfer(t)
-	}
-	return r, nil
-}
 
 func (s *Session) kernelsLaunchGraphs() bool { return len(s.graphs.deviceGraphs) > 0 }
 
@@ -70,9 +66,6 @@ func (s *Session) isIdle() bool {
 	return true
 }
 
-func (s *Session) downloadJustBefore(st *stream) *transfer {
-	if l := s.latest; l.st == st && l.command+1 == s.commands && l.t.left > 0 {
-		return l.t
-	}
-	return nil
-}
+func (s *Session) downloadJustBefore(st *stream) *transfer { return s.copies.downloads.justBefore(st) }
+
+func (s *Session) finishDownloads(st *stream) { s.copies.downloads.finish(st) }

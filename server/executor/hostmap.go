@@ -28,13 +28,13 @@ type hostmem struct {
 
 // hostmemLoop is what it asks of the loop.
 type hostmemLoop interface {
-	// startDownload enqueues a download whose end answers its command.
-	startDownload(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error)
+	// start enqueues a download whose end answers its command.
+	start(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error)
 }
 
 func newHostmem(s *Session, sharer Sharer) hostmem {
 	return hostmem{
-		base: &s.base, loop: s, out: &s.out, sharer: sharer,
+		base: &s.base, loop: &s.copies.downloads, out: &s.out, sharer: sharer,
 		ranges: make(map[uint64]*hostRange), windows: make(map[uint64]bool),
 	}
 }

@@ -34,35 +34,35 @@ type mark struct {
 const marksBytes = 4 << 10 // of a context's marks that are allocated at a time
 
 // expect enters an asynchronous download that is about to be enqueued.
-func (s *Session) expect(t *transfer) {
+func (d *downloads) expect(t *transfer) {
 	if t.late = t.done && t.of == nil; !t.late {
 		return
 	}
-	s.late.mu.Lock()
-	s.late.list = append(s.late.list, t)
-	s.late.mu.Unlock()
+	d.late.mu.Lock()
+	d.late.list = append(d.late.list, t)
+	d.late.mu.Unlock()
 }
 
 // sign has the GPU say when all chunks of an asynchronous download have come down. Where it cannot, the executor alone
 // can tell.
-func (s *Session) sign(st *stream, t *transfer) {
+func (d *downloads) sign(st *stream, t *transfer) {
 	if !t.late {
 		return
 	}
 	if st.mark == nil {
-		st.mark = s.takeMark(st.ctx)
+		st.mark = d.takeMark(st.ctx)
 	}
 	r := cuda.CUDA_ERROR_OUT_OF_MEMORY
 	if m := st.mark; m != nil {
 		m.number++
 		at := cuda.CUdeviceptr(addressOfWord(m.word))
 		// old drivers
-		if r = s.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0); r == cuda.CUDA_ERROR_NOT_SUPPORTED {
-			r = s.gpu.CuMemsetD32Async(at, m.number, 1, st.real)
+		if r = d.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0); r == cuda.CUDA_ERROR_NOT_SUPPORTED {
+			r = d.gpu.CuMemsetD32Async(at, m.number, 1, st.real)
 		}
 	}
-	s.late.mu.Lock()
-	defer s.late.mu.Unlock()
+	d.late.mu.Lock()
+	defer d.late.mu.Unlock()
 	t.whole = true
 	if t.unsigned = r != cuda.CUDA_SUCCESS; !t.unsigned {
 		t.word, t.number = st.mark.word, st.mark.number
@@ -70,9 +70,9 @@ func (s *Session) sign(st *stream, t *transfer) {
 }
 
 // takeMark gives a word that no stream has, or nil.
-func (s *Session) takeMark(ctx *context) *mark {
+func (d *downloads) takeMark(ctx *context) *mark {
 	if len(ctx.marks) == 0 {
-		mem, r := s.pageLocked(ctx, marksBytes)
+		mem, r := d.pageLocked(ctx, marksBytes)
 		if r != cuda.CUDA_SUCCESS {
 			return nil
 		}
@@ -101,9 +101,9 @@ func (t *transfer) landed() bool { return t.word != nil && int32(t.word.Load()-t
 
 // sendLate sends the asynchronous downloads that have come down, and their ends. It says whether it could. late.mu is
 // held.
-func (s *Session) sendLate() bool {
+func (d *downloads) sendLate() bool {
 	able := true
-	for _, t := range s.late.list {
+	for _, t := range d.late.list {
 		if t.told || t.result != cuda.CUDA_SUCCESS {
 			continue // the executor has the rest to say
 		}
@@ -111,14 +111,14 @@ func (s *Session) sendLate() bool {
 			able = able && !t.unsigned
 			continue
 		}
-		for len(t.unsent) > 0 && s.send(t.unsent[0]) {
+		for len(t.unsent) > 0 && d.send(t.unsent[0]) {
 			t.unsent = t.unsent[1:]
 		}
 		switch {
 		case len(t.unsent) > 0:
 			able = false
 		case t.whole:
-			s.sayDone(t)
+			d.sayDone(t)
 		}
 	}
 	return able
@@ -126,77 +126,89 @@ func (s *Session) sendLate() bool {
 
 // send queues the data of a chunk that has come down. It says no where only the executor can: the chunk lies in the
 // GPU's memory and RDMA does not take it. For late downloads late.mu is held.
-func (s *Session) send(c *chunk) bool {
+func (d *downloads) send(c *chunk) bool {
 	switch t := c.t; {
 	case c.fetching:
 		return false
 	case t.rows != nil:
-		s.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
-	case t.of != nil && s.hostmem.sendChanges(t, c):
+		d.sendRows(t, c.off, c.slot.mem[:c.bytes], &c.slot.free)
+	case t.of != nil && d.hostmem.sendChanges(t, c):
 	case t.beside:
-		if !s.sendChunk(t, c) {
+		if !d.sendChunk(t, c) {
 			return false
 		}
 		t.posted += uint64(c.bytes)
 	default:
 		h := transport.MessageHeader{Type: transport.MsgData, ID: t.id, Seq: t.seq, Aux: c.off}
-		s.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
+		d.out.message(h, c.slot.mem[:c.bytes], &c.slot.free)
 	}
 	return true
 }
 
 // arrivedLate sends a chunk that the executor has seen to arrive, unless that has been done. late.mu is held, but not
 // while the driver is called.
-func (s *Session) arrivedLate(c *chunk, r cuda.CUresult) {
+func (d *downloads) arrivedLate(c *chunk, r cuda.CUresult) {
 	t := c.t
 	if !slices.Contains(t.unsent, c) {
 		return
 	}
 	if r != cuda.CUDA_SUCCESS {
 		c.slot.free.Store(true)
-	} else if !s.send(c) {
+	} else if !d.send(c) {
 		c.fetching = true
-		s.late.mu.Unlock()
-		s.sendFetched(c)
-		s.late.mu.Lock()
+		d.late.mu.Unlock()
+		d.sendFetched(c)
+		d.late.mu.Lock()
 	}
 	t.unsent = slices.DeleteFunc(t.unsent, func(o *chunk) bool { return o == c })
 }
 
 // sayDone tells the end of an asynchronous download. For late ones late.mu is held.
-func (s *Session) sayDone(t *transfer) {
+func (d *downloads) sayDone(t *transfer) {
 	t.told = true
-	s.out.message(transport.MessageHeader{
+	d.out.message(transport.MessageHeader{
 		Type: transport.MsgDone, ID: t.id, Result: int32(t.result), Seq: t.seq, Aux: t.posted,
 	}, nil, nil)
 }
 
 // sayFlushed answers FLUSH once. late.mu is held.
-func (s *Session) sayFlushed(asked uint64) bool {
-	if asked <= s.late.flushed.Load() {
+func (d *downloads) sayFlushed(asked uint64) bool {
+	if asked <= d.late.flushed.Load() {
 		return false
 	}
-	s.late.flushed.Store(asked)
-	s.out.message(transport.MessageHeader{Type: transport.MsgFlushed, Seq: asked}, nil, nil)
+	d.late.flushed.Store(asked)
+	d.out.message(transport.MessageHeader{Type: transport.MsgFlushed, Seq: asked}, nil, nil)
+	return true
+}
+
+// answerFlush answers FLUSH once the executor has looked at all downloads. It says whether that was still to do.
+func (d *downloads) answerFlush(asked uint64) bool {
+	if asked <= d.late.flushed.Load() {
+		return false
+	}
+	d.late.mu.Lock()
+	defer d.late.mu.Unlock()
+	d.sayFlushed(asked)
 	return true
 }
 
 // flush answers FLUSH on the thread that reads the side connection, whatever call holds the executor.
-func (s *Session) flush(asked uint64) {
-	s.late.mu.Lock()
-	if s.sendLate() {
-		s.sayFlushed(asked)
+func (d *downloads) flush(asked uint64) {
+	d.late.mu.Lock()
+	if d.sendLate() {
+		d.sayFlushed(asked)
 	}
-	s.late.mu.Unlock()
-	s.out.push()
+	d.late.mu.Unlock()
+	d.out.push()
 }
 
-// end tells the end of a download, unless that has been done, and forgets it.
-func (l *lateDownloads) end(s *Session, t *transfer) {
+// endLate tells the end of a download, unless that has been done, and forgets it.
+func (d *downloads) endLate(t *transfer) {
+	l := &d.late
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !t.told {
-		s.sayDone(t)
+		d.sayDone(t)
 	}
 	if i := slices.Index(l.list, t); i >= 0 {
 		l.list = slices.Delete(l.list, i, i+1)

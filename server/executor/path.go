@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,17 +40,25 @@ type pathLink interface {
 
 // path is a session's RDMA. All but the link is the executor's.
 type path struct {
+	*base
+	loop    copiesLoop
+	bulk    *transfers
+	staging *staging
+	count   int    // slots
+	device  string // see [rdma.Choose]
+	wish    GPUDirect
+
 	openMu sync.Mutex
 	opened chan struct{} // closed when what the client's control connection began is over; nil: there is none
 	ended  bool          // none is taken any more
 
-	there atomic.Bool // link, slots and memory are there
-	l     pathLink
-	slots []*slot // uploads arrive in them
-	down  []*slot // downloads leave from them
-	mem   []byte
-	gpu   *directSlots // the slots lie in the GPU's memory, and mem is nil
-	busy  []*slot      // upload slots from which the GPU copies
+	there  atomic.Bool // link, slots and memory are there
+	l      pathLink
+	slots  []*slot // uploads arrive in them
+	down   []*slot // downloads leave from them
+	mem    []byte
+	direct *directSlots // the slots lie in the GPU's memory, and mem is nil
+	busy   []*slot      // upload slots from which the GPU copies
 	// a download slot was last taken, or with the link, or the GPU had read all upload slots or one more
 	last  time.Time
 	owner *context // in which the driver has page-locked the memory
@@ -60,20 +67,19 @@ type path struct {
 	lost  atomic.Uint64 // of stats, as the server's metrics have it
 }
 
-// AttachRDMA gives the session the control connection of its RDMA. It does not wait: what follows makes calls of the driver, which may hold their caller for as
-// long as the GPU works, and the caller has connections to attach for which that work may wait. The goroutine owns the connection until the link does, and
-// the session's end waits for it.
-func (s *Session) AttachRDMA(c net.Conn) error {
-	p := &s.path
-	if s.rdmaSlots < leastRDMASlots || !p.begin() {
+// attach takes the control connection of the session's RDMA. It does not wait: what follows makes calls of the driver,
+// which may hold their caller for as long as the GPU works, and the caller has connections to attach for which that
+// work may wait. The goroutine owns the connection until the link does, and the session's end waits for it.
+func (p *path) attach(c net.Conn) error {
+	if p.count < leastRDMASlots || !p.begin() {
 		c.Close()
 		return errors.New("an RDMA connection that the session does not expect")
 	}
 	go func() {
 		defer close(p.opened)
-		if err := s.openPath(c); err != nil {
+		if err := p.open(c); err != nil {
 			c.Close()
-			s.log.Error("there is no RDMA", "error", err)
+			p.log.Error("there is no RDMA", "error", err)
 		}
 	}()
 	return nil
@@ -90,37 +96,36 @@ func (p *path) begin() bool {
 	return true
 }
 
-// openPath chooses where the slots lie, makes them and begins to use the connection.
-func (s *Session) openPath(c net.Conn) error {
-	bytes := s.rdmaSlots * largeBytes
-	direct, why := s.chooseDirect(c, bytes)
-	if err := s.bulk.out.Err(); err != nil {
+// open chooses where the slots lie, makes them and begins to use the connection.
+func (p *path) open(c net.Conn) error {
+	bytes := p.count * largeBytes
+	direct, why := p.chooseDirect(c, bytes)
+	if err := p.bulk.out.Err(); err != nil {
 		return err
 	}
-	p := &s.path
-	p.gpu = direct
+	p.direct = direct
 	memory := func(from, n int) rdma.Memory { return direct.memory(from, n) }
 	if direct == nil {
-		s.log.Debug("RDMA goes through page-locked memory", "why", why)
+		p.log.Debug("RDMA goes through page-locked memory", "why", why)
 		mem, err := mapMemory(bytes)
 		if err != nil {
-			return fmt.Errorf("%d MiB for its slots: %w", s.rdmaSlots, err)
+			return fmt.Errorf("%d MiB for its slots: %w", p.count, err)
 		}
 		p.mem = mem
 		memory = func(from, n int) rdma.Memory { return rdma.Mapped(mem[from : from+n]) }
 	}
-	ups := s.layPath()
-	s.usePath(rdma.Windows{Link: rdma.New(rdma.Config[bulk.Piece]{Control: c, Device: s.rdmaDevice, Depth: ups,
+	ups := p.lay()
+	p.use(rdma.Windows{Link: rdma.New(rdma.Config[bulk.Piece]{Control: c, Device: p.device, Depth: ups,
 		Slots: memory(0, ups*largeBytes), SlotBytes: largeBytes, Source: memory(ups*largeBytes, bytes-ups*largeBytes),
-		Handler: (*pathHandler)(s), Stats: &p.stats, Log: s.log})})
+		Handler: (*pathHandler)(p), Stats: &p.stats, Log: p.log})})
 	return nil
 }
 
-// usePath begins to use a link whose slots have been laid out.
-func (s *Session) usePath(l pathLink) {
-	s.path.l = l
-	s.path.there.Store(true)
-	s.bulk.out.Prefer(l)
+// use begins to use a link whose slots have been laid out.
+func (p *path) use(l pathLink) {
+	p.l = l
+	p.there.Store(true)
+	p.bulk.out.Prefer(l)
 }
 
 // awaitOpen waits until a link that has just been made is in use.
@@ -130,14 +135,13 @@ func (p *path) awaitOpen() {
 	}
 }
 
-// layPath divides the memory into slots and says how many are for uploads.
-func (s *Session) layPath() (ups int) {
-	p := &s.path
-	ups = s.rdmaSlots - s.rdmaSlots/uploadShare
-	for i := range s.rdmaSlots {
+// lay divides the memory into slots and says how many are for uploads.
+func (p *path) lay() (ups int) {
+	ups = p.count - p.count/uploadShare
+	for i := range p.count {
 		sl := &slot{path: true, index: uint32(i)}
-		if p.gpu != nil {
-			sl.gpu = cuda.CUdeviceptr(p.gpu.Addr) + cuda.CUdeviceptr(i*largeBytes)
+		if p.direct != nil {
+			sl.gpu = cuda.CUdeviceptr(p.direct.Addr) + cuda.CUdeviceptr(i*largeBytes)
 		} else {
 			sl.mem = p.mem[i*largeBytes : (i+1)*largeBytes : (i+1)*largeBytes]
 		}
@@ -174,26 +178,24 @@ func (p *path) close() {
 }
 
 // lock page-locks the memory for the driver. It lasts as long as the context; without it copies are only slower.
-func (s *Session) lockPath(ctx *context) {
-	p := &s.path
-	if p.gpu != nil || p.owner != nil && s.contexts[p.owner.handle] == p.owner {
+func (p *path) lock(ctx *context) {
+	if p.direct != nil || p.owner != nil && p.contexts[p.owner.handle] == p.owner {
 		return
 	}
 	p.owner = ctx
-	r := s.within(ctx, func() cuda.CUresult {
-		return s.gpu.CuMemHostRegister_v2(pointerTo(p.mem), uint64(len(p.mem)), hostPortable)
+	r := p.within(ctx, func() cuda.CUresult {
+		return p.gpu.CuMemHostRegister_v2(pointerTo(p.mem), uint64(len(p.mem)), hostPortable)
 	})
 	if r != cuda.CUDA_SUCCESS {
-		s.log.Warn("the driver does not page-lock the memory of RDMA; copies are slower", "bytes", len(p.mem), "result",
+		p.log.Warn("the driver does not page-lock the memory of RDMA; copies are slower", "bytes", len(p.mem), "result",
 			resultText(r))
 	}
 }
 
-// occupyPath follows an upload slot from which the GPU copies, or whose copy was not enqueued (r).
-func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresult {
-	p := &s.path
+// occupy follows an upload slot from which the GPU copies, or whose copy was not enqueued (r).
+func (p *path) occupy(sl *slot, st *stream, r cuda.CUresult) cuda.CUresult {
 	if r == cuda.CUDA_SUCCESS {
-		if sl.event, r = s.recordEvent(st); r == cuda.CUDA_SUCCESS {
+		if sl.event, r = p.recordEvent(st); r == cuda.CUDA_SUCCESS {
 			sl.st = st
 			if len(p.busy) == 0 {
 				p.last = time.Now()
@@ -206,11 +208,10 @@ func (s *Session) occupyPath(sl *slot, st *stream, r cuda.CUresult) cuda.CUresul
 	return r
 }
 
-// pollPath gives slots back that the GPU has read.
-func (s *Session) pollPath() bool {
-	p := &s.path
-	if p.there.Load() && p.gpu != nil {
-		s.fetchStranded()
+// poll gives slots back that the GPU has read.
+func (p *path) poll() bool {
+	if p.there.Load() && p.direct != nil {
+		p.fetchStranded()
 	}
 	if len(p.busy) == 0 {
 		return false
@@ -219,7 +220,7 @@ func (s *Session) pollPath() bool {
 	kept := p.busy[:0]
 	var behind *stream // what comes later on it is not complete either
 	for _, sl := range p.busy {
-		if sl.st == behind || s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+		if sl.st == behind || p.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
 			behind = sl.st
 			kept = append(kept, sl)
 			continue
@@ -239,32 +240,31 @@ func (s *Session) pollPath() bool {
 }
 
 // fetchStranded sends chunks in the GPU's memory by fallbacks that a lost path has given back.
-func (s *Session) fetchStranded() {
-	for _, p := range s.bulk.out.Stranded() {
-		s.fetch(p.Chunk(), cuda.CUdeviceptr(p.Addr()))
-		s.bulk.out.Rescued(p)
+func (p *path) fetchStranded() {
+	for _, piece := range p.bulk.out.Stranded() {
+		p.fetch(piece.Chunk(), cuda.CUdeviceptr(piece.Addr()))
+		p.bulk.out.Rescued(piece)
 	}
 }
 
 // fetch sends a chunk of the GPU's memory by a fallback, by way of memory of its own: there are no more of them than a
 // path had under way.
-func (s *Session) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
+func (p *path) fetch(c bulk.Chunk, from cuda.CUdeviceptr) {
 	mem := make([]byte, c.Bytes)
-	s.enterAny()
-	if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
-		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), from, uint64(len(mem)), st)
+	p.enterAny()
+	if r := p.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return p.gpu.CuMemcpyDtoHAsync_v2(pointerTo(mem), from, uint64(len(mem)), st)
 	}); r != cuda.CUDA_SUCCESS {
-		s.bulkFailed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
+		p.bulk.failed(fmt.Errorf("a chunk cannot be taken out of the GPU's memory: %s", resultText(r)))
 	}
-	s.bulk.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: len(mem), Data: mem})
+	p.bulk.out.Post(&bulk.Transfer{Seq: c.Seq, ID: c.ID, Offset: c.Offset, Bytes: len(mem), Data: mem})
 }
 
-// crowded says whether the GPU leaves too few slots for what comes: most wait for it, and it has not read one for a while. Where it reads one after the other, the
-// next is waited for.
-func (s *Session) crowded() bool {
-	p := &s.path
+// crowded says whether the GPU leaves too few slots for what comes: most wait for it, and it has not read one for a
+// while. Where it reads one after the other, the next is waited for.
+func (p *path) crowded() bool {
 	for len(p.busy) > len(p.slots)-len(p.slots)/scarce {
-		if s.pollPath() {
+		if p.poll() {
 			continue
 		}
 		if time.Since(p.last) > unread {
@@ -275,48 +275,17 @@ func (s *Session) crowded() bool {
 	return false
 }
 
-// pathLanded sends a chunk to the device that came by RDMA.
-func (s *Session) pathLanded(b *incoming, l landing) {
-	r := b.result
-	if r == cuda.CUDA_SUCCESS && b.st == nil {
-		r = cuda.CUDA_ERROR_INVALID_VALUE // nobody wants it
-	}
-	if r == cuda.CUDA_SUCCESS {
-		r = s.enter(b.cmd.Context)
-	}
-	if r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 && s.path.gpu.flush { // before anything reads what the card wrote
-		r = s.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-			cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
-	}
-	if r == cuda.CUDA_SUCCESS && s.crowded() {
-		if moved := s.moveOut(b, &l); moved != nil {
-			s.path.link().Release(l.slot.index)
-			s.chunkLanded(b, *moved, nil)
-			return
-		}
-	}
-	if dst := b.dst + cuda.CUdeviceptr(l.off); r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 {
-		r = s.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
-	} else if r == cuda.CUDA_SUCCESS {
-		s.lockPath(b.ctx)
-		r = s.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(l.slot.mem), uint64(l.n), b.st.real)
-	}
-	if r = s.occupyPath(l.slot, b.st, r); b.result == cuda.CUDA_SUCCESS && b.st != nil {
-		b.result = r
-	}
-}
-
 // moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy
 // with something else. It gives nil where there is none.
-func (s *Session) moveOut(b *incoming, l *landing) *landing {
-	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
+func (p *path) moveOut(ctx *context, l *landing) *landing {
+	sl, r, err := p.staging.take(ctx, &ctx.large)
 	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {
 		return nil
 	}
 	if l.slot.gpu == 0 {
 		copy(sl.mem, l.slot.mem[:l.n])
-	} else if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
-		return s.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), l.slot.gpu, uint64(l.n), st)
+	} else if r := p.copyAside(func(st cuda.CUstream) cuda.CUresult {
+		return p.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), l.slot.gpu, uint64(l.n), st)
 	}); r != cuda.CUDA_SUCCESS {
 		sl.free.Store(true)
 		return nil
@@ -324,9 +293,8 @@ func (s *Session) moveOut(b *incoming, l *landing) *landing {
 	return &landing{slot: sl, off: l.off, n: l.n}
 }
 
-// abandonPath gives back the slots of a context that ends; its work is over and its events are gone.
-func (s *Session) abandonPath(ctx *context) {
-	p := &s.path
+// abandon gives back the slots of a context that ends; its work is over and its events are gone.
+func (p *path) abandon(ctx *context) {
 	kept := p.busy[:0]
 	for _, sl := range p.busy {
 		if sl.st.ctx != ctx {
@@ -350,82 +318,4 @@ func (p *path) takeDown() *slot {
 		}
 	}
 	return nil
-}
-
-// downloadSlot gives a slot from which a chunk of a download can leave by RDMA. It waits for the link, which is done
-// with its chunks or gives them up soon, and for the GPU where that is at this download already, or takes in one
-// uploaded chunk after the other before it. Where all slots wait for other work, it gives nil, as the commands behind
-// must not wait as well.
-func (s *Session) downloadSlot(st *stream, t *transfer) (*slot, error) {
-	p := &s.path
-	for began := time.Now(); ; {
-		if p.gpu != nil && s.bulk.out.State() != bulk.Up { // a chunk there would have to be fetched
-			return nil, nil
-		}
-		if sl := p.takeDown(); sl != nil {
-			s.lockPath(st.ctx)
-			return sl, nil
-		}
-		switch {
-		case s.bulk.out.State() != bulk.Up:
-			return nil, nil
-		case s.bulk.out.Pieces() > 0, t.posted > 0 && st.holdsPathSlot(t):
-			p.last = time.Now()
-		case time.Since(p.last) > stalled:
-			return nil, nil
-		}
-		if err := s.napAfter(time.Since(began)); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// holdsPathSlot says whether a chunk of a download is on its way from the GPU into a slot of the path.
-func (st *stream) holdsPathSlot(t *transfer) bool {
-	return slices.ContainsFunc(st.downloads, func(c *chunk) bool { return c.t == t && c.slot.path })
-}
-
-// moveIn copies a chunk that had to go into an ordinary slot into a free one of the path, so that it leaves by RDMA as
-// well. It does not wait for one: what waits for the stream is answered when the chunk's event is complete, and has to
-// come behind the download's end.
-func (s *Session) moveIn(c *chunk) {
-	p := &s.path
-	if c.slot.path || !c.t.link || c.t.refused.Load() || s.bulk.out.State() != bulk.Up {
-		return
-	}
-	sl := p.takeDown()
-	if sl == nil {
-		return
-	}
-	if sl.gpu == 0 {
-		copy(sl.mem, c.slot.mem[:c.bytes])
-	} else if r := s.copyAside(func(st cuda.CUstream) cuda.CUresult {
-		return s.gpu.CuMemcpyHtoDAsync_v2(sl.gpu, pointerTo(c.slot.mem), uint64(c.bytes), st)
-	}); r != cuda.CUDA_SUCCESS {
-		sl.free.Store(true)
-		return
-	}
-	s.late.mu.Lock()
-	defer s.late.mu.Unlock()
-	if c.t.late && !slices.Contains(c.t.unsent, c) { // it was sent meanwhile
-		sl.free.Store(true)
-		return
-	}
-	c.slot.free.Store(true)
-	c.slot = sl
-}
-
-// copyAside enqueues a copy on a stream that waits for no other, in the present context, and waits for its end.
-func (s *Session) copyAside(enqueue func(cuda.CUstream) cuda.CUresult) cuda.CUresult {
-	if s.entered == nil {
-		return cuda.CUDA_ERROR_INVALID_CONTEXT
-	}
-	st, r := s.helperOf(s.entered)
-	if r == cuda.CUDA_SUCCESS {
-		r = enqueue(st)
-	}
-	if r == cuda.CUDA_SUCCESS {
-		r = s.gpu.CuStreamSynchronize(st)
-	}
-	return r
 }

@@ -9,8 +9,7 @@ import (
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits.list) > 0 || s.transfers > 0 || len(s.path.busy) > 0 || len(s.waits.watches) > 0 ||
-		len(s.endings) > 0 || s.bulk.out.Pieces() > 0 && s.path.gpu != nil || s.side.flush.Load() != s.late.flushed.Load()
+	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending()
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -24,13 +23,10 @@ func (s *Session) poll() bool {
 		progress = true
 	}
 	ready = s.waits.gatherDownloaded(ready)
-	if s.pollPath() {
+	if s.copies.path.poll() {
 		progress = true
 	}
-	if asked > s.late.flushed.Load() {
-		s.late.mu.Lock()
-		s.sayFlushed(asked)
-		s.late.mu.Unlock()
+	if s.copies.downloads.answerFlush(asked) {
 		progress = true
 	}
 	if ready == 0 {
@@ -44,9 +40,9 @@ func (s *Session) poll() bool {
 
 // abandonContext ends what is under way in a context that ends.
 func (s *Session) abandonContext(ctx *context) {
-	s.abandonPath(ctx)
+	s.copies.path.abandon(ctx)
 	for _, st := range append([]*stream{&ctx.legacy}, ctx.streams...) {
-		s.failDownloads(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		s.copies.downloads.fail(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		s.waits.endWatches(st)
 	}
 	s.waits.abandon(ctx)
@@ -57,35 +53,36 @@ func (s *Session) abandonContext(ctx *context) {
 // everything finds no more, and told in the order of the commands. (What waits for other work has a later command
 // than that.)
 func (s *Session) pollProgress() bool {
-	if s.transfers == 0 && len(s.waits.watches) == 0 && len(s.endings) == 0 {
+	d := &s.copies.downloads
+	if d.underWay == 0 && len(s.waits.watches) == 0 && len(d.endings) == 0 {
 		return false
 	}
 	s.waits.fired = s.waits.fired[:0]
-	progress := len(s.endings) > 0
+	progress := len(d.endings) > 0
 	for more := true; more; {
 		n := len(s.waits.fired)
 		s.waits.pollWatches()
-		more = s.transfers > 0 && s.pollDownloads()
+		more = d.underWay > 0 && d.poll()
 		more = more || len(s.waits.fired) > n
 		progress = progress || more
 	}
 	if len(s.waits.fired) > 1 {
 		slices.SortFunc(s.waits.fired, func(a, b fired) int { return cmp.Compare(a.at, b.at) })
 	}
-	if len(s.endings) > 1 {
-		slices.SortFunc(s.endings, func(a, b *transfer) int { return cmp.Compare(a.seq, b.seq) })
+	if len(d.endings) > 1 {
+		slices.SortFunc(d.endings, func(a, b *transfer) int { return cmp.Compare(a.seq, b.seq) })
 	}
-	ends, told := s.endings, s.waits.fired
+	ends, told := d.endings, s.waits.fired
 	for len(ends) > 0 || len(told) > 0 {
 		if len(told) > 0 && (len(ends) == 0 || told[0].at <= ends[0].seq) {
 			s.waits.tellWatch(&told[0])
 			told = told[1:]
 		} else {
-			s.tellEnd(ends[0])
+			d.tellEnd(ends[0])
 			ends = ends[1:]
 		}
 	}
-	clear(s.endings)
-	s.endings = s.endings[:0]
+	clear(d.endings)
+	d.endings = d.endings[:0]
 	return progress
 }

@@ -304,7 +304,7 @@ func TestUploadsByFallbackBesidePath(t *testing.T) {
 	c := connect(t)
 	lines := c.bulkLines(2)
 	k := collect(t, lines)
-	c.session.usePath(pathWithoutTraffic{})
+	c.session.copies.path.use(pathWithoutTraffic{})
 	const n = 2 << 20
 	dst := c.alloc(n)
 	for round := range 20 {
@@ -342,7 +342,7 @@ func (p *recordingPath) Send(piece bulk.Piece, _ bulk.Region) error {
 	p.have += copy(p.got[piece.Chunk().Offset:], piece.Data())
 	go func() {
 		<-p.goOn
-		(*pathHandler)(p.s).Sent(piece, true)
+		(*pathHandler)(&p.s.copies.path).Sent(piece, true)
 	}()
 	return nil
 }
@@ -356,17 +356,17 @@ func TestDownloadsOfBusyStreams(t *testing.T) {
 	const n = 12 << 20
 	k := collect(t, c.bulkLines(2))
 	s := c.session
-	s.rdmaSlots = leastRDMASlots
+	s.copies.path.count = leastRDMASlots
 	var err error
-	if s.path.mem, err = mapMemory(s.rdmaSlots * largeBytes); err != nil {
+	if s.copies.path.mem, err = mapMemory(s.copies.path.count * largeBytes); err != nil {
 		t.Fatal(err)
 	}
-	s.layPath()
+	s.copies.path.lay()
 	p := &recordingPath{s: s, got: make([]byte, n), goOn: make(chan struct{})}
 	k.mu.Lock()
 	k.got = p.got // some go the other way
 	k.mu.Unlock()
-	s.usePath(p)
+	s.copies.path.use(p)
 	data, mem, st := pattern(n, 1), c.alloc(n), c.stream(1)
 	for off := 0; off < n; off += 1 << 20 {
 		c.upload(mem+uint64(off), data[off:off+1<<20], st, 0)
@@ -463,7 +463,7 @@ func TestBulkConnectionsEnd(t *testing.T) {
 			seq := c.striped(c.alloc(4<<20), 4<<20)
 			_, _ = lines[0].Write(chunkOf(seq, 0, make([]byte, 1<<20)))
 			until(t, "the upload has begun", func() bool {
-				return c.session.bulk.in.Taking()
+				return c.session.copies.bulk.in.Taking()
 			})
 			breakIt(c, lines, seq)
 			if err := c.wait(); err == nil || !errors.Is(err, ErrGone) {

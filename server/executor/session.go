@@ -82,32 +82,20 @@ type Session struct {
 	printf   printf
 	ordering ordering
 	modules  modules
+	copies   copies
 
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
 
-	in         input
-	out        output
-	side       *side
-	late       lateDownloads
-	bulk       *transfers // the bytes of big copies
-	path       path
-	rdmaSlots  int
-	rdmaDevice string
-	direct     GPUDirect
+	in   input
+	out  output
+	side *side
 
 	reader codec.Reader
 	writer *codec.Writer
 	outMem []byte
 
-	commands uint64 // carried out, with this one
-	latest   latest
-	incoming *incoming
-
-	endings   []*transfer // downloads whose data have been sent, but not yet their ends
-	transfers int         // downloads under way
-	active    []*stream   // streams with downloads under way
-	sinceOut  int         // commands since an answer was queued
+	sinceOut int // commands since an answer was queued
 
 	stopped   chan struct{}
 	stopOnce  sync.Once
@@ -136,16 +124,11 @@ func New(cfg Config) (*Session, error) {
 		cfg.RDMASlots = DefaultRDMASlots
 	}
 	s := &Session{
-		base: newBase(cfg, table),
-		conn: cfg.Conn,
-		side: newSide(),
-		bulk: newTransfers(),
-
-		rdmaSlots:  min(cfg.RDMASlots, MaxRDMASlots),
-		rdmaDevice: cfg.RDMADevice,
-		direct:     cfg.GPUDirect,
-		stopped:    make(chan struct{}),
-		noSupport:  make(map[uint16]bool),
+		base:      newBase(cfg, table),
+		conn:      cfg.Conn,
+		side:      newSide(),
+		stopped:   make(chan struct{}),
+		noSupport: make(map[uint16]bool),
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
 	s.objects = newObjects(s, cfg.Primary)
@@ -154,6 +137,7 @@ func New(cfg Config) (*Session, error) {
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Modules)
 	s.ordering = newOrdering(s, cfg.Board)
+	s.copies.begin(s, cfg)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
 	s.out.conn, s.out.metrics = cfg.Conn, cfg.Metrics
 	if s.in.mem, err = mapMemory(inputBytes); err != nil {
@@ -168,13 +152,18 @@ func New(cfg Config) (*Session, error) {
 	if s.run, err = newRun(); err != nil {
 		return nil, err
 	}
-	s.side.flushed = s.flush
 	s.writer = codec.NewWriter(s.outMem)
 	return s, nil
 }
 
 // AttachSide gives the session its side connection.
 func (s *Session) AttachSide(c net.Conn) error { return s.side.attach(c) }
+
+// AttachBulk gives the session one of its count bulk connections.
+func (s *Session) AttachBulk(c net.Conn, count int) error { return s.copies.bulk.attach(c, count) }
+
+// AttachRDMA gives the session the control connection of its RDMA, which it opens in a goroutine of its own.
+func (s *Session) AttachRDMA(c net.Conn) error { return s.copies.path.attach(c) }
 
 // Notice sends the client a line for its log.
 func (s *Session) Notice(text string) {
@@ -190,7 +179,7 @@ func (s *Session) Stop() {
 	s.stopOnce.Do(func() { close(s.stopped) })
 	s.conn.Shutdown()
 	s.side.fail(errSideClosed)
-	s.bulk.fail(errSideClosed)
+	s.copies.stop()
 }
 
 // Run carries the session out until it ends; the caller must have locked its OS thread.
@@ -209,8 +198,7 @@ func (s *Session) Run() error {
 	s.sendRest()
 	s.Stop()
 	s.side.close()
-	s.path.close()
-	s.bulk.close()
+	s.copies.close()
 	s.out.pumps.Wait()
 	s.conn.Close()
 	return err
@@ -232,9 +220,7 @@ func (s *Session) Free() {
 	unmapMemory(s.in.mem)
 	unmapMemory(s.arena.mem)
 	unmapMemory(s.outMem)
-	if s.path.mem != nil {
-		unmapMemory(s.path.mem)
-	}
+	s.copies.free()
 	s.run.free()
 	for _, i := range s.modules.images {
 		i.Close()
@@ -292,7 +278,7 @@ func (s *Session) loop() (err error) {
 func (s *Session) gauges() {
 	s.metrics.Set(metrics.QueueBytes, s.in.buffered())
 	s.metrics.Set(metrics.PendingWaits, len(s.waits.list))
-	s.metrics.Set(metrics.PendingDownloads, s.transfers)
+	s.metrics.Set(metrics.PendingDownloads, s.copies.downloads.underWay)
 }
 
 // idle passes the time until there may be something to do.
@@ -317,7 +303,7 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 
 // receive takes what has come on the main connection, without waiting.
 func (s *Session) receive() (int, error) {
-	n, err := s.in.fill(s.conn, s.bulkTarget())
+	n, err := s.in.fill(s.conn, s.copies.uploads.bulkTarget())
 	switch {
 	case err == nil:
 		return n, nil

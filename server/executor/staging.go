@@ -51,6 +51,12 @@ type slotPool struct {
 
 func (p *slotPool) init(size, limit int) { p.size, p.limit = size, limit }
 
+// staging gives memory through which copies go. It belongs to contexts, with which it ends.
+type staging struct {
+	*base
+	loop copiesLoop
+}
+
 // pageLocked allocates page-locked memory that lives as long as ctx.
 func (b *base) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 	p := alloc[unsafe.Pointer](&b.arena)
@@ -63,9 +69,9 @@ func (b *base) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
 	return hostMemory(*p, bytes), cuda.CUDA_SUCCESS
 }
 
-// takeSlot gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is
+// take gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is
 // over.
-func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, error) {
+func (sg *staging) take(ctx *context, p *slotPool) (*slot, cuda.CUresult, error) {
 	var began time.Time
 	grows := true // as far as is known
 	for {
@@ -75,12 +81,12 @@ func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, err
 				return sl, cuda.CUDA_SUCCESS, nil
 			}
 		}
-		if s.reclaim(ctx, p) {
+		if sg.reclaim(ctx, p) {
 			continue
 		}
 		if n := len(p.slots); grows &&
 			(n < p.limit || n < p.limit*reserveBy && !began.IsZero() && time.Since(began) > patience) {
-			r := s.growPool(ctx, p)
+			r := sg.growPool(ctx, p)
 			if r == cuda.CUDA_SUCCESS {
 				continue
 			}
@@ -92,27 +98,27 @@ func (s *Session) takeSlot(ctx *context, p *slotPool) (*slot, cuda.CUresult, err
 		if began.IsZero() {
 			began = time.Now()
 		}
-		if err := s.nap(); err != nil {
+		if err := sg.loop.nap(); err != nil {
 			return nil, 0, err
 		}
 	}
 }
 
-// slotAtHand says whether a slot can be had without waiting.
-func (s *Session) slotAtHand(ctx *context, p *slotPool) bool {
+// atHand says whether a slot can be had without waiting.
+func (sg *staging) atHand(ctx *context, p *slotPool) bool {
 	for _, sl := range p.slots {
 		if sl.free.Load() {
 			return true
 		}
 	}
-	return s.reclaim(ctx, p) || len(p.slots) < p.limit
+	return sg.reclaim(ctx, p) || len(p.slots) < p.limit
 }
 
 // reclaim frees the slots of uploads that have arrived.
-func (s *Session) reclaim(ctx *context, p *slotPool) bool {
+func (sg *staging) reclaim(ctx *context, p *slotPool) bool {
 	found := false
 	for _, sl := range p.slots {
-		if sl.event == 0 || s.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+		if sl.event == 0 || sg.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
 			continue
 		}
 		ctx.events = append(ctx.events, sl.event)
@@ -124,12 +130,12 @@ func (s *Session) reclaim(ctx *context, p *slotPool) bool {
 }
 
 // growPool adds slots: all small ones together, large ones one by one.
-func (s *Session) growPool(ctx *context, p *slotPool) cuda.CUresult {
+func (sg *staging) growPool(ctx *context, p *slotPool) cuda.CUresult {
 	n := 1
 	if p.size < largeBytes {
 		n = p.limit
 	}
-	mem, r := s.pageLocked(ctx, n*p.size)
+	mem, r := sg.pageLocked(ctx, n*p.size)
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
@@ -141,7 +147,8 @@ func (s *Session) growPool(ctx *context, p *slotPool) cuda.CUresult {
 	return cuda.CUDA_SUCCESS
 }
 
-func (s *Session) poolFor(ctx *context, bytes uint64) *slotPool {
+// poolFor gives the pool whose slots fit a copy of so many bytes.
+func (ctx *context) poolFor(bytes uint64) *slotPool {
 	if bytes <= smallBytes {
 		return &ctx.small
 	}
@@ -149,8 +156,8 @@ func (s *Session) poolFor(ctx *context, bytes uint64) *slotPool {
 }
 
 // occupied hands the slot over to the copy that was just enqueued on st; when its event fires, the slot is free.
-func (s *Session) occupied(sl *slot, st *stream) cuda.CUresult {
-	e, r := s.recordEvent(st)
+func (sg *staging) occupied(sl *slot, st *stream) cuda.CUresult {
+	e, r := sg.recordEvent(st)
 	if r != cuda.CUDA_SUCCESS {
 		sl.free.Store(true)
 		return r
@@ -172,7 +179,7 @@ const (
 )
 
 // takePull gives a buffer for a deferred upload of so many bytes. It must be used at once.
-func (s *Session) takePull(ctx *context, bytes uint64) (*pullBuffer, cuda.CUresult, error) {
+func (sg *staging) takePull(ctx *context, bytes uint64) (*pullBuffer, cuda.CUresult, error) {
 	size := pullLeast
 	for size < pullMost && uint64(size) < bytes {
 		size *= 2
@@ -180,7 +187,7 @@ func (s *Session) takePull(ctx *context, bytes uint64) (*pullBuffer, cuda.CUresu
 	for {
 		total := 0
 		for _, b := range ctx.pulls {
-			if b.event != 0 && s.gpu.CuEventQuery(b.event) != cuda.CUDA_ERROR_NOT_READY {
+			if b.event != 0 && sg.gpu.CuEventQuery(b.event) != cuda.CUDA_ERROR_NOT_READY {
 				ctx.events = append(ctx.events, b.event)
 				b.event = 0
 			}
@@ -192,11 +199,11 @@ func (s *Session) takePull(ctx *context, bytes uint64) (*pullBuffer, cuda.CUresu
 		if total+size <= pullLimit {
 			break
 		}
-		if err := s.nap(); err != nil {
+		if err := sg.loop.nap(); err != nil {
 			return nil, 0, err
 		}
 	}
-	mem, r := s.pageLocked(ctx, size)
+	mem, r := sg.pageLocked(ctx, size)
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r, nil
 	}

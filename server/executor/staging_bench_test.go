@@ -133,18 +133,18 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 	for i := 0; i < len(other); i += 4096 {
 		other[i] = byte(i >> 12)
 	}
-	s.path.mem = mem
-	ups := s.layPath()
+	s.copies.path.mem = mem
+	ups := s.copies.path.lay()
 	card := newMemoryCard(s, ups, other, feeders)
 	defer card.Close()
-	s.usePath(card)
+	s.copies.path.use(card)
 	sink := &discarding{}
-	s.bulk.out.Fallback()
+	s.copies.bulk.out.Fallback()
 	sinks := sync.WaitGroup{}
-	sinks.Go(func() { _ = s.bulk.out.Feed(sink) })
+	sinks.Go(func() { _ = s.copies.bulk.out.Feed(sink) })
 	defer sinks.Wait()
-	defer s.bulk.fail(errSideClosed)
-	s.bulk.ready.Store(true)
+	defer s.copies.bulk.fail(errSideClosed)
+	s.copies.bulk.ready.Store(true)
 
 	result := &stagingResult{Bytes: bytes, Slots: slots, Feeders: feeders}
 	ctx := s.contexts[base]
@@ -156,7 +156,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 			}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst,
 		}
 		card.feed(8)
-		if err := s.receiveUpload(b); err != nil {
+		if err := s.copies.uploads.receive(b); err != nil {
 			return nil, err
 		}
 		if r := errors.Join(nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); r != nil {
@@ -167,7 +167,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 
 		began = time.Now()
 		t := &transfer{id: transport.FirstTransfer, seq: 9, beside: true, link: true}
-		r, err := s.download(&ctx.legacy, t, dst, uint64(bytes))
+		r, err := s.copies.downloads.download(&ctx.legacy, t, dst, uint64(bytes))
 		if err = errors.Join(err, nonzero(r)); err != nil {
 			return nil, err
 		}
@@ -245,14 +245,14 @@ func (c *memoryCard) work() {
 			if c.feeders > 0 {
 				copy(part, o.out.Data())
 			}
-			(*pathHandler)(c.s).Sent(o.out, true)
+			(*pathHandler)(&c.s.copies.path).Sent(o.out, true)
 			c.taken.Add(int64(len(part)))
 			continue
 		}
 		if c.feeders > 0 {
-			copy(c.s.path.slots[o.slot].mem, part)
+			copy(c.s.copies.path.slots[o.slot].mem, part)
 		}
-		(*pathHandler)(c.s).Arrived(o.chunk, int(o.slot))
+		(*pathHandler)(&c.s.copies.path).Arrived(o.chunk, int(o.slot))
 	}
 }
 

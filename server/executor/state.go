@@ -112,6 +112,21 @@ func (b *base) helperOf(ctx *context) (cuda.CUstream, cuda.CUresult) {
 	return ctx.helper, cuda.CUDA_SUCCESS
 }
 
+// copyAside enqueues a copy on a stream that waits for no other, in the present context, and waits for its end.
+func (b *base) copyAside(enqueue func(cuda.CUstream) cuda.CUresult) cuda.CUresult {
+	if b.entered == nil {
+		return cuda.CUDA_ERROR_INVALID_CONTEXT
+	}
+	st, r := b.helperOf(b.entered)
+	if r == cuda.CUDA_SUCCESS {
+		r = enqueue(st)
+	}
+	if r == cuda.CUDA_SUCCESS {
+		r = b.gpu.CuStreamSynchronize(st)
+	}
+	return r
+}
+
 // within runs f with ctx current and returns to the context before.
 func (b *base) within(ctx *context, f func() cuda.CUresult) cuda.CUresult {
 	before := b.entered
@@ -138,7 +153,7 @@ func (b *base) addContext(h uint64, real cuda.CUcontext) error {
 	ctx := &context{handle: h, real: real, perThread: make(map[uint32]*stream)}
 	ctx.legacy = stream{real: 0, ctx: ctx, legacy: true, used: true}
 	ctx.small.init(smallBytes, smallSlots)
-	ctx.large.init(largeBytes, b.staging)
+	ctx.large.init(largeBytes, b.largeSlots)
 	b.contexts[h] = ctx
 	return nil
 }

@@ -18,6 +18,22 @@ const (
 	maxImage    = 2 << 30
 )
 
+// uploads bring bytes to the GPU that come with their commands, behind them, beside them, or are fetched when a stream
+// gets there. What comes behind a command on the main connection may also be a module's image.
+type uploads struct {
+	*base
+	loop    copiesLoop
+	in      *input
+	side    *side
+	graphs  *graphs
+	hostmem *hostmem
+	staging *staging
+	bulk    *transfers
+	path    *path
+
+	incoming *incoming // nil: what comes next is a command
+}
+
 // incoming is the bulk data that the stream carries now, or the bulk connections do.
 type incoming struct {
 	cmd    command // without its payload
@@ -43,64 +59,64 @@ type incoming struct {
 }
 
 // copyH2D: every upload whose data come with the command, inline or as bulk data.
-func (s *Session) copyH2D(c *command) (cuda.CUresult, error) {
+func (u *uploads) copyH2D(c *command) (cuda.CUresult, error) {
 	c.async = true
 	p, data, err := view[wire.CopyH2D](c)
 	if err != nil {
 		return 0, err
 	}
-	if s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes)); p.Flags&flagManaged != 0 {
-		s.metrics.Add(metrics.MigratedToDevice, int(p.Bytes))
-		s.hostmem.forgetSent(p.Dst, p.Bytes)
+	if u.metrics.Add(metrics.CopiedToDevice, int(p.Bytes)); p.Flags&flagManaged != 0 {
+		u.metrics.Add(metrics.MigratedToDevice, int(p.Bytes))
+		u.hostmem.forgetSent(p.Dst, p.Bytes)
 	}
 	if c.Flags&transport.FlagBulk != 0 {
-		return s.startUpload(c, p)
+		return u.startUpload(c, p)
 	}
 	if p.Bytes > maxInline || uint64(len(data)) != transport.Pad(p.Bytes) {
 		return 0, protocolError("upload of %d bytes with %d bytes of data", p.Bytes, len(data))
 	}
-	st, r := s.uploadStream(p)
+	st, r := u.uploadStream(p)
 	if r != cuda.CUDA_SUCCESS || p.Bytes == 0 {
 		return r, nil
 	}
 	// The driver has copied a pageable source of this size when the call returns.
-	r = s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(data), p.Bytes, st.real)
+	r = u.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(data), p.Bytes, st.real)
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagTwin != 0 {
-		s.hostmem.noteSent(p.Dst, data[:p.Bytes])
+		u.hostmem.noteSent(p.Dst, data[:p.Bytes])
 	}
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
-		s.raiseBarrier(st)
+		u.raiseBarrier(st)
 	}
 	return r, nil
 }
 
 // uploadStream finds the stream of an upload and refuses what natively is refused during a capture.
-func (s *Session) uploadStream(p *wire.CopyH2D) (*stream, cuda.CUresult) {
-	st, r := s.stream(p.Stream)
-	if r != cuda.CUDA_SUCCESS || len(s.captures) == 0 {
+func (u *uploads) uploadStream(p *wire.CopyH2D) (*stream, cuda.CUresult) {
+	st, r := u.stream(p.Stream)
+	if r != cuda.CUDA_SUCCESS || len(u.captures) == 0 {
 		return st, r
 	}
-	if s.isCapturing(st) {
+	if u.isCapturing(st) {
 		// A captured copy reads its source when the graph runs; the client sends those as deferred uploads.
-		s.log.Error("an upload with its data was sent to a capturing stream; the client's library is of another version")
+		u.log.Error("an upload with its data was sent to a capturing stream; the client's library is of another version")
 		return nil, cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 	}
-	if p.Flags&flagSync != 0 && s.prohibited(s.cmd.Thread) {
-		probe := s.arena.bytes(8) // the bytes are overwritten by the upload itself
-		return st, s.inThreadMode(func() cuda.CUresult {
-			return s.gpu.CuMemcpyHtoD_v2(cuda.CUdeviceptr(p.Dst), pointerTo(probe), min(p.Bytes, 8))
+	if p.Flags&flagSync != 0 && u.prohibited(u.cmd.Thread) {
+		probe := u.arena.bytes(8) // the bytes are overwritten by the upload itself
+		return st, u.inThreadMode(func() cuda.CUresult {
+			return u.gpu.CuMemcpyHtoD_v2(cuda.CUdeviceptr(p.Dst), pointerTo(probe), min(p.Bytes, 8))
 		})
 	}
 	return st, cuda.CUDA_SUCCESS
 }
 
-func (s *Session) startUpload(c *command, p *wire.CopyH2D) (cuda.CUresult, error) {
+func (u *uploads) startUpload(c *command, p *wire.CopyH2D) (cuda.CUresult, error) {
 	n := c.BulkBytes(c.payload)
 	if n != p.Bytes || len(c.payload) != wire.SizeCopyH2D+8 {
 		return 0, protocolError("upload of %d bytes with %d bytes of bulk data", p.Bytes, n)
 	}
-	b := s.startBulk(c, n)
-	st, r := s.uploadStream(p)
+	b := u.startBulk(c, n)
+	st, r := u.uploadStream(p)
 	if r != cuda.CUDA_SUCCESS {
 		b.result = r
 		return r, nil
@@ -110,17 +126,17 @@ func (s *Session) startUpload(c *command, p *wire.CopyH2D) (cuda.CUresult, error
 }
 
 // startBulk makes what follows the command's frame bulk data. The command is answered after them.
-func (s *Session) startBulk(c *command, n uint64) *incoming {
+func (u *uploads) startBulk(c *command, n uint64) *incoming {
 	b := &incoming{cmd: *c, left: n, pad: int(-n & 7)}
 	b.cmd.payload = nil
 	c.later = true
-	s.incoming = b
+	u.incoming = b
 	return b
 }
 
 // bulkTarget is where the next bulk bytes may be received directly; nil when they have to go through the buffer.
-func (s *Session) bulkTarget() *directTarget {
-	b := s.incoming
+func (u *uploads) bulkTarget() *directTarget {
+	b := u.incoming
 	if b == nil || b.left == 0 || b.cmd.Flags&transport.FlagStriped != 0 {
 		return nil
 	}
@@ -140,70 +156,59 @@ func (s *Session) bulkTarget() *directTarget {
 	return &b.direct
 }
 
-// feedBulk uses up the bulk data that have come. It says whether it could go on: false means that more bytes are
-// needed.
-func (s *Session) feedBulk() (bool, error) {
-	b := s.incoming
+// feed uses up the bulk data that have come. It says whether they are complete.
+func (u *uploads) feed(b *incoming) (bool, error) {
 	if b.cmd.Flags&transport.FlagStriped != 0 {
-		if err := s.receiveUpload(b); err != nil {
+		if err := u.receive(b); err != nil {
 			return false, err
 		}
 		b.pad = 0
 	}
 	if n := b.direct.got; n > 0 {
 		b.direct = directTarget{}
-		if err := s.bulkArrived(n); err != nil {
+		if err := u.bulkArrived(n); err != nil {
 			return false, err
 		}
 	}
 	for b.left > 0 {
 		if b.st != nil && b.slot == nil && b.result == cuda.CUDA_SUCCESS {
-			if err := s.bulkSlot(); err != nil {
+			if err := u.bulkSlot(); err != nil {
 				return false, err
 			}
 		}
-		n := min(b.left, uint64(s.in.buffered()))
+		n := min(b.left, uint64(u.in.buffered()))
 		if n == 0 {
 			return false, nil
 		}
 		switch {
 		case b.image != nil:
-			n = uint64(copy(b.image[b.have:], s.in.take(int(n))))
+			n = uint64(copy(b.image[b.have:], u.in.take(int(n))))
 		case b.slot != nil:
 			n = min(n, uint64(len(b.slot.mem)-b.filled))
-			copy(b.slot.mem[b.filled:], s.in.take(int(n)))
+			copy(b.slot.mem[b.filled:], u.in.take(int(n)))
 		default:
-			s.in.take(int(n))
+			u.in.take(int(n))
 		}
-		if err := s.bulkArrived(int(n)); err != nil {
+		if err := u.bulkArrived(int(n)); err != nil {
 			return false, err
 		}
 	}
-	if s.in.buffered() < b.pad {
+	if u.in.buffered() < b.pad {
 		return false, nil
 	}
-	s.in.take(b.pad)
-	s.incoming = nil
-	s.cmd = b.cmd
-	s.ordering.carriedOut(&s.cmd)
-	r := b.result
-	if b.image != nil {
-		r = s.modules.keepImage(b.hash, b.image)
-	} else if b.sync && r == cuda.CUDA_SUCCESS && b.st != nil {
-		s.raiseBarrier(b.st)
-	}
-	s.answer(&b.cmd, r)
+	u.in.take(b.pad)
+	u.incoming = nil
 	return true, nil
 }
 
 // bulkSlot gets a staging slot for the next piece of an upload.
-func (s *Session) bulkSlot() error {
-	b := s.incoming
-	if r := s.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
+func (u *uploads) bulkSlot() error {
+	b := u.incoming
+	if r := u.enter(b.cmd.Context); r != cuda.CUDA_SUCCESS {
 		b.result = r
 		return nil
 	}
-	sl, r, err := s.takeSlot(b.ctx, &b.ctx.large)
+	sl, r, err := u.staging.take(b.ctx, &b.ctx.large)
 	if err != nil {
 		return err
 	}
@@ -212,8 +217,8 @@ func (s *Session) bulkSlot() error {
 }
 
 // bulkArrived notes n bytes at their place and sends a full slot on its way.
-func (s *Session) bulkArrived(n int) error {
-	b := s.incoming
+func (u *uploads) bulkArrived(n int) error {
+	b := u.incoming
 	b.left -= uint64(n)
 	if b.image != nil {
 		b.have += n
@@ -228,18 +233,18 @@ func (s *Session) bulkArrived(n int) error {
 	}
 	sl := b.slot
 	b.slot = nil
-	r := s.enter(b.cmd.Context)
+	r := u.enter(b.cmd.Context)
 	switch {
 	case r != cuda.CUDA_SUCCESS:
 	case b.box != nil:
-		r = b.box.move(&s.base, b.at, sl.mem[:b.filled], b.st)
+		r = b.box.move(u.base, b.at, sl.mem[:b.filled], b.st)
 	default:
-		r = s.gpu.CuMemcpyHtoDAsync_v2(b.dst, pointerTo(sl.mem), uint64(b.filled), b.st.real)
+		r = u.gpu.CuMemcpyHtoDAsync_v2(b.dst, pointerTo(sl.mem), uint64(b.filled), b.st.real)
 	}
 	b.dst += cuda.CUdeviceptr(b.filled)
 	b.at += uint64(b.filled)
 	if r == cuda.CUDA_SUCCESS {
-		r = s.occupied(sl, b.st)
+		r = u.staging.occupied(sl, b.st)
 	} else {
 		sl.free.Store(true)
 	}
@@ -250,7 +255,7 @@ func (s *Session) bulkArrived(n int) error {
 }
 
 // copyH2DPull: an upload in stream order. When the stream gets there, the server fetches the bytes.
-func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
+func (u *uploads) copyH2DPull(c *command) (cuda.CUresult, error) {
 	c.async = true
 	p, rest, err := view[wire.CopyH2DPull](c)
 	if err != nil {
@@ -259,15 +264,15 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	if len(rest) != 0 || p.Bytes > 1<<50 {
 		return 0, protocolError("deferred upload of %d bytes", p.Bytes)
 	}
-	st, r := s.stream(p.Stream)
+	st, r := u.stream(p.Stream)
 	if r != cuda.CUDA_SUCCESS || p.Bytes == 0 {
 		return r, nil
 	}
-	s.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
-	if s.isCapturing(st) {
-		return s.graphs.captureH2D(p, st), nil
+	u.metrics.Add(metrics.CopiedToDevice, int(p.Bytes))
+	if u.isCapturing(st) {
+		return u.graphs.captureH2D(p, st), nil
 	}
-	buf, r, err := s.takePull(st.ctx, p.Bytes)
+	buf, r, err := u.staging.takePull(st.ctx, p.Bytes)
 	if err != nil || r != cuda.CUDA_SUCCESS {
 		return r, err
 	}
@@ -275,18 +280,18 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; {
 		piece := buf.mem[:min(uint64(len(buf.mem)), p.Bytes-off)]
 		at, last := off, off+uint64(len(piece)) == p.Bytes
-		r = s.ask(st, func() {
-			if err := s.side.pull(source, at, piece, last); err != nil {
-				s.sideFailed("fetch the source of a deferred upload", err)
+		r = u.ask(st, func() {
+			if err := u.side.pull(source, at, piece, last); err != nil {
+				u.loop.sideFailed("fetch the source of a deferred upload", err)
 			}
 		})
 		if r == cuda.CUDA_SUCCESS {
 			// The next pull into the same memory is behind this copy: all are on one stream.
-			r = s.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst+off), pointerTo(piece), uint64(len(piece)), st.real)
+			r = u.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst+off), pointerTo(piece), uint64(len(piece)), st.real)
 		}
 		off += uint64(len(piece))
 	}
-	if e, re := s.recordEvent(st); re == cuda.CUDA_SUCCESS {
+	if e, re := u.recordEvent(st); re == cuda.CUDA_SUCCESS {
 		buf.event = e
 	} else if r == cuda.CUDA_SUCCESS {
 		r = re
@@ -295,7 +300,7 @@ func (s *Session) copyH2DPull(c *command) (cuda.CUresult, error) {
 }
 
 // startImage: a module image comes as bulk data.
-func (s *Session) startImage(c *command) (cuda.CUresult, error) {
+func (u *uploads) startImage(c *command) (cuda.CUresult, error) {
 	p, rest, err := view[wire.ModulePut](c)
 	if err != nil {
 		return 0, err
@@ -306,13 +311,13 @@ func (s *Session) startImage(c *command) (cuda.CUresult, error) {
 	}
 	mem, err := mapMemory(int(p.Bytes))
 	if err != nil {
-		s.log.Error("no memory for a module image", "bytes", p.Bytes, "error", err)
-		b := s.startBulk(c, p.Bytes)
+		u.log.Error("no memory for a module image", "bytes", p.Bytes, "error", err)
+		b := u.startBulk(c, p.Bytes)
 		b.result = cuda.CUDA_ERROR_OUT_OF_MEMORY
 		return cuda.CUDA_SUCCESS, nil
 	}
-	b := s.startBulk(c, p.Bytes)
+	b := u.startBulk(c, p.Bytes)
 	b.image, b.hash = mem, p.Hash
-	s.metrics.Add(metrics.ModuleUploaded, int(p.Bytes))
+	u.metrics.Add(metrics.ModuleUploaded, int(p.Bytes))
 	return cuda.CUDA_SUCCESS, nil
 }
