@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(folder)
+	cases, err := filepath.Glob("testdata/cases*.c")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	library := filepath.Join(folder, "libcuda.so.1")
 	common := []string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-I../../include"}
 	builds := [][]string{
@@ -32,8 +38,8 @@ func run(m *testing.M) int {
 		append([]string{
 			"cc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", filepath.Join(folder, "driver.so"), "testdata/driver.c",
 		}, common...),
-		append(append([]string{"cc", "-o", filepath.Join(folder, "cases"), "testdata/cases.c", "testdata/cases_memory.c"},
-			common...), library, "-ldl", "-lpthread"),
+		slices.Concat([]string{"cc", "-o", filepath.Join(folder, "cases")}, cases, common,
+			[]string{library, "-ldl", "-lpthread"}),
 	}
 	for _, args := range builds {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || len(out) > 0 {
@@ -62,7 +68,7 @@ func runCase(t *testing.T, name string, env ...string) string {
 	return stderr.String()
 }
 
-// TestWire runs each case of cases.c against the recording core.
+// TestWire runs each case of testdata/cases*.c against the recording core.
 func TestWire(t *testing.T) {
 	tests := []struct {
 		name string

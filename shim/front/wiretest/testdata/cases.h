@@ -17,8 +17,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FAIL(...) (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
-#define WANT(call, want) do { long long got_ = (long long)(call), want_ = (long long)(want); if (got_ != want_) FAIL("%s: got %lld, want %lld", #call, got_, want_); } while (0)
+#define FAIL(...) (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), \
+                   fprintf(stderr, "\n"), exit(1))
+#define WANT(call, want) do { \
+    long long got_ = (long long)(call), want_ = (long long)(want); \
+    if (got_ != want_) FAIL("%s: got %lld, want %lld", #call, got_, want_); \
+  } while (0)
 #define CK(call) WANT(call, 0)
 enum { ANSWER = 1, PTDS = 2, BULK = 4 };
 
@@ -33,6 +37,18 @@ int32_t server(const struct command *c, void *reply, uint32_t cap, uint32_t *len
 CUfunction kernel(void);
 CUdeviceptr alloc(size_t n);
 extern void *args[];                             /* of kernel() */
+
+/* cases_launch.c */
+void launch(void);
+void launch_shaped(void);
+void launch_refusals(void);
+void launch_attributes(void);
+
+/* cases_modules.c: modules, libraries, the linker, occupancy */
+void modules(void);
+void jit(void);
+void names(void);
+void occupancy(void);
 
 /* cases_memory.c: copies, contexts, memory, handles */
 void uploads(void);
