@@ -499,12 +499,13 @@ def main():
     print(json.dumps({"case": name, "out": out, "info": info}), flush=True)
 
 
-import frameworks  # noqa: E402  (they register their cases)
+import allocators  # noqa: E402  (they register their cases)
+import frameworks  # noqa: E402
 import libraries  # noqa: E402
 import management  # noqa: E402
 import processes  # noqa: E402
 
-assert frameworks and libraries and management and processes
+assert allocators and frameworks and libraries and management and processes
 
 if __name__ == "__main__":
     main()
