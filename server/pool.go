@@ -2,9 +2,14 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"scuda.dev/scuda/transport"
 )
 
 // A worker that was handed out is replaced once its client has made no calls for refillAfter, or has ended, or after
@@ -15,19 +20,32 @@ const (
 	refillLatest = 5 * time.Second
 )
 
-// pool keeps workers ready. Each of its fillers holds one process until somebody takes it.
+// maxHelpers bounds the workers that are made at the same time for a crowd. The driver makes contexts one by one in
+// large part, so more would only take memory.
+const maxHelpers = 4
+
+// pool keeps workers ready. Each of its fillers holds one process until somebody takes it. While more clients wait than
+// there are fillers, helpers make workers as well.
 type pool struct {
 	start   func(context.Context) (*process, error)
 	failed  func(error)
+	discard func(*process) // ends one that nobody needs
 	idle    chan *process
-	wanted  chan struct{} // somebody waits for a worker
+	counted chan struct{} // behind idle: the client does not wait any more
+	wanted  chan struct{} // somebody has begun to wait
 	refused chan error
+	waiting atomic.Int64 // clients without a worker; who gives one away counts its client off
+	fillers int64
+	helpers chan struct{} // holds one element for each helper that works
+	ctx     context.Context
 	wg      sync.WaitGroup
 }
 
 func newPool(ctx context.Context, n int, start func(context.Context) (*process, error), failed func(error)) *pool {
 	p := &pool{
-		start: start, failed: failed, idle: make(chan *process), wanted: make(chan struct{}, n), refused: make(chan error),
+		start: start, failed: failed, discard: (*process).end, ctx: ctx,
+		idle: make(chan *process), counted: make(chan struct{}), wanted: make(chan struct{}, n), refused: make(chan error),
+		fillers: int64(n), helpers: make(chan struct{}, min(runtime.NumCPU()-1, maxHelpers)),
 	}
 	for range n {
 		p.wg.Go(func() { p.fill(ctx) })
@@ -44,13 +62,12 @@ func (p *pool) fill(ctx context.Context) {
 		if err == nil {
 			select {
 			case p.idle <- w:
+				p.given()
 				pause = least
 				p.pause(ctx, w)
 				continue
 			case <-ctx.Done():
-				w.line.Close() // its end makes an idle worker exit
-				w.kill()
-				<-w.exited
+				p.discard(w)
 				return
 			case <-w.exited:
 				err = fmt.Errorf("worker %d died while idle: %w", w.pid(), exitReason(w))
@@ -70,12 +87,38 @@ func (p *pool) fill(ctx context.Context) {
 	}
 }
 
-// pause lets the client that has just got w begin.
+// help makes workers as long as there are more clients than fillers.
+func (p *pool) help() {
+	defer func() { <-p.helpers }()
+	for p.ctx.Err() == nil && p.waiting.Load() > p.fillers {
+		w, err := p.start(p.ctx)
+		if err != nil {
+			if p.ctx.Err() == nil {
+				p.failed(err)
+			}
+			return // the fillers say to those who wait what is wrong
+		}
+		late := time.NewTimer(refillLatest)
+		select {
+		case p.idle <- w:
+			p.given()
+		case <-w.exited:
+			p.failed(fmt.Errorf("worker %d died while idle: %w", w.pid(), exitReason(w)))
+		case <-late.C: // the crowd has gone elsewhere
+			p.discard(w)
+		case <-p.ctx.Done():
+			p.discard(w)
+		}
+		late.Stop()
+	}
+}
+
+// pause lets the client that has just got w begin, unless others wait.
 func (p *pool) pause(ctx context.Context, w *process) {
 	latest, look := time.NewTimer(refillLatest), time.NewTicker(refillAfter)
 	defer latest.Stop()
 	defer look.Stop()
-	for seen := w.calls(); ; {
+	for seen := w.calls(); p.waiting.Load() == 0; {
 		select {
 		case <-look.C:
 			n := w.calls()
@@ -85,8 +128,7 @@ func (p *pool) pause(ctx context.Context, w *process) {
 			seen = n
 		case <-w.exited:
 			return
-		case <-p.wanted:
-			return
+		case <-p.wanted: // or somebody wanted one and has it
 		case <-latest.C:
 			return
 		case <-ctx.Done():
@@ -112,31 +154,59 @@ func (p *pool) refuse(ctx context.Context, err error, pause time.Duration) bool 
 
 // take hands out a ready worker.
 func (p *pool) take(ctx context.Context) (*process, error) {
-	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, takeTimeout, errCrowd)
 	defer cancel()
 	for {
-		select {
-		case w := <-p.idle:
-			if w.gone() {
-				continue
+		w, err := p.wait(ctx)
+		if err != nil {
+			p.waiting.Add(-1)
+			if errors.Is(err, errCrowd) {
+				return nil, refusef(transport.StatusBusy, "%w within %v; %d clients wait", err, takeTimeout, p.waiting.Load())
 			}
-			return w, nil
-		default:
-		}
-		select { // a filler that pauses need not do so any longer
-		case p.wanted <- struct{}{}:
-		default:
-		}
-		select {
-		case w := <-p.idle:
-			if w.gone() {
-				continue
-			}
-			return w, nil
-		case err := <-p.refused:
 			return nil, fmt.Errorf("%w: %w", ErrNoWorker, err)
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrNoWorker, context.Cause(ctx))
 		}
+		if !w.gone() {
+			return w, nil
+		}
+	}
+}
+
+// given counts off the client that has just got a worker, before that client goes on.
+func (p *pool) given() {
+	p.waiting.Add(-1)
+	p.counted <- struct{}{}
+}
+
+// errCrowd says that others got all workers that could be made.
+var errCrowd = errors.New("no worker was free")
+
+// wait counts the caller as a client that waits, and gives the next worker, whose giver has counted the client off.
+func (p *pool) wait(ctx context.Context) (*process, error) {
+	n := p.waiting.Add(1)
+	select {
+	case w := <-p.idle:
+		<-p.counted
+		return w, nil
+	default:
+	}
+	select { // a filler that pauses need not do so any longer
+	case p.wanted <- struct{}{}:
+	default:
+	}
+	if n > p.fillers && p.ctx.Err() == nil {
+		select {
+		case p.helpers <- struct{}{}:
+			p.wg.Go(p.help)
+		default: // enough help already
+		}
+	}
+	select {
+	case w := <-p.idle:
+		<-p.counted
+		return w, nil
+	case err := <-p.refused:
+		return nil, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }

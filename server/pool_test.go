@@ -2,9 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"scuda.dev/scuda/transport"
 )
 
 // What a client has just begun with is not disturbed by the making of the next worker, unless somebody waits for that.
@@ -66,4 +70,71 @@ func TestPoolLetsClientsBegin(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A crowd gets its workers as fast as they can be made: no client waits for a pause that is meant for others, and
+// several workers are made at once.
+func TestPoolServesCrowd(t *testing.T) {
+	const making = 20 * time.Millisecond
+	for name, c := range map[string]struct{ crowd, helpers int }{
+		"40 at once":               {40, 0},
+		"40 at once, with helpers": {40, 3},
+		"200 at once":              {200, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				start := func(ctx context.Context) (*process, error) {
+					select {
+					case <-time.After(making):
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+					return &process{exited: make(chan struct{}), calls: func() uint64 { return 0 }}, nil
+				}
+				p := newPool(ctx, 1, start, func(err error) { t.Error(err) })
+				p.helpers, p.discard = make(chan struct{}, c.helpers), func(*process) {}
+				time.Sleep(time.Second)
+				began := time.Now()
+				var crowd sync.WaitGroup
+				for range c.crowd {
+					crowd.Go(func() {
+						if _, err := p.take(ctx); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				crowd.Wait()
+				// one is ready; each round of makers makes one each
+				most := time.Duration((c.crowd+c.helpers)/(c.helpers+1)) * making
+				if took := time.Since(began); took > most {
+					t.Errorf("%d workers took %v, one after the other %v", c.crowd, took, most)
+				}
+				if n := p.waiting.Load(); n != 0 {
+					t.Errorf("%d clients are counted as waiting", n)
+				}
+				cancel()
+				p.wg.Wait()
+			})
+		})
+	}
+}
+
+// Who waits too long is told that the server is busy.
+func TestPoolSaysBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		start := func(ctx context.Context) (*process, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		p := newPool(ctx, 1, start, func(err error) { t.Error(err) })
+		_, err := p.take(ctx)
+		var r *refusal
+		if !errors.As(err, &r) || r.status != transport.StatusBusy {
+			t.Errorf("%v, not busy", err)
+		}
+		cancel()
+		p.wg.Wait()
+	})
 }

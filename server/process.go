@@ -234,6 +234,13 @@ func (p *process) gone() bool {
 // kill ends the process at once; the driver frees what it held.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
+// end ends a process that has no session, and waits until it is gone.
+func (p *process) end() {
+	p.line.Close()
+	p.kill()
+	<-p.exited
+}
+
 func exitReason(p *process) error {
 	if p.err != nil {
 		return p.err

@@ -160,8 +160,13 @@ func (s *supervisor) serveSession(
 	}
 	leave := sync.OnceFunc(func() { s.sessions.leave(nvml) })
 	defer leave()
-	p, err := worker(s.stop)
+	ctx, attended := whilePeerStays(s.stop, c)
+	p, err := worker(ctx)
+	attended()
 	if err != nil {
+		if errors.As(err, new(*refusal)) {
+			return err
+		}
 		return refusef(transport.StatusFailed, "%w", err)
 	}
 	defer func() {
@@ -229,6 +234,42 @@ func (s *supervisor) serveSession(
 	}
 	s.metrics.Ended.WithLabelValues(kind, how).Inc()
 	return nil
+}
+
+// errPeerGone ends the wait for a worker.
+var errPeerGone = errors.New("the client went away while it waited for a worker")
+
+// whilePeerStays gives a context that ends when c's peer closes the connection, so that nobody makes a worker for it.
+// The function that it gives ends the watch; what the peer has sent stays unread.
+func whilePeerStays(ctx context.Context, c *net.TCPConn) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return ctx, func() { cancel(nil) }
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var peek [1]byte
+		gone := false
+		_ = raw.Read(func(fd uintptr) bool {
+			n, _, err := unix.Recvfrom(int(fd), peek[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+				return false
+			}
+			gone = n <= 0
+			return true
+		})
+		if gone {
+			cancel(errPeerGone)
+		}
+	}()
+	return ctx, func() {
+		_ = c.SetReadDeadline(time.Unix(1, 0))
+		<-done
+		_ = c.SetReadDeadline(time.Time{})
+		cancel(nil)
+	}
 }
 
 // join hands a side or bulk connection to the worker of its session.

@@ -158,9 +158,7 @@ func (g *gpuReader) end() {
 	if g.proc == nil {
 		return
 	}
-	g.proc.line.Close()
-	g.proc.kill()
-	<-g.proc.exited
+	g.proc.end()
 	g.proc = nil
 }
 
