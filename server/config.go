@@ -17,13 +17,14 @@ import (
 
 // Limits that a [Config] does not set.
 const (
-	maxHandshakes = 256              // connections that have not sent their preface yet
 	maxNVML       = 64               // NVML sessions at once
 	startTimeout  = 60 * time.Second // of a worker: driver initialisation included
 	takeTimeout   = 30 * time.Second // how long a client waits for a worker
 	defaultDrain  = 30 * time.Second
 	defaultWarm   = 1
 	minTokenBytes = 8
+	maxName       = 64  // bytes of what a client calls itself, in the log
+	maxReason     = 256 // bytes of the reason for a refusal, in the log
 )
 
 // Errors of [Config.Check] and [Serve].

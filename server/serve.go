@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/sim/board"
@@ -37,7 +38,8 @@ type supervisor struct {
 	board    *os.File // of the simulated machine
 	order    *order.Shared
 	workers  sync.WaitGroup // those who follow a worker to its end
-	slots    chan struct{}  // bounds handshakes under way
+	door     *door.Door     // where connections wait that are not admitted yet
+	lines    door.Lines     // that such connections may write into the log
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -62,7 +64,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer kill()
 	s := &supervisor{
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
-		slots: make(chan struct{}, maxHandshakes),
+		door: door.New(door.Places()),
 	}
 	s.sessions.init(cfg.MaxSessions)
 	var err error
@@ -167,21 +169,18 @@ func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
 
 func (s *supervisor) accept() error {
 	for {
-		select {
-		case s.slots <- struct{}{}:
-		case <-s.stop.Done():
-			return nil
-		}
 		c, err := s.cfg.Listener.AcceptTCP()
 		if err != nil {
-			<-s.slots
 			if errors.Is(err, net.ErrClosed) && s.draining.Load() {
 				return nil
 			}
 			var sys syscall.Errno
 			if errors.As(err, &sys) && (sys == unix.EMFILE || sys == unix.ENFILE || sys == unix.ECONNABORTED ||
 				sys == unix.ENOBUFS || sys == unix.ENOMEM) {
-				s.log.Warn("cannot accept a connection for now", "error", err)
+				s.warn(s.log, "cannot accept a connection for now", "error", err)
+				if s.door.Shed() {
+					continue
+				}
 				select {
 				case <-time.After(50 * time.Millisecond):
 				case <-s.stop.Done():
@@ -190,26 +189,20 @@ func (s *supervisor) accept() error {
 			}
 			return fmt.Errorf("accept: %w", err)
 		}
-		s.handlers.Go(func() { s.handle(c) })
+		visit := s.door.Enter(c, c.RemoteAddr())
+		s.handlers.Go(func() { s.handle(c, visit) })
 	}
 }
 
 // handle carries out the opening of a connection; docs/protocol.md.
-func (s *supervisor) handle(c *net.TCPConn) {
-	handshaking := true
-	admitted := func() {
-		if handshaking {
-			handshaking = false
-			<-s.slots
-		}
-	}
-	defer admitted()
+func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
+	defer visit.Leave()
 	defer c.Close()
 	unhook := context.AfterFunc(s.stop, func() { c.Close() })
 	defer unhook()
 	log := s.log.With("peer", c.RemoteAddr().String())
 	if err := transport.Tune(c); err != nil {
-		log.Warn("cannot set up a connection", "error", err)
+		s.warn(log, "cannot set up a connection", "error", err)
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(transport.PrefaceTimeout))
@@ -218,23 +211,23 @@ func (s *supervisor) handle(c *net.TCPConn) {
 		err = check(hello)
 	}
 	if err != nil {
-		s.refuse(c, log, err)
+		s.refuseAtDoor(c, visit, log, err)
 		return
 	}
-	log = log.With("kind", hello.Kind, "host", hello.Host, "program", hello.Program, "pid", hello.PID)
+	log = log.With("kind", door.Clip(hello.Kind, maxName), "host", door.Clip(hello.Host, maxName), "program",
+		door.Clip(hello.Program, maxName), "pid", hello.PID)
 	switch hello.Kind {
 	case transport.KindCUDA:
 		_ = c.SetDeadline(time.Time{})
-		admitted()
+		visit.Leave()
 		err = s.openSession(c, hello, log)
 	case transport.KindNVML:
 		_ = c.SetDeadline(time.Time{})
-		admitted()
+		visit.Leave()
 		err = s.openNVML(c, hello, log)
 	case transport.KindSide, transport.KindBulk, transport.KindRDMA:
 		err = s.join(c, hello)
 	case transport.KindInfo:
-		admitted()
 		err = s.serveInfo(c, hello)
 	default:
 		err = refusef(transport.StatusMalformed, "unknown kind of connection %.40q", hello.Kind)
@@ -242,6 +235,41 @@ func (s *supervisor) handle(c *net.TCPConn) {
 	if err != nil {
 		s.refuse(c, log, err)
 	}
+}
+
+// refuseAtDoor refuses a peer that has shown no right to be here. Who guesses tokens gets each answer later.
+func (s *supervisor) refuseAtDoor(c *net.TCPConn, visit *door.Visit, log *slog.Logger, err error) {
+	select {
+	case <-visit.Dropped(): // it said nothing, and others needed its place
+		s.metrics.Refused.WithLabelValues("dropped").Inc()
+		return
+	default:
+	}
+	if errors.Is(err, transport.ErrToken) {
+		if delay := visit.Wrong(); delay > 0 {
+			t := time.NewTimer(delay)
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-visit.Dropped():
+			case <-s.stop.Done():
+			}
+			_ = c.SetDeadline(time.Now().Add(time.Second))
+		}
+	}
+	s.refuse(c, log, err)
+}
+
+// warn writes a line about peers that were not admitted; there is a bound for such lines.
+func (s *supervisor) warn(log *slog.Logger, text string, args ...any) {
+	missed, ok := s.lines.Allow()
+	if !ok {
+		return
+	}
+	if missed > 0 {
+		args = append(args, "lines_left_out", missed)
+	}
+	log.Warn(text, args...)
 }
 
 // refusal is an answer to a preface other than welcome.
@@ -276,7 +304,7 @@ func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
 		return
 	}
 	s.metrics.Refused.WithLabelValues(w.Status.String()).Inc()
-	log.Warn("refused a connection", "status", uint32(w.Status), "error", err)
+	s.warn(log, "refused a connection", "status", uint32(w.Status), "error", door.Clip(err.Error(), maxReason))
 	_ = sendWelcome(c, &w)
 	// Closing with unread bytes would reset the connection and could take the answer with it.
 	_ = c.CloseWrite()
