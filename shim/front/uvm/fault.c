@@ -83,15 +83,16 @@ int scuda_uvm_fault(uint64_t address, int write) {
   count(SCUDA_FAULTS, 1);
   /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
   if (scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write)) {
-    if (scuda_uvm.lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1), was == DIRTY))
-      scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, 1));
+    uint64_t bytes = scuda_va_range_bytes(a, b, 1);
+    if (scuda_uvm.lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes, was == DIRTY))
+      scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes);
     scuda_unlock(&scuda_uvm.lock);
     return 1;
   }
   struct scuda_run *run;
   struct scuda_stretch s = scuda_residency_fault(a->state, a->blocks, b,
                                                  was == AWAY || was == READY ? &a->fetches : &a->unlocks, &run);
-  uint64_t from = (uint64_t)s.first * BLOCK, bytes = bytes_of(a, s.first, s.count);
+  uint64_t from = (uint64_t)s.first * BLOCK, bytes = scuda_va_range_bytes(a, s.first, s.count);
   if (was == AWAY || was == READY) {
     write |= scuda_va_range_written(a, b);
     note_thrashing(a, s, run);

@@ -46,7 +46,7 @@ static void settle_fetch(const struct fetch *f, uint8_t state) {
 static int32_t bring(const struct fetch *f, uint8_t *staging, uint64_t denied, uint8_t *how) {
   struct va_range *a = f->range;
   const uint8_t *file = a->file + f->first;
-  uint64_t from = (uint64_t)f->first * BLOCK, bytes = bytes_of(a, f->first, f->blocks);
+  uint64_t from = (uint64_t)f->first * BLOCK, bytes = scuda_va_range_bytes(a, f->first, f->blocks);
   int some = f->way == FETCH_CHANGES, seen = 1;
   for (uint32_t i = 0; i < f->blocks; i++) some |= file[i], seen &= file[i] == OPENED;
   if (denied > bytes) denied = bytes;
@@ -179,7 +179,7 @@ int32_t scuda_fetch_now(struct va_range *a, uint32_t first, uint32_t n, int writ
 
 /* A page with variables: only they come. */
 int32_t scuda_fetch_parts(struct va_range *a, uint32_t first, uint32_t n, int write) {
-  uint64_t from = (uint64_t)first * BLOCK, bytes = bytes_of(a, first, n);
+  uint64_t from = (uint64_t)first * BLOCK, bytes = scuda_va_range_bytes(a, first, n);
   int32_t r = scuda_pages_hold(&a->pages, from, bytes);
   if (!r) r = scuda_va_range_migrate(a, first, n, FETCH, 0);
   return r ? r : scuda_pages_allow(&a->pages, from, bytes, write);

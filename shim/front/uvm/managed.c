@@ -6,7 +6,8 @@
  * What a program that goes through a range will want next is fetched by threads of ours meanwhile.
  *
  * This file has the ranges: their making and their end, variables, attachment, hints. fault.c is the program's side,
- * take.c the GPU's, fetch.c brings blocks, migrate.c moves bytes, pager.c allows and denies. */
+ * take.c the GPU's, blocks.c has the states, fetch.c brings blocks, migrate.c moves bytes, pager.c allows and denies
+ * accesses. */
 #define _GNU_SOURCE
 #include "uvm/va_range.h"
 #include "base/range.h"
@@ -19,7 +20,7 @@ _Atomic uint32_t scuda_managed_count;
 struct scuda_uvm scuda_uvm;
 static struct scuda_ranges table;  /* owner: the struct va_range */
 
-/* ---- ranges and the state of their blocks ---- */
+/* ---- ranges ---- */
 
 int scuda_is_managed(uint64_t p) {
   return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) &&
@@ -36,22 +37,6 @@ uint64_t scuda_va_range_end(uint64_t address) {
   return atomic_load_explicit(&scuda_managed_count,
                               memory_order_relaxed) && scuda_ranges_find(&table, address, &r) ? r.start + r.bytes : 0;
 }
-
-void scuda_va_range_mark(struct va_range *a, uint32_t first, uint32_t blocks, uint8_t s) {
-  memset(a->state + first, s, blocks);
-  if (s == AWAY) return;
-  if (first < a->low) a->low = first;
-  if (first + blocks > a->high) a->high = first + blocks;
-  atomic_store(&scuda_uvm.work_left, 1);
-  if (a->open) return;
-  a->open = 1;
-  a->next_open = scuda_uvm.opened;
-  scuda_uvm.opened = a;
-}
-
-/* What the program writes in every round is allowed for that at once: no second fault of ours follows the first, nor
- * one of the kernel's for each page. */
-int scuda_va_range_written(const struct va_range *a, uint32_t b) { return a->thrashing[b].wrote >= SCUDA_OFTEN; }
 
 void scuda_va_range_attach(struct va_range *a, uint32_t attachment, uint64_t key) {
   if (a->attachment != CU_MEM_ATTACH_GLOBAL) atomic_fetch_sub(&scuda_uvm.restricted, 1);
@@ -282,7 +267,7 @@ int32_t scuda_managed_discard(uint64_t p, uint64_t bytes) {
     uint64_t from = p - a->pages.start, end = from + bytes == a->asked ? (uint64_t)a->blocks * BLOCK : from + bytes;
     uint32_t first = (uint32_t)((from + BLOCK - 1) / BLOCK), last = (uint32_t)(end / BLOCK);
     if (first < last && !a->extents) {
-      scuda_pages_unmap(&a->pages, (uint64_t)first * BLOCK, bytes_of(a, first, last - first));
+      scuda_pages_unmap(&a->pages, (uint64_t)first * BLOCK, scuda_va_range_bytes(a, first, last - first));
       scuda_pages_unmapped();
       scuda_va_range_mark(a, first, last - first, FRESH);
     }

@@ -3,12 +3,6 @@
 #include "uvm/va_range.h"
 #include "base/range.h"
 
-/* The copy of read-mostly memory that lies here outlives kernels: of it the server sends only blocks of 4 KiB that they
- * changed. */
-enum way scuda_va_range_way(const struct va_range *a, uint32_t first) {
-  return scuda_advice_at(&a->advices, (uint64_t)first * BLOCK)->read_mostly && a->mirror ? FETCH_CHANGES : FETCH;
-}
-
 static uint32_t managed_flags(int how) { return SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0); }
 
 static int32_t fetch_changes(const struct va_range *a, uint64_t from, uint64_t bytes, uint64_t stream, uint8_t *here,
@@ -69,7 +63,7 @@ int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t
 
 /* In the context's stream of ours: whoever touches managed memory has waited for the others already. */
 int32_t scuda_va_range_migrate(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how) {
-  uint64_t from = (uint64_t)first * BLOCK, to = from + bytes_of(a, first, blocks), stream;
+  uint64_t from = (uint64_t)first * BLOCK, to = from + scuda_va_range_bytes(a, first, blocks), stream;
   struct scuda_self self = scuda_self_begin(a->context);
   int32_t r = scuda_uvm_stream(a->context, &stream);
   if (!r && !a->extents) r = scuda_va_range_migrate_bytes(a, from, to, stream, a->pages.open + from, way, how);

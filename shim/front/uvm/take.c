@@ -19,14 +19,14 @@ static int32_t hand_over(struct va_range *a) {
   uint32_t looked = 0; /* at what was written, up to here */
   uint64_t from = (uint64_t)a->low * BLOCK;
   struct scuda_unmap unmap;
-  scuda_unmap_begin(&unmap, &a->pages, from, bytes_of(a, a->low, a->high - a->low));
+  scuda_unmap_begin(&unmap, &a->pages, from, scuda_va_range_bytes(a, a->low, a->high - a->low));
   a->coming = 0;
   /* The pieces that are sent grow, so that denying the rest goes on meanwhile. */
   uint64_t most = FIRST_PIECE;
   for (uint32_t b = a->low, end; b < a->high && !r; b = end) {
     uint8_t s = a->state[b];
     for (end = b + 1; end < a->high && end - b < most && a->state[end] == s && end != looked; end++) {}
-    uint64_t bytes = bytes_of(a, b, end - b), to = (uint64_t)b * BLOCK + bytes;
+    uint64_t bytes = scuda_va_range_bytes(a, b, end - b), to = (uint64_t)b * BLOCK + bytes;
     if (s == CLEAN && b >= looked && scuda_pages_tracked()) {
       scuda_unmap_await(&unmap, to);
       r = scuda_pages_written(&a->pages, (uint64_t)b * BLOCK, bytes, BLOCK, a->state + b, DIRTY);
@@ -157,13 +157,13 @@ static void arrived(struct va_range *a, uint32_t first, uint32_t end) {
     for (n = 0; b + n < end && scuda_thrashing_wait(h + n) == how &&
          scuda_va_range_written(a, b + n) == writable; n++) {}
     scuda_va_range_mark(a, b, n, how == SCUDA_COMES ? READY : writable ? DIRTY : CLEAN);
-    if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes_of(a, b, n), writable))
+    if (how == SCUDA_OPEN && scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, scuda_va_range_bytes(a, b, n), writable))
       scuda_va_range_mark(a, b, n, READY);
     for (uint32_t i = 0; i < n; i++) {
       count(SCUDA_PINNED, (uint64_t)scuda_thrashing_pin(h + i));
       h[i].asked = 0;
     }
-    count(SCUDA_PUSHED, bytes_of(a, b, n));
+    count(SCUDA_PUSHED, scuda_va_range_bytes(a, b, n));
   }
 }
 

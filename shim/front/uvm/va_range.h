@@ -48,11 +48,6 @@ struct scuda_uvm {
 };
 extern struct scuda_uvm scuda_uvm;
 
-static inline uint64_t bytes_of(const struct va_range *a, uint32_t first, uint32_t count) {
-  uint64_t from = (uint64_t)first * BLOCK, bytes = (uint64_t)count * BLOCK;
-  return from + bytes > a->pages.bytes ? a->pages.bytes - from : bytes;
-}
-
 static inline void count(int stat, uint64_t n) {
   atomic_fetch_add_explicit(&scuda_managed_stats[stat], n, memory_order_relaxed);
 }
@@ -60,12 +55,23 @@ static inline void count(int stat, uint64_t n) {
 /* ---- managed.c; under the lock, but for the end ---- */
 
 struct va_range *scuda_va_range_at(uint64_t p);
-void scuda_va_range_mark(struct va_range *a, uint32_t first, uint32_t blocks, uint8_t state);
-/* What the program writes in every round is allowed for that at once. */
-int scuda_va_range_written(const struct va_range *a, uint32_t block);
 void scuda_va_range_attach(struct va_range *a, uint32_t attachment, uint64_t key);
 /* The end of the range that holds an address; 0: there is none. */
 uint64_t scuda_va_range_end(uint64_t address);
+
+/* ---- blocks.c; under the lock ---- */
+
+/* How blocks reach the other side. */
+enum way { SEND, FETCH, FETCH_CHANGES };
+
+/* The bytes of blocks: the last one of a range may be short. */
+uint64_t scuda_va_range_bytes(const struct va_range *a, uint32_t first, uint32_t blocks);
+/* Gives blocks a state. What has another one than AWAY is found by the next launch, which looks without the lock. */
+void scuda_va_range_mark(struct va_range *a, uint32_t first, uint32_t blocks, uint8_t state);
+/* What the program writes in every round is allowed for that at once. */
+int scuda_va_range_written(const struct va_range *a, uint32_t block);
+/* How blocks from the first one on are fetched. */
+enum way scuda_va_range_way(const struct va_range *a, uint32_t first);
 
 /* ---- fault.c ---- */
 
@@ -98,13 +104,10 @@ void scuda_uvm_lose(int32_t result);
 
 /* ---- migrate.c; results are CUresult, and what fails is said in the log ---- */
 
-enum way { SEND, FETCH, FETCH_CHANGES };
 /* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made
  * meanwhile */
 enum { SOON = 1, PUSH = 2, NEW = 4 };
 
-/* How blocks from the first one on are fetched. */
-enum way scuda_va_range_way(const struct va_range *a, uint32_t first);
 /* Migrates blocks between the open view and the server, but for what no variable of the range lies in. */
 int32_t scuda_va_range_migrate(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how);
 /* Migrates the bytes [from, to) of a range between `here` and the server, in a stream of the current context. */
