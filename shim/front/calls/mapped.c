@@ -28,13 +28,12 @@ _Atomic uint32_t scuda_mapped_count;
 
 /* What went up past other work is there before the next kernel starts, or before anything is fetched. */
 static int32_t arrived(void) {
-  uint64_t stream;
+  struct scuda_uvm_self self;
   if (!past) return CUDA_SUCCESS;
-  struct scuda_self self = scuda_self_begin(past);
-  int32_t r = scuda_uvm_stream(past, &stream);
-  if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0);
+  int32_t r = scuda_uvm_begin(&self, past);
+  if (!r) r = scuda_wire_cuStreamSynchronize(self.stream, 0);
   past = 0;
-  scuda_self_end(self);
+  scuda_uvm_end(&self);
   return r;
 }
 
@@ -169,21 +168,23 @@ void scuda_mapped_publish(void) {
   enum { MOST = 16 };
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
       !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
-  uint64_t context = scuda_thread()->current, stream;
+  uint64_t context = scuda_thread()->current;
   if (!context) return;
-  struct scuda_self self = scuda_self_begin(context);
+  struct scuda_uvm_self self;
+  int begun = 0;
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&lock);
   for (struct mapped *m = list; m && !r; m = m->next) {
     uint64_t at, n, changes = 0;
     if (by_changes(m) || !m->sent || !memcmp((const void *)(uintptr_t)m->start, m->shadow, m->bytes)) continue;
     for (at = 0; changes <= MOST && (n = next_change(m, &at)); at += n) changes++;
-    if (changes > MOST || (r = scuda_uvm_stream(context, &stream))) continue;
-    for (at = 0; !r && (n = next_change(m, &at)); at += n) r = upload_run(m, at, n, stream, 0, 0);
+    if (changes > MOST) continue;
+    if (!begun++) r = scuda_uvm_begin(&self, context);
+    for (at = 0; !r && (n = next_change(m, &at)); at += n) r = upload_run(m, at, n, self.stream, 0, 0);
     past = context;
   }
   scuda_unlock(&lock);
-  scuda_self_end(self);
+  if (begun) scuda_uvm_end(&self);
 }
 
 /* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed

@@ -87,6 +87,18 @@ func round(h *thrashing, uses, writes bool) (how C.enum_scuda_arrival, faults, p
 	return how, faults, pinned
 }
 
+// thrashingRun is a fault of a run of that window that began at a block. It tells where the run begins from then on.
+func thrashingRun(blocks []thrashing, brought stretch, first, window int, ahead []stretch) int {
+	run := C.struct_scuda_run{first: C.uint32_t(first), window: C.uint32_t(window)}
+	var windows [aheadMax]C.struct_scuda_stretch
+	for i, w := range ahead {
+		windows[i] = C.struct_scuda_stretch{C.uint32_t(w.first), C.uint32_t(w.count)}
+	}
+	s := C.struct_scuda_stretch{C.uint32_t(brought.first), C.uint32_t(brought.count)}
+	C.scuda_thrashing_run(&blocks[0], s, &run, &windows[0], C.uint32_t(len(ahead)))
+	return int(run.first)
+}
+
 func streams(h *thrashing) { C.scuda_thrashing_streams(h, 1) }
 
 // advices is what was said of a range's pages, in C's memory until it is dropped.

@@ -82,3 +82,43 @@ func TestAskedAndStreamed(t *testing.T) {
 		t.Errorf("a block of a stream came as %d", how)
 	}
 }
+
+// TestThrashingOfARun: blocks that a short run brings count as used; those of a long run do not thrash, from where it
+// began, and large windows ahead do not count.
+func TestThrashingOfARun(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		brought       stretch
+		first, window int
+		ahead         []stretch
+		used, cleared stretch // blocks whose rounds grow, and are forgotten; all others keep theirs
+		begins        int
+	}{
+		{"one block", stretch{5, 1}, 5, 1, nil, stretch{5, 1}, stretch{}, 5},
+		{"the largest node", stretch{0, nodeMax}, 0, nodeMax, nil, stretch{0, nodeMax}, stretch{}, 0},
+		{"a window ahead", stretch{0, 2}, 0, 2, []stretch{{2, 16}}, stretch{0, 18}, stretch{}, 0},
+		{"a large window ahead", stretch{0, 2}, 0, 2, []stretch{{2, nodeMax + 1}}, stretch{0, 2}, stretch{}, 0},
+		{"a long run", stretch{70, 10}, 20, nodeMax + 1, nil, stretch{}, stretch{20, 60}, 80},
+		{"behind it", stretch{70, 10}, 80, nodeMax + 1, nil, stretch{}, stretch{}, 80},
+	} {
+		blocks := make([]thrashing, 100)
+		for i := range blocks {
+			blocks[i].rounds = 1
+		}
+		if begins := thrashingRun(blocks, c.brought, c.first, c.window, c.ahead); begins != c.begins {
+			t.Errorf("%s: the run begins at block %d, want %d", c.name, begins, c.begins)
+		}
+		for i, b := range blocks {
+			want := 1
+			switch {
+			case i >= c.used.first && i < c.used.first+c.used.count:
+				want = 2
+			case i >= c.cleared.first && i < c.cleared.first+c.cleared.count:
+				want = 0
+			}
+			if int(b.rounds) != want {
+				t.Errorf("%s: block %d has %d rounds, want %d", c.name, i, b.rounds, want)
+			}
+		}
+	}
+}

@@ -1,75 +1,58 @@
 /* The program's side of unified memory: an access that is not allowed waits for the GPU's work, and brings what it
- * needs. */
+ * needs. What to bring and what to ask for ahead is decided here, by the block's state; then one function does it:
+ * scuda_fetch_now for what the GPU has, scuda_blocks_allow for what is here.
+ *
+ * The order in which it happens is what keeps the program, the GPU and our threads apart:
+ * 1. The GPU's work that may use the range has ended before a state is looked at for good. The lock is let go during
+ *    that wait, so everything is looked up anew after it.
+ * 2. A block is BUSY, and the range in the list of those that a launch looks at, before the lock is let go for its
+ *    bytes. A launch, a free and a discard wait for what is BUSY.
+ * 3. The windows ahead are queued before the fault's own bytes are waited for.
+ * 4. A block gets its new state before its accesses are allowed, or is BUSY until they are: the program's next launch
+ *    looks without the lock.
+ * 5. Bytes arrive in the open view or elsewhere, and only then is an access of the block allowed. The block is settled
+ *    last, under the lock.
+ * 6. Once something has failed nothing is fetched any more, and the memory is cut off when the last fetch has ended, as
+ *    that one still writes to the pages. */
 #include "uvm/va_range.h"
 #include "uvm/work.h"
 
-/* Waits for the work of all contexts; the result is that of one. */
-int32_t scuda_uvm_finish(uint64_t context) {
-  struct scuda_self self = scuda_self_begin(context);
-  int32_t r = scuda_wire_cuCtxSynchronize(0);
-  for (uint32_t i = 0;; i++) {
-    scuda_lock(&scuda_uvm.lock);
-    uint64_t other = scuda_work_place(i);
-    scuda_unlock(&scuda_uvm.lock);
-    if (!other) break;
-    scuda_thread()->current = other;
-    if (other != context) scuda_wire_cuCtxSynchronize(0); /* a failure there is told there */
+/* Brings what an access of a block wants that is not here, or not allowed as it is wanted; under the lock. CUresult. */
+static int32_t serve(struct va_range *a, uint32_t b, int write) {
+  const uint8_t was = a->state[b];
+  /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
+  const int here = scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write);
+  const int away = was == AWAY && !here, brought = away || (was == READY && !here);
+  struct scuda_run *run;
+  struct scuda_stretch s[1 + SCUDA_AHEAD_MAX] = {{b, 1}};
+  struct scuda_fetch f[1 + SCUDA_AHEAD_MAX];
+  uint32_t ahead = 0;
+  if (!here) s[0] = scuda_residency_fault(a->state, a->blocks, b, brought ? &a->fetches : &a->unlocks, &run);
+  if (brought) {
+    /* While there is work kernels may still change what would come. Of a page with variables only they come. */
+    if (!atomic_load(&scuda_work_pending) && !a->extents)
+      ahead = scuda_residency_ahead(a->state, a->blocks, run, s + 1, scuda_fetch_room());
+    scuda_thrashing_run(a->thrashing, s[0], run, s + 1, ahead);
+    write |= scuda_va_range_written(a, b);
+    for (uint32_t i = away ? 0 : 1; i <= ahead; i++)
+      f[i] = scuda_fetch_claim(a, s[i], i ? scuda_va_range_written(a, s[i].first) : write);
+    scuda_fetch_queue(f + 1, ahead);
   }
-  scuda_self_end(self);
-  return r;
-}
-
-/* Waits for the work of a stream, of whatever context; of all, where it is not known or has ended. */
-static int32_t finish_stream(uint64_t context, uint64_t key) {
-  if (key == SCUDA_NO_STREAM) return CUDA_SUCCESS;
-  if (!scuda_slot_of(key, KIND_CUstream)) return scuda_uvm_finish(context);
-  struct scuda_self self = scuda_self_begin(context);
-  int32_t r = scuda_wire_cuStreamSynchronize(key, 0);
-  scuda_self_end(self);
-  return r == CUDA_ERROR_INVALID_HANDLE ? scuda_uvm_finish(context) : r;
-}
-
-/* Work that was given since the GPU was last known to have none, as far as it may use the memory, ends before the
- * program goes on with it: kernels and the program never work on it at once. Not within a host function, which a stream
- * waits for, nor during a capture, which a wait would end. The lock is let go meanwhile: other threads may have to give
- * the work that this work waits for. */
-static int32_t quiet(struct va_range *a) {
-  uint64_t context = a->context, attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM,
-      giver = a->giver;
-  if (__atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
-  int all = a->attachment == CU_MEM_ATTACH_GLOBAL;
-  if (all && !atomic_exchange(&scuda_work_pending, 0)) return CUDA_SUCCESS;
-  a->giver = SCUDA_NO_STREAM;
-  scuda_unlock(&scuda_uvm.lock);
-  int32_t r = all ? scuda_uvm_finish(context) : finish_stream(context, attached);
-  if (!r && !all && giver != attached) r = finish_stream(context, giver);
-  scuda_lock(&scuda_uvm.lock);
-  return r;
-}
-
-/* What a fault brings may come with the waits from now on, unless the program goes through much of the range. */
-static void note_thrashing(struct va_range *a, struct scuda_stretch s, struct scuda_run *run) {
-  uint32_t end = s.first + s.count;
-  if (run->window <= SCUDA_NODE_MAX) {
-    scuda_thrashing_fault(a->thrashing + s.first, s.count);
-  } else if (run->first < end) {
-    scuda_thrashing_streams(a->thrashing + run->first, end - run->first);
-    run->first = end;
-  }
+  return away ? scuda_fetch_now(f) : scuda_blocks_allow(a, s[0], here ? was : write ? DIRTY : CLEAN);
 }
 
 int scuda_uvm_fault(uint64_t address, int write) {
+  int32_t r = CUDA_SUCCESS;
   struct va_range *a;
-  uint8_t was;
+  uint32_t b = 0;
   scuda_lock(&scuda_uvm.lock);
-  for (int waited = 0;;) {
-    if (!(a = scuda_va_range_at(address))) break;
-    was = a->state[(address - a->pages.start) / BLOCK];
+  for (int waited = 0; (a = scuda_va_range_at(address)) != NULL;) {
+    b = (uint32_t)((address - a->pages.start) / BLOCK);
+    const uint8_t was = a->state[b];
     if (was == BUSY || (scuda_uvm.lost && scuda_fetches)) {
       scuda_fetch_await();
     } else if (was == AWAY && !waited && atomic_load(&scuda_work_pending) && !scuda_uvm.lost) {
-      int32_t r = quiet(a);
-      if (r) scuda_uvm_lose(r);
+      if ((r = scuda_uvm_quiet(a))) break;
       waited = 1;
     } else {
       break;
@@ -79,48 +62,9 @@ int scuda_uvm_fault(uint64_t address, int write) {
     scuda_unlock(&scuda_uvm.lock);
     return 0;
   }
-  uint32_t b = (uint32_t)((address - a->pages.start) / BLOCK);
   count(SCUDA_FAULTS, 1);
-  /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
-  if (scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write)) {
-    uint64_t bytes = scuda_va_range_bytes(a, b, 1);
-    if (scuda_uvm.lost || scuda_pages_allow(&a->pages, (uint64_t)b * BLOCK, bytes, was == DIRTY))
-      scuda_pages_wake(&a->pages, (uint64_t)b * BLOCK, bytes);
-    scuda_unlock(&scuda_uvm.lock);
-    return 1;
-  }
-  struct scuda_run *run;
-  struct scuda_stretch s = scuda_residency_fault(a->state, a->blocks, b,
-                                                 was == AWAY || was == READY ? &a->fetches : &a->unlocks, &run);
-  uint64_t from = (uint64_t)s.first * BLOCK, bytes = scuda_va_range_bytes(a, s.first, s.count);
-  if (was == AWAY || was == READY) {
-    write |= scuda_va_range_written(a, b);
-    note_thrashing(a, s, run);
-    if (!atomic_load(&scuda_work_pending)) scuda_fetch_ahead(a, run); /* else kernels may still change it */
-  }
-  int32_t r = CUDA_SUCCESS;
-  if (was == AWAY && !a->extents) {
-    if ((r = scuda_fetch_now(a, s.first, s.count, write))) scuda_uvm_lose(r);
-    scuda_unlock(&scuda_uvm.lock);
-    return 1;
-  }
-  /* before the program can go on: its next launch looks at the list without the lock */
-  scuda_va_range_mark(a, s.first, s.count, write ? DIRTY : CLEAN);
-  if (was == AWAY) {
-    r = scuda_fetch_parts(a, s.first, s.count, write);
-  } else if (was == CLEAN) {
-    r = scuda_pages_unlock(&a->pages, from, bytes);
-  } else {
-    if (was == FRESH) {
-      r = scuda_pages_hold(&a->pages, from, bytes);
-      memset(a->file + s.first, HELD, s.count);
-    }
-    if (!r) r = scuda_pages_allow(&a->pages, from, bytes, write);
-  }
-  if (r) {
-    scuda_va_range_mark(a, s.first, s.count, AWAY);
-    scuda_uvm_lose(r);
-  }
+  if (!r) r = serve(a, b, write);
+  if (r) scuda_uvm_lose(r);
   scuda_unlock(&scuda_uvm.lock);
   return 1;
 }

@@ -151,7 +151,7 @@ int32_t scuda_hand_cuMemAllocManaged(uint64_t *p, uint64_t bytes, uint32_t flags
 /* Frees managed memory: 1 when it is some. Like the driver's, it waits for the work that may use it. */
 int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   if (!scuda_is_managed(p)) return 0;
-  *r = scuda_uvm_finish(scuda_thread()->current);
+  *r = scuda_uvm_synchronize(scuda_thread()->current, SCUDA_ALL_STREAMS);
   scuda_lock(&scuda_uvm.lock);
   struct va_range *a;
   do a = scuda_va_range_at(p);

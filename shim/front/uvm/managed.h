@@ -13,7 +13,11 @@ static inline int scuda_managed_some(void) {
 int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, uint32_t ptds);
 /* launches take what an object names; CUresult */
 int32_t scuda_managed_held(const void *names, uint64_t bytes);
-int32_t scuda_uvm_stream(uint64_t context, uint64_t *stream); /* the context's stream of ours */
+/* Between the two the thread works on the library's own behalf in a context, and the stream of ours there is the one
+ * that it named last. The second is needed after a failure as well. */
+struct scuda_uvm_self { struct scuda_self self; uint64_t stream; };
+int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context);
+void scuda_uvm_end(const struct scuda_uvm_self *s);
 int scuda_is_managed(uint64_t p);
 /* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or
  * set takes what it names. A kernel takes what is attached to all or to its stream, and, whatever it is attached to,

@@ -24,7 +24,7 @@ enum scuda_state {
 struct scuda_stretch { uint32_t first, count; };
 
 /* A program that goes through a range: its next fault is expected from due on, all before next was brought or asked
- * for. Zero: none. first: where it began; managed.c moves it on. */
+ * for. Zero: none. first: where it began; thrashing.c moves it on. */
 struct scuda_run { uint32_t due, next, window, hits, first; };
 struct scuda_runs { struct scuda_run run[SCUDA_RUNS]; uint32_t turn; };
 

@@ -34,7 +34,7 @@ static int32_t hand_over(struct va_range *a) {
       end = b; /* again, by what they are now */
     } else if (s == DIRTY) {
       scuda_unmap_await(&unmap, to);
-      r = scuda_va_range_migrate(a, b, end - b, SEND, 0);
+      r = scuda_migrate_send(a, b, end - b);
       sent = 1;
       if (most < a->blocks) most *= 4;
     }
@@ -47,7 +47,7 @@ static int32_t hand_over(struct va_range *a) {
   }
   a->low = a->blocks;
   a->high = 0;
-  if (!r && sent) r = scuda_va_range_arrive(a);
+  if (!r && sent) r = scuda_migrate_sent(a);
   return r;
 }
 
@@ -182,7 +182,7 @@ static void push(struct va_range *a) {
     next = next_coming(a, s.first + s.count);
     enum way way = scuda_va_range_way(a, s.first);
     int soon = next.count && way == FETCH && scuda_va_range_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
-    if (scuda_va_range_migrate(a, s.first, s.count, way, PUSH | (soon ? SOON : 0))) return;
+    if (scuda_migrate_push(a, s.first, s.count, way, soon ? SOON : 0)) return;
     for (struct scuda_stretch t; !soon && (t = next_coming(a, 0)).count && t.first <= s.first;)
       arrived(a, t.first, t.first + t.count);
   }

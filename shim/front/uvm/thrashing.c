@@ -9,6 +9,19 @@ void scuda_thrashing_streams(struct scuda_thrashing *h, uint32_t blocks) {
   for (uint32_t i = 0; i < blocks; i++) h[i].rounds = h[i].pinned = h[i].length = 0;
 }
 
+void scuda_thrashing_run(struct scuda_thrashing *all, struct scuda_stretch s, struct scuda_run *run,
+                         const struct scuda_stretch *ahead, uint32_t n) {
+  uint32_t end = s.first + s.count;
+  if (run->window <= SCUDA_NODE_MAX) {
+    scuda_thrashing_fault(all + s.first, s.count);
+  } else if (run->first < end) {
+    scuda_thrashing_streams(all + run->first, end - run->first);
+    run->first = end;
+  }
+  for (uint32_t i = 0; i < n; i++)
+    if (ahead[i].count <= SCUDA_NODE_MAX) scuda_thrashing_fault(all + ahead[i].first, ahead[i].count);
+}
+
 static uint8_t often(const struct scuda_thrashing *h) {
   return h->prefers == SCUDA_AT_CPU ? 1 : h->prefers == SCUDA_AT_GPU ? SCUDA_NEVER : SCUDA_OFTEN;
 }

@@ -40,6 +40,10 @@ void scuda_thrashing_fault(struct scuda_thrashing *h, uint32_t blocks);
 /* The program goes through blocks in order, which are fetched ahead of it: that is cheaper than to bring them all
  * before it begins. */
 void scuda_thrashing_streams(struct scuda_thrashing *h, uint32_t blocks);
+/* A fault of a run brings a stretch of a range with these blocks, and windows ahead of it: the blocks may come with the
+ * waits from now on, unless the program goes through much of the range. */
+void scuda_thrashing_run(struct scuda_thrashing *all, struct scuda_stretch s, struct scuda_run *run,
+                         const struct scuda_stretch *ahead, uint32_t n);
 /* At the wait: how a block comes. */
 enum scuda_arrival scuda_thrashing_wait(const struct scuda_thrashing *h);
 /* Pins a block that thrashes, at the wait; 1: it was not pinned. */

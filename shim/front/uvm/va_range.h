@@ -61,8 +61,17 @@ uint64_t scuda_va_range_end(uint64_t address);
 
 /* ---- blocks.c; under the lock ---- */
 
-/* How blocks reach the other side. */
-enum way { SEND, FETCH, FETCH_CHANGES };
+/* How blocks are fetched: all of their bytes, or what kernels changed of them. */
+enum way { FETCH, FETCH_CHANGES };
+
+/* Blocks that are on their way here. Whoever has the structure has them to itself until it settles them. */
+struct scuda_fetch {
+  struct va_range *range;
+  uint32_t first, blocks;
+  uint64_t from, bytes;  /* the same as offsets in the range */
+  enum way way;
+  int write;             /* the program may write them at once */
+};
 
 /* The bytes of blocks: the last one of a range may be short. */
 uint64_t scuda_va_range_bytes(const struct va_range *a, uint32_t first, uint32_t blocks);
@@ -73,12 +82,33 @@ int scuda_va_range_written(const struct va_range *a, uint32_t block);
 /* How blocks from the first one on are fetched. */
 enum way scuda_va_range_way(const struct va_range *a, uint32_t first);
 
+extern uint32_t scuda_fetches;  /* that have not ended, of all ranges */
+/* Makes blocks that are AWAY busy. */
+struct scuda_fetch scuda_fetch_claim(struct va_range *a, struct scuda_stretch s, int write);
+/* A fetch has ended: the states of its first block and of the rest. */
+void scuda_fetch_settle(const struct scuda_fetch *f, uint8_t first, uint8_t rest);
+/* Waits, without the lock, until some fetch has ended. */
+void scuda_fetch_await(void);
+
+/* Gives blocks that are here, all in one state, another one, and allows what that allows. Where it is the one that they
+ * have, the access comes again: it is allowed by now, or is to be a SIGBUS. CUresult. */
+int32_t scuda_blocks_allow(struct va_range *a, struct scuda_stretch s, uint8_t state);
+
 /* ---- fault.c ---- */
 
 /* Serves an access that is not allowed (scuda_fault_fn). */
 int scuda_uvm_fault(uint64_t address, int write);
-/* Waits for the work of all contexts, without the lock; the result is that of one. */
-int32_t scuda_uvm_finish(uint64_t context);
+
+/* ---- synchronize.c ---- */
+
+/* Waits, without the lock, for the work of a stream, of whatever context; of all contexts, where the key is that of
+ * none, or of one that has ended. The result is that of the stream or of the given context. */
+int32_t scuda_uvm_synchronize(uint64_t context, uint64_t key);
+/* Work that was given since the GPU was last known to have none, as far as it may use the range, ends before the
+ * program goes on with it: kernels and the program never work on it at once. Not within a host function, which a stream
+ * waits for, nor during a capture, which a wait would end. Under the lock, which is let go meanwhile: other threads may
+ * have to give the work that this work waits for. */
+int32_t scuda_uvm_quiet(struct va_range *a);
 
 /* ---- take.c ---- */
 
@@ -88,30 +118,42 @@ int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, u
 
 /* ---- fetch.c; under the lock, which is let go of while something is awaited or brought ---- */
 
-extern uint32_t scuda_fetches;  /* windows that are asked for, of all ranges */
-/* Asks for what a run of faults will want next. */
-void scuda_fetch_ahead(struct va_range *a, struct scuda_run *run);
-/* Waits until some window has come, or was cancelled. */
-void scuda_fetch_await(void);
+uint32_t scuda_fetch_room(void);  /* how many fetches may be queued now */
+/* Leaves fetches to threads of ours, which settle them. */
+void scuda_fetch_queue(const struct scuda_fetch *f, uint32_t n);
+/* Brings blocks, allows them, and settles them. */
+int32_t scuda_fetch_now(const struct scuda_fetch *f);
 /* Cancels what no thread of ours has begun; 1: there is more, and something of it has come by now. */
 int scuda_fetch_cancel(struct va_range *a);
-/* Brings blocks that the GPU has, and allows them. */
-int32_t scuda_fetch_now(struct va_range *a, uint32_t first, uint32_t blocks, int write);
-/* The same of pages with variables. */
-int32_t scuda_fetch_parts(struct va_range *a, uint32_t first, uint32_t blocks, int write);
-/* Nothing can be fetched any more: every access is a SIGBUS from now on. */
+
+/* ---- lost.c; under the lock ---- */
+
+/* Nothing can be fetched any more: every access is a SIGBUS from now on, as soon as no fetch is under way. */
 void scuda_uvm_lose(int32_t result);
+void scuda_uvm_cut_off(void);     /* now */
 
 /* ---- migrate.c; results are CUresult, and what fails is said in the log ---- */
 
-/* how a fetch is done: it ends with a later one of the stream; with a wait, not for a fault; to pages that are made
- * meanwhile */
-enum { SOON = 1, PUSH = 2, NEW = 4 };
+/* how blocks are fetched: with a wait, not for a fault; it ends with a later fetch of the stream */
+enum { PUSH = 1, SOON = 2 };
 
-/* Migrates blocks between the open view and the server, but for what no variable of the range lies in. */
-int32_t scuda_va_range_migrate(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how);
-/* Migrates the bytes [from, to) of a range between `here` and the server, in a stream of the current context. */
-int32_t scuda_va_range_migrate_bytes(struct va_range *a, uint64_t from, uint64_t to, uint64_t stream, uint8_t *here,
-                                     enum way way, int how);
-int32_t scuda_va_range_arrive(const struct va_range *a); /* what was sent has arrived: any stream may use it */
+/* Bytes that were asked for. */
+struct scuda_migration {
+  struct scuda_cmd command;
+  enum way way;
+  int soon;
+  uint64_t at, bytes;
+  int32_t result;
+};
+
+/* Asks for a fetch's bytes (of an extent, where it is not NULL), in a stream of the current context. They come to
+ * here, where the byte at the fetch's beginning goes. Until the end of the migration the thread may do other things. */
+void scuda_migrate_start(struct scuda_migration *m, const struct scuda_fetch *f, const struct extent *e,
+                         uint64_t stream, uint8_t *here, int how);
+int32_t scuda_migrate_end(struct scuda_migration *m);  /* they are here; the result of both */
+/* Fetches blocks into the open view, with a wait. */
+int32_t scuda_migrate_push(struct va_range *a, uint32_t first, uint32_t blocks, enum way way, int how);
+/* Sends blocks from the open view. */
+int32_t scuda_migrate_send(struct va_range *a, uint32_t first, uint32_t blocks);
+int32_t scuda_migrate_sent(const struct va_range *a); /* what was sent has arrived: any stream may use it */
 #endif
