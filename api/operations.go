@@ -100,3 +100,6 @@ func numberOperations(library string, lib *Library, all []Operation) ([]Operatio
 	slices.SortFunc(own, func(a, b Operation) int { return int(a.Number) - int(b.Number) })
 	return own, nil
 }
+
+// Number is the number of the function's operation, whether or not it travels; a _ptsz form has none of its own.
+func (f *Func) Number() uint16 { return f.number }

@@ -168,6 +168,9 @@ type Writer struct {
 	buf     []byte
 	at      int
 	created uint64
+
+	// Args are the words of the call under way. They are part of the writer because a driver's words must not move.
+	Args [16]uint64
 }
 
 // NewWriter builds replies in buf, which must be 8-byte aligned.
@@ -184,6 +187,9 @@ func (w *Writer) Word() *uint64 {
 	w.created = 0
 	return &w.created
 }
+
+// Created is the handle in the word of the last Word.
+func (w *Writer) Created() uint64 { return w.created }
 
 // Out reserves n zeroed elements behind their count; nil for none. r takes the error when the buffer is too small.
 func (w *Writer) Out(r *Reader, n, size uint64) unsafe.Pointer {
@@ -224,6 +230,19 @@ func Copy(dst, src unsafe.Pointer, n, size uint64) {
 		copy(unsafe.Slice((*byte)(dst), n*size), unsafe.Slice((*byte)(src), n*size))
 	}
 }
+
+// Address is a pointer as a word. What it leads to is never on a stack, which could move; the caller keeps it.
+func Address(p unsafe.Pointer) uint64 {
+	if never {
+		sink = p
+	}
+	return uint64(uintptr(p))
+}
+
+var (
+	never bool
+	sink  unsafe.Pointer
+)
 
 // Words looks at n 64-bit values at p; p must be aligned to 8.
 func Words(p unsafe.Pointer, n uint64) []uint64 {

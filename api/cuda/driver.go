@@ -1,4 +1,4 @@
-// Package cuda is the CUDA driver API in Go terms: its types, constants and operation numbers, and the interface Driver
+// Package cuda is the CUDA driver API in Go terms: its types, constants and operation numbers, and the interfaces
 // that the machine's own driver (driver/real) and the simulated GPU (sim) implement. All but this file is generated
 // from the description in package api.
 //
@@ -11,6 +11,17 @@ const (
 	StreamLegacy    CUstream = 1
 	StreamPerThread CUstream = 2
 )
+
+// Words are the arguments of a call, one for each parameter: integers as they are, with 0 above a value of less than 8
+// bytes, addresses, the bits of a float, a structure of at most 8 bytes that is passed by value; of a larger one its
+// address. What an address leads to does not move and lives until the call has returned.
+type Words = [16]uint64
+
+// Caller is a driver that takes calls as words: any function, by the number of its operation. A Driver that is no
+// Caller is called by its methods (driver/invoke).
+type Caller interface {
+	Call(op uint16, args *Words) CUresult
+}
 
 // GPU is a Driver with what C programs get by other means than its functions.
 type GPU interface {

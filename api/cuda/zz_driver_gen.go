@@ -4,264 +4,87 @@ package cuda
 
 import "unsafe"
 
-// Driver is the library as Go methods, one for each function with a known prototype. Pointers are to memory that holds no Go pointers.
+// Driver has the functions of the library that the server calls by name. Pointers are to memory that holds no Go pointers.
 type Driver interface {
-	CuArray3DCreate(pHandle *CUarray, pAllocateArray *CUDA_ARRAY3D_DESCRIPTOR_v1) CUresult
-	CuArray3DCreate_v2(pHandle *CUarray, pAllocateArray *CUDA_ARRAY3D_DESCRIPTOR) CUresult
-	CuArray3DGetDescriptor(pArrayDescriptor *CUDA_ARRAY3D_DESCRIPTOR_v1, hArray CUarray) CUresult
-	CuArray3DGetDescriptor_v2(pArrayDescriptor *CUDA_ARRAY3D_DESCRIPTOR, hArray CUarray) CUresult
-	CuArrayCreate(pHandle *CUarray, pAllocateArray *CUDA_ARRAY_DESCRIPTOR_v1) CUresult
-	CuArrayCreate_v2(pHandle *CUarray, pAllocateArray *CUDA_ARRAY_DESCRIPTOR) CUresult
-	CuArrayDestroy(hArray CUarray) CUresult
-	CuArrayGetDescriptor(pArrayDescriptor *CUDA_ARRAY_DESCRIPTOR_v1, hArray CUarray) CUresult
-	CuArrayGetDescriptor_v2(pArrayDescriptor *CUDA_ARRAY_DESCRIPTOR, hArray CUarray) CUresult
-	CuArrayGetMemoryRequirements(memoryRequirements *CUDA_ARRAY_MEMORY_REQUIREMENTS, array CUarray, device CUdevice) CUresult
-	CuArrayGetPlane(pPlaneArray *CUarray, hArray CUarray, planeIdx uint32) CUresult
-	CuArrayGetSparseProperties(sparseProperties *CUDA_ARRAY_SPARSE_PROPERTIES, array CUarray) CUresult
-	CuCheckpointProcessCheckpoint(pid int32, args *CUcheckpointCheckpointArgs) CUresult
-	CuCheckpointProcessGetRestoreThreadId(pid int32, tid *int32) CUresult
-	CuCheckpointProcessGetState(pid int32, state *CUprocessState) CUresult
-	CuCheckpointProcessLock(pid int32, args *CUcheckpointLockArgs) CUresult
-	CuCheckpointProcessRestore(pid int32, args *CUcheckpointRestoreArgs) CUresult
-	CuCheckpointProcessUnlock(pid int32, args *CUcheckpointUnlockArgs) CUresult
-	CuCoredumpGetAttribute(attrib CUcoredumpSettings, value unsafe.Pointer, size *uint64) CUresult
-	CuCoredumpGetAttributeGlobal(attrib CUcoredumpSettings, value unsafe.Pointer, size *uint64) CUresult
-	CuCoredumpSetAttribute(attrib CUcoredumpSettings, value unsafe.Pointer, size *uint64) CUresult
-	CuCoredumpSetAttributeGlobal(attrib CUcoredumpSettings, value unsafe.Pointer, size *uint64) CUresult
-	CuCtxAttach(pctx *CUcontext, flags uint32) CUresult
-	CuCtxCreate(pctx *CUcontext, flags uint32, dev CUdevice) CUresult
 	CuCtxCreate_v2(pctx *CUcontext, flags uint32, dev CUdevice) CUresult
 	CuCtxCreate_v3(pctx *CUcontext, paramsArray *CUexecAffinityParam, numParams int32, flags uint32, dev CUdevice) CUresult
-	CuCtxCreate_v4(pctx *CUcontext, ctxCreateParams *CUctxCreateParams, flags uint32, dev CUdevice) CUresult
-	CuCtxDestroy(ctx CUcontext) CUresult
 	CuCtxDestroy_v2(ctx CUcontext) CUresult
-	CuCtxDetach(ctx CUcontext) CUresult
-	CuCtxDisablePeerAccess(peerContext CUcontext) CUresult
-	CuCtxEnablePeerAccess(peerContext CUcontext, Flags uint32) CUresult
-	CuCtxFromGreenCtx(pContext *CUcontext, hCtx CUgreenCtx) CUresult
 	CuCtxGetApiVersion(ctx CUcontext, version *uint32) CUresult
-	CuCtxGetCacheConfig(pconfig *CUfunc_cache) CUresult
-	CuCtxGetCurrent(pctx *CUcontext) CUresult
-	CuCtxGetDevResource(hCtx CUcontext, resource *CUdevResource, type_ CUdevResourceType) CUresult
 	CuCtxGetDevice(device *CUdevice) CUresult
-	CuCtxGetDevice_v2(device *CUdevice, ctx CUcontext) CUresult
-	CuCtxGetExecAffinity(pExecAffinity *CUexecAffinityParam, type_ CUexecAffinityType) CUresult
 	CuCtxGetFlags(flags *uint32) CUresult
-	CuCtxGetId(ctx CUcontext, ctxId *uint64) CUresult
 	CuCtxGetLimit(pvalue *uint64, limit CUlimit) CUresult
-	CuCtxGetSharedMemConfig(pConfig *CUsharedconfig) CUresult
 	CuCtxGetStreamPriorityRange(leastPriority *int32, greatestPriority *int32) CUresult
-	CuCtxPopCurrent(pctx *CUcontext) CUresult
 	CuCtxPopCurrent_v2(pctx *CUcontext) CUresult
-	CuCtxPushCurrent(ctx CUcontext) CUresult
-	CuCtxPushCurrent_v2(ctx CUcontext) CUresult
-	CuCtxRecordEvent(hCtx CUcontext, hEvent CUevent) CUresult
-	CuCtxResetPersistingL2Cache() CUresult
-	CuCtxSetCacheConfig(config CUfunc_cache) CUresult
 	CuCtxSetCurrent(ctx CUcontext) CUresult
-	CuCtxSetFlags(flags uint32) CUresult
-	CuCtxSetLimit(limit CUlimit, value uint64) CUresult
-	CuCtxSetSharedMemConfig(config CUsharedconfig) CUresult
 	CuCtxSynchronize() CUresult
-	CuCtxSynchronize_v2(ctx CUcontext) CUresult
-	CuCtxWaitEvent(hCtx CUcontext, hEvent CUevent) CUresult
-	CuDestroyExternalMemory(extMem CUexternalMemory) CUresult
-	CuDestroyExternalSemaphore(extSem CUexternalSemaphore) CUresult
-	CuDevResourceGenerateDesc(phDesc *CUdevResourceDesc, resources *CUdevResource, nbResources uint32) CUresult
-	CuDevSmResourceSplitByCount(result *CUdevResource, nbGroups *uint32, input *CUdevResource, remaining *CUdevResource, useFlags uint32, minCount uint32) CUresult
 	CuDeviceCanAccessPeer(canAccessPeer *int32, dev CUdevice, peerDev CUdevice) CUresult
-	CuDeviceComputeCapability(major *int32, minor *int32, dev CUdevice) CUresult
 	CuDeviceGet(device *CUdevice, ordinal int32) CUresult
 	CuDeviceGetAttribute(pi *int32, attrib CUdevice_attribute, dev CUdevice) CUresult
-	CuDeviceGetByPCIBusId(dev *CUdevice, pciBusId unsafe.Pointer) CUresult
 	CuDeviceGetCount(count *int32) CUresult
-	CuDeviceGetDefaultMemPool(pool_out *CUmemoryPool, dev CUdevice) CUresult
-	CuDeviceGetDevResource(device CUdevice, resource *CUdevResource, type_ CUdevResourceType) CUresult
-	CuDeviceGetExecAffinitySupport(pi *int32, type_ CUexecAffinityType, dev CUdevice) CUresult
-	CuDeviceGetGraphMemAttribute(device CUdevice, attr CUgraphMem_attribute, value unsafe.Pointer) CUresult
-	CuDeviceGetHostAtomicCapabilities(capabilities *uint32, operations *CUatomicOperation, count uint32, dev CUdevice) CUresult
 	CuDeviceGetLuid(luid unsafe.Pointer, deviceNodeMask *uint32, dev CUdevice) CUresult
-	CuDeviceGetMemPool(pool *CUmemoryPool, dev CUdevice) CUresult
 	CuDeviceGetName(name unsafe.Pointer, len_ int32, dev CUdevice) CUresult
-	CuDeviceGetNvSciSyncAttributes(nvSciSyncAttrList unsafe.Pointer, dev CUdevice, flags int32) CUresult
-	CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations *CUatomicOperation, count uint32, srcDevice CUdevice, dstDevice CUdevice) CUresult
-	CuDeviceGetP2PAttribute(value *int32, attrib CUdevice_P2PAttribute, srcDevice CUdevice, dstDevice CUdevice) CUresult
 	CuDeviceGetPCIBusId(pciBusId unsafe.Pointer, len_ int32, dev CUdevice) CUresult
-	CuDeviceGetProperties(prop *CUdevprop, dev CUdevice) CUresult
-	CuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements *uint64, format CUarray_format, numChannels uint32, dev CUdevice) CUresult
 	CuDeviceGetUuid(uuid *CUuuid, dev CUdevice) CUresult
 	CuDeviceGetUuid_v2(uuid *CUuuid, dev CUdevice) CUresult
-	CuDeviceGraphMemTrim(device CUdevice) CUresult
-	CuDevicePrimaryCtxGetState(dev CUdevice, flags *uint32, active *int32) CUresult
-	CuDevicePrimaryCtxRelease(dev CUdevice) CUresult
 	CuDevicePrimaryCtxRelease_v2(dev CUdevice) CUresult
-	CuDevicePrimaryCtxReset(dev CUdevice) CUresult
 	CuDevicePrimaryCtxReset_v2(dev CUdevice) CUresult
 	CuDevicePrimaryCtxRetain(pctx *CUcontext, dev CUdevice) CUresult
-	CuDevicePrimaryCtxSetFlags(dev CUdevice, flags uint32) CUresult
 	CuDevicePrimaryCtxSetFlags_v2(dev CUdevice, flags uint32) CUresult
-	CuDeviceRegisterAsyncNotification(device CUdevice, callbackFunc unsafe.Pointer, userData unsafe.Pointer, callback *CUasyncCallbackHandle) CUresult
-	CuDeviceSetGraphMemAttribute(device CUdevice, attr CUgraphMem_attribute, value unsafe.Pointer) CUresult
-	CuDeviceSetMemPool(dev CUdevice, pool CUmemoryPool) CUresult
-	CuDeviceTotalMem(bytes *uint32, dev CUdevice) CUresult
 	CuDeviceTotalMem_v2(bytes *uint64, dev CUdevice) CUresult
-	CuDeviceUnregisterAsyncNotification(device CUdevice, callback CUasyncCallbackHandle) CUresult
 	CuDriverGetVersion(driverVersion *int32) CUresult
 	CuEventCreate(phEvent *CUevent, Flags uint32) CUresult
-	CuEventDestroy(hEvent CUevent) CUresult
-	CuEventDestroy_v2(hEvent CUevent) CUresult
-	CuEventElapsedTime(pMilliseconds *float32, hStart CUevent, hEnd CUevent) CUresult
-	CuEventElapsedTime_v2(pMilliseconds *float32, hStart CUevent, hEnd CUevent) CUresult
 	CuEventQuery(hEvent CUevent) CUresult
 	CuEventRecord(hEvent CUevent, hStream CUstream) CUresult
-	CuEventRecordWithFlags(hEvent CUevent, hStream CUstream, flags uint32) CUresult
 	CuEventSynchronize(hEvent CUevent) CUresult
-	CuExternalMemoryGetMappedBuffer(devPtr *CUdeviceptr, extMem CUexternalMemory, bufferDesc *CUDA_EXTERNAL_MEMORY_BUFFER_DESC) CUresult
-	CuExternalMemoryGetMappedMipmappedArray(mipmap *CUmipmappedArray, extMem CUexternalMemory, mipmapDesc *CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) CUresult
 	CuFlushGPUDirectRDMAWrites(target CUflushGPUDirectRDMAWritesTarget, scope CUflushGPUDirectRDMAWritesScope) CUresult
 	CuFuncGetAttribute(pi *int32, attrib CUfunction_attribute, hfunc CUfunction) CUresult
-	CuFuncGetModule(hmod *CUmodule, hfunc CUfunction) CUresult
 	CuFuncGetName(name unsafe.Pointer, hfunc CUfunction) CUresult
 	CuFuncGetParamInfo(func_ CUfunction, paramIndex uint64, paramOffset *uint64, paramSize *uint64) CUresult
-	CuFuncIsLoaded(state *CUfunctionLoadingState, function CUfunction) CUresult
 	CuFuncLoad(function CUfunction) CUresult
-	CuFuncSetAttribute(hfunc CUfunction, attrib CUfunction_attribute, value int32) CUresult
-	CuFuncSetBlockShape(hfunc CUfunction, x int32, y int32, z int32) CUresult
-	CuFuncSetCacheConfig(hfunc CUfunction, config CUfunc_cache) CUresult
-	CuFuncSetSharedMemConfig(hfunc CUfunction, config CUsharedconfig) CUresult
-	CuFuncSetSharedSize(hfunc CUfunction, bytes uint32) CUresult
-	CuGetErrorName(error CUresult, pStr unsafe.Pointer) CUresult
 	CuGetErrorString(error CUresult, pStr unsafe.Pointer) CUresult
 	CuGetExportTable(ppExportTable unsafe.Pointer, pExportTableId *CUuuid) CUresult
-	CuGetProcAddress(symbol unsafe.Pointer, pfn unsafe.Pointer, cudaVersion int32, flags Cuuint64) CUresult
-	CuGetProcAddress_v2(symbol unsafe.Pointer, pfn unsafe.Pointer, cudaVersion int32, flags Cuuint64, symbolStatus *CUdriverProcAddressQueryResult) CUresult
 	CuGraphAddBatchMemOpNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult
 	CuGraphAddChildGraphNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, childGraph CUgraph) CUresult
 	CuGraphAddDependencies(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, numDependencies uint64) CUresult
-	CuGraphAddDependencies_v2(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, edgeData *CUgraphEdgeData, numDependencies uint64) CUresult
-	CuGraphAddEmptyNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64) CUresult
-	CuGraphAddEventRecordNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, event CUevent) CUresult
-	CuGraphAddEventWaitNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, event CUevent) CUresult
-	CuGraphAddExternalSemaphoresSignalNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult
-	CuGraphAddExternalSemaphoresWaitNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult
 	CuGraphAddHostNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult
-	CuGraphAddKernelNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_KERNEL_NODE_PARAMS_v1) CUresult
 	CuGraphAddKernelNode_v2(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult
 	CuGraphAddMemAllocNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUDA_MEM_ALLOC_NODE_PARAMS) CUresult
-	CuGraphAddMemFreeNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, dptr CUdeviceptr) CUresult
 	CuGraphAddMemcpyNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, copyParams *CUDA_MEMCPY3D, ctx CUcontext) CUresult
-	CuGraphAddMemsetNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, memsetParams *CUDA_MEMSET_NODE_PARAMS, ctx CUcontext) CUresult
 	CuGraphAddNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uint64, nodeParams *CUgraphNodeParams) CUresult
 	CuGraphAddNode_v2(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, dependencyData *CUgraphEdgeData, numDependencies uint64, nodeParams *CUgraphNodeParams) CUresult
 	CuGraphBatchMemOpNodeGetParams(hNode CUgraphNode, nodeParams_out *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult
 	CuGraphBatchMemOpNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult
 	CuGraphChildGraphNodeGetGraph(hNode CUgraphNode, phGraph *CUgraph) CUresult
-	CuGraphClone(phGraphClone *CUgraph, originalGraph CUgraph) CUresult
-	CuGraphConditionalHandleCreate(pHandle_out *CUgraphConditionalHandle, hGraph CUgraph, ctx CUcontext, defaultLaunchValue uint32, flags uint32) CUresult
 	CuGraphCreate(phGraph *CUgraph, flags uint32) CUresult
 	CuGraphDebugDotPrint(hGraph CUgraph, path unsafe.Pointer, flags uint32) CUresult
 	CuGraphDestroy(hGraph CUgraph) CUresult
 	CuGraphDestroyNode(hNode CUgraphNode) CUresult
-	CuGraphEventRecordNodeGetEvent(hNode CUgraphNode, event_out *CUevent) CUresult
-	CuGraphEventRecordNodeSetEvent(hNode CUgraphNode, event CUevent) CUresult
-	CuGraphEventWaitNodeGetEvent(hNode CUgraphNode, event_out *CUevent) CUresult
-	CuGraphEventWaitNodeSetEvent(hNode CUgraphNode, event CUevent) CUresult
 	CuGraphExecBatchMemOpNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult
 	CuGraphExecChildGraphNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, childGraph CUgraph) CUresult
-	CuGraphExecDestroy(hGraphExec CUgraphExec) CUresult
-	CuGraphExecEventRecordNodeSetEvent(hGraphExec CUgraphExec, hNode CUgraphNode, event CUevent) CUresult
-	CuGraphExecEventWaitNodeSetEvent(hGraphExec CUgraphExec, hNode CUgraphNode, event CUevent) CUresult
-	CuGraphExecExternalSemaphoresSignalNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult
-	CuGraphExecExternalSemaphoresWaitNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult
 	CuGraphExecGetFlags(hGraphExec CUgraphExec, flags *Cuuint64) CUresult
 	CuGraphExecHostNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult
-	CuGraphExecKernelNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS_v1) CUresult
 	CuGraphExecKernelNodeSetParams_v2(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult
-	CuGraphExecMemcpyNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, copyParams *CUDA_MEMCPY3D, ctx CUcontext) CUresult
-	CuGraphExecMemsetNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, memsetParams *CUDA_MEMSET_NODE_PARAMS, ctx CUcontext) CUresult
 	CuGraphExecNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUgraphNodeParams) CUresult
-	CuGraphExecUpdate(hGraphExec CUgraphExec, hGraph CUgraph, hErrorNode_out *CUgraphNode, updateResult_out *CUgraphExecUpdateResult) CUresult
-	CuGraphExecUpdate_v2(hGraphExec CUgraphExec, hGraph CUgraph, resultInfo *CUgraphExecUpdateResultInfo) CUresult
-	CuGraphExternalSemaphoresSignalNodeGetParams(hNode CUgraphNode, params_out *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult
-	CuGraphExternalSemaphoresSignalNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult
-	CuGraphExternalSemaphoresWaitNodeGetParams(hNode CUgraphNode, params_out *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult
-	CuGraphExternalSemaphoresWaitNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult
-	CuGraphGetEdges(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, numEdges *uint64) CUresult
-	CuGraphGetEdges_v2(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, edgeData *CUgraphEdgeData, numEdges *uint64) CUresult
 	CuGraphGetNodes(hGraph CUgraph, nodes *CUgraphNode, numNodes *uint64) CUresult
-	CuGraphGetRootNodes(hGraph CUgraph, rootNodes *CUgraphNode, numRootNodes *uint64) CUresult
 	CuGraphHostNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult
 	CuGraphHostNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult
-	CuGraphInstantiate(phGraphExec *CUgraphExec, hGraph CUgraph, phErrorNode *CUgraphNode, logBuffer unsafe.Pointer, bufferSize uint64) CUresult
-	CuGraphInstantiateWithFlags(phGraphExec *CUgraphExec, hGraph CUgraph, flags uint64) CUresult
-	CuGraphInstantiateWithParams(phGraphExec *CUgraphExec, hGraph CUgraph, instantiateParams *CUDA_GRAPH_INSTANTIATE_PARAMS) CUresult
-	CuGraphInstantiate_v2(phGraphExec *CUgraphExec, hGraph CUgraph, phErrorNode *CUgraphNode, logBuffer unsafe.Pointer, bufferSize uint64) CUresult
-	CuGraphKernelNodeCopyAttributes(dst CUgraphNode, src CUgraphNode) CUresult
-	CuGraphKernelNodeGetAttribute(hNode CUgraphNode, attr CUkernelNodeAttrID, value_out *CUkernelNodeAttrValue) CUresult
-	CuGraphKernelNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS_v1) CUresult
 	CuGraphKernelNodeGetParams_v2(hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult
-	CuGraphKernelNodeSetAttribute(hNode CUgraphNode, attr CUkernelNodeAttrID, value *CUkernelNodeAttrValue) CUresult
-	CuGraphKernelNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS_v1) CUresult
 	CuGraphKernelNodeSetParams_v2(hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult
-	CuGraphLaunch(hGraph CUgraphExec, hStream CUstream) CUresult
 	CuGraphMemAllocNodeGetParams(hNode CUgraphNode, params_out *CUDA_MEM_ALLOC_NODE_PARAMS) CUresult
-	CuGraphMemFreeNodeGetParams(hNode CUgraphNode, dptr_out *CUdeviceptr) CUresult
 	CuGraphMemcpyNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_MEMCPY3D) CUresult
 	CuGraphMemcpyNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_MEMCPY3D) CUresult
-	CuGraphMemsetNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_MEMSET_NODE_PARAMS) CUresult
-	CuGraphMemsetNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_MEMSET_NODE_PARAMS) CUresult
-	CuGraphNodeFindInClone(phNode *CUgraphNode, hOriginalNode CUgraphNode, hClonedGraph CUgraph) CUresult
 	CuGraphNodeGetDependencies(hNode CUgraphNode, dependencies *CUgraphNode, numDependencies *uint64) CUresult
-	CuGraphNodeGetDependencies_v2(hNode CUgraphNode, dependencies *CUgraphNode, edgeData *CUgraphEdgeData, numDependencies *uint64) CUresult
 	CuGraphNodeGetDependentNodes(hNode CUgraphNode, dependentNodes *CUgraphNode, numDependentNodes *uint64) CUresult
-	CuGraphNodeGetDependentNodes_v2(hNode CUgraphNode, dependentNodes *CUgraphNode, edgeData *CUgraphEdgeData, numDependentNodes *uint64) CUresult
-	CuGraphNodeGetEnabled(hGraphExec CUgraphExec, hNode CUgraphNode, isEnabled *uint32) CUresult
 	CuGraphNodeGetType(hNode CUgraphNode, type_ *CUgraphNodeType) CUresult
-	CuGraphNodeSetEnabled(hGraphExec CUgraphExec, hNode CUgraphNode, isEnabled uint32) CUresult
 	CuGraphNodeSetParams(hNode CUgraphNode, nodeParams *CUgraphNodeParams) CUresult
 	CuGraphReleaseUserObject(graph CUgraph, object CUuserObject, count uint32) CUresult
-	CuGraphRemoveDependencies(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, numDependencies uint64) CUresult
-	CuGraphRemoveDependencies_v2(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, edgeData *CUgraphEdgeData, numDependencies uint64) CUresult
 	CuGraphRetainUserObject(graph CUgraph, object CUuserObject, count uint32, flags uint32) CUresult
-	CuGraphUpload(hGraph CUgraphExec, hStream CUstream) CUresult
-	CuGraphicsMapResources(count uint32, resources *CUgraphicsResource, hStream CUstream) CUresult
-	CuGraphicsResourceGetMappedMipmappedArray(pMipmappedArray *CUmipmappedArray, resource CUgraphicsResource) CUresult
-	CuGraphicsResourceGetMappedPointer(pDevPtr *CUdeviceptr_v1, pSize *uint32, resource CUgraphicsResource) CUresult
-	CuGraphicsResourceGetMappedPointer_v2(pDevPtr *CUdeviceptr, pSize *uint64, resource CUgraphicsResource) CUresult
-	CuGraphicsResourceSetMapFlags(resource CUgraphicsResource, flags uint32) CUresult
-	CuGraphicsResourceSetMapFlags_v2(resource CUgraphicsResource, flags uint32) CUresult
-	CuGraphicsSubResourceGetMappedArray(pArray *CUarray, resource CUgraphicsResource, arrayIndex uint32, mipLevel uint32) CUresult
-	CuGraphicsUnmapResources(count uint32, resources *CUgraphicsResource, hStream CUstream) CUresult
-	CuGraphicsUnregisterResource(resource CUgraphicsResource) CUresult
-	CuGreenCtxCreate(phCtx *CUgreenCtx, desc CUdevResourceDesc, dev CUdevice, flags uint32) CUresult
-	CuGreenCtxDestroy(hCtx CUgreenCtx) CUresult
-	CuGreenCtxGetDevResource(hCtx CUgreenCtx, resource *CUdevResource, type_ CUdevResourceType) CUresult
-	CuGreenCtxGetId(greenCtx CUgreenCtx, greenCtxId *uint64) CUresult
-	CuGreenCtxRecordEvent(hCtx CUgreenCtx, hEvent CUevent) CUresult
-	CuGreenCtxStreamCreate(phStream *CUstream, greenCtx CUgreenCtx, flags uint32, priority int32) CUresult
-	CuGreenCtxWaitEvent(hCtx CUgreenCtx, hEvent CUevent) CUresult
-	CuImportExternalMemory(extMem_out *CUexternalMemory, memHandleDesc *CUDA_EXTERNAL_MEMORY_HANDLE_DESC) CUresult
-	CuImportExternalSemaphore(extSem_out *CUexternalSemaphore, semHandleDesc *CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) CUresult
 	CuInit(Flags uint32) CUresult
-	CuIpcCloseMemHandle(dptr CUdeviceptr) CUresult
-	CuIpcGetEventHandle(pHandle *CUipcEventHandle, event CUevent) CUresult
-	CuIpcGetMemHandle(pHandle *CUipcMemHandle, dptr CUdeviceptr) CUresult
-	CuIpcOpenEventHandle(phEvent *CUevent, handle CUipcEventHandle) CUresult
-	CuIpcOpenMemHandle(pdptr *CUdeviceptr, handle CUipcMemHandle, Flags uint32) CUresult
-	CuIpcOpenMemHandle_v2(pdptr *CUdeviceptr, handle CUipcMemHandle, Flags uint32) CUresult
 	CuKernelGetAttribute(pi *int32, attrib CUfunction_attribute, kernel CUkernel, dev CUdevice) CUresult
 	CuKernelGetFunction(pFunc *CUfunction, kernel CUkernel) CUresult
-	CuKernelGetLibrary(pLib *CUlibrary, kernel CUkernel) CUresult
 	CuKernelGetName(name unsafe.Pointer, hfunc CUkernel) CUresult
 	CuKernelGetParamInfo(kernel CUkernel, paramIndex uint64, paramOffset *uint64, paramSize *uint64) CUresult
-	CuKernelSetAttribute(attrib CUfunction_attribute, val int32, kernel CUkernel, dev CUdevice) CUresult
-	CuKernelSetCacheConfig(kernel CUkernel, config CUfunc_cache, dev CUdevice) CUresult
-	CuLaunch(f CUfunction) CUresult
-	CuLaunchCooperativeKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams unsafe.Pointer) CUresult
 	CuLaunchCooperativeKernelMultiDevice(launchParamsList *CUDA_LAUNCH_PARAMS, numDevices uint32, flags uint32) CUresult
-	CuLaunchGrid(f CUfunction, grid_width int32, grid_height int32) CUresult
-	CuLaunchGridAsync(f CUfunction, grid_width int32, grid_height int32, hStream CUstream) CUresult
-	CuLaunchHostFunc(hStream CUstream, fn unsafe.Pointer, userData unsafe.Pointer) CUresult
 	CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams unsafe.Pointer, extra unsafe.Pointer) CUresult
 	CuLaunchKernelEx(config *CUlaunchConfig, f CUfunction, kernelParams unsafe.Pointer, extra unsafe.Pointer) CUresult
 	CuLibraryEnumerateKernels(kernels *CUkernel, numKernels uint32, lib CUlibrary) CUresult
@@ -269,404 +92,72 @@ type Driver interface {
 	CuLibraryGetKernel(pKernel *CUkernel, library CUlibrary, name unsafe.Pointer) CUresult
 	CuLibraryGetKernelCount(count *uint32, lib CUlibrary) CUresult
 	CuLibraryGetManaged(dptr *CUdeviceptr, bytes *uint64, library CUlibrary, name unsafe.Pointer) CUresult
-	CuLibraryGetModule(pMod *CUmodule, library CUlibrary) CUresult
-	CuLibraryGetUnifiedFunction(fptr unsafe.Pointer, library CUlibrary, symbol unsafe.Pointer) CUresult
 	CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOptions *CUjit_option, jitOptionsValues unsafe.Pointer, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues unsafe.Pointer, numLibraryOptions uint32) CUresult
-	CuLibraryLoadFromFile(library *CUlibrary, fileName unsafe.Pointer, jitOptions *CUjit_option, jitOptionsValues unsafe.Pointer, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues unsafe.Pointer, numLibraryOptions uint32) CUresult
 	CuLibraryUnload(library CUlibrary) CUresult
-	CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uint64, name unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer) CUresult
 	CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uint64, name unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer) CUresult
-	CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer) CUresult
-	CuLinkAddFile_v2(state CUlinkState, type_ CUjitInputType, path unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer) CUresult
 	CuLinkComplete(state CUlinkState, cubinOut unsafe.Pointer, sizeOut *uint64) CUresult
-	CuLinkCreate(numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer, stateOut *CUlinkState) CUresult
 	CuLinkCreate_v2(numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer, stateOut *CUlinkState) CUresult
 	CuLinkDestroy(state CUlinkState) CUresult
-	CuLogsCurrent(iterator_out *CUlogIterator, flags uint32) CUresult
-	CuLogsDumpToFile(iterator *CUlogIterator, pathToFile unsafe.Pointer, flags uint32) CUresult
-	CuLogsDumpToMemory(iterator *CUlogIterator, buffer unsafe.Pointer, size *uint64, flags uint32) CUresult
-	CuLogsRegisterCallback(callbackFunc unsafe.Pointer, userData unsafe.Pointer, callback_out *CUlogsCallbackHandle) CUresult
-	CuLogsUnregisterCallback(callback CUlogsCallbackHandle) CUresult
 	CuMemAddressFree(ptr CUdeviceptr, size uint64) CUresult
 	CuMemAddressReserve(ptr *CUdeviceptr, size uint64, alignment uint64, addr CUdeviceptr, flags uint64) CUresult
-	CuMemAdvise(devPtr CUdeviceptr, count uint64, advice CUmem_advise, device CUdevice) CUresult
-	CuMemAdvise_v2(devPtr CUdeviceptr, count uint64, advice CUmem_advise, location CUmemLocation) CUresult
-	CuMemAlloc(dptr *CUdeviceptr_v1, bytesize uint32) CUresult
-	CuMemAllocAsync(dptr *CUdeviceptr, bytesize uint64, hStream CUstream) CUresult
-	CuMemAllocFromPoolAsync(dptr *CUdeviceptr, bytesize uint64, pool CUmemoryPool, hStream CUstream) CUresult
-	CuMemAllocHost(pp unsafe.Pointer, bytesize uint32) CUresult
-	CuMemAllocHost_v2(pp unsafe.Pointer, bytesize uint64) CUresult
-	CuMemAllocManaged(dptr *CUdeviceptr, bytesize uint64, flags uint32) CUresult
-	CuMemAllocPitch(dptr *CUdeviceptr_v1, pPitch *uint32, WidthInBytes uint32, Height uint32, ElementSizeBytes uint32) CUresult
-	CuMemAllocPitch_v2(dptr *CUdeviceptr, pPitch *uint64, WidthInBytes uint64, Height uint64, ElementSizeBytes uint32) CUresult
 	CuMemAlloc_v2(dptr *CUdeviceptr, bytesize uint64) CUresult
-	CuMemBatchDecompressAsync(paramsArray *CUmemDecompressParams, count uint64, flags uint32, errorIndex *uint64, stream CUstream) CUresult
 	CuMemCreate(handle *CUmemGenericAllocationHandle, size uint64, prop *CUmemAllocationProp, flags uint64) CUresult
-	CuMemDiscardAndPrefetchBatchAsync(dptrs *CUdeviceptr, sizes *uint64, count uint64, prefetchLocs *CUmemLocation, prefetchLocIdxs *uint64, numPrefetchLocs uint64, flags uint64, hStream CUstream) CUresult
-	CuMemDiscardBatchAsync(dptrs *CUdeviceptr, sizes *uint64, count uint64, flags uint64, hStream CUstream) CUresult
 	CuMemExportToShareableHandle(shareableHandle unsafe.Pointer, handle CUmemGenericAllocationHandle, handleType CUmemAllocationHandleType, flags uint64) CUresult
-	CuMemFree(dptr CUdeviceptr_v1) CUresult
-	CuMemFreeAsync(dptr CUdeviceptr, hStream CUstream) CUresult
 	CuMemFreeHost(p unsafe.Pointer) CUresult
 	CuMemFree_v2(dptr CUdeviceptr) CUresult
-	CuMemGetAccess(flags *uint64, location *CUmemLocation, ptr CUdeviceptr) CUresult
-	CuMemGetAddressRange(pbase *CUdeviceptr_v1, psize *uint32, dptr CUdeviceptr_v1) CUresult
-	CuMemGetAddressRange_v2(pbase *CUdeviceptr, psize *uint64, dptr CUdeviceptr) CUresult
 	CuMemGetAllocationGranularity(granularity *uint64, prop *CUmemAllocationProp, option CUmemAllocationGranularity_flags) CUresult
-	CuMemGetAllocationPropertiesFromHandle(prop *CUmemAllocationProp, handle CUmemGenericAllocationHandle) CUresult
-	CuMemGetDefaultMemPool(pool_out *CUmemoryPool, location *CUmemLocation, type_ CUmemAllocationType) CUresult
 	CuMemGetHandleForAddressRange(handle unsafe.Pointer, dptr CUdeviceptr, size uint64, handleType CUmemRangeHandleType, flags uint64) CUresult
-	CuMemGetInfo(free *uint32, total *uint32) CUresult
-	CuMemGetInfo_v2(free *uint64, total *uint64) CUresult
-	CuMemGetMemPool(pool *CUmemoryPool, location *CUmemLocation, type_ CUmemAllocationType) CUresult
 	CuMemHostAlloc(pp unsafe.Pointer, bytesize uint64, Flags uint32) CUresult
-	CuMemHostGetDevicePointer(pdptr *CUdeviceptr_v1, p unsafe.Pointer, Flags uint32) CUresult
-	CuMemHostGetDevicePointer_v2(pdptr *CUdeviceptr, p unsafe.Pointer, Flags uint32) CUresult
-	CuMemHostGetFlags(pFlags *uint32, p unsafe.Pointer) CUresult
-	CuMemHostRegister(p unsafe.Pointer, bytesize uint64, Flags uint32) CUresult
 	CuMemHostRegister_v2(p unsafe.Pointer, bytesize uint64, Flags uint32) CUresult
-	CuMemHostUnregister(p unsafe.Pointer) CUresult
 	CuMemImportFromShareableHandle(handle *CUmemGenericAllocationHandle, osHandle unsafe.Pointer, shHandleType CUmemAllocationHandleType) CUresult
 	CuMemMap(ptr CUdeviceptr, size uint64, offset uint64, handle CUmemGenericAllocationHandle, flags uint64) CUresult
-	CuMemMapArrayAsync(mapInfoList *CUarrayMapInfo, count uint32, hStream CUstream) CUresult
-	CuMemPoolCreate(pool *CUmemoryPool, poolProps *CUmemPoolProps) CUresult
-	CuMemPoolDestroy(pool CUmemoryPool) CUresult
-	CuMemPoolExportPointer(shareData_out *CUmemPoolPtrExportData, ptr CUdeviceptr) CUresult
 	CuMemPoolExportToShareableHandle(handle_out unsafe.Pointer, pool CUmemoryPool, handleType CUmemAllocationHandleType, flags uint64) CUresult
-	CuMemPoolGetAccess(flags *CUmemAccess_flags, memPool CUmemoryPool, location *CUmemLocation) CUresult
-	CuMemPoolGetAttribute(pool CUmemoryPool, attr CUmemPool_attribute, value unsafe.Pointer) CUresult
 	CuMemPoolImportFromShareableHandle(pool_out *CUmemoryPool, handle unsafe.Pointer, handleType CUmemAllocationHandleType, flags uint64) CUresult
-	CuMemPoolImportPointer(ptr_out *CUdeviceptr, pool CUmemoryPool, shareData *CUmemPoolPtrExportData) CUresult
-	CuMemPoolSetAccess(pool CUmemoryPool, map_ *CUmemAccessDesc, count uint64) CUresult
-	CuMemPoolSetAttribute(pool CUmemoryPool, attr CUmemPool_attribute, value unsafe.Pointer) CUresult
-	CuMemPoolTrimTo(pool CUmemoryPool, minBytesToKeep uint64) CUresult
-	CuMemPrefetchAsync(devPtr CUdeviceptr, count uint64, dstDevice CUdevice, hStream CUstream) CUresult
-	CuMemPrefetchAsync_v2(devPtr CUdeviceptr, count uint64, location CUmemLocation, flags uint32, hStream CUstream) CUresult
-	CuMemPrefetchBatchAsync(dptrs *CUdeviceptr, sizes *uint64, count uint64, prefetchLocs *CUmemLocation, prefetchLocIdxs *uint64, numPrefetchLocs uint64, flags uint64, hStream CUstream) CUresult
-	CuMemRangeGetAttribute(data unsafe.Pointer, dataSize uint64, attribute CUmem_range_attribute, devPtr CUdeviceptr, count uint64) CUresult
-	CuMemRangeGetAttributes(data unsafe.Pointer, dataSizes *uint64, attributes *CUmem_range_attribute, numAttributes uint64, devPtr CUdeviceptr, count uint64) CUresult
 	CuMemRelease(handle CUmemGenericAllocationHandle) CUresult
-	CuMemRetainAllocationHandle(handle *CUmemGenericAllocationHandle, addr unsafe.Pointer) CUresult
 	CuMemSetAccess(ptr CUdeviceptr, size uint64, desc *CUmemAccessDesc, count uint64) CUresult
-	CuMemSetMemPool(location *CUmemLocation, type_ CUmemAllocationType, pool CUmemoryPool) CUresult
 	CuMemUnmap(ptr CUdeviceptr, size uint64) CUresult
-	CuMemcpy(dst CUdeviceptr, src CUdeviceptr, ByteCount uint64) CUresult
-	CuMemcpy2D(pCopy *CUDA_MEMCPY2D_v1) CUresult
-	CuMemcpy2DAsync(pCopy *CUDA_MEMCPY2D_v1, hStream CUstream) CUresult
-	CuMemcpy2DAsync_v2(pCopy *CUDA_MEMCPY2D, hStream CUstream) CUresult
-	CuMemcpy2DUnaligned(pCopy *CUDA_MEMCPY2D_v1) CUresult
-	CuMemcpy2DUnaligned_v2(pCopy *CUDA_MEMCPY2D) CUresult
-	CuMemcpy2D_v2(pCopy *CUDA_MEMCPY2D) CUresult
-	CuMemcpy3D(pCopy *CUDA_MEMCPY3D_v1) CUresult
-	CuMemcpy3DAsync(pCopy *CUDA_MEMCPY3D_v1, hStream CUstream) CUresult
 	CuMemcpy3DAsync_v2(pCopy *CUDA_MEMCPY3D, hStream CUstream) CUresult
-	CuMemcpy3DBatchAsync(numOps uint64, opList *CUDA_MEMCPY3D_BATCH_OP, failIdx *uint64, flags uint64, hStream CUstream) CUresult
-	CuMemcpy3DBatchAsync_v2(numOps uint64, opList *CUDA_MEMCPY3D_BATCH_OP, flags uint64, hStream CUstream) CUresult
-	CuMemcpy3DPeer(pCopy *CUDA_MEMCPY3D_PEER) CUresult
 	CuMemcpy3DPeerAsync(pCopy *CUDA_MEMCPY3D_PEER, hStream CUstream) CUresult
 	CuMemcpy3D_v2(pCopy *CUDA_MEMCPY3D) CUresult
-	CuMemcpyAsync(dst CUdeviceptr, src CUdeviceptr, ByteCount uint64, hStream CUstream) CUresult
-	CuMemcpyAtoA(dstArray CUarray, dstOffset uint32, srcArray CUarray, srcOffset uint32, ByteCount uint32) CUresult
-	CuMemcpyAtoA_v2(dstArray CUarray, dstOffset uint64, srcArray CUarray, srcOffset uint64, ByteCount uint64) CUresult
-	CuMemcpyAtoD(dstDevice CUdeviceptr_v1, srcArray CUarray, srcOffset uint32, ByteCount uint32) CUresult
-	CuMemcpyAtoD_v2(dstDevice CUdeviceptr, srcArray CUarray, srcOffset uint64, ByteCount uint64) CUresult
-	CuMemcpyAtoH(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uint32, ByteCount uint32) CUresult
-	CuMemcpyAtoHAsync(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uint32, ByteCount uint32, hStream CUstream) CUresult
-	CuMemcpyAtoHAsync_v2(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uint64, ByteCount uint64, hStream CUstream) CUresult
-	CuMemcpyAtoH_v2(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uint64, ByteCount uint64) CUresult
-	CuMemcpyBatchAsync(dsts *CUdeviceptr, srcs *CUdeviceptr, sizes *uint64, count uint64, attrs *CUmemcpyAttributes, attrsIdxs *uint64, numAttrs uint64, failIdx *uint64, hStream CUstream) CUresult
-	CuMemcpyBatchAsync_v2(dsts *CUdeviceptr, srcs *CUdeviceptr, sizes *uint64, count uint64, attrs *CUmemcpyAttributes, attrsIdxs *uint64, numAttrs uint64, hStream CUstream) CUresult
-	CuMemcpyDtoA(dstArray CUarray, dstOffset uint32, srcDevice CUdeviceptr_v1, ByteCount uint32) CUresult
-	CuMemcpyDtoA_v2(dstArray CUarray, dstOffset uint64, srcDevice CUdeviceptr, ByteCount uint64) CUresult
-	CuMemcpyDtoD(dstDevice CUdeviceptr_v1, srcDevice CUdeviceptr_v1, ByteCount uint32) CUresult
-	CuMemcpyDtoDAsync(dstDevice CUdeviceptr_v1, srcDevice CUdeviceptr_v1, ByteCount uint32, hStream CUstream) CUresult
 	CuMemcpyDtoDAsync_v2(dstDevice CUdeviceptr, srcDevice CUdeviceptr, ByteCount uint64, hStream CUstream) CUresult
-	CuMemcpyDtoD_v2(dstDevice CUdeviceptr, srcDevice CUdeviceptr, ByteCount uint64) CUresult
-	CuMemcpyDtoH(dstHost unsafe.Pointer, srcDevice CUdeviceptr_v1, ByteCount uint32) CUresult
-	CuMemcpyDtoHAsync(dstHost unsafe.Pointer, srcDevice CUdeviceptr_v1, ByteCount uint32, hStream CUstream) CUresult
 	CuMemcpyDtoHAsync_v2(dstHost unsafe.Pointer, srcDevice CUdeviceptr, ByteCount uint64, hStream CUstream) CUresult
 	CuMemcpyDtoH_v2(dstHost unsafe.Pointer, srcDevice CUdeviceptr, ByteCount uint64) CUresult
-	CuMemcpyHtoA(dstArray CUarray, dstOffset uint32, srcHost unsafe.Pointer, ByteCount uint32) CUresult
-	CuMemcpyHtoAAsync(dstArray CUarray, dstOffset uint32, srcHost unsafe.Pointer, ByteCount uint32, hStream CUstream) CUresult
-	CuMemcpyHtoAAsync_v2(dstArray CUarray, dstOffset uint64, srcHost unsafe.Pointer, ByteCount uint64, hStream CUstream) CUresult
-	CuMemcpyHtoA_v2(dstArray CUarray, dstOffset uint64, srcHost unsafe.Pointer, ByteCount uint64) CUresult
-	CuMemcpyHtoD(dstDevice CUdeviceptr_v1, srcHost unsafe.Pointer, ByteCount uint32) CUresult
-	CuMemcpyHtoDAsync(dstDevice CUdeviceptr_v1, srcHost unsafe.Pointer, ByteCount uint32, hStream CUstream) CUresult
 	CuMemcpyHtoDAsync_v2(dstDevice CUdeviceptr, srcHost unsafe.Pointer, ByteCount uint64, hStream CUstream) CUresult
 	CuMemcpyHtoD_v2(dstDevice CUdeviceptr, srcHost unsafe.Pointer, ByteCount uint64) CUresult
-	CuMemcpyPeer(dstDevice CUdeviceptr, dstContext CUcontext, srcDevice CUdeviceptr, srcContext CUcontext, ByteCount uint64) CUresult
-	CuMemcpyPeerAsync(dstDevice CUdeviceptr, dstContext CUcontext, srcDevice CUdeviceptr, srcContext CUcontext, ByteCount uint64, hStream CUstream) CUresult
-	CuMemsetD16(dstDevice CUdeviceptr_v1, us uint16, N uint32) CUresult
-	CuMemsetD16Async(dstDevice CUdeviceptr, us uint16, N uint64, hStream CUstream) CUresult
-	CuMemsetD16_v2(dstDevice CUdeviceptr, us uint16, N uint64) CUresult
-	CuMemsetD2D16(dstDevice CUdeviceptr_v1, dstPitch uint32, us uint16, Width uint32, Height uint32) CUresult
-	CuMemsetD2D16Async(dstDevice CUdeviceptr, dstPitch uint64, us uint16, Width uint64, Height uint64, hStream CUstream) CUresult
-	CuMemsetD2D16_v2(dstDevice CUdeviceptr, dstPitch uint64, us uint16, Width uint64, Height uint64) CUresult
-	CuMemsetD2D32(dstDevice CUdeviceptr_v1, dstPitch uint32, ui uint32, Width uint32, Height uint32) CUresult
-	CuMemsetD2D32Async(dstDevice CUdeviceptr, dstPitch uint64, ui uint32, Width uint64, Height uint64, hStream CUstream) CUresult
-	CuMemsetD2D32_v2(dstDevice CUdeviceptr, dstPitch uint64, ui uint32, Width uint64, Height uint64) CUresult
-	CuMemsetD2D8(dstDevice CUdeviceptr_v1, dstPitch uint32, uc uint8, Width uint32, Height uint32) CUresult
-	CuMemsetD2D8Async(dstDevice CUdeviceptr, dstPitch uint64, uc uint8, Width uint64, Height uint64, hStream CUstream) CUresult
-	CuMemsetD2D8_v2(dstDevice CUdeviceptr, dstPitch uint64, uc uint8, Width uint64, Height uint64) CUresult
-	CuMemsetD32(dstDevice CUdeviceptr_v1, ui uint32, N uint32) CUresult
 	CuMemsetD32Async(dstDevice CUdeviceptr, ui uint32, N uint64, hStream CUstream) CUresult
-	CuMemsetD32_v2(dstDevice CUdeviceptr, ui uint32, N uint64) CUresult
-	CuMemsetD8(dstDevice CUdeviceptr_v1, uc uint8, N uint32) CUresult
-	CuMemsetD8Async(dstDevice CUdeviceptr, uc uint8, N uint64, hStream CUstream) CUresult
-	CuMemsetD8_v2(dstDevice CUdeviceptr, uc uint8, N uint64) CUresult
-	CuMipmappedArrayCreate(pHandle *CUmipmappedArray, pMipmappedArrayDesc *CUDA_ARRAY3D_DESCRIPTOR, numMipmapLevels uint32) CUresult
-	CuMipmappedArrayDestroy(hMipmappedArray CUmipmappedArray) CUresult
-	CuMipmappedArrayGetLevel(pLevelArray *CUarray, hMipmappedArray CUmipmappedArray, level uint32) CUresult
-	CuMipmappedArrayGetMemoryRequirements(memoryRequirements *CUDA_ARRAY_MEMORY_REQUIREMENTS, mipmap CUmipmappedArray, device CUdevice) CUresult
-	CuMipmappedArrayGetSparseProperties(sparseProperties *CUDA_ARRAY_SPARSE_PROPERTIES, mipmap CUmipmappedArray) CUresult
 	CuModuleEnumerateFunctions(functions *CUfunction, numFunctions uint32, mod CUmodule) CUresult
 	CuModuleGetFunction(hfunc *CUfunction, hmod CUmodule, name unsafe.Pointer) CUresult
 	CuModuleGetFunctionCount(count *uint32, mod CUmodule) CUresult
-	CuModuleGetGlobal(dptr *CUdeviceptr_v1, bytes *uint32, hmod CUmodule, name unsafe.Pointer) CUresult
 	CuModuleGetGlobal_v2(dptr *CUdeviceptr, bytes *uint64, hmod CUmodule, name unsafe.Pointer) CUresult
-	CuModuleGetLoadingMode(mode *CUmoduleLoadingMode) CUresult
-	CuModuleGetSurfRef(pSurfRef *CUsurfref, hmod CUmodule, name unsafe.Pointer) CUresult
-	CuModuleGetTexRef(pTexRef *CUtexref, hmod CUmodule, name unsafe.Pointer) CUresult
-	CuModuleLoad(module *CUmodule, fname unsafe.Pointer) CUresult
-	CuModuleLoadData(module *CUmodule, image unsafe.Pointer) CUresult
 	CuModuleLoadDataEx(module *CUmodule, image unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues unsafe.Pointer) CUresult
-	CuModuleLoadFatBinary(module *CUmodule, fatCubin unsafe.Pointer) CUresult
 	CuModuleUnload(hmod CUmodule) CUresult
-	CuMulticastAddDevice(mcHandle CUmemGenericAllocationHandle, dev CUdevice) CUresult
-	CuMulticastBindAddr(mcHandle CUmemGenericAllocationHandle, mcOffset uint64, memptr CUdeviceptr, size uint64, flags uint64) CUresult
-	CuMulticastBindMem(mcHandle CUmemGenericAllocationHandle, mcOffset uint64, memHandle CUmemGenericAllocationHandle, memOffset uint64, size uint64, flags uint64) CUresult
-	CuMulticastCreate(mcHandle *CUmemGenericAllocationHandle, prop *CUmulticastObjectProp) CUresult
-	CuMulticastGetGranularity(granularity *uint64, prop *CUmulticastObjectProp, option CUmulticastGranularity_flags) CUresult
-	CuMulticastUnbind(mcHandle CUmemGenericAllocationHandle, dev CUdevice, mcOffset uint64, size uint64) CUresult
-	CuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize *uint64, func_ CUfunction, numBlocks int32, blockSize int32) CUresult
-	CuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks *int32, func_ CUfunction, blockSize int32, dynamicSMemSize uint64) CUresult
-	CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks *int32, func_ CUfunction, blockSize int32, dynamicSMemSize uint64, flags uint32) CUresult
 	CuOccupancyMaxActiveClusters(numClusters *int32, func_ CUfunction, config *CUlaunchConfig) CUresult
-	CuOccupancyMaxPotentialBlockSize(minGridSize *int32, blockSize *int32, func_ CUfunction, blockSizeToDynamicSMemSize unsafe.Pointer, dynamicSMemSize uint64, blockSizeLimit int32) CUresult
-	CuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize *int32, blockSize *int32, func_ CUfunction, blockSizeToDynamicSMemSize unsafe.Pointer, dynamicSMemSize uint64, blockSizeLimit int32, flags uint32) CUresult
 	CuOccupancyMaxPotentialClusterSize(clusterSize *int32, func_ CUfunction, config *CUlaunchConfig) CUresult
-	CuParamSetSize(hfunc CUfunction, numbytes uint32) CUresult
-	CuParamSetTexRef(hfunc CUfunction, texunit int32, hTexRef CUtexref) CUresult
-	CuParamSetf(hfunc CUfunction, offset int32, value float32) CUresult
-	CuParamSeti(hfunc CUfunction, offset int32, value uint32) CUresult
-	CuParamSetv(hfunc CUfunction, offset int32, ptr unsafe.Pointer, numbytes uint32) CUresult
 	CuPointerGetAttribute(data unsafe.Pointer, attribute CUpointer_attribute, ptr CUdeviceptr) CUresult
-	CuPointerGetAttributes(numAttributes uint32, attributes *CUpointer_attribute, data unsafe.Pointer, ptr CUdeviceptr) CUresult
 	CuPointerSetAttribute(value unsafe.Pointer, attribute CUpointer_attribute, ptr CUdeviceptr) CUresult
-	CuProfilerStart() CUresult
-	CuProfilerStop() CUresult
-	CuSignalExternalSemaphoresAsync(extSemArray *CUexternalSemaphore, paramsArray *CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, numExtSems uint32, stream CUstream) CUresult
-	CuStreamAddCallback(hStream CUstream, callback unsafe.Pointer, userData unsafe.Pointer, flags uint32) CUresult
-	CuStreamAttachMemAsync(hStream CUstream, dptr CUdeviceptr, length uint64, flags uint32) CUresult
-	CuStreamBatchMemOp(stream CUstream, count uint32, paramArray *CUstreamBatchMemOpParams, flags uint32) CUresult
-	CuStreamBatchMemOp_v2(stream CUstream, count uint32, paramArray *CUstreamBatchMemOpParams, flags uint32) CUresult
 	CuStreamBeginCapture(hStream CUstream) CUresult
 	CuStreamBeginCaptureToGraph(hStream CUstream, hGraph CUgraph, dependencies *CUgraphNode, dependencyData *CUgraphEdgeData, numDependencies uint64, mode CUstreamCaptureMode) CUresult
 	CuStreamBeginCapture_v2(hStream CUstream, mode CUstreamCaptureMode) CUresult
-	CuStreamCopyAttributes(dstStream CUstream, srcStream CUstream) CUresult
 	CuStreamCreate(phStream *CUstream, Flags uint32) CUresult
 	CuStreamCreateWithPriority(phStream *CUstream, flags uint32, priority int32) CUresult
-	CuStreamDestroy(hStream CUstream) CUresult
 	CuStreamDestroy_v2(hStream CUstream) CUresult
 	CuStreamEndCapture(hStream CUstream, phGraph *CUgraph) CUresult
-	CuStreamGetAttribute(hStream CUstream, attr CUstreamAttrID, value *CUstreamAttrValue) CUresult
-	CuStreamGetCaptureInfo(hStream CUstream, captureStatus_out *CUstreamCaptureStatus, id_out *Cuuint64) CUresult
 	CuStreamGetCaptureInfo_v2(hStream CUstream, captureStatus_out *CUstreamCaptureStatus, id_out *Cuuint64, graph_out *CUgraph, dependencies_out unsafe.Pointer, numDependencies_out *uint64) CUresult
 	CuStreamGetCaptureInfo_v3(hStream CUstream, captureStatus_out *CUstreamCaptureStatus, id_out *Cuuint64, graph_out *CUgraph, dependencies_out unsafe.Pointer, edgeData_out unsafe.Pointer, numDependencies_out *uint64) CUresult
-	CuStreamGetCtx(hStream CUstream, pctx *CUcontext) CUresult
-	CuStreamGetCtx_v2(hStream CUstream, pCtx *CUcontext, pGreenCtx *CUgreenCtx) CUresult
-	CuStreamGetDevice(hStream CUstream, device *CUdevice) CUresult
-	CuStreamGetFlags(hStream CUstream, flags *uint32) CUresult
-	CuStreamGetGreenCtx(hStream CUstream, phCtx *CUgreenCtx) CUresult
-	CuStreamGetId(hStream CUstream, streamId *uint64) CUresult
-	CuStreamGetPriority(hStream CUstream, priority *int32) CUresult
 	CuStreamIsCapturing(hStream CUstream, captureStatus *CUstreamCaptureStatus) CUresult
 	CuStreamQuery(hStream CUstream) CUresult
-	CuStreamSetAttribute(hStream CUstream, attr CUstreamAttrID, param *CUstreamAttrValue) CUresult
 	CuStreamSynchronize(hStream CUstream) CUresult
 	CuStreamUpdateCaptureDependencies(hStream CUstream, dependencies *CUgraphNode, numDependencies uint64, flags uint32) CUresult
-	CuStreamUpdateCaptureDependencies_v2(hStream CUstream, dependencies *CUgraphNode, dependencyData *CUgraphEdgeData, numDependencies uint64, flags uint32) CUresult
 	CuStreamWaitEvent(hStream CUstream, hEvent CUevent, Flags uint32) CUresult
-	CuStreamWaitValue32(stream CUstream, addr CUdeviceptr, value Cuuint32, flags uint32) CUresult
-	CuStreamWaitValue32_v2(stream CUstream, addr CUdeviceptr, value Cuuint32, flags uint32) CUresult
-	CuStreamWaitValue64(stream CUstream, addr CUdeviceptr, value Cuuint64, flags uint32) CUresult
-	CuStreamWaitValue64_v2(stream CUstream, addr CUdeviceptr, value Cuuint64, flags uint32) CUresult
-	CuStreamWriteValue32(stream CUstream, addr CUdeviceptr, value Cuuint32, flags uint32) CUresult
 	CuStreamWriteValue32_v2(stream CUstream, addr CUdeviceptr, value Cuuint32, flags uint32) CUresult
-	CuStreamWriteValue64(stream CUstream, addr CUdeviceptr, value Cuuint64, flags uint32) CUresult
-	CuStreamWriteValue64_v2(stream CUstream, addr CUdeviceptr, value Cuuint64, flags uint32) CUresult
-	CuSurfObjectCreate(pSurfObject *CUsurfObject, pResDesc *CUDA_RESOURCE_DESC) CUresult
-	CuSurfObjectDestroy(surfObject CUsurfObject) CUresult
-	CuSurfObjectGetResourceDesc(pResDesc *CUDA_RESOURCE_DESC, surfObject CUsurfObject) CUresult
-	CuSurfRefGetArray(phArray *CUarray, hSurfRef CUsurfref) CUresult
-	CuSurfRefSetArray(hSurfRef CUsurfref, hArray CUarray, Flags uint32) CUresult
-	CuTensorMapEncodeIm2col(tensorMap *CUtensorMap, tensorDataType CUtensorMapDataType, tensorRank Cuuint32, globalAddress unsafe.Pointer, globalDim *Cuuint64, globalStrides *Cuuint64, pixelBoxLowerCorner *int32, pixelBoxUpperCorner *int32, channelsPerPixel Cuuint32, pixelsPerColumn Cuuint32, elementStrides *Cuuint32, interleave CUtensorMapInterleave, swizzle CUtensorMapSwizzle, l2Promotion CUtensorMapL2promotion, oobFill CUtensorMapFloatOOBfill) CUresult
-	CuTensorMapEncodeIm2colWide(tensorMap *CUtensorMap, tensorDataType CUtensorMapDataType, tensorRank Cuuint32, globalAddress unsafe.Pointer, globalDim *Cuuint64, globalStrides *Cuuint64, pixelBoxLowerCornerWidth int32, pixelBoxUpperCornerWidth int32, channelsPerPixel Cuuint32, pixelsPerColumn Cuuint32, elementStrides *Cuuint32, interleave CUtensorMapInterleave, mode CUtensorMapIm2ColWideMode, swizzle CUtensorMapSwizzle, l2Promotion CUtensorMapL2promotion, oobFill CUtensorMapFloatOOBfill) CUresult
-	CuTensorMapEncodeTiled(tensorMap *CUtensorMap, tensorDataType CUtensorMapDataType, tensorRank Cuuint32, globalAddress unsafe.Pointer, globalDim *Cuuint64, globalStrides *Cuuint64, boxDim *Cuuint32, elementStrides *Cuuint32, interleave CUtensorMapInterleave, swizzle CUtensorMapSwizzle, l2Promotion CUtensorMapL2promotion, oobFill CUtensorMapFloatOOBfill) CUresult
-	CuTensorMapReplaceAddress(tensorMap *CUtensorMap, globalAddress unsafe.Pointer) CUresult
-	CuTexObjectCreate(pTexObject *CUtexObject, pResDesc *CUDA_RESOURCE_DESC, pTexDesc *CUDA_TEXTURE_DESC, pResViewDesc *CUDA_RESOURCE_VIEW_DESC) CUresult
-	CuTexObjectDestroy(texObject CUtexObject) CUresult
-	CuTexObjectGetResourceDesc(pResDesc *CUDA_RESOURCE_DESC, texObject CUtexObject) CUresult
-	CuTexObjectGetResourceViewDesc(pResViewDesc *CUDA_RESOURCE_VIEW_DESC, texObject CUtexObject) CUresult
-	CuTexObjectGetTextureDesc(pTexDesc *CUDA_TEXTURE_DESC, texObject CUtexObject) CUresult
-	CuTexRefCreate(pTexRef *CUtexref) CUresult
-	CuTexRefDestroy(hTexRef CUtexref) CUresult
-	CuTexRefGetAddress(pdptr *CUdeviceptr_v1, hTexRef CUtexref) CUresult
-	CuTexRefGetAddressMode(pam *CUaddress_mode, hTexRef CUtexref, dim int32) CUresult
-	CuTexRefGetAddress_v2(pdptr *CUdeviceptr, hTexRef CUtexref) CUresult
-	CuTexRefGetArray(phArray *CUarray, hTexRef CUtexref) CUresult
-	CuTexRefGetBorderColor(pBorderColor *float32, hTexRef CUtexref) CUresult
-	CuTexRefGetFilterMode(pfm *CUfilter_mode, hTexRef CUtexref) CUresult
-	CuTexRefGetFlags(pFlags *uint32, hTexRef CUtexref) CUresult
-	CuTexRefGetFormat(pFormat *CUarray_format, pNumChannels *int32, hTexRef CUtexref) CUresult
-	CuTexRefGetMaxAnisotropy(pmaxAniso *int32, hTexRef CUtexref) CUresult
-	CuTexRefGetMipmapFilterMode(pfm *CUfilter_mode, hTexRef CUtexref) CUresult
-	CuTexRefGetMipmapLevelBias(pbias *float32, hTexRef CUtexref) CUresult
-	CuTexRefGetMipmapLevelClamp(pminMipmapLevelClamp *float32, pmaxMipmapLevelClamp *float32, hTexRef CUtexref) CUresult
-	CuTexRefGetMipmappedArray(phMipmappedArray *CUmipmappedArray, hTexRef CUtexref) CUresult
-	CuTexRefSetAddress(ByteOffset *uint32, hTexRef CUtexref, dptr CUdeviceptr_v1, bytes uint32) CUresult
-	CuTexRefSetAddress2D(hTexRef CUtexref, desc *CUDA_ARRAY_DESCRIPTOR_v1, dptr CUdeviceptr_v1, Pitch uint32) CUresult
-	CuTexRefSetAddress2D_v2(hTexRef CUtexref, desc *CUDA_ARRAY_DESCRIPTOR, dptr CUdeviceptr, Pitch uint64) CUresult
-	CuTexRefSetAddress2D_v3(hTexRef CUtexref, desc *CUDA_ARRAY_DESCRIPTOR, dptr CUdeviceptr, Pitch uint64) CUresult
-	CuTexRefSetAddressMode(hTexRef CUtexref, dim int32, am CUaddress_mode) CUresult
-	CuTexRefSetAddress_v2(ByteOffset *uint64, hTexRef CUtexref, dptr CUdeviceptr, bytes uint64) CUresult
-	CuTexRefSetArray(hTexRef CUtexref, hArray CUarray, Flags uint32) CUresult
-	CuTexRefSetBorderColor(hTexRef CUtexref, pBorderColor *float32) CUresult
-	CuTexRefSetFilterMode(hTexRef CUtexref, fm CUfilter_mode) CUresult
-	CuTexRefSetFlags(hTexRef CUtexref, Flags uint32) CUresult
-	CuTexRefSetFormat(hTexRef CUtexref, fmt CUarray_format, NumPackedComponents int32) CUresult
-	CuTexRefSetMaxAnisotropy(hTexRef CUtexref, maxAniso uint32) CUresult
-	CuTexRefSetMipmapFilterMode(hTexRef CUtexref, fm CUfilter_mode) CUresult
-	CuTexRefSetMipmapLevelBias(hTexRef CUtexref, bias float32) CUresult
-	CuTexRefSetMipmapLevelClamp(hTexRef CUtexref, minMipmapLevelClamp float32, maxMipmapLevelClamp float32) CUresult
-	CuTexRefSetMipmappedArray(hTexRef CUtexref, hMipmappedArray CUmipmappedArray, Flags uint32) CUresult
 	CuThreadExchangeStreamCaptureMode(mode *CUstreamCaptureMode) CUresult
 	CuUserObjectCreate(object_out *CUuserObject, ptr unsafe.Pointer, destroy unsafe.Pointer, initialRefcount uint32, flags uint32) CUresult
-	CuUserObjectRelease(object CUuserObject, count uint32) CUresult
-	CuUserObjectRetain(object CUuserObject, count uint32) CUresult
-	CuWaitExternalSemaphoresAsync(extSemArray *CUexternalSemaphore, paramsArray *CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, numExtSems uint32, stream CUstream) CUresult
 }
 
 // Unimplemented answers CUDA_ERROR_NOT_SUPPORTED to everything. Embed it to implement a part of Driver.
 type Unimplemented struct{}
 
 var _ Driver = Unimplemented{}
-
-// CuArray3DCreate is not implemented.
-func (Unimplemented) CuArray3DCreate(_ *CUarray, _ *CUDA_ARRAY3D_DESCRIPTOR_v1) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArray3DCreate_v2 is not implemented.
-func (Unimplemented) CuArray3DCreate_v2(_ *CUarray, _ *CUDA_ARRAY3D_DESCRIPTOR) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArray3DGetDescriptor is not implemented.
-func (Unimplemented) CuArray3DGetDescriptor(_ *CUDA_ARRAY3D_DESCRIPTOR_v1, _ CUarray) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArray3DGetDescriptor_v2 is not implemented.
-func (Unimplemented) CuArray3DGetDescriptor_v2(_ *CUDA_ARRAY3D_DESCRIPTOR, _ CUarray) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayCreate is not implemented.
-func (Unimplemented) CuArrayCreate(_ *CUarray, _ *CUDA_ARRAY_DESCRIPTOR_v1) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayCreate_v2 is not implemented.
-func (Unimplemented) CuArrayCreate_v2(_ *CUarray, _ *CUDA_ARRAY_DESCRIPTOR) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayDestroy is not implemented.
-func (Unimplemented) CuArrayDestroy(_ CUarray) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuArrayGetDescriptor is not implemented.
-func (Unimplemented) CuArrayGetDescriptor(_ *CUDA_ARRAY_DESCRIPTOR_v1, _ CUarray) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayGetDescriptor_v2 is not implemented.
-func (Unimplemented) CuArrayGetDescriptor_v2(_ *CUDA_ARRAY_DESCRIPTOR, _ CUarray) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayGetMemoryRequirements is not implemented.
-func (Unimplemented) CuArrayGetMemoryRequirements(_ *CUDA_ARRAY_MEMORY_REQUIREMENTS, _ CUarray, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayGetPlane is not implemented.
-func (Unimplemented) CuArrayGetPlane(_ *CUarray, _ CUarray, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuArrayGetSparseProperties is not implemented.
-func (Unimplemented) CuArrayGetSparseProperties(_ *CUDA_ARRAY_SPARSE_PROPERTIES, _ CUarray) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCheckpointProcessCheckpoint is not implemented.
-func (Unimplemented) CuCheckpointProcessCheckpoint(_ int32, _ *CUcheckpointCheckpointArgs) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCheckpointProcessGetRestoreThreadId is not implemented.
-func (Unimplemented) CuCheckpointProcessGetRestoreThreadId(_ int32, _ *int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCheckpointProcessGetState is not implemented.
-func (Unimplemented) CuCheckpointProcessGetState(_ int32, _ *CUprocessState) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCheckpointProcessLock is not implemented.
-func (Unimplemented) CuCheckpointProcessLock(_ int32, _ *CUcheckpointLockArgs) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCheckpointProcessRestore is not implemented.
-func (Unimplemented) CuCheckpointProcessRestore(_ int32, _ *CUcheckpointRestoreArgs) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCheckpointProcessUnlock is not implemented.
-func (Unimplemented) CuCheckpointProcessUnlock(_ int32, _ *CUcheckpointUnlockArgs) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCoredumpGetAttribute is not implemented.
-func (Unimplemented) CuCoredumpGetAttribute(_ CUcoredumpSettings, _ unsafe.Pointer, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCoredumpGetAttributeGlobal is not implemented.
-func (Unimplemented) CuCoredumpGetAttributeGlobal(_ CUcoredumpSettings, _ unsafe.Pointer, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCoredumpSetAttribute is not implemented.
-func (Unimplemented) CuCoredumpSetAttribute(_ CUcoredumpSettings, _ unsafe.Pointer, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCoredumpSetAttributeGlobal is not implemented.
-func (Unimplemented) CuCoredumpSetAttributeGlobal(_ CUcoredumpSettings, _ unsafe.Pointer, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCtxAttach is not implemented.
-func (Unimplemented) CuCtxAttach(_ *CUcontext, _ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxCreate is not implemented.
-func (Unimplemented) CuCtxCreate(_ *CUcontext, _ uint32, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuCtxCreate_v2 is not implemented.
 func (Unimplemented) CuCtxCreate_v2(_ *CUcontext, _ uint32, _ CUdevice) CUresult {
@@ -678,154 +169,39 @@ func (Unimplemented) CuCtxCreate_v3(_ *CUcontext, _ *CUexecAffinityParam, _ int3
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuCtxCreate_v4 is not implemented.
-func (Unimplemented) CuCtxCreate_v4(_ *CUcontext, _ *CUctxCreateParams, _ uint32, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCtxDestroy is not implemented.
-func (Unimplemented) CuCtxDestroy(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
 // CuCtxDestroy_v2 is not implemented.
 func (Unimplemented) CuCtxDestroy_v2(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxDetach is not implemented.
-func (Unimplemented) CuCtxDetach(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxDisablePeerAccess is not implemented.
-func (Unimplemented) CuCtxDisablePeerAccess(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxEnablePeerAccess is not implemented.
-func (Unimplemented) CuCtxEnablePeerAccess(_ CUcontext, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCtxFromGreenCtx is not implemented.
-func (Unimplemented) CuCtxFromGreenCtx(_ *CUcontext, _ CUgreenCtx) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuCtxGetApiVersion is not implemented.
 func (Unimplemented) CuCtxGetApiVersion(_ CUcontext, _ *uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuCtxGetCacheConfig is not implemented.
-func (Unimplemented) CuCtxGetCacheConfig(_ *CUfunc_cache) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxGetCurrent is not implemented.
-func (Unimplemented) CuCtxGetCurrent(_ *CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxGetDevResource is not implemented.
-func (Unimplemented) CuCtxGetDevResource(_ CUcontext, _ *CUdevResource, _ CUdevResourceType) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuCtxGetDevice is not implemented.
 func (Unimplemented) CuCtxGetDevice(_ *CUdevice) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxGetDevice_v2 is not implemented.
-func (Unimplemented) CuCtxGetDevice_v2(_ *CUdevice, _ CUcontext) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCtxGetExecAffinity is not implemented.
-func (Unimplemented) CuCtxGetExecAffinity(_ *CUexecAffinityParam, _ CUexecAffinityType) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuCtxGetFlags is not implemented.
 func (Unimplemented) CuCtxGetFlags(_ *uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuCtxGetId is not implemented.
-func (Unimplemented) CuCtxGetId(_ CUcontext, _ *uint64) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
 // CuCtxGetLimit is not implemented.
 func (Unimplemented) CuCtxGetLimit(_ *uint64, _ CUlimit) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxGetSharedMemConfig is not implemented.
-func (Unimplemented) CuCtxGetSharedMemConfig(_ *CUsharedconfig) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuCtxGetStreamPriorityRange is not implemented.
 func (Unimplemented) CuCtxGetStreamPriorityRange(_ *int32, _ *int32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuCtxPopCurrent is not implemented.
-func (Unimplemented) CuCtxPopCurrent(_ *CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
 // CuCtxPopCurrent_v2 is not implemented.
 func (Unimplemented) CuCtxPopCurrent_v2(_ *CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxPushCurrent is not implemented.
-func (Unimplemented) CuCtxPushCurrent(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxPushCurrent_v2 is not implemented.
-func (Unimplemented) CuCtxPushCurrent_v2(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxRecordEvent is not implemented.
-func (Unimplemented) CuCtxRecordEvent(_ CUcontext, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuCtxResetPersistingL2Cache is not implemented.
-func (Unimplemented) CuCtxResetPersistingL2Cache() CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxSetCacheConfig is not implemented.
-func (Unimplemented) CuCtxSetCacheConfig(_ CUfunc_cache) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuCtxSetCurrent is not implemented.
 func (Unimplemented) CuCtxSetCurrent(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuCtxSetFlags is not implemented.
-func (Unimplemented) CuCtxSetFlags(_ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxSetLimit is not implemented.
-func (Unimplemented) CuCtxSetLimit(_ CUlimit, _ uint64) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxSetSharedMemConfig is not implemented.
-func (Unimplemented) CuCtxSetSharedMemConfig(_ CUsharedconfig) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuCtxSynchronize is not implemented.
 func (Unimplemented) CuCtxSynchronize() CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuCtxSynchronize_v2 is not implemented.
-func (Unimplemented) CuCtxSynchronize_v2(_ CUcontext) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuCtxWaitEvent is not implemented.
-func (Unimplemented) CuCtxWaitEvent(_ CUcontext, _ CUevent) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuDestroyExternalMemory is not implemented.
-func (Unimplemented) CuDestroyExternalMemory(_ CUexternalMemory) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDestroyExternalSemaphore is not implemented.
-func (Unimplemented) CuDestroyExternalSemaphore(_ CUexternalSemaphore) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDevResourceGenerateDesc is not implemented.
-func (Unimplemented) CuDevResourceGenerateDesc(_ *CUdevResourceDesc, _ *CUdevResource, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDevSmResourceSplitByCount is not implemented.
-func (Unimplemented) CuDevSmResourceSplitByCount(_ *CUdevResource, _ *uint32, _ *CUdevResource, _ *CUdevResource, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuDeviceCanAccessPeer is not implemented.
 func (Unimplemented) CuDeviceCanAccessPeer(_ *int32, _ CUdevice, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceComputeCapability is not implemented.
-func (Unimplemented) CuDeviceComputeCapability(_ *int32, _ *int32, _ CUdevice) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -837,46 +213,11 @@ func (Unimplemented) CuDeviceGetAttribute(_ *int32, _ CUdevice_attribute, _ CUde
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuDeviceGetByPCIBusId is not implemented.
-func (Unimplemented) CuDeviceGetByPCIBusId(_ *CUdevice, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuDeviceGetCount is not implemented.
 func (Unimplemented) CuDeviceGetCount(_ *int32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuDeviceGetDefaultMemPool is not implemented.
-func (Unimplemented) CuDeviceGetDefaultMemPool(_ *CUmemoryPool, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetDevResource is not implemented.
-func (Unimplemented) CuDeviceGetDevResource(_ CUdevice, _ *CUdevResource, _ CUdevResourceType) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetExecAffinitySupport is not implemented.
-func (Unimplemented) CuDeviceGetExecAffinitySupport(_ *int32, _ CUexecAffinityType, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetGraphMemAttribute is not implemented.
-func (Unimplemented) CuDeviceGetGraphMemAttribute(_ CUdevice, _ CUgraphMem_attribute, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetHostAtomicCapabilities is not implemented.
-func (Unimplemented) CuDeviceGetHostAtomicCapabilities(_ *uint32, _ *CUatomicOperation, _ uint32, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuDeviceGetLuid is not implemented.
 func (Unimplemented) CuDeviceGetLuid(_ unsafe.Pointer, _ *uint32, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetMemPool is not implemented.
-func (Unimplemented) CuDeviceGetMemPool(_ *CUmemoryPool, _ CUdevice) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -885,33 +226,8 @@ func (Unimplemented) CuDeviceGetName(_ unsafe.Pointer, _ int32, _ CUdevice) CUre
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuDeviceGetNvSciSyncAttributes is not implemented.
-func (Unimplemented) CuDeviceGetNvSciSyncAttributes(_ unsafe.Pointer, _ CUdevice, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetP2PAtomicCapabilities is not implemented.
-func (Unimplemented) CuDeviceGetP2PAtomicCapabilities(_ *uint32, _ *CUatomicOperation, _ uint32, _ CUdevice, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetP2PAttribute is not implemented.
-func (Unimplemented) CuDeviceGetP2PAttribute(_ *int32, _ CUdevice_P2PAttribute, _ CUdevice, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuDeviceGetPCIBusId is not implemented.
 func (Unimplemented) CuDeviceGetPCIBusId(_ unsafe.Pointer, _ int32, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetProperties is not implemented.
-func (Unimplemented) CuDeviceGetProperties(_ *CUdevprop, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceGetTexture1DLinearMaxWidth is not implemented.
-func (Unimplemented) CuDeviceGetTexture1DLinearMaxWidth(_ *uint64, _ CUarray_format, _ uint32, _ CUdevice) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -923,24 +239,10 @@ func (Unimplemented) CuDeviceGetUuid_v2(_ *CUuuid, _ CUdevice) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuDeviceGraphMemTrim is not implemented.
-func (Unimplemented) CuDeviceGraphMemTrim(_ CUdevice) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuDevicePrimaryCtxGetState is not implemented.
-func (Unimplemented) CuDevicePrimaryCtxGetState(_ CUdevice, _ *uint32, _ *int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDevicePrimaryCtxRelease is not implemented.
-func (Unimplemented) CuDevicePrimaryCtxRelease(_ CUdevice) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
 // CuDevicePrimaryCtxRelease_v2 is not implemented.
 func (Unimplemented) CuDevicePrimaryCtxRelease_v2(_ CUdevice) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
-
-// CuDevicePrimaryCtxReset is not implemented.
-func (Unimplemented) CuDevicePrimaryCtxReset(_ CUdevice) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuDevicePrimaryCtxReset_v2 is not implemented.
 func (Unimplemented) CuDevicePrimaryCtxReset_v2(_ CUdevice) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
@@ -950,43 +252,13 @@ func (Unimplemented) CuDevicePrimaryCtxRetain(_ *CUcontext, _ CUdevice) CUresult
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuDevicePrimaryCtxSetFlags is not implemented.
-func (Unimplemented) CuDevicePrimaryCtxSetFlags(_ CUdevice, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuDevicePrimaryCtxSetFlags_v2 is not implemented.
 func (Unimplemented) CuDevicePrimaryCtxSetFlags_v2(_ CUdevice, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuDeviceRegisterAsyncNotification is not implemented.
-func (Unimplemented) CuDeviceRegisterAsyncNotification(_ CUdevice, _ unsafe.Pointer, _ unsafe.Pointer, _ *CUasyncCallbackHandle) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceSetGraphMemAttribute is not implemented.
-func (Unimplemented) CuDeviceSetGraphMemAttribute(_ CUdevice, _ CUgraphMem_attribute, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceSetMemPool is not implemented.
-func (Unimplemented) CuDeviceSetMemPool(_ CUdevice, _ CUmemoryPool) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceTotalMem is not implemented.
-func (Unimplemented) CuDeviceTotalMem(_ *uint32, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuDeviceTotalMem_v2 is not implemented.
 func (Unimplemented) CuDeviceTotalMem_v2(_ *uint64, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuDeviceUnregisterAsyncNotification is not implemented.
-func (Unimplemented) CuDeviceUnregisterAsyncNotification(_ CUdevice, _ CUasyncCallbackHandle) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -996,45 +268,14 @@ func (Unimplemented) CuDriverGetVersion(_ *int32) CUresult { return CUDA_ERROR_N
 // CuEventCreate is not implemented.
 func (Unimplemented) CuEventCreate(_ *CUevent, _ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuEventDestroy is not implemented.
-func (Unimplemented) CuEventDestroy(_ CUevent) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuEventDestroy_v2 is not implemented.
-func (Unimplemented) CuEventDestroy_v2(_ CUevent) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuEventElapsedTime is not implemented.
-func (Unimplemented) CuEventElapsedTime(_ *float32, _ CUevent, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuEventElapsedTime_v2 is not implemented.
-func (Unimplemented) CuEventElapsedTime_v2(_ *float32, _ CUevent, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuEventQuery is not implemented.
 func (Unimplemented) CuEventQuery(_ CUevent) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuEventRecord is not implemented.
 func (Unimplemented) CuEventRecord(_ CUevent, _ CUstream) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuEventRecordWithFlags is not implemented.
-func (Unimplemented) CuEventRecordWithFlags(_ CUevent, _ CUstream, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuEventSynchronize is not implemented.
 func (Unimplemented) CuEventSynchronize(_ CUevent) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuExternalMemoryGetMappedBuffer is not implemented.
-func (Unimplemented) CuExternalMemoryGetMappedBuffer(_ *CUdeviceptr, _ CUexternalMemory, _ *CUDA_EXTERNAL_MEMORY_BUFFER_DESC) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuExternalMemoryGetMappedMipmappedArray is not implemented.
-func (Unimplemented) CuExternalMemoryGetMappedMipmappedArray(_ *CUmipmappedArray, _ CUexternalMemory, _ *CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuFlushGPUDirectRDMAWrites is not implemented.
 func (Unimplemented) CuFlushGPUDirectRDMAWrites(_ CUflushGPUDirectRDMAWritesTarget, _ CUflushGPUDirectRDMAWritesScope) CUresult {
@@ -1043,11 +284,6 @@ func (Unimplemented) CuFlushGPUDirectRDMAWrites(_ CUflushGPUDirectRDMAWritesTarg
 
 // CuFuncGetAttribute is not implemented.
 func (Unimplemented) CuFuncGetAttribute(_ *int32, _ CUfunction_attribute, _ CUfunction) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuFuncGetModule is not implemented.
-func (Unimplemented) CuFuncGetModule(_ *CUmodule, _ CUfunction) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1061,43 +297,8 @@ func (Unimplemented) CuFuncGetParamInfo(_ CUfunction, _ uint64, _ *uint64, _ *ui
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuFuncIsLoaded is not implemented.
-func (Unimplemented) CuFuncIsLoaded(_ *CUfunctionLoadingState, _ CUfunction) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuFuncLoad is not implemented.
 func (Unimplemented) CuFuncLoad(_ CUfunction) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuFuncSetAttribute is not implemented.
-func (Unimplemented) CuFuncSetAttribute(_ CUfunction, _ CUfunction_attribute, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuFuncSetBlockShape is not implemented.
-func (Unimplemented) CuFuncSetBlockShape(_ CUfunction, _ int32, _ int32, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuFuncSetCacheConfig is not implemented.
-func (Unimplemented) CuFuncSetCacheConfig(_ CUfunction, _ CUfunc_cache) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuFuncSetSharedMemConfig is not implemented.
-func (Unimplemented) CuFuncSetSharedMemConfig(_ CUfunction, _ CUsharedconfig) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuFuncSetSharedSize is not implemented.
-func (Unimplemented) CuFuncSetSharedSize(_ CUfunction, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGetErrorName is not implemented.
-func (Unimplemented) CuGetErrorName(_ CUresult, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuGetErrorString is not implemented.
 func (Unimplemented) CuGetErrorString(_ CUresult, _ unsafe.Pointer) CUresult {
@@ -1106,16 +307,6 @@ func (Unimplemented) CuGetErrorString(_ CUresult, _ unsafe.Pointer) CUresult {
 
 // CuGetExportTable is not implemented.
 func (Unimplemented) CuGetExportTable(_ unsafe.Pointer, _ *CUuuid) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGetProcAddress is not implemented.
-func (Unimplemented) CuGetProcAddress(_ unsafe.Pointer, _ unsafe.Pointer, _ int32, _ Cuuint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGetProcAddress_v2 is not implemented.
-func (Unimplemented) CuGetProcAddress_v2(_ unsafe.Pointer, _ unsafe.Pointer, _ int32, _ Cuuint64, _ *CUdriverProcAddressQueryResult) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1134,43 +325,8 @@ func (Unimplemented) CuGraphAddDependencies(_ CUgraph, _ *CUgraphNode, _ *CUgrap
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphAddDependencies_v2 is not implemented.
-func (Unimplemented) CuGraphAddDependencies_v2(_ CUgraph, _ *CUgraphNode, _ *CUgraphNode, _ *CUgraphEdgeData, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddEmptyNode is not implemented.
-func (Unimplemented) CuGraphAddEmptyNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddEventRecordNode is not implemented.
-func (Unimplemented) CuGraphAddEventRecordNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddEventWaitNode is not implemented.
-func (Unimplemented) CuGraphAddEventWaitNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddExternalSemaphoresSignalNode is not implemented.
-func (Unimplemented) CuGraphAddExternalSemaphoresSignalNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddExternalSemaphoresWaitNode is not implemented.
-func (Unimplemented) CuGraphAddExternalSemaphoresWaitNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphAddHostNode is not implemented.
 func (Unimplemented) CuGraphAddHostNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ *CUDA_HOST_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddKernelNode is not implemented.
-func (Unimplemented) CuGraphAddKernelNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ *CUDA_KERNEL_NODE_PARAMS_v1) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1184,18 +340,8 @@ func (Unimplemented) CuGraphAddMemAllocNode(_ *CUgraphNode, _ CUgraph, _ *CUgrap
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphAddMemFreeNode is not implemented.
-func (Unimplemented) CuGraphAddMemFreeNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphAddMemcpyNode is not implemented.
 func (Unimplemented) CuGraphAddMemcpyNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ *CUDA_MEMCPY3D, _ CUcontext) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphAddMemsetNode is not implemented.
-func (Unimplemented) CuGraphAddMemsetNode(_ *CUgraphNode, _ CUgraph, _ *CUgraphNode, _ uint64, _ *CUDA_MEMSET_NODE_PARAMS, _ CUcontext) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1224,14 +370,6 @@ func (Unimplemented) CuGraphChildGraphNodeGetGraph(_ CUgraphNode, _ *CUgraph) CU
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphClone is not implemented.
-func (Unimplemented) CuGraphClone(_ *CUgraph, _ CUgraph) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuGraphConditionalHandleCreate is not implemented.
-func (Unimplemented) CuGraphConditionalHandleCreate(_ *CUgraphConditionalHandle, _ CUgraph, _ CUcontext, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphCreate is not implemented.
 func (Unimplemented) CuGraphCreate(_ *CUgraph, _ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
@@ -1246,26 +384,6 @@ func (Unimplemented) CuGraphDestroy(_ CUgraph) CUresult { return CUDA_ERROR_NOT_
 // CuGraphDestroyNode is not implemented.
 func (Unimplemented) CuGraphDestroyNode(_ CUgraphNode) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuGraphEventRecordNodeGetEvent is not implemented.
-func (Unimplemented) CuGraphEventRecordNodeGetEvent(_ CUgraphNode, _ *CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphEventRecordNodeSetEvent is not implemented.
-func (Unimplemented) CuGraphEventRecordNodeSetEvent(_ CUgraphNode, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphEventWaitNodeGetEvent is not implemented.
-func (Unimplemented) CuGraphEventWaitNodeGetEvent(_ CUgraphNode, _ *CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphEventWaitNodeSetEvent is not implemented.
-func (Unimplemented) CuGraphEventWaitNodeSetEvent(_ CUgraphNode, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphExecBatchMemOpNodeSetParams is not implemented.
 func (Unimplemented) CuGraphExecBatchMemOpNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
@@ -1273,29 +391,6 @@ func (Unimplemented) CuGraphExecBatchMemOpNodeSetParams(_ CUgraphExec, _ CUgraph
 
 // CuGraphExecChildGraphNodeSetParams is not implemented.
 func (Unimplemented) CuGraphExecChildGraphNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ CUgraph) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecDestroy is not implemented.
-func (Unimplemented) CuGraphExecDestroy(_ CUgraphExec) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuGraphExecEventRecordNodeSetEvent is not implemented.
-func (Unimplemented) CuGraphExecEventRecordNodeSetEvent(_ CUgraphExec, _ CUgraphNode, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecEventWaitNodeSetEvent is not implemented.
-func (Unimplemented) CuGraphExecEventWaitNodeSetEvent(_ CUgraphExec, _ CUgraphNode, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecExternalSemaphoresSignalNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExecExternalSemaphoresSignalNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecExternalSemaphoresWaitNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExecExternalSemaphoresWaitNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1309,23 +404,8 @@ func (Unimplemented) CuGraphExecHostNodeSetParams(_ CUgraphExec, _ CUgraphNode, 
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphExecKernelNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExecKernelNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *CUDA_KERNEL_NODE_PARAMS_v1) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphExecKernelNodeSetParams_v2 is not implemented.
 func (Unimplemented) CuGraphExecKernelNodeSetParams_v2(_ CUgraphExec, _ CUgraphNode, _ *CUDA_KERNEL_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecMemcpyNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExecMemcpyNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *CUDA_MEMCPY3D, _ CUcontext) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecMemsetNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExecMemsetNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *CUDA_MEMSET_NODE_PARAMS, _ CUcontext) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1334,53 +414,8 @@ func (Unimplemented) CuGraphExecNodeSetParams(_ CUgraphExec, _ CUgraphNode, _ *C
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphExecUpdate is not implemented.
-func (Unimplemented) CuGraphExecUpdate(_ CUgraphExec, _ CUgraph, _ *CUgraphNode, _ *CUgraphExecUpdateResult) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExecUpdate_v2 is not implemented.
-func (Unimplemented) CuGraphExecUpdate_v2(_ CUgraphExec, _ CUgraph, _ *CUgraphExecUpdateResultInfo) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExternalSemaphoresSignalNodeGetParams is not implemented.
-func (Unimplemented) CuGraphExternalSemaphoresSignalNodeGetParams(_ CUgraphNode, _ *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExternalSemaphoresSignalNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExternalSemaphoresSignalNodeSetParams(_ CUgraphNode, _ *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExternalSemaphoresWaitNodeGetParams is not implemented.
-func (Unimplemented) CuGraphExternalSemaphoresWaitNodeGetParams(_ CUgraphNode, _ *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphExternalSemaphoresWaitNodeSetParams is not implemented.
-func (Unimplemented) CuGraphExternalSemaphoresWaitNodeSetParams(_ CUgraphNode, _ *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphGetEdges is not implemented.
-func (Unimplemented) CuGraphGetEdges(_ CUgraph, _ *CUgraphNode, _ *CUgraphNode, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphGetEdges_v2 is not implemented.
-func (Unimplemented) CuGraphGetEdges_v2(_ CUgraph, _ *CUgraphNode, _ *CUgraphNode, _ *CUgraphEdgeData, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphGetNodes is not implemented.
 func (Unimplemented) CuGraphGetNodes(_ CUgraph, _ *CUgraphNode, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphGetRootNodes is not implemented.
-func (Unimplemented) CuGraphGetRootNodes(_ CUgraph, _ *CUgraphNode, _ *uint64) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1394,53 +429,8 @@ func (Unimplemented) CuGraphHostNodeSetParams(_ CUgraphNode, _ *CUDA_HOST_NODE_P
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphInstantiate is not implemented.
-func (Unimplemented) CuGraphInstantiate(_ *CUgraphExec, _ CUgraph, _ *CUgraphNode, _ unsafe.Pointer, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphInstantiateWithFlags is not implemented.
-func (Unimplemented) CuGraphInstantiateWithFlags(_ *CUgraphExec, _ CUgraph, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphInstantiateWithParams is not implemented.
-func (Unimplemented) CuGraphInstantiateWithParams(_ *CUgraphExec, _ CUgraph, _ *CUDA_GRAPH_INSTANTIATE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphInstantiate_v2 is not implemented.
-func (Unimplemented) CuGraphInstantiate_v2(_ *CUgraphExec, _ CUgraph, _ *CUgraphNode, _ unsafe.Pointer, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphKernelNodeCopyAttributes is not implemented.
-func (Unimplemented) CuGraphKernelNodeCopyAttributes(_ CUgraphNode, _ CUgraphNode) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphKernelNodeGetAttribute is not implemented.
-func (Unimplemented) CuGraphKernelNodeGetAttribute(_ CUgraphNode, _ CUkernelNodeAttrID, _ *CUkernelNodeAttrValue) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphKernelNodeGetParams is not implemented.
-func (Unimplemented) CuGraphKernelNodeGetParams(_ CUgraphNode, _ *CUDA_KERNEL_NODE_PARAMS_v1) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphKernelNodeGetParams_v2 is not implemented.
 func (Unimplemented) CuGraphKernelNodeGetParams_v2(_ CUgraphNode, _ *CUDA_KERNEL_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphKernelNodeSetAttribute is not implemented.
-func (Unimplemented) CuGraphKernelNodeSetAttribute(_ CUgraphNode, _ CUkernelNodeAttrID, _ *CUkernelNodeAttrValue) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphKernelNodeSetParams is not implemented.
-func (Unimplemented) CuGraphKernelNodeSetParams(_ CUgraphNode, _ *CUDA_KERNEL_NODE_PARAMS_v1) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1449,18 +439,8 @@ func (Unimplemented) CuGraphKernelNodeSetParams_v2(_ CUgraphNode, _ *CUDA_KERNEL
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphLaunch is not implemented.
-func (Unimplemented) CuGraphLaunch(_ CUgraphExec, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphMemAllocNodeGetParams is not implemented.
 func (Unimplemented) CuGraphMemAllocNodeGetParams(_ CUgraphNode, _ *CUDA_MEM_ALLOC_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphMemFreeNodeGetParams is not implemented.
-func (Unimplemented) CuGraphMemFreeNodeGetParams(_ CUgraphNode, _ *CUdeviceptr) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1474,28 +454,8 @@ func (Unimplemented) CuGraphMemcpyNodeSetParams(_ CUgraphNode, _ *CUDA_MEMCPY3D)
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphMemsetNodeGetParams is not implemented.
-func (Unimplemented) CuGraphMemsetNodeGetParams(_ CUgraphNode, _ *CUDA_MEMSET_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphMemsetNodeSetParams is not implemented.
-func (Unimplemented) CuGraphMemsetNodeSetParams(_ CUgraphNode, _ *CUDA_MEMSET_NODE_PARAMS) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphNodeFindInClone is not implemented.
-func (Unimplemented) CuGraphNodeFindInClone(_ *CUgraphNode, _ CUgraphNode, _ CUgraph) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphNodeGetDependencies is not implemented.
 func (Unimplemented) CuGraphNodeGetDependencies(_ CUgraphNode, _ *CUgraphNode, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphNodeGetDependencies_v2 is not implemented.
-func (Unimplemented) CuGraphNodeGetDependencies_v2(_ CUgraphNode, _ *CUgraphNode, _ *CUgraphEdgeData, _ *uint64) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1504,23 +464,8 @@ func (Unimplemented) CuGraphNodeGetDependentNodes(_ CUgraphNode, _ *CUgraphNode,
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphNodeGetDependentNodes_v2 is not implemented.
-func (Unimplemented) CuGraphNodeGetDependentNodes_v2(_ CUgraphNode, _ *CUgraphNode, _ *CUgraphEdgeData, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphNodeGetEnabled is not implemented.
-func (Unimplemented) CuGraphNodeGetEnabled(_ CUgraphExec, _ CUgraphNode, _ *uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphNodeGetType is not implemented.
 func (Unimplemented) CuGraphNodeGetType(_ CUgraphNode, _ *CUgraphNodeType) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphNodeSetEnabled is not implemented.
-func (Unimplemented) CuGraphNodeSetEnabled(_ CUgraphExec, _ CUgraphNode, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1534,144 +479,13 @@ func (Unimplemented) CuGraphReleaseUserObject(_ CUgraph, _ CUuserObject, _ uint3
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphRemoveDependencies is not implemented.
-func (Unimplemented) CuGraphRemoveDependencies(_ CUgraph, _ *CUgraphNode, _ *CUgraphNode, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphRemoveDependencies_v2 is not implemented.
-func (Unimplemented) CuGraphRemoveDependencies_v2(_ CUgraph, _ *CUgraphNode, _ *CUgraphNode, _ *CUgraphEdgeData, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuGraphRetainUserObject is not implemented.
 func (Unimplemented) CuGraphRetainUserObject(_ CUgraph, _ CUuserObject, _ uint32, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuGraphUpload is not implemented.
-func (Unimplemented) CuGraphUpload(_ CUgraphExec, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsMapResources is not implemented.
-func (Unimplemented) CuGraphicsMapResources(_ uint32, _ *CUgraphicsResource, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsResourceGetMappedMipmappedArray is not implemented.
-func (Unimplemented) CuGraphicsResourceGetMappedMipmappedArray(_ *CUmipmappedArray, _ CUgraphicsResource) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsResourceGetMappedPointer is not implemented.
-func (Unimplemented) CuGraphicsResourceGetMappedPointer(_ *CUdeviceptr_v1, _ *uint32, _ CUgraphicsResource) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsResourceGetMappedPointer_v2 is not implemented.
-func (Unimplemented) CuGraphicsResourceGetMappedPointer_v2(_ *CUdeviceptr, _ *uint64, _ CUgraphicsResource) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsResourceSetMapFlags is not implemented.
-func (Unimplemented) CuGraphicsResourceSetMapFlags(_ CUgraphicsResource, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsResourceSetMapFlags_v2 is not implemented.
-func (Unimplemented) CuGraphicsResourceSetMapFlags_v2(_ CUgraphicsResource, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsSubResourceGetMappedArray is not implemented.
-func (Unimplemented) CuGraphicsSubResourceGetMappedArray(_ *CUarray, _ CUgraphicsResource, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsUnmapResources is not implemented.
-func (Unimplemented) CuGraphicsUnmapResources(_ uint32, _ *CUgraphicsResource, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGraphicsUnregisterResource is not implemented.
-func (Unimplemented) CuGraphicsUnregisterResource(_ CUgraphicsResource) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGreenCtxCreate is not implemented.
-func (Unimplemented) CuGreenCtxCreate(_ *CUgreenCtx, _ CUdevResourceDesc, _ CUdevice, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGreenCtxDestroy is not implemented.
-func (Unimplemented) CuGreenCtxDestroy(_ CUgreenCtx) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuGreenCtxGetDevResource is not implemented.
-func (Unimplemented) CuGreenCtxGetDevResource(_ CUgreenCtx, _ *CUdevResource, _ CUdevResourceType) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGreenCtxGetId is not implemented.
-func (Unimplemented) CuGreenCtxGetId(_ CUgreenCtx, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGreenCtxRecordEvent is not implemented.
-func (Unimplemented) CuGreenCtxRecordEvent(_ CUgreenCtx, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGreenCtxStreamCreate is not implemented.
-func (Unimplemented) CuGreenCtxStreamCreate(_ *CUstream, _ CUgreenCtx, _ uint32, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuGreenCtxWaitEvent is not implemented.
-func (Unimplemented) CuGreenCtxWaitEvent(_ CUgreenCtx, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuImportExternalMemory is not implemented.
-func (Unimplemented) CuImportExternalMemory(_ *CUexternalMemory, _ *CUDA_EXTERNAL_MEMORY_HANDLE_DESC) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuImportExternalSemaphore is not implemented.
-func (Unimplemented) CuImportExternalSemaphore(_ *CUexternalSemaphore, _ *CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuInit is not implemented.
 func (Unimplemented) CuInit(_ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuIpcCloseMemHandle is not implemented.
-func (Unimplemented) CuIpcCloseMemHandle(_ CUdeviceptr) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuIpcGetEventHandle is not implemented.
-func (Unimplemented) CuIpcGetEventHandle(_ *CUipcEventHandle, _ CUevent) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuIpcGetMemHandle is not implemented.
-func (Unimplemented) CuIpcGetMemHandle(_ *CUipcMemHandle, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuIpcOpenEventHandle is not implemented.
-func (Unimplemented) CuIpcOpenEventHandle(_ *CUevent, _ CUipcEventHandle) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuIpcOpenMemHandle is not implemented.
-func (Unimplemented) CuIpcOpenMemHandle(_ *CUdeviceptr, _ CUipcMemHandle, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuIpcOpenMemHandle_v2 is not implemented.
-func (Unimplemented) CuIpcOpenMemHandle_v2(_ *CUdeviceptr, _ CUipcMemHandle, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuKernelGetAttribute is not implemented.
 func (Unimplemented) CuKernelGetAttribute(_ *int32, _ CUfunction_attribute, _ CUkernel, _ CUdevice) CUresult {
@@ -1680,11 +494,6 @@ func (Unimplemented) CuKernelGetAttribute(_ *int32, _ CUfunction_attribute, _ CU
 
 // CuKernelGetFunction is not implemented.
 func (Unimplemented) CuKernelGetFunction(_ *CUfunction, _ CUkernel) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuKernelGetLibrary is not implemented.
-func (Unimplemented) CuKernelGetLibrary(_ *CUlibrary, _ CUkernel) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1698,41 +507,8 @@ func (Unimplemented) CuKernelGetParamInfo(_ CUkernel, _ uint64, _ *uint64, _ *ui
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuKernelSetAttribute is not implemented.
-func (Unimplemented) CuKernelSetAttribute(_ CUfunction_attribute, _ int32, _ CUkernel, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuKernelSetCacheConfig is not implemented.
-func (Unimplemented) CuKernelSetCacheConfig(_ CUkernel, _ CUfunc_cache, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLaunch is not implemented.
-func (Unimplemented) CuLaunch(_ CUfunction) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuLaunchCooperativeKernel is not implemented.
-func (Unimplemented) CuLaunchCooperativeKernel(_ CUfunction, _ uint32, _ uint32, _ uint32, _ uint32, _ uint32, _ uint32, _ uint32, _ CUstream, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuLaunchCooperativeKernelMultiDevice is not implemented.
 func (Unimplemented) CuLaunchCooperativeKernelMultiDevice(_ *CUDA_LAUNCH_PARAMS, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLaunchGrid is not implemented.
-func (Unimplemented) CuLaunchGrid(_ CUfunction, _ int32, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLaunchGridAsync is not implemented.
-func (Unimplemented) CuLaunchGridAsync(_ CUfunction, _ int32, _ int32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLaunchHostFunc is not implemented.
-func (Unimplemented) CuLaunchHostFunc(_ CUstream, _ unsafe.Pointer, _ unsafe.Pointer) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1771,56 +547,21 @@ func (Unimplemented) CuLibraryGetManaged(_ *CUdeviceptr, _ *uint64, _ CUlibrary,
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuLibraryGetModule is not implemented.
-func (Unimplemented) CuLibraryGetModule(_ *CUmodule, _ CUlibrary) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLibraryGetUnifiedFunction is not implemented.
-func (Unimplemented) CuLibraryGetUnifiedFunction(_ unsafe.Pointer, _ CUlibrary, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuLibraryLoadData is not implemented.
 func (Unimplemented) CuLibraryLoadData(_ *CUlibrary, _ unsafe.Pointer, _ *CUjit_option, _ unsafe.Pointer, _ uint32, _ *CUlibraryOption, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLibraryLoadFromFile is not implemented.
-func (Unimplemented) CuLibraryLoadFromFile(_ *CUlibrary, _ unsafe.Pointer, _ *CUjit_option, _ unsafe.Pointer, _ uint32, _ *CUlibraryOption, _ unsafe.Pointer, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
 // CuLibraryUnload is not implemented.
 func (Unimplemented) CuLibraryUnload(_ CUlibrary) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuLinkAddData is not implemented.
-func (Unimplemented) CuLinkAddData(_ CUlinkState, _ CUjitInputType, _ unsafe.Pointer, _ uint64, _ unsafe.Pointer, _ uint32, _ *CUjit_option, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuLinkAddData_v2 is not implemented.
 func (Unimplemented) CuLinkAddData_v2(_ CUlinkState, _ CUjitInputType, _ unsafe.Pointer, _ uint64, _ unsafe.Pointer, _ uint32, _ *CUjit_option, _ unsafe.Pointer) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuLinkAddFile is not implemented.
-func (Unimplemented) CuLinkAddFile(_ CUlinkState, _ CUjitInputType, _ unsafe.Pointer, _ uint32, _ *CUjit_option, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLinkAddFile_v2 is not implemented.
-func (Unimplemented) CuLinkAddFile_v2(_ CUlinkState, _ CUjitInputType, _ unsafe.Pointer, _ uint32, _ *CUjit_option, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuLinkComplete is not implemented.
 func (Unimplemented) CuLinkComplete(_ CUlinkState, _ unsafe.Pointer, _ *uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLinkCreate is not implemented.
-func (Unimplemented) CuLinkCreate(_ uint32, _ *CUjit_option, _ unsafe.Pointer, _ *CUlinkState) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1832,31 +573,6 @@ func (Unimplemented) CuLinkCreate_v2(_ uint32, _ *CUjit_option, _ unsafe.Pointer
 // CuLinkDestroy is not implemented.
 func (Unimplemented) CuLinkDestroy(_ CUlinkState) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuLogsCurrent is not implemented.
-func (Unimplemented) CuLogsCurrent(_ *CUlogIterator, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLogsDumpToFile is not implemented.
-func (Unimplemented) CuLogsDumpToFile(_ *CUlogIterator, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLogsDumpToMemory is not implemented.
-func (Unimplemented) CuLogsDumpToMemory(_ *CUlogIterator, _ unsafe.Pointer, _ *uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLogsRegisterCallback is not implemented.
-func (Unimplemented) CuLogsRegisterCallback(_ unsafe.Pointer, _ unsafe.Pointer, _ *CUlogsCallbackHandle) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuLogsUnregisterCallback is not implemented.
-func (Unimplemented) CuLogsUnregisterCallback(_ CUlogsCallbackHandle) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemAddressFree is not implemented.
 func (Unimplemented) CuMemAddressFree(_ CUdeviceptr, _ uint64) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
@@ -1867,63 +583,8 @@ func (Unimplemented) CuMemAddressReserve(_ *CUdeviceptr, _ uint64, _ uint64, _ C
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemAdvise is not implemented.
-func (Unimplemented) CuMemAdvise(_ CUdeviceptr, _ uint64, _ CUmem_advise, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAdvise_v2 is not implemented.
-func (Unimplemented) CuMemAdvise_v2(_ CUdeviceptr, _ uint64, _ CUmem_advise, _ CUmemLocation) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAlloc is not implemented.
-func (Unimplemented) CuMemAlloc(_ *CUdeviceptr_v1, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocAsync is not implemented.
-func (Unimplemented) CuMemAllocAsync(_ *CUdeviceptr, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocFromPoolAsync is not implemented.
-func (Unimplemented) CuMemAllocFromPoolAsync(_ *CUdeviceptr, _ uint64, _ CUmemoryPool, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocHost is not implemented.
-func (Unimplemented) CuMemAllocHost(_ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocHost_v2 is not implemented.
-func (Unimplemented) CuMemAllocHost_v2(_ unsafe.Pointer, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocManaged is not implemented.
-func (Unimplemented) CuMemAllocManaged(_ *CUdeviceptr, _ uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocPitch is not implemented.
-func (Unimplemented) CuMemAllocPitch(_ *CUdeviceptr_v1, _ *uint32, _ uint32, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemAllocPitch_v2 is not implemented.
-func (Unimplemented) CuMemAllocPitch_v2(_ *CUdeviceptr, _ *uint64, _ uint64, _ uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemAlloc_v2 is not implemented.
 func (Unimplemented) CuMemAlloc_v2(_ *CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemBatchDecompressAsync is not implemented.
-func (Unimplemented) CuMemBatchDecompressAsync(_ *CUmemDecompressParams, _ uint64, _ uint32, _ *uint64, _ CUstream) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1932,26 +593,8 @@ func (Unimplemented) CuMemCreate(_ *CUmemGenericAllocationHandle, _ uint64, _ *C
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemDiscardAndPrefetchBatchAsync is not implemented.
-func (Unimplemented) CuMemDiscardAndPrefetchBatchAsync(_ *CUdeviceptr, _ *uint64, _ uint64, _ *CUmemLocation, _ *uint64, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemDiscardBatchAsync is not implemented.
-func (Unimplemented) CuMemDiscardBatchAsync(_ *CUdeviceptr, _ *uint64, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemExportToShareableHandle is not implemented.
 func (Unimplemented) CuMemExportToShareableHandle(_ unsafe.Pointer, _ CUmemGenericAllocationHandle, _ CUmemAllocationHandleType, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemFree is not implemented.
-func (Unimplemented) CuMemFree(_ CUdeviceptr_v1) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemFreeAsync is not implemented.
-func (Unimplemented) CuMemFreeAsync(_ CUdeviceptr, _ CUstream) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1961,33 +604,8 @@ func (Unimplemented) CuMemFreeHost(_ unsafe.Pointer) CUresult { return CUDA_ERRO
 // CuMemFree_v2 is not implemented.
 func (Unimplemented) CuMemFree_v2(_ CUdeviceptr) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuMemGetAccess is not implemented.
-func (Unimplemented) CuMemGetAccess(_ *uint64, _ *CUmemLocation, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemGetAddressRange is not implemented.
-func (Unimplemented) CuMemGetAddressRange(_ *CUdeviceptr_v1, _ *uint32, _ CUdeviceptr_v1) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemGetAddressRange_v2 is not implemented.
-func (Unimplemented) CuMemGetAddressRange_v2(_ *CUdeviceptr, _ *uint64, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemGetAllocationGranularity is not implemented.
 func (Unimplemented) CuMemGetAllocationGranularity(_ *uint64, _ *CUmemAllocationProp, _ CUmemAllocationGranularity_flags) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemGetAllocationPropertiesFromHandle is not implemented.
-func (Unimplemented) CuMemGetAllocationPropertiesFromHandle(_ *CUmemAllocationProp, _ CUmemGenericAllocationHandle) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemGetDefaultMemPool is not implemented.
-func (Unimplemented) CuMemGetDefaultMemPool(_ *CUmemoryPool, _ *CUmemLocation, _ CUmemAllocationType) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1996,39 +614,8 @@ func (Unimplemented) CuMemGetHandleForAddressRange(_ unsafe.Pointer, _ CUdevicep
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemGetInfo is not implemented.
-func (Unimplemented) CuMemGetInfo(_ *uint32, _ *uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemGetInfo_v2 is not implemented.
-func (Unimplemented) CuMemGetInfo_v2(_ *uint64, _ *uint64) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemGetMemPool is not implemented.
-func (Unimplemented) CuMemGetMemPool(_ *CUmemoryPool, _ *CUmemLocation, _ CUmemAllocationType) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemHostAlloc is not implemented.
 func (Unimplemented) CuMemHostAlloc(_ unsafe.Pointer, _ uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemHostGetDevicePointer is not implemented.
-func (Unimplemented) CuMemHostGetDevicePointer(_ *CUdeviceptr_v1, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemHostGetDevicePointer_v2 is not implemented.
-func (Unimplemented) CuMemHostGetDevicePointer_v2(_ *CUdeviceptr, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemHostGetFlags is not implemented.
-func (Unimplemented) CuMemHostGetFlags(_ *uint32, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemHostRegister is not implemented.
-func (Unimplemented) CuMemHostRegister(_ unsafe.Pointer, _ uint64, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2036,9 +623,6 @@ func (Unimplemented) CuMemHostRegister(_ unsafe.Pointer, _ uint64, _ uint32) CUr
 func (Unimplemented) CuMemHostRegister_v2(_ unsafe.Pointer, _ uint64, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
-
-// CuMemHostUnregister is not implemented.
-func (Unimplemented) CuMemHostUnregister(_ unsafe.Pointer) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuMemImportFromShareableHandle is not implemented.
 func (Unimplemented) CuMemImportFromShareableHandle(_ *CUmemGenericAllocationHandle, _ unsafe.Pointer, _ CUmemAllocationHandleType) CUresult {
@@ -2050,36 +634,8 @@ func (Unimplemented) CuMemMap(_ CUdeviceptr, _ uint64, _ uint64, _ CUmemGenericA
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemMapArrayAsync is not implemented.
-func (Unimplemented) CuMemMapArrayAsync(_ *CUarrayMapInfo, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolCreate is not implemented.
-func (Unimplemented) CuMemPoolCreate(_ *CUmemoryPool, _ *CUmemPoolProps) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolDestroy is not implemented.
-func (Unimplemented) CuMemPoolDestroy(_ CUmemoryPool) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemPoolExportPointer is not implemented.
-func (Unimplemented) CuMemPoolExportPointer(_ *CUmemPoolPtrExportData, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemPoolExportToShareableHandle is not implemented.
 func (Unimplemented) CuMemPoolExportToShareableHandle(_ unsafe.Pointer, _ CUmemoryPool, _ CUmemAllocationHandleType, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolGetAccess is not implemented.
-func (Unimplemented) CuMemPoolGetAccess(_ *CUmemAccess_flags, _ CUmemoryPool, _ *CUmemLocation) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolGetAttribute is not implemented.
-func (Unimplemented) CuMemPoolGetAttribute(_ CUmemoryPool, _ CUmemPool_attribute, _ unsafe.Pointer) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2088,58 +644,8 @@ func (Unimplemented) CuMemPoolImportFromShareableHandle(_ *CUmemoryPool, _ unsaf
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemPoolImportPointer is not implemented.
-func (Unimplemented) CuMemPoolImportPointer(_ *CUdeviceptr, _ CUmemoryPool, _ *CUmemPoolPtrExportData) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolSetAccess is not implemented.
-func (Unimplemented) CuMemPoolSetAccess(_ CUmemoryPool, _ *CUmemAccessDesc, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolSetAttribute is not implemented.
-func (Unimplemented) CuMemPoolSetAttribute(_ CUmemoryPool, _ CUmemPool_attribute, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPoolTrimTo is not implemented.
-func (Unimplemented) CuMemPoolTrimTo(_ CUmemoryPool, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPrefetchAsync is not implemented.
-func (Unimplemented) CuMemPrefetchAsync(_ CUdeviceptr, _ uint64, _ CUdevice, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPrefetchAsync_v2 is not implemented.
-func (Unimplemented) CuMemPrefetchAsync_v2(_ CUdeviceptr, _ uint64, _ CUmemLocation, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemPrefetchBatchAsync is not implemented.
-func (Unimplemented) CuMemPrefetchBatchAsync(_ *CUdeviceptr, _ *uint64, _ uint64, _ *CUmemLocation, _ *uint64, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemRangeGetAttribute is not implemented.
-func (Unimplemented) CuMemRangeGetAttribute(_ unsafe.Pointer, _ uint64, _ CUmem_range_attribute, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemRangeGetAttributes is not implemented.
-func (Unimplemented) CuMemRangeGetAttributes(_ unsafe.Pointer, _ *uint64, _ *CUmem_range_attribute, _ uint64, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemRelease is not implemented.
 func (Unimplemented) CuMemRelease(_ CUmemGenericAllocationHandle) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemRetainAllocationHandle is not implemented.
-func (Unimplemented) CuMemRetainAllocationHandle(_ *CUmemGenericAllocationHandle, _ unsafe.Pointer) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2148,70 +654,13 @@ func (Unimplemented) CuMemSetAccess(_ CUdeviceptr, _ uint64, _ *CUmemAccessDesc,
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemSetMemPool is not implemented.
-func (Unimplemented) CuMemSetMemPool(_ *CUmemLocation, _ CUmemAllocationType, _ CUmemoryPool) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemUnmap is not implemented.
 func (Unimplemented) CuMemUnmap(_ CUdeviceptr, _ uint64) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemcpy is not implemented.
-func (Unimplemented) CuMemcpy(_ CUdeviceptr, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy2D is not implemented.
-func (Unimplemented) CuMemcpy2D(_ *CUDA_MEMCPY2D_v1) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemcpy2DAsync is not implemented.
-func (Unimplemented) CuMemcpy2DAsync(_ *CUDA_MEMCPY2D_v1, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy2DAsync_v2 is not implemented.
-func (Unimplemented) CuMemcpy2DAsync_v2(_ *CUDA_MEMCPY2D, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy2DUnaligned is not implemented.
-func (Unimplemented) CuMemcpy2DUnaligned(_ *CUDA_MEMCPY2D_v1) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy2DUnaligned_v2 is not implemented.
-func (Unimplemented) CuMemcpy2DUnaligned_v2(_ *CUDA_MEMCPY2D) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy2D_v2 is not implemented.
-func (Unimplemented) CuMemcpy2D_v2(_ *CUDA_MEMCPY2D) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemcpy3D is not implemented.
-func (Unimplemented) CuMemcpy3D(_ *CUDA_MEMCPY3D_v1) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuMemcpy3DAsync is not implemented.
-func (Unimplemented) CuMemcpy3DAsync(_ *CUDA_MEMCPY3D_v1, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuMemcpy3DAsync_v2 is not implemented.
 func (Unimplemented) CuMemcpy3DAsync_v2(_ *CUDA_MEMCPY3D, _ CUstream) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
-
-// CuMemcpy3DBatchAsync is not implemented.
-func (Unimplemented) CuMemcpy3DBatchAsync(_ uint64, _ *CUDA_MEMCPY3D_BATCH_OP, _ *uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy3DBatchAsync_v2 is not implemented.
-func (Unimplemented) CuMemcpy3DBatchAsync_v2(_ uint64, _ *CUDA_MEMCPY3D_BATCH_OP, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpy3DPeer is not implemented.
-func (Unimplemented) CuMemcpy3DPeer(_ *CUDA_MEMCPY3D_PEER) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuMemcpy3DPeerAsync is not implemented.
 func (Unimplemented) CuMemcpy3DPeerAsync(_ *CUDA_MEMCPY3D_PEER, _ CUstream) CUresult {
@@ -2221,98 +670,8 @@ func (Unimplemented) CuMemcpy3DPeerAsync(_ *CUDA_MEMCPY3D_PEER, _ CUstream) CUre
 // CuMemcpy3D_v2 is not implemented.
 func (Unimplemented) CuMemcpy3D_v2(_ *CUDA_MEMCPY3D) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuMemcpyAsync is not implemented.
-func (Unimplemented) CuMemcpyAsync(_ CUdeviceptr, _ CUdeviceptr, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoA is not implemented.
-func (Unimplemented) CuMemcpyAtoA(_ CUarray, _ uint32, _ CUarray, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoA_v2 is not implemented.
-func (Unimplemented) CuMemcpyAtoA_v2(_ CUarray, _ uint64, _ CUarray, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoD is not implemented.
-func (Unimplemented) CuMemcpyAtoD(_ CUdeviceptr_v1, _ CUarray, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoD_v2 is not implemented.
-func (Unimplemented) CuMemcpyAtoD_v2(_ CUdeviceptr, _ CUarray, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoH is not implemented.
-func (Unimplemented) CuMemcpyAtoH(_ unsafe.Pointer, _ CUarray, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoHAsync is not implemented.
-func (Unimplemented) CuMemcpyAtoHAsync(_ unsafe.Pointer, _ CUarray, _ uint32, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoHAsync_v2 is not implemented.
-func (Unimplemented) CuMemcpyAtoHAsync_v2(_ unsafe.Pointer, _ CUarray, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyAtoH_v2 is not implemented.
-func (Unimplemented) CuMemcpyAtoH_v2(_ unsafe.Pointer, _ CUarray, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyBatchAsync is not implemented.
-func (Unimplemented) CuMemcpyBatchAsync(_ *CUdeviceptr, _ *CUdeviceptr, _ *uint64, _ uint64, _ *CUmemcpyAttributes, _ *uint64, _ uint64, _ *uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyBatchAsync_v2 is not implemented.
-func (Unimplemented) CuMemcpyBatchAsync_v2(_ *CUdeviceptr, _ *CUdeviceptr, _ *uint64, _ uint64, _ *CUmemcpyAttributes, _ *uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoA is not implemented.
-func (Unimplemented) CuMemcpyDtoA(_ CUarray, _ uint32, _ CUdeviceptr_v1, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoA_v2 is not implemented.
-func (Unimplemented) CuMemcpyDtoA_v2(_ CUarray, _ uint64, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoD is not implemented.
-func (Unimplemented) CuMemcpyDtoD(_ CUdeviceptr_v1, _ CUdeviceptr_v1, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoDAsync is not implemented.
-func (Unimplemented) CuMemcpyDtoDAsync(_ CUdeviceptr_v1, _ CUdeviceptr_v1, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemcpyDtoDAsync_v2 is not implemented.
 func (Unimplemented) CuMemcpyDtoDAsync_v2(_ CUdeviceptr, _ CUdeviceptr, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoD_v2 is not implemented.
-func (Unimplemented) CuMemcpyDtoD_v2(_ CUdeviceptr, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoH is not implemented.
-func (Unimplemented) CuMemcpyDtoH(_ unsafe.Pointer, _ CUdeviceptr_v1, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyDtoHAsync is not implemented.
-func (Unimplemented) CuMemcpyDtoHAsync(_ unsafe.Pointer, _ CUdeviceptr_v1, _ uint32, _ CUstream) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2326,36 +685,6 @@ func (Unimplemented) CuMemcpyDtoH_v2(_ unsafe.Pointer, _ CUdeviceptr, _ uint64) 
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemcpyHtoA is not implemented.
-func (Unimplemented) CuMemcpyHtoA(_ CUarray, _ uint32, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyHtoAAsync is not implemented.
-func (Unimplemented) CuMemcpyHtoAAsync(_ CUarray, _ uint32, _ unsafe.Pointer, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyHtoAAsync_v2 is not implemented.
-func (Unimplemented) CuMemcpyHtoAAsync_v2(_ CUarray, _ uint64, _ unsafe.Pointer, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyHtoA_v2 is not implemented.
-func (Unimplemented) CuMemcpyHtoA_v2(_ CUarray, _ uint64, _ unsafe.Pointer, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyHtoD is not implemented.
-func (Unimplemented) CuMemcpyHtoD(_ CUdeviceptr_v1, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyHtoDAsync is not implemented.
-func (Unimplemented) CuMemcpyHtoDAsync(_ CUdeviceptr_v1, _ unsafe.Pointer, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemcpyHtoDAsync_v2 is not implemented.
 func (Unimplemented) CuMemcpyHtoDAsync_v2(_ CUdeviceptr, _ unsafe.Pointer, _ uint64, _ CUstream) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
@@ -2366,128 +695,8 @@ func (Unimplemented) CuMemcpyHtoD_v2(_ CUdeviceptr, _ unsafe.Pointer, _ uint64) 
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuMemcpyPeer is not implemented.
-func (Unimplemented) CuMemcpyPeer(_ CUdeviceptr, _ CUcontext, _ CUdeviceptr, _ CUcontext, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemcpyPeerAsync is not implemented.
-func (Unimplemented) CuMemcpyPeerAsync(_ CUdeviceptr, _ CUcontext, _ CUdeviceptr, _ CUcontext, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD16 is not implemented.
-func (Unimplemented) CuMemsetD16(_ CUdeviceptr_v1, _ uint16, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD16Async is not implemented.
-func (Unimplemented) CuMemsetD16Async(_ CUdeviceptr, _ uint16, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD16_v2 is not implemented.
-func (Unimplemented) CuMemsetD16_v2(_ CUdeviceptr, _ uint16, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D16 is not implemented.
-func (Unimplemented) CuMemsetD2D16(_ CUdeviceptr_v1, _ uint32, _ uint16, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D16Async is not implemented.
-func (Unimplemented) CuMemsetD2D16Async(_ CUdeviceptr, _ uint64, _ uint16, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D16_v2 is not implemented.
-func (Unimplemented) CuMemsetD2D16_v2(_ CUdeviceptr, _ uint64, _ uint16, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D32 is not implemented.
-func (Unimplemented) CuMemsetD2D32(_ CUdeviceptr_v1, _ uint32, _ uint32, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D32Async is not implemented.
-func (Unimplemented) CuMemsetD2D32Async(_ CUdeviceptr, _ uint64, _ uint32, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D32_v2 is not implemented.
-func (Unimplemented) CuMemsetD2D32_v2(_ CUdeviceptr, _ uint64, _ uint32, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D8 is not implemented.
-func (Unimplemented) CuMemsetD2D8(_ CUdeviceptr_v1, _ uint32, _ uint8, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D8Async is not implemented.
-func (Unimplemented) CuMemsetD2D8Async(_ CUdeviceptr, _ uint64, _ uint8, _ uint64, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD2D8_v2 is not implemented.
-func (Unimplemented) CuMemsetD2D8_v2(_ CUdeviceptr, _ uint64, _ uint8, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD32 is not implemented.
-func (Unimplemented) CuMemsetD32(_ CUdeviceptr_v1, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuMemsetD32Async is not implemented.
 func (Unimplemented) CuMemsetD32Async(_ CUdeviceptr, _ uint32, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD32_v2 is not implemented.
-func (Unimplemented) CuMemsetD32_v2(_ CUdeviceptr, _ uint32, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD8 is not implemented.
-func (Unimplemented) CuMemsetD8(_ CUdeviceptr_v1, _ uint8, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD8Async is not implemented.
-func (Unimplemented) CuMemsetD8Async(_ CUdeviceptr, _ uint8, _ uint64, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMemsetD8_v2 is not implemented.
-func (Unimplemented) CuMemsetD8_v2(_ CUdeviceptr, _ uint8, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMipmappedArrayCreate is not implemented.
-func (Unimplemented) CuMipmappedArrayCreate(_ *CUmipmappedArray, _ *CUDA_ARRAY3D_DESCRIPTOR, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMipmappedArrayDestroy is not implemented.
-func (Unimplemented) CuMipmappedArrayDestroy(_ CUmipmappedArray) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMipmappedArrayGetLevel is not implemented.
-func (Unimplemented) CuMipmappedArrayGetLevel(_ *CUarray, _ CUmipmappedArray, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMipmappedArrayGetMemoryRequirements is not implemented.
-func (Unimplemented) CuMipmappedArrayGetMemoryRequirements(_ *CUDA_ARRAY_MEMORY_REQUIREMENTS, _ CUmipmappedArray, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMipmappedArrayGetSparseProperties is not implemented.
-func (Unimplemented) CuMipmappedArrayGetSparseProperties(_ *CUDA_ARRAY_SPARSE_PROPERTIES, _ CUmipmappedArray) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2506,38 +715,8 @@ func (Unimplemented) CuModuleGetFunctionCount(_ *uint32, _ CUmodule) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuModuleGetGlobal is not implemented.
-func (Unimplemented) CuModuleGetGlobal(_ *CUdeviceptr_v1, _ *uint32, _ CUmodule, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuModuleGetGlobal_v2 is not implemented.
 func (Unimplemented) CuModuleGetGlobal_v2(_ *CUdeviceptr, _ *uint64, _ CUmodule, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuModuleGetLoadingMode is not implemented.
-func (Unimplemented) CuModuleGetLoadingMode(_ *CUmoduleLoadingMode) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuModuleGetSurfRef is not implemented.
-func (Unimplemented) CuModuleGetSurfRef(_ *CUsurfref, _ CUmodule, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuModuleGetTexRef is not implemented.
-func (Unimplemented) CuModuleGetTexRef(_ *CUtexref, _ CUmodule, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuModuleLoad is not implemented.
-func (Unimplemented) CuModuleLoad(_ *CUmodule, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuModuleLoadData is not implemented.
-func (Unimplemented) CuModuleLoadData(_ *CUmodule, _ unsafe.Pointer) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2546,71 +725,11 @@ func (Unimplemented) CuModuleLoadDataEx(_ *CUmodule, _ unsafe.Pointer, _ uint32,
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuModuleLoadFatBinary is not implemented.
-func (Unimplemented) CuModuleLoadFatBinary(_ *CUmodule, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuModuleUnload is not implemented.
 func (Unimplemented) CuModuleUnload(_ CUmodule) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
-// CuMulticastAddDevice is not implemented.
-func (Unimplemented) CuMulticastAddDevice(_ CUmemGenericAllocationHandle, _ CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMulticastBindAddr is not implemented.
-func (Unimplemented) CuMulticastBindAddr(_ CUmemGenericAllocationHandle, _ uint64, _ CUdeviceptr, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMulticastBindMem is not implemented.
-func (Unimplemented) CuMulticastBindMem(_ CUmemGenericAllocationHandle, _ uint64, _ CUmemGenericAllocationHandle, _ uint64, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMulticastCreate is not implemented.
-func (Unimplemented) CuMulticastCreate(_ *CUmemGenericAllocationHandle, _ *CUmulticastObjectProp) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMulticastGetGranularity is not implemented.
-func (Unimplemented) CuMulticastGetGranularity(_ *uint64, _ *CUmulticastObjectProp, _ CUmulticastGranularity_flags) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuMulticastUnbind is not implemented.
-func (Unimplemented) CuMulticastUnbind(_ CUmemGenericAllocationHandle, _ CUdevice, _ uint64, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuOccupancyAvailableDynamicSMemPerBlock is not implemented.
-func (Unimplemented) CuOccupancyAvailableDynamicSMemPerBlock(_ *uint64, _ CUfunction, _ int32, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuOccupancyMaxActiveBlocksPerMultiprocessor is not implemented.
-func (Unimplemented) CuOccupancyMaxActiveBlocksPerMultiprocessor(_ *int32, _ CUfunction, _ int32, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags is not implemented.
-func (Unimplemented) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(_ *int32, _ CUfunction, _ int32, _ uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuOccupancyMaxActiveClusters is not implemented.
 func (Unimplemented) CuOccupancyMaxActiveClusters(_ *int32, _ CUfunction, _ *CUlaunchConfig) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuOccupancyMaxPotentialBlockSize is not implemented.
-func (Unimplemented) CuOccupancyMaxPotentialBlockSize(_ *int32, _ *int32, _ CUfunction, _ unsafe.Pointer, _ uint64, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuOccupancyMaxPotentialBlockSizeWithFlags is not implemented.
-func (Unimplemented) CuOccupancyMaxPotentialBlockSizeWithFlags(_ *int32, _ *int32, _ CUfunction, _ unsafe.Pointer, _ uint64, _ int32, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2619,72 +738,13 @@ func (Unimplemented) CuOccupancyMaxPotentialClusterSize(_ *int32, _ CUfunction, 
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuParamSetSize is not implemented.
-func (Unimplemented) CuParamSetSize(_ CUfunction, _ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuParamSetTexRef is not implemented.
-func (Unimplemented) CuParamSetTexRef(_ CUfunction, _ int32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuParamSetf is not implemented.
-func (Unimplemented) CuParamSetf(_ CUfunction, _ int32, _ float32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuParamSeti is not implemented.
-func (Unimplemented) CuParamSeti(_ CUfunction, _ int32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuParamSetv is not implemented.
-func (Unimplemented) CuParamSetv(_ CUfunction, _ int32, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuPointerGetAttribute is not implemented.
 func (Unimplemented) CuPointerGetAttribute(_ unsafe.Pointer, _ CUpointer_attribute, _ CUdeviceptr) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuPointerGetAttributes is not implemented.
-func (Unimplemented) CuPointerGetAttributes(_ uint32, _ *CUpointer_attribute, _ unsafe.Pointer, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuPointerSetAttribute is not implemented.
 func (Unimplemented) CuPointerSetAttribute(_ unsafe.Pointer, _ CUpointer_attribute, _ CUdeviceptr) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuProfilerStart is not implemented.
-func (Unimplemented) CuProfilerStart() CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuProfilerStop is not implemented.
-func (Unimplemented) CuProfilerStop() CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuSignalExternalSemaphoresAsync is not implemented.
-func (Unimplemented) CuSignalExternalSemaphoresAsync(_ *CUexternalSemaphore, _ *CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, _ uint32, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamAddCallback is not implemented.
-func (Unimplemented) CuStreamAddCallback(_ CUstream, _ unsafe.Pointer, _ unsafe.Pointer, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamAttachMemAsync is not implemented.
-func (Unimplemented) CuStreamAttachMemAsync(_ CUstream, _ CUdeviceptr, _ uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamBatchMemOp is not implemented.
-func (Unimplemented) CuStreamBatchMemOp(_ CUstream, _ uint32, _ *CUstreamBatchMemOpParams, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamBatchMemOp_v2 is not implemented.
-func (Unimplemented) CuStreamBatchMemOp_v2(_ CUstream, _ uint32, _ *CUstreamBatchMemOpParams, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2701,11 +761,6 @@ func (Unimplemented) CuStreamBeginCapture_v2(_ CUstream, _ CUstreamCaptureMode) 
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuStreamCopyAttributes is not implemented.
-func (Unimplemented) CuStreamCopyAttributes(_ CUstream, _ CUstream) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuStreamCreate is not implemented.
 func (Unimplemented) CuStreamCreate(_ *CUstream, _ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
@@ -2714,24 +769,11 @@ func (Unimplemented) CuStreamCreateWithPriority(_ *CUstream, _ uint32, _ int32) 
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuStreamDestroy is not implemented.
-func (Unimplemented) CuStreamDestroy(_ CUstream) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
 // CuStreamDestroy_v2 is not implemented.
 func (Unimplemented) CuStreamDestroy_v2(_ CUstream) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
 
 // CuStreamEndCapture is not implemented.
 func (Unimplemented) CuStreamEndCapture(_ CUstream, _ *CUgraph) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetAttribute is not implemented.
-func (Unimplemented) CuStreamGetAttribute(_ CUstream, _ CUstreamAttrID, _ *CUstreamAttrValue) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetCaptureInfo is not implemented.
-func (Unimplemented) CuStreamGetCaptureInfo(_ CUstream, _ *CUstreamCaptureStatus, _ *Cuuint64) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2745,39 +787,6 @@ func (Unimplemented) CuStreamGetCaptureInfo_v3(_ CUstream, _ *CUstreamCaptureSta
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuStreamGetCtx is not implemented.
-func (Unimplemented) CuStreamGetCtx(_ CUstream, _ *CUcontext) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetCtx_v2 is not implemented.
-func (Unimplemented) CuStreamGetCtx_v2(_ CUstream, _ *CUcontext, _ *CUgreenCtx) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetDevice is not implemented.
-func (Unimplemented) CuStreamGetDevice(_ CUstream, _ *CUdevice) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetFlags is not implemented.
-func (Unimplemented) CuStreamGetFlags(_ CUstream, _ *uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetGreenCtx is not implemented.
-func (Unimplemented) CuStreamGetGreenCtx(_ CUstream, _ *CUgreenCtx) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamGetId is not implemented.
-func (Unimplemented) CuStreamGetId(_ CUstream, _ *uint64) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuStreamGetPriority is not implemented.
-func (Unimplemented) CuStreamGetPriority(_ CUstream, _ *int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuStreamIsCapturing is not implemented.
 func (Unimplemented) CuStreamIsCapturing(_ CUstream, _ *CUstreamCaptureStatus) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
@@ -2785,11 +794,6 @@ func (Unimplemented) CuStreamIsCapturing(_ CUstream, _ *CUstreamCaptureStatus) C
 
 // CuStreamQuery is not implemented.
 func (Unimplemented) CuStreamQuery(_ CUstream) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuStreamSetAttribute is not implemented.
-func (Unimplemented) CuStreamSetAttribute(_ CUstream, _ CUstreamAttrID, _ *CUstreamAttrValue) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
 
 // CuStreamSynchronize is not implemented.
 func (Unimplemented) CuStreamSynchronize(_ CUstream) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
@@ -2799,268 +803,13 @@ func (Unimplemented) CuStreamUpdateCaptureDependencies(_ CUstream, _ *CUgraphNod
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuStreamUpdateCaptureDependencies_v2 is not implemented.
-func (Unimplemented) CuStreamUpdateCaptureDependencies_v2(_ CUstream, _ *CUgraphNode, _ *CUgraphEdgeData, _ uint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuStreamWaitEvent is not implemented.
 func (Unimplemented) CuStreamWaitEvent(_ CUstream, _ CUevent, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
-// CuStreamWaitValue32 is not implemented.
-func (Unimplemented) CuStreamWaitValue32(_ CUstream, _ CUdeviceptr, _ Cuuint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamWaitValue32_v2 is not implemented.
-func (Unimplemented) CuStreamWaitValue32_v2(_ CUstream, _ CUdeviceptr, _ Cuuint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamWaitValue64 is not implemented.
-func (Unimplemented) CuStreamWaitValue64(_ CUstream, _ CUdeviceptr, _ Cuuint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamWaitValue64_v2 is not implemented.
-func (Unimplemented) CuStreamWaitValue64_v2(_ CUstream, _ CUdeviceptr, _ Cuuint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamWriteValue32 is not implemented.
-func (Unimplemented) CuStreamWriteValue32(_ CUstream, _ CUdeviceptr, _ Cuuint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
 // CuStreamWriteValue32_v2 is not implemented.
 func (Unimplemented) CuStreamWriteValue32_v2(_ CUstream, _ CUdeviceptr, _ Cuuint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamWriteValue64 is not implemented.
-func (Unimplemented) CuStreamWriteValue64(_ CUstream, _ CUdeviceptr, _ Cuuint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuStreamWriteValue64_v2 is not implemented.
-func (Unimplemented) CuStreamWriteValue64_v2(_ CUstream, _ CUdeviceptr, _ Cuuint64, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuSurfObjectCreate is not implemented.
-func (Unimplemented) CuSurfObjectCreate(_ *CUsurfObject, _ *CUDA_RESOURCE_DESC) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuSurfObjectDestroy is not implemented.
-func (Unimplemented) CuSurfObjectDestroy(_ CUsurfObject) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuSurfObjectGetResourceDesc is not implemented.
-func (Unimplemented) CuSurfObjectGetResourceDesc(_ *CUDA_RESOURCE_DESC, _ CUsurfObject) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuSurfRefGetArray is not implemented.
-func (Unimplemented) CuSurfRefGetArray(_ *CUarray, _ CUsurfref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuSurfRefSetArray is not implemented.
-func (Unimplemented) CuSurfRefSetArray(_ CUsurfref, _ CUarray, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTensorMapEncodeIm2col is not implemented.
-func (Unimplemented) CuTensorMapEncodeIm2col(_ *CUtensorMap, _ CUtensorMapDataType, _ Cuuint32, _ unsafe.Pointer, _ *Cuuint64, _ *Cuuint64, _ *int32, _ *int32, _ Cuuint32, _ Cuuint32, _ *Cuuint32, _ CUtensorMapInterleave, _ CUtensorMapSwizzle, _ CUtensorMapL2promotion, _ CUtensorMapFloatOOBfill) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTensorMapEncodeIm2colWide is not implemented.
-func (Unimplemented) CuTensorMapEncodeIm2colWide(_ *CUtensorMap, _ CUtensorMapDataType, _ Cuuint32, _ unsafe.Pointer, _ *Cuuint64, _ *Cuuint64, _ int32, _ int32, _ Cuuint32, _ Cuuint32, _ *Cuuint32, _ CUtensorMapInterleave, _ CUtensorMapIm2ColWideMode, _ CUtensorMapSwizzle, _ CUtensorMapL2promotion, _ CUtensorMapFloatOOBfill) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTensorMapEncodeTiled is not implemented.
-func (Unimplemented) CuTensorMapEncodeTiled(_ *CUtensorMap, _ CUtensorMapDataType, _ Cuuint32, _ unsafe.Pointer, _ *Cuuint64, _ *Cuuint64, _ *Cuuint32, _ *Cuuint32, _ CUtensorMapInterleave, _ CUtensorMapSwizzle, _ CUtensorMapL2promotion, _ CUtensorMapFloatOOBfill) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTensorMapReplaceAddress is not implemented.
-func (Unimplemented) CuTensorMapReplaceAddress(_ *CUtensorMap, _ unsafe.Pointer) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexObjectCreate is not implemented.
-func (Unimplemented) CuTexObjectCreate(_ *CUtexObject, _ *CUDA_RESOURCE_DESC, _ *CUDA_TEXTURE_DESC, _ *CUDA_RESOURCE_VIEW_DESC) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexObjectDestroy is not implemented.
-func (Unimplemented) CuTexObjectDestroy(_ CUtexObject) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuTexObjectGetResourceDesc is not implemented.
-func (Unimplemented) CuTexObjectGetResourceDesc(_ *CUDA_RESOURCE_DESC, _ CUtexObject) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexObjectGetResourceViewDesc is not implemented.
-func (Unimplemented) CuTexObjectGetResourceViewDesc(_ *CUDA_RESOURCE_VIEW_DESC, _ CUtexObject) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexObjectGetTextureDesc is not implemented.
-func (Unimplemented) CuTexObjectGetTextureDesc(_ *CUDA_TEXTURE_DESC, _ CUtexObject) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefCreate is not implemented.
-func (Unimplemented) CuTexRefCreate(_ *CUtexref) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuTexRefDestroy is not implemented.
-func (Unimplemented) CuTexRefDestroy(_ CUtexref) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuTexRefGetAddress is not implemented.
-func (Unimplemented) CuTexRefGetAddress(_ *CUdeviceptr_v1, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetAddressMode is not implemented.
-func (Unimplemented) CuTexRefGetAddressMode(_ *CUaddress_mode, _ CUtexref, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetAddress_v2 is not implemented.
-func (Unimplemented) CuTexRefGetAddress_v2(_ *CUdeviceptr, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetArray is not implemented.
-func (Unimplemented) CuTexRefGetArray(_ *CUarray, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetBorderColor is not implemented.
-func (Unimplemented) CuTexRefGetBorderColor(_ *float32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetFilterMode is not implemented.
-func (Unimplemented) CuTexRefGetFilterMode(_ *CUfilter_mode, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetFlags is not implemented.
-func (Unimplemented) CuTexRefGetFlags(_ *uint32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetFormat is not implemented.
-func (Unimplemented) CuTexRefGetFormat(_ *CUarray_format, _ *int32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetMaxAnisotropy is not implemented.
-func (Unimplemented) CuTexRefGetMaxAnisotropy(_ *int32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetMipmapFilterMode is not implemented.
-func (Unimplemented) CuTexRefGetMipmapFilterMode(_ *CUfilter_mode, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetMipmapLevelBias is not implemented.
-func (Unimplemented) CuTexRefGetMipmapLevelBias(_ *float32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetMipmapLevelClamp is not implemented.
-func (Unimplemented) CuTexRefGetMipmapLevelClamp(_ *float32, _ *float32, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefGetMipmappedArray is not implemented.
-func (Unimplemented) CuTexRefGetMipmappedArray(_ *CUmipmappedArray, _ CUtexref) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetAddress is not implemented.
-func (Unimplemented) CuTexRefSetAddress(_ *uint32, _ CUtexref, _ CUdeviceptr_v1, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetAddress2D is not implemented.
-func (Unimplemented) CuTexRefSetAddress2D(_ CUtexref, _ *CUDA_ARRAY_DESCRIPTOR_v1, _ CUdeviceptr_v1, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetAddress2D_v2 is not implemented.
-func (Unimplemented) CuTexRefSetAddress2D_v2(_ CUtexref, _ *CUDA_ARRAY_DESCRIPTOR, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetAddress2D_v3 is not implemented.
-func (Unimplemented) CuTexRefSetAddress2D_v3(_ CUtexref, _ *CUDA_ARRAY_DESCRIPTOR, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetAddressMode is not implemented.
-func (Unimplemented) CuTexRefSetAddressMode(_ CUtexref, _ int32, _ CUaddress_mode) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetAddress_v2 is not implemented.
-func (Unimplemented) CuTexRefSetAddress_v2(_ *uint64, _ CUtexref, _ CUdeviceptr, _ uint64) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetArray is not implemented.
-func (Unimplemented) CuTexRefSetArray(_ CUtexref, _ CUarray, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetBorderColor is not implemented.
-func (Unimplemented) CuTexRefSetBorderColor(_ CUtexref, _ *float32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetFilterMode is not implemented.
-func (Unimplemented) CuTexRefSetFilterMode(_ CUtexref, _ CUfilter_mode) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetFlags is not implemented.
-func (Unimplemented) CuTexRefSetFlags(_ CUtexref, _ uint32) CUresult { return CUDA_ERROR_NOT_SUPPORTED }
-
-// CuTexRefSetFormat is not implemented.
-func (Unimplemented) CuTexRefSetFormat(_ CUtexref, _ CUarray_format, _ int32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetMaxAnisotropy is not implemented.
-func (Unimplemented) CuTexRefSetMaxAnisotropy(_ CUtexref, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetMipmapFilterMode is not implemented.
-func (Unimplemented) CuTexRefSetMipmapFilterMode(_ CUtexref, _ CUfilter_mode) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetMipmapLevelBias is not implemented.
-func (Unimplemented) CuTexRefSetMipmapLevelBias(_ CUtexref, _ float32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetMipmapLevelClamp is not implemented.
-func (Unimplemented) CuTexRefSetMipmapLevelClamp(_ CUtexref, _ float32, _ float32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuTexRefSetMipmappedArray is not implemented.
-func (Unimplemented) CuTexRefSetMipmappedArray(_ CUtexref, _ CUmipmappedArray, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -3071,20 +820,5 @@ func (Unimplemented) CuThreadExchangeStreamCaptureMode(_ *CUstreamCaptureMode) C
 
 // CuUserObjectCreate is not implemented.
 func (Unimplemented) CuUserObjectCreate(_ *CUuserObject, _ unsafe.Pointer, _ unsafe.Pointer, _ uint32, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuUserObjectRelease is not implemented.
-func (Unimplemented) CuUserObjectRelease(_ CUuserObject, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuUserObjectRetain is not implemented.
-func (Unimplemented) CuUserObjectRetain(_ CUuserObject, _ uint32) CUresult {
-	return CUDA_ERROR_NOT_SUPPORTED
-}
-
-// CuWaitExternalSemaphoresAsync is not implemented.
-func (Unimplemented) CuWaitExternalSemaphoresAsync(_ *CUexternalSemaphore, _ *CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, _ uint32, _ CUstream) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }

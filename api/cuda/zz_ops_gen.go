@@ -61,16 +61,31 @@ func (k Kind) String() string {
 // Kinds is the number of kinds; every Kind is below it.
 const Kinds = int(kindEnd)
 
-// Operation numbers.
+// Operation numbers, also of the functions that do not travel: drivers are called by them.
 const (
+	OpCuArray3DCreate                                      uint16 = 1
 	OpCuArray3DCreate_v2                                   uint16 = 2
+	OpCuArray3DGetDescriptor                               uint16 = 3
 	OpCuArray3DGetDescriptor_v2                            uint16 = 4
+	OpCuArrayCreate                                        uint16 = 5
 	OpCuArrayCreate_v2                                     uint16 = 6
 	OpCuArrayDestroy                                       uint16 = 7
+	OpCuArrayGetDescriptor                                 uint16 = 8
 	OpCuArrayGetDescriptor_v2                              uint16 = 9
 	OpCuArrayGetMemoryRequirements                         uint16 = 10
 	OpCuArrayGetPlane                                      uint16 = 11
 	OpCuArrayGetSparseProperties                           uint16 = 12
+	OpCuCheckpointProcessCheckpoint                        uint16 = 13
+	OpCuCheckpointProcessGetRestoreThreadId                uint16 = 14
+	OpCuCheckpointProcessGetState                          uint16 = 15
+	OpCuCheckpointProcessLock                              uint16 = 16
+	OpCuCheckpointProcessRestore                           uint16 = 17
+	OpCuCheckpointProcessUnlock                            uint16 = 18
+	OpCuCoredumpGetAttribute                               uint16 = 19
+	OpCuCoredumpGetAttributeGlobal                         uint16 = 20
+	OpCuCoredumpSetAttribute                               uint16 = 21
+	OpCuCoredumpSetAttributeGlobal                         uint16 = 22
+	OpCuCtxAttach                                          uint16 = 23
 	OpCuCtxCreate                                          uint16 = 24
 	OpCuCtxCreate_v2                                       uint16 = 25
 	OpCuCtxCreate_v3                                       uint16 = 26
@@ -80,29 +95,59 @@ const (
 	OpCuCtxDetach                                          uint16 = 30
 	OpCuCtxDisablePeerAccess                               uint16 = 31
 	OpCuCtxEnablePeerAccess                                uint16 = 32
+	OpCuCtxFromGreenCtx                                    uint16 = 33
+	OpCuCtxGetApiVersion                                   uint16 = 34
 	OpCuCtxGetCacheConfig                                  uint16 = 35
+	OpCuCtxGetCurrent                                      uint16 = 36
+	OpCuCtxGetDevResource                                  uint16 = 37
+	OpCuCtxGetDevice                                       uint16 = 38
+	OpCuCtxGetDevice_v2                                    uint16 = 39
 	OpCuCtxGetExecAffinity                                 uint16 = 40
+	OpCuCtxGetFlags                                        uint16 = 41
 	OpCuCtxGetId                                           uint16 = 42
 	OpCuCtxGetLimit                                        uint16 = 43
 	OpCuCtxGetSharedMemConfig                              uint16 = 44
+	OpCuCtxGetStreamPriorityRange                          uint16 = 45
+	OpCuCtxPopCurrent                                      uint16 = 46
+	OpCuCtxPopCurrent_v2                                   uint16 = 47
+	OpCuCtxPushCurrent                                     uint16 = 48
+	OpCuCtxPushCurrent_v2                                  uint16 = 49
 	OpCuCtxRecordEvent                                     uint16 = 50
 	OpCuCtxResetPersistingL2Cache                          uint16 = 51
 	OpCuCtxSetCacheConfig                                  uint16 = 52
+	OpCuCtxSetCurrent                                      uint16 = 53
 	OpCuCtxSetFlags                                        uint16 = 54
 	OpCuCtxSetLimit                                        uint16 = 55
 	OpCuCtxSetSharedMemConfig                              uint16 = 56
 	OpCuCtxSynchronize                                     uint16 = 57
 	OpCuCtxSynchronize_v2                                  uint16 = 58
 	OpCuCtxWaitEvent                                       uint16 = 59
+	OpCuDestroyExternalMemory                              uint16 = 60
+	OpCuDestroyExternalSemaphore                           uint16 = 61
+	OpCuDevResourceGenerateDesc                            uint16 = 62
+	OpCuDevSmResourceSplitByCount                          uint16 = 63
 	OpCuDeviceCanAccessPeer                                uint16 = 64
+	OpCuDeviceComputeCapability                            uint16 = 65
+	OpCuDeviceGet                                          uint16 = 66
+	OpCuDeviceGetAttribute                                 uint16 = 67
+	OpCuDeviceGetByPCIBusId                                uint16 = 68
+	OpCuDeviceGetCount                                     uint16 = 69
 	OpCuDeviceGetDefaultMemPool                            uint16 = 70
+	OpCuDeviceGetDevResource                               uint16 = 71
 	OpCuDeviceGetExecAffinitySupport                       uint16 = 72
 	OpCuDeviceGetGraphMemAttribute                         uint16 = 73
 	OpCuDeviceGetHostAtomicCapabilities                    uint16 = 74
+	OpCuDeviceGetLuid                                      uint16 = 75
 	OpCuDeviceGetMemPool                                   uint16 = 76
+	OpCuDeviceGetName                                      uint16 = 77
+	OpCuDeviceGetNvSciSyncAttributes                       uint16 = 78
 	OpCuDeviceGetP2PAtomicCapabilities                     uint16 = 79
 	OpCuDeviceGetP2PAttribute                              uint16 = 80
+	OpCuDeviceGetPCIBusId                                  uint16 = 81
+	OpCuDeviceGetProperties                                uint16 = 82
 	OpCuDeviceGetTexture1DLinearMaxWidth                   uint16 = 83
+	OpCuDeviceGetUuid                                      uint16 = 84
+	OpCuDeviceGetUuid_v2                                   uint16 = 85
 	OpCuDeviceGraphMemTrim                                 uint16 = 86
 	OpCuDevicePrimaryCtxGetState                           uint16 = 87
 	OpCuDevicePrimaryCtxRelease                            uint16 = 88
@@ -112,8 +157,13 @@ const (
 	OpCuDevicePrimaryCtxRetain                             uint16 = 92
 	OpCuDevicePrimaryCtxSetFlags                           uint16 = 93
 	OpCuDevicePrimaryCtxSetFlags_v2                        uint16 = 94
+	OpCuDeviceRegisterAsyncNotification                    uint16 = 95
 	OpCuDeviceSetGraphMemAttribute                         uint16 = 96
 	OpCuDeviceSetMemPool                                   uint16 = 97
+	OpCuDeviceTotalMem                                     uint16 = 98
+	OpCuDeviceTotalMem_v2                                  uint16 = 99
+	OpCuDeviceUnregisterAsyncNotification                  uint16 = 100
+	OpCuDriverGetVersion                                   uint16 = 101
 	OpCuEventCreate                                        uint16 = 112
 	OpCuEventDestroy                                       uint16 = 113
 	OpCuEventDestroy_v2                                    uint16 = 114
@@ -123,9 +173,13 @@ const (
 	OpCuEventRecord                                        uint16 = 118
 	OpCuEventRecordWithFlags                               uint16 = 119
 	OpCuEventSynchronize                                   uint16 = 120
+	OpCuExternalMemoryGetMappedBuffer                      uint16 = 121
+	OpCuExternalMemoryGetMappedMipmappedArray              uint16 = 122
 	OpCuFlushGPUDirectRDMAWrites                           uint16 = 123
 	OpCuFuncGetAttribute                                   uint16 = 124
 	OpCuFuncGetModule                                      uint16 = 125
+	OpCuFuncGetName                                        uint16 = 126
+	OpCuFuncGetParamInfo                                   uint16 = 127
 	OpCuFuncIsLoaded                                       uint16 = 128
 	OpCuFuncLoad                                           uint16 = 129
 	OpCuFuncSetAttribute                                   uint16 = 130
@@ -133,6 +187,11 @@ const (
 	OpCuFuncSetCacheConfig                                 uint16 = 132
 	OpCuFuncSetSharedMemConfig                             uint16 = 133
 	OpCuFuncSetSharedSize                                  uint16 = 134
+	OpCuGetErrorName                                       uint16 = 149
+	OpCuGetErrorString                                     uint16 = 150
+	OpCuGetExportTable                                     uint16 = 151
+	OpCuGetProcAddress                                     uint16 = 152
+	OpCuGetProcAddress_v2                                  uint16 = 153
 	OpCuGraphAddBatchMemOpNode                             uint16 = 154
 	OpCuGraphAddChildGraphNode                             uint16 = 155
 	OpCuGraphAddDependencies                               uint16 = 156
@@ -140,6 +199,8 @@ const (
 	OpCuGraphAddEmptyNode                                  uint16 = 158
 	OpCuGraphAddEventRecordNode                            uint16 = 159
 	OpCuGraphAddEventWaitNode                              uint16 = 160
+	OpCuGraphAddExternalSemaphoresSignalNode               uint16 = 161
+	OpCuGraphAddExternalSemaphoresWaitNode                 uint16 = 162
 	OpCuGraphAddHostNode                                   uint16 = 163
 	OpCuGraphAddKernelNode                                 uint16 = 164
 	OpCuGraphAddKernelNode_v2                              uint16 = 165
@@ -167,6 +228,8 @@ const (
 	OpCuGraphExecDestroy                                   uint16 = 187
 	OpCuGraphExecEventRecordNodeSetEvent                   uint16 = 188
 	OpCuGraphExecEventWaitNodeSetEvent                     uint16 = 189
+	OpCuGraphExecExternalSemaphoresSignalNodeSetParams     uint16 = 190
+	OpCuGraphExecExternalSemaphoresWaitNodeSetParams       uint16 = 191
 	OpCuGraphExecGetFlags                                  uint16 = 192
 	OpCuGraphExecHostNodeSetParams                         uint16 = 193
 	OpCuGraphExecKernelNodeSetParams                       uint16 = 194
@@ -176,6 +239,10 @@ const (
 	OpCuGraphExecNodeSetParams                             uint16 = 198
 	OpCuGraphExecUpdate                                    uint16 = 199
 	OpCuGraphExecUpdate_v2                                 uint16 = 200
+	OpCuGraphExternalSemaphoresSignalNodeGetParams         uint16 = 201
+	OpCuGraphExternalSemaphoresSignalNodeSetParams         uint16 = 202
+	OpCuGraphExternalSemaphoresWaitNodeGetParams           uint16 = 203
+	OpCuGraphExternalSemaphoresWaitNodeSetParams           uint16 = 204
 	OpCuGraphGetEdges                                      uint16 = 205
 	OpCuGraphGetEdges_v2                                   uint16 = 206
 	OpCuGraphGetNodes                                      uint16 = 207
@@ -214,6 +281,24 @@ const (
 	OpCuGraphRemoveDependencies_v2                         uint16 = 240
 	OpCuGraphRetainUserObject                              uint16 = 241
 	OpCuGraphUpload                                        uint16 = 242
+	OpCuGraphicsMapResources                               uint16 = 246
+	OpCuGraphicsResourceGetMappedMipmappedArray            uint16 = 248
+	OpCuGraphicsResourceGetMappedPointer                   uint16 = 249
+	OpCuGraphicsResourceGetMappedPointer_v2                uint16 = 250
+	OpCuGraphicsResourceSetMapFlags                        uint16 = 251
+	OpCuGraphicsResourceSetMapFlags_v2                     uint16 = 252
+	OpCuGraphicsSubResourceGetMappedArray                  uint16 = 253
+	OpCuGraphicsUnmapResources                             uint16 = 254
+	OpCuGraphicsUnregisterResource                         uint16 = 255
+	OpCuGreenCtxCreate                                     uint16 = 258
+	OpCuGreenCtxDestroy                                    uint16 = 259
+	OpCuGreenCtxGetDevResource                             uint16 = 260
+	OpCuGreenCtxGetId                                      uint16 = 261
+	OpCuGreenCtxRecordEvent                                uint16 = 262
+	OpCuGreenCtxStreamCreate                               uint16 = 263
+	OpCuGreenCtxWaitEvent                                  uint16 = 264
+	OpCuImportExternalMemory                               uint16 = 265
+	OpCuImportExternalSemaphore                            uint16 = 266
 	OpCuInit                                               uint16 = 267
 	OpCuIpcCloseMemHandle                                  uint16 = 268
 	OpCuIpcGetEventHandle                                  uint16 = 269
@@ -223,6 +308,9 @@ const (
 	OpCuIpcOpenMemHandle_v2                                uint16 = 273
 	OpCuKernelGetAttribute                                 uint16 = 274
 	OpCuKernelGetFunction                                  uint16 = 275
+	OpCuKernelGetLibrary                                   uint16 = 276
+	OpCuKernelGetName                                      uint16 = 277
+	OpCuKernelGetParamInfo                                 uint16 = 278
 	OpCuKernelSetAttribute                                 uint16 = 279
 	OpCuKernelSetCacheConfig                               uint16 = 280
 	OpCuLaunch                                             uint16 = 281
@@ -239,6 +327,7 @@ const (
 	OpCuLibraryGetKernelCount                              uint16 = 292
 	OpCuLibraryGetManaged                                  uint16 = 293
 	OpCuLibraryGetModule                                   uint16 = 294
+	OpCuLibraryGetUnifiedFunction                          uint16 = 295
 	OpCuLibraryLoadData                                    uint16 = 296
 	OpCuLibraryLoadFromFile                                uint16 = 297
 	OpCuLibraryUnload                                      uint16 = 298
@@ -250,31 +339,45 @@ const (
 	OpCuLinkCreate                                         uint16 = 304
 	OpCuLinkCreate_v2                                      uint16 = 305
 	OpCuLinkDestroy                                        uint16 = 306
+	OpCuLogsCurrent                                        uint16 = 307
+	OpCuLogsDumpToFile                                     uint16 = 308
+	OpCuLogsDumpToMemory                                   uint16 = 309
+	OpCuLogsRegisterCallback                               uint16 = 310
+	OpCuLogsUnregisterCallback                             uint16 = 311
 	OpCuMemAddressFree                                     uint16 = 312
 	OpCuMemAddressReserve                                  uint16 = 313
 	OpCuMemAdvise                                          uint16 = 314
 	OpCuMemAdvise_v2                                       uint16 = 315
+	OpCuMemAlloc                                           uint16 = 316
 	OpCuMemAllocAsync                                      uint16 = 317
 	OpCuMemAllocFromPoolAsync                              uint16 = 318
+	OpCuMemAllocHost                                       uint16 = 319
 	OpCuMemAllocHost_v2                                    uint16 = 320
 	OpCuMemAllocManaged                                    uint16 = 321
+	OpCuMemAllocPitch                                      uint16 = 322
 	OpCuMemAllocPitch_v2                                   uint16 = 323
 	OpCuMemAlloc_v2                                        uint16 = 324
+	OpCuMemBatchDecompressAsync                            uint16 = 325
 	OpCuMemCreate                                          uint16 = 326
 	OpCuMemDiscardAndPrefetchBatchAsync                    uint16 = 327
 	OpCuMemDiscardBatchAsync                               uint16 = 328
 	OpCuMemExportToShareableHandle                         uint16 = 329
+	OpCuMemFree                                            uint16 = 330
 	OpCuMemFreeAsync                                       uint16 = 331
 	OpCuMemFreeHost                                        uint16 = 332
 	OpCuMemFree_v2                                         uint16 = 333
 	OpCuMemGetAccess                                       uint16 = 334
+	OpCuMemGetAddressRange                                 uint16 = 335
 	OpCuMemGetAddressRange_v2                              uint16 = 336
 	OpCuMemGetAllocationGranularity                        uint16 = 337
 	OpCuMemGetAllocationPropertiesFromHandle               uint16 = 338
 	OpCuMemGetDefaultMemPool                               uint16 = 341
+	OpCuMemGetHandleForAddressRange                        uint16 = 342
+	OpCuMemGetInfo                                         uint16 = 343
 	OpCuMemGetInfo_v2                                      uint16 = 344
 	OpCuMemGetMemPool                                      uint16 = 345
 	OpCuMemHostAlloc                                       uint16 = 346
+	OpCuMemHostGetDevicePointer                            uint16 = 347
 	OpCuMemHostGetDevicePointer_v2                         uint16 = 348
 	OpCuMemHostGetFlags                                    uint16 = 349
 	OpCuMemHostRegister                                    uint16 = 350
@@ -305,9 +408,14 @@ const (
 	OpCuMemSetMemPool                                      uint16 = 375
 	OpCuMemUnmap                                           uint16 = 376
 	OpCuMemcpy                                             uint16 = 377
+	OpCuMemcpy2D                                           uint16 = 378
+	OpCuMemcpy2DAsync                                      uint16 = 379
 	OpCuMemcpy2DAsync_v2                                   uint16 = 380
+	OpCuMemcpy2DUnaligned                                  uint16 = 381
 	OpCuMemcpy2DUnaligned_v2                               uint16 = 382
 	OpCuMemcpy2D_v2                                        uint16 = 383
+	OpCuMemcpy3D                                           uint16 = 384
+	OpCuMemcpy3DAsync                                      uint16 = 385
 	OpCuMemcpy3DAsync_v2                                   uint16 = 386
 	OpCuMemcpy3DBatchAsync                                 uint16 = 387
 	OpCuMemcpy3DBatchAsync_v2                              uint16 = 388
@@ -315,33 +423,52 @@ const (
 	OpCuMemcpy3DPeerAsync                                  uint16 = 390
 	OpCuMemcpy3D_v2                                        uint16 = 391
 	OpCuMemcpyAsync                                        uint16 = 392
+	OpCuMemcpyAtoA                                         uint16 = 393
 	OpCuMemcpyAtoA_v2                                      uint16 = 394
+	OpCuMemcpyAtoD                                         uint16 = 395
 	OpCuMemcpyAtoD_v2                                      uint16 = 396
+	OpCuMemcpyAtoH                                         uint16 = 397
+	OpCuMemcpyAtoHAsync                                    uint16 = 398
 	OpCuMemcpyAtoHAsync_v2                                 uint16 = 399
 	OpCuMemcpyAtoH_v2                                      uint16 = 400
 	OpCuMemcpyBatchAsync                                   uint16 = 401
 	OpCuMemcpyBatchAsync_v2                                uint16 = 402
+	OpCuMemcpyDtoA                                         uint16 = 403
 	OpCuMemcpyDtoA_v2                                      uint16 = 404
+	OpCuMemcpyDtoD                                         uint16 = 405
+	OpCuMemcpyDtoDAsync                                    uint16 = 406
 	OpCuMemcpyDtoDAsync_v2                                 uint16 = 407
 	OpCuMemcpyDtoD_v2                                      uint16 = 408
+	OpCuMemcpyDtoH                                         uint16 = 409
+	OpCuMemcpyDtoHAsync                                    uint16 = 410
 	OpCuMemcpyDtoHAsync_v2                                 uint16 = 411
 	OpCuMemcpyDtoH_v2                                      uint16 = 412
+	OpCuMemcpyHtoA                                         uint16 = 413
+	OpCuMemcpyHtoAAsync                                    uint16 = 414
 	OpCuMemcpyHtoAAsync_v2                                 uint16 = 415
 	OpCuMemcpyHtoA_v2                                      uint16 = 416
+	OpCuMemcpyHtoD                                         uint16 = 417
+	OpCuMemcpyHtoDAsync                                    uint16 = 418
 	OpCuMemcpyHtoDAsync_v2                                 uint16 = 419
 	OpCuMemcpyHtoD_v2                                      uint16 = 420
 	OpCuMemcpyPeer                                         uint16 = 421
 	OpCuMemcpyPeerAsync                                    uint16 = 422
+	OpCuMemsetD16                                          uint16 = 423
 	OpCuMemsetD16Async                                     uint16 = 424
 	OpCuMemsetD16_v2                                       uint16 = 425
+	OpCuMemsetD2D16                                        uint16 = 426
 	OpCuMemsetD2D16Async                                   uint16 = 427
 	OpCuMemsetD2D16_v2                                     uint16 = 428
+	OpCuMemsetD2D32                                        uint16 = 429
 	OpCuMemsetD2D32Async                                   uint16 = 430
 	OpCuMemsetD2D32_v2                                     uint16 = 431
+	OpCuMemsetD2D8                                         uint16 = 432
 	OpCuMemsetD2D8Async                                    uint16 = 433
 	OpCuMemsetD2D8_v2                                      uint16 = 434
+	OpCuMemsetD32                                          uint16 = 435
 	OpCuMemsetD32Async                                     uint16 = 436
 	OpCuMemsetD32_v2                                       uint16 = 437
+	OpCuMemsetD8                                           uint16 = 438
 	OpCuMemsetD8Async                                      uint16 = 439
 	OpCuMemsetD8_v2                                        uint16 = 440
 	OpCuMipmappedArrayCreate                               uint16 = 441
@@ -352,7 +479,9 @@ const (
 	OpCuModuleEnumerateFunctions                           uint16 = 446
 	OpCuModuleGetFunction                                  uint16 = 447
 	OpCuModuleGetFunctionCount                             uint16 = 448
+	OpCuModuleGetGlobal                                    uint16 = 449
 	OpCuModuleGetGlobal_v2                                 uint16 = 450
+	OpCuModuleGetLoadingMode                               uint16 = 451
 	OpCuModuleGetSurfRef                                   uint16 = 452
 	OpCuModuleGetTexRef                                    uint16 = 453
 	OpCuModuleLoad                                         uint16 = 454
@@ -360,6 +489,12 @@ const (
 	OpCuModuleLoadDataEx                                   uint16 = 456
 	OpCuModuleLoadFatBinary                                uint16 = 457
 	OpCuModuleUnload                                       uint16 = 458
+	OpCuMulticastAddDevice                                 uint16 = 459
+	OpCuMulticastBindAddr                                  uint16 = 460
+	OpCuMulticastBindMem                                   uint16 = 461
+	OpCuMulticastCreate                                    uint16 = 462
+	OpCuMulticastGetGranularity                            uint16 = 463
+	OpCuMulticastUnbind                                    uint16 = 464
 	OpCuOccupancyAvailableDynamicSMemPerBlock              uint16 = 465
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessor          uint16 = 466
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags uint16 = 467
@@ -375,8 +510,12 @@ const (
 	OpCuPointerGetAttribute                                uint16 = 477
 	OpCuPointerGetAttributes                               uint16 = 478
 	OpCuPointerSetAttribute                                uint16 = 479
+	OpCuProfilerStart                                      uint16 = 481
+	OpCuProfilerStop                                       uint16 = 482
+	OpCuSignalExternalSemaphoresAsync                      uint16 = 483
 	OpCuStreamAddCallback                                  uint16 = 484
 	OpCuStreamAttachMemAsync                               uint16 = 485
+	OpCuStreamBatchMemOp                                   uint16 = 486
 	OpCuStreamBatchMemOp_v2                                uint16 = 487
 	OpCuStreamBeginCapture                                 uint16 = 488
 	OpCuStreamBeginCaptureToGraph                          uint16 = 489
@@ -395,6 +534,7 @@ const (
 	OpCuStreamGetCtx_v2                                    uint16 = 502
 	OpCuStreamGetDevice                                    uint16 = 503
 	OpCuStreamGetFlags                                     uint16 = 504
+	OpCuStreamGetGreenCtx                                  uint16 = 505
 	OpCuStreamGetId                                        uint16 = 506
 	OpCuStreamGetPriority                                  uint16 = 507
 	OpCuStreamIsCapturing                                  uint16 = 508
@@ -404,9 +544,13 @@ const (
 	OpCuStreamUpdateCaptureDependencies                    uint16 = 512
 	OpCuStreamUpdateCaptureDependencies_v2                 uint16 = 513
 	OpCuStreamWaitEvent                                    uint16 = 514
+	OpCuStreamWaitValue32                                  uint16 = 515
 	OpCuStreamWaitValue32_v2                               uint16 = 516
+	OpCuStreamWaitValue64                                  uint16 = 517
 	OpCuStreamWaitValue64_v2                               uint16 = 518
+	OpCuStreamWriteValue32                                 uint16 = 519
 	OpCuStreamWriteValue32_v2                              uint16 = 520
+	OpCuStreamWriteValue64                                 uint16 = 521
 	OpCuStreamWriteValue64_v2                              uint16 = 522
 	OpCuSurfObjectCreate                                   uint16 = 523
 	OpCuSurfObjectDestroy                                  uint16 = 524
@@ -424,6 +568,7 @@ const (
 	OpCuTexObjectGetTextureDesc                            uint16 = 536
 	OpCuTexRefCreate                                       uint16 = 537
 	OpCuTexRefDestroy                                      uint16 = 538
+	OpCuTexRefGetAddress                                   uint16 = 539
 	OpCuTexRefGetAddressMode                               uint16 = 540
 	OpCuTexRefGetAddress_v2                                uint16 = 541
 	OpCuTexRefGetArray                                     uint16 = 542
@@ -436,6 +581,8 @@ const (
 	OpCuTexRefGetMipmapLevelBias                           uint16 = 549
 	OpCuTexRefGetMipmapLevelClamp                          uint16 = 550
 	OpCuTexRefGetMipmappedArray                            uint16 = 551
+	OpCuTexRefSetAddress                                   uint16 = 552
+	OpCuTexRefSetAddress2D                                 uint16 = 553
 	OpCuTexRefSetAddress2D_v2                              uint16 = 554
 	OpCuTexRefSetAddress2D_v3                              uint16 = 555
 	OpCuTexRefSetAddressMode                               uint16 = 556
@@ -454,308 +601,447 @@ const (
 	OpCuUserObjectCreate                                   uint16 = 569
 	OpCuUserObjectRelease                                  uint16 = 570
 	OpCuUserObjectRetain                                   uint16 = 571
+	OpCuWaitExternalSemaphoresAsync                        uint16 = 575
 )
 
+// Ops is above every operation number.
+const Ops = 576
+
 var opNames = [...]string{
-	OpCuArray3DCreate_v2:                          "cuArray3DCreate_v2",
-	OpCuArray3DGetDescriptor_v2:                   "cuArray3DGetDescriptor_v2",
-	OpCuArrayCreate_v2:                            "cuArrayCreate_v2",
-	OpCuArrayDestroy:                              "cuArrayDestroy",
-	OpCuArrayGetDescriptor_v2:                     "cuArrayGetDescriptor_v2",
-	OpCuArrayGetMemoryRequirements:                "cuArrayGetMemoryRequirements",
-	OpCuArrayGetPlane:                             "cuArrayGetPlane",
-	OpCuArrayGetSparseProperties:                  "cuArrayGetSparseProperties",
-	OpCuCtxCreate:                                 "cuCtxCreate",
-	OpCuCtxCreate_v2:                              "cuCtxCreate_v2",
-	OpCuCtxCreate_v3:                              "cuCtxCreate_v3",
-	OpCuCtxCreate_v4:                              "cuCtxCreate_v4",
-	OpCuCtxDestroy:                                "cuCtxDestroy",
-	OpCuCtxDestroy_v2:                             "cuCtxDestroy_v2",
-	OpCuCtxDetach:                                 "cuCtxDetach",
-	OpCuCtxDisablePeerAccess:                      "cuCtxDisablePeerAccess",
-	OpCuCtxEnablePeerAccess:                       "cuCtxEnablePeerAccess",
-	OpCuCtxGetCacheConfig:                         "cuCtxGetCacheConfig",
-	OpCuCtxGetExecAffinity:                        "cuCtxGetExecAffinity",
-	OpCuCtxGetId:                                  "cuCtxGetId",
-	OpCuCtxGetLimit:                               "cuCtxGetLimit",
-	OpCuCtxGetSharedMemConfig:                     "cuCtxGetSharedMemConfig",
-	OpCuCtxRecordEvent:                            "cuCtxRecordEvent",
-	OpCuCtxResetPersistingL2Cache:                 "cuCtxResetPersistingL2Cache",
-	OpCuCtxSetCacheConfig:                         "cuCtxSetCacheConfig",
-	OpCuCtxSetFlags:                               "cuCtxSetFlags",
-	OpCuCtxSetLimit:                               "cuCtxSetLimit",
-	OpCuCtxSetSharedMemConfig:                     "cuCtxSetSharedMemConfig",
-	OpCuCtxSynchronize:                            "cuCtxSynchronize",
-	OpCuCtxSynchronize_v2:                         "cuCtxSynchronize_v2",
-	OpCuCtxWaitEvent:                              "cuCtxWaitEvent",
-	OpCuDeviceCanAccessPeer:                       "cuDeviceCanAccessPeer",
-	OpCuDeviceGetDefaultMemPool:                   "cuDeviceGetDefaultMemPool",
-	OpCuDeviceGetExecAffinitySupport:              "cuDeviceGetExecAffinitySupport",
-	OpCuDeviceGetGraphMemAttribute:                "cuDeviceGetGraphMemAttribute",
-	OpCuDeviceGetHostAtomicCapabilities:           "cuDeviceGetHostAtomicCapabilities",
-	OpCuDeviceGetMemPool:                          "cuDeviceGetMemPool",
-	OpCuDeviceGetP2PAtomicCapabilities:            "cuDeviceGetP2PAtomicCapabilities",
-	OpCuDeviceGetP2PAttribute:                     "cuDeviceGetP2PAttribute",
-	OpCuDeviceGetTexture1DLinearMaxWidth:          "cuDeviceGetTexture1DLinearMaxWidth",
-	OpCuDeviceGraphMemTrim:                        "cuDeviceGraphMemTrim",
-	OpCuDevicePrimaryCtxGetState:                  "cuDevicePrimaryCtxGetState",
-	OpCuDevicePrimaryCtxRelease:                   "cuDevicePrimaryCtxRelease",
-	OpCuDevicePrimaryCtxRelease_v2:                "cuDevicePrimaryCtxRelease_v2",
-	OpCuDevicePrimaryCtxReset:                     "cuDevicePrimaryCtxReset",
-	OpCuDevicePrimaryCtxReset_v2:                  "cuDevicePrimaryCtxReset_v2",
-	OpCuDevicePrimaryCtxRetain:                    "cuDevicePrimaryCtxRetain",
-	OpCuDevicePrimaryCtxSetFlags:                  "cuDevicePrimaryCtxSetFlags",
-	OpCuDevicePrimaryCtxSetFlags_v2:               "cuDevicePrimaryCtxSetFlags_v2",
-	OpCuDeviceSetGraphMemAttribute:                "cuDeviceSetGraphMemAttribute",
-	OpCuDeviceSetMemPool:                          "cuDeviceSetMemPool",
-	OpCuEventCreate:                               "cuEventCreate",
-	OpCuEventDestroy:                              "cuEventDestroy",
-	OpCuEventDestroy_v2:                           "cuEventDestroy_v2",
-	OpCuEventElapsedTime:                          "cuEventElapsedTime",
-	OpCuEventElapsedTime_v2:                       "cuEventElapsedTime_v2",
-	OpCuEventQuery:                                "cuEventQuery",
-	OpCuEventRecord:                               "cuEventRecord",
-	OpCuEventRecordWithFlags:                      "cuEventRecordWithFlags",
-	OpCuEventSynchronize:                          "cuEventSynchronize",
-	OpCuFlushGPUDirectRDMAWrites:                  "cuFlushGPUDirectRDMAWrites",
-	OpCuFuncGetAttribute:                          "cuFuncGetAttribute",
-	OpCuFuncGetModule:                             "cuFuncGetModule",
-	OpCuFuncIsLoaded:                              "cuFuncIsLoaded",
-	OpCuFuncLoad:                                  "cuFuncLoad",
-	OpCuFuncSetAttribute:                          "cuFuncSetAttribute",
-	OpCuFuncSetBlockShape:                         "cuFuncSetBlockShape",
-	OpCuFuncSetCacheConfig:                        "cuFuncSetCacheConfig",
-	OpCuFuncSetSharedMemConfig:                    "cuFuncSetSharedMemConfig",
-	OpCuFuncSetSharedSize:                         "cuFuncSetSharedSize",
-	OpCuGraphAddBatchMemOpNode:                    "cuGraphAddBatchMemOpNode",
-	OpCuGraphAddChildGraphNode:                    "cuGraphAddChildGraphNode",
-	OpCuGraphAddDependencies:                      "cuGraphAddDependencies",
-	OpCuGraphAddDependencies_v2:                   "cuGraphAddDependencies_v2",
-	OpCuGraphAddEmptyNode:                         "cuGraphAddEmptyNode",
-	OpCuGraphAddEventRecordNode:                   "cuGraphAddEventRecordNode",
-	OpCuGraphAddEventWaitNode:                     "cuGraphAddEventWaitNode",
-	OpCuGraphAddHostNode:                          "cuGraphAddHostNode",
-	OpCuGraphAddKernelNode:                        "cuGraphAddKernelNode",
-	OpCuGraphAddKernelNode_v2:                     "cuGraphAddKernelNode_v2",
-	OpCuGraphAddMemAllocNode:                      "cuGraphAddMemAllocNode",
-	OpCuGraphAddMemFreeNode:                       "cuGraphAddMemFreeNode",
-	OpCuGraphAddMemcpyNode:                        "cuGraphAddMemcpyNode",
-	OpCuGraphAddMemsetNode:                        "cuGraphAddMemsetNode",
-	OpCuGraphAddNode:                              "cuGraphAddNode",
-	OpCuGraphAddNode_v2:                           "cuGraphAddNode_v2",
-	OpCuGraphBatchMemOpNodeGetParams:              "cuGraphBatchMemOpNodeGetParams",
-	OpCuGraphBatchMemOpNodeSetParams:              "cuGraphBatchMemOpNodeSetParams",
-	OpCuGraphChildGraphNodeGetGraph:               "cuGraphChildGraphNodeGetGraph",
-	OpCuGraphClone:                                "cuGraphClone",
-	OpCuGraphConditionalHandleCreate:              "cuGraphConditionalHandleCreate",
-	OpCuGraphCreate:                               "cuGraphCreate",
-	OpCuGraphDebugDotPrint:                        "cuGraphDebugDotPrint",
-	OpCuGraphDestroy:                              "cuGraphDestroy",
-	OpCuGraphDestroyNode:                          "cuGraphDestroyNode",
-	OpCuGraphEventRecordNodeGetEvent:              "cuGraphEventRecordNodeGetEvent",
-	OpCuGraphEventRecordNodeSetEvent:              "cuGraphEventRecordNodeSetEvent",
-	OpCuGraphEventWaitNodeGetEvent:                "cuGraphEventWaitNodeGetEvent",
-	OpCuGraphEventWaitNodeSetEvent:                "cuGraphEventWaitNodeSetEvent",
-	OpCuGraphExecBatchMemOpNodeSetParams:          "cuGraphExecBatchMemOpNodeSetParams",
-	OpCuGraphExecChildGraphNodeSetParams:          "cuGraphExecChildGraphNodeSetParams",
-	OpCuGraphExecDestroy:                          "cuGraphExecDestroy",
-	OpCuGraphExecEventRecordNodeSetEvent:          "cuGraphExecEventRecordNodeSetEvent",
-	OpCuGraphExecEventWaitNodeSetEvent:            "cuGraphExecEventWaitNodeSetEvent",
-	OpCuGraphExecGetFlags:                         "cuGraphExecGetFlags",
-	OpCuGraphExecHostNodeSetParams:                "cuGraphExecHostNodeSetParams",
-	OpCuGraphExecKernelNodeSetParams:              "cuGraphExecKernelNodeSetParams",
-	OpCuGraphExecKernelNodeSetParams_v2:           "cuGraphExecKernelNodeSetParams_v2",
-	OpCuGraphExecMemcpyNodeSetParams:              "cuGraphExecMemcpyNodeSetParams",
-	OpCuGraphExecMemsetNodeSetParams:              "cuGraphExecMemsetNodeSetParams",
-	OpCuGraphExecNodeSetParams:                    "cuGraphExecNodeSetParams",
-	OpCuGraphExecUpdate:                           "cuGraphExecUpdate",
-	OpCuGraphExecUpdate_v2:                        "cuGraphExecUpdate_v2",
-	OpCuGraphGetEdges:                             "cuGraphGetEdges",
-	OpCuGraphGetEdges_v2:                          "cuGraphGetEdges_v2",
-	OpCuGraphGetNodes:                             "cuGraphGetNodes",
-	OpCuGraphGetRootNodes:                         "cuGraphGetRootNodes",
-	OpCuGraphHostNodeGetParams:                    "cuGraphHostNodeGetParams",
-	OpCuGraphHostNodeSetParams:                    "cuGraphHostNodeSetParams",
-	OpCuGraphInstantiate:                          "cuGraphInstantiate",
-	OpCuGraphInstantiateWithFlags:                 "cuGraphInstantiateWithFlags",
-	OpCuGraphInstantiateWithParams:                "cuGraphInstantiateWithParams",
-	OpCuGraphInstantiate_v2:                       "cuGraphInstantiate_v2",
-	OpCuGraphKernelNodeCopyAttributes:             "cuGraphKernelNodeCopyAttributes",
-	OpCuGraphKernelNodeGetAttribute:               "cuGraphKernelNodeGetAttribute",
-	OpCuGraphKernelNodeGetParams:                  "cuGraphKernelNodeGetParams",
-	OpCuGraphKernelNodeGetParams_v2:               "cuGraphKernelNodeGetParams_v2",
-	OpCuGraphKernelNodeSetAttribute:               "cuGraphKernelNodeSetAttribute",
-	OpCuGraphKernelNodeSetParams:                  "cuGraphKernelNodeSetParams",
-	OpCuGraphKernelNodeSetParams_v2:               "cuGraphKernelNodeSetParams_v2",
-	OpCuGraphLaunch:                               "cuGraphLaunch",
-	OpCuGraphMemAllocNodeGetParams:                "cuGraphMemAllocNodeGetParams",
-	OpCuGraphMemFreeNodeGetParams:                 "cuGraphMemFreeNodeGetParams",
-	OpCuGraphMemcpyNodeGetParams:                  "cuGraphMemcpyNodeGetParams",
-	OpCuGraphMemcpyNodeSetParams:                  "cuGraphMemcpyNodeSetParams",
-	OpCuGraphMemsetNodeGetParams:                  "cuGraphMemsetNodeGetParams",
-	OpCuGraphMemsetNodeSetParams:                  "cuGraphMemsetNodeSetParams",
-	OpCuGraphNodeFindInClone:                      "cuGraphNodeFindInClone",
-	OpCuGraphNodeGetDependencies:                  "cuGraphNodeGetDependencies",
-	OpCuGraphNodeGetDependencies_v2:               "cuGraphNodeGetDependencies_v2",
-	OpCuGraphNodeGetDependentNodes:                "cuGraphNodeGetDependentNodes",
-	OpCuGraphNodeGetDependentNodes_v2:             "cuGraphNodeGetDependentNodes_v2",
-	OpCuGraphNodeGetEnabled:                       "cuGraphNodeGetEnabled",
-	OpCuGraphNodeGetType:                          "cuGraphNodeGetType",
-	OpCuGraphNodeSetEnabled:                       "cuGraphNodeSetEnabled",
-	OpCuGraphNodeSetParams:                        "cuGraphNodeSetParams",
-	OpCuGraphReleaseUserObject:                    "cuGraphReleaseUserObject",
-	OpCuGraphRemoveDependencies:                   "cuGraphRemoveDependencies",
-	OpCuGraphRemoveDependencies_v2:                "cuGraphRemoveDependencies_v2",
-	OpCuGraphRetainUserObject:                     "cuGraphRetainUserObject",
-	OpCuGraphUpload:                               "cuGraphUpload",
-	OpCuInit:                                      "cuInit",
-	OpCuIpcCloseMemHandle:                         "cuIpcCloseMemHandle",
-	OpCuIpcGetEventHandle:                         "cuIpcGetEventHandle",
-	OpCuIpcGetMemHandle:                           "cuIpcGetMemHandle",
-	OpCuIpcOpenEventHandle:                        "cuIpcOpenEventHandle",
-	OpCuIpcOpenMemHandle:                          "cuIpcOpenMemHandle",
-	OpCuIpcOpenMemHandle_v2:                       "cuIpcOpenMemHandle_v2",
-	OpCuKernelGetAttribute:                        "cuKernelGetAttribute",
-	OpCuKernelGetFunction:                         "cuKernelGetFunction",
-	OpCuKernelSetAttribute:                        "cuKernelSetAttribute",
-	OpCuKernelSetCacheConfig:                      "cuKernelSetCacheConfig",
-	OpCuLaunch:                                    "cuLaunch",
-	OpCuLaunchCooperativeKernel:                   "cuLaunchCooperativeKernel",
-	OpCuLaunchCooperativeKernelMultiDevice:        "cuLaunchCooperativeKernelMultiDevice",
-	OpCuLaunchGrid:                                "cuLaunchGrid",
-	OpCuLaunchGridAsync:                           "cuLaunchGridAsync",
-	OpCuLaunchHostFunc:                            "cuLaunchHostFunc",
-	OpCuLaunchKernel:                              "cuLaunchKernel",
-	OpCuLaunchKernelEx:                            "cuLaunchKernelEx",
-	OpCuLibraryEnumerateKernels:                   "cuLibraryEnumerateKernels",
-	OpCuLibraryGetGlobal:                          "cuLibraryGetGlobal",
-	OpCuLibraryGetKernel:                          "cuLibraryGetKernel",
-	OpCuLibraryGetKernelCount:                     "cuLibraryGetKernelCount",
-	OpCuLibraryGetManaged:                         "cuLibraryGetManaged",
-	OpCuLibraryGetModule:                          "cuLibraryGetModule",
-	OpCuLibraryLoadData:                           "cuLibraryLoadData",
-	OpCuLibraryLoadFromFile:                       "cuLibraryLoadFromFile",
-	OpCuLibraryUnload:                             "cuLibraryUnload",
-	OpCuLinkAddData:                               "cuLinkAddData",
-	OpCuLinkAddData_v2:                            "cuLinkAddData_v2",
-	OpCuLinkAddFile:                               "cuLinkAddFile",
-	OpCuLinkAddFile_v2:                            "cuLinkAddFile_v2",
-	OpCuLinkComplete:                              "cuLinkComplete",
-	OpCuLinkCreate:                                "cuLinkCreate",
-	OpCuLinkCreate_v2:                             "cuLinkCreate_v2",
-	OpCuLinkDestroy:                               "cuLinkDestroy",
-	OpCuMemAddressFree:                            "cuMemAddressFree",
-	OpCuMemAddressReserve:                         "cuMemAddressReserve",
-	OpCuMemAdvise:                                 "cuMemAdvise",
-	OpCuMemAdvise_v2:                              "cuMemAdvise_v2",
-	OpCuMemAllocAsync:                             "cuMemAllocAsync",
-	OpCuMemAllocFromPoolAsync:                     "cuMemAllocFromPoolAsync",
-	OpCuMemAllocHost_v2:                           "cuMemAllocHost_v2",
-	OpCuMemAllocManaged:                           "cuMemAllocManaged",
-	OpCuMemAllocPitch_v2:                          "cuMemAllocPitch_v2",
-	OpCuMemAlloc_v2:                               "cuMemAlloc_v2",
-	OpCuMemCreate:                                 "cuMemCreate",
-	OpCuMemDiscardAndPrefetchBatchAsync:           "cuMemDiscardAndPrefetchBatchAsync",
-	OpCuMemDiscardBatchAsync:                      "cuMemDiscardBatchAsync",
-	OpCuMemExportToShareableHandle:                "cuMemExportToShareableHandle",
-	OpCuMemFreeAsync:                              "cuMemFreeAsync",
-	OpCuMemFreeHost:                               "cuMemFreeHost",
-	OpCuMemFree_v2:                                "cuMemFree_v2",
-	OpCuMemGetAccess:                              "cuMemGetAccess",
-	OpCuMemGetAddressRange_v2:                     "cuMemGetAddressRange_v2",
-	OpCuMemGetAllocationGranularity:               "cuMemGetAllocationGranularity",
-	OpCuMemGetAllocationPropertiesFromHandle:      "cuMemGetAllocationPropertiesFromHandle",
-	OpCuMemGetDefaultMemPool:                      "cuMemGetDefaultMemPool",
-	OpCuMemGetInfo_v2:                             "cuMemGetInfo_v2",
-	OpCuMemGetMemPool:                             "cuMemGetMemPool",
-	OpCuMemHostAlloc:                              "cuMemHostAlloc",
-	OpCuMemHostGetDevicePointer_v2:                "cuMemHostGetDevicePointer_v2",
-	OpCuMemHostGetFlags:                           "cuMemHostGetFlags",
-	OpCuMemHostRegister:                           "cuMemHostRegister",
-	OpCuMemHostRegister_v2:                        "cuMemHostRegister_v2",
-	OpCuMemHostUnregister:                         "cuMemHostUnregister",
-	OpCuMemImportFromShareableHandle:              "cuMemImportFromShareableHandle",
-	OpCuMemMap:                                    "cuMemMap",
-	OpCuMemMapArrayAsync:                          "cuMemMapArrayAsync",
-	OpCuMemPoolCreate:                             "cuMemPoolCreate",
-	OpCuMemPoolDestroy:                            "cuMemPoolDestroy",
-	OpCuMemPoolExportPointer:                      "cuMemPoolExportPointer",
-	OpCuMemPoolExportToShareableHandle:            "cuMemPoolExportToShareableHandle",
-	OpCuMemPoolGetAccess:                          "cuMemPoolGetAccess",
-	OpCuMemPoolGetAttribute:                       "cuMemPoolGetAttribute",
-	OpCuMemPoolImportFromShareableHandle:          "cuMemPoolImportFromShareableHandle",
-	OpCuMemPoolImportPointer:                      "cuMemPoolImportPointer",
-	OpCuMemPoolSetAccess:                          "cuMemPoolSetAccess",
-	OpCuMemPoolSetAttribute:                       "cuMemPoolSetAttribute",
-	OpCuMemPoolTrimTo:                             "cuMemPoolTrimTo",
-	OpCuMemPrefetchAsync:                          "cuMemPrefetchAsync",
-	OpCuMemPrefetchAsync_v2:                       "cuMemPrefetchAsync_v2",
-	OpCuMemPrefetchBatchAsync:                     "cuMemPrefetchBatchAsync",
-	OpCuMemRangeGetAttribute:                      "cuMemRangeGetAttribute",
-	OpCuMemRangeGetAttributes:                     "cuMemRangeGetAttributes",
-	OpCuMemRelease:                                "cuMemRelease",
-	OpCuMemRetainAllocationHandle:                 "cuMemRetainAllocationHandle",
-	OpCuMemSetAccess:                              "cuMemSetAccess",
-	OpCuMemSetMemPool:                             "cuMemSetMemPool",
-	OpCuMemUnmap:                                  "cuMemUnmap",
-	OpCuMemcpy:                                    "cuMemcpy",
-	OpCuMemcpy2DAsync_v2:                          "cuMemcpy2DAsync_v2",
-	OpCuMemcpy2DUnaligned_v2:                      "cuMemcpy2DUnaligned_v2",
-	OpCuMemcpy2D_v2:                               "cuMemcpy2D_v2",
-	OpCuMemcpy3DAsync_v2:                          "cuMemcpy3DAsync_v2",
-	OpCuMemcpy3DBatchAsync:                        "cuMemcpy3DBatchAsync",
-	OpCuMemcpy3DBatchAsync_v2:                     "cuMemcpy3DBatchAsync_v2",
-	OpCuMemcpy3DPeer:                              "cuMemcpy3DPeer",
-	OpCuMemcpy3DPeerAsync:                         "cuMemcpy3DPeerAsync",
-	OpCuMemcpy3D_v2:                               "cuMemcpy3D_v2",
-	OpCuMemcpyAsync:                               "cuMemcpyAsync",
-	OpCuMemcpyAtoA_v2:                             "cuMemcpyAtoA_v2",
-	OpCuMemcpyAtoD_v2:                             "cuMemcpyAtoD_v2",
-	OpCuMemcpyAtoHAsync_v2:                        "cuMemcpyAtoHAsync_v2",
-	OpCuMemcpyAtoH_v2:                             "cuMemcpyAtoH_v2",
-	OpCuMemcpyBatchAsync:                          "cuMemcpyBatchAsync",
-	OpCuMemcpyBatchAsync_v2:                       "cuMemcpyBatchAsync_v2",
-	OpCuMemcpyDtoA_v2:                             "cuMemcpyDtoA_v2",
-	OpCuMemcpyDtoDAsync_v2:                        "cuMemcpyDtoDAsync_v2",
-	OpCuMemcpyDtoD_v2:                             "cuMemcpyDtoD_v2",
-	OpCuMemcpyDtoHAsync_v2:                        "cuMemcpyDtoHAsync_v2",
-	OpCuMemcpyDtoH_v2:                             "cuMemcpyDtoH_v2",
-	OpCuMemcpyHtoAAsync_v2:                        "cuMemcpyHtoAAsync_v2",
-	OpCuMemcpyHtoA_v2:                             "cuMemcpyHtoA_v2",
-	OpCuMemcpyHtoDAsync_v2:                        "cuMemcpyHtoDAsync_v2",
-	OpCuMemcpyHtoD_v2:                             "cuMemcpyHtoD_v2",
-	OpCuMemcpyPeer:                                "cuMemcpyPeer",
-	OpCuMemcpyPeerAsync:                           "cuMemcpyPeerAsync",
-	OpCuMemsetD16Async:                            "cuMemsetD16Async",
-	OpCuMemsetD16_v2:                              "cuMemsetD16_v2",
-	OpCuMemsetD2D16Async:                          "cuMemsetD2D16Async",
-	OpCuMemsetD2D16_v2:                            "cuMemsetD2D16_v2",
-	OpCuMemsetD2D32Async:                          "cuMemsetD2D32Async",
-	OpCuMemsetD2D32_v2:                            "cuMemsetD2D32_v2",
-	OpCuMemsetD2D8Async:                           "cuMemsetD2D8Async",
-	OpCuMemsetD2D8_v2:                             "cuMemsetD2D8_v2",
-	OpCuMemsetD32Async:                            "cuMemsetD32Async",
-	OpCuMemsetD32_v2:                              "cuMemsetD32_v2",
-	OpCuMemsetD8Async:                             "cuMemsetD8Async",
-	OpCuMemsetD8_v2:                               "cuMemsetD8_v2",
-	OpCuMipmappedArrayCreate:                      "cuMipmappedArrayCreate",
-	OpCuMipmappedArrayDestroy:                     "cuMipmappedArrayDestroy",
-	OpCuMipmappedArrayGetLevel:                    "cuMipmappedArrayGetLevel",
-	OpCuMipmappedArrayGetMemoryRequirements:       "cuMipmappedArrayGetMemoryRequirements",
-	OpCuMipmappedArrayGetSparseProperties:         "cuMipmappedArrayGetSparseProperties",
-	OpCuModuleEnumerateFunctions:                  "cuModuleEnumerateFunctions",
-	OpCuModuleGetFunction:                         "cuModuleGetFunction",
-	OpCuModuleGetFunctionCount:                    "cuModuleGetFunctionCount",
-	OpCuModuleGetGlobal_v2:                        "cuModuleGetGlobal_v2",
-	OpCuModuleGetSurfRef:                          "cuModuleGetSurfRef",
-	OpCuModuleGetTexRef:                           "cuModuleGetTexRef",
-	OpCuModuleLoad:                                "cuModuleLoad",
-	OpCuModuleLoadData:                            "cuModuleLoadData",
-	OpCuModuleLoadDataEx:                          "cuModuleLoadDataEx",
-	OpCuModuleLoadFatBinary:                       "cuModuleLoadFatBinary",
-	OpCuModuleUnload:                              "cuModuleUnload",
-	OpCuOccupancyAvailableDynamicSMemPerBlock:     "cuOccupancyAvailableDynamicSMemPerBlock",
-	OpCuOccupancyMaxActiveBlocksPerMultiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+	OpCuArray3DCreate:                                  "cuArray3DCreate",
+	OpCuArray3DCreate_v2:                               "cuArray3DCreate_v2",
+	OpCuArray3DGetDescriptor:                           "cuArray3DGetDescriptor",
+	OpCuArray3DGetDescriptor_v2:                        "cuArray3DGetDescriptor_v2",
+	OpCuArrayCreate:                                    "cuArrayCreate",
+	OpCuArrayCreate_v2:                                 "cuArrayCreate_v2",
+	OpCuArrayDestroy:                                   "cuArrayDestroy",
+	OpCuArrayGetDescriptor:                             "cuArrayGetDescriptor",
+	OpCuArrayGetDescriptor_v2:                          "cuArrayGetDescriptor_v2",
+	OpCuArrayGetMemoryRequirements:                     "cuArrayGetMemoryRequirements",
+	OpCuArrayGetPlane:                                  "cuArrayGetPlane",
+	OpCuArrayGetSparseProperties:                       "cuArrayGetSparseProperties",
+	OpCuCheckpointProcessCheckpoint:                    "cuCheckpointProcessCheckpoint",
+	OpCuCheckpointProcessGetRestoreThreadId:            "cuCheckpointProcessGetRestoreThreadId",
+	OpCuCheckpointProcessGetState:                      "cuCheckpointProcessGetState",
+	OpCuCheckpointProcessLock:                          "cuCheckpointProcessLock",
+	OpCuCheckpointProcessRestore:                       "cuCheckpointProcessRestore",
+	OpCuCheckpointProcessUnlock:                        "cuCheckpointProcessUnlock",
+	OpCuCoredumpGetAttribute:                           "cuCoredumpGetAttribute",
+	OpCuCoredumpGetAttributeGlobal:                     "cuCoredumpGetAttributeGlobal",
+	OpCuCoredumpSetAttribute:                           "cuCoredumpSetAttribute",
+	OpCuCoredumpSetAttributeGlobal:                     "cuCoredumpSetAttributeGlobal",
+	OpCuCtxAttach:                                      "cuCtxAttach",
+	OpCuCtxCreate:                                      "cuCtxCreate",
+	OpCuCtxCreate_v2:                                   "cuCtxCreate_v2",
+	OpCuCtxCreate_v3:                                   "cuCtxCreate_v3",
+	OpCuCtxCreate_v4:                                   "cuCtxCreate_v4",
+	OpCuCtxDestroy:                                     "cuCtxDestroy",
+	OpCuCtxDestroy_v2:                                  "cuCtxDestroy_v2",
+	OpCuCtxDetach:                                      "cuCtxDetach",
+	OpCuCtxDisablePeerAccess:                           "cuCtxDisablePeerAccess",
+	OpCuCtxEnablePeerAccess:                            "cuCtxEnablePeerAccess",
+	OpCuCtxFromGreenCtx:                                "cuCtxFromGreenCtx",
+	OpCuCtxGetApiVersion:                               "cuCtxGetApiVersion",
+	OpCuCtxGetCacheConfig:                              "cuCtxGetCacheConfig",
+	OpCuCtxGetCurrent:                                  "cuCtxGetCurrent",
+	OpCuCtxGetDevResource:                              "cuCtxGetDevResource",
+	OpCuCtxGetDevice:                                   "cuCtxGetDevice",
+	OpCuCtxGetDevice_v2:                                "cuCtxGetDevice_v2",
+	OpCuCtxGetExecAffinity:                             "cuCtxGetExecAffinity",
+	OpCuCtxGetFlags:                                    "cuCtxGetFlags",
+	OpCuCtxGetId:                                       "cuCtxGetId",
+	OpCuCtxGetLimit:                                    "cuCtxGetLimit",
+	OpCuCtxGetSharedMemConfig:                          "cuCtxGetSharedMemConfig",
+	OpCuCtxGetStreamPriorityRange:                      "cuCtxGetStreamPriorityRange",
+	OpCuCtxPopCurrent:                                  "cuCtxPopCurrent",
+	OpCuCtxPopCurrent_v2:                               "cuCtxPopCurrent_v2",
+	OpCuCtxPushCurrent:                                 "cuCtxPushCurrent",
+	OpCuCtxPushCurrent_v2:                              "cuCtxPushCurrent_v2",
+	OpCuCtxRecordEvent:                                 "cuCtxRecordEvent",
+	OpCuCtxResetPersistingL2Cache:                      "cuCtxResetPersistingL2Cache",
+	OpCuCtxSetCacheConfig:                              "cuCtxSetCacheConfig",
+	OpCuCtxSetCurrent:                                  "cuCtxSetCurrent",
+	OpCuCtxSetFlags:                                    "cuCtxSetFlags",
+	OpCuCtxSetLimit:                                    "cuCtxSetLimit",
+	OpCuCtxSetSharedMemConfig:                          "cuCtxSetSharedMemConfig",
+	OpCuCtxSynchronize:                                 "cuCtxSynchronize",
+	OpCuCtxSynchronize_v2:                              "cuCtxSynchronize_v2",
+	OpCuCtxWaitEvent:                                   "cuCtxWaitEvent",
+	OpCuDestroyExternalMemory:                          "cuDestroyExternalMemory",
+	OpCuDestroyExternalSemaphore:                       "cuDestroyExternalSemaphore",
+	OpCuDevResourceGenerateDesc:                        "cuDevResourceGenerateDesc",
+	OpCuDevSmResourceSplitByCount:                      "cuDevSmResourceSplitByCount",
+	OpCuDeviceCanAccessPeer:                            "cuDeviceCanAccessPeer",
+	OpCuDeviceComputeCapability:                        "cuDeviceComputeCapability",
+	OpCuDeviceGet:                                      "cuDeviceGet",
+	OpCuDeviceGetAttribute:                             "cuDeviceGetAttribute",
+	OpCuDeviceGetByPCIBusId:                            "cuDeviceGetByPCIBusId",
+	OpCuDeviceGetCount:                                 "cuDeviceGetCount",
+	OpCuDeviceGetDefaultMemPool:                        "cuDeviceGetDefaultMemPool",
+	OpCuDeviceGetDevResource:                           "cuDeviceGetDevResource",
+	OpCuDeviceGetExecAffinitySupport:                   "cuDeviceGetExecAffinitySupport",
+	OpCuDeviceGetGraphMemAttribute:                     "cuDeviceGetGraphMemAttribute",
+	OpCuDeviceGetHostAtomicCapabilities:                "cuDeviceGetHostAtomicCapabilities",
+	OpCuDeviceGetLuid:                                  "cuDeviceGetLuid",
+	OpCuDeviceGetMemPool:                               "cuDeviceGetMemPool",
+	OpCuDeviceGetName:                                  "cuDeviceGetName",
+	OpCuDeviceGetNvSciSyncAttributes:                   "cuDeviceGetNvSciSyncAttributes",
+	OpCuDeviceGetP2PAtomicCapabilities:                 "cuDeviceGetP2PAtomicCapabilities",
+	OpCuDeviceGetP2PAttribute:                          "cuDeviceGetP2PAttribute",
+	OpCuDeviceGetPCIBusId:                              "cuDeviceGetPCIBusId",
+	OpCuDeviceGetProperties:                            "cuDeviceGetProperties",
+	OpCuDeviceGetTexture1DLinearMaxWidth:               "cuDeviceGetTexture1DLinearMaxWidth",
+	OpCuDeviceGetUuid:                                  "cuDeviceGetUuid",
+	OpCuDeviceGetUuid_v2:                               "cuDeviceGetUuid_v2",
+	OpCuDeviceGraphMemTrim:                             "cuDeviceGraphMemTrim",
+	OpCuDevicePrimaryCtxGetState:                       "cuDevicePrimaryCtxGetState",
+	OpCuDevicePrimaryCtxRelease:                        "cuDevicePrimaryCtxRelease",
+	OpCuDevicePrimaryCtxRelease_v2:                     "cuDevicePrimaryCtxRelease_v2",
+	OpCuDevicePrimaryCtxReset:                          "cuDevicePrimaryCtxReset",
+	OpCuDevicePrimaryCtxReset_v2:                       "cuDevicePrimaryCtxReset_v2",
+	OpCuDevicePrimaryCtxRetain:                         "cuDevicePrimaryCtxRetain",
+	OpCuDevicePrimaryCtxSetFlags:                       "cuDevicePrimaryCtxSetFlags",
+	OpCuDevicePrimaryCtxSetFlags_v2:                    "cuDevicePrimaryCtxSetFlags_v2",
+	OpCuDeviceRegisterAsyncNotification:                "cuDeviceRegisterAsyncNotification",
+	OpCuDeviceSetGraphMemAttribute:                     "cuDeviceSetGraphMemAttribute",
+	OpCuDeviceSetMemPool:                               "cuDeviceSetMemPool",
+	OpCuDeviceTotalMem:                                 "cuDeviceTotalMem",
+	OpCuDeviceTotalMem_v2:                              "cuDeviceTotalMem_v2",
+	OpCuDeviceUnregisterAsyncNotification:              "cuDeviceUnregisterAsyncNotification",
+	OpCuDriverGetVersion:                               "cuDriverGetVersion",
+	OpCuEventCreate:                                    "cuEventCreate",
+	OpCuEventDestroy:                                   "cuEventDestroy",
+	OpCuEventDestroy_v2:                                "cuEventDestroy_v2",
+	OpCuEventElapsedTime:                               "cuEventElapsedTime",
+	OpCuEventElapsedTime_v2:                            "cuEventElapsedTime_v2",
+	OpCuEventQuery:                                     "cuEventQuery",
+	OpCuEventRecord:                                    "cuEventRecord",
+	OpCuEventRecordWithFlags:                           "cuEventRecordWithFlags",
+	OpCuEventSynchronize:                               "cuEventSynchronize",
+	OpCuExternalMemoryGetMappedBuffer:                  "cuExternalMemoryGetMappedBuffer",
+	OpCuExternalMemoryGetMappedMipmappedArray:          "cuExternalMemoryGetMappedMipmappedArray",
+	OpCuFlushGPUDirectRDMAWrites:                       "cuFlushGPUDirectRDMAWrites",
+	OpCuFuncGetAttribute:                               "cuFuncGetAttribute",
+	OpCuFuncGetModule:                                  "cuFuncGetModule",
+	OpCuFuncGetName:                                    "cuFuncGetName",
+	OpCuFuncGetParamInfo:                               "cuFuncGetParamInfo",
+	OpCuFuncIsLoaded:                                   "cuFuncIsLoaded",
+	OpCuFuncLoad:                                       "cuFuncLoad",
+	OpCuFuncSetAttribute:                               "cuFuncSetAttribute",
+	OpCuFuncSetBlockShape:                              "cuFuncSetBlockShape",
+	OpCuFuncSetCacheConfig:                             "cuFuncSetCacheConfig",
+	OpCuFuncSetSharedMemConfig:                         "cuFuncSetSharedMemConfig",
+	OpCuFuncSetSharedSize:                              "cuFuncSetSharedSize",
+	OpCuGetErrorName:                                   "cuGetErrorName",
+	OpCuGetErrorString:                                 "cuGetErrorString",
+	OpCuGetExportTable:                                 "cuGetExportTable",
+	OpCuGetProcAddress:                                 "cuGetProcAddress",
+	OpCuGetProcAddress_v2:                              "cuGetProcAddress_v2",
+	OpCuGraphAddBatchMemOpNode:                         "cuGraphAddBatchMemOpNode",
+	OpCuGraphAddChildGraphNode:                         "cuGraphAddChildGraphNode",
+	OpCuGraphAddDependencies:                           "cuGraphAddDependencies",
+	OpCuGraphAddDependencies_v2:                        "cuGraphAddDependencies_v2",
+	OpCuGraphAddEmptyNode:                              "cuGraphAddEmptyNode",
+	OpCuGraphAddEventRecordNode:                        "cuGraphAddEventRecordNode",
+	OpCuGraphAddEventWaitNode:                          "cuGraphAddEventWaitNode",
+	OpCuGraphAddExternalSemaphoresSignalNode:           "cuGraphAddExternalSemaphoresSignalNode",
+	OpCuGraphAddExternalSemaphoresWaitNode:             "cuGraphAddExternalSemaphoresWaitNode",
+	OpCuGraphAddHostNode:                               "cuGraphAddHostNode",
+	OpCuGraphAddKernelNode:                             "cuGraphAddKernelNode",
+	OpCuGraphAddKernelNode_v2:                          "cuGraphAddKernelNode_v2",
+	OpCuGraphAddMemAllocNode:                           "cuGraphAddMemAllocNode",
+	OpCuGraphAddMemFreeNode:                            "cuGraphAddMemFreeNode",
+	OpCuGraphAddMemcpyNode:                             "cuGraphAddMemcpyNode",
+	OpCuGraphAddMemsetNode:                             "cuGraphAddMemsetNode",
+	OpCuGraphAddNode:                                   "cuGraphAddNode",
+	OpCuGraphAddNode_v2:                                "cuGraphAddNode_v2",
+	OpCuGraphBatchMemOpNodeGetParams:                   "cuGraphBatchMemOpNodeGetParams",
+	OpCuGraphBatchMemOpNodeSetParams:                   "cuGraphBatchMemOpNodeSetParams",
+	OpCuGraphChildGraphNodeGetGraph:                    "cuGraphChildGraphNodeGetGraph",
+	OpCuGraphClone:                                     "cuGraphClone",
+	OpCuGraphConditionalHandleCreate:                   "cuGraphConditionalHandleCreate",
+	OpCuGraphCreate:                                    "cuGraphCreate",
+	OpCuGraphDebugDotPrint:                             "cuGraphDebugDotPrint",
+	OpCuGraphDestroy:                                   "cuGraphDestroy",
+	OpCuGraphDestroyNode:                               "cuGraphDestroyNode",
+	OpCuGraphEventRecordNodeGetEvent:                   "cuGraphEventRecordNodeGetEvent",
+	OpCuGraphEventRecordNodeSetEvent:                   "cuGraphEventRecordNodeSetEvent",
+	OpCuGraphEventWaitNodeGetEvent:                     "cuGraphEventWaitNodeGetEvent",
+	OpCuGraphEventWaitNodeSetEvent:                     "cuGraphEventWaitNodeSetEvent",
+	OpCuGraphExecBatchMemOpNodeSetParams:               "cuGraphExecBatchMemOpNodeSetParams",
+	OpCuGraphExecChildGraphNodeSetParams:               "cuGraphExecChildGraphNodeSetParams",
+	OpCuGraphExecDestroy:                               "cuGraphExecDestroy",
+	OpCuGraphExecEventRecordNodeSetEvent:               "cuGraphExecEventRecordNodeSetEvent",
+	OpCuGraphExecEventWaitNodeSetEvent:                 "cuGraphExecEventWaitNodeSetEvent",
+	OpCuGraphExecExternalSemaphoresSignalNodeSetParams: "cuGraphExecExternalSemaphoresSignalNodeSetParams",
+	OpCuGraphExecExternalSemaphoresWaitNodeSetParams:   "cuGraphExecExternalSemaphoresWaitNodeSetParams",
+	OpCuGraphExecGetFlags:                              "cuGraphExecGetFlags",
+	OpCuGraphExecHostNodeSetParams:                     "cuGraphExecHostNodeSetParams",
+	OpCuGraphExecKernelNodeSetParams:                   "cuGraphExecKernelNodeSetParams",
+	OpCuGraphExecKernelNodeSetParams_v2:                "cuGraphExecKernelNodeSetParams_v2",
+	OpCuGraphExecMemcpyNodeSetParams:                   "cuGraphExecMemcpyNodeSetParams",
+	OpCuGraphExecMemsetNodeSetParams:                   "cuGraphExecMemsetNodeSetParams",
+	OpCuGraphExecNodeSetParams:                         "cuGraphExecNodeSetParams",
+	OpCuGraphExecUpdate:                                "cuGraphExecUpdate",
+	OpCuGraphExecUpdate_v2:                             "cuGraphExecUpdate_v2",
+	OpCuGraphExternalSemaphoresSignalNodeGetParams:     "cuGraphExternalSemaphoresSignalNodeGetParams",
+	OpCuGraphExternalSemaphoresSignalNodeSetParams:     "cuGraphExternalSemaphoresSignalNodeSetParams",
+	OpCuGraphExternalSemaphoresWaitNodeGetParams:       "cuGraphExternalSemaphoresWaitNodeGetParams",
+	OpCuGraphExternalSemaphoresWaitNodeSetParams:       "cuGraphExternalSemaphoresWaitNodeSetParams",
+	OpCuGraphGetEdges:                                  "cuGraphGetEdges",
+	OpCuGraphGetEdges_v2:                               "cuGraphGetEdges_v2",
+	OpCuGraphGetNodes:                                  "cuGraphGetNodes",
+	OpCuGraphGetRootNodes:                              "cuGraphGetRootNodes",
+	OpCuGraphHostNodeGetParams:                         "cuGraphHostNodeGetParams",
+	OpCuGraphHostNodeSetParams:                         "cuGraphHostNodeSetParams",
+	OpCuGraphInstantiate:                               "cuGraphInstantiate",
+	OpCuGraphInstantiateWithFlags:                      "cuGraphInstantiateWithFlags",
+	OpCuGraphInstantiateWithParams:                     "cuGraphInstantiateWithParams",
+	OpCuGraphInstantiate_v2:                            "cuGraphInstantiate_v2",
+	OpCuGraphKernelNodeCopyAttributes:                  "cuGraphKernelNodeCopyAttributes",
+	OpCuGraphKernelNodeGetAttribute:                    "cuGraphKernelNodeGetAttribute",
+	OpCuGraphKernelNodeGetParams:                       "cuGraphKernelNodeGetParams",
+	OpCuGraphKernelNodeGetParams_v2:                    "cuGraphKernelNodeGetParams_v2",
+	OpCuGraphKernelNodeSetAttribute:                    "cuGraphKernelNodeSetAttribute",
+	OpCuGraphKernelNodeSetParams:                       "cuGraphKernelNodeSetParams",
+	OpCuGraphKernelNodeSetParams_v2:                    "cuGraphKernelNodeSetParams_v2",
+	OpCuGraphLaunch:                                    "cuGraphLaunch",
+	OpCuGraphMemAllocNodeGetParams:                     "cuGraphMemAllocNodeGetParams",
+	OpCuGraphMemFreeNodeGetParams:                      "cuGraphMemFreeNodeGetParams",
+	OpCuGraphMemcpyNodeGetParams:                       "cuGraphMemcpyNodeGetParams",
+	OpCuGraphMemcpyNodeSetParams:                       "cuGraphMemcpyNodeSetParams",
+	OpCuGraphMemsetNodeGetParams:                       "cuGraphMemsetNodeGetParams",
+	OpCuGraphMemsetNodeSetParams:                       "cuGraphMemsetNodeSetParams",
+	OpCuGraphNodeFindInClone:                           "cuGraphNodeFindInClone",
+	OpCuGraphNodeGetDependencies:                       "cuGraphNodeGetDependencies",
+	OpCuGraphNodeGetDependencies_v2:                    "cuGraphNodeGetDependencies_v2",
+	OpCuGraphNodeGetDependentNodes:                     "cuGraphNodeGetDependentNodes",
+	OpCuGraphNodeGetDependentNodes_v2:                  "cuGraphNodeGetDependentNodes_v2",
+	OpCuGraphNodeGetEnabled:                            "cuGraphNodeGetEnabled",
+	OpCuGraphNodeGetType:                               "cuGraphNodeGetType",
+	OpCuGraphNodeSetEnabled:                            "cuGraphNodeSetEnabled",
+	OpCuGraphNodeSetParams:                             "cuGraphNodeSetParams",
+	OpCuGraphReleaseUserObject:                         "cuGraphReleaseUserObject",
+	OpCuGraphRemoveDependencies:                        "cuGraphRemoveDependencies",
+	OpCuGraphRemoveDependencies_v2:                     "cuGraphRemoveDependencies_v2",
+	OpCuGraphRetainUserObject:                          "cuGraphRetainUserObject",
+	OpCuGraphUpload:                                    "cuGraphUpload",
+	OpCuGraphicsMapResources:                           "cuGraphicsMapResources",
+	OpCuGraphicsResourceGetMappedMipmappedArray:        "cuGraphicsResourceGetMappedMipmappedArray",
+	OpCuGraphicsResourceGetMappedPointer:               "cuGraphicsResourceGetMappedPointer",
+	OpCuGraphicsResourceGetMappedPointer_v2:            "cuGraphicsResourceGetMappedPointer_v2",
+	OpCuGraphicsResourceSetMapFlags:                    "cuGraphicsResourceSetMapFlags",
+	OpCuGraphicsResourceSetMapFlags_v2:                 "cuGraphicsResourceSetMapFlags_v2",
+	OpCuGraphicsSubResourceGetMappedArray:              "cuGraphicsSubResourceGetMappedArray",
+	OpCuGraphicsUnmapResources:                         "cuGraphicsUnmapResources",
+	OpCuGraphicsUnregisterResource:                     "cuGraphicsUnregisterResource",
+	OpCuGreenCtxCreate:                                 "cuGreenCtxCreate",
+	OpCuGreenCtxDestroy:                                "cuGreenCtxDestroy",
+	OpCuGreenCtxGetDevResource:                         "cuGreenCtxGetDevResource",
+	OpCuGreenCtxGetId:                                  "cuGreenCtxGetId",
+	OpCuGreenCtxRecordEvent:                            "cuGreenCtxRecordEvent",
+	OpCuGreenCtxStreamCreate:                           "cuGreenCtxStreamCreate",
+	OpCuGreenCtxWaitEvent:                              "cuGreenCtxWaitEvent",
+	OpCuImportExternalMemory:                           "cuImportExternalMemory",
+	OpCuImportExternalSemaphore:                        "cuImportExternalSemaphore",
+	OpCuInit:                                           "cuInit",
+	OpCuIpcCloseMemHandle:                              "cuIpcCloseMemHandle",
+	OpCuIpcGetEventHandle:                              "cuIpcGetEventHandle",
+	OpCuIpcGetMemHandle:                                "cuIpcGetMemHandle",
+	OpCuIpcOpenEventHandle:                             "cuIpcOpenEventHandle",
+	OpCuIpcOpenMemHandle:                               "cuIpcOpenMemHandle",
+	OpCuIpcOpenMemHandle_v2:                            "cuIpcOpenMemHandle_v2",
+	OpCuKernelGetAttribute:                             "cuKernelGetAttribute",
+	OpCuKernelGetFunction:                              "cuKernelGetFunction",
+	OpCuKernelGetLibrary:                               "cuKernelGetLibrary",
+	OpCuKernelGetName:                                  "cuKernelGetName",
+	OpCuKernelGetParamInfo:                             "cuKernelGetParamInfo",
+	OpCuKernelSetAttribute:                             "cuKernelSetAttribute",
+	OpCuKernelSetCacheConfig:                           "cuKernelSetCacheConfig",
+	OpCuLaunch:                                         "cuLaunch",
+	OpCuLaunchCooperativeKernel:                        "cuLaunchCooperativeKernel",
+	OpCuLaunchCooperativeKernelMultiDevice:             "cuLaunchCooperativeKernelMultiDevice",
+	OpCuLaunchGrid:                                     "cuLaunchGrid",
+	OpCuLaunchGridAsync:                                "cuLaunchGridAsync",
+	OpCuLaunchHostFunc:                                 "cuLaunchHostFunc",
+	OpCuLaunchKernel:                                   "cuLaunchKernel",
+	OpCuLaunchKernelEx:                                 "cuLaunchKernelEx",
+	OpCuLibraryEnumerateKernels:                        "cuLibraryEnumerateKernels",
+	OpCuLibraryGetGlobal:                               "cuLibraryGetGlobal",
+	OpCuLibraryGetKernel:                               "cuLibraryGetKernel",
+	OpCuLibraryGetKernelCount:                          "cuLibraryGetKernelCount",
+	OpCuLibraryGetManaged:                              "cuLibraryGetManaged",
+	OpCuLibraryGetModule:                               "cuLibraryGetModule",
+	OpCuLibraryGetUnifiedFunction:                      "cuLibraryGetUnifiedFunction",
+	OpCuLibraryLoadData:                                "cuLibraryLoadData",
+	OpCuLibraryLoadFromFile:                            "cuLibraryLoadFromFile",
+	OpCuLibraryUnload:                                  "cuLibraryUnload",
+	OpCuLinkAddData:                                    "cuLinkAddData",
+	OpCuLinkAddData_v2:                                 "cuLinkAddData_v2",
+	OpCuLinkAddFile:                                    "cuLinkAddFile",
+	OpCuLinkAddFile_v2:                                 "cuLinkAddFile_v2",
+	OpCuLinkComplete:                                   "cuLinkComplete",
+	OpCuLinkCreate:                                     "cuLinkCreate",
+	OpCuLinkCreate_v2:                                  "cuLinkCreate_v2",
+	OpCuLinkDestroy:                                    "cuLinkDestroy",
+	OpCuLogsCurrent:                                    "cuLogsCurrent",
+	OpCuLogsDumpToFile:                                 "cuLogsDumpToFile",
+	OpCuLogsDumpToMemory:                               "cuLogsDumpToMemory",
+	OpCuLogsRegisterCallback:                           "cuLogsRegisterCallback",
+	OpCuLogsUnregisterCallback:                         "cuLogsUnregisterCallback",
+	OpCuMemAddressFree:                                 "cuMemAddressFree",
+	OpCuMemAddressReserve:                              "cuMemAddressReserve",
+	OpCuMemAdvise:                                      "cuMemAdvise",
+	OpCuMemAdvise_v2:                                   "cuMemAdvise_v2",
+	OpCuMemAlloc:                                       "cuMemAlloc",
+	OpCuMemAllocAsync:                                  "cuMemAllocAsync",
+	OpCuMemAllocFromPoolAsync:                          "cuMemAllocFromPoolAsync",
+	OpCuMemAllocHost:                                   "cuMemAllocHost",
+	OpCuMemAllocHost_v2:                                "cuMemAllocHost_v2",
+	OpCuMemAllocManaged:                                "cuMemAllocManaged",
+	OpCuMemAllocPitch:                                  "cuMemAllocPitch",
+	OpCuMemAllocPitch_v2:                               "cuMemAllocPitch_v2",
+	OpCuMemAlloc_v2:                                    "cuMemAlloc_v2",
+	OpCuMemBatchDecompressAsync:                        "cuMemBatchDecompressAsync",
+	OpCuMemCreate:                                      "cuMemCreate",
+	OpCuMemDiscardAndPrefetchBatchAsync:                "cuMemDiscardAndPrefetchBatchAsync",
+	OpCuMemDiscardBatchAsync:                           "cuMemDiscardBatchAsync",
+	OpCuMemExportToShareableHandle:                     "cuMemExportToShareableHandle",
+	OpCuMemFree:                                        "cuMemFree",
+	OpCuMemFreeAsync:                                   "cuMemFreeAsync",
+	OpCuMemFreeHost:                                    "cuMemFreeHost",
+	OpCuMemFree_v2:                                     "cuMemFree_v2",
+	OpCuMemGetAccess:                                   "cuMemGetAccess",
+	OpCuMemGetAddressRange:                             "cuMemGetAddressRange",
+	OpCuMemGetAddressRange_v2:                          "cuMemGetAddressRange_v2",
+	OpCuMemGetAllocationGranularity:                    "cuMemGetAllocationGranularity",
+	OpCuMemGetAllocationPropertiesFromHandle:           "cuMemGetAllocationPropertiesFromHandle",
+	OpCuMemGetDefaultMemPool:                           "cuMemGetDefaultMemPool",
+	OpCuMemGetHandleForAddressRange:                    "cuMemGetHandleForAddressRange",
+	OpCuMemGetInfo:                                     "cuMemGetInfo",
+	OpCuMemGetInfo_v2:                                  "cuMemGetInfo_v2",
+	OpCuMemGetMemPool:                                  "cuMemGetMemPool",
+	OpCuMemHostAlloc:                                   "cuMemHostAlloc",
+	OpCuMemHostGetDevicePointer:                        "cuMemHostGetDevicePointer",
+	OpCuMemHostGetDevicePointer_v2:                     "cuMemHostGetDevicePointer_v2",
+	OpCuMemHostGetFlags:                                "cuMemHostGetFlags",
+	OpCuMemHostRegister:                                "cuMemHostRegister",
+	OpCuMemHostRegister_v2:                             "cuMemHostRegister_v2",
+	OpCuMemHostUnregister:                              "cuMemHostUnregister",
+	OpCuMemImportFromShareableHandle:                   "cuMemImportFromShareableHandle",
+	OpCuMemMap:                                         "cuMemMap",
+	OpCuMemMapArrayAsync:                               "cuMemMapArrayAsync",
+	OpCuMemPoolCreate:                                  "cuMemPoolCreate",
+	OpCuMemPoolDestroy:                                 "cuMemPoolDestroy",
+	OpCuMemPoolExportPointer:                           "cuMemPoolExportPointer",
+	OpCuMemPoolExportToShareableHandle:                 "cuMemPoolExportToShareableHandle",
+	OpCuMemPoolGetAccess:                               "cuMemPoolGetAccess",
+	OpCuMemPoolGetAttribute:                            "cuMemPoolGetAttribute",
+	OpCuMemPoolImportFromShareableHandle:               "cuMemPoolImportFromShareableHandle",
+	OpCuMemPoolImportPointer:                           "cuMemPoolImportPointer",
+	OpCuMemPoolSetAccess:                               "cuMemPoolSetAccess",
+	OpCuMemPoolSetAttribute:                            "cuMemPoolSetAttribute",
+	OpCuMemPoolTrimTo:                                  "cuMemPoolTrimTo",
+	OpCuMemPrefetchAsync:                               "cuMemPrefetchAsync",
+	OpCuMemPrefetchAsync_v2:                            "cuMemPrefetchAsync_v2",
+	OpCuMemPrefetchBatchAsync:                          "cuMemPrefetchBatchAsync",
+	OpCuMemRangeGetAttribute:                           "cuMemRangeGetAttribute",
+	OpCuMemRangeGetAttributes:                          "cuMemRangeGetAttributes",
+	OpCuMemRelease:                                     "cuMemRelease",
+	OpCuMemRetainAllocationHandle:                      "cuMemRetainAllocationHandle",
+	OpCuMemSetAccess:                                   "cuMemSetAccess",
+	OpCuMemSetMemPool:                                  "cuMemSetMemPool",
+	OpCuMemUnmap:                                       "cuMemUnmap",
+	OpCuMemcpy:                                         "cuMemcpy",
+	OpCuMemcpy2D:                                       "cuMemcpy2D",
+	OpCuMemcpy2DAsync:                                  "cuMemcpy2DAsync",
+	OpCuMemcpy2DAsync_v2:                               "cuMemcpy2DAsync_v2",
+	OpCuMemcpy2DUnaligned:                              "cuMemcpy2DUnaligned",
+	OpCuMemcpy2DUnaligned_v2:                           "cuMemcpy2DUnaligned_v2",
+	OpCuMemcpy2D_v2:                                    "cuMemcpy2D_v2",
+	OpCuMemcpy3D:                                       "cuMemcpy3D",
+	OpCuMemcpy3DAsync:                                  "cuMemcpy3DAsync",
+	OpCuMemcpy3DAsync_v2:                               "cuMemcpy3DAsync_v2",
+	OpCuMemcpy3DBatchAsync:                             "cuMemcpy3DBatchAsync",
+	OpCuMemcpy3DBatchAsync_v2:                          "cuMemcpy3DBatchAsync_v2",
+	OpCuMemcpy3DPeer:                                   "cuMemcpy3DPeer",
+	OpCuMemcpy3DPeerAsync:                              "cuMemcpy3DPeerAsync",
+	OpCuMemcpy3D_v2:                                    "cuMemcpy3D_v2",
+	OpCuMemcpyAsync:                                    "cuMemcpyAsync",
+	OpCuMemcpyAtoA:                                     "cuMemcpyAtoA",
+	OpCuMemcpyAtoA_v2:                                  "cuMemcpyAtoA_v2",
+	OpCuMemcpyAtoD:                                     "cuMemcpyAtoD",
+	OpCuMemcpyAtoD_v2:                                  "cuMemcpyAtoD_v2",
+	OpCuMemcpyAtoH:                                     "cuMemcpyAtoH",
+	OpCuMemcpyAtoHAsync:                                "cuMemcpyAtoHAsync",
+	OpCuMemcpyAtoHAsync_v2:                             "cuMemcpyAtoHAsync_v2",
+	OpCuMemcpyAtoH_v2:                                  "cuMemcpyAtoH_v2",
+	OpCuMemcpyBatchAsync:                               "cuMemcpyBatchAsync",
+	OpCuMemcpyBatchAsync_v2:                            "cuMemcpyBatchAsync_v2",
+	OpCuMemcpyDtoA:                                     "cuMemcpyDtoA",
+	OpCuMemcpyDtoA_v2:                                  "cuMemcpyDtoA_v2",
+	OpCuMemcpyDtoD:                                     "cuMemcpyDtoD",
+	OpCuMemcpyDtoDAsync:                                "cuMemcpyDtoDAsync",
+	OpCuMemcpyDtoDAsync_v2:                             "cuMemcpyDtoDAsync_v2",
+	OpCuMemcpyDtoD_v2:                                  "cuMemcpyDtoD_v2",
+	OpCuMemcpyDtoH:                                     "cuMemcpyDtoH",
+	OpCuMemcpyDtoHAsync:                                "cuMemcpyDtoHAsync",
+	OpCuMemcpyDtoHAsync_v2:                             "cuMemcpyDtoHAsync_v2",
+	OpCuMemcpyDtoH_v2:                                  "cuMemcpyDtoH_v2",
+	OpCuMemcpyHtoA:                                     "cuMemcpyHtoA",
+	OpCuMemcpyHtoAAsync:                                "cuMemcpyHtoAAsync",
+	OpCuMemcpyHtoAAsync_v2:                             "cuMemcpyHtoAAsync_v2",
+	OpCuMemcpyHtoA_v2:                                  "cuMemcpyHtoA_v2",
+	OpCuMemcpyHtoD:                                     "cuMemcpyHtoD",
+	OpCuMemcpyHtoDAsync:                                "cuMemcpyHtoDAsync",
+	OpCuMemcpyHtoDAsync_v2:                             "cuMemcpyHtoDAsync_v2",
+	OpCuMemcpyHtoD_v2:                                  "cuMemcpyHtoD_v2",
+	OpCuMemcpyPeer:                                     "cuMemcpyPeer",
+	OpCuMemcpyPeerAsync:                                "cuMemcpyPeerAsync",
+	OpCuMemsetD16:                                      "cuMemsetD16",
+	OpCuMemsetD16Async:                                 "cuMemsetD16Async",
+	OpCuMemsetD16_v2:                                   "cuMemsetD16_v2",
+	OpCuMemsetD2D16:                                    "cuMemsetD2D16",
+	OpCuMemsetD2D16Async:                               "cuMemsetD2D16Async",
+	OpCuMemsetD2D16_v2:                                 "cuMemsetD2D16_v2",
+	OpCuMemsetD2D32:                                    "cuMemsetD2D32",
+	OpCuMemsetD2D32Async:                               "cuMemsetD2D32Async",
+	OpCuMemsetD2D32_v2:                                 "cuMemsetD2D32_v2",
+	OpCuMemsetD2D8:                                     "cuMemsetD2D8",
+	OpCuMemsetD2D8Async:                                "cuMemsetD2D8Async",
+	OpCuMemsetD2D8_v2:                                  "cuMemsetD2D8_v2",
+	OpCuMemsetD32:                                      "cuMemsetD32",
+	OpCuMemsetD32Async:                                 "cuMemsetD32Async",
+	OpCuMemsetD32_v2:                                   "cuMemsetD32_v2",
+	OpCuMemsetD8:                                       "cuMemsetD8",
+	OpCuMemsetD8Async:                                  "cuMemsetD8Async",
+	OpCuMemsetD8_v2:                                    "cuMemsetD8_v2",
+	OpCuMipmappedArrayCreate:                           "cuMipmappedArrayCreate",
+	OpCuMipmappedArrayDestroy:                          "cuMipmappedArrayDestroy",
+	OpCuMipmappedArrayGetLevel:                         "cuMipmappedArrayGetLevel",
+	OpCuMipmappedArrayGetMemoryRequirements:            "cuMipmappedArrayGetMemoryRequirements",
+	OpCuMipmappedArrayGetSparseProperties:              "cuMipmappedArrayGetSparseProperties",
+	OpCuModuleEnumerateFunctions:                       "cuModuleEnumerateFunctions",
+	OpCuModuleGetFunction:                              "cuModuleGetFunction",
+	OpCuModuleGetFunctionCount:                         "cuModuleGetFunctionCount",
+	OpCuModuleGetGlobal:                                "cuModuleGetGlobal",
+	OpCuModuleGetGlobal_v2:                             "cuModuleGetGlobal_v2",
+	OpCuModuleGetLoadingMode:                           "cuModuleGetLoadingMode",
+	OpCuModuleGetSurfRef:                               "cuModuleGetSurfRef",
+	OpCuModuleGetTexRef:                                "cuModuleGetTexRef",
+	OpCuModuleLoad:                                     "cuModuleLoad",
+	OpCuModuleLoadData:                                 "cuModuleLoadData",
+	OpCuModuleLoadDataEx:                               "cuModuleLoadDataEx",
+	OpCuModuleLoadFatBinary:                            "cuModuleLoadFatBinary",
+	OpCuModuleUnload:                                   "cuModuleUnload",
+	OpCuMulticastAddDevice:                             "cuMulticastAddDevice",
+	OpCuMulticastBindAddr:                              "cuMulticastBindAddr",
+	OpCuMulticastBindMem:                               "cuMulticastBindMem",
+	OpCuMulticastCreate:                                "cuMulticastCreate",
+	OpCuMulticastGetGranularity:                        "cuMulticastGetGranularity",
+	OpCuMulticastUnbind:                                "cuMulticastUnbind",
+	OpCuOccupancyAvailableDynamicSMemPerBlock:          "cuOccupancyAvailableDynamicSMemPerBlock",
+	OpCuOccupancyMaxActiveBlocksPerMultiprocessor:      "cuOccupancyMaxActiveBlocksPerMultiprocessor",
 	OpCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
 	OpCuOccupancyMaxActiveClusters:                         "cuOccupancyMaxActiveClusters",
 	OpCuOccupancyMaxPotentialBlockSize:                     "cuOccupancyMaxPotentialBlockSize",
@@ -769,8 +1055,12 @@ var opNames = [...]string{
 	OpCuPointerGetAttribute:                                "cuPointerGetAttribute",
 	OpCuPointerGetAttributes:                               "cuPointerGetAttributes",
 	OpCuPointerSetAttribute:                                "cuPointerSetAttribute",
+	OpCuProfilerStart:                                      "cuProfilerStart",
+	OpCuProfilerStop:                                       "cuProfilerStop",
+	OpCuSignalExternalSemaphoresAsync:                      "cuSignalExternalSemaphoresAsync",
 	OpCuStreamAddCallback:                                  "cuStreamAddCallback",
 	OpCuStreamAttachMemAsync:                               "cuStreamAttachMemAsync",
+	OpCuStreamBatchMemOp:                                   "cuStreamBatchMemOp",
 	OpCuStreamBatchMemOp_v2:                                "cuStreamBatchMemOp_v2",
 	OpCuStreamBeginCapture:                                 "cuStreamBeginCapture",
 	OpCuStreamBeginCaptureToGraph:                          "cuStreamBeginCaptureToGraph",
@@ -789,6 +1079,7 @@ var opNames = [...]string{
 	OpCuStreamGetCtx_v2:                                    "cuStreamGetCtx_v2",
 	OpCuStreamGetDevice:                                    "cuStreamGetDevice",
 	OpCuStreamGetFlags:                                     "cuStreamGetFlags",
+	OpCuStreamGetGreenCtx:                                  "cuStreamGetGreenCtx",
 	OpCuStreamGetId:                                        "cuStreamGetId",
 	OpCuStreamGetPriority:                                  "cuStreamGetPriority",
 	OpCuStreamIsCapturing:                                  "cuStreamIsCapturing",
@@ -798,9 +1089,13 @@ var opNames = [...]string{
 	OpCuStreamUpdateCaptureDependencies:                    "cuStreamUpdateCaptureDependencies",
 	OpCuStreamUpdateCaptureDependencies_v2:                 "cuStreamUpdateCaptureDependencies_v2",
 	OpCuStreamWaitEvent:                                    "cuStreamWaitEvent",
+	OpCuStreamWaitValue32:                                  "cuStreamWaitValue32",
 	OpCuStreamWaitValue32_v2:                               "cuStreamWaitValue32_v2",
+	OpCuStreamWaitValue64:                                  "cuStreamWaitValue64",
 	OpCuStreamWaitValue64_v2:                               "cuStreamWaitValue64_v2",
+	OpCuStreamWriteValue32:                                 "cuStreamWriteValue32",
 	OpCuStreamWriteValue32_v2:                              "cuStreamWriteValue32_v2",
+	OpCuStreamWriteValue64:                                 "cuStreamWriteValue64",
 	OpCuStreamWriteValue64_v2:                              "cuStreamWriteValue64_v2",
 	OpCuSurfObjectCreate:                                   "cuSurfObjectCreate",
 	OpCuSurfObjectDestroy:                                  "cuSurfObjectDestroy",
@@ -818,6 +1113,7 @@ var opNames = [...]string{
 	OpCuTexObjectGetTextureDesc:                            "cuTexObjectGetTextureDesc",
 	OpCuTexRefCreate:                                       "cuTexRefCreate",
 	OpCuTexRefDestroy:                                      "cuTexRefDestroy",
+	OpCuTexRefGetAddress:                                   "cuTexRefGetAddress",
 	OpCuTexRefGetAddressMode:                               "cuTexRefGetAddressMode",
 	OpCuTexRefGetAddress_v2:                                "cuTexRefGetAddress_v2",
 	OpCuTexRefGetArray:                                     "cuTexRefGetArray",
@@ -830,6 +1126,8 @@ var opNames = [...]string{
 	OpCuTexRefGetMipmapLevelBias:                           "cuTexRefGetMipmapLevelBias",
 	OpCuTexRefGetMipmapLevelClamp:                          "cuTexRefGetMipmapLevelClamp",
 	OpCuTexRefGetMipmappedArray:                            "cuTexRefGetMipmappedArray",
+	OpCuTexRefSetAddress:                                   "cuTexRefSetAddress",
+	OpCuTexRefSetAddress2D:                                 "cuTexRefSetAddress2D",
 	OpCuTexRefSetAddress2D_v2:                              "cuTexRefSetAddress2D_v2",
 	OpCuTexRefSetAddress2D_v3:                              "cuTexRefSetAddress2D_v3",
 	OpCuTexRefSetAddressMode:                               "cuTexRefSetAddressMode",
@@ -848,6 +1146,7 @@ var opNames = [...]string{
 	OpCuUserObjectCreate:                                   "cuUserObjectCreate",
 	OpCuUserObjectRelease:                                  "cuUserObjectRelease",
 	OpCuUserObjectRetain:                                   "cuUserObjectRetain",
+	OpCuWaitExternalSemaphoresAsync:                        "cuWaitExternalSemaphoresAsync",
 }
 
 // OpName is the C function of an operation.

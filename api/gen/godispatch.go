@@ -10,244 +10,152 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// emitDispatch writes the server's generic calls, some hundred functions a file.
+// emitDispatch writes the table by which the server carries out generic calls.
 func emitDispatch(spec *api.Spec, out *Output) error {
-	lib := spec.CUDA
+	g := &dispatchGen{lib: spec.CUDA}
 	table := &buffer{}
-	table.f("package dispatch\n\nimport \"scuda.dev/scuda/api/cuda\"\n\nvar methods = [...]method{\n")
-	g := &dispatchGen{lib: lib, body: &buffer{}}
-	for _, fn := range lib.Funcs {
+	table.f("package dispatch\n\nimport \"scuda.dev/scuda/api/cuda\"\n\nvar methods = [...]*function{\n")
+	for _, fn := range g.lib.Funcs {
 		if fn.PTSZ || !fn.Generic || fn.Op == 0 {
 			continue
 		}
-		table.f("cuda.Op%s: call%s,\n", api.GoName(fn.Name), api.GoName(fn.Name))
-		if err := g.function(fn); err != nil {
+		text, err := g.function(fn)
+		if err != nil {
 			return fmt.Errorf("%s: %w", fn.Name, err)
 		}
+		table.f("cuda.Op%s: %s,\n", api.GoName(fn.Name), text)
 	}
 	table.f("}\n\n")
 	g.members()
 	table.Write(g.tables.Bytes())
-	if err := out.GoFile("server/dispatch/zz_table_gen.go", table.Bytes()); err != nil {
-		return err
-	}
-	b := &buffer{}
-	b.f("package dispatch\n\nimport (\n%s\"unsafe\"\n\n\"scuda.dev/scuda/api/codec\"\n\"scuda.dev/scuda/api/cuda\"\n)\n",
-		map[bool]string{true: "\"math\"\n"}[strings.Contains(g.body.String(), "math.")])
-	b.Write(g.body.Bytes())
-	return out.GoFile("server/dispatch/zz_calls_gen.go", b.Bytes())
+	return out.GoFile("server/dispatch/zz_table_gen.go", table.Bytes())
 }
 
 type dispatchGen struct {
 	lib    *api.Library
-	body   *buffer
 	tables buffer
 	known  map[string]bool
 }
 
-func (g *dispatchGen) function(fn *api.Func) error {
-	b := g.body
-	name := api.GoName(fn.Name)
-	b.f("\nfunc call%s(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult {\n",
-		name)
-	for i, p := range fn.Params {
-		g.decode(i, p)
-	}
-	b.f("if r.End() != nil {\nreturn 0\n}\n")
-	needs := false
-	for i, p := range fn.Params {
-		if need := g.want(fn, p); need != "" {
-			b.f("r.Need(n%d, %s)\n", i, need)
-			needs = true
-		}
-	}
-	if needs {
-		b.f("if r.Err() != nil {\nreturn 0\n}\n")
-	}
-	g.selected(fn)
-	for i, p := range fn.Params {
-		g.absent(fn, i, p)
-	}
-	g.elements(fn, api.In, api.InOut)
-	invalid := "cuda.CUDA_ERROR_INVALID_HANDLE"
-	for i, p := range fn.Params {
-		k := g.kind(p.Handle)
-		switch {
-		case p.Dir == api.New:
-			b.f("if v%d == 0 {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", i)
-		case p.Handle != "" && p.Dir == api.Value && p.Stream:
-			b.f("real%d, ok := stream(h, v%d, perThread)\nif !ok {\nreturn %s\n}\n", i, i, invalid)
-		case p.Handle != "" && p.Dir == api.Value:
-			b.f("real%d, ok := real(h, cuda.%s, v%d)\nif !ok {\nreturn %s\n}\n", i, k, i, invalid)
-		case p.Object != "" && p.Dir == api.Value:
-			b.f("if !h.Holds(cuda.%s, v%d) {\nreturn cuda.%s\n}\n", g.kind(p.Object), i,
-				cmp.Or(fn.Unknown, g.lib.Unknown[p.Object]))
-		case p.Handle != "" && (p.Dir == api.In || p.Dir == api.InOut):
-			b.f("if !array(h, cuda.%s, p%d, n%d, perThread) {\nreturn %s\n}\n", k, i, i, invalid)
-		}
-		if p.Dir != api.In && p.Dir != api.InOut && (p.Dir != api.Value || !p.Struct) {
-			continue
-		}
-		n := fmt.Sprintf("n%d", i)
-		if p.Dir == api.Value {
-			n = "1"
-		}
-		if p.Token != "" {
-			b.f("if !meant(h, cuda.%s, p%d, %s) {\nreturn cuda.%s\n}\n", g.kind(p.Token), i, n, g.lib.NoToken[p.Token])
-		}
-		if len(p.Refuse) > 0 {
-			b.f("if refused(r, p%d, %s, %d, %s) {\nreturn 0\n}\n", i, n, p.Size, g.refuseTable(p))
-		}
-		if t := g.patchTable(p); t != "" {
-			b.f("if !patchIn(h, p%d, %s, %d, %s, %s, perThread) {\nreturn %s\n}\n", i, n, p.Size, t, g.selector(fn, p), invalid)
-		}
-		if t := g.wordTable(p); t != "" {
-			b.f("if result := checkWords(h, p%d, %s, %d, %s, %s); result != cuda.CUDA_SUCCESS {\nreturn result\n}\n", i, n,
-				p.Size, t, g.selector(fn, p))
-		}
-	}
-	reserved := false
-	for i, p := range fn.Params {
-		reserved = g.reserve(i, p) || reserved
-	}
-	if reserved {
-		b.f("if r.Err() != nil {\nreturn 0\n}\n")
-	}
-	g.elements(fn, api.Out, api.Ret)
-	g.call(fn)
-	g.reply(fn)
-	b.f("return result\n}\n")
-	return nil
-}
+// fields is a literal of a structure; those that are zero are left out.
+type fields []string
 
-func (g *dispatchGen) decode(i int, p api.Param) {
-	b := g.body
-	switch p.Dir {
-	case api.Value, api.Opaque:
-		if p.Struct {
-			b.f("p%d := r.Struct(%d)\n", i, p.Size)
-			return
-		}
-		b.f("v%d := r.U64()\n", i)
-	case api.In, api.InOut:
-		b.f("p%d, n%d := r.Array(%d)\n", i, i, p.Size)
-	case api.Str:
-		b.f("p%d := r.Str()\n", i)
-	case api.New:
-		b.f("v%d := r.U64()\n", i)
-	case api.Out, api.Ret:
-		b.f("n%d := r.U64()\n", i)
+func (f *fields) add(name, value string) {
+	if value != "" && value != "0" && value != "false" {
+		*f = append(*f, name+": "+value)
 	}
 }
 
-// elements makes numbers of elements of what says in arrays' places, too, that they hold nothing.
-func (g *dispatchGen) elements(fn *api.Func, dirs ...api.Dir) {
-	for i, p := range fn.Params {
-		used := p.Handle != "" || p.Object != "" || p.Dir == api.InOut || g.patchTable(p) != "" ||
-			p.Dir == api.In && (g.wordTable(p) != "" || len(p.Refuse) > 0)
-		if slices.Contains(dirs, p.Dir) && p.Counted() && used {
-			g.body.f("n%d = codec.Elements(n%d)\n", i, i)
-		}
-	}
-}
+func (f *fields) number(name string, value int) { f.add(name, strconv.Itoa(value)) }
+func (f *fields) flag(name string, value bool)  { f.add(name, strconv.FormatBool(value)) }
 
-// want is the number of elements that the driver will touch.
-func (g *dispatchGen) want(fn *api.Func, p api.Param) string {
-	if p.Dir != api.In && p.Dir != api.InOut && p.Dir != api.Out && p.Dir != api.Ret {
-		return ""
-	}
-	name, minus, _ := strings.Cut(p.Count, "-")
-	name, through := strings.CutPrefix(name, "*")
-	if isNumber(name) {
-		return name
-	}
-	j := slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == name })
-	value := fmt.Sprintf("v%d", j)
-	if through {
-		value = fmt.Sprintf("count(p%d, %d)", j, fn.Params[j].Size)
-	} else if fn.Params[j].Size == 4 {
-		value = fmt.Sprintf("uint64(uint32(v%d))", j)
-	}
-	if minus != "" {
-		value = fmt.Sprintf("less(%s, %s)", value, minus)
-	}
-	return value
-}
+func (f fields) String() string { return "{" + strings.Join(f, ", ") + "}" }
 
-func (g *dispatchGen) reserve(i int, p api.Param) bool {
-	switch p.Dir {
-	case api.Out, api.Ret:
-		g.body.f("p%d := w.Out(r, n%d, %d)\n", i, i, p.Size)
-	case api.InOut:
-		g.body.f("out%d := w.Out(r, n%d, %d)\n", i, i, p.Size)
-	default:
-		return false
-	}
-	return true
-}
-
-func (g *dispatchGen) arg(i int, p api.Param) string {
-	typ := p.GoType
-	if rest, ok := strings.CutPrefix(typ, "*"); ok {
-		typ = "*" + g.qualify(rest)
-	} else {
-		typ = g.qualify(typ)
-	}
-	switch p.Dir {
-	case api.Value:
-		switch {
-		case p.Struct:
-			return fmt.Sprintf("*(*%s)(p%d)", typ, i)
-		case p.Handle != "":
-			return fmt.Sprintf("%s(real%d)", typ, i)
-		case p.Float && p.Size == 4:
-			return fmt.Sprintf("%s(math.Float32frombits(uint32(v%d)))", typ, i)
-		case p.Float:
-			return fmt.Sprintf("%s(math.Float64frombits(v%d))", typ, i)
-		}
-		return fmt.Sprintf("%s(v%d)", typ, i)
-	case api.Opaque:
-		return fmt.Sprintf("opaque(v%d)", i)
-	case api.Null:
-		return "nil"
-	}
-	if typ == "unsafe.Pointer" {
-		return fmt.Sprintf("p%d", i)
-	}
-	return fmt.Sprintf("(%s)(p%d)", typ, i)
-}
-
-// qualify puts the package before the names of api/cuda.
-func (g *dispatchGen) qualify(typ string) string {
-	if strings.Contains(typ, ".") || typ[0] >= 'a' && typ[0] <= 'z' {
-		return typ
-	}
-	return "cuda." + typ
-}
-
-func (g *dispatchGen) call(fn *api.Func) {
-	b := g.body
-	var args []string
-	for i, p := range fn.Params {
-		if p.Dir == api.New {
-			b.f("created := w.Word()\n")
-			args = append(args, fmt.Sprintf("(*%s)(unsafe.Pointer(created))", g.qualify(strings.TrimPrefix(p.GoType, "*"))))
-			continue
-		}
-		args = append(args, g.arg(i, p))
-	}
-	list := strings.Join(args, ", ")
+func (g *dispatchGen) function(fn *api.Func) (string, error) {
 	twin := g.twin(fn)
-	if twin == nil {
-		b.f("result := drv.%s(%s)\n", api.GoName(fn.Name), list)
+	if n := len(fn.Params); n > maxWords || twin != nil && n == maxWords {
+		return "", fmt.Errorf("%d parameters; the dispatch has room for %d words", n, maxWords)
+	}
+	var params []string
+	for i := range fn.Params {
+		text, err := g.param(fn, i)
+		if err != nil {
+			return "", err
+		}
+		params = append(params, text)
+	}
+	var f fields
+	if len(params) > 0 {
+		f.add("params", "[]param{"+strings.Join(params, ", ")+"}")
+	}
+	f.flag("words", !slices.ContainsFunc(fn.Params, func(p api.Param) bool {
+		return p.Dir != api.Value || p.Struct || p.Delete || needed(p)
+	}))
+	f.flag("outs", fn.OutsOnError)
+	if twin != nil {
+		f.add("twin", "cuda.Op"+api.GoName(twin.Name))
+		f.flag("waits", fn.Class != api.Async)
+	}
+	return f.String(), nil
+}
+
+var directions = map[api.Dir]string{api.Value: "", api.In: "dirIn", api.Out: "dirOut", api.InOut: "dirInOut",
+	api.Str: "dirStr", api.New: "dirNew", api.Ret: "dirRet", api.Null: "dirNull", api.Opaque: "dirOpaque"}
+
+func (g *dispatchGen) param(fn *api.Func, i int) (string, error) {
+	p := fn.Params[i]
+	dir, ok := directions[p.Dir]
+	if !ok || p.Size >= 1<<16 {
+		return "", fmt.Errorf("%s: %d bytes that travel in a way that the dispatch does not know", p.Name, p.Size)
+	}
+	var f fields
+	f.add("dir", dir)
+	elements := p.Dir == api.In || p.Dir == api.InOut || p.Dir == api.Out || p.Dir == api.Ret
+	if elements || p.Dir == api.Value && (p.Struct || p.Size < 8) {
+		f.number("size", p.Size)
+	}
+	if elements {
+		g.count(fn, p, &f)
+	}
+	f.flag("value", p.Dir == api.Value && p.Struct)
+	f.flag("stream", p.Dir == api.Value && p.Stream)
+	f.flag("deletes", p.Delete)
+	f.flag("needed", needed(p))
+	for _, k := range []struct{ name, of string }{{"handle", p.Handle}, {"object", p.Object}, {"token", p.Token}} {
+		if k.of != "" {
+			f.add(k.name, "cuda."+kindName(k.of))
+		}
+	}
+	switch {
+	case p.Object != "" && p.Dir == api.Value:
+		f.add("unknown", "cuda."+cmp.Or(fn.Unknown, g.lib.Unknown[p.Object]))
+	case p.Token != "" && p.Dir != api.Out:
+		f.add("unknown", "cuda."+g.lib.NoToken[p.Token])
+	}
+	record := g.record(fn, p)
+	if p.Dir == api.New || p.Dir == api.Ret {
+		f.number("parent", g.parent(fn, p.Handle))
+	} else if p.Object != "" && p.Dir == api.Out || record != "" && p.Dir != api.In && p.Dir != api.Value {
+		f.number("parent", g.parent(fn, ""))
+	}
+	f.add("record", record)
+	return f.String(), nil
+}
+
+// count says how many elements the driver will touch.
+func (g *dispatchGen) count(fn *api.Func, p api.Param, f *fields) {
+	name, minus, _ := strings.Cut(p.Count, "-")
+	name = strings.TrimPrefix(name, "*")
+	if isNumber(name) {
+		f.add("count", name)
 		return
 	}
-	b.f("var result cuda.CUresult\nif perThread {\nown := cuda.CUstream(h.PerThread())\nresult = drv.%s(%s, own)\n",
-		api.GoName(twin.Name), list)
-	if fn.Class != api.Async {
-		b.f("if result == cuda.CUDA_SUCCESS {\nresult = drv.CuStreamSynchronize(own)\n}\n")
+	f.number("by", 1+slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == name }))
+	f.add("less", minus)
+}
+
+// needed says whether the server answers for a driver that would follow NULL.
+func needed(p api.Param) bool {
+	if p.Dir == api.In || p.Dir == api.InOut {
+		return p.IfNull != api.NullOptional
 	}
-	b.f("} else {\nresult = drv.%s(%s)\n}\n", api.GoName(fn.Name), list)
+	return p.IfNull == api.NullCrashes
+}
+
+// record says what is in a parameter's structures; "" when that are mere numbers.
+func (g *dispatchGen) record(fn *api.Func, p api.Param) string {
+	var f fields
+	f.add("patches", g.patchTable(p))
+	f.add("words", g.wordTable(p))
+	f.add("refuse", g.refuseTable(p))
+	if p.Select != "" {
+		f.number("by", 1+slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select }))
+		f.add("known", g.knownTable(fn, p))
+	}
+	if f == nil {
+		return ""
+	}
+	return "&record" + f.String()
 }
 
 // twin is the form with a stream of a function that has none: the per-thread form of the function runs on the calling
@@ -267,83 +175,22 @@ func (g *dispatchGen) twin(fn *api.Func) *api.Func {
 	return nil
 }
 
-func (g *dispatchGen) reply(fn *api.Func) {
-	b := g.body
-	outs := false
-	for _, p := range fn.Params {
-		outs = outs || p.Dir == api.Out || p.Dir == api.InOut || p.Dir == api.Ret
-	}
-	done := "if result != cuda.CUDA_SUCCESS {\n"
-	if outs {
-		done += "w.Reset()\n"
-	}
-	done += "return result\n}\n"
-	if !fn.OutsOnError {
-		b.f("%s", done)
-	}
-	for i, p := range fn.Params {
-		k := g.kind(p.Handle)
-		switch {
-		case p.Delete && fn.OutsOnError, p.Dir == api.New && fn.OutsOnError:
-			b.f("if result == cuda.CUDA_SUCCESS {\n")
-		}
-		switch {
-		case p.Delete && p.Object != "":
-			b.f("h.Take(cuda.%s, v%d)\n", g.kind(p.Object), i)
-		case p.Object != "" && p.Dir == api.Out:
-			b.f("given(h, cuda.%s, p%d, n%d, %s)\n", g.kind(p.Object), i, i, g.parent(fn, ""))
-		case p.Delete:
-			b.f("h.Delete(cuda.%s, v%d)\n", k, i)
-		case p.Dir == api.New:
-			b.f("create(h, r, cuda.%s, v%d, *created, %s)\n", k, i, g.parent(fn, p.Handle))
-		}
-		switch {
-		case p.Delete && fn.OutsOnError, p.Dir == api.New && fn.OutsOnError:
-			b.f("}\n")
-		}
-		full := "{\nw.Reset()\nreturn cuda.CUDA_ERROR_OUT_OF_MEMORY\n}\n"
-		switch p.Dir {
-		case api.InOut:
-			b.f("codec.Copy(out%d, p%d, n%d, %d)\n", i, i, i, p.Size)
-			if t := g.patchTable(p); t != "" {
-				b.f("if !patchOut(h, out%d, n%d, %d, %s, %s, %s) %s", i, i, p.Size, t, g.selector(fn, p), g.parent(fn, ""), full)
-			}
-		case api.Out:
-			if p.Token != "" {
-				b.f("if !hidden(h, cuda.%s, p%d, n%d) %s", g.kind(p.Token), i, i, full)
-			}
-			if t := g.patchTable(p); t != "" {
-				b.f("if !patchOut(h, p%d, n%d, %d, %s, %s, %s) %s", i, i, p.Size, t, g.selector(fn, p), g.parent(fn, ""), full)
-			}
-		case api.Ret:
-			b.f("if !returned(h, cuda.%s, p%d, n%d, %s) %s", k, i, i, g.parent(fn, p.Handle), full)
-		}
-	}
-}
-
-// parent is the client handle below which the table enters what the call brings forth: the first handle parameter of
-// another type, else one of the same type (the table then takes its owner).
-func (g *dispatchGen) parent(fn *api.Func, handle string) string {
-	same := "0"
+// parent is 1 + the index of the handle below which the table enters what the call brings forth: the first handle
+// parameter of another type, else one of the same type (the table then takes its owner); 0: none.
+func (g *dispatchGen) parent(fn *api.Func, handle string) int {
+	same := 0
 	for i, p := range fn.Params {
 		if p.Dir != api.Value || p.Handle == "" || p.Stream {
 			continue
 		}
 		if p.Handle != handle {
-			return fmt.Sprintf("v%d", i)
+			return i + 1
 		}
-		if same == "0" {
-			same = fmt.Sprintf("v%d", i)
+		if same == 0 {
+			same = i + 1
 		}
 	}
 	return same
-}
-
-func (g *dispatchGen) kind(handle string) string {
-	if handle == "" {
-		return ""
-	}
-	return kindName(handle)
 }
 
 // patchTable gives the name of the table of a parameter's handles; devices are the client's business.
@@ -431,56 +278,25 @@ func (g *dispatchGen) members() {
 	g.tables.Write(text.Bytes())
 }
 
-// absent answers for a driver that would follow a NULL pointer.
-func (g *dispatchGen) absent(fn *api.Func, i int, p api.Param) {
-	input := p.Dir == api.In || p.Dir == api.InOut
-	if input && p.IfNull == api.NullOptional || !input && p.IfNull != api.NullCrashes {
-		return
-	}
-	if p.Dir == api.Value {
-		g.body.f("if v%d == 0 {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", i)
-		return
-	}
-	there := ""
-	if want := g.want(fn, p); !isNumber(want) {
-		there = " && " + want + " != 0"
-	}
-	g.body.f("if n%d == 0%s {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", i, there)
-}
-
 func isNumber(s string) bool {
 	_, err := strconv.Atoi(s)
 	return err == nil
 }
 
-// selected makes the values that say what unions hold ones that the description knows: the driver would get the bytes
-// of others as they are.
-func (g *dispatchGen) selected(fn *api.Func) {
-	for _, p := range fn.Params {
-		if p.Select == "" {
-			continue
+// knownTable gives the name of the list of the values that say what a union holds: the driver would get the bytes of
+// others as they are.
+func (g *dispatchGen) knownTable(fn *api.Func, p api.Param) string {
+	j := slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select })
+	t, _ := g.lib.Lookup(fn.Params[j].CType)
+	name := "known" + api.GoTypeName(t.Underlying)
+	if g.once(name) {
+		var list []string
+		for _, v := range g.lib.EnumValues(t.Underlying) {
+			list = append(list, strconv.FormatInt(v, 10))
 		}
-		j := slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select })
-		t, _ := g.lib.Lookup(fn.Params[j].CType)
-		values := "known" + api.GoTypeName(t.Underlying)
-		g.body.f("if !known(%s, v%d) {\nreturn cuda.CUDA_ERROR_INVALID_VALUE\n}\n", values, j)
-		if g.once(values) {
-			var list []string
-			for _, v := range g.lib.EnumValues(t.Underlying) {
-				list = append(list, strconv.FormatInt(v, 10))
-			}
-			g.tables.f("var %s = []int64{%s}\n\n", values, strings.Join(list, ", "))
-		}
+		g.tables.f("var %s = []int64{%s}\n\n", name, strings.Join(list, ", "))
 	}
-}
-
-// selector is the value that says what a parameter's union holds.
-func (g *dispatchGen) selector(fn *api.Func, p api.Param) string {
-	if p.Select == "" {
-		return "0"
-	}
-	return fmt.Sprintf("int64(int32(v%d))",
-		slices.IndexFunc(fn.Params, func(q api.Param) bool { return q.Name == p.Select }))
+	return name
 }
 
 func (g *dispatchGen) once(name string) bool {

@@ -7,29 +7,27 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// emitReal writes the methods of driver/real.
+// emitReal writes what driver/real knows of each library: the functions that do not take words alone, and methods for
+// those that Go code calls by name.
 func emitReal(spec *api.Spec, out *Output) error {
 	for _, l := range []struct {
-		lib                         *api.Library
-		pkg, result, recv, sym, fns string
-		missing                     string
+		lib               *api.Library
+		pkg, result, recv string
 	}{
-		{spec.CUDA, "cuda", "CUresult", "driver", "symCu", "cudaSymbols", "cuda.CUDA_ERROR_NOT_SUPPORTED"},
-		{spec.NVML, "nvml", "nvmlReturn_t", "nvmlDriver", "symNvml", "nvmlSymbols", "nvml.NVML_ERROR_FUNCTION_NOT_FOUND"},
+		{spec.CUDA, "cuda", "CUresult", "driver"},
+		{spec.NVML, "nvml", "nvmlReturn_t", "nvmlDriver"},
 	} {
 		b := &buffer{}
-		b.f("package real\n\nimport (\n\"runtime\"\n\"unsafe\"\n\n\"scuda.dev/scuda/api/%s\"\n)\n\nconst (\n", l.pkg)
-		fns := Methods(l.lib)
-		for i, fn := range fns {
-			b.f("sym%s = %d\n", api.GoName(fn.Name), i)
+		b.f("package real\n\nimport (\n\"unsafe\"\n\n\"scuda.dev/scuda/api/%s\"\n)\n", l.pkg)
+		if err := realForms(b, l.lib, l.pkg, l.result); err != nil {
+			return err
 		}
-		b.f(")\n\nvar %s = [...]string{\n", l.fns)
-		for _, fn := range fns {
-			b.f("%q,\n", fn.Name)
+		named, err := namedFunctions(out.root, l.lib)
+		if err != nil {
+			return err
 		}
-		b.f("}\n")
-		for _, fn := range fns {
-			if err := realMethod(b, l.lib, fn, l.pkg, l.recv, l.result); err != nil {
+		for _, fn := range named {
+			if err := realMethod(b, l.lib, fn, l.pkg, l.recv); err != nil {
 				return fmt.Errorf("%s: %w", fn.Name, err)
 			}
 		}
@@ -40,9 +38,62 @@ func emitReal(spec *api.Spec, out *Output) error {
 	return nil
 }
 
-func realMethod(b *buffer, lib *api.Library, fn *api.Func, pkg, recv, result string) error {
-	var params, args, floats, keep []string
-	blob, tensor := "", false
+// realForm says how the arguments of a function travel: the form is "" when each is a word.
+func realForm(lib *api.Library, fn *api.Func) (string, error) {
+	var floats []string
+	form := ""
+	for i, p := range fn.Params {
+		t, _ := lib.Lookup(p.CType)
+		et, _ := lib.Lookup(p.Elem)
+		switch {
+		case strings.HasPrefix(p.GoType, "*"):
+			if i == 0 && et.Align > 16 {
+				form = "{tensor: true}"
+			}
+		case t.Kind == "struct" && t.Size == 64 && i == 1 && len(fn.Params) <= 3:
+			form = "{blob: true}"
+		case t.Kind == "struct" && t.Size > 8, t.Kind == "float" && t.Size != 4:
+			return "", fmt.Errorf("%s: no way to pass %s of %d bytes by value", fn.Name, p.CType, t.Size)
+		case t.Kind == "float":
+			floats = append(floats, fmt.Sprint(i))
+		}
+	}
+	if len(fn.Params) > maxWords || len(floats) > 2 || len(floats) > 0 && (floats[0] == "0" || len(fn.Params) > 5) {
+		return "", fmt.Errorf("%s: no way to pass its parameters", fn.Name)
+	}
+	if len(floats) > 0 {
+		form = "{floats: [2]uint8{" + strings.Join(floats, ", ") + "}}"
+	}
+	return form, nil
+}
+
+func realForms(b *buffer, lib *api.Library, pkg, result string) error {
+	list := &buffer{}
+	for _, fn := range Methods(lib) {
+		form, err := realForm(lib, fn)
+		if err != nil {
+			return err
+		}
+		if fn.Ret != result && pkg == "cuda" {
+			return fmt.Errorf("%s gives no %s", fn.Name, result)
+		}
+		if form != "" {
+			list.f("%s.Op%s: %s,\n", pkg, api.GoName(fn.Name), form)
+		}
+	}
+	if list.Len() == 0 {
+		return nil
+	}
+	b.f("\n// %sForms are the functions with arguments that are no words.\n"+
+		"var %sForms = [%s.Ops]form{\n%s}\n", pkg, pkg, pkg, list.String())
+	return nil
+}
+
+func realMethod(b *buffer, lib *api.Library, fn *api.Func, pkg, recv string) error {
+	if form, err := realForm(lib, fn); err != nil || form != "" {
+		return fmt.Errorf("arguments that are no words: call it with Call (%w)", err)
+	}
+	var params, args, keep []string
 	for i, p := range fn.Params {
 		name := fmt.Sprintf("a%d", i)
 		typ := p.GoType
@@ -58,71 +109,29 @@ func realMethod(b *buffer, lib *api.Library, fn *api.Func, pkg, recv, result str
 		switch {
 		case star != "":
 			args = append(args, "address("+name+")")
-			keep = append(keep, name)
-			if et, _ := lib.Lookup(p.Elem); i == 0 && et.Align > 16 {
-				tensor = true
-			}
+			keep = append(keep, "unsafe.Pointer("+name+")")
 		case typ == "unsafe.Pointer":
 			args = append(args, "raw("+name+")")
 			keep = append(keep, name)
-		case t.Kind == "struct" && t.Size <= 8:
-			args = append(args, "small("+name+")")
-		case t.Kind == "struct" && t.Size == 64:
-			blob = "unsafe.Pointer(&" + name + ")"
-			args = append(args, "")
 		case t.Kind == "struct":
-			return fmt.Errorf("no way to pass %s of %d bytes by value", p.CType, t.Size)
-		case t.Kind == "float":
-			if t.Size != 4 {
-				return fmt.Errorf("no way to pass %s", p.CType)
-			}
-			floats = append(floats, name)
-		case t.Kind == "float" || t.Kind == "int" && t.Size < 8 || t.Kind == "enum":
+			args = append(args, "small("+name+")")
+		case t.Kind == "int" && t.Size < 8 || t.Kind == "enum":
 			args = append(args, fmt.Sprintf("uint64(uint32(%s))", name))
 		default:
 			args = append(args, "uint64("+name+")")
 		}
 	}
-	if len(args) > 16 || len(floats) > 2 || len(floats) > 0 && len(args) > 4 {
-		return fmt.Errorf("too many parameters")
+	name, ret := api.GoName(fn.Name), lib.GoParam(fn.Ret)
+	op, list := pkg+".Op"+name, "&words{"+strings.Join(args, ", ")+"}"
+	call := fmt.Sprintf("d.invoke(%s, %s)", op, list)
+	if ret == "unsafe.Pointer" {
+		call, keep = fmt.Sprintf("pointer(d.fns[%s], %s)", op, list), nil
+	} else {
+		ret = pkg + "." + ret
 	}
-	sym := "sym" + api.GoName(fn.Name)
-	ret := pkg + "." + lib.GoParam(fn.Ret)
-	list := "&words{" + strings.Join(args, ", ") + "}"
-	var invoke string
-	switch {
-	case fn.Ret != result:
-		ret = "unsafe.Pointer"
-		invoke = fmt.Sprintf("pointer(d.fns[%s], %s)", sym, list)
-	case blob != "":
-		if len(args) < 2 || args[1] != "" {
-			return fmt.Errorf("structure by value in an unexpected place")
-		}
-		flags := "0"
-		if len(args) == 3 {
-			flags = args[2]
-		}
-		invoke = fmt.Sprintf("d.invokeBlob64(%s, %s, %s, %s)", sym, args[0], blob, flags)
-	case len(floats) > 0:
-		if len(floats) == 1 {
-			floats = append(floats, "0")
-		}
-		invoke = fmt.Sprintf("d.invokeFloat(%s, %s, %s)", sym, list, strings.Join(floats, ", "))
-	case tensor:
-		invoke = fmt.Sprintf("d.invokeTensor(%s, %s)", sym, list)
-	default:
-		invoke = fmt.Sprintf("d.invoke(%s, %s)", sym, list)
+	if len(keep) > 0 {
+		call = "keep(" + call + ", " + strings.Join(keep, ", ") + ")"
 	}
-	b.f("\n// %s calls %s.\nfunc (d *%s) %s(%s) %s {\n", api.GoName(fn.Name), fn.Name, recv, api.GoName(fn.Name),
-		strings.Join(params, ", "), ret)
-	if len(keep) == 0 {
-		b.f("return %s\n}\n", invoke)
-		return nil
-	}
-	b.f("r := %s\n", invoke)
-	for _, k := range keep {
-		b.f("runtime.KeepAlive(%s)\n", k)
-	}
-	b.f("return r\n}\n")
+	b.f("\nfunc (d *%s) %s(%s) %s {\nreturn %s\n}\n", recv, name, strings.Join(params, ", "), ret, call)
 	return nil
 }

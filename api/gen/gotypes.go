@@ -15,17 +15,21 @@ func emitGo(spec *api.Spec, out *Output) error {
 	for _, p := range []struct {
 		lib         *api.Library
 		pkg, result string
-		fallback    string // what Unimplemented answers
+		fallback    string // what Unimplemented answers; "": there is none
 	}{
 		{spec.CUDA, "cuda", "CUresult", "CUDA_ERROR_NOT_SUPPORTED"},
-		{spec.NVML, "nvml", "nvmlReturn_t", "NVML_ERROR_NOT_SUPPORTED"},
+		{spec.NVML, "nvml", "nvmlReturn_t", ""},
 	} {
 		dir := "api/" + p.pkg + "/"
+		named, err := namedFunctions(out.root, p.lib)
+		if err != nil {
+			return err
+		}
 		files := map[string]func(*buffer) error{
 			"zz_types_gen.go":       func(b *buffer) error { return goTypes(b, p.lib) },
 			"zz_consts_gen.go":      func(b *buffer) error { return goConsts(b, p.lib) },
 			"zz_ops_gen.go":         func(b *buffer) error { return goOps(b, spec, p.lib, p.result) },
-			"zz_driver_gen.go":      func(b *buffer) error { return goDriver(b, p.lib, p.result, p.fallback) },
+			"zz_driver_gen.go":      func(b *buffer) error { return goDriver(b, p.lib, named, p.result, p.fallback) },
 			"zz_layout_gen_test.go": func(b *buffer) error { return goLayouts(b, p.lib) },
 		}
 		for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -251,19 +255,15 @@ func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 			"return kindNames[k]\n}\nreturn \"Kind(\" + strconv.Itoa(int(k)) + \")\"\n}\n")
 	b.f("\n// Kinds is the number of kinds; every Kind is below it.\nconst Kinds = int(kindEnd)\n")
 
-	b.f("\n// Operation numbers.\nconst (\n")
+	b.f("\n// Operation numbers, also of the functions that do not travel: drivers are called by them.\nconst (\n")
 	top := uint16(0)
-	for _, fn := range lib.Funcs {
-		if fn.Op != 0 && !fn.PTSZ {
-			b.f("Op%s uint16 = %d\n", api.GoName(fn.Name), fn.Op)
-			top = max(top, fn.Op)
-		}
+	for _, fn := range numbered(lib) {
+		b.f("Op%s uint16 = %d\n", api.GoName(fn.Name), fn.Number())
+		top = max(top, fn.Number())
 	}
-	b.f(")\n\nvar opNames = [...]string{\n")
-	for _, fn := range lib.Funcs {
-		if fn.Op != 0 && !fn.PTSZ {
-			b.f("Op%s: %q,\n", api.GoName(fn.Name), fn.Name)
-		}
+	b.f(")\n\n// Ops is above every operation number.\nconst Ops = %d\n\nvar opNames = [...]string{\n", top+1)
+	for _, fn := range numbered(lib) {
+		b.f("Op%s: %q,\n", api.GoName(fn.Name), fn.Name)
 	}
 	b.f("}\n\n// OpName is the C function of an operation.\nfunc OpName(op uint16) string {\n" +
 		"if int(op) < len(opNames) && opNames[op] != \"\" {\nreturn opNames[op]\n}\n" +
@@ -294,28 +294,38 @@ func goOps(b *buffer, spec *api.Spec, lib *api.Library, result string) error {
 	return nil
 }
 
+// numbered lists the functions that have an operation or can be called on a driver.
+func numbered(lib *api.Library) []*api.Func {
+	return slices.DeleteFunc(slices.Clone(lib.Funcs), func(fn *api.Func) bool {
+		return fn.PTSZ || fn.NoProto && fn.Op == 0
+	})
+}
+
 func kindName(handle string) string {
 	n := strings.TrimPrefix(strings.TrimPrefix(handle, "CU"), "nvml")
 	return "Kind" + api.GoTypeName(n)
 }
 
-func goDriver(b *buffer, lib *api.Library, result, fallback string) error {
+// goDriver writes the interface with the functions that Go code calls by name.
+func goDriver(b *buffer, lib *api.Library, fns []*api.Func, result, fallback string) error {
 	b.f("\nimport \"unsafe\"\n")
-	b.f("\n// Driver is the library as Go methods, one for each function with a known prototype. Pointers are to memory " +
-		"that holds no Go pointers.\ntype Driver interface {\n")
-	fns := Methods(lib)
+	b.f("\n// Driver has the functions of the library that the server calls by name. Pointers are to memory that " +
+		"holds no Go pointers.\ntype Driver interface {\n")
 	for _, fn := range fns {
 		b.f("%s(%s) %s\n", api.GoName(fn.Name), goParams(fn, true), goResult(lib, fn))
 	}
-	b.f("}\n\n// Unimplemented answers %s to everything. Embed it to implement a part of Driver.\n"+
+	b.f("}\n")
+	if fallback == "" {
+		return nil
+	}
+	b.f("\n// Unimplemented answers %s to everything. Embed it to implement a part of Driver.\n"+
 		"type Unimplemented struct{}\n\nvar _ Driver = Unimplemented{}\n", fallback)
 	for _, fn := range fns {
-		ret := fallback
 		if fn.Ret != result {
-			ret = "nil"
+			return fmt.Errorf("%s gives no %s", fn.Name, result)
 		}
 		b.f("\n// %s is not implemented.\nfunc (Unimplemented) %s(%s) %s { return %s }\n", api.GoName(fn.Name),
-			api.GoName(fn.Name), goParams(fn, false), goResult(lib, fn), ret)
+			api.GoName(fn.Name), goParams(fn, false), goResult(lib, fn), fallback)
 	}
 	return nil
 }

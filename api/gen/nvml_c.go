@@ -382,12 +382,15 @@ func (q *nvmlParam) c() string {
 }
 
 var nvmlGoDirs = map[string]string{
-	"VALUE": "dirValue", "IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr",
+	"IN": "dirIn", "OUT": "dirOut", "INOUT": "dirInOut", "STR": "dirStr",
 }
 
 func (q *nvmlParam) golang() string {
-	parts := []string{"dir: " + nvmlGoDirs[q.dir]}
+	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if q.dir != "VALUE" {
+		add("dir: %s", nvmlGoDirs[q.dir])
+	}
 	if q.kind != 0 {
 		add("kind: %s", nvmlKind(q.handle))
 	}
@@ -407,8 +410,10 @@ func (q *nvmlParam) golang() string {
 	if q.countArg != 0 {
 		add("countArg: %d", q.countArg)
 	}
-	add("size: %d", q.size)
-	if q.elements != 0 {
+	if q.dir != "VALUE" || q.size < 8 {
+		add("size: %d", q.size)
+	}
+	if q.dir != "VALUE" && q.elements != 0 {
 		add("count: %d", q.elements)
 	}
 	if len(q.patches) > 0 {
@@ -431,15 +436,6 @@ func nvmlKind(handle string) string {
 	return "nvml.Kind" + strings.TrimPrefix(api.GoTypeName(handle), "Nvml")
 }
 
-// nvmlQualified writes a type of package nvml from outside.
-func nvmlQualified(goType string) string {
-	base := strings.TrimLeft(goType, "*")
-	if base == "unsafe.Pointer" || base == strings.ToLower(base) {
-		return goType
-	}
-	return goType[:len(goType)-len(base)] + "nvml." + base
-}
-
 func nvmlDispatch(lib *api.Library) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("package nvmldispatch\n\nimport \"scuda.dev/scuda/api/nvml\"\n\n")
@@ -450,32 +446,21 @@ func nvmlDispatch(lib *api.Library) ([]byte, error) {
 		if f.Op == 0 || f.NoProto || f.Class == api.Hand && !nvmlCallable[f.Name] {
 			continue
 		}
-		denied := ""
-		if f.Flag(api.FlagDenied) {
-			denied = "denied: true, "
-		}
-		if f.Flag(api.FlagOptional) {
-			denied += "optional: true, "
-		}
-		fmt.Fprintf(&b, "%d: {name: %q, %sparams: []param{\n", f.Op, f.Name, denied)
-		var args []string
-		for i, p := range f.Params {
+		var params []string
+		for i := range f.Params {
 			q, err := nvmlParamOf(lib, f, i)
 			if err != nil {
 				return nil, err
 			}
-			b.WriteString(q.golang() + ",\n")
-			switch typ := nvmlQualified(p.GoType); {
-			case q.dir == "VALUE":
-				args = append(args, fmt.Sprintf("%s(a.word[%d])", typ, i))
-			case typ == "unsafe.Pointer":
-				args = append(args, fmt.Sprintf("a.at[%d]", i))
-			default:
-				args = append(args, fmt.Sprintf("(%s)(a.at[%d])", typ, i))
-			}
+			params = append(params, q.golang())
 		}
-		fmt.Fprintf(&b, "}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {\nreturn d.%s(%s)\n}},\n",
-			api.GoName(f.Name), strings.Join(args, ", "))
+		text := fields{fmt.Sprintf("name: %q", f.Name)}
+		text.flag("denied", f.Flag(api.FlagDenied))
+		text.flag("optional", f.Flag(api.FlagOptional))
+		if len(params) > 0 {
+			text.add("params", "[]param{"+strings.Join(params, ", ")+"}")
+		}
+		fmt.Fprintf(&b, "nvml.Op%s: %s,\n", api.GoName(f.Name), text)
 	}
 	b.WriteString("}\n")
 	return b.Bytes(), nil

@@ -8,13 +8,13 @@ import (
 )
 
 // The stand-alone simulation is a driver library with the real one's exports: each packs its arguments into words and
-// calls Go, where the method of that number gets them.
+// calls Go, where the operation's method gets them (driver/invoke).
 
 // maxWords is how many parameters a function may have.
 const maxWords = 16
 
-// perThread marks the number of a function in its _ptds form, which works in the calling thread's stream without naming
-// it.
+// perThread marks the operation of a function in its _ptds form, which works in the calling thread's stream without
+// naming it.
 const perThread = 1 << 30
 
 // standAlone are functions with code of their own in sim/lib.
@@ -25,27 +25,23 @@ var standAlone = map[string]bool{"cuDriverGetVersion": true, "cuGetProcAddress":
 // emitSimLib writes the generated half of sim/lib.
 func emitSimLib(spec *api.Spec, out *Output) error {
 	for _, l := range []struct {
-		lib                  *api.Library
-		pkg, exports, prefix string
-		unsupported          int
+		lib             *api.Library
+		exports, prefix string
+		unsupported     int
 	}{
-		{spec.CUDA, "cuda", "front", "#include \"base/base.h\"\n", 801},
-		{spec.NVML, "nvml", "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n",
+		{spec.CUDA, "front", "#include \"base/base.h\"\n", 801},
+		{spec.NVML, "nvml", "#include <stdint.h>\n#define SCUDA_EXPORT __attribute__((visibility(\"default\")))\n",
 			3},
 	} {
 		c := &cfront{spec: spec, lib: l.lib}
-		numbers := map[string]int{}
-		for i, fn := range Methods(l.lib) {
-			numbers[fn.Name] = i
-		}
 		b := &buffer{}
 		b.f("%suint64_t sim_call(int32_t function, uint64_t *words);\n", l.prefix)
 		for _, f := range l.lib.Funcs {
-			if err := simExport(b, c, f, numbers, l.unsupported); err != nil {
+			if err := simExport(b, c, f, l.unsupported); err != nil {
 				return err
 			}
 		}
-		if l.pkg == "cuda" {
+		if l.lib == spec.CUDA {
 			b.f("\nvoid *const sim_entries[] = {\n")
 			for _, f := range l.lib.Funcs {
 				b.f("  (void *)%s,\n", f.Name)
@@ -55,18 +51,11 @@ func emitSimLib(spec *api.Spec, out *Output) error {
 		if err := out.CFile("sim/lib/"+l.exports+"/exports_gen.c", b.Bytes()); err != nil {
 			return err
 		}
-		text, err := simCalls(l.lib, l.pkg)
-		if err != nil {
-			return err
-		}
-		if err := out.GoFile("sim/lib/"+l.pkg+"/zz_calls_gen.go", text); err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
-func simExport(b *buffer, c *cfront, f *api.Func, numbers map[string]int, unsupported int) error {
+func simExport(b *buffer, c *cfront, f *api.Func, unsupported int) error {
 	base := c.base(f)
 	if f.Alias != "" {
 		base = c.lib.ByName[f.Alias]
@@ -93,9 +82,8 @@ func simExport(b *buffer, c *cfront, f *api.Func, numbers map[string]int, unsupp
 		b.f("\nSCUDA_EXPORT int32_t %s(void) { return %d; }\n", f.Name, unsupported)
 		return nil
 	}
-	n, known := numbers[base.Name]
-	if !known || len(base.Params) > maxWords {
-		return fmt.Errorf("%s: no method, or more than %d parameters", f.Name, maxWords)
+	if len(base.Params) > maxWords {
+		return fmt.Errorf("%s: more than %d parameters", f.Name, maxWords)
 	}
 	b.f("\nSCUDA_EXPORT int32_t %s(%s) {\n  uint64_t words[%d] = {0};\n", f.Name, orVoid(decl), maxWords)
 	for i, p := range base.Params {
@@ -106,6 +94,8 @@ func simExport(b *buffer, c *cfront, f *api.Func, numbers map[string]int, unsupp
 		switch {
 		case strings.HasSuffix(t, "*"):
 			b.f("  words[%d] = (uint64_t)(uintptr_t)%s;\n", i, p.Name)
+		case strings.HasPrefix(t, "struct") && p.Size <= 8:
+			b.f("  __builtin_memcpy(&words[%d], &%s, sizeof %s);\n", i, p.Name, p.Name)
 		case strings.HasPrefix(t, "struct"):
 			b.f("  words[%d] = (uint64_t)(uintptr_t)&%s;\n", i, p.Name)
 		case t == "float" || t == "double":
@@ -120,60 +110,6 @@ func simExport(b *buffer, c *cfront, f *api.Func, numbers map[string]int, unsupp
 	if strings.HasSuffix(f.Name, "_ptds") {
 		form = fmt.Sprintf(" | %#x", perThread)
 	}
-	b.f("  return (int32_t)sim_call(%d%s, words);\n}\n", n, form)
+	b.f("  return (int32_t)sim_call(%d%s, words);\n}\n", base.Number(), form)
 	return nil
-}
-
-// simCalls writes the switch from numbers to methods.
-func simCalls(lib *api.Library, pkg string) ([]byte, error) {
-	b := &buffer{}
-	driver, result, forms := "cuda.Driver", "uint64(uint32(%s))",
-		fmt.Sprintf("\n// perThread in a number asks for the _ptds form.\nconst perThread = %#x\n", perThread)
-	if pkg == "nvml" {
-		driver, forms = "nvml.Driver", ""
-	}
-	body := &buffer{}
-	float := false
-	for i, fn := range Methods(lib) {
-		if standAlone[fn.Name] {
-			continue
-		}
-		var args []string
-		for k, p := range fn.Params {
-			word := fmt.Sprintf("w[%d]", k)
-			typ, star := p.GoType, false
-			if strings.HasPrefix(typ, "*") {
-				typ, star = typ[1:], true
-			}
-			if typ[0] >= 'A' && typ[0] <= 'Z' {
-				typ = pkg + "." + typ
-			}
-			t, _ := lib.Lookup(p.CType)
-			switch {
-			case star:
-				args = append(args, fmt.Sprintf("(*%s)(pointer(%s))", typ, word))
-			case typ == "unsafe.Pointer":
-				args = append(args, "pointer("+word+")")
-			case t.Kind == "struct":
-				args = append(args, fmt.Sprintf("*(*%s)(pointer(%s))", typ, word))
-			case typ == "float32":
-				float = true
-				args = append(args, "math.Float32frombits(uint32("+word+"))")
-			case typ == "float64":
-				float = true
-				args = append(args, "math.Float64frombits("+word+")")
-			default:
-				args = append(args, typ+"("+word+")")
-			}
-		}
-		body.f("case %d:\nreturn "+result+"\n", i, "d."+api.GoName(fn.Name)+"("+strings.Join(args, ", ")+")")
-	}
-	b.f("package main\n\nimport (\n")
-	if float {
-		b.f("\"math\"\n\n")
-	}
-	b.f("\"scuda.dev/scuda/api/%s\"\n)\n\nconst words = %d\n%s\n// call calls the method with a number.\n"+
-		"func call(d %s, function int32, w *[words]uint64) uint64 {\nswitch function {\n%s}\nreturn uint64(unsupported)\n}\n",
-		pkg, maxWords, forms, driver, body.String())
-	return b.Bytes(), nil
 }

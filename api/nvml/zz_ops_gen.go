@@ -36,12 +36,13 @@ func (k Kind) String() string {
 // Kinds is the number of kinds; every Kind is below it.
 const Kinds = int(kindEnd)
 
-// Operation numbers.
+// Operation numbers, also of the functions that do not travel: drivers are called by them.
 const (
 	OpNvmlComputeInstanceDestroy                           uint16 = 1
 	OpNvmlComputeInstanceGetInfo                           uint16 = 2
 	OpNvmlComputeInstanceGetInfo_v2                        uint16 = 3
 	OpNvmlDeviceClearAccountingPids                        uint16 = 4
+	OpNvmlDeviceClearCpuAffinity                           uint16 = 5
 	OpNvmlDeviceClearEccErrorCounts                        uint16 = 6
 	OpNvmlDeviceClearFieldValues                           uint16 = 7
 	OpNvmlDeviceCreateGpuInstance                          uint16 = 8
@@ -293,6 +294,7 @@ const (
 	OpNvmlDeviceSetClockOffsets                            uint16 = 254
 	OpNvmlDeviceSetComputeMode                             uint16 = 255
 	OpNvmlDeviceSetConfComputeUnprotectedMemSize           uint16 = 256
+	OpNvmlDeviceSetCpuAffinity                             uint16 = 257
 	OpNvmlDeviceSetDefaultAutoBoostedClocksEnabled         uint16 = 258
 	OpNvmlDeviceSetDefaultFanSpeed_v2                      uint16 = 259
 	OpNvmlDeviceSetDramEncryptionMode                      uint16 = 260
@@ -442,11 +444,15 @@ const (
 	OpNvmlVgpuTypeGetResolution                            uint16 = 404
 )
 
+// Ops is above every operation number.
+const Ops = 405
+
 var opNames = [...]string{
 	OpNvmlComputeInstanceDestroy:                           "nvmlComputeInstanceDestroy",
 	OpNvmlComputeInstanceGetInfo:                           "nvmlComputeInstanceGetInfo",
 	OpNvmlComputeInstanceGetInfo_v2:                        "nvmlComputeInstanceGetInfo_v2",
 	OpNvmlDeviceClearAccountingPids:                        "nvmlDeviceClearAccountingPids",
+	OpNvmlDeviceClearCpuAffinity:                           "nvmlDeviceClearCpuAffinity",
 	OpNvmlDeviceClearEccErrorCounts:                        "nvmlDeviceClearEccErrorCounts",
 	OpNvmlDeviceClearFieldValues:                           "nvmlDeviceClearFieldValues",
 	OpNvmlDeviceCreateGpuInstance:                          "nvmlDeviceCreateGpuInstance",
@@ -698,6 +704,7 @@ var opNames = [...]string{
 	OpNvmlDeviceSetClockOffsets:                            "nvmlDeviceSetClockOffsets",
 	OpNvmlDeviceSetComputeMode:                             "nvmlDeviceSetComputeMode",
 	OpNvmlDeviceSetConfComputeUnprotectedMemSize:           "nvmlDeviceSetConfComputeUnprotectedMemSize",
+	OpNvmlDeviceSetCpuAffinity:                             "nvmlDeviceSetCpuAffinity",
 	OpNvmlDeviceSetDefaultAutoBoostedClocksEnabled:         "nvmlDeviceSetDefaultAutoBoostedClocksEnabled",
 	OpNvmlDeviceSetDefaultFanSpeed_v2:                      "nvmlDeviceSetDefaultFanSpeed_v2",
 	OpNvmlDeviceSetDramEncryptionMode:                      "nvmlDeviceSetDramEncryptionMode",

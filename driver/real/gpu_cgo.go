@@ -33,6 +33,7 @@ type GPU struct {
 
 var (
 	_ cuda.GPU       = (*GPU)(nil)
+	_ cuda.Caller    = (*GPU)(nil)
 	_ cuda.TPCMapper = (*GPU)(nil)
 	_ cuda.FP8Teller = (*GPU)(nil)
 	_ cuda.Launcher  = (*GPU)(nil)
@@ -51,45 +52,30 @@ func Open(path string) (cuda.GPU, error) {
 		return nil, &LibraryError{path, "it has no cuInit, so it is no CUDA driver"}
 	}
 	g := &GPU{lib: lib, lanes: mostLanes(runtime.NumCPU())}
-	for i, name := range cudaSymbols {
-		g.fns[i] = lib.symbol(name)
+	for op := range g.fns {
+		g.fns[op] = lib.symbol(cuda.OpName(uint16(op)))
 	}
 	return g, nil
 }
 
 // driver has the generated methods.
 type driver struct {
-	fns [len(cudaSymbols)]unsafe.Pointer
+	fns [cuda.Ops]unsafe.Pointer
 }
 
-func (d *driver) invoke(i int, a *words) cuda.CUresult {
-	if d.fns[i] == nil {
+// Call calls the function of an operation.
+func (d *driver) Call(op uint16, a *cuda.Words) cuda.CUresult {
+	if int(op) >= len(d.fns) || d.fns[op] == nil {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
-	return cuda.CUresult(int32(call(d.fns[i], a)))
+	return cuda.CUresult(int32(callForm(d.fns[op], &cudaForms[op], a)))
 }
 
-func (d *driver) invokeFloat(i int, a *words, f0, f1 float32) cuda.CUresult {
-	if d.fns[i] == nil {
+func (d *driver) invoke(op uint16, a *words) cuda.CUresult {
+	if d.fns[op] == nil {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
-	return cuda.CUresult(int32(callFloat(d.fns[i], a, f0, f1)))
-}
-
-func (d *driver) invokeBlob64(i int, out uint64, blob unsafe.Pointer, flags uint64) cuda.CUresult {
-	if d.fns[i] == nil {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
-	}
-	return cuda.CUresult(int32(callBlob64(d.fns[i], out, blob, flags)))
-}
-
-// invokeTensor is invoke for functions whose first parameter must be aligned more strictly than Go and the protocol
-// align.
-func (d *driver) invokeTensor(i int, a *words) cuda.CUresult {
-	if d.fns[i] == nil {
-		return cuda.CUDA_ERROR_NOT_SUPPORTED
-	}
-	return cuda.CUresult(int32(callTensor(d.fns[i], a)))
+	return cuda.CUresult(int32(call(d.fns[op], a)))
 }
 
 // Private tables of the driver, by their identifiers.
@@ -178,7 +164,7 @@ type hostFunc struct {
 
 // HostFunc enqueues f as a host function of stream.
 func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
-	fn := g.fns[symCuLaunchHostFunc]
+	fn := g.fns[cuda.OpCuLaunchHostFunc]
 	if fn == nil {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
@@ -197,7 +183,7 @@ func (g *GPU) HostFunc(stream cuda.CUstream, f func()) cuda.CUresult {
 
 // LaunchNode enqueues a function that HostNode keeps; captured, it becomes a node with just these parameters.
 func (g *GPU) LaunchNode(stream cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	fn := g.fns[symCuLaunchHostFunc]
+	fn := g.fns[cuda.OpCuLaunchHostFunc]
 	if fn == nil {
 		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
@@ -207,7 +193,7 @@ func (g *GPU) LaunchNode(stream cuda.CUstream, p cuda.CUDA_HOST_NODE_PARAMS) cud
 // LaunchAll carries out launches with one crossing into C.
 func (g *GPU) LaunchAll(list []cuda.Launch) {
 	if len(list) > 0 {
-		launchAll(g.fns[symCuLaunchKernel], g.fns[symCuCtxGetCurrent], g.fns[symCuCtxSetCurrent],
+		launchAll(g.fns[cuda.OpCuLaunchKernel], g.fns[cuda.OpCuCtxGetCurrent], g.fns[cuda.OpCuCtxSetCurrent],
 			address(unsafe.SliceData(list)), len(list), g.lanes)
 	}
 }

@@ -1,7 +1,8 @@
 // Package real is the machine's own CUDA driver and management library behind the interfaces of api/cuda and api/nvml.
 // The libraries are opened at run time, so that this program builds and starts on machines without a driver; functions
-// that the installed driver does not have answer that they are not supported. All methods but a few are generated: they
-// put their arguments into words and call through one C function.
+// that the installed driver does not have answer that they are not supported. All calls go through one C function that
+// takes words: the server's generic calls come as words, and methods of the functions that Go code calls by name, which
+// are generated, put their arguments into words.
 package real
 
 /*
@@ -17,7 +18,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"unsafe"
+
+	"scuda.dev/scuda/api/cuda"
 )
 
 // ErrNoLibrary is returned when the machine has no such driver library.
@@ -36,7 +40,7 @@ func (e *LibraryError) Error() string {
 func (e *LibraryError) Unwrap() error { return ErrNoLibrary }
 
 // words are a call's integer arguments.
-type words [16]uint64
+type words = cuda.Words
 
 // library is an opened driver library. It stays open: drivers do not survive being unloaded.
 type library struct {
@@ -67,6 +71,39 @@ func call(fn unsafe.Pointer, a *words) uint64 {
 		C.uint64_t(a[4]), C.uint64_t(a[5]), C.uint64_t(a[6]), C.uint64_t(a[7]),
 		C.uint64_t(a[8]), C.uint64_t(a[9]), C.uint64_t(a[10]), C.uint64_t(a[11]), C.uint64_t(a[12]), C.uint64_t(a[13]),
 		C.uint64_t(a[14]), C.uint64_t(a[15])))
+}
+
+// form says which arguments are no words; a call by words has then: for a float its bits in the lower half of its word,
+// for a structure of more than 8 bytes its address.
+type form struct {
+	tensor bool     // the first points to memory that must be aligned to 128 bytes
+	blob   bool     // the second is a structure of 64 bytes
+	floats [2]uint8 // these are floats; 0: none
+}
+
+// callForm calls a function in the way that its arguments travel.
+func callForm(fn unsafe.Pointer, f *form, a *words) uint64 {
+	switch {
+	case f.tensor:
+		return callTensor(fn, a)
+	case f.blob:
+		return callBlob64(fn, a[0], pointerOf(a[1]), a[2])
+	case f.floats[0] != 0:
+		var plain words
+		n := 0
+		for i, w := range a {
+			if i != int(f.floats[0]) && (i != int(f.floats[1]) || f.floats[1] == 0) {
+				plain[n] = w
+				n++
+			}
+		}
+		second := float32(0)
+		if f.floats[1] != 0 {
+			second = math.Float32frombits(uint32(a[f.floats[1]]))
+		}
+		return callFloat(fn, &plain, math.Float32frombits(uint32(a[f.floats[0]])), second)
+	}
+	return call(fn, a)
 }
 
 func callFloat(fn unsafe.Pointer, a *words, f0, f1 float32) uint64 {
@@ -137,6 +174,13 @@ func pointer(fn unsafe.Pointer, a *words) unsafe.Pointer {
 	if fn == nil {
 		return nil
 	}
-	w := call(fn, a)
-	return *(*unsafe.Pointer)(unsafe.Pointer(&w))
+	return pointerOf(call(fn, a))
+}
+
+func pointerOf(word uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&word)) }
+
+// keep gives a call's result and keeps what its words point to until then.
+func keep[R any](result R, pointers ...unsafe.Pointer) R {
+	runtime.KeepAlive(pointers)
+	return result
 }

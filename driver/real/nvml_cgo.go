@@ -12,7 +12,10 @@ type NVML struct {
 	lib *library
 }
 
-var _ nvml.Driver = (*NVML)(nil)
+var (
+	_ nvml.Driver = (*NVML)(nil)
+	_ nvml.Caller = (*NVML)(nil)
+)
 
 // OpenNVML opens the management library; an empty path means DefaultNVML. It does not initialise it.
 func OpenNVML(path string) (*NVML, error) {
@@ -27,22 +30,30 @@ func OpenNVML(path string) (*NVML, error) {
 		return nil, &LibraryError{path, "it has no nvmlInit_v2, so it is no management library"}
 	}
 	n := &NVML{lib: lib}
-	for i, name := range nvmlSymbols {
-		n.fns[i] = lib.symbol(name)
+	for op := range n.fns {
+		n.fns[op] = lib.symbol(nvml.OpName(uint16(op)))
 	}
 	return n, nil
 }
 
 // nvmlDriver has the generated methods.
 type nvmlDriver struct {
-	fns [len(nvmlSymbols)]unsafe.Pointer
+	fns [nvml.Ops]unsafe.Pointer
 }
 
-func (d *nvmlDriver) invoke(i int, a *words) nvml.Return {
-	if d.fns[i] == nil {
+// Call calls the function of an operation. All parameters of NVML are integers and pointers.
+func (d *nvmlDriver) Call(op uint16, a *nvml.Words) nvml.Return {
+	if int(op) >= len(d.fns) {
 		return nvml.NVML_ERROR_FUNCTION_NOT_FOUND
 	}
-	return nvml.Return(int32(call(d.fns[i], a)))
+	return d.invoke(op, a)
+}
+
+func (d *nvmlDriver) invoke(op uint16, a *words) nvml.Return {
+	if d.fns[op] == nil {
+		return nvml.NVML_ERROR_FUNCTION_NOT_FOUND
+	}
+	return nvml.Return(int32(call(d.fns[op], a)))
 }
 
 // CallTable calls the function in word slot of a private table, whose parameters the caller knows: up to six integers

@@ -2,6 +2,7 @@ package real
 
 import (
 	"errors"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -152,38 +153,48 @@ func TestArguments(t *testing.T) {
 	if r := g.CuMemAlloc_v2(&p, 21); r != cuda.CUDA_SUCCESS || p != 42 {
 		t.Errorf("cuMemAlloc_v2: %v, %d", r, p)
 	}
-	if r := g.CuCtxSetLimit(-3, 1<<40); r != cuda.CUDA_SUCCESS {
+	limit := int32(-3)
+	if r := g.Call(cuda.OpCuCtxSetLimit, &cuda.Words{uint64(uint32(limit)), 1 << 40}); r != cuda.CUDA_SUCCESS {
 		t.Error("negative enum and 64-bit value:", r)
 	}
-	h := cuda.CUipcMemHandle_v1{}
+	h := &cuda.CUipcMemHandle_v1{}
 	h.Reserved[0], h.Reserved[63] = 3, 4
-	if r := g.CuIpcOpenMemHandle_v2(&p, h, 5); r != cuda.CUDA_SUCCESS || p != 3+4*256+5*65536 {
+	r := g.Call(cuda.OpCuIpcOpenMemHandle_v2, &cuda.Words{address(&p), address(h), 5})
+	if r != cuda.CUDA_SUCCESS || p != 3+4*256+5*65536 {
 		t.Errorf("64-byte structure by value: %v, %#x", r, p)
 	}
-	if r := g.CuMemAdvise_v2(1, 2, 3, cuda.CUmemLocation_v1{Type: 4, Id: -5}); r != cuda.CUDA_SUCCESS {
+	location := small(cuda.CUmemLocation_v1{Type: 4, Id: -5})
+	if r := g.Call(cuda.OpCuMemAdvise_v2, &cuda.Words{1, 2, 3, location}); r != cuda.CUDA_SUCCESS {
 		t.Error("8-byte structure by value:", r)
 	}
-	if r := g.CuTexRefSetMipmapLevelClamp(8, 1.5, -2.25); r != cuda.CUDA_SUCCESS {
+	float := func(v float32) uint64 { return uint64(math.Float32bits(v)) }
+	if r := g.Call(cuda.OpCuTexRefSetMipmapLevelClamp, &cuda.Words{8, float(1.5), float(-2.25)}); r != cuda.CUDA_SUCCESS {
 		t.Error("floats:", r)
+	}
+	if r := g.Call(cuda.OpCuTexRefSetMipmapLevelBias, &cuda.Words{9, float(0.5)}); r != cuda.CUDA_SUCCESS {
+		t.Error("one float:", r)
 	}
 	// consecutive ones cannot all be aligned by chance to 128 when the first is moved by 8
 	maps := make([]cuda.CUtensorMap, 3)
 	raw := unsafe.Slice((*uint64)(unsafe.Pointer(&maps[0])), 48)
 	for _, at := range []int{0, 1, 8} {
-		m := (*cuda.CUtensorMap)(unsafe.Pointer(&raw[at]))
 		dim, strides, box, steps := [2]cuda.Cuuint64{0, 11}, [1]cuda.Cuuint64{12}, [2]cuda.Cuuint32{13},
 			[2]cuda.Cuuint32{0, 14}
-		r := g.CuTensorMapEncodeTiled(m, 1, 2, opaque(0x1000), &dim[0], &strides[0], &box[0], &steps[0], 5, 6, 7, 8)
+		r := g.Call(cuda.OpCuTensorMapEncodeTiled, &cuda.Words{address(&raw[at]), 1, 2, 0x1000, address(&dim[0]),
+			address(&strides[0]), address(&box[0]), address(&steps[0]), 5, 6, 7, 8})
 		if r != cuda.CUDA_SUCCESS || raw[at] != 0xabababababababab || raw[at+15] != 0xabababababababab {
 			t.Errorf("tensor map at word %d: %v, %#x", at, r, raw[at])
+		}
+	}
+	for _, op := range []uint16{0, cuda.OpCuCtxSetFlags, cuda.Ops, 60000} {
+		if r := g.Call(op, &cuda.Words{}); r != cuda.CUDA_ERROR_NOT_SUPPORTED {
+			t.Errorf("operation %d, which is not there: %v", op, r)
 		}
 	}
 	if r := g.CuCtxSynchronize(); r != cuda.CUDA_ERROR_NOT_SUPPORTED {
 		t.Error("missing function:", r)
 	}
 }
-
-func opaque(v uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&v)) }
 
 func TestPrivateTables(t *testing.T) {
 	g := openFake(t)
@@ -211,7 +222,7 @@ func TestHostFunc(t *testing.T) {
 		t.Error("captured host function:", r)
 	}
 	for range 2 {
-		if r := g.CuGraphLaunch(1, 1); r != cuda.CUDA_SUCCESS || <-ran != 3 {
+		if r := g.Call(cuda.OpCuGraphLaunch, &cuda.Words{1, 1}); r != cuda.CUDA_SUCCESS || <-ran != 3 {
 			t.Error("replayed host function:", r)
 		}
 	}
@@ -249,6 +260,16 @@ func TestNVML(t *testing.T) {
 	if r := n.NvmlDeviceGetName(77, unsafe.Pointer(&name[0]), 8); r != nvml.NVML_SUCCESS || string(name[:4]) != "fake" {
 		t.Errorf("%v %q", r, name)
 	}
+	clear(name)
+	if r := n.Call(nvml.OpNvmlDeviceGetName, &nvml.Words{77, address(&name[0]), 8}); r != nvml.NVML_SUCCESS ||
+		string(name[:4]) != "fake" {
+		t.Errorf("by words: %v %q", r, name)
+	}
+	for _, op := range []uint16{0, nvml.Ops, 60000} {
+		if r := n.Call(op, &nvml.Words{}); r != nvml.NVML_ERROR_FUNCTION_NOT_FOUND {
+			t.Errorf("operation %d, which is not there: %v", op, r)
+		}
+	}
 	if p := n.NvmlErrorString(3); p == nil || *(*[5]byte)(p) != [5]byte([]byte("three")) {
 		t.Error("string result")
 	}
@@ -279,6 +300,11 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { g.CuMemAlloc_v2(p, 1) }); n != 0 {
 		t.Errorf("%v allocations a call", n)
 	}
+	var byWords cuda.Caller = g
+	args := &cuda.Words{address(p), 1}
+	if n := testing.AllocsPerRun(100, func() { byWords.Call(cuda.OpCuMemAlloc_v2, args) }); n != 0 {
+		t.Errorf("%v allocations a call by words", n)
+	}
 }
 
 func BenchmarkCall(b *testing.B) {
@@ -290,7 +316,15 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for b.Loop() {
-		g.CuInit(7)
-	}
+	b.Run("method", func(b *testing.B) {
+		for b.Loop() {
+			g.CuInit(7)
+		}
+	})
+	b.Run("words", func(b *testing.B) {
+		byWords, args := g.(cuda.Caller), &cuda.Words{7}
+		for b.Loop() {
+			byWords.Call(cuda.OpCuInit, args)
+		}
+	})
 }

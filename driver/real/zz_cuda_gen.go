@@ -3,4772 +3,605 @@
 package real
 
 import (
-	"runtime"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 )
 
-const (
-	symCuArray3DCreate                                      = 0
-	symCuArray3DCreate_v2                                   = 1
-	symCuArray3DGetDescriptor                               = 2
-	symCuArray3DGetDescriptor_v2                            = 3
-	symCuArrayCreate                                        = 4
-	symCuArrayCreate_v2                                     = 5
-	symCuArrayDestroy                                       = 6
-	symCuArrayGetDescriptor                                 = 7
-	symCuArrayGetDescriptor_v2                              = 8
-	symCuArrayGetMemoryRequirements                         = 9
-	symCuArrayGetPlane                                      = 10
-	symCuArrayGetSparseProperties                           = 11
-	symCuCheckpointProcessCheckpoint                        = 12
-	symCuCheckpointProcessGetRestoreThreadId                = 13
-	symCuCheckpointProcessGetState                          = 14
-	symCuCheckpointProcessLock                              = 15
-	symCuCheckpointProcessRestore                           = 16
-	symCuCheckpointProcessUnlock                            = 17
-	symCuCoredumpGetAttribute                               = 18
-	symCuCoredumpGetAttributeGlobal                         = 19
-	symCuCoredumpSetAttribute                               = 20
-	symCuCoredumpSetAttributeGlobal                         = 21
-	symCuCtxAttach                                          = 22
-	symCuCtxCreate                                          = 23
-	symCuCtxCreate_v2                                       = 24
-	symCuCtxCreate_v3                                       = 25
-	symCuCtxCreate_v4                                       = 26
-	symCuCtxDestroy                                         = 27
-	symCuCtxDestroy_v2                                      = 28
-	symCuCtxDetach                                          = 29
-	symCuCtxDisablePeerAccess                               = 30
-	symCuCtxEnablePeerAccess                                = 31
-	symCuCtxFromGreenCtx                                    = 32
-	symCuCtxGetApiVersion                                   = 33
-	symCuCtxGetCacheConfig                                  = 34
-	symCuCtxGetCurrent                                      = 35
-	symCuCtxGetDevResource                                  = 36
-	symCuCtxGetDevice                                       = 37
-	symCuCtxGetDevice_v2                                    = 38
-	symCuCtxGetExecAffinity                                 = 39
-	symCuCtxGetFlags                                        = 40
-	symCuCtxGetId                                           = 41
-	symCuCtxGetLimit                                        = 42
-	symCuCtxGetSharedMemConfig                              = 43
-	symCuCtxGetStreamPriorityRange                          = 44
-	symCuCtxPopCurrent                                      = 45
-	symCuCtxPopCurrent_v2                                   = 46
-	symCuCtxPushCurrent                                     = 47
-	symCuCtxPushCurrent_v2                                  = 48
-	symCuCtxRecordEvent                                     = 49
-	symCuCtxResetPersistingL2Cache                          = 50
-	symCuCtxSetCacheConfig                                  = 51
-	symCuCtxSetCurrent                                      = 52
-	symCuCtxSetFlags                                        = 53
-	symCuCtxSetLimit                                        = 54
-	symCuCtxSetSharedMemConfig                              = 55
-	symCuCtxSynchronize                                     = 56
-	symCuCtxSynchronize_v2                                  = 57
-	symCuCtxWaitEvent                                       = 58
-	symCuDestroyExternalMemory                              = 59
-	symCuDestroyExternalSemaphore                           = 60
-	symCuDevResourceGenerateDesc                            = 61
-	symCuDevSmResourceSplitByCount                          = 62
-	symCuDeviceCanAccessPeer                                = 63
-	symCuDeviceComputeCapability                            = 64
-	symCuDeviceGet                                          = 65
-	symCuDeviceGetAttribute                                 = 66
-	symCuDeviceGetByPCIBusId                                = 67
-	symCuDeviceGetCount                                     = 68
-	symCuDeviceGetDefaultMemPool                            = 69
-	symCuDeviceGetDevResource                               = 70
-	symCuDeviceGetExecAffinitySupport                       = 71
-	symCuDeviceGetGraphMemAttribute                         = 72
-	symCuDeviceGetHostAtomicCapabilities                    = 73
-	symCuDeviceGetLuid                                      = 74
-	symCuDeviceGetMemPool                                   = 75
-	symCuDeviceGetName                                      = 76
-	symCuDeviceGetNvSciSyncAttributes                       = 77
-	symCuDeviceGetP2PAtomicCapabilities                     = 78
-	symCuDeviceGetP2PAttribute                              = 79
-	symCuDeviceGetPCIBusId                                  = 80
-	symCuDeviceGetProperties                                = 81
-	symCuDeviceGetTexture1DLinearMaxWidth                   = 82
-	symCuDeviceGetUuid                                      = 83
-	symCuDeviceGetUuid_v2                                   = 84
-	symCuDeviceGraphMemTrim                                 = 85
-	symCuDevicePrimaryCtxGetState                           = 86
-	symCuDevicePrimaryCtxRelease                            = 87
-	symCuDevicePrimaryCtxRelease_v2                         = 88
-	symCuDevicePrimaryCtxReset                              = 89
-	symCuDevicePrimaryCtxReset_v2                           = 90
-	symCuDevicePrimaryCtxRetain                             = 91
-	symCuDevicePrimaryCtxSetFlags                           = 92
-	symCuDevicePrimaryCtxSetFlags_v2                        = 93
-	symCuDeviceRegisterAsyncNotification                    = 94
-	symCuDeviceSetGraphMemAttribute                         = 95
-	symCuDeviceSetMemPool                                   = 96
-	symCuDeviceTotalMem                                     = 97
-	symCuDeviceTotalMem_v2                                  = 98
-	symCuDeviceUnregisterAsyncNotification                  = 99
-	symCuDriverGetVersion                                   = 100
-	symCuEventCreate                                        = 101
-	symCuEventDestroy                                       = 102
-	symCuEventDestroy_v2                                    = 103
-	symCuEventElapsedTime                                   = 104
-	symCuEventElapsedTime_v2                                = 105
-	symCuEventQuery                                         = 106
-	symCuEventRecord                                        = 107
-	symCuEventRecordWithFlags                               = 108
-	symCuEventSynchronize                                   = 109
-	symCuExternalMemoryGetMappedBuffer                      = 110
-	symCuExternalMemoryGetMappedMipmappedArray              = 111
-	symCuFlushGPUDirectRDMAWrites                           = 112
-	symCuFuncGetAttribute                                   = 113
-	symCuFuncGetModule                                      = 114
-	symCuFuncGetName                                        = 115
-	symCuFuncGetParamInfo                                   = 116
-	symCuFuncIsLoaded                                       = 117
-	symCuFuncLoad                                           = 118
-	symCuFuncSetAttribute                                   = 119
-	symCuFuncSetBlockShape                                  = 120
-	symCuFuncSetCacheConfig                                 = 121
-	symCuFuncSetSharedMemConfig                             = 122
-	symCuFuncSetSharedSize                                  = 123
-	symCuGetErrorName                                       = 124
-	symCuGetErrorString                                     = 125
-	symCuGetExportTable                                     = 126
-	symCuGetProcAddress                                     = 127
-	symCuGetProcAddress_v2                                  = 128
-	symCuGraphAddBatchMemOpNode                             = 129
-	symCuGraphAddChildGraphNode                             = 130
-	symCuGraphAddDependencies                               = 131
-	symCuGraphAddDependencies_v2                            = 132
-	symCuGraphAddEmptyNode                                  = 133
-	symCuGraphAddEventRecordNode                            = 134
-	symCuGraphAddEventWaitNode                              = 135
-	symCuGraphAddExternalSemaphoresSignalNode               = 136
-	symCuGraphAddExternalSemaphoresWaitNode                 = 137
-	symCuGraphAddHostNode                                   = 138
-	symCuGraphAddKernelNode                                 = 139
-	symCuGraphAddKernelNode_v2                              = 140
-	symCuGraphAddMemAllocNode                               = 141
-	symCuGraphAddMemFreeNode                                = 142
-	symCuGraphAddMemcpyNode                                 = 143
-	symCuGraphAddMemsetNode                                 = 144
-	symCuGraphAddNode                                       = 145
-	symCuGraphAddNode_v2                                    = 146
-	symCuGraphBatchMemOpNodeGetParams                       = 147
-	symCuGraphBatchMemOpNodeSetParams                       = 148
-	symCuGraphChildGraphNodeGetGraph                        = 149
-	symCuGraphClone                                         = 150
-	symCuGraphConditionalHandleCreate                       = 151
-	symCuGraphCreate                                        = 152
-	symCuGraphDebugDotPrint                                 = 153
-	symCuGraphDestroy                                       = 154
-	symCuGraphDestroyNode                                   = 155
-	symCuGraphEventRecordNodeGetEvent                       = 156
-	symCuGraphEventRecordNodeSetEvent                       = 157
-	symCuGraphEventWaitNodeGetEvent                         = 158
-	symCuGraphEventWaitNodeSetEvent                         = 159
-	symCuGraphExecBatchMemOpNodeSetParams                   = 160
-	symCuGraphExecChildGraphNodeSetParams                   = 161
-	symCuGraphExecDestroy                                   = 162
-	symCuGraphExecEventRecordNodeSetEvent                   = 163
-	symCuGraphExecEventWaitNodeSetEvent                     = 164
-	symCuGraphExecExternalSemaphoresSignalNodeSetParams     = 165
-	symCuGraphExecExternalSemaphoresWaitNodeSetParams       = 166
-	symCuGraphExecGetFlags                                  = 167
-	symCuGraphExecHostNodeSetParams                         = 168
-	symCuGraphExecKernelNodeSetParams                       = 169
-	symCuGraphExecKernelNodeSetParams_v2                    = 170
-	symCuGraphExecMemcpyNodeSetParams                       = 171
-	symCuGraphExecMemsetNodeSetParams                       = 172
-	symCuGraphExecNodeSetParams                             = 173
-	symCuGraphExecUpdate                                    = 174
-	symCuGraphExecUpdate_v2                                 = 175
-	symCuGraphExternalSemaphoresSignalNodeGetParams         = 176
-	symCuGraphExternalSemaphoresSignalNodeSetParams         = 177
-	symCuGraphExternalSemaphoresWaitNodeGetParams           = 178
-	symCuGraphExternalSemaphoresWaitNodeSetParams           = 179
-	symCuGraphGetEdges                                      = 180
-	symCuGraphGetEdges_v2                                   = 181
-	symCuGraphGetNodes                                      = 182
-	symCuGraphGetRootNodes                                  = 183
-	symCuGraphHostNodeGetParams                             = 184
-	symCuGraphHostNodeSetParams                             = 185
-	symCuGraphInstantiate                                   = 186
-	symCuGraphInstantiateWithFlags                          = 187
-	symCuGraphInstantiateWithParams                         = 188
-	symCuGraphInstantiate_v2                                = 189
-	symCuGraphKernelNodeCopyAttributes                      = 190
-	symCuGraphKernelNodeGetAttribute                        = 191
-	symCuGraphKernelNodeGetParams                           = 192
-	symCuGraphKernelNodeGetParams_v2                        = 193
-	symCuGraphKernelNodeSetAttribute                        = 194
-	symCuGraphKernelNodeSetParams                           = 195
-	symCuGraphKernelNodeSetParams_v2                        = 196
-	symCuGraphLaunch                                        = 197
-	symCuGraphMemAllocNodeGetParams                         = 198
-	symCuGraphMemFreeNodeGetParams                          = 199
-	symCuGraphMemcpyNodeGetParams                           = 200
-	symCuGraphMemcpyNodeSetParams                           = 201
-	symCuGraphMemsetNodeGetParams                           = 202
-	symCuGraphMemsetNodeSetParams                           = 203
-	symCuGraphNodeFindInClone                               = 204
-	symCuGraphNodeGetDependencies                           = 205
-	symCuGraphNodeGetDependencies_v2                        = 206
-	symCuGraphNodeGetDependentNodes                         = 207
-	symCuGraphNodeGetDependentNodes_v2                      = 208
-	symCuGraphNodeGetEnabled                                = 209
-	symCuGraphNodeGetType                                   = 210
-	symCuGraphNodeSetEnabled                                = 211
-	symCuGraphNodeSetParams                                 = 212
-	symCuGraphReleaseUserObject                             = 213
-	symCuGraphRemoveDependencies                            = 214
-	symCuGraphRemoveDependencies_v2                         = 215
-	symCuGraphRetainUserObject                              = 216
-	symCuGraphUpload                                        = 217
-	symCuGraphicsMapResources                               = 218
-	symCuGraphicsResourceGetMappedMipmappedArray            = 219
-	symCuGraphicsResourceGetMappedPointer                   = 220
-	symCuGraphicsResourceGetMappedPointer_v2                = 221
-	symCuGraphicsResourceSetMapFlags                        = 222
-	symCuGraphicsResourceSetMapFlags_v2                     = 223
-	symCuGraphicsSubResourceGetMappedArray                  = 224
-	symCuGraphicsUnmapResources                             = 225
-	symCuGraphicsUnregisterResource                         = 226
-	symCuGreenCtxCreate                                     = 227
-	symCuGreenCtxDestroy                                    = 228
-	symCuGreenCtxGetDevResource                             = 229
-	symCuGreenCtxGetId                                      = 230
-	symCuGreenCtxRecordEvent                                = 231
-	symCuGreenCtxStreamCreate                               = 232
-	symCuGreenCtxWaitEvent                                  = 233
-	symCuImportExternalMemory                               = 234
-	symCuImportExternalSemaphore                            = 235
-	symCuInit                                               = 236
-	symCuIpcCloseMemHandle                                  = 237
-	symCuIpcGetEventHandle                                  = 238
-	symCuIpcGetMemHandle                                    = 239
-	symCuIpcOpenEventHandle                                 = 240
-	symCuIpcOpenMemHandle                                   = 241
-	symCuIpcOpenMemHandle_v2                                = 242
-	symCuKernelGetAttribute                                 = 243
-	symCuKernelGetFunction                                  = 244
-	symCuKernelGetLibrary                                   = 245
-	symCuKernelGetName                                      = 246
-	symCuKernelGetParamInfo                                 = 247
-	symCuKernelSetAttribute                                 = 248
-	symCuKernelSetCacheConfig                               = 249
-	symCuLaunch                                             = 250
-	symCuLaunchCooperativeKernel                            = 251
-	symCuLaunchCooperativeKernelMultiDevice                 = 252
-	symCuLaunchGrid                                         = 253
-	symCuLaunchGridAsync                                    = 254
-	symCuLaunchHostFunc                                     = 255
-	symCuLaunchKernel                                       = 256
-	symCuLaunchKernelEx                                     = 257
-	symCuLibraryEnumerateKernels                            = 258
-	symCuLibraryGetGlobal                                   = 259
-	symCuLibraryGetKernel                                   = 260
-	symCuLibraryGetKernelCount                              = 261
-	symCuLibraryGetManaged                                  = 262
-	symCuLibraryGetModule                                   = 263
-	symCuLibraryGetUnifiedFunction                          = 264
-	symCuLibraryLoadData                                    = 265
-	symCuLibraryLoadFromFile                                = 266
-	symCuLibraryUnload                                      = 267
-	symCuLinkAddData                                        = 268
-	symCuLinkAddData_v2                                     = 269
-	symCuLinkAddFile                                        = 270
-	symCuLinkAddFile_v2                                     = 271
-	symCuLinkComplete                                       = 272
-	symCuLinkCreate                                         = 273
-	symCuLinkCreate_v2                                      = 274
-	symCuLinkDestroy                                        = 275
-	symCuLogsCurrent                                        = 276
-	symCuLogsDumpToFile                                     = 277
-	symCuLogsDumpToMemory                                   = 278
-	symCuLogsRegisterCallback                               = 279
-	symCuLogsUnregisterCallback                             = 280
-	symCuMemAddressFree                                     = 281
-	symCuMemAddressReserve                                  = 282
-	symCuMemAdvise                                          = 283
-	symCuMemAdvise_v2                                       = 284
-	symCuMemAlloc                                           = 285
-	symCuMemAllocAsync                                      = 286
-	symCuMemAllocFromPoolAsync                              = 287
-	symCuMemAllocHost                                       = 288
-	symCuMemAllocHost_v2                                    = 289
-	symCuMemAllocManaged                                    = 290
-	symCuMemAllocPitch                                      = 291
-	symCuMemAllocPitch_v2                                   = 292
-	symCuMemAlloc_v2                                        = 293
-	symCuMemBatchDecompressAsync                            = 294
-	symCuMemCreate                                          = 295
-	symCuMemDiscardAndPrefetchBatchAsync                    = 296
-	symCuMemDiscardBatchAsync                               = 297
-	symCuMemExportToShareableHandle                         = 298
-	symCuMemFree                                            = 299
-	symCuMemFreeAsync                                       = 300
-	symCuMemFreeHost                                        = 301
-	symCuMemFree_v2                                         = 302
-	symCuMemGetAccess                                       = 303
-	symCuMemGetAddressRange                                 = 304
-	symCuMemGetAddressRange_v2                              = 305
-	symCuMemGetAllocationGranularity                        = 306
-	symCuMemGetAllocationPropertiesFromHandle               = 307
-	symCuMemGetDefaultMemPool                               = 308
-	symCuMemGetHandleForAddressRange                        = 309
-	symCuMemGetInfo                                         = 310
-	symCuMemGetInfo_v2                                      = 311
-	symCuMemGetMemPool                                      = 312
-	symCuMemHostAlloc                                       = 313
-	symCuMemHostGetDevicePointer                            = 314
-	symCuMemHostGetDevicePointer_v2                         = 315
-	symCuMemHostGetFlags                                    = 316
-	symCuMemHostRegister                                    = 317
-	symCuMemHostRegister_v2                                 = 318
-	symCuMemHostUnregister                                  = 319
-	symCuMemImportFromShareableHandle                       = 320
-	symCuMemMap                                             = 321
-	symCuMemMapArrayAsync                                   = 322
-	symCuMemPoolCreate                                      = 323
-	symCuMemPoolDestroy                                     = 324
-	symCuMemPoolExportPointer                               = 325
-	symCuMemPoolExportToShareableHandle                     = 326
-	symCuMemPoolGetAccess                                   = 327
-	symCuMemPoolGetAttribute                                = 328
-	symCuMemPoolImportFromShareableHandle                   = 329
-	symCuMemPoolImportPointer                               = 330
-	symCuMemPoolSetAccess                                   = 331
-	symCuMemPoolSetAttribute                                = 332
-	symCuMemPoolTrimTo                                      = 333
-	symCuMemPrefetchAsync                                   = 334
-	symCuMemPrefetchAsync_v2                                = 335
-	symCuMemPrefetchBatchAsync                              = 336
-	symCuMemRangeGetAttribute                               = 337
-	symCuMemRangeGetAttributes                              = 338
-	symCuMemRelease                                         = 339
-	symCuMemRetainAllocationHandle                          = 340
-	symCuMemSetAccess                                       = 341
-	symCuMemSetMemPool                                      = 342
-	symCuMemUnmap                                           = 343
-	symCuMemcpy                                             = 344
-	symCuMemcpy2D                                           = 345
-	symCuMemcpy2DAsync                                      = 346
-	symCuMemcpy2DAsync_v2                                   = 347
-	symCuMemcpy2DUnaligned                                  = 348
-	symCuMemcpy2DUnaligned_v2                               = 349
-	symCuMemcpy2D_v2                                        = 350
-	symCuMemcpy3D                                           = 351
-	symCuMemcpy3DAsync                                      = 352
-	symCuMemcpy3DAsync_v2                                   = 353
-	symCuMemcpy3DBatchAsync                                 = 354
-	symCuMemcpy3DBatchAsync_v2                              = 355
-	symCuMemcpy3DPeer                                       = 356
-	symCuMemcpy3DPeerAsync                                  = 357
-	symCuMemcpy3D_v2                                        = 358
-	symCuMemcpyAsync                                        = 359
-	symCuMemcpyAtoA                                         = 360
-	symCuMemcpyAtoA_v2                                      = 361
-	symCuMemcpyAtoD                                         = 362
-	symCuMemcpyAtoD_v2                                      = 363
-	symCuMemcpyAtoH                                         = 364
-	symCuMemcpyAtoHAsync                                    = 365
-	symCuMemcpyAtoHAsync_v2                                 = 366
-	symCuMemcpyAtoH_v2                                      = 367
-	symCuMemcpyBatchAsync                                   = 368
-	symCuMemcpyBatchAsync_v2                                = 369
-	symCuMemcpyDtoA                                         = 370
-	symCuMemcpyDtoA_v2                                      = 371
-	symCuMemcpyDtoD                                         = 372
-	symCuMemcpyDtoDAsync                                    = 373
-	symCuMemcpyDtoDAsync_v2                                 = 374
-	symCuMemcpyDtoD_v2                                      = 375
-	symCuMemcpyDtoH                                         = 376
-	symCuMemcpyDtoHAsync                                    = 377
-	symCuMemcpyDtoHAsync_v2                                 = 378
-	symCuMemcpyDtoH_v2                                      = 379
-	symCuMemcpyHtoA                                         = 380
-	symCuMemcpyHtoAAsync                                    = 381
-	symCuMemcpyHtoAAsync_v2                                 = 382
-	symCuMemcpyHtoA_v2                                      = 383
-	symCuMemcpyHtoD                                         = 384
-	symCuMemcpyHtoDAsync                                    = 385
-	symCuMemcpyHtoDAsync_v2                                 = 386
-	symCuMemcpyHtoD_v2                                      = 387
-	symCuMemcpyPeer                                         = 388
-	symCuMemcpyPeerAsync                                    = 389
-	symCuMemsetD16                                          = 390
-	symCuMemsetD16Async                                     = 391
-	symCuMemsetD16_v2                                       = 392
-	symCuMemsetD2D16                                        = 393
-	symCuMemsetD2D16Async                                   = 394
-	symCuMemsetD2D16_v2                                     = 395
-	symCuMemsetD2D32                                        = 396
-	symCuMemsetD2D32Async                                   = 397
-	symCuMemsetD2D32_v2                                     = 398
-	symCuMemsetD2D8                                         = 399
-	symCuMemsetD2D8Async                                    = 400
-	symCuMemsetD2D8_v2                                      = 401
-	symCuMemsetD32                                          = 402
-	symCuMemsetD32Async                                     = 403
-	symCuMemsetD32_v2                                       = 404
-	symCuMemsetD8                                           = 405
-	symCuMemsetD8Async                                      = 406
-	symCuMemsetD8_v2                                        = 407
-	symCuMipmappedArrayCreate                               = 408
-	symCuMipmappedArrayDestroy                              = 409
-	symCuMipmappedArrayGetLevel                             = 410
-	symCuMipmappedArrayGetMemoryRequirements                = 411
-	symCuMipmappedArrayGetSparseProperties                  = 412
-	symCuModuleEnumerateFunctions                           = 413
-	symCuModuleGetFunction                                  = 414
-	symCuModuleGetFunctionCount                             = 415
-	symCuModuleGetGlobal                                    = 416
-	symCuModuleGetGlobal_v2                                 = 417
-	symCuModuleGetLoadingMode                               = 418
-	symCuModuleGetSurfRef                                   = 419
-	symCuModuleGetTexRef                                    = 420
-	symCuModuleLoad                                         = 421
-	symCuModuleLoadData                                     = 422
-	symCuModuleLoadDataEx                                   = 423
-	symCuModuleLoadFatBinary                                = 424
-	symCuModuleUnload                                       = 425
-	symCuMulticastAddDevice                                 = 426
-	symCuMulticastBindAddr                                  = 427
-	symCuMulticastBindMem                                   = 428
-	symCuMulticastCreate                                    = 429
-	symCuMulticastGetGranularity                            = 430
-	symCuMulticastUnbind                                    = 431
-	symCuOccupancyAvailableDynamicSMemPerBlock              = 432
-	symCuOccupancyMaxActiveBlocksPerMultiprocessor          = 433
-	symCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = 434
-	symCuOccupancyMaxActiveClusters                         = 435
-	symCuOccupancyMaxPotentialBlockSize                     = 436
-	symCuOccupancyMaxPotentialBlockSizeWithFlags            = 437
-	symCuOccupancyMaxPotentialClusterSize                   = 438
-	symCuParamSetSize                                       = 439
-	symCuParamSetTexRef                                     = 440
-	symCuParamSetf                                          = 441
-	symCuParamSeti                                          = 442
-	symCuParamSetv                                          = 443
-	symCuPointerGetAttribute                                = 444
-	symCuPointerGetAttributes                               = 445
-	symCuPointerSetAttribute                                = 446
-	symCuProfilerStart                                      = 447
-	symCuProfilerStop                                       = 448
-	symCuSignalExternalSemaphoresAsync                      = 449
-	symCuStreamAddCallback                                  = 450
-	symCuStreamAttachMemAsync                               = 451
-	symCuStreamBatchMemOp                                   = 452
-	symCuStreamBatchMemOp_v2                                = 453
-	symCuStreamBeginCapture                                 = 454
-	symCuStreamBeginCaptureToGraph                          = 455
-	symCuStreamBeginCapture_v2                              = 456
-	symCuStreamCopyAttributes                               = 457
-	symCuStreamCreate                                       = 458
-	symCuStreamCreateWithPriority                           = 459
-	symCuStreamDestroy                                      = 460
-	symCuStreamDestroy_v2                                   = 461
-	symCuStreamEndCapture                                   = 462
-	symCuStreamGetAttribute                                 = 463
-	symCuStreamGetCaptureInfo                               = 464
-	symCuStreamGetCaptureInfo_v2                            = 465
-	symCuStreamGetCaptureInfo_v3                            = 466
-	symCuStreamGetCtx                                       = 467
-	symCuStreamGetCtx_v2                                    = 468
-	symCuStreamGetDevice                                    = 469
-	symCuStreamGetFlags                                     = 470
-	symCuStreamGetGreenCtx                                  = 471
-	symCuStreamGetId                                        = 472
-	symCuStreamGetPriority                                  = 473
-	symCuStreamIsCapturing                                  = 474
-	symCuStreamQuery                                        = 475
-	symCuStreamSetAttribute                                 = 476
-	symCuStreamSynchronize                                  = 477
-	symCuStreamUpdateCaptureDependencies                    = 478
-	symCuStreamUpdateCaptureDependencies_v2                 = 479
-	symCuStreamWaitEvent                                    = 480
-	symCuStreamWaitValue32                                  = 481
-	symCuStreamWaitValue32_v2                               = 482
-	symCuStreamWaitValue64                                  = 483
-	symCuStreamWaitValue64_v2                               = 484
-	symCuStreamWriteValue32                                 = 485
-	symCuStreamWriteValue32_v2                              = 486
-	symCuStreamWriteValue64                                 = 487
-	symCuStreamWriteValue64_v2                              = 488
-	symCuSurfObjectCreate                                   = 489
-	symCuSurfObjectDestroy                                  = 490
-	symCuSurfObjectGetResourceDesc                          = 491
-	symCuSurfRefGetArray                                    = 492
-	symCuSurfRefSetArray                                    = 493
-	symCuTensorMapEncodeIm2col                              = 494
-	symCuTensorMapEncodeIm2colWide                          = 495
-	symCuTensorMapEncodeTiled                               = 496
-	symCuTensorMapReplaceAddress                            = 497
-	symCuTexObjectCreate                                    = 498
-	symCuTexObjectDestroy                                   = 499
-	symCuTexObjectGetResourceDesc                           = 500
-	symCuTexObjectGetResourceViewDesc                       = 501
-	symCuTexObjectGetTextureDesc                            = 502
-	symCuTexRefCreate                                       = 503
-	symCuTexRefDestroy                                      = 504
-	symCuTexRefGetAddress                                   = 505
-	symCuTexRefGetAddressMode                               = 506
-	symCuTexRefGetAddress_v2                                = 507
-	symCuTexRefGetArray                                     = 508
-	symCuTexRefGetBorderColor                               = 509
-	symCuTexRefGetFilterMode                                = 510
-	symCuTexRefGetFlags                                     = 511
-	symCuTexRefGetFormat                                    = 512
-	symCuTexRefGetMaxAnisotropy                             = 513
-	symCuTexRefGetMipmapFilterMode                          = 514
-	symCuTexRefGetMipmapLevelBias                           = 515
-	symCuTexRefGetMipmapLevelClamp                          = 516
-	symCuTexRefGetMipmappedArray                            = 517
-	symCuTexRefSetAddress                                   = 518
-	symCuTexRefSetAddress2D                                 = 519
-	symCuTexRefSetAddress2D_v2                              = 520
-	symCuTexRefSetAddress2D_v3                              = 521
-	symCuTexRefSetAddressMode                               = 522
-	symCuTexRefSetAddress_v2                                = 523
-	symCuTexRefSetArray                                     = 524
-	symCuTexRefSetBorderColor                               = 525
-	symCuTexRefSetFilterMode                                = 526
-	symCuTexRefSetFlags                                     = 527
-	symCuTexRefSetFormat                                    = 528
-	symCuTexRefSetMaxAnisotropy                             = 529
-	symCuTexRefSetMipmapFilterMode                          = 530
-	symCuTexRefSetMipmapLevelBias                           = 531
-	symCuTexRefSetMipmapLevelClamp                          = 532
-	symCuTexRefSetMipmappedArray                            = 533
-	symCuThreadExchangeStreamCaptureMode                    = 534
-	symCuUserObjectCreate                                   = 535
-	symCuUserObjectRelease                                  = 536
-	symCuUserObjectRetain                                   = 537
-	symCuWaitExternalSemaphoresAsync                        = 538
-)
-
-var cudaSymbols = [...]string{
-	"cuArray3DCreate",
-	"cuArray3DCreate_v2",
-	"cuArray3DGetDescriptor",
-	"cuArray3DGetDescriptor_v2",
-	"cuArrayCreate",
-	"cuArrayCreate_v2",
-	"cuArrayDestroy",
-	"cuArrayGetDescriptor",
-	"cuArrayGetDescriptor_v2",
-	"cuArrayGetMemoryRequirements",
-	"cuArrayGetPlane",
-	"cuArrayGetSparseProperties",
-	"cuCheckpointProcessCheckpoint",
-	"cuCheckpointProcessGetRestoreThreadId",
-	"cuCheckpointProcessGetState",
-	"cuCheckpointProcessLock",
-	"cuCheckpointProcessRestore",
-	"cuCheckpointProcessUnlock",
-	"cuCoredumpGetAttribute",
-	"cuCoredumpGetAttributeGlobal",
-	"cuCoredumpSetAttribute",
-	"cuCoredumpSetAttributeGlobal",
-	"cuCtxAttach",
-	"cuCtxCreate",
-	"cuCtxCreate_v2",
-	"cuCtxCreate_v3",
-	"cuCtxCreate_v4",
-	"cuCtxDestroy",
-	"cuCtxDestroy_v2",
-	"cuCtxDetach",
-	"cuCtxDisablePeerAccess",
-	"cuCtxEnablePeerAccess",
-	"cuCtxFromGreenCtx",
-	"cuCtxGetApiVersion",
-	"cuCtxGetCacheConfig",
-	"cuCtxGetCurrent",
-	"cuCtxGetDevResource",
-	"cuCtxGetDevice",
-	"cuCtxGetDevice_v2",
-	"cuCtxGetExecAffinity",
-	"cuCtxGetFlags",
-	"cuCtxGetId",
-	"cuCtxGetLimit",
-	"cuCtxGetSharedMemConfig",
-	"cuCtxGetStreamPriorityRange",
-	"cuCtxPopCurrent",
-	"cuCtxPopCurrent_v2",
-	"cuCtxPushCurrent",
-	"cuCtxPushCurrent_v2",
-	"cuCtxRecordEvent",
-	"cuCtxResetPersistingL2Cache",
-	"cuCtxSetCacheConfig",
-	"cuCtxSetCurrent",
-	"cuCtxSetFlags",
-	"cuCtxSetLimit",
-	"cuCtxSetSharedMemConfig",
-	"cuCtxSynchronize",
-	"cuCtxSynchronize_v2",
-	"cuCtxWaitEvent",
-	"cuDestroyExternalMemory",
-	"cuDestroyExternalSemaphore",
-	"cuDevResourceGenerateDesc",
-	"cuDevSmResourceSplitByCount",
-	"cuDeviceCanAccessPeer",
-	"cuDeviceComputeCapability",
-	"cuDeviceGet",
-	"cuDeviceGetAttribute",
-	"cuDeviceGetByPCIBusId",
-	"cuDeviceGetCount",
-	"cuDeviceGetDefaultMemPool",
-	"cuDeviceGetDevResource",
-	"cuDeviceGetExecAffinitySupport",
-	"cuDeviceGetGraphMemAttribute",
-	"cuDeviceGetHostAtomicCapabilities",
-	"cuDeviceGetLuid",
-	"cuDeviceGetMemPool",
-	"cuDeviceGetName",
-	"cuDeviceGetNvSciSyncAttributes",
-	"cuDeviceGetP2PAtomicCapabilities",
-	"cuDeviceGetP2PAttribute",
-	"cuDeviceGetPCIBusId",
-	"cuDeviceGetProperties",
-	"cuDeviceGetTexture1DLinearMaxWidth",
-	"cuDeviceGetUuid",
-	"cuDeviceGetUuid_v2",
-	"cuDeviceGraphMemTrim",
-	"cuDevicePrimaryCtxGetState",
-	"cuDevicePrimaryCtxRelease",
-	"cuDevicePrimaryCtxRelease_v2",
-	"cuDevicePrimaryCtxReset",
-	"cuDevicePrimaryCtxReset_v2",
-	"cuDevicePrimaryCtxRetain",
-	"cuDevicePrimaryCtxSetFlags",
-	"cuDevicePrimaryCtxSetFlags_v2",
-	"cuDeviceRegisterAsyncNotification",
-	"cuDeviceSetGraphMemAttribute",
-	"cuDeviceSetMemPool",
-	"cuDeviceTotalMem",
-	"cuDeviceTotalMem_v2",
-	"cuDeviceUnregisterAsyncNotification",
-	"cuDriverGetVersion",
-	"cuEventCreate",
-	"cuEventDestroy",
-	"cuEventDestroy_v2",
-	"cuEventElapsedTime",
-	"cuEventElapsedTime_v2",
-	"cuEventQuery",
-	"cuEventRecord",
-	"cuEventRecordWithFlags",
-	"cuEventSynchronize",
-	"cuExternalMemoryGetMappedBuffer",
-	"cuExternalMemoryGetMappedMipmappedArray",
-	"cuFlushGPUDirectRDMAWrites",
-	"cuFuncGetAttribute",
-	"cuFuncGetModule",
-	"cuFuncGetName",
-	"cuFuncGetParamInfo",
-	"cuFuncIsLoaded",
-	"cuFuncLoad",
-	"cuFuncSetAttribute",
-	"cuFuncSetBlockShape",
-	"cuFuncSetCacheConfig",
-	"cuFuncSetSharedMemConfig",
-	"cuFuncSetSharedSize",
-	"cuGetErrorName",
-	"cuGetErrorString",
-	"cuGetExportTable",
-	"cuGetProcAddress",
-	"cuGetProcAddress_v2",
-	"cuGraphAddBatchMemOpNode",
-	"cuGraphAddChildGraphNode",
-	"cuGraphAddDependencies",
-	"cuGraphAddDependencies_v2",
-	"cuGraphAddEmptyNode",
-	"cuGraphAddEventRecordNode",
-	"cuGraphAddEventWaitNode",
-	"cuGraphAddExternalSemaphoresSignalNode",
-	"cuGraphAddExternalSemaphoresWaitNode",
-	"cuGraphAddHostNode",
-	"cuGraphAddKernelNode",
-	"cuGraphAddKernelNode_v2",
-	"cuGraphAddMemAllocNode",
-	"cuGraphAddMemFreeNode",
-	"cuGraphAddMemcpyNode",
-	"cuGraphAddMemsetNode",
-	"cuGraphAddNode",
-	"cuGraphAddNode_v2",
-	"cuGraphBatchMemOpNodeGetParams",
-	"cuGraphBatchMemOpNodeSetParams",
-	"cuGraphChildGraphNodeGetGraph",
-	"cuGraphClone",
-	"cuGraphConditionalHandleCreate",
-	"cuGraphCreate",
-	"cuGraphDebugDotPrint",
-	"cuGraphDestroy",
-	"cuGraphDestroyNode",
-	"cuGraphEventRecordNodeGetEvent",
-	"cuGraphEventRecordNodeSetEvent",
-	"cuGraphEventWaitNodeGetEvent",
-	"cuGraphEventWaitNodeSetEvent",
-	"cuGraphExecBatchMemOpNodeSetParams",
-	"cuGraphExecChildGraphNodeSetParams",
-	"cuGraphExecDestroy",
-	"cuGraphExecEventRecordNodeSetEvent",
-	"cuGraphExecEventWaitNodeSetEvent",
-	"cuGraphExecExternalSemaphoresSignalNodeSetParams",
-	"cuGraphExecExternalSemaphoresWaitNodeSetParams",
-	"cuGraphExecGetFlags",
-	"cuGraphExecHostNodeSetParams",
-	"cuGraphExecKernelNodeSetParams",
-	"cuGraphExecKernelNodeSetParams_v2",
-	"cuGraphExecMemcpyNodeSetParams",
-	"cuGraphExecMemsetNodeSetParams",
-	"cuGraphExecNodeSetParams",
-	"cuGraphExecUpdate",
-	"cuGraphExecUpdate_v2",
-	"cuGraphExternalSemaphoresSignalNodeGetParams",
-	"cuGraphExternalSemaphoresSignalNodeSetParams",
-	"cuGraphExternalSemaphoresWaitNodeGetParams",
-	"cuGraphExternalSemaphoresWaitNodeSetParams",
-	"cuGraphGetEdges",
-	"cuGraphGetEdges_v2",
-	"cuGraphGetNodes",
-	"cuGraphGetRootNodes",
-	"cuGraphHostNodeGetParams",
-	"cuGraphHostNodeSetParams",
-	"cuGraphInstantiate",
-	"cuGraphInstantiateWithFlags",
-	"cuGraphInstantiateWithParams",
-	"cuGraphInstantiate_v2",
-	"cuGraphKernelNodeCopyAttributes",
-	"cuGraphKernelNodeGetAttribute",
-	"cuGraphKernelNodeGetParams",
-	"cuGraphKernelNodeGetParams_v2",
-	"cuGraphKernelNodeSetAttribute",
-	"cuGraphKernelNodeSetParams",
-	"cuGraphKernelNodeSetParams_v2",
-	"cuGraphLaunch",
-	"cuGraphMemAllocNodeGetParams",
-	"cuGraphMemFreeNodeGetParams",
-	"cuGraphMemcpyNodeGetParams",
-	"cuGraphMemcpyNodeSetParams",
-	"cuGraphMemsetNodeGetParams",
-	"cuGraphMemsetNodeSetParams",
-	"cuGraphNodeFindInClone",
-	"cuGraphNodeGetDependencies",
-	"cuGraphNodeGetDependencies_v2",
-	"cuGraphNodeGetDependentNodes",
-	"cuGraphNodeGetDependentNodes_v2",
-	"cuGraphNodeGetEnabled",
-	"cuGraphNodeGetType",
-	"cuGraphNodeSetEnabled",
-	"cuGraphNodeSetParams",
-	"cuGraphReleaseUserObject",
-	"cuGraphRemoveDependencies",
-	"cuGraphRemoveDependencies_v2",
-	"cuGraphRetainUserObject",
-	"cuGraphUpload",
-	"cuGraphicsMapResources",
-	"cuGraphicsResourceGetMappedMipmappedArray",
-	"cuGraphicsResourceGetMappedPointer",
-	"cuGraphicsResourceGetMappedPointer_v2",
-	"cuGraphicsResourceSetMapFlags",
-	"cuGraphicsResourceSetMapFlags_v2",
-	"cuGraphicsSubResourceGetMappedArray",
-	"cuGraphicsUnmapResources",
-	"cuGraphicsUnregisterResource",
-	"cuGreenCtxCreate",
-	"cuGreenCtxDestroy",
-	"cuGreenCtxGetDevResource",
-	"cuGreenCtxGetId",
-	"cuGreenCtxRecordEvent",
-	"cuGreenCtxStreamCreate",
-	"cuGreenCtxWaitEvent",
-	"cuImportExternalMemory",
-	"cuImportExternalSemaphore",
-	"cuInit",
-	"cuIpcCloseMemHandle",
-	"cuIpcGetEventHandle",
-	"cuIpcGetMemHandle",
-	"cuIpcOpenEventHandle",
-	"cuIpcOpenMemHandle",
-	"cuIpcOpenMemHandle_v2",
-	"cuKernelGetAttribute",
-	"cuKernelGetFunction",
-	"cuKernelGetLibrary",
-	"cuKernelGetName",
-	"cuKernelGetParamInfo",
-	"cuKernelSetAttribute",
-	"cuKernelSetCacheConfig",
-	"cuLaunch",
-	"cuLaunchCooperativeKernel",
-	"cuLaunchCooperativeKernelMultiDevice",
-	"cuLaunchGrid",
-	"cuLaunchGridAsync",
-	"cuLaunchHostFunc",
-	"cuLaunchKernel",
-	"cuLaunchKernelEx",
-	"cuLibraryEnumerateKernels",
-	"cuLibraryGetGlobal",
-	"cuLibraryGetKernel",
-	"cuLibraryGetKernelCount",
-	"cuLibraryGetManaged",
-	"cuLibraryGetModule",
-	"cuLibraryGetUnifiedFunction",
-	"cuLibraryLoadData",
-	"cuLibraryLoadFromFile",
-	"cuLibraryUnload",
-	"cuLinkAddData",
-	"cuLinkAddData_v2",
-	"cuLinkAddFile",
-	"cuLinkAddFile_v2",
-	"cuLinkComplete",
-	"cuLinkCreate",
-	"cuLinkCreate_v2",
-	"cuLinkDestroy",
-	"cuLogsCurrent",
-	"cuLogsDumpToFile",
-	"cuLogsDumpToMemory",
-	"cuLogsRegisterCallback",
-	"cuLogsUnregisterCallback",
-	"cuMemAddressFree",
-	"cuMemAddressReserve",
-	"cuMemAdvise",
-	"cuMemAdvise_v2",
-	"cuMemAlloc",
-	"cuMemAllocAsync",
-	"cuMemAllocFromPoolAsync",
-	"cuMemAllocHost",
-	"cuMemAllocHost_v2",
-	"cuMemAllocManaged",
-	"cuMemAllocPitch",
-	"cuMemAllocPitch_v2",
-	"cuMemAlloc_v2",
-	"cuMemBatchDecompressAsync",
-	"cuMemCreate",
-	"cuMemDiscardAndPrefetchBatchAsync",
-	"cuMemDiscardBatchAsync",
-	"cuMemExportToShareableHandle",
-	"cuMemFree",
-	"cuMemFreeAsync",
-	"cuMemFreeHost",
-	"cuMemFree_v2",
-	"cuMemGetAccess",
-	"cuMemGetAddressRange",
-	"cuMemGetAddressRange_v2",
-	"cuMemGetAllocationGranularity",
-	"cuMemGetAllocationPropertiesFromHandle",
-	"cuMemGetDefaultMemPool",
-	"cuMemGetHandleForAddressRange",
-	"cuMemGetInfo",
-	"cuMemGetInfo_v2",
-	"cuMemGetMemPool",
-	"cuMemHostAlloc",
-	"cuMemHostGetDevicePointer",
-	"cuMemHostGetDevicePointer_v2",
-	"cuMemHostGetFlags",
-	"cuMemHostRegister",
-	"cuMemHostRegister_v2",
-	"cuMemHostUnregister",
-	"cuMemImportFromShareableHandle",
-	"cuMemMap",
-	"cuMemMapArrayAsync",
-	"cuMemPoolCreate",
-	"cuMemPoolDestroy",
-	"cuMemPoolExportPointer",
-	"cuMemPoolExportToShareableHandle",
-	"cuMemPoolGetAccess",
-	"cuMemPoolGetAttribute",
-	"cuMemPoolImportFromShareableHandle",
-	"cuMemPoolImportPointer",
-	"cuMemPoolSetAccess",
-	"cuMemPoolSetAttribute",
-	"cuMemPoolTrimTo",
-	"cuMemPrefetchAsync",
-	"cuMemPrefetchAsync_v2",
-	"cuMemPrefetchBatchAsync",
-	"cuMemRangeGetAttribute",
-	"cuMemRangeGetAttributes",
-	"cuMemRelease",
-	"cuMemRetainAllocationHandle",
-	"cuMemSetAccess",
-	"cuMemSetMemPool",
-	"cuMemUnmap",
-	"cuMemcpy",
-	"cuMemcpy2D",
-	"cuMemcpy2DAsync",
-	"cuMemcpy2DAsync_v2",
-	"cuMemcpy2DUnaligned",
-	"cuMemcpy2DUnaligned_v2",
-	"cuMemcpy2D_v2",
-	"cuMemcpy3D",
-	"cuMemcpy3DAsync",
-	"cuMemcpy3DAsync_v2",
-	"cuMemcpy3DBatchAsync",
-	"cuMemcpy3DBatchAsync_v2",
-	"cuMemcpy3DPeer",
-	"cuMemcpy3DPeerAsync",
-	"cuMemcpy3D_v2",
-	"cuMemcpyAsync",
-	"cuMemcpyAtoA",
-	"cuMemcpyAtoA_v2",
-	"cuMemcpyAtoD",
-	"cuMemcpyAtoD_v2",
-	"cuMemcpyAtoH",
-	"cuMemcpyAtoHAsync",
-	"cuMemcpyAtoHAsync_v2",
-	"cuMemcpyAtoH_v2",
-	"cuMemcpyBatchAsync",
-	"cuMemcpyBatchAsync_v2",
-	"cuMemcpyDtoA",
-	"cuMemcpyDtoA_v2",
-	"cuMemcpyDtoD",
-	"cuMemcpyDtoDAsync",
-	"cuMemcpyDtoDAsync_v2",
-	"cuMemcpyDtoD_v2",
-	"cuMemcpyDtoH",
-	"cuMemcpyDtoHAsync",
-	"cuMemcpyDtoHAsync_v2",
-	"cuMemcpyDtoH_v2",
-	"cuMemcpyHtoA",
-	"cuMemcpyHtoAAsync",
-	"cuMemcpyHtoAAsync_v2",
-	"cuMemcpyHtoA_v2",
-	"cuMemcpyHtoD",
-	"cuMemcpyHtoDAsync",
-	"cuMemcpyHtoDAsync_v2",
-	"cuMemcpyHtoD_v2",
-	"cuMemcpyPeer",
-	"cuMemcpyPeerAsync",
-	"cuMemsetD16",
-	"cuMemsetD16Async",
-	"cuMemsetD16_v2",
-	"cuMemsetD2D16",
-	"cuMemsetD2D16Async",
-	"cuMemsetD2D16_v2",
-	"cuMemsetD2D32",
-	"cuMemsetD2D32Async",
-	"cuMemsetD2D32_v2",
-	"cuMemsetD2D8",
-	"cuMemsetD2D8Async",
-	"cuMemsetD2D8_v2",
-	"cuMemsetD32",
-	"cuMemsetD32Async",
-	"cuMemsetD32_v2",
-	"cuMemsetD8",
-	"cuMemsetD8Async",
-	"cuMemsetD8_v2",
-	"cuMipmappedArrayCreate",
-	"cuMipmappedArrayDestroy",
-	"cuMipmappedArrayGetLevel",
-	"cuMipmappedArrayGetMemoryRequirements",
-	"cuMipmappedArrayGetSparseProperties",
-	"cuModuleEnumerateFunctions",
-	"cuModuleGetFunction",
-	"cuModuleGetFunctionCount",
-	"cuModuleGetGlobal",
-	"cuModuleGetGlobal_v2",
-	"cuModuleGetLoadingMode",
-	"cuModuleGetSurfRef",
-	"cuModuleGetTexRef",
-	"cuModuleLoad",
-	"cuModuleLoadData",
-	"cuModuleLoadDataEx",
-	"cuModuleLoadFatBinary",
-	"cuModuleUnload",
-	"cuMulticastAddDevice",
-	"cuMulticastBindAddr",
-	"cuMulticastBindMem",
-	"cuMulticastCreate",
-	"cuMulticastGetGranularity",
-	"cuMulticastUnbind",
-	"cuOccupancyAvailableDynamicSMemPerBlock",
-	"cuOccupancyMaxActiveBlocksPerMultiprocessor",
-	"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-	"cuOccupancyMaxActiveClusters",
-	"cuOccupancyMaxPotentialBlockSize",
-	"cuOccupancyMaxPotentialBlockSizeWithFlags",
-	"cuOccupancyMaxPotentialClusterSize",
-	"cuParamSetSize",
-	"cuParamSetTexRef",
-	"cuParamSetf",
-	"cuParamSeti",
-	"cuParamSetv",
-	"cuPointerGetAttribute",
-	"cuPointerGetAttributes",
-	"cuPointerSetAttribute",
-	"cuProfilerStart",
-	"cuProfilerStop",
-	"cuSignalExternalSemaphoresAsync",
-	"cuStreamAddCallback",
-	"cuStreamAttachMemAsync",
-	"cuStreamBatchMemOp",
-	"cuStreamBatchMemOp_v2",
-	"cuStreamBeginCapture",
-	"cuStreamBeginCaptureToGraph",
-	"cuStreamBeginCapture_v2",
-	"cuStreamCopyAttributes",
-	"cuStreamCreate",
-	"cuStreamCreateWithPriority",
-	"cuStreamDestroy",
-	"cuStreamDestroy_v2",
-	"cuStreamEndCapture",
-	"cuStreamGetAttribute",
-	"cuStreamGetCaptureInfo",
-	"cuStreamGetCaptureInfo_v2",
-	"cuStreamGetCaptureInfo_v3",
-	"cuStreamGetCtx",
-	"cuStreamGetCtx_v2",
-	"cuStreamGetDevice",
-	"cuStreamGetFlags",
-	"cuStreamGetGreenCtx",
-	"cuStreamGetId",
-	"cuStreamGetPriority",
-	"cuStreamIsCapturing",
-	"cuStreamQuery",
-	"cuStreamSetAttribute",
-	"cuStreamSynchronize",
-	"cuStreamUpdateCaptureDependencies",
-	"cuStreamUpdateCaptureDependencies_v2",
-	"cuStreamWaitEvent",
-	"cuStreamWaitValue32",
-	"cuStreamWaitValue32_v2",
-	"cuStreamWaitValue64",
-	"cuStreamWaitValue64_v2",
-	"cuStreamWriteValue32",
-	"cuStreamWriteValue32_v2",
-	"cuStreamWriteValue64",
-	"cuStreamWriteValue64_v2",
-	"cuSurfObjectCreate",
-	"cuSurfObjectDestroy",
-	"cuSurfObjectGetResourceDesc",
-	"cuSurfRefGetArray",
-	"cuSurfRefSetArray",
-	"cuTensorMapEncodeIm2col",
-	"cuTensorMapEncodeIm2colWide",
-	"cuTensorMapEncodeTiled",
-	"cuTensorMapReplaceAddress",
-	"cuTexObjectCreate",
-	"cuTexObjectDestroy",
-	"cuTexObjectGetResourceDesc",
-	"cuTexObjectGetResourceViewDesc",
-	"cuTexObjectGetTextureDesc",
-	"cuTexRefCreate",
-	"cuTexRefDestroy",
-	"cuTexRefGetAddress",
-	"cuTexRefGetAddressMode",
-	"cuTexRefGetAddress_v2",
-	"cuTexRefGetArray",
-	"cuTexRefGetBorderColor",
-	"cuTexRefGetFilterMode",
-	"cuTexRefGetFlags",
-	"cuTexRefGetFormat",
-	"cuTexRefGetMaxAnisotropy",
-	"cuTexRefGetMipmapFilterMode",
-	"cuTexRefGetMipmapLevelBias",
-	"cuTexRefGetMipmapLevelClamp",
-	"cuTexRefGetMipmappedArray",
-	"cuTexRefSetAddress",
-	"cuTexRefSetAddress2D",
-	"cuTexRefSetAddress2D_v2",
-	"cuTexRefSetAddress2D_v3",
-	"cuTexRefSetAddressMode",
-	"cuTexRefSetAddress_v2",
-	"cuTexRefSetArray",
-	"cuTexRefSetBorderColor",
-	"cuTexRefSetFilterMode",
-	"cuTexRefSetFlags",
-	"cuTexRefSetFormat",
-	"cuTexRefSetMaxAnisotropy",
-	"cuTexRefSetMipmapFilterMode",
-	"cuTexRefSetMipmapLevelBias",
-	"cuTexRefSetMipmapLevelClamp",
-	"cuTexRefSetMipmappedArray",
-	"cuThreadExchangeStreamCaptureMode",
-	"cuUserObjectCreate",
-	"cuUserObjectRelease",
-	"cuUserObjectRetain",
-	"cuWaitExternalSemaphoresAsync",
+// cudaForms are the functions with arguments that are no words.
+var cudaForms = [cuda.Ops]form{
+	cuda.OpCuIpcOpenEventHandle:        {blob: true},
+	cuda.OpCuIpcOpenMemHandle:          {blob: true},
+	cuda.OpCuIpcOpenMemHandle_v2:       {blob: true},
+	cuda.OpCuParamSetf:                 {floats: [2]uint8{2}},
+	cuda.OpCuTensorMapEncodeIm2col:     {tensor: true},
+	cuda.OpCuTensorMapEncodeIm2colWide: {tensor: true},
+	cuda.OpCuTensorMapEncodeTiled:      {tensor: true},
+	cuda.OpCuTensorMapReplaceAddress:   {tensor: true},
+	cuda.OpCuTexRefSetMipmapLevelBias:  {floats: [2]uint8{1}},
+	cuda.OpCuTexRefSetMipmapLevelClamp: {floats: [2]uint8{1, 2}},
 }
 
-// CuArray3DCreate calls cuArray3DCreate.
-func (d *driver) CuArray3DCreate(a0 *cuda.CUarray, a1 *cuda.CUDA_ARRAY3D_DESCRIPTOR_v1) cuda.CUresult {
-	r := d.invoke(symCuArray3DCreate, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuArray3DCreate_v2 calls cuArray3DCreate_v2.
-func (d *driver) CuArray3DCreate_v2(a0 *cuda.CUarray, a1 *cuda.CUDA_ARRAY3D_DESCRIPTOR) cuda.CUresult {
-	r := d.invoke(symCuArray3DCreate_v2, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuArray3DGetDescriptor calls cuArray3DGetDescriptor.
-func (d *driver) CuArray3DGetDescriptor(a0 *cuda.CUDA_ARRAY3D_DESCRIPTOR_v1, a1 cuda.CUarray) cuda.CUresult {
-	r := d.invoke(symCuArray3DGetDescriptor, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuArray3DGetDescriptor_v2 calls cuArray3DGetDescriptor_v2.
-func (d *driver) CuArray3DGetDescriptor_v2(a0 *cuda.CUDA_ARRAY3D_DESCRIPTOR, a1 cuda.CUarray) cuda.CUresult {
-	r := d.invoke(symCuArray3DGetDescriptor_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuArrayCreate calls cuArrayCreate.
-func (d *driver) CuArrayCreate(a0 *cuda.CUarray, a1 *cuda.CUDA_ARRAY_DESCRIPTOR_v1) cuda.CUresult {
-	r := d.invoke(symCuArrayCreate, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuArrayCreate_v2 calls cuArrayCreate_v2.
-func (d *driver) CuArrayCreate_v2(a0 *cuda.CUarray, a1 *cuda.CUDA_ARRAY_DESCRIPTOR) cuda.CUresult {
-	r := d.invoke(symCuArrayCreate_v2, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuArrayDestroy calls cuArrayDestroy.
-func (d *driver) CuArrayDestroy(a0 cuda.CUarray) cuda.CUresult {
-	return d.invoke(symCuArrayDestroy, &words{uint64(a0)})
-}
-
-// CuArrayGetDescriptor calls cuArrayGetDescriptor.
-func (d *driver) CuArrayGetDescriptor(a0 *cuda.CUDA_ARRAY_DESCRIPTOR_v1, a1 cuda.CUarray) cuda.CUresult {
-	r := d.invoke(symCuArrayGetDescriptor, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuArrayGetDescriptor_v2 calls cuArrayGetDescriptor_v2.
-func (d *driver) CuArrayGetDescriptor_v2(a0 *cuda.CUDA_ARRAY_DESCRIPTOR, a1 cuda.CUarray) cuda.CUresult {
-	r := d.invoke(symCuArrayGetDescriptor_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuArrayGetMemoryRequirements calls cuArrayGetMemoryRequirements.
-func (d *driver) CuArrayGetMemoryRequirements(a0 *cuda.CUDA_ARRAY_MEMORY_REQUIREMENTS, a1 cuda.CUarray, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuArrayGetMemoryRequirements, &words{address(a0), uint64(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuArrayGetPlane calls cuArrayGetPlane.
-func (d *driver) CuArrayGetPlane(a0 *cuda.CUarray, a1 cuda.CUarray, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuArrayGetPlane, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuArrayGetSparseProperties calls cuArrayGetSparseProperties.
-func (d *driver) CuArrayGetSparseProperties(a0 *cuda.CUDA_ARRAY_SPARSE_PROPERTIES, a1 cuda.CUarray) cuda.CUresult {
-	r := d.invoke(symCuArrayGetSparseProperties, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCheckpointProcessCheckpoint calls cuCheckpointProcessCheckpoint.
-func (d *driver) CuCheckpointProcessCheckpoint(a0 int32, a1 *cuda.CUcheckpointCheckpointArgs) cuda.CUresult {
-	r := d.invoke(symCuCheckpointProcessCheckpoint, &words{uint64(uint32(a0)), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCheckpointProcessGetRestoreThreadId calls cuCheckpointProcessGetRestoreThreadId.
-func (d *driver) CuCheckpointProcessGetRestoreThreadId(a0 int32, a1 *int32) cuda.CUresult {
-	r := d.invoke(symCuCheckpointProcessGetRestoreThreadId, &words{uint64(uint32(a0)), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCheckpointProcessGetState calls cuCheckpointProcessGetState.
-func (d *driver) CuCheckpointProcessGetState(a0 int32, a1 *cuda.CUprocessState) cuda.CUresult {
-	r := d.invoke(symCuCheckpointProcessGetState, &words{uint64(uint32(a0)), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCheckpointProcessLock calls cuCheckpointProcessLock.
-func (d *driver) CuCheckpointProcessLock(a0 int32, a1 *cuda.CUcheckpointLockArgs) cuda.CUresult {
-	r := d.invoke(symCuCheckpointProcessLock, &words{uint64(uint32(a0)), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCheckpointProcessRestore calls cuCheckpointProcessRestore.
-func (d *driver) CuCheckpointProcessRestore(a0 int32, a1 *cuda.CUcheckpointRestoreArgs) cuda.CUresult {
-	r := d.invoke(symCuCheckpointProcessRestore, &words{uint64(uint32(a0)), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCheckpointProcessUnlock calls cuCheckpointProcessUnlock.
-func (d *driver) CuCheckpointProcessUnlock(a0 int32, a1 *cuda.CUcheckpointUnlockArgs) cuda.CUresult {
-	r := d.invoke(symCuCheckpointProcessUnlock, &words{uint64(uint32(a0)), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCoredumpGetAttribute calls cuCoredumpGetAttribute.
-func (d *driver) CuCoredumpGetAttribute(a0 cuda.CUcoredumpSettings, a1 unsafe.Pointer, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuCoredumpGetAttribute, &words{uint64(uint32(a0)), raw(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuCoredumpGetAttributeGlobal calls cuCoredumpGetAttributeGlobal.
-func (d *driver) CuCoredumpGetAttributeGlobal(a0 cuda.CUcoredumpSettings, a1 unsafe.Pointer, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuCoredumpGetAttributeGlobal, &words{uint64(uint32(a0)), raw(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuCoredumpSetAttribute calls cuCoredumpSetAttribute.
-func (d *driver) CuCoredumpSetAttribute(a0 cuda.CUcoredumpSettings, a1 unsafe.Pointer, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuCoredumpSetAttribute, &words{uint64(uint32(a0)), raw(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuCoredumpSetAttributeGlobal calls cuCoredumpSetAttributeGlobal.
-func (d *driver) CuCoredumpSetAttributeGlobal(a0 cuda.CUcoredumpSettings, a1 unsafe.Pointer, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuCoredumpSetAttributeGlobal, &words{uint64(uint32(a0)), raw(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuCtxAttach calls cuCtxAttach.
-func (d *driver) CuCtxAttach(a0 *cuda.CUcontext, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuCtxAttach, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxCreate calls cuCtxCreate.
-func (d *driver) CuCtxCreate(a0 *cuda.CUcontext, a1 uint32, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuCtxCreate, &words{address(a0), uint64(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxCreate_v2 calls cuCtxCreate_v2.
 func (d *driver) CuCtxCreate_v2(a0 *cuda.CUcontext, a1 uint32, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuCtxCreate_v2, &words{address(a0), uint64(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxCreate_v2, &words{address(a0), uint64(a1), uint64(uint32(a2))}), unsafe.Pointer(a0))
 }
 
-// CuCtxCreate_v3 calls cuCtxCreate_v3.
 func (d *driver) CuCtxCreate_v3(a0 *cuda.CUcontext, a1 *cuda.CUexecAffinityParam, a2 int32, a3 uint32, a4 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuCtxCreate_v3, &words{address(a0), address(a1), uint64(uint32(a2)), uint64(a3), uint64(uint32(a4))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxCreate_v3, &words{address(a0), address(a1), uint64(uint32(a2)), uint64(a3), uint64(uint32(a4))}), unsafe.Pointer(a0), unsafe.Pointer(a1))
 }
 
-// CuCtxCreate_v4 calls cuCtxCreate_v4.
-func (d *driver) CuCtxCreate_v4(a0 *cuda.CUcontext, a1 *cuda.CUctxCreateParams, a2 uint32, a3 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuCtxCreate_v4, &words{address(a0), address(a1), uint64(a2), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCtxDestroy calls cuCtxDestroy.
-func (d *driver) CuCtxDestroy(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxDestroy, &words{uint64(a0)})
-}
-
-// CuCtxDestroy_v2 calls cuCtxDestroy_v2.
 func (d *driver) CuCtxDestroy_v2(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxDestroy_v2, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuCtxDestroy_v2, &words{uint64(a0)})
 }
 
-// CuCtxDetach calls cuCtxDetach.
-func (d *driver) CuCtxDetach(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxDetach, &words{uint64(a0)})
-}
-
-// CuCtxDisablePeerAccess calls cuCtxDisablePeerAccess.
-func (d *driver) CuCtxDisablePeerAccess(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxDisablePeerAccess, &words{uint64(a0)})
-}
-
-// CuCtxEnablePeerAccess calls cuCtxEnablePeerAccess.
-func (d *driver) CuCtxEnablePeerAccess(a0 cuda.CUcontext, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuCtxEnablePeerAccess, &words{uint64(a0), uint64(a1)})
-}
-
-// CuCtxFromGreenCtx calls cuCtxFromGreenCtx.
-func (d *driver) CuCtxFromGreenCtx(a0 *cuda.CUcontext, a1 cuda.CUgreenCtx) cuda.CUresult {
-	r := d.invoke(symCuCtxFromGreenCtx, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxGetApiVersion calls cuCtxGetApiVersion.
 func (d *driver) CuCtxGetApiVersion(a0 cuda.CUcontext, a1 *uint32) cuda.CUresult {
-	r := d.invoke(symCuCtxGetApiVersion, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxGetApiVersion, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuCtxGetCacheConfig calls cuCtxGetCacheConfig.
-func (d *driver) CuCtxGetCacheConfig(a0 *cuda.CUfunc_cache) cuda.CUresult {
-	r := d.invoke(symCuCtxGetCacheConfig, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxGetCurrent calls cuCtxGetCurrent.
-func (d *driver) CuCtxGetCurrent(a0 *cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuCtxGetCurrent, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxGetDevResource calls cuCtxGetDevResource.
-func (d *driver) CuCtxGetDevResource(a0 cuda.CUcontext, a1 *cuda.CUdevResource, a2 cuda.CUdevResourceType) cuda.CUresult {
-	r := d.invoke(symCuCtxGetDevResource, &words{uint64(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCtxGetDevice calls cuCtxGetDevice.
 func (d *driver) CuCtxGetDevice(a0 *cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuCtxGetDevice, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxGetDevice, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuCtxGetDevice_v2 calls cuCtxGetDevice_v2.
-func (d *driver) CuCtxGetDevice_v2(a0 *cuda.CUdevice, a1 cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuCtxGetDevice_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxGetExecAffinity calls cuCtxGetExecAffinity.
-func (d *driver) CuCtxGetExecAffinity(a0 *cuda.CUexecAffinityParam, a1 cuda.CUexecAffinityType) cuda.CUresult {
-	r := d.invoke(symCuCtxGetExecAffinity, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxGetFlags calls cuCtxGetFlags.
 func (d *driver) CuCtxGetFlags(a0 *uint32) cuda.CUresult {
-	r := d.invoke(symCuCtxGetFlags, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxGetFlags, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuCtxGetId calls cuCtxGetId.
-func (d *driver) CuCtxGetId(a0 cuda.CUcontext, a1 *uint64) cuda.CUresult {
-	r := d.invoke(symCuCtxGetId, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuCtxGetLimit calls cuCtxGetLimit.
 func (d *driver) CuCtxGetLimit(a0 *uint64, a1 cuda.CUlimit) cuda.CUresult {
-	r := d.invoke(symCuCtxGetLimit, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxGetLimit, &words{address(a0), uint64(uint32(a1))}), unsafe.Pointer(a0))
 }
 
-// CuCtxGetSharedMemConfig calls cuCtxGetSharedMemConfig.
-func (d *driver) CuCtxGetSharedMemConfig(a0 *cuda.CUsharedconfig) cuda.CUresult {
-	r := d.invoke(symCuCtxGetSharedMemConfig, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxGetStreamPriorityRange calls cuCtxGetStreamPriorityRange.
 func (d *driver) CuCtxGetStreamPriorityRange(a0 *int32, a1 *int32) cuda.CUresult {
-	r := d.invoke(symCuCtxGetStreamPriorityRange, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxGetStreamPriorityRange, &words{address(a0), address(a1)}), unsafe.Pointer(a0), unsafe.Pointer(a1))
 }
 
-// CuCtxPopCurrent calls cuCtxPopCurrent.
-func (d *driver) CuCtxPopCurrent(a0 *cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuCtxPopCurrent, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuCtxPopCurrent_v2 calls cuCtxPopCurrent_v2.
 func (d *driver) CuCtxPopCurrent_v2(a0 *cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuCtxPopCurrent_v2, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuCtxPopCurrent_v2, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuCtxPushCurrent calls cuCtxPushCurrent.
-func (d *driver) CuCtxPushCurrent(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxPushCurrent, &words{uint64(a0)})
-}
-
-// CuCtxPushCurrent_v2 calls cuCtxPushCurrent_v2.
-func (d *driver) CuCtxPushCurrent_v2(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxPushCurrent_v2, &words{uint64(a0)})
-}
-
-// CuCtxRecordEvent calls cuCtxRecordEvent.
-func (d *driver) CuCtxRecordEvent(a0 cuda.CUcontext, a1 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuCtxRecordEvent, &words{uint64(a0), uint64(a1)})
-}
-
-// CuCtxResetPersistingL2Cache calls cuCtxResetPersistingL2Cache.
-func (d *driver) CuCtxResetPersistingL2Cache() cuda.CUresult {
-	return d.invoke(symCuCtxResetPersistingL2Cache, &words{})
-}
-
-// CuCtxSetCacheConfig calls cuCtxSetCacheConfig.
-func (d *driver) CuCtxSetCacheConfig(a0 cuda.CUfunc_cache) cuda.CUresult {
-	return d.invoke(symCuCtxSetCacheConfig, &words{uint64(uint32(a0))})
-}
-
-// CuCtxSetCurrent calls cuCtxSetCurrent.
 func (d *driver) CuCtxSetCurrent(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxSetCurrent, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuCtxSetCurrent, &words{uint64(a0)})
 }
 
-// CuCtxSetFlags calls cuCtxSetFlags.
-func (d *driver) CuCtxSetFlags(a0 uint32) cuda.CUresult {
-	return d.invoke(symCuCtxSetFlags, &words{uint64(a0)})
-}
-
-// CuCtxSetLimit calls cuCtxSetLimit.
-func (d *driver) CuCtxSetLimit(a0 cuda.CUlimit, a1 uint64) cuda.CUresult {
-	return d.invoke(symCuCtxSetLimit, &words{uint64(uint32(a0)), uint64(a1)})
-}
-
-// CuCtxSetSharedMemConfig calls cuCtxSetSharedMemConfig.
-func (d *driver) CuCtxSetSharedMemConfig(a0 cuda.CUsharedconfig) cuda.CUresult {
-	return d.invoke(symCuCtxSetSharedMemConfig, &words{uint64(uint32(a0))})
-}
-
-// CuCtxSynchronize calls cuCtxSynchronize.
 func (d *driver) CuCtxSynchronize() cuda.CUresult {
-	return d.invoke(symCuCtxSynchronize, &words{})
+	return d.invoke(cuda.OpCuCtxSynchronize, &words{})
 }
 
-// CuCtxSynchronize_v2 calls cuCtxSynchronize_v2.
-func (d *driver) CuCtxSynchronize_v2(a0 cuda.CUcontext) cuda.CUresult {
-	return d.invoke(symCuCtxSynchronize_v2, &words{uint64(a0)})
-}
-
-// CuCtxWaitEvent calls cuCtxWaitEvent.
-func (d *driver) CuCtxWaitEvent(a0 cuda.CUcontext, a1 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuCtxWaitEvent, &words{uint64(a0), uint64(a1)})
-}
-
-// CuDestroyExternalMemory calls cuDestroyExternalMemory.
-func (d *driver) CuDestroyExternalMemory(a0 cuda.CUexternalMemory) cuda.CUresult {
-	return d.invoke(symCuDestroyExternalMemory, &words{uint64(a0)})
-}
-
-// CuDestroyExternalSemaphore calls cuDestroyExternalSemaphore.
-func (d *driver) CuDestroyExternalSemaphore(a0 cuda.CUexternalSemaphore) cuda.CUresult {
-	return d.invoke(symCuDestroyExternalSemaphore, &words{uint64(a0)})
-}
-
-// CuDevResourceGenerateDesc calls cuDevResourceGenerateDesc.
-func (d *driver) CuDevResourceGenerateDesc(a0 *cuda.CUdevResourceDesc, a1 *cuda.CUdevResource, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuDevResourceGenerateDesc, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuDevSmResourceSplitByCount calls cuDevSmResourceSplitByCount.
-func (d *driver) CuDevSmResourceSplitByCount(a0 *cuda.CUdevResource, a1 *uint32, a2 *cuda.CUdevResource, a3 *cuda.CUdevResource, a4 uint32, a5 uint32) cuda.CUresult {
-	r := d.invoke(symCuDevSmResourceSplitByCount, &words{address(a0), address(a1), address(a2), address(a3), uint64(a4), uint64(a5)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuDeviceCanAccessPeer calls cuDeviceCanAccessPeer.
 func (d *driver) CuDeviceCanAccessPeer(a0 *int32, a1 cuda.CUdevice, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceCanAccessPeer, &words{address(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceCanAccessPeer, &words{address(a0), uint64(uint32(a1)), uint64(uint32(a2))}), unsafe.Pointer(a0))
 }
 
-// CuDeviceComputeCapability calls cuDeviceComputeCapability.
-func (d *driver) CuDeviceComputeCapability(a0 *int32, a1 *int32, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceComputeCapability, &words{address(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuDeviceGet calls cuDeviceGet.
 func (d *driver) CuDeviceGet(a0 *cuda.CUdevice, a1 int32) cuda.CUresult {
-	r := d.invoke(symCuDeviceGet, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGet, &words{address(a0), uint64(uint32(a1))}), unsafe.Pointer(a0))
 }
 
-// CuDeviceGetAttribute calls cuDeviceGetAttribute.
 func (d *driver) CuDeviceGetAttribute(a0 *int32, a1 cuda.CUdevice_attribute, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetAttribute, &words{address(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetAttribute, &words{address(a0), uint64(uint32(a1)), uint64(uint32(a2))}), unsafe.Pointer(a0))
 }
 
-// CuDeviceGetByPCIBusId calls cuDeviceGetByPCIBusId.
-func (d *driver) CuDeviceGetByPCIBusId(a0 *cuda.CUdevice, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetByPCIBusId, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuDeviceGetCount calls cuDeviceGetCount.
 func (d *driver) CuDeviceGetCount(a0 *int32) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetCount, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetCount, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuDeviceGetDefaultMemPool calls cuDeviceGetDefaultMemPool.
-func (d *driver) CuDeviceGetDefaultMemPool(a0 *cuda.CUmemoryPool, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetDefaultMemPool, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetDevResource calls cuDeviceGetDevResource.
-func (d *driver) CuDeviceGetDevResource(a0 cuda.CUdevice, a1 *cuda.CUdevResource, a2 cuda.CUdevResourceType) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetDevResource, &words{uint64(uint32(a0)), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuDeviceGetExecAffinitySupport calls cuDeviceGetExecAffinitySupport.
-func (d *driver) CuDeviceGetExecAffinitySupport(a0 *int32, a1 cuda.CUexecAffinityType, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetExecAffinitySupport, &words{address(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetGraphMemAttribute calls cuDeviceGetGraphMemAttribute.
-func (d *driver) CuDeviceGetGraphMemAttribute(a0 cuda.CUdevice, a1 cuda.CUgraphMem_attribute, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetGraphMemAttribute, &words{uint64(uint32(a0)), uint64(uint32(a1)), raw(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuDeviceGetHostAtomicCapabilities calls cuDeviceGetHostAtomicCapabilities.
-func (d *driver) CuDeviceGetHostAtomicCapabilities(a0 *uint32, a1 *cuda.CUatomicOperation, a2 uint32, a3 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetHostAtomicCapabilities, &words{address(a0), address(a1), uint64(a2), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuDeviceGetLuid calls cuDeviceGetLuid.
 func (d *driver) CuDeviceGetLuid(a0 unsafe.Pointer, a1 *uint32, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetLuid, &words{raw(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetLuid, &words{raw(a0), address(a1), uint64(uint32(a2))}), a0, unsafe.Pointer(a1))
 }
 
-// CuDeviceGetMemPool calls cuDeviceGetMemPool.
-func (d *driver) CuDeviceGetMemPool(a0 *cuda.CUmemoryPool, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetMemPool, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetName calls cuDeviceGetName.
 func (d *driver) CuDeviceGetName(a0 unsafe.Pointer, a1 int32, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetName, &words{raw(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetName, &words{raw(a0), uint64(uint32(a1)), uint64(uint32(a2))}), a0)
 }
 
-// CuDeviceGetNvSciSyncAttributes calls cuDeviceGetNvSciSyncAttributes.
-func (d *driver) CuDeviceGetNvSciSyncAttributes(a0 unsafe.Pointer, a1 cuda.CUdevice, a2 int32) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetNvSciSyncAttributes, &words{raw(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetP2PAtomicCapabilities calls cuDeviceGetP2PAtomicCapabilities.
-func (d *driver) CuDeviceGetP2PAtomicCapabilities(a0 *uint32, a1 *cuda.CUatomicOperation, a2 uint32, a3 cuda.CUdevice, a4 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetP2PAtomicCapabilities, &words{address(a0), address(a1), uint64(a2), uint64(uint32(a3)), uint64(uint32(a4))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuDeviceGetP2PAttribute calls cuDeviceGetP2PAttribute.
-func (d *driver) CuDeviceGetP2PAttribute(a0 *int32, a1 cuda.CUdevice_P2PAttribute, a2 cuda.CUdevice, a3 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetP2PAttribute, &words{address(a0), uint64(uint32(a1)), uint64(uint32(a2)), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetPCIBusId calls cuDeviceGetPCIBusId.
 func (d *driver) CuDeviceGetPCIBusId(a0 unsafe.Pointer, a1 int32, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetPCIBusId, &words{raw(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetPCIBusId, &words{raw(a0), uint64(uint32(a1)), uint64(uint32(a2))}), a0)
 }
 
-// CuDeviceGetProperties calls cuDeviceGetProperties.
-func (d *driver) CuDeviceGetProperties(a0 *cuda.CUdevprop, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetProperties, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetTexture1DLinearMaxWidth calls cuDeviceGetTexture1DLinearMaxWidth.
-func (d *driver) CuDeviceGetTexture1DLinearMaxWidth(a0 *uint64, a1 cuda.CUarray_format, a2 uint32, a3 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetTexture1DLinearMaxWidth, &words{address(a0), uint64(uint32(a1)), uint64(a2), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceGetUuid calls cuDeviceGetUuid.
 func (d *driver) CuDeviceGetUuid(a0 *cuda.CUuuid, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetUuid, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetUuid, &words{address(a0), uint64(uint32(a1))}), unsafe.Pointer(a0))
 }
 
-// CuDeviceGetUuid_v2 calls cuDeviceGetUuid_v2.
 func (d *driver) CuDeviceGetUuid_v2(a0 *cuda.CUuuid, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceGetUuid_v2, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceGetUuid_v2, &words{address(a0), uint64(uint32(a1))}), unsafe.Pointer(a0))
 }
 
-// CuDeviceGraphMemTrim calls cuDeviceGraphMemTrim.
-func (d *driver) CuDeviceGraphMemTrim(a0 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuDeviceGraphMemTrim, &words{uint64(uint32(a0))})
-}
-
-// CuDevicePrimaryCtxGetState calls cuDevicePrimaryCtxGetState.
-func (d *driver) CuDevicePrimaryCtxGetState(a0 cuda.CUdevice, a1 *uint32, a2 *int32) cuda.CUresult {
-	r := d.invoke(symCuDevicePrimaryCtxGetState, &words{uint64(uint32(a0)), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuDevicePrimaryCtxRelease calls cuDevicePrimaryCtxRelease.
-func (d *driver) CuDevicePrimaryCtxRelease(a0 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuDevicePrimaryCtxRelease, &words{uint64(uint32(a0))})
-}
-
-// CuDevicePrimaryCtxRelease_v2 calls cuDevicePrimaryCtxRelease_v2.
 func (d *driver) CuDevicePrimaryCtxRelease_v2(a0 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuDevicePrimaryCtxRelease_v2, &words{uint64(uint32(a0))})
+	return d.invoke(cuda.OpCuDevicePrimaryCtxRelease_v2, &words{uint64(uint32(a0))})
 }
 
-// CuDevicePrimaryCtxReset calls cuDevicePrimaryCtxReset.
-func (d *driver) CuDevicePrimaryCtxReset(a0 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuDevicePrimaryCtxReset, &words{uint64(uint32(a0))})
-}
-
-// CuDevicePrimaryCtxReset_v2 calls cuDevicePrimaryCtxReset_v2.
 func (d *driver) CuDevicePrimaryCtxReset_v2(a0 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuDevicePrimaryCtxReset_v2, &words{uint64(uint32(a0))})
+	return d.invoke(cuda.OpCuDevicePrimaryCtxReset_v2, &words{uint64(uint32(a0))})
 }
 
-// CuDevicePrimaryCtxRetain calls cuDevicePrimaryCtxRetain.
 func (d *driver) CuDevicePrimaryCtxRetain(a0 *cuda.CUcontext, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDevicePrimaryCtxRetain, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDevicePrimaryCtxRetain, &words{address(a0), uint64(uint32(a1))}), unsafe.Pointer(a0))
 }
 
-// CuDevicePrimaryCtxSetFlags calls cuDevicePrimaryCtxSetFlags.
-func (d *driver) CuDevicePrimaryCtxSetFlags(a0 cuda.CUdevice, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuDevicePrimaryCtxSetFlags, &words{uint64(uint32(a0)), uint64(a1)})
-}
-
-// CuDevicePrimaryCtxSetFlags_v2 calls cuDevicePrimaryCtxSetFlags_v2.
 func (d *driver) CuDevicePrimaryCtxSetFlags_v2(a0 cuda.CUdevice, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuDevicePrimaryCtxSetFlags_v2, &words{uint64(uint32(a0)), uint64(a1)})
+	return d.invoke(cuda.OpCuDevicePrimaryCtxSetFlags_v2, &words{uint64(uint32(a0)), uint64(a1)})
 }
 
-// CuDeviceRegisterAsyncNotification calls cuDeviceRegisterAsyncNotification.
-func (d *driver) CuDeviceRegisterAsyncNotification(a0 cuda.CUdevice, a1 unsafe.Pointer, a2 unsafe.Pointer, a3 *cuda.CUasyncCallbackHandle) cuda.CUresult {
-	r := d.invoke(symCuDeviceRegisterAsyncNotification, &words{uint64(uint32(a0)), raw(a1), raw(a2), address(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuDeviceSetGraphMemAttribute calls cuDeviceSetGraphMemAttribute.
-func (d *driver) CuDeviceSetGraphMemAttribute(a0 cuda.CUdevice, a1 cuda.CUgraphMem_attribute, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuDeviceSetGraphMemAttribute, &words{uint64(uint32(a0)), uint64(uint32(a1)), raw(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuDeviceSetMemPool calls cuDeviceSetMemPool.
-func (d *driver) CuDeviceSetMemPool(a0 cuda.CUdevice, a1 cuda.CUmemoryPool) cuda.CUresult {
-	return d.invoke(symCuDeviceSetMemPool, &words{uint64(uint32(a0)), uint64(a1)})
-}
-
-// CuDeviceTotalMem calls cuDeviceTotalMem.
-func (d *driver) CuDeviceTotalMem(a0 *uint32, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceTotalMem, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuDeviceTotalMem_v2 calls cuDeviceTotalMem_v2.
 func (d *driver) CuDeviceTotalMem_v2(a0 *uint64, a1 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuDeviceTotalMem_v2, &words{address(a0), uint64(uint32(a1))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDeviceTotalMem_v2, &words{address(a0), uint64(uint32(a1))}), unsafe.Pointer(a0))
 }
 
-// CuDeviceUnregisterAsyncNotification calls cuDeviceUnregisterAsyncNotification.
-func (d *driver) CuDeviceUnregisterAsyncNotification(a0 cuda.CUdevice, a1 cuda.CUasyncCallbackHandle) cuda.CUresult {
-	return d.invoke(symCuDeviceUnregisterAsyncNotification, &words{uint64(uint32(a0)), uint64(a1)})
-}
-
-// CuDriverGetVersion calls cuDriverGetVersion.
 func (d *driver) CuDriverGetVersion(a0 *int32) cuda.CUresult {
-	r := d.invoke(symCuDriverGetVersion, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuDriverGetVersion, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuEventCreate calls cuEventCreate.
 func (d *driver) CuEventCreate(a0 *cuda.CUevent, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuEventCreate, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuEventCreate, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuEventDestroy calls cuEventDestroy.
-func (d *driver) CuEventDestroy(a0 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuEventDestroy, &words{uint64(a0)})
-}
-
-// CuEventDestroy_v2 calls cuEventDestroy_v2.
-func (d *driver) CuEventDestroy_v2(a0 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuEventDestroy_v2, &words{uint64(a0)})
-}
-
-// CuEventElapsedTime calls cuEventElapsedTime.
-func (d *driver) CuEventElapsedTime(a0 *float32, a1 cuda.CUevent, a2 cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuEventElapsedTime, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuEventElapsedTime_v2 calls cuEventElapsedTime_v2.
-func (d *driver) CuEventElapsedTime_v2(a0 *float32, a1 cuda.CUevent, a2 cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuEventElapsedTime_v2, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuEventQuery calls cuEventQuery.
 func (d *driver) CuEventQuery(a0 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuEventQuery, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuEventQuery, &words{uint64(a0)})
 }
 
-// CuEventRecord calls cuEventRecord.
 func (d *driver) CuEventRecord(a0 cuda.CUevent, a1 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuEventRecord, &words{uint64(a0), uint64(a1)})
+	return d.invoke(cuda.OpCuEventRecord, &words{uint64(a0), uint64(a1)})
 }
 
-// CuEventRecordWithFlags calls cuEventRecordWithFlags.
-func (d *driver) CuEventRecordWithFlags(a0 cuda.CUevent, a1 cuda.CUstream, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuEventRecordWithFlags, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuEventSynchronize calls cuEventSynchronize.
 func (d *driver) CuEventSynchronize(a0 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuEventSynchronize, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuEventSynchronize, &words{uint64(a0)})
 }
 
-// CuExternalMemoryGetMappedBuffer calls cuExternalMemoryGetMappedBuffer.
-func (d *driver) CuExternalMemoryGetMappedBuffer(a0 *cuda.CUdeviceptr, a1 cuda.CUexternalMemory, a2 *cuda.CUDA_EXTERNAL_MEMORY_BUFFER_DESC) cuda.CUresult {
-	r := d.invoke(symCuExternalMemoryGetMappedBuffer, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuExternalMemoryGetMappedMipmappedArray calls cuExternalMemoryGetMappedMipmappedArray.
-func (d *driver) CuExternalMemoryGetMappedMipmappedArray(a0 *cuda.CUmipmappedArray, a1 cuda.CUexternalMemory, a2 *cuda.CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) cuda.CUresult {
-	r := d.invoke(symCuExternalMemoryGetMappedMipmappedArray, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuFlushGPUDirectRDMAWrites calls cuFlushGPUDirectRDMAWrites.
 func (d *driver) CuFlushGPUDirectRDMAWrites(a0 cuda.CUflushGPUDirectRDMAWritesTarget, a1 cuda.CUflushGPUDirectRDMAWritesScope) cuda.CUresult {
-	return d.invoke(symCuFlushGPUDirectRDMAWrites, &words{uint64(uint32(a0)), uint64(uint32(a1))})
+	return d.invoke(cuda.OpCuFlushGPUDirectRDMAWrites, &words{uint64(uint32(a0)), uint64(uint32(a1))})
 }
 
-// CuFuncGetAttribute calls cuFuncGetAttribute.
 func (d *driver) CuFuncGetAttribute(a0 *int32, a1 cuda.CUfunction_attribute, a2 cuda.CUfunction) cuda.CUresult {
-	r := d.invoke(symCuFuncGetAttribute, &words{address(a0), uint64(uint32(a1)), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuFuncGetAttribute, &words{address(a0), uint64(uint32(a1)), uint64(a2)}), unsafe.Pointer(a0))
 }
 
-// CuFuncGetModule calls cuFuncGetModule.
-func (d *driver) CuFuncGetModule(a0 *cuda.CUmodule, a1 cuda.CUfunction) cuda.CUresult {
-	r := d.invoke(symCuFuncGetModule, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuFuncGetName calls cuFuncGetName.
 func (d *driver) CuFuncGetName(a0 unsafe.Pointer, a1 cuda.CUfunction) cuda.CUresult {
-	r := d.invoke(symCuFuncGetName, &words{raw(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuFuncGetName, &words{raw(a0), uint64(a1)}), a0)
 }
 
-// CuFuncGetParamInfo calls cuFuncGetParamInfo.
 func (d *driver) CuFuncGetParamInfo(a0 cuda.CUfunction, a1 uint64, a2 *uint64, a3 *uint64) cuda.CUresult {
-	r := d.invoke(symCuFuncGetParamInfo, &words{uint64(a0), uint64(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuFuncGetParamInfo, &words{uint64(a0), uint64(a1), address(a2), address(a3)}), unsafe.Pointer(a2), unsafe.Pointer(a3))
 }
 
-// CuFuncIsLoaded calls cuFuncIsLoaded.
-func (d *driver) CuFuncIsLoaded(a0 *cuda.CUfunctionLoadingState, a1 cuda.CUfunction) cuda.CUresult {
-	r := d.invoke(symCuFuncIsLoaded, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuFuncLoad calls cuFuncLoad.
 func (d *driver) CuFuncLoad(a0 cuda.CUfunction) cuda.CUresult {
-	return d.invoke(symCuFuncLoad, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuFuncLoad, &words{uint64(a0)})
 }
 
-// CuFuncSetAttribute calls cuFuncSetAttribute.
-func (d *driver) CuFuncSetAttribute(a0 cuda.CUfunction, a1 cuda.CUfunction_attribute, a2 int32) cuda.CUresult {
-	return d.invoke(symCuFuncSetAttribute, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-}
-
-// CuFuncSetBlockShape calls cuFuncSetBlockShape.
-func (d *driver) CuFuncSetBlockShape(a0 cuda.CUfunction, a1 int32, a2 int32, a3 int32) cuda.CUresult {
-	return d.invoke(symCuFuncSetBlockShape, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2)), uint64(uint32(a3))})
-}
-
-// CuFuncSetCacheConfig calls cuFuncSetCacheConfig.
-func (d *driver) CuFuncSetCacheConfig(a0 cuda.CUfunction, a1 cuda.CUfunc_cache) cuda.CUresult {
-	return d.invoke(symCuFuncSetCacheConfig, &words{uint64(a0), uint64(uint32(a1))})
-}
-
-// CuFuncSetSharedMemConfig calls cuFuncSetSharedMemConfig.
-func (d *driver) CuFuncSetSharedMemConfig(a0 cuda.CUfunction, a1 cuda.CUsharedconfig) cuda.CUresult {
-	return d.invoke(symCuFuncSetSharedMemConfig, &words{uint64(a0), uint64(uint32(a1))})
-}
-
-// CuFuncSetSharedSize calls cuFuncSetSharedSize.
-func (d *driver) CuFuncSetSharedSize(a0 cuda.CUfunction, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuFuncSetSharedSize, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGetErrorName calls cuGetErrorName.
-func (d *driver) CuGetErrorName(a0 cuda.CUresult, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuGetErrorName, &words{uint64(uint32(a0)), raw(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGetErrorString calls cuGetErrorString.
 func (d *driver) CuGetErrorString(a0 cuda.CUresult, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuGetErrorString, &words{uint64(uint32(a0)), raw(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGetErrorString, &words{uint64(uint32(a0)), raw(a1)}), a1)
 }
 
-// CuGetExportTable calls cuGetExportTable.
 func (d *driver) CuGetExportTable(a0 unsafe.Pointer, a1 *cuda.CUuuid) cuda.CUresult {
-	r := d.invoke(symCuGetExportTable, &words{raw(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGetExportTable, &words{raw(a0), address(a1)}), a0, unsafe.Pointer(a1))
 }
 
-// CuGetProcAddress calls cuGetProcAddress.
-func (d *driver) CuGetProcAddress(a0 unsafe.Pointer, a1 unsafe.Pointer, a2 int32, a3 cuda.Cuuint64) cuda.CUresult {
-	r := d.invoke(symCuGetProcAddress, &words{raw(a0), raw(a1), uint64(uint32(a2)), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGetProcAddress_v2 calls cuGetProcAddress_v2.
-func (d *driver) CuGetProcAddress_v2(a0 unsafe.Pointer, a1 unsafe.Pointer, a2 int32, a3 cuda.Cuuint64, a4 *cuda.CUdriverProcAddressQueryResult) cuda.CUresult {
-	r := d.invoke(symCuGetProcAddress_v2, &words{raw(a0), raw(a1), uint64(uint32(a2)), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuGraphAddBatchMemOpNode calls cuGraphAddBatchMemOpNode.
 func (d *driver) CuGraphAddBatchMemOpNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphAddBatchMemOpNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddBatchMemOpNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a4))
 }
 
-// CuGraphAddChildGraphNode calls cuGraphAddChildGraphNode.
 func (d *driver) CuGraphAddChildGraphNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 cuda.CUgraph) cuda.CUresult {
-	r := d.invoke(symCuGraphAddChildGraphNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddChildGraphNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), uint64(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a2))
 }
 
-// CuGraphAddDependencies calls cuGraphAddDependencies.
 func (d *driver) CuGraphAddDependencies(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphNode, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphAddDependencies, &words{uint64(a0), address(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddDependencies, &words{uint64(a0), address(a1), address(a2), uint64(a3)}), unsafe.Pointer(a1), unsafe.Pointer(a2))
 }
 
-// CuGraphAddDependencies_v2 calls cuGraphAddDependencies_v2.
-func (d *driver) CuGraphAddDependencies_v2(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphNode, a3 *cuda.CUgraphEdgeData, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphAddDependencies_v2, &words{uint64(a0), address(a1), address(a2), address(a3), uint64(a4)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphAddEmptyNode calls cuGraphAddEmptyNode.
-func (d *driver) CuGraphAddEmptyNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphAddEmptyNode, &words{address(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphAddEventRecordNode calls cuGraphAddEventRecordNode.
-func (d *driver) CuGraphAddEventRecordNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuGraphAddEventRecordNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphAddEventWaitNode calls cuGraphAddEventWaitNode.
-func (d *driver) CuGraphAddEventWaitNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuGraphAddEventWaitNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphAddExternalSemaphoresSignalNode calls cuGraphAddExternalSemaphoresSignalNode.
-func (d *driver) CuGraphAddExternalSemaphoresSignalNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphAddExternalSemaphoresSignalNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuGraphAddExternalSemaphoresWaitNode calls cuGraphAddExternalSemaphoresWaitNode.
-func (d *driver) CuGraphAddExternalSemaphoresWaitNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_EXT_SEM_WAIT_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphAddExternalSemaphoresWaitNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuGraphAddHostNode calls cuGraphAddHostNode.
 func (d *driver) CuGraphAddHostNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphAddHostNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddHostNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a4))
 }
 
-// CuGraphAddKernelNode calls cuGraphAddKernelNode.
-func (d *driver) CuGraphAddKernelNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_KERNEL_NODE_PARAMS_v1) cuda.CUresult {
-	r := d.invoke(symCuGraphAddKernelNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuGraphAddKernelNode_v2 calls cuGraphAddKernelNode_v2.
 func (d *driver) CuGraphAddKernelNode_v2(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphAddKernelNode_v2, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddKernelNode_v2, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a4))
 }
 
-// CuGraphAddMemAllocNode calls cuGraphAddMemAllocNode.
 func (d *driver) CuGraphAddMemAllocNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_MEM_ALLOC_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphAddMemAllocNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddMemAllocNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a4))
 }
 
-// CuGraphAddMemFreeNode calls cuGraphAddMemFreeNode.
-func (d *driver) CuGraphAddMemFreeNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuGraphAddMemFreeNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphAddMemcpyNode calls cuGraphAddMemcpyNode.
 func (d *driver) CuGraphAddMemcpyNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_MEMCPY3D, a5 cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuGraphAddMemcpyNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4), uint64(a5)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddMemcpyNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4), uint64(a5)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a4))
 }
 
-// CuGraphAddMemsetNode calls cuGraphAddMemsetNode.
-func (d *driver) CuGraphAddMemsetNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUDA_MEMSET_NODE_PARAMS, a5 cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuGraphAddMemsetNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4), uint64(a5)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuGraphAddNode calls cuGraphAddNode.
 func (d *driver) CuGraphAddNode(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 uint64, a4 *cuda.CUgraphNodeParams) cuda.CUresult {
-	r := d.invoke(symCuGraphAddNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddNode, &words{address(a0), uint64(a1), address(a2), uint64(a3), address(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a4))
 }
 
-// CuGraphAddNode_v2 calls cuGraphAddNode_v2.
 func (d *driver) CuGraphAddNode_v2(a0 *cuda.CUgraphNode, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 *cuda.CUgraphEdgeData, a4 uint64, a5 *cuda.CUgraphNodeParams) cuda.CUresult {
-	r := d.invoke(symCuGraphAddNode_v2, &words{address(a0), uint64(a1), address(a2), address(a3), uint64(a4), address(a5)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a5)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphAddNode_v2, &words{address(a0), uint64(a1), address(a2), address(a3), uint64(a4), address(a5)}), unsafe.Pointer(a0), unsafe.Pointer(a2), unsafe.Pointer(a3), unsafe.Pointer(a5))
 }
 
-// CuGraphBatchMemOpNodeGetParams calls cuGraphBatchMemOpNodeGetParams.
 func (d *driver) CuGraphBatchMemOpNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphBatchMemOpNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphBatchMemOpNodeGetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphBatchMemOpNodeSetParams calls cuGraphBatchMemOpNodeSetParams.
 func (d *driver) CuGraphBatchMemOpNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphBatchMemOpNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphBatchMemOpNodeSetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphChildGraphNodeGetGraph calls cuGraphChildGraphNodeGetGraph.
 func (d *driver) CuGraphChildGraphNodeGetGraph(a0 cuda.CUgraphNode, a1 *cuda.CUgraph) cuda.CUresult {
-	r := d.invoke(symCuGraphChildGraphNodeGetGraph, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphChildGraphNodeGetGraph, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphClone calls cuGraphClone.
-func (d *driver) CuGraphClone(a0 *cuda.CUgraph, a1 cuda.CUgraph) cuda.CUresult {
-	r := d.invoke(symCuGraphClone, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGraphConditionalHandleCreate calls cuGraphConditionalHandleCreate.
-func (d *driver) CuGraphConditionalHandleCreate(a0 *cuda.CUgraphConditionalHandle, a1 cuda.CUgraph, a2 cuda.CUcontext, a3 uint32, a4 uint32) cuda.CUresult {
-	r := d.invoke(symCuGraphConditionalHandleCreate, &words{address(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGraphCreate calls cuGraphCreate.
 func (d *driver) CuGraphCreate(a0 *cuda.CUgraph, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuGraphCreate, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphCreate, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuGraphDebugDotPrint calls cuGraphDebugDotPrint.
 func (d *driver) CuGraphDebugDotPrint(a0 cuda.CUgraph, a1 unsafe.Pointer, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuGraphDebugDotPrint, &words{uint64(a0), raw(a1), uint64(a2)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphDebugDotPrint, &words{uint64(a0), raw(a1), uint64(a2)}), a1)
 }
 
-// CuGraphDestroy calls cuGraphDestroy.
 func (d *driver) CuGraphDestroy(a0 cuda.CUgraph) cuda.CUresult {
-	return d.invoke(symCuGraphDestroy, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuGraphDestroy, &words{uint64(a0)})
 }
 
-// CuGraphDestroyNode calls cuGraphDestroyNode.
 func (d *driver) CuGraphDestroyNode(a0 cuda.CUgraphNode) cuda.CUresult {
-	return d.invoke(symCuGraphDestroyNode, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuGraphDestroyNode, &words{uint64(a0)})
 }
 
-// CuGraphEventRecordNodeGetEvent calls cuGraphEventRecordNodeGetEvent.
-func (d *driver) CuGraphEventRecordNodeGetEvent(a0 cuda.CUgraphNode, a1 *cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuGraphEventRecordNodeGetEvent, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphEventRecordNodeSetEvent calls cuGraphEventRecordNodeSetEvent.
-func (d *driver) CuGraphEventRecordNodeSetEvent(a0 cuda.CUgraphNode, a1 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuGraphEventRecordNodeSetEvent, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphEventWaitNodeGetEvent calls cuGraphEventWaitNodeGetEvent.
-func (d *driver) CuGraphEventWaitNodeGetEvent(a0 cuda.CUgraphNode, a1 *cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuGraphEventWaitNodeGetEvent, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphEventWaitNodeSetEvent calls cuGraphEventWaitNodeSetEvent.
-func (d *driver) CuGraphEventWaitNodeSetEvent(a0 cuda.CUgraphNode, a1 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuGraphEventWaitNodeSetEvent, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphExecBatchMemOpNodeSetParams calls cuGraphExecBatchMemOpNodeSetParams.
 func (d *driver) CuGraphExecBatchMemOpNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_BATCH_MEM_OP_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExecBatchMemOpNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphExecBatchMemOpNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)}), unsafe.Pointer(a2))
 }
 
-// CuGraphExecChildGraphNodeSetParams calls cuGraphExecChildGraphNodeSetParams.
 func (d *driver) CuGraphExecChildGraphNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 cuda.CUgraph) cuda.CUresult {
-	return d.invoke(symCuGraphExecChildGraphNodeSetParams, &words{uint64(a0), uint64(a1), uint64(a2)})
+	return d.invoke(cuda.OpCuGraphExecChildGraphNodeSetParams, &words{uint64(a0), uint64(a1), uint64(a2)})
 }
 
-// CuGraphExecDestroy calls cuGraphExecDestroy.
-func (d *driver) CuGraphExecDestroy(a0 cuda.CUgraphExec) cuda.CUresult {
-	return d.invoke(symCuGraphExecDestroy, &words{uint64(a0)})
-}
-
-// CuGraphExecEventRecordNodeSetEvent calls cuGraphExecEventRecordNodeSetEvent.
-func (d *driver) CuGraphExecEventRecordNodeSetEvent(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuGraphExecEventRecordNodeSetEvent, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuGraphExecEventWaitNodeSetEvent calls cuGraphExecEventWaitNodeSetEvent.
-func (d *driver) CuGraphExecEventWaitNodeSetEvent(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuGraphExecEventWaitNodeSetEvent, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuGraphExecExternalSemaphoresSignalNodeSetParams calls cuGraphExecExternalSemaphoresSignalNodeSetParams.
-func (d *driver) CuGraphExecExternalSemaphoresSignalNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExecExternalSemaphoresSignalNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphExecExternalSemaphoresWaitNodeSetParams calls cuGraphExecExternalSemaphoresWaitNodeSetParams.
-func (d *driver) CuGraphExecExternalSemaphoresWaitNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_EXT_SEM_WAIT_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExecExternalSemaphoresWaitNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphExecGetFlags calls cuGraphExecGetFlags.
 func (d *driver) CuGraphExecGetFlags(a0 cuda.CUgraphExec, a1 *cuda.Cuuint64) cuda.CUresult {
-	r := d.invoke(symCuGraphExecGetFlags, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphExecGetFlags, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphExecHostNodeSetParams calls cuGraphExecHostNodeSetParams.
 func (d *driver) CuGraphExecHostNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExecHostNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphExecHostNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)}), unsafe.Pointer(a2))
 }
 
-// CuGraphExecKernelNodeSetParams calls cuGraphExecKernelNodeSetParams.
-func (d *driver) CuGraphExecKernelNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_KERNEL_NODE_PARAMS_v1) cuda.CUresult {
-	r := d.invoke(symCuGraphExecKernelNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphExecKernelNodeSetParams_v2 calls cuGraphExecKernelNodeSetParams_v2.
 func (d *driver) CuGraphExecKernelNodeSetParams_v2(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExecKernelNodeSetParams_v2, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphExecKernelNodeSetParams_v2, &words{uint64(a0), uint64(a1), address(a2)}), unsafe.Pointer(a2))
 }
 
-// CuGraphExecMemcpyNodeSetParams calls cuGraphExecMemcpyNodeSetParams.
-func (d *driver) CuGraphExecMemcpyNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_MEMCPY3D, a3 cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuGraphExecMemcpyNodeSetParams, &words{uint64(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphExecMemsetNodeSetParams calls cuGraphExecMemsetNodeSetParams.
-func (d *driver) CuGraphExecMemsetNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUDA_MEMSET_NODE_PARAMS, a3 cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuGraphExecMemsetNodeSetParams, &words{uint64(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphExecNodeSetParams calls cuGraphExecNodeSetParams.
 func (d *driver) CuGraphExecNodeSetParams(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *cuda.CUgraphNodeParams) cuda.CUresult {
-	r := d.invoke(symCuGraphExecNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphExecNodeSetParams, &words{uint64(a0), uint64(a1), address(a2)}), unsafe.Pointer(a2))
 }
 
-// CuGraphExecUpdate calls cuGraphExecUpdate.
-func (d *driver) CuGraphExecUpdate(a0 cuda.CUgraphExec, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 *cuda.CUgraphExecUpdateResult) cuda.CUresult {
-	r := d.invoke(symCuGraphExecUpdate, &words{uint64(a0), uint64(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphExecUpdate_v2 calls cuGraphExecUpdate_v2.
-func (d *driver) CuGraphExecUpdate_v2(a0 cuda.CUgraphExec, a1 cuda.CUgraph, a2 *cuda.CUgraphExecUpdateResultInfo) cuda.CUresult {
-	r := d.invoke(symCuGraphExecUpdate_v2, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphExternalSemaphoresSignalNodeGetParams calls cuGraphExternalSemaphoresSignalNodeGetParams.
-func (d *driver) CuGraphExternalSemaphoresSignalNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExternalSemaphoresSignalNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphExternalSemaphoresSignalNodeSetParams calls cuGraphExternalSemaphoresSignalNodeSetParams.
-func (d *driver) CuGraphExternalSemaphoresSignalNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExternalSemaphoresSignalNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphExternalSemaphoresWaitNodeGetParams calls cuGraphExternalSemaphoresWaitNodeGetParams.
-func (d *driver) CuGraphExternalSemaphoresWaitNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_EXT_SEM_WAIT_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExternalSemaphoresWaitNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphExternalSemaphoresWaitNodeSetParams calls cuGraphExternalSemaphoresWaitNodeSetParams.
-func (d *driver) CuGraphExternalSemaphoresWaitNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_EXT_SEM_WAIT_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphExternalSemaphoresWaitNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphGetEdges calls cuGraphGetEdges.
-func (d *driver) CuGraphGetEdges(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphNode, a3 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphGetEdges, &words{uint64(a0), address(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphGetEdges_v2 calls cuGraphGetEdges_v2.
-func (d *driver) CuGraphGetEdges_v2(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphNode, a3 *cuda.CUgraphEdgeData, a4 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphGetEdges_v2, &words{uint64(a0), address(a1), address(a2), address(a3), address(a4)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuGraphGetNodes calls cuGraphGetNodes.
 func (d *driver) CuGraphGetNodes(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphGetNodes, &words{uint64(a0), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphGetNodes, &words{uint64(a0), address(a1), address(a2)}), unsafe.Pointer(a1), unsafe.Pointer(a2))
 }
 
-// CuGraphGetRootNodes calls cuGraphGetRootNodes.
-func (d *driver) CuGraphGetRootNodes(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphGetRootNodes, &words{uint64(a0), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphHostNodeGetParams calls cuGraphHostNodeGetParams.
 func (d *driver) CuGraphHostNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphHostNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphHostNodeGetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphHostNodeSetParams calls cuGraphHostNodeSetParams.
 func (d *driver) CuGraphHostNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_HOST_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphHostNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphHostNodeSetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphInstantiate calls cuGraphInstantiate.
-func (d *driver) CuGraphInstantiate(a0 *cuda.CUgraphExec, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 unsafe.Pointer, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphInstantiate, &words{address(a0), uint64(a1), address(a2), raw(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphInstantiateWithFlags calls cuGraphInstantiateWithFlags.
-func (d *driver) CuGraphInstantiateWithFlags(a0 *cuda.CUgraphExec, a1 cuda.CUgraph, a2 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphInstantiateWithFlags, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGraphInstantiateWithParams calls cuGraphInstantiateWithParams.
-func (d *driver) CuGraphInstantiateWithParams(a0 *cuda.CUgraphExec, a1 cuda.CUgraph, a2 *cuda.CUDA_GRAPH_INSTANTIATE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphInstantiateWithParams, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphInstantiate_v2 calls cuGraphInstantiate_v2.
-func (d *driver) CuGraphInstantiate_v2(a0 *cuda.CUgraphExec, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 unsafe.Pointer, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphInstantiate_v2, &words{address(a0), uint64(a1), address(a2), raw(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphKernelNodeCopyAttributes calls cuGraphKernelNodeCopyAttributes.
-func (d *driver) CuGraphKernelNodeCopyAttributes(a0 cuda.CUgraphNode, a1 cuda.CUgraphNode) cuda.CUresult {
-	return d.invoke(symCuGraphKernelNodeCopyAttributes, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphKernelNodeGetAttribute calls cuGraphKernelNodeGetAttribute.
-func (d *driver) CuGraphKernelNodeGetAttribute(a0 cuda.CUgraphNode, a1 cuda.CUkernelNodeAttrID, a2 *cuda.CUkernelNodeAttrValue) cuda.CUresult {
-	r := d.invoke(symCuGraphKernelNodeGetAttribute, &words{uint64(a0), uint64(uint32(a1)), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphKernelNodeGetParams calls cuGraphKernelNodeGetParams.
-func (d *driver) CuGraphKernelNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_KERNEL_NODE_PARAMS_v1) cuda.CUresult {
-	r := d.invoke(symCuGraphKernelNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphKernelNodeGetParams_v2 calls cuGraphKernelNodeGetParams_v2.
 func (d *driver) CuGraphKernelNodeGetParams_v2(a0 cuda.CUgraphNode, a1 *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphKernelNodeGetParams_v2, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphKernelNodeGetParams_v2, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphKernelNodeSetAttribute calls cuGraphKernelNodeSetAttribute.
-func (d *driver) CuGraphKernelNodeSetAttribute(a0 cuda.CUgraphNode, a1 cuda.CUkernelNodeAttrID, a2 *cuda.CUkernelNodeAttrValue) cuda.CUresult {
-	r := d.invoke(symCuGraphKernelNodeSetAttribute, &words{uint64(a0), uint64(uint32(a1)), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphKernelNodeSetParams calls cuGraphKernelNodeSetParams.
-func (d *driver) CuGraphKernelNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_KERNEL_NODE_PARAMS_v1) cuda.CUresult {
-	r := d.invoke(symCuGraphKernelNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphKernelNodeSetParams_v2 calls cuGraphKernelNodeSetParams_v2.
 func (d *driver) CuGraphKernelNodeSetParams_v2(a0 cuda.CUgraphNode, a1 *cuda.CUDA_KERNEL_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphKernelNodeSetParams_v2, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphKernelNodeSetParams_v2, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphLaunch calls cuGraphLaunch.
-func (d *driver) CuGraphLaunch(a0 cuda.CUgraphExec, a1 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuGraphLaunch, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphMemAllocNodeGetParams calls cuGraphMemAllocNodeGetParams.
 func (d *driver) CuGraphMemAllocNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_MEM_ALLOC_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphMemAllocNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphMemAllocNodeGetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphMemFreeNodeGetParams calls cuGraphMemFreeNodeGetParams.
-func (d *driver) CuGraphMemFreeNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuGraphMemFreeNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphMemcpyNodeGetParams calls cuGraphMemcpyNodeGetParams.
 func (d *driver) CuGraphMemcpyNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	r := d.invoke(symCuGraphMemcpyNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphMemcpyNodeGetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphMemcpyNodeSetParams calls cuGraphMemcpyNodeSetParams.
 func (d *driver) CuGraphMemcpyNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	r := d.invoke(symCuGraphMemcpyNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphMemcpyNodeSetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphMemsetNodeGetParams calls cuGraphMemsetNodeGetParams.
-func (d *driver) CuGraphMemsetNodeGetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_MEMSET_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphMemsetNodeGetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphMemsetNodeSetParams calls cuGraphMemsetNodeSetParams.
-func (d *driver) CuGraphMemsetNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUDA_MEMSET_NODE_PARAMS) cuda.CUresult {
-	r := d.invoke(symCuGraphMemsetNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphNodeFindInClone calls cuGraphNodeFindInClone.
-func (d *driver) CuGraphNodeFindInClone(a0 *cuda.CUgraphNode, a1 cuda.CUgraphNode, a2 cuda.CUgraph) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeFindInClone, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGraphNodeGetDependencies calls cuGraphNodeGetDependencies.
 func (d *driver) CuGraphNodeGetDependencies(a0 cuda.CUgraphNode, a1 *cuda.CUgraphNode, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeGetDependencies, &words{uint64(a0), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphNodeGetDependencies, &words{uint64(a0), address(a1), address(a2)}), unsafe.Pointer(a1), unsafe.Pointer(a2))
 }
 
-// CuGraphNodeGetDependencies_v2 calls cuGraphNodeGetDependencies_v2.
-func (d *driver) CuGraphNodeGetDependencies_v2(a0 cuda.CUgraphNode, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphEdgeData, a3 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeGetDependencies_v2, &words{uint64(a0), address(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphNodeGetDependentNodes calls cuGraphNodeGetDependentNodes.
 func (d *driver) CuGraphNodeGetDependentNodes(a0 cuda.CUgraphNode, a1 *cuda.CUgraphNode, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeGetDependentNodes, &words{uint64(a0), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphNodeGetDependentNodes, &words{uint64(a0), address(a1), address(a2)}), unsafe.Pointer(a1), unsafe.Pointer(a2))
 }
 
-// CuGraphNodeGetDependentNodes_v2 calls cuGraphNodeGetDependentNodes_v2.
-func (d *driver) CuGraphNodeGetDependentNodes_v2(a0 cuda.CUgraphNode, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphEdgeData, a3 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeGetDependentNodes_v2, &words{uint64(a0), address(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphNodeGetEnabled calls cuGraphNodeGetEnabled.
-func (d *driver) CuGraphNodeGetEnabled(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 *uint32) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeGetEnabled, &words{uint64(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphNodeGetType calls cuGraphNodeGetType.
 func (d *driver) CuGraphNodeGetType(a0 cuda.CUgraphNode, a1 *cuda.CUgraphNodeType) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeGetType, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphNodeGetType, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphNodeSetEnabled calls cuGraphNodeSetEnabled.
-func (d *driver) CuGraphNodeSetEnabled(a0 cuda.CUgraphExec, a1 cuda.CUgraphNode, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuGraphNodeSetEnabled, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuGraphNodeSetParams calls cuGraphNodeSetParams.
 func (d *driver) CuGraphNodeSetParams(a0 cuda.CUgraphNode, a1 *cuda.CUgraphNodeParams) cuda.CUresult {
-	r := d.invoke(symCuGraphNodeSetParams, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuGraphNodeSetParams, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuGraphReleaseUserObject calls cuGraphReleaseUserObject.
 func (d *driver) CuGraphReleaseUserObject(a0 cuda.CUgraph, a1 cuda.CUuserObject, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuGraphReleaseUserObject, &words{uint64(a0), uint64(a1), uint64(a2)})
+	return d.invoke(cuda.OpCuGraphReleaseUserObject, &words{uint64(a0), uint64(a1), uint64(a2)})
 }
 
-// CuGraphRemoveDependencies calls cuGraphRemoveDependencies.
-func (d *driver) CuGraphRemoveDependencies(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphNode, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphRemoveDependencies, &words{uint64(a0), address(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuGraphRemoveDependencies_v2 calls cuGraphRemoveDependencies_v2.
-func (d *driver) CuGraphRemoveDependencies_v2(a0 cuda.CUgraph, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphNode, a3 *cuda.CUgraphEdgeData, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuGraphRemoveDependencies_v2, &words{uint64(a0), address(a1), address(a2), address(a3), uint64(a4)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuGraphRetainUserObject calls cuGraphRetainUserObject.
 func (d *driver) CuGraphRetainUserObject(a0 cuda.CUgraph, a1 cuda.CUuserObject, a2 uint32, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuGraphRetainUserObject, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
+	return d.invoke(cuda.OpCuGraphRetainUserObject, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
 }
 
-// CuGraphUpload calls cuGraphUpload.
-func (d *driver) CuGraphUpload(a0 cuda.CUgraphExec, a1 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuGraphUpload, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphicsMapResources calls cuGraphicsMapResources.
-func (d *driver) CuGraphicsMapResources(a0 uint32, a1 *cuda.CUgraphicsResource, a2 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuGraphicsMapResources, &words{uint64(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphicsResourceGetMappedMipmappedArray calls cuGraphicsResourceGetMappedMipmappedArray.
-func (d *driver) CuGraphicsResourceGetMappedMipmappedArray(a0 *cuda.CUmipmappedArray, a1 cuda.CUgraphicsResource) cuda.CUresult {
-	r := d.invoke(symCuGraphicsResourceGetMappedMipmappedArray, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGraphicsResourceGetMappedPointer calls cuGraphicsResourceGetMappedPointer.
-func (d *driver) CuGraphicsResourceGetMappedPointer(a0 *cuda.CUdeviceptr_v1, a1 *uint32, a2 cuda.CUgraphicsResource) cuda.CUresult {
-	r := d.invoke(symCuGraphicsResourceGetMappedPointer, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphicsResourceGetMappedPointer_v2 calls cuGraphicsResourceGetMappedPointer_v2.
-func (d *driver) CuGraphicsResourceGetMappedPointer_v2(a0 *cuda.CUdeviceptr, a1 *uint64, a2 cuda.CUgraphicsResource) cuda.CUresult {
-	r := d.invoke(symCuGraphicsResourceGetMappedPointer_v2, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphicsResourceSetMapFlags calls cuGraphicsResourceSetMapFlags.
-func (d *driver) CuGraphicsResourceSetMapFlags(a0 cuda.CUgraphicsResource, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuGraphicsResourceSetMapFlags, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphicsResourceSetMapFlags_v2 calls cuGraphicsResourceSetMapFlags_v2.
-func (d *driver) CuGraphicsResourceSetMapFlags_v2(a0 cuda.CUgraphicsResource, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuGraphicsResourceSetMapFlags_v2, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGraphicsSubResourceGetMappedArray calls cuGraphicsSubResourceGetMappedArray.
-func (d *driver) CuGraphicsSubResourceGetMappedArray(a0 *cuda.CUarray, a1 cuda.CUgraphicsResource, a2 uint32, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuGraphicsSubResourceGetMappedArray, &words{address(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGraphicsUnmapResources calls cuGraphicsUnmapResources.
-func (d *driver) CuGraphicsUnmapResources(a0 uint32, a1 *cuda.CUgraphicsResource, a2 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuGraphicsUnmapResources, &words{uint64(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGraphicsUnregisterResource calls cuGraphicsUnregisterResource.
-func (d *driver) CuGraphicsUnregisterResource(a0 cuda.CUgraphicsResource) cuda.CUresult {
-	return d.invoke(symCuGraphicsUnregisterResource, &words{uint64(a0)})
-}
-
-// CuGreenCtxCreate calls cuGreenCtxCreate.
-func (d *driver) CuGreenCtxCreate(a0 *cuda.CUgreenCtx, a1 cuda.CUdevResourceDesc, a2 cuda.CUdevice, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuGreenCtxCreate, &words{address(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGreenCtxDestroy calls cuGreenCtxDestroy.
-func (d *driver) CuGreenCtxDestroy(a0 cuda.CUgreenCtx) cuda.CUresult {
-	return d.invoke(symCuGreenCtxDestroy, &words{uint64(a0)})
-}
-
-// CuGreenCtxGetDevResource calls cuGreenCtxGetDevResource.
-func (d *driver) CuGreenCtxGetDevResource(a0 cuda.CUgreenCtx, a1 *cuda.CUdevResource, a2 cuda.CUdevResourceType) cuda.CUresult {
-	r := d.invoke(symCuGreenCtxGetDevResource, &words{uint64(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGreenCtxGetId calls cuGreenCtxGetId.
-func (d *driver) CuGreenCtxGetId(a0 cuda.CUgreenCtx, a1 *uint64) cuda.CUresult {
-	r := d.invoke(symCuGreenCtxGetId, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuGreenCtxRecordEvent calls cuGreenCtxRecordEvent.
-func (d *driver) CuGreenCtxRecordEvent(a0 cuda.CUgreenCtx, a1 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuGreenCtxRecordEvent, &words{uint64(a0), uint64(a1)})
-}
-
-// CuGreenCtxStreamCreate calls cuGreenCtxStreamCreate.
-func (d *driver) CuGreenCtxStreamCreate(a0 *cuda.CUstream, a1 cuda.CUgreenCtx, a2 uint32, a3 int32) cuda.CUresult {
-	r := d.invoke(symCuGreenCtxStreamCreate, &words{address(a0), uint64(a1), uint64(a2), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuGreenCtxWaitEvent calls cuGreenCtxWaitEvent.
-func (d *driver) CuGreenCtxWaitEvent(a0 cuda.CUgreenCtx, a1 cuda.CUevent) cuda.CUresult {
-	return d.invoke(symCuGreenCtxWaitEvent, &words{uint64(a0), uint64(a1)})
-}
-
-// CuImportExternalMemory calls cuImportExternalMemory.
-func (d *driver) CuImportExternalMemory(a0 *cuda.CUexternalMemory, a1 *cuda.CUDA_EXTERNAL_MEMORY_HANDLE_DESC) cuda.CUresult {
-	r := d.invoke(symCuImportExternalMemory, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuImportExternalSemaphore calls cuImportExternalSemaphore.
-func (d *driver) CuImportExternalSemaphore(a0 *cuda.CUexternalSemaphore, a1 *cuda.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) cuda.CUresult {
-	r := d.invoke(symCuImportExternalSemaphore, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuInit calls cuInit.
 func (d *driver) CuInit(a0 uint32) cuda.CUresult {
-	return d.invoke(symCuInit, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuInit, &words{uint64(a0)})
 }
 
-// CuIpcCloseMemHandle calls cuIpcCloseMemHandle.
-func (d *driver) CuIpcCloseMemHandle(a0 cuda.CUdeviceptr) cuda.CUresult {
-	return d.invoke(symCuIpcCloseMemHandle, &words{uint64(a0)})
-}
-
-// CuIpcGetEventHandle calls cuIpcGetEventHandle.
-func (d *driver) CuIpcGetEventHandle(a0 *cuda.CUipcEventHandle, a1 cuda.CUevent) cuda.CUresult {
-	r := d.invoke(symCuIpcGetEventHandle, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuIpcGetMemHandle calls cuIpcGetMemHandle.
-func (d *driver) CuIpcGetMemHandle(a0 *cuda.CUipcMemHandle, a1 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuIpcGetMemHandle, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuIpcOpenEventHandle calls cuIpcOpenEventHandle.
-func (d *driver) CuIpcOpenEventHandle(a0 *cuda.CUevent, a1 cuda.CUipcEventHandle) cuda.CUresult {
-	r := d.invokeBlob64(symCuIpcOpenEventHandle, address(a0), unsafe.Pointer(&a1), 0)
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuIpcOpenMemHandle calls cuIpcOpenMemHandle.
-func (d *driver) CuIpcOpenMemHandle(a0 *cuda.CUdeviceptr, a1 cuda.CUipcMemHandle, a2 uint32) cuda.CUresult {
-	r := d.invokeBlob64(symCuIpcOpenMemHandle, address(a0), unsafe.Pointer(&a1), uint64(a2))
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuIpcOpenMemHandle_v2 calls cuIpcOpenMemHandle_v2.
-func (d *driver) CuIpcOpenMemHandle_v2(a0 *cuda.CUdeviceptr, a1 cuda.CUipcMemHandle, a2 uint32) cuda.CUresult {
-	r := d.invokeBlob64(symCuIpcOpenMemHandle_v2, address(a0), unsafe.Pointer(&a1), uint64(a2))
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuKernelGetAttribute calls cuKernelGetAttribute.
 func (d *driver) CuKernelGetAttribute(a0 *int32, a1 cuda.CUfunction_attribute, a2 cuda.CUkernel, a3 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuKernelGetAttribute, &words{address(a0), uint64(uint32(a1)), uint64(a2), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuKernelGetAttribute, &words{address(a0), uint64(uint32(a1)), uint64(a2), uint64(uint32(a3))}), unsafe.Pointer(a0))
 }
 
-// CuKernelGetFunction calls cuKernelGetFunction.
 func (d *driver) CuKernelGetFunction(a0 *cuda.CUfunction, a1 cuda.CUkernel) cuda.CUresult {
-	r := d.invoke(symCuKernelGetFunction, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuKernelGetFunction, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuKernelGetLibrary calls cuKernelGetLibrary.
-func (d *driver) CuKernelGetLibrary(a0 *cuda.CUlibrary, a1 cuda.CUkernel) cuda.CUresult {
-	r := d.invoke(symCuKernelGetLibrary, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuKernelGetName calls cuKernelGetName.
 func (d *driver) CuKernelGetName(a0 unsafe.Pointer, a1 cuda.CUkernel) cuda.CUresult {
-	r := d.invoke(symCuKernelGetName, &words{raw(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuKernelGetName, &words{raw(a0), uint64(a1)}), a0)
 }
 
-// CuKernelGetParamInfo calls cuKernelGetParamInfo.
 func (d *driver) CuKernelGetParamInfo(a0 cuda.CUkernel, a1 uint64, a2 *uint64, a3 *uint64) cuda.CUresult {
-	r := d.invoke(symCuKernelGetParamInfo, &words{uint64(a0), uint64(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuKernelGetParamInfo, &words{uint64(a0), uint64(a1), address(a2), address(a3)}), unsafe.Pointer(a2), unsafe.Pointer(a3))
 }
 
-// CuKernelSetAttribute calls cuKernelSetAttribute.
-func (d *driver) CuKernelSetAttribute(a0 cuda.CUfunction_attribute, a1 int32, a2 cuda.CUkernel, a3 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuKernelSetAttribute, &words{uint64(uint32(a0)), uint64(uint32(a1)), uint64(a2), uint64(uint32(a3))})
-}
-
-// CuKernelSetCacheConfig calls cuKernelSetCacheConfig.
-func (d *driver) CuKernelSetCacheConfig(a0 cuda.CUkernel, a1 cuda.CUfunc_cache, a2 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuKernelSetCacheConfig, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-}
-
-// CuLaunch calls cuLaunch.
-func (d *driver) CuLaunch(a0 cuda.CUfunction) cuda.CUresult {
-	return d.invoke(symCuLaunch, &words{uint64(a0)})
-}
-
-// CuLaunchCooperativeKernel calls cuLaunchCooperativeKernel.
-func (d *driver) CuLaunchCooperativeKernel(a0 cuda.CUfunction, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 cuda.CUstream, a9 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLaunchCooperativeKernel, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5), uint64(a6), uint64(a7), uint64(a8), raw(a9)})
-	runtime.KeepAlive(a9)
-	return r
-}
-
-// CuLaunchCooperativeKernelMultiDevice calls cuLaunchCooperativeKernelMultiDevice.
 func (d *driver) CuLaunchCooperativeKernelMultiDevice(a0 *cuda.CUDA_LAUNCH_PARAMS, a1 uint32, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuLaunchCooperativeKernelMultiDevice, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuLaunchCooperativeKernelMultiDevice, &words{address(a0), uint64(a1), uint64(a2)}), unsafe.Pointer(a0))
 }
 
-// CuLaunchGrid calls cuLaunchGrid.
-func (d *driver) CuLaunchGrid(a0 cuda.CUfunction, a1 int32, a2 int32) cuda.CUresult {
-	return d.invoke(symCuLaunchGrid, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-}
-
-// CuLaunchGridAsync calls cuLaunchGridAsync.
-func (d *driver) CuLaunchGridAsync(a0 cuda.CUfunction, a1 int32, a2 int32, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuLaunchGridAsync, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2)), uint64(a3)})
-}
-
-// CuLaunchHostFunc calls cuLaunchHostFunc.
-func (d *driver) CuLaunchHostFunc(a0 cuda.CUstream, a1 unsafe.Pointer, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLaunchHostFunc, &words{uint64(a0), raw(a1), raw(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuLaunchKernel calls cuLaunchKernel.
 func (d *driver) CuLaunchKernel(a0 cuda.CUfunction, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 cuda.CUstream, a9 unsafe.Pointer, a10 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLaunchKernel, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5), uint64(a6), uint64(a7), uint64(a8), raw(a9), raw(a10)})
-	runtime.KeepAlive(a9)
-	runtime.KeepAlive(a10)
-	return r
+	return keep(d.invoke(cuda.OpCuLaunchKernel, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5), uint64(a6), uint64(a7), uint64(a8), raw(a9), raw(a10)}), a9, a10)
 }
 
-// CuLaunchKernelEx calls cuLaunchKernelEx.
 func (d *driver) CuLaunchKernelEx(a0 *cuda.CUlaunchConfig, a1 cuda.CUfunction, a2 unsafe.Pointer, a3 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLaunchKernelEx, &words{address(a0), uint64(a1), raw(a2), raw(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuLaunchKernelEx, &words{address(a0), uint64(a1), raw(a2), raw(a3)}), unsafe.Pointer(a0), a2, a3)
 }
 
-// CuLibraryEnumerateKernels calls cuLibraryEnumerateKernels.
 func (d *driver) CuLibraryEnumerateKernels(a0 *cuda.CUkernel, a1 uint32, a2 cuda.CUlibrary) cuda.CUresult {
-	r := d.invoke(symCuLibraryEnumerateKernels, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuLibraryEnumerateKernels, &words{address(a0), uint64(a1), uint64(a2)}), unsafe.Pointer(a0))
 }
 
-// CuLibraryGetGlobal calls cuLibraryGetGlobal.
 func (d *driver) CuLibraryGetGlobal(a0 *cuda.CUdeviceptr, a1 *uint64, a2 cuda.CUlibrary, a3 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLibraryGetGlobal, &words{address(a0), address(a1), uint64(a2), raw(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuLibraryGetGlobal, &words{address(a0), address(a1), uint64(a2), raw(a3)}), unsafe.Pointer(a0), unsafe.Pointer(a1), a3)
 }
 
-// CuLibraryGetKernel calls cuLibraryGetKernel.
 func (d *driver) CuLibraryGetKernel(a0 *cuda.CUkernel, a1 cuda.CUlibrary, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLibraryGetKernel, &words{address(a0), uint64(a1), raw(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuLibraryGetKernel, &words{address(a0), uint64(a1), raw(a2)}), unsafe.Pointer(a0), a2)
 }
 
-// CuLibraryGetKernelCount calls cuLibraryGetKernelCount.
 func (d *driver) CuLibraryGetKernelCount(a0 *uint32, a1 cuda.CUlibrary) cuda.CUresult {
-	r := d.invoke(symCuLibraryGetKernelCount, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuLibraryGetKernelCount, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuLibraryGetManaged calls cuLibraryGetManaged.
 func (d *driver) CuLibraryGetManaged(a0 *cuda.CUdeviceptr, a1 *uint64, a2 cuda.CUlibrary, a3 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLibraryGetManaged, &words{address(a0), address(a1), uint64(a2), raw(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuLibraryGetManaged, &words{address(a0), address(a1), uint64(a2), raw(a3)}), unsafe.Pointer(a0), unsafe.Pointer(a1), a3)
 }
 
-// CuLibraryGetModule calls cuLibraryGetModule.
-func (d *driver) CuLibraryGetModule(a0 *cuda.CUmodule, a1 cuda.CUlibrary) cuda.CUresult {
-	r := d.invoke(symCuLibraryGetModule, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuLibraryGetUnifiedFunction calls cuLibraryGetUnifiedFunction.
-func (d *driver) CuLibraryGetUnifiedFunction(a0 unsafe.Pointer, a1 cuda.CUlibrary, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLibraryGetUnifiedFunction, &words{raw(a0), uint64(a1), raw(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuLibraryLoadData calls cuLibraryLoadData.
 func (d *driver) CuLibraryLoadData(a0 *cuda.CUlibrary, a1 unsafe.Pointer, a2 *cuda.CUjit_option, a3 unsafe.Pointer, a4 uint32, a5 *cuda.CUlibraryOption, a6 unsafe.Pointer, a7 uint32) cuda.CUresult {
-	r := d.invoke(symCuLibraryLoadData, &words{address(a0), raw(a1), address(a2), raw(a3), uint64(a4), address(a5), raw(a6), uint64(a7)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a6)
-	return r
+	return keep(d.invoke(cuda.OpCuLibraryLoadData, &words{address(a0), raw(a1), address(a2), raw(a3), uint64(a4), address(a5), raw(a6), uint64(a7)}), unsafe.Pointer(a0), a1, unsafe.Pointer(a2), a3, unsafe.Pointer(a5), a6)
 }
 
-// CuLibraryLoadFromFile calls cuLibraryLoadFromFile.
-func (d *driver) CuLibraryLoadFromFile(a0 *cuda.CUlibrary, a1 unsafe.Pointer, a2 *cuda.CUjit_option, a3 unsafe.Pointer, a4 uint32, a5 *cuda.CUlibraryOption, a6 unsafe.Pointer, a7 uint32) cuda.CUresult {
-	r := d.invoke(symCuLibraryLoadFromFile, &words{address(a0), raw(a1), address(a2), raw(a3), uint64(a4), address(a5), raw(a6), uint64(a7)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a6)
-	return r
-}
-
-// CuLibraryUnload calls cuLibraryUnload.
 func (d *driver) CuLibraryUnload(a0 cuda.CUlibrary) cuda.CUresult {
-	return d.invoke(symCuLibraryUnload, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuLibraryUnload, &words{uint64(a0)})
 }
 
-// CuLinkAddData calls cuLinkAddData.
-func (d *driver) CuLinkAddData(a0 cuda.CUlinkState, a1 cuda.CUjitInputType, a2 unsafe.Pointer, a3 uint64, a4 unsafe.Pointer, a5 uint32, a6 *cuda.CUjit_option, a7 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLinkAddData, &words{uint64(a0), uint64(uint32(a1)), raw(a2), uint64(a3), raw(a4), uint64(a5), address(a6), raw(a7)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a6)
-	runtime.KeepAlive(a7)
-	return r
-}
-
-// CuLinkAddData_v2 calls cuLinkAddData_v2.
 func (d *driver) CuLinkAddData_v2(a0 cuda.CUlinkState, a1 cuda.CUjitInputType, a2 unsafe.Pointer, a3 uint64, a4 unsafe.Pointer, a5 uint32, a6 *cuda.CUjit_option, a7 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLinkAddData_v2, &words{uint64(a0), uint64(uint32(a1)), raw(a2), uint64(a3), raw(a4), uint64(a5), address(a6), raw(a7)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a6)
-	runtime.KeepAlive(a7)
-	return r
+	return keep(d.invoke(cuda.OpCuLinkAddData_v2, &words{uint64(a0), uint64(uint32(a1)), raw(a2), uint64(a3), raw(a4), uint64(a5), address(a6), raw(a7)}), a2, a4, unsafe.Pointer(a6), a7)
 }
 
-// CuLinkAddFile calls cuLinkAddFile.
-func (d *driver) CuLinkAddFile(a0 cuda.CUlinkState, a1 cuda.CUjitInputType, a2 unsafe.Pointer, a3 uint32, a4 *cuda.CUjit_option, a5 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLinkAddFile, &words{uint64(a0), uint64(uint32(a1)), raw(a2), uint64(a3), address(a4), raw(a5)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	return r
-}
-
-// CuLinkAddFile_v2 calls cuLinkAddFile_v2.
-func (d *driver) CuLinkAddFile_v2(a0 cuda.CUlinkState, a1 cuda.CUjitInputType, a2 unsafe.Pointer, a3 uint32, a4 *cuda.CUjit_option, a5 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuLinkAddFile_v2, &words{uint64(a0), uint64(uint32(a1)), raw(a2), uint64(a3), address(a4), raw(a5)})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	return r
-}
-
-// CuLinkComplete calls cuLinkComplete.
 func (d *driver) CuLinkComplete(a0 cuda.CUlinkState, a1 unsafe.Pointer, a2 *uint64) cuda.CUresult {
-	r := d.invoke(symCuLinkComplete, &words{uint64(a0), raw(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuLinkComplete, &words{uint64(a0), raw(a1), address(a2)}), a1, unsafe.Pointer(a2))
 }
 
-// CuLinkCreate calls cuLinkCreate.
-func (d *driver) CuLinkCreate(a0 uint32, a1 *cuda.CUjit_option, a2 unsafe.Pointer, a3 *cuda.CUlinkState) cuda.CUresult {
-	r := d.invoke(symCuLinkCreate, &words{uint64(a0), address(a1), raw(a2), address(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuLinkCreate_v2 calls cuLinkCreate_v2.
 func (d *driver) CuLinkCreate_v2(a0 uint32, a1 *cuda.CUjit_option, a2 unsafe.Pointer, a3 *cuda.CUlinkState) cuda.CUresult {
-	r := d.invoke(symCuLinkCreate_v2, &words{uint64(a0), address(a1), raw(a2), address(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuLinkCreate_v2, &words{uint64(a0), address(a1), raw(a2), address(a3)}), unsafe.Pointer(a1), a2, unsafe.Pointer(a3))
 }
 
-// CuLinkDestroy calls cuLinkDestroy.
 func (d *driver) CuLinkDestroy(a0 cuda.CUlinkState) cuda.CUresult {
-	return d.invoke(symCuLinkDestroy, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuLinkDestroy, &words{uint64(a0)})
 }
 
-// CuLogsCurrent calls cuLogsCurrent.
-func (d *driver) CuLogsCurrent(a0 *cuda.CUlogIterator, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuLogsCurrent, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuLogsDumpToFile calls cuLogsDumpToFile.
-func (d *driver) CuLogsDumpToFile(a0 *cuda.CUlogIterator, a1 unsafe.Pointer, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuLogsDumpToFile, &words{address(a0), raw(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuLogsDumpToMemory calls cuLogsDumpToMemory.
-func (d *driver) CuLogsDumpToMemory(a0 *cuda.CUlogIterator, a1 unsafe.Pointer, a2 *uint64, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuLogsDumpToMemory, &words{address(a0), raw(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuLogsRegisterCallback calls cuLogsRegisterCallback.
-func (d *driver) CuLogsRegisterCallback(a0 unsafe.Pointer, a1 unsafe.Pointer, a2 *cuda.CUlogsCallbackHandle) cuda.CUresult {
-	r := d.invoke(symCuLogsRegisterCallback, &words{raw(a0), raw(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuLogsUnregisterCallback calls cuLogsUnregisterCallback.
-func (d *driver) CuLogsUnregisterCallback(a0 cuda.CUlogsCallbackHandle) cuda.CUresult {
-	return d.invoke(symCuLogsUnregisterCallback, &words{uint64(a0)})
-}
-
-// CuMemAddressFree calls cuMemAddressFree.
 func (d *driver) CuMemAddressFree(a0 cuda.CUdeviceptr, a1 uint64) cuda.CUresult {
-	return d.invoke(symCuMemAddressFree, &words{uint64(a0), uint64(a1)})
+	return d.invoke(cuda.OpCuMemAddressFree, &words{uint64(a0), uint64(a1)})
 }
 
-// CuMemAddressReserve calls cuMemAddressReserve.
 func (d *driver) CuMemAddressReserve(a0 *cuda.CUdeviceptr, a1 uint64, a2 uint64, a3 cuda.CUdeviceptr, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemAddressReserve, &words{address(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemAddressReserve, &words{address(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)}), unsafe.Pointer(a0))
 }
 
-// CuMemAdvise calls cuMemAdvise.
-func (d *driver) CuMemAdvise(a0 cuda.CUdeviceptr, a1 uint64, a2 cuda.CUmem_advise, a3 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuMemAdvise, &words{uint64(a0), uint64(a1), uint64(uint32(a2)), uint64(uint32(a3))})
-}
-
-// CuMemAdvise_v2 calls cuMemAdvise_v2.
-func (d *driver) CuMemAdvise_v2(a0 cuda.CUdeviceptr, a1 uint64, a2 cuda.CUmem_advise, a3 cuda.CUmemLocation) cuda.CUresult {
-	return d.invoke(symCuMemAdvise_v2, &words{uint64(a0), uint64(a1), uint64(uint32(a2)), small(a3)})
-}
-
-// CuMemAlloc calls cuMemAlloc.
-func (d *driver) CuMemAlloc(a0 *cuda.CUdeviceptr_v1, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemAlloc, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemAllocAsync calls cuMemAllocAsync.
-func (d *driver) CuMemAllocAsync(a0 *cuda.CUdeviceptr, a1 uint64, a2 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemAllocAsync, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemAllocFromPoolAsync calls cuMemAllocFromPoolAsync.
-func (d *driver) CuMemAllocFromPoolAsync(a0 *cuda.CUdeviceptr, a1 uint64, a2 cuda.CUmemoryPool, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemAllocFromPoolAsync, &words{address(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemAllocHost calls cuMemAllocHost.
-func (d *driver) CuMemAllocHost(a0 unsafe.Pointer, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemAllocHost, &words{raw(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemAllocHost_v2 calls cuMemAllocHost_v2.
-func (d *driver) CuMemAllocHost_v2(a0 unsafe.Pointer, a1 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemAllocHost_v2, &words{raw(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemAllocManaged calls cuMemAllocManaged.
-func (d *driver) CuMemAllocManaged(a0 *cuda.CUdeviceptr, a1 uint64, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemAllocManaged, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemAllocPitch calls cuMemAllocPitch.
-func (d *driver) CuMemAllocPitch(a0 *cuda.CUdeviceptr_v1, a1 *uint32, a2 uint32, a3 uint32, a4 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemAllocPitch, &words{address(a0), address(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemAllocPitch_v2 calls cuMemAllocPitch_v2.
-func (d *driver) CuMemAllocPitch_v2(a0 *cuda.CUdeviceptr, a1 *uint64, a2 uint64, a3 uint64, a4 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemAllocPitch_v2, &words{address(a0), address(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemAlloc_v2 calls cuMemAlloc_v2.
 func (d *driver) CuMemAlloc_v2(a0 *cuda.CUdeviceptr, a1 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemAlloc_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemAlloc_v2, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuMemBatchDecompressAsync calls cuMemBatchDecompressAsync.
-func (d *driver) CuMemBatchDecompressAsync(a0 *cuda.CUmemDecompressParams, a1 uint64, a2 uint32, a3 *uint64, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemBatchDecompressAsync, &words{address(a0), uint64(a1), uint64(a2), address(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuMemCreate calls cuMemCreate.
 func (d *driver) CuMemCreate(a0 *cuda.CUmemGenericAllocationHandle, a1 uint64, a2 *cuda.CUmemAllocationProp, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemCreate, &words{address(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuMemCreate, &words{address(a0), uint64(a1), address(a2), uint64(a3)}), unsafe.Pointer(a0), unsafe.Pointer(a2))
 }
 
-// CuMemDiscardAndPrefetchBatchAsync calls cuMemDiscardAndPrefetchBatchAsync.
-func (d *driver) CuMemDiscardAndPrefetchBatchAsync(a0 *cuda.CUdeviceptr, a1 *uint64, a2 uint64, a3 *cuda.CUmemLocation, a4 *uint64, a5 uint64, a6 uint64, a7 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemDiscardAndPrefetchBatchAsync, &words{address(a0), address(a1), uint64(a2), address(a3), address(a4), uint64(a5), uint64(a6), uint64(a7)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuMemDiscardBatchAsync calls cuMemDiscardBatchAsync.
-func (d *driver) CuMemDiscardBatchAsync(a0 *cuda.CUdeviceptr, a1 *uint64, a2 uint64, a3 uint64, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemDiscardBatchAsync, &words{address(a0), address(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemExportToShareableHandle calls cuMemExportToShareableHandle.
 func (d *driver) CuMemExportToShareableHandle(a0 unsafe.Pointer, a1 cuda.CUmemGenericAllocationHandle, a2 cuda.CUmemAllocationHandleType, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemExportToShareableHandle, &words{raw(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemExportToShareableHandle, &words{raw(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)}), a0)
 }
 
-// CuMemFree calls cuMemFree.
-func (d *driver) CuMemFree(a0 cuda.CUdeviceptr_v1) cuda.CUresult {
-	return d.invoke(symCuMemFree, &words{uint64(a0)})
-}
-
-// CuMemFreeAsync calls cuMemFreeAsync.
-func (d *driver) CuMemFreeAsync(a0 cuda.CUdeviceptr, a1 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemFreeAsync, &words{uint64(a0), uint64(a1)})
-}
-
-// CuMemFreeHost calls cuMemFreeHost.
 func (d *driver) CuMemFreeHost(a0 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuMemFreeHost, &words{raw(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemFreeHost, &words{raw(a0)}), a0)
 }
 
-// CuMemFree_v2 calls cuMemFree_v2.
 func (d *driver) CuMemFree_v2(a0 cuda.CUdeviceptr) cuda.CUresult {
-	return d.invoke(symCuMemFree_v2, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuMemFree_v2, &words{uint64(a0)})
 }
 
-// CuMemGetAccess calls cuMemGetAccess.
-func (d *driver) CuMemGetAccess(a0 *uint64, a1 *cuda.CUmemLocation, a2 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuMemGetAccess, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemGetAddressRange calls cuMemGetAddressRange.
-func (d *driver) CuMemGetAddressRange(a0 *cuda.CUdeviceptr_v1, a1 *uint32, a2 cuda.CUdeviceptr_v1) cuda.CUresult {
-	r := d.invoke(symCuMemGetAddressRange, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemGetAddressRange_v2 calls cuMemGetAddressRange_v2.
-func (d *driver) CuMemGetAddressRange_v2(a0 *cuda.CUdeviceptr, a1 *uint64, a2 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuMemGetAddressRange_v2, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemGetAllocationGranularity calls cuMemGetAllocationGranularity.
 func (d *driver) CuMemGetAllocationGranularity(a0 *uint64, a1 *cuda.CUmemAllocationProp, a2 cuda.CUmemAllocationGranularity_flags) cuda.CUresult {
-	r := d.invoke(symCuMemGetAllocationGranularity, &words{address(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuMemGetAllocationGranularity, &words{address(a0), address(a1), uint64(uint32(a2))}), unsafe.Pointer(a0), unsafe.Pointer(a1))
 }
 
-// CuMemGetAllocationPropertiesFromHandle calls cuMemGetAllocationPropertiesFromHandle.
-func (d *driver) CuMemGetAllocationPropertiesFromHandle(a0 *cuda.CUmemAllocationProp, a1 cuda.CUmemGenericAllocationHandle) cuda.CUresult {
-	r := d.invoke(symCuMemGetAllocationPropertiesFromHandle, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemGetDefaultMemPool calls cuMemGetDefaultMemPool.
-func (d *driver) CuMemGetDefaultMemPool(a0 *cuda.CUmemoryPool, a1 *cuda.CUmemLocation, a2 cuda.CUmemAllocationType) cuda.CUresult {
-	r := d.invoke(symCuMemGetDefaultMemPool, &words{address(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemGetHandleForAddressRange calls cuMemGetHandleForAddressRange.
 func (d *driver) CuMemGetHandleForAddressRange(a0 unsafe.Pointer, a1 cuda.CUdeviceptr, a2 uint64, a3 cuda.CUmemRangeHandleType, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemGetHandleForAddressRange, &words{raw(a0), uint64(a1), uint64(a2), uint64(uint32(a3)), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemGetHandleForAddressRange, &words{raw(a0), uint64(a1), uint64(a2), uint64(uint32(a3)), uint64(a4)}), a0)
 }
 
-// CuMemGetInfo calls cuMemGetInfo.
-func (d *driver) CuMemGetInfo(a0 *uint32, a1 *uint32) cuda.CUresult {
-	r := d.invoke(symCuMemGetInfo, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemGetInfo_v2 calls cuMemGetInfo_v2.
-func (d *driver) CuMemGetInfo_v2(a0 *uint64, a1 *uint64) cuda.CUresult {
-	r := d.invoke(symCuMemGetInfo_v2, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemGetMemPool calls cuMemGetMemPool.
-func (d *driver) CuMemGetMemPool(a0 *cuda.CUmemoryPool, a1 *cuda.CUmemLocation, a2 cuda.CUmemAllocationType) cuda.CUresult {
-	r := d.invoke(symCuMemGetMemPool, &words{address(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemHostAlloc calls cuMemHostAlloc.
 func (d *driver) CuMemHostAlloc(a0 unsafe.Pointer, a1 uint64, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemHostAlloc, &words{raw(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemHostAlloc, &words{raw(a0), uint64(a1), uint64(a2)}), a0)
 }
 
-// CuMemHostGetDevicePointer calls cuMemHostGetDevicePointer.
-func (d *driver) CuMemHostGetDevicePointer(a0 *cuda.CUdeviceptr_v1, a1 unsafe.Pointer, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemHostGetDevicePointer, &words{address(a0), raw(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemHostGetDevicePointer_v2 calls cuMemHostGetDevicePointer_v2.
-func (d *driver) CuMemHostGetDevicePointer_v2(a0 *cuda.CUdeviceptr, a1 unsafe.Pointer, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemHostGetDevicePointer_v2, &words{address(a0), raw(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemHostGetFlags calls cuMemHostGetFlags.
-func (d *driver) CuMemHostGetFlags(a0 *uint32, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuMemHostGetFlags, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemHostRegister calls cuMemHostRegister.
-func (d *driver) CuMemHostRegister(a0 unsafe.Pointer, a1 uint64, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemHostRegister, &words{raw(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemHostRegister_v2 calls cuMemHostRegister_v2.
 func (d *driver) CuMemHostRegister_v2(a0 unsafe.Pointer, a1 uint64, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemHostRegister_v2, &words{raw(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemHostRegister_v2, &words{raw(a0), uint64(a1), uint64(a2)}), a0)
 }
 
-// CuMemHostUnregister calls cuMemHostUnregister.
-func (d *driver) CuMemHostUnregister(a0 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuMemHostUnregister, &words{raw(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemImportFromShareableHandle calls cuMemImportFromShareableHandle.
 func (d *driver) CuMemImportFromShareableHandle(a0 *cuda.CUmemGenericAllocationHandle, a1 unsafe.Pointer, a2 cuda.CUmemAllocationHandleType) cuda.CUresult {
-	r := d.invoke(symCuMemImportFromShareableHandle, &words{address(a0), raw(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuMemImportFromShareableHandle, &words{address(a0), raw(a1), uint64(uint32(a2))}), unsafe.Pointer(a0), a1)
 }
 
-// CuMemMap calls cuMemMap.
 func (d *driver) CuMemMap(a0 cuda.CUdeviceptr, a1 uint64, a2 uint64, a3 cuda.CUmemGenericAllocationHandle, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMemMap, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
+	return d.invoke(cuda.OpCuMemMap, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
 }
 
-// CuMemMapArrayAsync calls cuMemMapArrayAsync.
-func (d *driver) CuMemMapArrayAsync(a0 *cuda.CUarrayMapInfo, a1 uint32, a2 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemMapArrayAsync, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemPoolCreate calls cuMemPoolCreate.
-func (d *driver) CuMemPoolCreate(a0 *cuda.CUmemoryPool, a1 *cuda.CUmemPoolProps) cuda.CUresult {
-	r := d.invoke(symCuMemPoolCreate, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemPoolDestroy calls cuMemPoolDestroy.
-func (d *driver) CuMemPoolDestroy(a0 cuda.CUmemoryPool) cuda.CUresult {
-	return d.invoke(symCuMemPoolDestroy, &words{uint64(a0)})
-}
-
-// CuMemPoolExportPointer calls cuMemPoolExportPointer.
-func (d *driver) CuMemPoolExportPointer(a0 *cuda.CUmemPoolPtrExportData, a1 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuMemPoolExportPointer, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemPoolExportToShareableHandle calls cuMemPoolExportToShareableHandle.
 func (d *driver) CuMemPoolExportToShareableHandle(a0 unsafe.Pointer, a1 cuda.CUmemoryPool, a2 cuda.CUmemAllocationHandleType, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemPoolExportToShareableHandle, &words{raw(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemPoolExportToShareableHandle, &words{raw(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)}), a0)
 }
 
-// CuMemPoolGetAccess calls cuMemPoolGetAccess.
-func (d *driver) CuMemPoolGetAccess(a0 *cuda.CUmemAccess_flags, a1 cuda.CUmemoryPool, a2 *cuda.CUmemLocation) cuda.CUresult {
-	r := d.invoke(symCuMemPoolGetAccess, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemPoolGetAttribute calls cuMemPoolGetAttribute.
-func (d *driver) CuMemPoolGetAttribute(a0 cuda.CUmemoryPool, a1 cuda.CUmemPool_attribute, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuMemPoolGetAttribute, &words{uint64(a0), uint64(uint32(a1)), raw(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemPoolImportFromShareableHandle calls cuMemPoolImportFromShareableHandle.
 func (d *driver) CuMemPoolImportFromShareableHandle(a0 *cuda.CUmemoryPool, a1 unsafe.Pointer, a2 cuda.CUmemAllocationHandleType, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemPoolImportFromShareableHandle, &words{address(a0), raw(a1), uint64(uint32(a2)), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuMemPoolImportFromShareableHandle, &words{address(a0), raw(a1), uint64(uint32(a2)), uint64(a3)}), unsafe.Pointer(a0), a1)
 }
 
-// CuMemPoolImportPointer calls cuMemPoolImportPointer.
-func (d *driver) CuMemPoolImportPointer(a0 *cuda.CUdeviceptr, a1 cuda.CUmemoryPool, a2 *cuda.CUmemPoolPtrExportData) cuda.CUresult {
-	r := d.invoke(symCuMemPoolImportPointer, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemPoolSetAccess calls cuMemPoolSetAccess.
-func (d *driver) CuMemPoolSetAccess(a0 cuda.CUmemoryPool, a1 *cuda.CUmemAccessDesc, a2 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemPoolSetAccess, &words{uint64(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemPoolSetAttribute calls cuMemPoolSetAttribute.
-func (d *driver) CuMemPoolSetAttribute(a0 cuda.CUmemoryPool, a1 cuda.CUmemPool_attribute, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuMemPoolSetAttribute, &words{uint64(a0), uint64(uint32(a1)), raw(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemPoolTrimTo calls cuMemPoolTrimTo.
-func (d *driver) CuMemPoolTrimTo(a0 cuda.CUmemoryPool, a1 uint64) cuda.CUresult {
-	return d.invoke(symCuMemPoolTrimTo, &words{uint64(a0), uint64(a1)})
-}
-
-// CuMemPrefetchAsync calls cuMemPrefetchAsync.
-func (d *driver) CuMemPrefetchAsync(a0 cuda.CUdeviceptr, a1 uint64, a2 cuda.CUdevice, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemPrefetchAsync, &words{uint64(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)})
-}
-
-// CuMemPrefetchAsync_v2 calls cuMemPrefetchAsync_v2.
-func (d *driver) CuMemPrefetchAsync_v2(a0 cuda.CUdeviceptr, a1 uint64, a2 cuda.CUmemLocation, a3 uint32, a4 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemPrefetchAsync_v2, &words{uint64(a0), uint64(a1), small(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemPrefetchBatchAsync calls cuMemPrefetchBatchAsync.
-func (d *driver) CuMemPrefetchBatchAsync(a0 *cuda.CUdeviceptr, a1 *uint64, a2 uint64, a3 *cuda.CUmemLocation, a4 *uint64, a5 uint64, a6 uint64, a7 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemPrefetchBatchAsync, &words{address(a0), address(a1), uint64(a2), address(a3), address(a4), uint64(a5), uint64(a6), uint64(a7)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	return r
-}
-
-// CuMemRangeGetAttribute calls cuMemRangeGetAttribute.
-func (d *driver) CuMemRangeGetAttribute(a0 unsafe.Pointer, a1 uint64, a2 cuda.CUmem_range_attribute, a3 cuda.CUdeviceptr, a4 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemRangeGetAttribute, &words{raw(a0), uint64(a1), uint64(uint32(a2)), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemRangeGetAttributes calls cuMemRangeGetAttributes.
-func (d *driver) CuMemRangeGetAttributes(a0 unsafe.Pointer, a1 *uint64, a2 *cuda.CUmem_range_attribute, a3 uint64, a4 cuda.CUdeviceptr, a5 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemRangeGetAttributes, &words{raw(a0), address(a1), address(a2), uint64(a3), uint64(a4), uint64(a5)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemRelease calls cuMemRelease.
 func (d *driver) CuMemRelease(a0 cuda.CUmemGenericAllocationHandle) cuda.CUresult {
-	return d.invoke(symCuMemRelease, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuMemRelease, &words{uint64(a0)})
 }
 
-// CuMemRetainAllocationHandle calls cuMemRetainAllocationHandle.
-func (d *driver) CuMemRetainAllocationHandle(a0 *cuda.CUmemGenericAllocationHandle, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuMemRetainAllocationHandle, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemSetAccess calls cuMemSetAccess.
 func (d *driver) CuMemSetAccess(a0 cuda.CUdeviceptr, a1 uint64, a2 *cuda.CUmemAccessDesc, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemSetAccess, &words{uint64(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuMemSetAccess, &words{uint64(a0), uint64(a1), address(a2), uint64(a3)}), unsafe.Pointer(a2))
 }
 
-// CuMemSetMemPool calls cuMemSetMemPool.
-func (d *driver) CuMemSetMemPool(a0 *cuda.CUmemLocation, a1 cuda.CUmemAllocationType, a2 cuda.CUmemoryPool) cuda.CUresult {
-	r := d.invoke(symCuMemSetMemPool, &words{address(a0), uint64(uint32(a1)), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemUnmap calls cuMemUnmap.
 func (d *driver) CuMemUnmap(a0 cuda.CUdeviceptr, a1 uint64) cuda.CUresult {
-	return d.invoke(symCuMemUnmap, &words{uint64(a0), uint64(a1)})
+	return d.invoke(cuda.OpCuMemUnmap, &words{uint64(a0), uint64(a1)})
 }
 
-// CuMemcpy calls cuMemcpy.
-func (d *driver) CuMemcpy(a0 cuda.CUdeviceptr, a1 cuda.CUdeviceptr, a2 uint64) cuda.CUresult {
-	return d.invoke(symCuMemcpy, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemcpy2D calls cuMemcpy2D.
-func (d *driver) CuMemcpy2D(a0 *cuda.CUDA_MEMCPY2D_v1) cuda.CUresult {
-	r := d.invoke(symCuMemcpy2D, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy2DAsync calls cuMemcpy2DAsync.
-func (d *driver) CuMemcpy2DAsync(a0 *cuda.CUDA_MEMCPY2D_v1, a1 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy2DAsync, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy2DAsync_v2 calls cuMemcpy2DAsync_v2.
-func (d *driver) CuMemcpy2DAsync_v2(a0 *cuda.CUDA_MEMCPY2D, a1 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy2DAsync_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy2DUnaligned calls cuMemcpy2DUnaligned.
-func (d *driver) CuMemcpy2DUnaligned(a0 *cuda.CUDA_MEMCPY2D_v1) cuda.CUresult {
-	r := d.invoke(symCuMemcpy2DUnaligned, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy2DUnaligned_v2 calls cuMemcpy2DUnaligned_v2.
-func (d *driver) CuMemcpy2DUnaligned_v2(a0 *cuda.CUDA_MEMCPY2D) cuda.CUresult {
-	r := d.invoke(symCuMemcpy2DUnaligned_v2, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy2D_v2 calls cuMemcpy2D_v2.
-func (d *driver) CuMemcpy2D_v2(a0 *cuda.CUDA_MEMCPY2D) cuda.CUresult {
-	r := d.invoke(symCuMemcpy2D_v2, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy3D calls cuMemcpy3D.
-func (d *driver) CuMemcpy3D(a0 *cuda.CUDA_MEMCPY3D_v1) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3D, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy3DAsync calls cuMemcpy3DAsync.
-func (d *driver) CuMemcpy3DAsync(a0 *cuda.CUDA_MEMCPY3D_v1, a1 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3DAsync, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy3DAsync_v2 calls cuMemcpy3DAsync_v2.
 func (d *driver) CuMemcpy3DAsync_v2(a0 *cuda.CUDA_MEMCPY3D, a1 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3DAsync_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpy3DAsync_v2, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuMemcpy3DBatchAsync calls cuMemcpy3DBatchAsync.
-func (d *driver) CuMemcpy3DBatchAsync(a0 uint64, a1 *cuda.CUDA_MEMCPY3D_BATCH_OP, a2 *uint64, a3 uint64, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3DBatchAsync, &words{uint64(a0), address(a1), address(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemcpy3DBatchAsync_v2 calls cuMemcpy3DBatchAsync_v2.
-func (d *driver) CuMemcpy3DBatchAsync_v2(a0 uint64, a1 *cuda.CUDA_MEMCPY3D_BATCH_OP, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3DBatchAsync_v2, &words{uint64(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemcpy3DPeer calls cuMemcpy3DPeer.
-func (d *driver) CuMemcpy3DPeer(a0 *cuda.CUDA_MEMCPY3D_PEER) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3DPeer, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpy3DPeerAsync calls cuMemcpy3DPeerAsync.
 func (d *driver) CuMemcpy3DPeerAsync(a0 *cuda.CUDA_MEMCPY3D_PEER, a1 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3DPeerAsync, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpy3DPeerAsync, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuMemcpy3D_v2 calls cuMemcpy3D_v2.
 func (d *driver) CuMemcpy3D_v2(a0 *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	r := d.invoke(symCuMemcpy3D_v2, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpy3D_v2, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuMemcpyAsync calls cuMemcpyAsync.
-func (d *driver) CuMemcpyAsync(a0 cuda.CUdeviceptr, a1 cuda.CUdeviceptr, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemcpyAsync, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemcpyAtoA calls cuMemcpyAtoA.
-func (d *driver) CuMemcpyAtoA(a0 cuda.CUarray, a1 uint32, a2 cuda.CUarray, a3 uint32, a4 uint32) cuda.CUresult {
-	return d.invoke(symCuMemcpyAtoA, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemcpyAtoA_v2 calls cuMemcpyAtoA_v2.
-func (d *driver) CuMemcpyAtoA_v2(a0 cuda.CUarray, a1 uint64, a2 cuda.CUarray, a3 uint64, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMemcpyAtoA_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemcpyAtoD calls cuMemcpyAtoD.
-func (d *driver) CuMemcpyAtoD(a0 cuda.CUdeviceptr_v1, a1 cuda.CUarray, a2 uint32, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuMemcpyAtoD, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemcpyAtoD_v2 calls cuMemcpyAtoD_v2.
-func (d *driver) CuMemcpyAtoD_v2(a0 cuda.CUdeviceptr, a1 cuda.CUarray, a2 uint64, a3 uint64) cuda.CUresult {
-	return d.invoke(symCuMemcpyAtoD_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemcpyAtoH calls cuMemcpyAtoH.
-func (d *driver) CuMemcpyAtoH(a0 unsafe.Pointer, a1 cuda.CUarray, a2 uint32, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemcpyAtoH, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpyAtoHAsync calls cuMemcpyAtoHAsync.
-func (d *driver) CuMemcpyAtoHAsync(a0 unsafe.Pointer, a1 cuda.CUarray, a2 uint32, a3 uint32, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyAtoHAsync, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpyAtoHAsync_v2 calls cuMemcpyAtoHAsync_v2.
-func (d *driver) CuMemcpyAtoHAsync_v2(a0 unsafe.Pointer, a1 cuda.CUarray, a2 uint64, a3 uint64, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyAtoHAsync_v2, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpyAtoH_v2 calls cuMemcpyAtoH_v2.
-func (d *driver) CuMemcpyAtoH_v2(a0 unsafe.Pointer, a1 cuda.CUarray, a2 uint64, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemcpyAtoH_v2, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpyBatchAsync calls cuMemcpyBatchAsync.
-func (d *driver) CuMemcpyBatchAsync(a0 *cuda.CUdeviceptr, a1 *cuda.CUdeviceptr, a2 *uint64, a3 uint64, a4 *cuda.CUmemcpyAttributes, a5 *uint64, a6 uint64, a7 *uint64, a8 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyBatchAsync, &words{address(a0), address(a1), address(a2), uint64(a3), address(a4), address(a5), uint64(a6), address(a7), uint64(a8)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a7)
-	return r
-}
-
-// CuMemcpyBatchAsync_v2 calls cuMemcpyBatchAsync_v2.
-func (d *driver) CuMemcpyBatchAsync_v2(a0 *cuda.CUdeviceptr, a1 *cuda.CUdeviceptr, a2 *uint64, a3 uint64, a4 *cuda.CUmemcpyAttributes, a5 *uint64, a6 uint64, a7 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyBatchAsync_v2, &words{address(a0), address(a1), address(a2), uint64(a3), address(a4), address(a5), uint64(a6), uint64(a7)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	return r
-}
-
-// CuMemcpyDtoA calls cuMemcpyDtoA.
-func (d *driver) CuMemcpyDtoA(a0 cuda.CUarray, a1 uint32, a2 cuda.CUdeviceptr_v1, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuMemcpyDtoA, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemcpyDtoA_v2 calls cuMemcpyDtoA_v2.
-func (d *driver) CuMemcpyDtoA_v2(a0 cuda.CUarray, a1 uint64, a2 cuda.CUdeviceptr, a3 uint64) cuda.CUresult {
-	return d.invoke(symCuMemcpyDtoA_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemcpyDtoD calls cuMemcpyDtoD.
-func (d *driver) CuMemcpyDtoD(a0 cuda.CUdeviceptr_v1, a1 cuda.CUdeviceptr_v1, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuMemcpyDtoD, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemcpyDtoDAsync calls cuMemcpyDtoDAsync.
-func (d *driver) CuMemcpyDtoDAsync(a0 cuda.CUdeviceptr_v1, a1 cuda.CUdeviceptr_v1, a2 uint32, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemcpyDtoDAsync, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemcpyDtoDAsync_v2 calls cuMemcpyDtoDAsync_v2.
 func (d *driver) CuMemcpyDtoDAsync_v2(a0 cuda.CUdeviceptr, a1 cuda.CUdeviceptr, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemcpyDtoDAsync_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
+	return d.invoke(cuda.OpCuMemcpyDtoDAsync_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
 }
 
-// CuMemcpyDtoD_v2 calls cuMemcpyDtoD_v2.
-func (d *driver) CuMemcpyDtoD_v2(a0 cuda.CUdeviceptr, a1 cuda.CUdeviceptr, a2 uint64) cuda.CUresult {
-	return d.invoke(symCuMemcpyDtoD_v2, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemcpyDtoH calls cuMemcpyDtoH.
-func (d *driver) CuMemcpyDtoH(a0 unsafe.Pointer, a1 cuda.CUdeviceptr_v1, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemcpyDtoH, &words{raw(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpyDtoHAsync calls cuMemcpyDtoHAsync.
-func (d *driver) CuMemcpyDtoHAsync(a0 unsafe.Pointer, a1 cuda.CUdeviceptr_v1, a2 uint32, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyDtoHAsync, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMemcpyDtoHAsync_v2 calls cuMemcpyDtoHAsync_v2.
 func (d *driver) CuMemcpyDtoHAsync_v2(a0 unsafe.Pointer, a1 cuda.CUdeviceptr, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyDtoHAsync_v2, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpyDtoHAsync_v2, &words{raw(a0), uint64(a1), uint64(a2), uint64(a3)}), a0)
 }
 
-// CuMemcpyDtoH_v2 calls cuMemcpyDtoH_v2.
 func (d *driver) CuMemcpyDtoH_v2(a0 unsafe.Pointer, a1 cuda.CUdeviceptr, a2 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemcpyDtoH_v2, &words{raw(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpyDtoH_v2, &words{raw(a0), uint64(a1), uint64(a2)}), a0)
 }
 
-// CuMemcpyHtoA calls cuMemcpyHtoA.
-func (d *driver) CuMemcpyHtoA(a0 cuda.CUarray, a1 uint32, a2 unsafe.Pointer, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoA, &words{uint64(a0), uint64(a1), raw(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemcpyHtoAAsync calls cuMemcpyHtoAAsync.
-func (d *driver) CuMemcpyHtoAAsync(a0 cuda.CUarray, a1 uint32, a2 unsafe.Pointer, a3 uint32, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoAAsync, &words{uint64(a0), uint64(a1), raw(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemcpyHtoAAsync_v2 calls cuMemcpyHtoAAsync_v2.
-func (d *driver) CuMemcpyHtoAAsync_v2(a0 cuda.CUarray, a1 uint64, a2 unsafe.Pointer, a3 uint64, a4 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoAAsync_v2, &words{uint64(a0), uint64(a1), raw(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemcpyHtoA_v2 calls cuMemcpyHtoA_v2.
-func (d *driver) CuMemcpyHtoA_v2(a0 cuda.CUarray, a1 uint64, a2 unsafe.Pointer, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoA_v2, &words{uint64(a0), uint64(a1), raw(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuMemcpyHtoD calls cuMemcpyHtoD.
-func (d *driver) CuMemcpyHtoD(a0 cuda.CUdeviceptr_v1, a1 unsafe.Pointer, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoD, &words{uint64(a0), raw(a1), uint64(a2)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemcpyHtoDAsync calls cuMemcpyHtoDAsync.
-func (d *driver) CuMemcpyHtoDAsync(a0 cuda.CUdeviceptr_v1, a1 unsafe.Pointer, a2 uint32, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoDAsync, &words{uint64(a0), raw(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMemcpyHtoDAsync_v2 calls cuMemcpyHtoDAsync_v2.
 func (d *driver) CuMemcpyHtoDAsync_v2(a0 cuda.CUdeviceptr, a1 unsafe.Pointer, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoDAsync_v2, &words{uint64(a0), raw(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpyHtoDAsync_v2, &words{uint64(a0), raw(a1), uint64(a2), uint64(a3)}), a1)
 }
 
-// CuMemcpyHtoD_v2 calls cuMemcpyHtoD_v2.
 func (d *driver) CuMemcpyHtoD_v2(a0 cuda.CUdeviceptr, a1 unsafe.Pointer, a2 uint64) cuda.CUresult {
-	r := d.invoke(symCuMemcpyHtoD_v2, &words{uint64(a0), raw(a1), uint64(a2)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuMemcpyHtoD_v2, &words{uint64(a0), raw(a1), uint64(a2)}), a1)
 }
 
-// CuMemcpyPeer calls cuMemcpyPeer.
-func (d *driver) CuMemcpyPeer(a0 cuda.CUdeviceptr, a1 cuda.CUcontext, a2 cuda.CUdeviceptr, a3 cuda.CUcontext, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMemcpyPeer, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemcpyPeerAsync calls cuMemcpyPeerAsync.
-func (d *driver) CuMemcpyPeerAsync(a0 cuda.CUdeviceptr, a1 cuda.CUcontext, a2 cuda.CUdeviceptr, a3 cuda.CUcontext, a4 uint64, a5 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemcpyPeerAsync, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5)})
-}
-
-// CuMemsetD16 calls cuMemsetD16.
-func (d *driver) CuMemsetD16(a0 cuda.CUdeviceptr_v1, a1 uint16, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuMemsetD16, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemsetD16Async calls cuMemsetD16Async.
-func (d *driver) CuMemsetD16Async(a0 cuda.CUdeviceptr, a1 uint16, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemsetD16Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemsetD16_v2 calls cuMemsetD16_v2.
-func (d *driver) CuMemsetD16_v2(a0 cuda.CUdeviceptr, a1 uint16, a2 uint64) cuda.CUresult {
-	return d.invoke(symCuMemsetD16_v2, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemsetD2D16 calls cuMemsetD2D16.
-func (d *driver) CuMemsetD2D16(a0 cuda.CUdeviceptr_v1, a1 uint32, a2 uint16, a3 uint32, a4 uint32) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D16, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemsetD2D16Async calls cuMemsetD2D16Async.
-func (d *driver) CuMemsetD2D16Async(a0 cuda.CUdeviceptr, a1 uint64, a2 uint16, a3 uint64, a4 uint64, a5 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D16Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5)})
-}
-
-// CuMemsetD2D16_v2 calls cuMemsetD2D16_v2.
-func (d *driver) CuMemsetD2D16_v2(a0 cuda.CUdeviceptr, a1 uint64, a2 uint16, a3 uint64, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D16_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemsetD2D32 calls cuMemsetD2D32.
-func (d *driver) CuMemsetD2D32(a0 cuda.CUdeviceptr_v1, a1 uint32, a2 uint32, a3 uint32, a4 uint32) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D32, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemsetD2D32Async calls cuMemsetD2D32Async.
-func (d *driver) CuMemsetD2D32Async(a0 cuda.CUdeviceptr, a1 uint64, a2 uint32, a3 uint64, a4 uint64, a5 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D32Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5)})
-}
-
-// CuMemsetD2D32_v2 calls cuMemsetD2D32_v2.
-func (d *driver) CuMemsetD2D32_v2(a0 cuda.CUdeviceptr, a1 uint64, a2 uint32, a3 uint64, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D32_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemsetD2D8 calls cuMemsetD2D8.
-func (d *driver) CuMemsetD2D8(a0 cuda.CUdeviceptr_v1, a1 uint32, a2 uint8, a3 uint32, a4 uint32) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D8, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemsetD2D8Async calls cuMemsetD2D8Async.
-func (d *driver) CuMemsetD2D8Async(a0 cuda.CUdeviceptr, a1 uint64, a2 uint8, a3 uint64, a4 uint64, a5 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D8Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5)})
-}
-
-// CuMemsetD2D8_v2 calls cuMemsetD2D8_v2.
-func (d *driver) CuMemsetD2D8_v2(a0 cuda.CUdeviceptr, a1 uint64, a2 uint8, a3 uint64, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMemsetD2D8_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMemsetD32 calls cuMemsetD32.
-func (d *driver) CuMemsetD32(a0 cuda.CUdeviceptr_v1, a1 uint32, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuMemsetD32, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemsetD32Async calls cuMemsetD32Async.
 func (d *driver) CuMemsetD32Async(a0 cuda.CUdeviceptr, a1 uint32, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemsetD32Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
+	return d.invoke(cuda.OpCuMemsetD32Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
 }
 
-// CuMemsetD32_v2 calls cuMemsetD32_v2.
-func (d *driver) CuMemsetD32_v2(a0 cuda.CUdeviceptr, a1 uint32, a2 uint64) cuda.CUresult {
-	return d.invoke(symCuMemsetD32_v2, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemsetD8 calls cuMemsetD8.
-func (d *driver) CuMemsetD8(a0 cuda.CUdeviceptr_v1, a1 uint8, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuMemsetD8, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMemsetD8Async calls cuMemsetD8Async.
-func (d *driver) CuMemsetD8Async(a0 cuda.CUdeviceptr, a1 uint8, a2 uint64, a3 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuMemsetD8Async, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuMemsetD8_v2 calls cuMemsetD8_v2.
-func (d *driver) CuMemsetD8_v2(a0 cuda.CUdeviceptr, a1 uint8, a2 uint64) cuda.CUresult {
-	return d.invoke(symCuMemsetD8_v2, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuMipmappedArrayCreate calls cuMipmappedArrayCreate.
-func (d *driver) CuMipmappedArrayCreate(a0 *cuda.CUmipmappedArray, a1 *cuda.CUDA_ARRAY3D_DESCRIPTOR, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMipmappedArrayCreate, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMipmappedArrayDestroy calls cuMipmappedArrayDestroy.
-func (d *driver) CuMipmappedArrayDestroy(a0 cuda.CUmipmappedArray) cuda.CUresult {
-	return d.invoke(symCuMipmappedArrayDestroy, &words{uint64(a0)})
-}
-
-// CuMipmappedArrayGetLevel calls cuMipmappedArrayGetLevel.
-func (d *driver) CuMipmappedArrayGetLevel(a0 *cuda.CUarray, a1 cuda.CUmipmappedArray, a2 uint32) cuda.CUresult {
-	r := d.invoke(symCuMipmappedArrayGetLevel, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMipmappedArrayGetMemoryRequirements calls cuMipmappedArrayGetMemoryRequirements.
-func (d *driver) CuMipmappedArrayGetMemoryRequirements(a0 *cuda.CUDA_ARRAY_MEMORY_REQUIREMENTS, a1 cuda.CUmipmappedArray, a2 cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuMipmappedArrayGetMemoryRequirements, &words{address(a0), uint64(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuMipmappedArrayGetSparseProperties calls cuMipmappedArrayGetSparseProperties.
-func (d *driver) CuMipmappedArrayGetSparseProperties(a0 *cuda.CUDA_ARRAY_SPARSE_PROPERTIES, a1 cuda.CUmipmappedArray) cuda.CUresult {
-	r := d.invoke(symCuMipmappedArrayGetSparseProperties, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuModuleEnumerateFunctions calls cuModuleEnumerateFunctions.
 func (d *driver) CuModuleEnumerateFunctions(a0 *cuda.CUfunction, a1 uint32, a2 cuda.CUmodule) cuda.CUresult {
-	r := d.invoke(symCuModuleEnumerateFunctions, &words{address(a0), uint64(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuModuleEnumerateFunctions, &words{address(a0), uint64(a1), uint64(a2)}), unsafe.Pointer(a0))
 }
 
-// CuModuleGetFunction calls cuModuleGetFunction.
 func (d *driver) CuModuleGetFunction(a0 *cuda.CUfunction, a1 cuda.CUmodule, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleGetFunction, &words{address(a0), uint64(a1), raw(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuModuleGetFunction, &words{address(a0), uint64(a1), raw(a2)}), unsafe.Pointer(a0), a2)
 }
 
-// CuModuleGetFunctionCount calls cuModuleGetFunctionCount.
 func (d *driver) CuModuleGetFunctionCount(a0 *uint32, a1 cuda.CUmodule) cuda.CUresult {
-	r := d.invoke(symCuModuleGetFunctionCount, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuModuleGetFunctionCount, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuModuleGetGlobal calls cuModuleGetGlobal.
-func (d *driver) CuModuleGetGlobal(a0 *cuda.CUdeviceptr_v1, a1 *uint32, a2 cuda.CUmodule, a3 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleGetGlobal, &words{address(a0), address(a1), uint64(a2), raw(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuModuleGetGlobal_v2 calls cuModuleGetGlobal_v2.
 func (d *driver) CuModuleGetGlobal_v2(a0 *cuda.CUdeviceptr, a1 *uint64, a2 cuda.CUmodule, a3 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleGetGlobal_v2, &words{address(a0), address(a1), uint64(a2), raw(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuModuleGetGlobal_v2, &words{address(a0), address(a1), uint64(a2), raw(a3)}), unsafe.Pointer(a0), unsafe.Pointer(a1), a3)
 }
 
-// CuModuleGetLoadingMode calls cuModuleGetLoadingMode.
-func (d *driver) CuModuleGetLoadingMode(a0 *cuda.CUmoduleLoadingMode) cuda.CUresult {
-	r := d.invoke(symCuModuleGetLoadingMode, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuModuleGetSurfRef calls cuModuleGetSurfRef.
-func (d *driver) CuModuleGetSurfRef(a0 *cuda.CUsurfref, a1 cuda.CUmodule, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleGetSurfRef, &words{address(a0), uint64(a1), raw(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuModuleGetTexRef calls cuModuleGetTexRef.
-func (d *driver) CuModuleGetTexRef(a0 *cuda.CUtexref, a1 cuda.CUmodule, a2 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleGetTexRef, &words{address(a0), uint64(a1), raw(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuModuleLoad calls cuModuleLoad.
-func (d *driver) CuModuleLoad(a0 *cuda.CUmodule, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleLoad, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuModuleLoadData calls cuModuleLoadData.
-func (d *driver) CuModuleLoadData(a0 *cuda.CUmodule, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleLoadData, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuModuleLoadDataEx calls cuModuleLoadDataEx.
 func (d *driver) CuModuleLoadDataEx(a0 *cuda.CUmodule, a1 unsafe.Pointer, a2 uint32, a3 *cuda.CUjit_option, a4 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleLoadDataEx, &words{address(a0), raw(a1), uint64(a2), address(a3), raw(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	return r
+	return keep(d.invoke(cuda.OpCuModuleLoadDataEx, &words{address(a0), raw(a1), uint64(a2), address(a3), raw(a4)}), unsafe.Pointer(a0), a1, unsafe.Pointer(a3), a4)
 }
 
-// CuModuleLoadFatBinary calls cuModuleLoadFatBinary.
-func (d *driver) CuModuleLoadFatBinary(a0 *cuda.CUmodule, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invoke(symCuModuleLoadFatBinary, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuModuleUnload calls cuModuleUnload.
 func (d *driver) CuModuleUnload(a0 cuda.CUmodule) cuda.CUresult {
-	return d.invoke(symCuModuleUnload, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuModuleUnload, &words{uint64(a0)})
 }
 
-// CuMulticastAddDevice calls cuMulticastAddDevice.
-func (d *driver) CuMulticastAddDevice(a0 cuda.CUmemGenericAllocationHandle, a1 cuda.CUdevice) cuda.CUresult {
-	return d.invoke(symCuMulticastAddDevice, &words{uint64(a0), uint64(uint32(a1))})
-}
-
-// CuMulticastBindAddr calls cuMulticastBindAddr.
-func (d *driver) CuMulticastBindAddr(a0 cuda.CUmemGenericAllocationHandle, a1 uint64, a2 cuda.CUdeviceptr, a3 uint64, a4 uint64) cuda.CUresult {
-	return d.invoke(symCuMulticastBindAddr, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)})
-}
-
-// CuMulticastBindMem calls cuMulticastBindMem.
-func (d *driver) CuMulticastBindMem(a0 cuda.CUmemGenericAllocationHandle, a1 uint64, a2 cuda.CUmemGenericAllocationHandle, a3 uint64, a4 uint64, a5 uint64) cuda.CUresult {
-	return d.invoke(symCuMulticastBindMem, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4), uint64(a5)})
-}
-
-// CuMulticastCreate calls cuMulticastCreate.
-func (d *driver) CuMulticastCreate(a0 *cuda.CUmemGenericAllocationHandle, a1 *cuda.CUmulticastObjectProp) cuda.CUresult {
-	r := d.invoke(symCuMulticastCreate, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMulticastGetGranularity calls cuMulticastGetGranularity.
-func (d *driver) CuMulticastGetGranularity(a0 *uint64, a1 *cuda.CUmulticastObjectProp, a2 cuda.CUmulticastGranularity_flags) cuda.CUresult {
-	r := d.invoke(symCuMulticastGetGranularity, &words{address(a0), address(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuMulticastUnbind calls cuMulticastUnbind.
-func (d *driver) CuMulticastUnbind(a0 cuda.CUmemGenericAllocationHandle, a1 cuda.CUdevice, a2 uint64, a3 uint64) cuda.CUresult {
-	return d.invoke(symCuMulticastUnbind, &words{uint64(a0), uint64(uint32(a1)), uint64(a2), uint64(a3)})
-}
-
-// CuOccupancyAvailableDynamicSMemPerBlock calls cuOccupancyAvailableDynamicSMemPerBlock.
-func (d *driver) CuOccupancyAvailableDynamicSMemPerBlock(a0 *uint64, a1 cuda.CUfunction, a2 int32, a3 int32) cuda.CUresult {
-	r := d.invoke(symCuOccupancyAvailableDynamicSMemPerBlock, &words{address(a0), uint64(a1), uint64(uint32(a2)), uint64(uint32(a3))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuOccupancyMaxActiveBlocksPerMultiprocessor calls cuOccupancyMaxActiveBlocksPerMultiprocessor.
-func (d *driver) CuOccupancyMaxActiveBlocksPerMultiprocessor(a0 *int32, a1 cuda.CUfunction, a2 int32, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuOccupancyMaxActiveBlocksPerMultiprocessor, &words{address(a0), uint64(a1), uint64(uint32(a2)), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags calls cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
-func (d *driver) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(a0 *int32, a1 cuda.CUfunction, a2 int32, a3 uint64, a4 uint32) cuda.CUresult {
-	r := d.invoke(symCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, &words{address(a0), uint64(a1), uint64(uint32(a2)), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuOccupancyMaxActiveClusters calls cuOccupancyMaxActiveClusters.
 func (d *driver) CuOccupancyMaxActiveClusters(a0 *int32, a1 cuda.CUfunction, a2 *cuda.CUlaunchConfig) cuda.CUresult {
-	r := d.invoke(symCuOccupancyMaxActiveClusters, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuOccupancyMaxActiveClusters, &words{address(a0), uint64(a1), address(a2)}), unsafe.Pointer(a0), unsafe.Pointer(a2))
 }
 
-// CuOccupancyMaxPotentialBlockSize calls cuOccupancyMaxPotentialBlockSize.
-func (d *driver) CuOccupancyMaxPotentialBlockSize(a0 *int32, a1 *int32, a2 cuda.CUfunction, a3 unsafe.Pointer, a4 uint64, a5 int32) cuda.CUresult {
-	r := d.invoke(symCuOccupancyMaxPotentialBlockSize, &words{address(a0), address(a1), uint64(a2), raw(a3), uint64(a4), uint64(uint32(a5))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuOccupancyMaxPotentialBlockSizeWithFlags calls cuOccupancyMaxPotentialBlockSizeWithFlags.
-func (d *driver) CuOccupancyMaxPotentialBlockSizeWithFlags(a0 *int32, a1 *int32, a2 cuda.CUfunction, a3 unsafe.Pointer, a4 uint64, a5 int32, a6 uint32) cuda.CUresult {
-	r := d.invoke(symCuOccupancyMaxPotentialBlockSizeWithFlags, &words{address(a0), address(a1), uint64(a2), raw(a3), uint64(a4), uint64(uint32(a5)), uint64(a6)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuOccupancyMaxPotentialClusterSize calls cuOccupancyMaxPotentialClusterSize.
 func (d *driver) CuOccupancyMaxPotentialClusterSize(a0 *int32, a1 cuda.CUfunction, a2 *cuda.CUlaunchConfig) cuda.CUresult {
-	r := d.invoke(symCuOccupancyMaxPotentialClusterSize, &words{address(a0), uint64(a1), address(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a2)
-	return r
+	return keep(d.invoke(cuda.OpCuOccupancyMaxPotentialClusterSize, &words{address(a0), uint64(a1), address(a2)}), unsafe.Pointer(a0), unsafe.Pointer(a2))
 }
 
-// CuParamSetSize calls cuParamSetSize.
-func (d *driver) CuParamSetSize(a0 cuda.CUfunction, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuParamSetSize, &words{uint64(a0), uint64(a1)})
-}
-
-// CuParamSetTexRef calls cuParamSetTexRef.
-func (d *driver) CuParamSetTexRef(a0 cuda.CUfunction, a1 int32, a2 cuda.CUtexref) cuda.CUresult {
-	return d.invoke(symCuParamSetTexRef, &words{uint64(a0), uint64(uint32(a1)), uint64(a2)})
-}
-
-// CuParamSetf calls cuParamSetf.
-func (d *driver) CuParamSetf(a0 cuda.CUfunction, a1 int32, a2 float32) cuda.CUresult {
-	return d.invokeFloat(symCuParamSetf, &words{uint64(a0), uint64(uint32(a1))}, a2, 0)
-}
-
-// CuParamSeti calls cuParamSeti.
-func (d *driver) CuParamSeti(a0 cuda.CUfunction, a1 int32, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuParamSeti, &words{uint64(a0), uint64(uint32(a1)), uint64(a2)})
-}
-
-// CuParamSetv calls cuParamSetv.
-func (d *driver) CuParamSetv(a0 cuda.CUfunction, a1 int32, a2 unsafe.Pointer, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuParamSetv, &words{uint64(a0), uint64(uint32(a1)), raw(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuPointerGetAttribute calls cuPointerGetAttribute.
 func (d *driver) CuPointerGetAttribute(a0 unsafe.Pointer, a1 cuda.CUpointer_attribute, a2 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuPointerGetAttribute, &words{raw(a0), uint64(uint32(a1)), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuPointerGetAttribute, &words{raw(a0), uint64(uint32(a1)), uint64(a2)}), a0)
 }
 
-// CuPointerGetAttributes calls cuPointerGetAttributes.
-func (d *driver) CuPointerGetAttributes(a0 uint32, a1 *cuda.CUpointer_attribute, a2 unsafe.Pointer, a3 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuPointerGetAttributes, &words{uint64(a0), address(a1), raw(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuPointerSetAttribute calls cuPointerSetAttribute.
 func (d *driver) CuPointerSetAttribute(a0 unsafe.Pointer, a1 cuda.CUpointer_attribute, a2 cuda.CUdeviceptr) cuda.CUresult {
-	r := d.invoke(symCuPointerSetAttribute, &words{raw(a0), uint64(uint32(a1)), uint64(a2)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuPointerSetAttribute, &words{raw(a0), uint64(uint32(a1)), uint64(a2)}), a0)
 }
 
-// CuProfilerStart calls cuProfilerStart.
-func (d *driver) CuProfilerStart() cuda.CUresult {
-	return d.invoke(symCuProfilerStart, &words{})
-}
-
-// CuProfilerStop calls cuProfilerStop.
-func (d *driver) CuProfilerStop() cuda.CUresult {
-	return d.invoke(symCuProfilerStop, &words{})
-}
-
-// CuSignalExternalSemaphoresAsync calls cuSignalExternalSemaphoresAsync.
-func (d *driver) CuSignalExternalSemaphoresAsync(a0 *cuda.CUexternalSemaphore, a1 *cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, a2 uint32, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuSignalExternalSemaphoresAsync, &words{address(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamAddCallback calls cuStreamAddCallback.
-func (d *driver) CuStreamAddCallback(a0 cuda.CUstream, a1 unsafe.Pointer, a2 unsafe.Pointer, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamAddCallback, &words{uint64(a0), raw(a1), raw(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamAttachMemAsync calls cuStreamAttachMemAsync.
-func (d *driver) CuStreamAttachMemAsync(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 uint64, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamAttachMemAsync, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamBatchMemOp calls cuStreamBatchMemOp.
-func (d *driver) CuStreamBatchMemOp(a0 cuda.CUstream, a1 uint32, a2 *cuda.CUstreamBatchMemOpParams, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamBatchMemOp, &words{uint64(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamBatchMemOp_v2 calls cuStreamBatchMemOp_v2.
-func (d *driver) CuStreamBatchMemOp_v2(a0 cuda.CUstream, a1 uint32, a2 *cuda.CUstreamBatchMemOpParams, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamBatchMemOp_v2, &words{uint64(a0), uint64(a1), address(a2), uint64(a3)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamBeginCapture calls cuStreamBeginCapture.
 func (d *driver) CuStreamBeginCapture(a0 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuStreamBeginCapture, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuStreamBeginCapture, &words{uint64(a0)})
 }
 
-// CuStreamBeginCaptureToGraph calls cuStreamBeginCaptureToGraph.
 func (d *driver) CuStreamBeginCaptureToGraph(a0 cuda.CUstream, a1 cuda.CUgraph, a2 *cuda.CUgraphNode, a3 *cuda.CUgraphEdgeData, a4 uint64, a5 cuda.CUstreamCaptureMode) cuda.CUresult {
-	r := d.invoke(symCuStreamBeginCaptureToGraph, &words{uint64(a0), uint64(a1), address(a2), address(a3), uint64(a4), uint64(uint32(a5))})
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamBeginCaptureToGraph, &words{uint64(a0), uint64(a1), address(a2), address(a3), uint64(a4), uint64(uint32(a5))}), unsafe.Pointer(a2), unsafe.Pointer(a3))
 }
 
-// CuStreamBeginCapture_v2 calls cuStreamBeginCapture_v2.
 func (d *driver) CuStreamBeginCapture_v2(a0 cuda.CUstream, a1 cuda.CUstreamCaptureMode) cuda.CUresult {
-	return d.invoke(symCuStreamBeginCapture_v2, &words{uint64(a0), uint64(uint32(a1))})
+	return d.invoke(cuda.OpCuStreamBeginCapture_v2, &words{uint64(a0), uint64(uint32(a1))})
 }
 
-// CuStreamCopyAttributes calls cuStreamCopyAttributes.
-func (d *driver) CuStreamCopyAttributes(a0 cuda.CUstream, a1 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuStreamCopyAttributes, &words{uint64(a0), uint64(a1)})
-}
-
-// CuStreamCreate calls cuStreamCreate.
 func (d *driver) CuStreamCreate(a0 *cuda.CUstream, a1 uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamCreate, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamCreate, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
 
-// CuStreamCreateWithPriority calls cuStreamCreateWithPriority.
 func (d *driver) CuStreamCreateWithPriority(a0 *cuda.CUstream, a1 uint32, a2 int32) cuda.CUresult {
-	r := d.invoke(symCuStreamCreateWithPriority, &words{address(a0), uint64(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamCreateWithPriority, &words{address(a0), uint64(a1), uint64(uint32(a2))}), unsafe.Pointer(a0))
 }
 
-// CuStreamDestroy calls cuStreamDestroy.
-func (d *driver) CuStreamDestroy(a0 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuStreamDestroy, &words{uint64(a0)})
-}
-
-// CuStreamDestroy_v2 calls cuStreamDestroy_v2.
 func (d *driver) CuStreamDestroy_v2(a0 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuStreamDestroy_v2, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuStreamDestroy_v2, &words{uint64(a0)})
 }
 
-// CuStreamEndCapture calls cuStreamEndCapture.
 func (d *driver) CuStreamEndCapture(a0 cuda.CUstream, a1 *cuda.CUgraph) cuda.CUresult {
-	r := d.invoke(symCuStreamEndCapture, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamEndCapture, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuStreamGetAttribute calls cuStreamGetAttribute.
-func (d *driver) CuStreamGetAttribute(a0 cuda.CUstream, a1 cuda.CUstreamAttrID, a2 *cuda.CUstreamAttrValue) cuda.CUresult {
-	r := d.invoke(symCuStreamGetAttribute, &words{uint64(a0), uint64(uint32(a1)), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamGetCaptureInfo calls cuStreamGetCaptureInfo.
-func (d *driver) CuStreamGetCaptureInfo(a0 cuda.CUstream, a1 *cuda.CUstreamCaptureStatus, a2 *cuda.Cuuint64) cuda.CUresult {
-	r := d.invoke(symCuStreamGetCaptureInfo, &words{uint64(a0), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamGetCaptureInfo_v2 calls cuStreamGetCaptureInfo_v2.
 func (d *driver) CuStreamGetCaptureInfo_v2(a0 cuda.CUstream, a1 *cuda.CUstreamCaptureStatus, a2 *cuda.Cuuint64, a3 *cuda.CUgraph, a4 unsafe.Pointer, a5 *uint64) cuda.CUresult {
-	r := d.invoke(symCuStreamGetCaptureInfo_v2, &words{uint64(a0), address(a1), address(a2), address(a3), raw(a4), address(a5)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamGetCaptureInfo_v2, &words{uint64(a0), address(a1), address(a2), address(a3), raw(a4), address(a5)}), unsafe.Pointer(a1), unsafe.Pointer(a2), unsafe.Pointer(a3), a4, unsafe.Pointer(a5))
 }
 
-// CuStreamGetCaptureInfo_v3 calls cuStreamGetCaptureInfo_v3.
 func (d *driver) CuStreamGetCaptureInfo_v3(a0 cuda.CUstream, a1 *cuda.CUstreamCaptureStatus, a2 *cuda.Cuuint64, a3 *cuda.CUgraph, a4 unsafe.Pointer, a5 unsafe.Pointer, a6 *uint64) cuda.CUresult {
-	r := d.invoke(symCuStreamGetCaptureInfo_v3, &words{uint64(a0), address(a1), address(a2), address(a3), raw(a4), raw(a5), address(a6)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a6)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamGetCaptureInfo_v3, &words{uint64(a0), address(a1), address(a2), address(a3), raw(a4), raw(a5), address(a6)}), unsafe.Pointer(a1), unsafe.Pointer(a2), unsafe.Pointer(a3), a4, a5, unsafe.Pointer(a6))
 }
 
-// CuStreamGetCtx calls cuStreamGetCtx.
-func (d *driver) CuStreamGetCtx(a0 cuda.CUstream, a1 *cuda.CUcontext) cuda.CUresult {
-	r := d.invoke(symCuStreamGetCtx, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamGetCtx_v2 calls cuStreamGetCtx_v2.
-func (d *driver) CuStreamGetCtx_v2(a0 cuda.CUstream, a1 *cuda.CUcontext, a2 *cuda.CUgreenCtx) cuda.CUresult {
-	r := d.invoke(symCuStreamGetCtx_v2, &words{uint64(a0), address(a1), address(a2)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamGetDevice calls cuStreamGetDevice.
-func (d *driver) CuStreamGetDevice(a0 cuda.CUstream, a1 *cuda.CUdevice) cuda.CUresult {
-	r := d.invoke(symCuStreamGetDevice, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamGetFlags calls cuStreamGetFlags.
-func (d *driver) CuStreamGetFlags(a0 cuda.CUstream, a1 *uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamGetFlags, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamGetGreenCtx calls cuStreamGetGreenCtx.
-func (d *driver) CuStreamGetGreenCtx(a0 cuda.CUstream, a1 *cuda.CUgreenCtx) cuda.CUresult {
-	r := d.invoke(symCuStreamGetGreenCtx, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamGetId calls cuStreamGetId.
-func (d *driver) CuStreamGetId(a0 cuda.CUstream, a1 *uint64) cuda.CUresult {
-	r := d.invoke(symCuStreamGetId, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamGetPriority calls cuStreamGetPriority.
-func (d *driver) CuStreamGetPriority(a0 cuda.CUstream, a1 *int32) cuda.CUresult {
-	r := d.invoke(symCuStreamGetPriority, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuStreamIsCapturing calls cuStreamIsCapturing.
 func (d *driver) CuStreamIsCapturing(a0 cuda.CUstream, a1 *cuda.CUstreamCaptureStatus) cuda.CUresult {
-	r := d.invoke(symCuStreamIsCapturing, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamIsCapturing, &words{uint64(a0), address(a1)}), unsafe.Pointer(a1))
 }
 
-// CuStreamQuery calls cuStreamQuery.
 func (d *driver) CuStreamQuery(a0 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuStreamQuery, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuStreamQuery, &words{uint64(a0)})
 }
 
-// CuStreamSetAttribute calls cuStreamSetAttribute.
-func (d *driver) CuStreamSetAttribute(a0 cuda.CUstream, a1 cuda.CUstreamAttrID, a2 *cuda.CUstreamAttrValue) cuda.CUresult {
-	r := d.invoke(symCuStreamSetAttribute, &words{uint64(a0), uint64(uint32(a1)), address(a2)})
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamSynchronize calls cuStreamSynchronize.
 func (d *driver) CuStreamSynchronize(a0 cuda.CUstream) cuda.CUresult {
-	return d.invoke(symCuStreamSynchronize, &words{uint64(a0)})
+	return d.invoke(cuda.OpCuStreamSynchronize, &words{uint64(a0)})
 }
 
-// CuStreamUpdateCaptureDependencies calls cuStreamUpdateCaptureDependencies.
 func (d *driver) CuStreamUpdateCaptureDependencies(a0 cuda.CUstream, a1 *cuda.CUgraphNode, a2 uint64, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamUpdateCaptureDependencies, &words{uint64(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuStreamUpdateCaptureDependencies, &words{uint64(a0), address(a1), uint64(a2), uint64(a3)}), unsafe.Pointer(a1))
 }
 
-// CuStreamUpdateCaptureDependencies_v2 calls cuStreamUpdateCaptureDependencies_v2.
-func (d *driver) CuStreamUpdateCaptureDependencies_v2(a0 cuda.CUstream, a1 *cuda.CUgraphNode, a2 *cuda.CUgraphEdgeData, a3 uint64, a4 uint32) cuda.CUresult {
-	r := d.invoke(symCuStreamUpdateCaptureDependencies_v2, &words{uint64(a0), address(a1), address(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuStreamWaitEvent calls cuStreamWaitEvent.
 func (d *driver) CuStreamWaitEvent(a0 cuda.CUstream, a1 cuda.CUevent, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWaitEvent, &words{uint64(a0), uint64(a1), uint64(a2)})
+	return d.invoke(cuda.OpCuStreamWaitEvent, &words{uint64(a0), uint64(a1), uint64(a2)})
 }
 
-// CuStreamWaitValue32 calls cuStreamWaitValue32.
-func (d *driver) CuStreamWaitValue32(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint32, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWaitValue32, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamWaitValue32_v2 calls cuStreamWaitValue32_v2.
-func (d *driver) CuStreamWaitValue32_v2(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint32, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWaitValue32_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamWaitValue64 calls cuStreamWaitValue64.
-func (d *driver) CuStreamWaitValue64(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint64, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWaitValue64, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamWaitValue64_v2 calls cuStreamWaitValue64_v2.
-func (d *driver) CuStreamWaitValue64_v2(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint64, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWaitValue64_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamWriteValue32 calls cuStreamWriteValue32.
-func (d *driver) CuStreamWriteValue32(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint32, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWriteValue32, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamWriteValue32_v2 calls cuStreamWriteValue32_v2.
 func (d *driver) CuStreamWriteValue32_v2(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint32, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWriteValue32_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
+	return d.invoke(cuda.OpCuStreamWriteValue32_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
 }
 
-// CuStreamWriteValue64 calls cuStreamWriteValue64.
-func (d *driver) CuStreamWriteValue64(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint64, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWriteValue64, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuStreamWriteValue64_v2 calls cuStreamWriteValue64_v2.
-func (d *driver) CuStreamWriteValue64_v2(a0 cuda.CUstream, a1 cuda.CUdeviceptr, a2 cuda.Cuuint64, a3 uint32) cuda.CUresult {
-	return d.invoke(symCuStreamWriteValue64_v2, &words{uint64(a0), uint64(a1), uint64(a2), uint64(a3)})
-}
-
-// CuSurfObjectCreate calls cuSurfObjectCreate.
-func (d *driver) CuSurfObjectCreate(a0 *cuda.CUsurfObject, a1 *cuda.CUDA_RESOURCE_DESC) cuda.CUresult {
-	r := d.invoke(symCuSurfObjectCreate, &words{address(a0), address(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuSurfObjectDestroy calls cuSurfObjectDestroy.
-func (d *driver) CuSurfObjectDestroy(a0 cuda.CUsurfObject) cuda.CUresult {
-	return d.invoke(symCuSurfObjectDestroy, &words{uint64(a0)})
-}
-
-// CuSurfObjectGetResourceDesc calls cuSurfObjectGetResourceDesc.
-func (d *driver) CuSurfObjectGetResourceDesc(a0 *cuda.CUDA_RESOURCE_DESC, a1 cuda.CUsurfObject) cuda.CUresult {
-	r := d.invoke(symCuSurfObjectGetResourceDesc, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuSurfRefGetArray calls cuSurfRefGetArray.
-func (d *driver) CuSurfRefGetArray(a0 *cuda.CUarray, a1 cuda.CUsurfref) cuda.CUresult {
-	r := d.invoke(symCuSurfRefGetArray, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuSurfRefSetArray calls cuSurfRefSetArray.
-func (d *driver) CuSurfRefSetArray(a0 cuda.CUsurfref, a1 cuda.CUarray, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuSurfRefSetArray, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuTensorMapEncodeIm2col calls cuTensorMapEncodeIm2col.
-func (d *driver) CuTensorMapEncodeIm2col(a0 *cuda.CUtensorMap, a1 cuda.CUtensorMapDataType, a2 cuda.Cuuint32, a3 unsafe.Pointer, a4 *cuda.Cuuint64, a5 *cuda.Cuuint64, a6 *int32, a7 *int32, a8 cuda.Cuuint32, a9 cuda.Cuuint32, a10 *cuda.Cuuint32, a11 cuda.CUtensorMapInterleave, a12 cuda.CUtensorMapSwizzle, a13 cuda.CUtensorMapL2promotion, a14 cuda.CUtensorMapFloatOOBfill) cuda.CUresult {
-	r := d.invokeTensor(symCuTensorMapEncodeIm2col, &words{address(a0), uint64(uint32(a1)), uint64(a2), raw(a3), address(a4), address(a5), address(a6), address(a7), uint64(a8), uint64(a9), address(a10), uint64(uint32(a11)), uint64(uint32(a12)), uint64(uint32(a13)), uint64(uint32(a14))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a6)
-	runtime.KeepAlive(a7)
-	runtime.KeepAlive(a10)
-	return r
-}
-
-// CuTensorMapEncodeIm2colWide calls cuTensorMapEncodeIm2colWide.
-func (d *driver) CuTensorMapEncodeIm2colWide(a0 *cuda.CUtensorMap, a1 cuda.CUtensorMapDataType, a2 cuda.Cuuint32, a3 unsafe.Pointer, a4 *cuda.Cuuint64, a5 *cuda.Cuuint64, a6 int32, a7 int32, a8 cuda.Cuuint32, a9 cuda.Cuuint32, a10 *cuda.Cuuint32, a11 cuda.CUtensorMapInterleave, a12 cuda.CUtensorMapIm2ColWideMode, a13 cuda.CUtensorMapSwizzle, a14 cuda.CUtensorMapL2promotion, a15 cuda.CUtensorMapFloatOOBfill) cuda.CUresult {
-	r := d.invokeTensor(symCuTensorMapEncodeIm2colWide, &words{address(a0), uint64(uint32(a1)), uint64(a2), raw(a3), address(a4), address(a5), uint64(uint32(a6)), uint64(uint32(a7)), uint64(a8), uint64(a9), address(a10), uint64(uint32(a11)), uint64(uint32(a12)), uint64(uint32(a13)), uint64(uint32(a14)), uint64(uint32(a15))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a10)
-	return r
-}
-
-// CuTensorMapEncodeTiled calls cuTensorMapEncodeTiled.
-func (d *driver) CuTensorMapEncodeTiled(a0 *cuda.CUtensorMap, a1 cuda.CUtensorMapDataType, a2 cuda.Cuuint32, a3 unsafe.Pointer, a4 *cuda.Cuuint64, a5 *cuda.Cuuint64, a6 *cuda.Cuuint32, a7 *cuda.Cuuint32, a8 cuda.CUtensorMapInterleave, a9 cuda.CUtensorMapSwizzle, a10 cuda.CUtensorMapL2promotion, a11 cuda.CUtensorMapFloatOOBfill) cuda.CUresult {
-	r := d.invokeTensor(symCuTensorMapEncodeTiled, &words{address(a0), uint64(uint32(a1)), uint64(a2), raw(a3), address(a4), address(a5), address(a6), address(a7), uint64(uint32(a8)), uint64(uint32(a9)), uint64(uint32(a10)), uint64(uint32(a11))})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a3)
-	runtime.KeepAlive(a4)
-	runtime.KeepAlive(a5)
-	runtime.KeepAlive(a6)
-	runtime.KeepAlive(a7)
-	return r
-}
-
-// CuTensorMapReplaceAddress calls cuTensorMapReplaceAddress.
-func (d *driver) CuTensorMapReplaceAddress(a0 *cuda.CUtensorMap, a1 unsafe.Pointer) cuda.CUresult {
-	r := d.invokeTensor(symCuTensorMapReplaceAddress, &words{address(a0), raw(a1)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexObjectCreate calls cuTexObjectCreate.
-func (d *driver) CuTexObjectCreate(a0 *cuda.CUtexObject, a1 *cuda.CUDA_RESOURCE_DESC, a2 *cuda.CUDA_TEXTURE_DESC, a3 *cuda.CUDA_RESOURCE_VIEW_DESC) cuda.CUresult {
-	r := d.invoke(symCuTexObjectCreate, &words{address(a0), address(a1), address(a2), address(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	runtime.KeepAlive(a3)
-	return r
-}
-
-// CuTexObjectDestroy calls cuTexObjectDestroy.
-func (d *driver) CuTexObjectDestroy(a0 cuda.CUtexObject) cuda.CUresult {
-	return d.invoke(symCuTexObjectDestroy, &words{uint64(a0)})
-}
-
-// CuTexObjectGetResourceDesc calls cuTexObjectGetResourceDesc.
-func (d *driver) CuTexObjectGetResourceDesc(a0 *cuda.CUDA_RESOURCE_DESC, a1 cuda.CUtexObject) cuda.CUresult {
-	r := d.invoke(symCuTexObjectGetResourceDesc, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexObjectGetResourceViewDesc calls cuTexObjectGetResourceViewDesc.
-func (d *driver) CuTexObjectGetResourceViewDesc(a0 *cuda.CUDA_RESOURCE_VIEW_DESC, a1 cuda.CUtexObject) cuda.CUresult {
-	r := d.invoke(symCuTexObjectGetResourceViewDesc, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexObjectGetTextureDesc calls cuTexObjectGetTextureDesc.
-func (d *driver) CuTexObjectGetTextureDesc(a0 *cuda.CUDA_TEXTURE_DESC, a1 cuda.CUtexObject) cuda.CUresult {
-	r := d.invoke(symCuTexObjectGetTextureDesc, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefCreate calls cuTexRefCreate.
-func (d *driver) CuTexRefCreate(a0 *cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefCreate, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefDestroy calls cuTexRefDestroy.
-func (d *driver) CuTexRefDestroy(a0 cuda.CUtexref) cuda.CUresult {
-	return d.invoke(symCuTexRefDestroy, &words{uint64(a0)})
-}
-
-// CuTexRefGetAddress calls cuTexRefGetAddress.
-func (d *driver) CuTexRefGetAddress(a0 *cuda.CUdeviceptr_v1, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetAddress, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetAddressMode calls cuTexRefGetAddressMode.
-func (d *driver) CuTexRefGetAddressMode(a0 *cuda.CUaddress_mode, a1 cuda.CUtexref, a2 int32) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetAddressMode, &words{address(a0), uint64(a1), uint64(uint32(a2))})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetAddress_v2 calls cuTexRefGetAddress_v2.
-func (d *driver) CuTexRefGetAddress_v2(a0 *cuda.CUdeviceptr, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetAddress_v2, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetArray calls cuTexRefGetArray.
-func (d *driver) CuTexRefGetArray(a0 *cuda.CUarray, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetArray, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetBorderColor calls cuTexRefGetBorderColor.
-func (d *driver) CuTexRefGetBorderColor(a0 *float32, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetBorderColor, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetFilterMode calls cuTexRefGetFilterMode.
-func (d *driver) CuTexRefGetFilterMode(a0 *cuda.CUfilter_mode, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetFilterMode, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetFlags calls cuTexRefGetFlags.
-func (d *driver) CuTexRefGetFlags(a0 *uint32, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetFlags, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetFormat calls cuTexRefGetFormat.
-func (d *driver) CuTexRefGetFormat(a0 *cuda.CUarray_format, a1 *int32, a2 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetFormat, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexRefGetMaxAnisotropy calls cuTexRefGetMaxAnisotropy.
-func (d *driver) CuTexRefGetMaxAnisotropy(a0 *int32, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetMaxAnisotropy, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetMipmapFilterMode calls cuTexRefGetMipmapFilterMode.
-func (d *driver) CuTexRefGetMipmapFilterMode(a0 *cuda.CUfilter_mode, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetMipmapFilterMode, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetMipmapLevelBias calls cuTexRefGetMipmapLevelBias.
-func (d *driver) CuTexRefGetMipmapLevelBias(a0 *float32, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetMipmapLevelBias, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefGetMipmapLevelClamp calls cuTexRefGetMipmapLevelClamp.
-func (d *driver) CuTexRefGetMipmapLevelClamp(a0 *float32, a1 *float32, a2 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetMipmapLevelClamp, &words{address(a0), address(a1), uint64(a2)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexRefGetMipmappedArray calls cuTexRefGetMipmappedArray.
-func (d *driver) CuTexRefGetMipmappedArray(a0 *cuda.CUmipmappedArray, a1 cuda.CUtexref) cuda.CUresult {
-	r := d.invoke(symCuTexRefGetMipmappedArray, &words{address(a0), uint64(a1)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefSetAddress calls cuTexRefSetAddress.
-func (d *driver) CuTexRefSetAddress(a0 *uint32, a1 cuda.CUtexref, a2 cuda.CUdeviceptr_v1, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuTexRefSetAddress, &words{address(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefSetAddress2D calls cuTexRefSetAddress2D.
-func (d *driver) CuTexRefSetAddress2D(a0 cuda.CUtexref, a1 *cuda.CUDA_ARRAY_DESCRIPTOR_v1, a2 cuda.CUdeviceptr_v1, a3 uint32) cuda.CUresult {
-	r := d.invoke(symCuTexRefSetAddress2D, &words{uint64(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexRefSetAddress2D_v2 calls cuTexRefSetAddress2D_v2.
-func (d *driver) CuTexRefSetAddress2D_v2(a0 cuda.CUtexref, a1 *cuda.CUDA_ARRAY_DESCRIPTOR, a2 cuda.CUdeviceptr, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuTexRefSetAddress2D_v2, &words{uint64(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexRefSetAddress2D_v3 calls cuTexRefSetAddress2D_v3.
-func (d *driver) CuTexRefSetAddress2D_v3(a0 cuda.CUtexref, a1 *cuda.CUDA_ARRAY_DESCRIPTOR, a2 cuda.CUdeviceptr, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuTexRefSetAddress2D_v3, &words{uint64(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexRefSetAddressMode calls cuTexRefSetAddressMode.
-func (d *driver) CuTexRefSetAddressMode(a0 cuda.CUtexref, a1 int32, a2 cuda.CUaddress_mode) cuda.CUresult {
-	return d.invoke(symCuTexRefSetAddressMode, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-}
-
-// CuTexRefSetAddress_v2 calls cuTexRefSetAddress_v2.
-func (d *driver) CuTexRefSetAddress_v2(a0 *uint64, a1 cuda.CUtexref, a2 cuda.CUdeviceptr, a3 uint64) cuda.CUresult {
-	r := d.invoke(symCuTexRefSetAddress_v2, &words{address(a0), uint64(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	return r
-}
-
-// CuTexRefSetArray calls cuTexRefSetArray.
-func (d *driver) CuTexRefSetArray(a0 cuda.CUtexref, a1 cuda.CUarray, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuTexRefSetArray, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuTexRefSetBorderColor calls cuTexRefSetBorderColor.
-func (d *driver) CuTexRefSetBorderColor(a0 cuda.CUtexref, a1 *float32) cuda.CUresult {
-	r := d.invoke(symCuTexRefSetBorderColor, &words{uint64(a0), address(a1)})
-	runtime.KeepAlive(a1)
-	return r
-}
-
-// CuTexRefSetFilterMode calls cuTexRefSetFilterMode.
-func (d *driver) CuTexRefSetFilterMode(a0 cuda.CUtexref, a1 cuda.CUfilter_mode) cuda.CUresult {
-	return d.invoke(symCuTexRefSetFilterMode, &words{uint64(a0), uint64(uint32(a1))})
-}
-
-// CuTexRefSetFlags calls cuTexRefSetFlags.
-func (d *driver) CuTexRefSetFlags(a0 cuda.CUtexref, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuTexRefSetFlags, &words{uint64(a0), uint64(a1)})
-}
-
-// CuTexRefSetFormat calls cuTexRefSetFormat.
-func (d *driver) CuTexRefSetFormat(a0 cuda.CUtexref, a1 cuda.CUarray_format, a2 int32) cuda.CUresult {
-	return d.invoke(symCuTexRefSetFormat, &words{uint64(a0), uint64(uint32(a1)), uint64(uint32(a2))})
-}
-
-// CuTexRefSetMaxAnisotropy calls cuTexRefSetMaxAnisotropy.
-func (d *driver) CuTexRefSetMaxAnisotropy(a0 cuda.CUtexref, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuTexRefSetMaxAnisotropy, &words{uint64(a0), uint64(a1)})
-}
-
-// CuTexRefSetMipmapFilterMode calls cuTexRefSetMipmapFilterMode.
-func (d *driver) CuTexRefSetMipmapFilterMode(a0 cuda.CUtexref, a1 cuda.CUfilter_mode) cuda.CUresult {
-	return d.invoke(symCuTexRefSetMipmapFilterMode, &words{uint64(a0), uint64(uint32(a1))})
-}
-
-// CuTexRefSetMipmapLevelBias calls cuTexRefSetMipmapLevelBias.
-func (d *driver) CuTexRefSetMipmapLevelBias(a0 cuda.CUtexref, a1 float32) cuda.CUresult {
-	return d.invokeFloat(symCuTexRefSetMipmapLevelBias, &words{uint64(a0)}, a1, 0)
-}
-
-// CuTexRefSetMipmapLevelClamp calls cuTexRefSetMipmapLevelClamp.
-func (d *driver) CuTexRefSetMipmapLevelClamp(a0 cuda.CUtexref, a1 float32, a2 float32) cuda.CUresult {
-	return d.invokeFloat(symCuTexRefSetMipmapLevelClamp, &words{uint64(a0)}, a1, a2)
-}
-
-// CuTexRefSetMipmappedArray calls cuTexRefSetMipmappedArray.
-func (d *driver) CuTexRefSetMipmappedArray(a0 cuda.CUtexref, a1 cuda.CUmipmappedArray, a2 uint32) cuda.CUresult {
-	return d.invoke(symCuTexRefSetMipmappedArray, &words{uint64(a0), uint64(a1), uint64(a2)})
-}
-
-// CuThreadExchangeStreamCaptureMode calls cuThreadExchangeStreamCaptureMode.
 func (d *driver) CuThreadExchangeStreamCaptureMode(a0 *cuda.CUstreamCaptureMode) cuda.CUresult {
-	r := d.invoke(symCuThreadExchangeStreamCaptureMode, &words{address(a0)})
-	runtime.KeepAlive(a0)
-	return r
+	return keep(d.invoke(cuda.OpCuThreadExchangeStreamCaptureMode, &words{address(a0)}), unsafe.Pointer(a0))
 }
 
-// CuUserObjectCreate calls cuUserObjectCreate.
 func (d *driver) CuUserObjectCreate(a0 *cuda.CUuserObject, a1 unsafe.Pointer, a2 unsafe.Pointer, a3 uint32, a4 uint32) cuda.CUresult {
-	r := d.invoke(symCuUserObjectCreate, &words{address(a0), raw(a1), raw(a2), uint64(a3), uint64(a4)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	runtime.KeepAlive(a2)
-	return r
-}
-
-// CuUserObjectRelease calls cuUserObjectRelease.
-func (d *driver) CuUserObjectRelease(a0 cuda.CUuserObject, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuUserObjectRelease, &words{uint64(a0), uint64(a1)})
-}
-
-// CuUserObjectRetain calls cuUserObjectRetain.
-func (d *driver) CuUserObjectRetain(a0 cuda.CUuserObject, a1 uint32) cuda.CUresult {
-	return d.invoke(symCuUserObjectRetain, &words{uint64(a0), uint64(a1)})
-}
-
-// CuWaitExternalSemaphoresAsync calls cuWaitExternalSemaphoresAsync.
-func (d *driver) CuWaitExternalSemaphoresAsync(a0 *cuda.CUexternalSemaphore, a1 *cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, a2 uint32, a3 cuda.CUstream) cuda.CUresult {
-	r := d.invoke(symCuWaitExternalSemaphoresAsync, &words{address(a0), address(a1), uint64(a2), uint64(a3)})
-	runtime.KeepAlive(a0)
-	runtime.KeepAlive(a1)
-	return r
+	return keep(d.invoke(cuda.OpCuUserObjectCreate, &words{address(a0), raw(a1), raw(a2), uint64(a3), uint64(a4)}), unsafe.Pointer(a0), a1, a2)
 }

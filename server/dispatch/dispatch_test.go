@@ -428,14 +428,24 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
+// byWord takes words, as the machine's driver does.
+type byWord struct{ cuda.Unimplemented }
+
+func (byWord) Call(op uint16, args *cuda.Words) cuda.CUresult {
+	if op != cuda.OpCuEventRecord || args[0] != 0x100 || args[1] != 0x200 {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return cuda.CUDA_SUCCESS
+}
+
 func TestAllocations(t *testing.T) {
-	h, d := session(t), cuda.Unimplemented{}
+	h, d := session(t), byWord{}
 	r, w := read(nil), codec.NewWriter(aligned(256))
 	payload := words(client(1), client(2))
 	n := testing.AllocsPerRun(100, func() {
 		r.Reset(payload)
-		if _, err := Call(cuda.OpCuEventRecord, false, d, h, r, w); err != nil {
-			t.Fatal(err)
+		if result, err := Call(cuda.OpCuEventRecord, false, d, h, r, w); err != nil || result != cuda.CUDA_SUCCESS {
+			t.Fatal(result, err)
 		}
 	})
 	if n != 0 {

@@ -1,6 +1,7 @@
 // Package dispatch carries out generic calls: it decodes a request, puts the driver's handles in the place of the
-// client's, calls the driver and encodes the reply. One function for each operation is generated from the description;
-// this file has what they share.
+// client's, calls the driver and encodes the reply. What it does to each parameter says a table that is generated from
+// the description; one interpreter (call) serves all operations, and what it has checked goes to the driver as words.
+// The executor calls it from its own thread; nothing here has a lock.
 //
 // Requests are untrusted: a payload that is malformed is an error (the session ends), a handle that does not exist is
 // answered with CUDA_ERROR_INVALID_HANDLE, and arrays are never shorter than what the driver will touch.
@@ -46,8 +47,6 @@ const tokenBytes = int(unsafe.Sizeof(cuda.CUipcMemHandle{}))
 // ErrOperation is returned for operations that have no generated form.
 var ErrOperation = errors.New("unknown operation")
 
-type method func(drv cuda.Driver, h Handles, r *codec.Reader, w *codec.Writer, perThread bool) cuda.CUresult
-
 // Call carries out one generic operation. perThread says that the per-thread default-stream form was called. The reply
 // is in w: empty unless the result is CUDA_SUCCESS or the operation gives outputs with failures too. An error means
 // that the peer broke the protocol.
@@ -58,7 +57,14 @@ func Call(
 		return 0, fmt.Errorf("%w: %s; both sides must be built from the same description", ErrOperation, cuda.OpName(op))
 	}
 	w.Reset()
-	result := methods[op](drv, h, r, w, perThread)
+	f := methods[op]
+	var result cuda.CUresult
+	if f.words {
+		result = f.plain(op, perThread, drv, h, r, &w.Args)
+	} else {
+		c := call{function: f, h: h, r: r, w: w, perThread: perThread}
+		result = c.carryOut(op, drv)
+	}
 	if err := r.Err(); err != nil {
 		w.Reset()
 		return 0, fmt.Errorf("%s: %w", cuda.OpName(op), err)
@@ -351,14 +357,6 @@ func create(h Handles, r *codec.Reader, kind cuda.Kind, client, value, parent ui
 	}
 }
 
-// less is a count minus a constant, never below 0.
-func less(count, minus uint64) uint64 {
-	if count <= minus {
-		return 0
-	}
-	return count - minus
-}
-
 // count reads an in/out count of 4 or 8 bytes; none is 0.
 func count(p unsafe.Pointer, size uintptr) uint64 {
 	switch {
@@ -369,6 +367,3 @@ func count(p unsafe.Pointer, size uintptr) uint64 {
 	}
 	return *(*uint64)(p)
 }
-
-// opaque makes the pointer that the driver takes a number for.
-func opaque(v uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&v)) }

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/driver/invoke"
 )
 
 const (
@@ -47,6 +48,7 @@ type Dispatcher struct {
 	handles [kinds]*handles
 	inits   int
 	arena   []uint64
+	words   nvml.Words // of the call under way
 }
 
 // New makes the dispatcher of a session. The driver is initialised by the client's own call.
@@ -79,7 +81,7 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	case nvml.OpNvmlGpmMetricsGet:
 		return d.metrics(req, reply)
 	}
-	if int(op) >= len(functions) || functions[op].call == nil {
+	if int(op) >= len(functions) || functions[op].name == "" {
 		return 0, 0, fmt.Errorf("%w: operation %d is none that is forwarded", ErrMalformed, op)
 	}
 	f := &functions[op]
@@ -101,7 +103,7 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 		}
 	}
 	c.pidsToServer(op)
-	status := f.call(d.drv, &c.args)
+	status := c.invoke(op)
 	c.pidsToClient(op, status)
 	if status == nvml.NVML_SUCCESS && !f.optional && c.missed() {
 		status = nvml.NVML_ERROR_INVALID_ARGUMENT
@@ -111,6 +113,22 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	}
 	n, err = c.encode(status, reply)
 	return int32(status), n, err
+}
+
+// invoke calls the library.
+func (c *call) invoke(op uint16) nvml.NvmlReturn {
+	words := &c.d.words
+	for i := range c.f.params {
+		switch p := &c.f.params[i]; {
+		case p.dir != dirValue:
+			words[i] = uint64(uintptr(c.args.at[i])) // in the arena, which is never on a stack
+		case p.size == 4:
+			words[i] = uint64(uint32(c.args.word[i]))
+		default:
+			words[i] = c.args.word[i]
+		}
+	}
+	return invoke.NVML(c.d.drv, op, words)
 }
 
 // refuse logs a setting that is not changed, once each.

@@ -40,8 +40,8 @@ type param struct {
 	dir      direction
 	kind     nvml.Kind
 	flags    paramFlags
-	countArg uint8 // 1 + index of the argument that counts the elements; 0: count elements
-	size     uint32
+	countArg uint8  // 1 + index of the argument that counts the elements; 0: count elements
+	size     uint32 // bytes of an element, or of a value that has less than 8
 	count    uint32
 	patches  []patch
 	array    *array
@@ -55,7 +55,6 @@ type function struct {
 	denied   bool // changes a setting
 	optional bool // its places for single results may be NULL
 	params   []param
-	call     func(nvml.Driver, *arguments) nvml.NvmlReturn
 }
 
 const maxParams = 8

@@ -8,2534 +8,398 @@ import "scuda.dev/scuda/api/nvml"
 const kinds = 8
 
 var functions = [...]function{
-	1: {name: "nvmlComputeInstanceDestroy", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindComputeInstance, flags: deletes, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlComputeInstanceDestroy(nvml.NvmlComputeInstance(a.word[0]))
-	}},
-	2: {name: "nvmlComputeInstanceGetInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindComputeInstance, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlComputeInstanceGetInfo(nvml.NvmlComputeInstance(a.word[0]), (*nvml.NvmlComputeInstanceInfo_v1)(a.at[1]))
-	}},
-	3: {name: "nvmlComputeInstanceGetInfo_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindComputeInstance, size: 8, count: 1},
-		{dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlComputeInstanceGetInfo_v2(nvml.NvmlComputeInstance(a.word[0]), (*nvml.NvmlComputeInstanceInfo)(a.at[1]))
-	}},
-	4: {name: "nvmlDeviceClearAccountingPids", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceClearAccountingPids(nvml.NvmlDevice(a.word[0]))
-	}},
-	6: {name: "nvmlDeviceClearEccErrorCounts", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceClearEccErrorCounts(nvml.NvmlDevice(a.word[0]), nvml.NvmlEccCounterType(a.word[1]))
-	}},
-	7: {name: "nvmlDeviceClearFieldValues", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, countArg: 2, size: 40},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceClearFieldValues(nvml.NvmlDevice(a.word[0]), int32(a.word[1]), (*nvml.NvmlFieldValue)(a.at[2]))
-	}},
-	8: {name: "nvmlDeviceCreateGpuInstance", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceCreateGpuInstance(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstance)(a.at[2]))
-	}},
-	9: {name: "nvmlDeviceCreateGpuInstanceWithPlacement", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirIn, size: 8, count: 1},
-		{dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceCreateGpuInstanceWithPlacement(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstancePlacement)(a.at[2]), (*nvml.NvmlGpuInstance)(a.at[3]))
-	}},
-	10: {name: "nvmlDeviceDiscoverGpus", denied: true, params: []param{
-		{dir: dirIn, size: 68, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceDiscoverGpus((*nvml.NvmlPciInfo)(a.at[0]))
-	}},
-	11: {name: "nvmlDeviceFreezeNvLinkUtilizationCounter", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceFreezeNvLinkUtilizationCounter(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), nvml.NvmlEnableState(a.word[3]))
-	}},
-	12: {name: "nvmlDeviceGetAPIRestriction", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAPIRestriction(nvml.NvmlDevice(a.word[0]), nvml.NvmlRestrictedAPI(a.word[1]), (*nvml.NvmlEnableState)(a.at[2]))
-	}},
-	13: {name: "nvmlDeviceGetAccountingBufferSize", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAccountingBufferSize(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	14: {name: "nvmlDeviceGetAccountingMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAccountingMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	15: {name: "nvmlDeviceGetAccountingPids", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAccountingPids(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	16: {name: "nvmlDeviceGetAccountingStats", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 56, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAccountingStats(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlAccountingStats)(a.at[2]))
-	}},
-	17: {name: "nvmlDeviceGetActiveVgpus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetActiveVgpus(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlVgpuInstance)(a.at[2]))
-	}},
-	18: {name: "nvmlDeviceGetAdaptiveClockInfoStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAdaptiveClockInfoStatus(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	19: {name: "nvmlDeviceGetAddressingMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAddressingMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceAddressingMode)(a.at[1]))
-	}},
-	20: {name: "nvmlDeviceGetApplicationsClock", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetApplicationsClock(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	21: {name: "nvmlDeviceGetArchitecture", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetArchitecture(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceArchitecture)(a.at[1]))
-	}},
-	22: {name: "nvmlDeviceGetAttributes", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAttributes(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceAttributes_v1)(a.at[1]))
-	}},
-	23: {name: "nvmlDeviceGetAttributes_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 40, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAttributes_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceAttributes)(a.at[1]))
-	}},
-	24: {name: "nvmlDeviceGetAutoBoostedClocksEnabled", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetAutoBoostedClocksEnabled(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]), (*nvml.NvmlEnableState)(a.at[2]))
-	}},
-	25: {name: "nvmlDeviceGetBAR1MemoryInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetBAR1MemoryInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlBAR1Memory)(a.at[1]))
-	}},
-	26: {name: "nvmlDeviceGetBoardId", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetBoardId(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	27: {name: "nvmlDeviceGetBoardPartNumber", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetBoardPartNumber(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	28: {name: "nvmlDeviceGetBrand", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetBrand(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlBrandType)(a.at[1]))
-	}},
-	29: {name: "nvmlDeviceGetBridgeChipInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 1028, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetBridgeChipInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlBridgeChipHierarchy)(a.at[1]))
-	}},
-	30: {name: "nvmlDeviceGetBusType", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetBusType(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlBusType)(a.at[1]))
-	}},
-	31: {name: "nvmlDeviceGetC2cModeInfoV", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetC2cModeInfoV(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlC2cModeInfo_v1)(a.at[1]))
-	}},
-	32: {name: "nvmlDeviceGetCapabilities", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCapabilities(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceCapabilities)(a.at[1]))
-	}},
-	33: {name: "nvmlDeviceGetClkMonStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 264, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetClkMonStatus(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlClkMonStatus)(a.at[1]))
-	}},
-	34: {name: "nvmlDeviceGetClock", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetClock(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), nvml.NvmlClockId(a.word[2]), (*uint32)(a.at[3]))
-	}},
-	35: {name: "nvmlDeviceGetClockInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetClockInfo(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	36: {name: "nvmlDeviceGetClockOffsets", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetClockOffsets(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlClockOffset)(a.at[1]))
-	}},
-	37: {name: "nvmlDeviceGetComputeInstanceId", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetComputeInstanceId(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	38: {name: "nvmlDeviceGetComputeMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetComputeMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlComputeMode)(a.at[1]))
-	}},
-	39: {name: "nvmlDeviceGetComputeRunningProcesses", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 16},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetComputeRunningProcesses(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo_v1)(a.at[2]))
-	}},
-	40: {name: "nvmlDeviceGetComputeRunningProcesses_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 24},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetComputeRunningProcesses_v2(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo_v2)(a.at[2]))
-	}},
-	41: {name: "nvmlDeviceGetComputeRunningProcesses_v3", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 24},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetComputeRunningProcesses_v3(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo)(a.at[2]))
-	}},
-	42: {name: "nvmlDeviceGetConfComputeGpuAttestationReport", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 12332, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetConfComputeGpuAttestationReport(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlConfComputeGpuAttestationReport)(a.at[1]))
-	}},
-	43: {name: "nvmlDeviceGetConfComputeGpuCertificate", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 9224, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetConfComputeGpuCertificate(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlConfComputeGpuCertificate)(a.at[1]))
-	}},
-	44: {name: "nvmlDeviceGetConfComputeMemSizeInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetConfComputeMemSizeInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlConfComputeMemSizeInfo)(a.at[1]))
-	}},
-	45: {name: "nvmlDeviceGetConfComputeProtectedMemoryUsage", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetConfComputeProtectedMemoryUsage(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlMemory)(a.at[1]))
-	}},
-	46: {name: "nvmlDeviceGetCoolerInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCoolerInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlCoolerInfo)(a.at[1]))
-	}},
-	47: {name: "nvmlDeviceGetCount", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCount((*uint32)(a.at[0]))
-	}},
-	48: {name: "nvmlDeviceGetCount_v2", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCount_v2((*uint32)(a.at[0]))
-	}},
-	49: {name: "nvmlDeviceGetCpuAffinity", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, countArg: 2, size: 8},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCpuAffinity(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint64)(a.at[2]))
-	}},
-	50: {name: "nvmlDeviceGetCpuAffinityWithinScope", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, countArg: 2, size: 8},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCpuAffinityWithinScope(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint64)(a.at[2]), nvml.NvmlAffinityScope(a.word[3]))
-	}},
-	51: {name: "nvmlDeviceGetCreatableVgpus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCreatableVgpus(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlVgpuTypeId)(a.at[2]))
-	}},
-	52: {name: "nvmlDeviceGetCudaComputeCapability", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCudaComputeCapability(nvml.NvmlDevice(a.word[0]), (*int32)(a.at[1]), (*int32)(a.at[2]))
-	}},
-	53: {name: "nvmlDeviceGetCurrPcieLinkGeneration", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCurrPcieLinkGeneration(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	54: {name: "nvmlDeviceGetCurrPcieLinkWidth", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCurrPcieLinkWidth(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	55: {name: "nvmlDeviceGetCurrentClockFreqs", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 2052, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCurrentClockFreqs(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDeviceCurrentClockFreqs)(a.at[1]))
-	}},
-	56: {name: "nvmlDeviceGetCurrentClocksEventReasons", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCurrentClocksEventReasons(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	57: {name: "nvmlDeviceGetCurrentClocksThrottleReasons", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetCurrentClocksThrottleReasons(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	58: {name: "nvmlDeviceGetDecoderUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDecoderUtilization(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	59: {name: "nvmlDeviceGetDefaultApplicationsClock", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDefaultApplicationsClock(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	60: {name: "nvmlDeviceGetDefaultEccMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDefaultEccMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	61: {name: "nvmlDeviceGetDetailedEccErrors", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 32, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDetailedEccErrors(nvml.NvmlDevice(a.word[0]), nvml.NvmlMemoryErrorType(a.word[1]), nvml.NvmlEccCounterType(a.word[2]), (*nvml.NvmlEccErrorCounts)(a.at[3]))
-	}},
-	62: {name: "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	63: {name: "nvmlDeviceGetDisplayActive", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDisplayActive(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	64: {name: "nvmlDeviceGetDisplayMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDisplayMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	65: {name: "nvmlDeviceGetDramEncryptionMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDramEncryptionMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDramEncryptionInfo)(a.at[1]), (*nvml.NvmlDramEncryptionInfo)(a.at[2]))
-	}},
-	66: {name: "nvmlDeviceGetDriverModel", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDriverModel(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDriverModel)(a.at[1]), (*nvml.NvmlDriverModel)(a.at[2]))
-	}},
-	67: {name: "nvmlDeviceGetDriverModel_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDriverModel_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDriverModel)(a.at[1]), (*nvml.NvmlDriverModel)(a.at[2]))
-	}},
-	68: {name: "nvmlDeviceGetDynamicPstatesInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 132, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetDynamicPstatesInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGpuDynamicPstatesInfo)(a.at[1]))
-	}},
-	69: {name: "nvmlDeviceGetEccMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetEccMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]), (*nvml.NvmlEnableState)(a.at[2]))
-	}},
-	70: {name: "nvmlDeviceGetEncoderCapacity", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetEncoderCapacity(nvml.NvmlDevice(a.word[0]), nvml.NvmlEncoderType(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	71: {name: "nvmlDeviceGetEncoderSessions", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 32},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetEncoderSessions(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlEncoderSessionInfo)(a.at[2]))
-	}},
-	72: {name: "nvmlDeviceGetEncoderStats", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetEncoderStats(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	73: {name: "nvmlDeviceGetEncoderUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetEncoderUtilization(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	74: {name: "nvmlDeviceGetEnforcedPowerLimit", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetEnforcedPowerLimit(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	75: {name: "nvmlDeviceGetFBCSessions", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 48},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFBCSessions(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlFBCSessionInfo)(a.at[2]))
-	}},
-	76: {name: "nvmlDeviceGetFBCStats", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFBCStats(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlFBCStats)(a.at[1]))
-	}},
-	77: {name: "nvmlDeviceGetFanControlPolicy_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFanControlPolicy_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlFanControlPolicy)(a.at[2]))
-	}},
-	78: {name: "nvmlDeviceGetFanSpeed", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFanSpeed(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	79: {name: "nvmlDeviceGetFanSpeedRPM", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFanSpeedRPM(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlFanSpeedInfo)(a.at[1]))
-	}},
-	80: {name: "nvmlDeviceGetFanSpeed_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFanSpeed_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	81: {name: "nvmlDeviceGetFieldValues", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, countArg: 2, size: 40},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetFieldValues(nvml.NvmlDevice(a.word[0]), int32(a.word[1]), (*nvml.NvmlFieldValue)(a.at[2]))
-	}},
-	82: {name: "nvmlDeviceGetGpcClkMinMaxVfOffset", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpcClkMinMaxVfOffset(nvml.NvmlDevice(a.word[0]), (*int32)(a.at[1]), (*int32)(a.at[2]))
-	}},
-	83: {name: "nvmlDeviceGetGpcClkVfOffset", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpcClkVfOffset(nvml.NvmlDevice(a.word[0]), (*int32)(a.at[1]))
-	}},
-	84: {name: "nvmlDeviceGetGpuFabricInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 28, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuFabricInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGpuFabricInfo)(a.at[1]))
-	}},
-	85: {name: "nvmlDeviceGetGpuFabricInfoV", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 40, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuFabricInfoV(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGpuFabricInfoV)(a.at[1]))
-	}},
-	86: {name: "nvmlDeviceGetGpuInstanceById", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstanceById(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstance)(a.at[2]))
-	}},
-	87: {name: "nvmlDeviceGetGpuInstanceId", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstanceId(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	88: {name: "nvmlDeviceGetGpuInstancePossiblePlacements", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstancePossiblePlacements(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstancePlacement)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	89: {name: "nvmlDeviceGetGpuInstancePossiblePlacements_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstancePossiblePlacements_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstancePlacement)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	90: {name: "nvmlDeviceGetGpuInstanceProfileInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 48, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstanceProfileInfo(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstanceProfileInfo)(a.at[2]))
-	}},
-	91: {name: "nvmlDeviceGetGpuInstanceProfileInfoByIdV", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 152, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstanceProfileInfoByIdV(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstanceProfileInfo_v2)(a.at[2]))
-	}},
-	92: {name: "nvmlDeviceGetGpuInstanceProfileInfoV", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 152, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstanceProfileInfoV(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstanceProfileInfo_v2)(a.at[2]))
-	}},
-	93: {name: "nvmlDeviceGetGpuInstanceRemainingCapacity", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstanceRemainingCapacity(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	94: {name: "nvmlDeviceGetGpuInstances", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindGpuInstance, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuInstances(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuInstance)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	95: {name: "nvmlDeviceGetGpuMaxPcieLinkGeneration", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuMaxPcieLinkGeneration(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	96: {name: "nvmlDeviceGetGpuOperationMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGpuOperationMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGpuOperationMode)(a.at[1]), (*nvml.NvmlGpuOperationMode)(a.at[2]))
-	}},
-	97: {name: "nvmlDeviceGetGraphicsRunningProcesses", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 16},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGraphicsRunningProcesses(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo_v1)(a.at[2]))
-	}},
-	98: {name: "nvmlDeviceGetGraphicsRunningProcesses_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 24},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGraphicsRunningProcesses_v2(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo_v2)(a.at[2]))
-	}},
-	99: {name: "nvmlDeviceGetGraphicsRunningProcesses_v3", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 24},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGraphicsRunningProcesses_v3(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo)(a.at[2]))
-	}},
-	100: {name: "nvmlDeviceGetGridLicensableFeatures", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 416, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures_v1)(a.at[1]))
-	}},
-	101: {name: "nvmlDeviceGetGridLicensableFeatures_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 800, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures_v2)(a.at[1]))
-	}},
-	102: {name: "nvmlDeviceGetGridLicensableFeatures_v3", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 812, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures_v3(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures_v3)(a.at[1]))
-	}},
-	103: {name: "nvmlDeviceGetGridLicensableFeatures_v4", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 860, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGridLicensableFeatures_v4(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGridLicensableFeatures)(a.at[1]))
-	}},
-	104: {name: "nvmlDeviceGetGspFirmwareMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGspFirmwareMode(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	105: {name: "nvmlDeviceGetGspFirmwareVersion", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 1, count: 64},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetGspFirmwareVersion(nvml.NvmlDevice(a.word[0]), a.at[1])
-	}},
-	106: {name: "nvmlDeviceGetHandleByIndex", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleByIndex(uint32(a.word[0]), (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	107: {name: "nvmlDeviceGetHandleByIndex_v2", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleByIndex_v2(uint32(a.word[0]), (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	108: {name: "nvmlDeviceGetHandleByPciBusId", params: []param{
-		{dir: dirStr, size: 1, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleByPciBusId(a.at[0], (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	109: {name: "nvmlDeviceGetHandleByPciBusId_v2", params: []param{
-		{dir: dirStr, size: 1, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleByPciBusId_v2(a.at[0], (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	110: {name: "nvmlDeviceGetHandleBySerial", params: []param{
-		{dir: dirStr, size: 1, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleBySerial(a.at[0], (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	111: {name: "nvmlDeviceGetHandleByUUID", params: []param{
-		{dir: dirStr, size: 1, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleByUUID(a.at[0], (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	112: {name: "nvmlDeviceGetHandleByUUIDV", params: []param{
-		{dir: dirIn, flags: versioned, size: 52, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHandleByUUIDV((*nvml.NvmlUUID)(a.at[0]), (*nvml.NvmlDevice)(a.at[1]))
-	}},
-	113: {name: "nvmlDeviceGetHostVgpuMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHostVgpuMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlHostVgpuMode)(a.at[1]))
-	}},
-	114: {name: "nvmlDeviceGetHostname_v1", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 64, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetHostname_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlHostname_v1)(a.at[1]))
-	}},
-	115: {name: "nvmlDeviceGetIndex", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetIndex(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	116: {name: "nvmlDeviceGetInforomConfigurationChecksum", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetInforomConfigurationChecksum(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	117: {name: "nvmlDeviceGetInforomImageVersion", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetInforomImageVersion(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	118: {name: "nvmlDeviceGetInforomVersion", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 4, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetInforomVersion(nvml.NvmlDevice(a.word[0]), nvml.NvmlInforomObject(a.word[1]), a.at[2], uint32(a.word[3]))
-	}},
-	119: {name: "nvmlDeviceGetIrqNum", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetIrqNum(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	120: {name: "nvmlDeviceGetJpgUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetJpgUtilization(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	121: {name: "nvmlDeviceGetLastBBXFlushTime", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetLastBBXFlushTime(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]), (*uint64)(a.at[2]))
-	}},
-	122: {name: "nvmlDeviceGetMPSComputeRunningProcesses", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 16},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMPSComputeRunningProcesses(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo_v1)(a.at[2]))
-	}},
-	123: {name: "nvmlDeviceGetMPSComputeRunningProcesses_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 24},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMPSComputeRunningProcesses_v2(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo_v2)(a.at[2]))
-	}},
-	124: {name: "nvmlDeviceGetMPSComputeRunningProcesses_v3", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 24},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMPSComputeRunningProcesses_v3(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlProcessInfo)(a.at[2]))
-	}},
-	125: {name: "nvmlDeviceGetMarginTemperature", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMarginTemperature(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlMarginTemperature)(a.at[1]))
-	}},
-	126: {name: "nvmlDeviceGetMaxClockInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMaxClockInfo(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	127: {name: "nvmlDeviceGetMaxCustomerBoostClock", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMaxCustomerBoostClock(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	128: {name: "nvmlDeviceGetMaxMigDeviceCount", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMaxMigDeviceCount(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	129: {name: "nvmlDeviceGetMaxPcieLinkGeneration", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMaxPcieLinkGeneration(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	130: {name: "nvmlDeviceGetMaxPcieLinkWidth", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMaxPcieLinkWidth(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	131: {name: "nvmlDeviceGetMemClkMinMaxVfOffset", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemClkMinMaxVfOffset(nvml.NvmlDevice(a.word[0]), (*int32)(a.at[1]), (*int32)(a.at[2]))
-	}},
-	132: {name: "nvmlDeviceGetMemClkVfOffset", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemClkVfOffset(nvml.NvmlDevice(a.word[0]), (*int32)(a.at[1]))
-	}},
-	133: {name: "nvmlDeviceGetMemoryAffinity", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, countArg: 2, size: 8},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemoryAffinity(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint64)(a.at[2]), nvml.NvmlAffinityScope(a.word[3]))
-	}},
-	134: {name: "nvmlDeviceGetMemoryBusWidth", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemoryBusWidth(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	135: {name: "nvmlDeviceGetMemoryErrorCounter", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemoryErrorCounter(nvml.NvmlDevice(a.word[0]), nvml.NvmlMemoryErrorType(a.word[1]), nvml.NvmlEccCounterType(a.word[2]), nvml.NvmlMemoryLocation(a.word[3]), (*uint64)(a.at[4]))
-	}},
-	136: {name: "nvmlDeviceGetMemoryInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemoryInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlMemory)(a.at[1]))
-	}},
-	137: {name: "nvmlDeviceGetMemoryInfo_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 40, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMemoryInfo_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlMemory_v2)(a.at[1]))
-	}},
-	138: {name: "nvmlDeviceGetMigDeviceHandleByIndex", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMigDeviceHandleByIndex(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlDevice)(a.at[2]))
-	}},
-	139: {name: "nvmlDeviceGetMigMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMigMode(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	140: {name: "nvmlDeviceGetMinMaxClockOfPState", optional: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMinMaxClockOfPState(nvml.NvmlDevice(a.word[0]), nvml.NvmlClockType(a.word[1]), nvml.NvmlPstates(a.word[2]), (*uint32)(a.at[3]), (*uint32)(a.at[4]))
-	}},
-	141: {name: "nvmlDeviceGetMinMaxFanSpeed", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMinMaxFanSpeed(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	142: {name: "nvmlDeviceGetMinorNumber", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMinorNumber(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	143: {name: "nvmlDeviceGetModuleId", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetModuleId(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	144: {name: "nvmlDeviceGetMultiGpuBoard", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetMultiGpuBoard(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	145: {name: "nvmlDeviceGetName", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetName(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	146: {name: "nvmlDeviceGetNumFans", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNumFans(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	147: {name: "nvmlDeviceGetNumGpuCores", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNumGpuCores(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	148: {name: "nvmlDeviceGetNumaNodeId", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNumaNodeId(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	149: {name: "nvmlDeviceGetNvLinkCapability", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkCapability(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), nvml.NvmlNvLinkCapability(a.word[2]), (*uint32)(a.at[3]))
-	}},
-	150: {name: "nvmlDeviceGetNvLinkErrorCounter", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkErrorCounter(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), nvml.NvmlNvLinkErrorCounter(a.word[2]), (*uint64)(a.at[3]))
-	}},
-	151: {name: "nvmlDeviceGetNvLinkInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 1612, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvLinkInfo)(a.at[1]))
-	}},
-	152: {name: "nvmlDeviceGetNvLinkRemoteDeviceType", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkRemoteDeviceType(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlIntNvLinkDeviceType)(a.at[2]))
-	}},
-	153: {name: "nvmlDeviceGetNvLinkRemotePciInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 32, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkRemotePciInfo(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlPciInfo_v1)(a.at[2]))
-	}},
-	154: {name: "nvmlDeviceGetNvLinkRemotePciInfo_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 68, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkRemotePciInfo_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlPciInfo)(a.at[2]))
-	}},
-	155: {name: "nvmlDeviceGetNvLinkState", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkState(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlEnableState)(a.at[2]))
-	}},
-	156: {name: "nvmlDeviceGetNvLinkUtilizationControl", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkUtilizationControl(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), (*nvml.NvmlNvLinkUtilizationControl)(a.at[3]))
-	}},
-	157: {name: "nvmlDeviceGetNvLinkUtilizationCounter", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkUtilizationCounter(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), (*uint64)(a.at[3]), (*uint64)(a.at[4]))
-	}},
-	158: {name: "nvmlDeviceGetNvLinkVersion", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvLinkVersion(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	159: {name: "nvmlDeviceGetNvlinkBwMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvlinkBwMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvlinkGetBwMode)(a.at[1]))
-	}},
-	160: {name: "nvmlDeviceGetNvlinkSupportedBwModes", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 28, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetNvlinkSupportedBwModes(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvlinkSupportedBwModes)(a.at[1]))
-	}},
-	161: {name: "nvmlDeviceGetOfaUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetOfaUtilization(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	162: {name: "nvmlDeviceGetP2PStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetP2PStatus(nvml.NvmlDevice(a.word[0]), nvml.NvmlDevice(a.word[1]), nvml.NvmlGpuP2PCapsIndex(a.word[2]), (*nvml.NvmlGpuP2PStatus)(a.at[3]))
-	}},
-	163: {name: "nvmlDeviceGetPciInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 32, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPciInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo_v1)(a.at[1]))
-	}},
-	164: {name: "nvmlDeviceGetPciInfoExt", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 64, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPciInfoExt(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfoExt)(a.at[1]))
-	}},
-	165: {name: "nvmlDeviceGetPciInfo_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 36, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPciInfo_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo_v2)(a.at[1]))
-	}},
-	166: {name: "nvmlDeviceGetPciInfo_v3", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 68, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPciInfo_v3(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPciInfo)(a.at[1]))
-	}},
-	167: {name: "nvmlDeviceGetPcieLinkMaxSpeed", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPcieLinkMaxSpeed(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	168: {name: "nvmlDeviceGetPcieReplayCounter", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPcieReplayCounter(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	169: {name: "nvmlDeviceGetPcieSpeed", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPcieSpeed(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	170: {name: "nvmlDeviceGetPcieThroughput", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPcieThroughput(nvml.NvmlDevice(a.word[0]), nvml.NvmlPcieUtilCounter(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	171: {name: "nvmlDeviceGetPdi", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPdi(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPdi)(a.at[1]))
-	}},
-	172: {name: "nvmlDeviceGetPerformanceModes", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 2052, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPerformanceModes(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDevicePerfModes)(a.at[1]))
-	}},
-	173: {name: "nvmlDeviceGetPerformanceState", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPerformanceState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPstates)(a.at[1]))
-	}},
-	174: {name: "nvmlDeviceGetPersistenceMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPersistenceMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	175: {name: "nvmlDeviceGetPgpuMetadataString", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: countPointer | text, countArg: 3, size: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPgpuMetadataString(nvml.NvmlDevice(a.word[0]), a.at[1], (*uint32)(a.at[2]))
-	}},
-	176: {name: "nvmlDeviceGetPlatformInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 44, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPlatformInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPlatformInfo)(a.at[1]))
-	}},
-	177: {name: "nvmlDeviceGetPowerManagementDefaultLimit", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerManagementDefaultLimit(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	178: {name: "nvmlDeviceGetPowerManagementLimit", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerManagementLimit(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	179: {name: "nvmlDeviceGetPowerManagementLimitConstraints", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerManagementLimitConstraints(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	180: {name: "nvmlDeviceGetPowerManagementMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerManagementMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	181: {name: "nvmlDeviceGetPowerMizerMode_v1", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerMizerMode_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDevicePowerMizerModes_v1)(a.at[1]))
-	}},
-	182: {name: "nvmlDeviceGetPowerSource", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerSource(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSource)(a.at[1]))
-	}},
-	183: {name: "nvmlDeviceGetPowerState", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPstates)(a.at[1]))
-	}},
-	184: {name: "nvmlDeviceGetPowerUsage", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetPowerUsage(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	185: {name: "nvmlDeviceGetProcessUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 32},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirValue, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetProcessUtilization(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlProcessUtilizationSample)(a.at[1]), (*uint32)(a.at[2]), uint64(a.word[3]))
-	}},
-	186: {name: "nvmlDeviceGetProcessesUtilizationInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 4, 40}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetProcessesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlProcessesUtilizationInfo)(a.at[1]))
-	}},
-	187: {name: "nvmlDeviceGetRemappedRows", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRemappedRows(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]), (*uint32)(a.at[3]), (*uint32)(a.at[4]))
-	}},
-	188: {name: "nvmlDeviceGetRemappedRows_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRemappedRows_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlRemappedRowsInfo_v2)(a.at[1]))
-	}},
-	189: {name: "nvmlDeviceGetRepairStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRepairStatus(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlRepairStatus)(a.at[1]))
-	}},
-	190: {name: "nvmlDeviceGetRetiredPages", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 8},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRetiredPages(nvml.NvmlDevice(a.word[0]), nvml.NvmlPageRetirementCause(a.word[1]), (*uint32)(a.at[2]), (*uint64)(a.at[3]))
-	}},
-	191: {name: "nvmlDeviceGetRetiredPagesPendingStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRetiredPagesPendingStatus(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	192: {name: "nvmlDeviceGetRetiredPages_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 8},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 8},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRetiredPages_v2(nvml.NvmlDevice(a.word[0]), nvml.NvmlPageRetirementCause(a.word[1]), (*uint32)(a.at[2]), (*uint64)(a.at[3]), (*uint64)(a.at[4]))
-	}},
-	193: {name: "nvmlDeviceGetRowRemapperHistogram", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 20, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRowRemapperHistogram(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlRowRemapperHistogramValues)(a.at[1]))
-	}},
-	194: {name: "nvmlDeviceGetRunningProcessDetailList", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 8, 32}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetRunningProcessDetailList(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlProcessDetailList)(a.at[1]))
-	}},
-	195: {name: "nvmlDeviceGetSamples", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 5, size: 16},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSamples(nvml.NvmlDevice(a.word[0]), nvml.NvmlSamplingType(a.word[1]), uint64(a.word[2]), (*nvml.NvmlValueType)(a.at[3]), (*uint32)(a.at[4]), (*nvml.NvmlSample)(a.at[5]))
-	}},
-	196: {name: "nvmlDeviceGetSerial", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSerial(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	197: {name: "nvmlDeviceGetSramEccErrorStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 104, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSramEccErrorStatus(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEccSramErrorStatus)(a.at[1]))
-	}},
-	198: {name: "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 28}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlEccSramUniqueUncorrectedErrorCounts)(a.at[1]))
-	}},
-	199: {name: "nvmlDeviceGetSupportedClocksEventReasons", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedClocksEventReasons(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	200: {name: "nvmlDeviceGetSupportedClocksThrottleReasons", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedClocksThrottleReasons(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	201: {name: "nvmlDeviceGetSupportedEventTypes", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedEventTypes(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	202: {name: "nvmlDeviceGetSupportedGraphicsClocks", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedGraphicsClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	203: {name: "nvmlDeviceGetSupportedMemoryClocks", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedMemoryClocks(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	204: {name: "nvmlDeviceGetSupportedPerformanceStates", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedPerformanceStates(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPstates)(a.at[1]), uint32(a.word[2]))
-	}},
-	205: {name: "nvmlDeviceGetSupportedVgpus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetSupportedVgpus(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlVgpuTypeId)(a.at[2]))
-	}},
-	206: {name: "nvmlDeviceGetTargetFanSpeed", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTargetFanSpeed(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	207: {name: "nvmlDeviceGetTemperature", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTemperature(nvml.NvmlDevice(a.word[0]), nvml.NvmlTemperatureSensors(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	208: {name: "nvmlDeviceGetTemperatureThreshold", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTemperatureThreshold(nvml.NvmlDevice(a.word[0]), nvml.NvmlTemperatureThresholds(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	209: {name: "nvmlDeviceGetTemperatureV", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTemperatureV(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlTemperature)(a.at[1]))
-	}},
-	210: {name: "nvmlDeviceGetThermalSettings", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 64, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetThermalSettings(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlGpuThermalSettings)(a.at[2]))
-	}},
-	211: {name: "nvmlDeviceGetTopologyCommonAncestor", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTopologyCommonAncestor(nvml.NvmlDevice(a.word[0]), nvml.NvmlDevice(a.word[1]), (*nvml.NvmlGpuTopologyLevel)(a.at[2]))
-	}},
-	212: {name: "nvmlDeviceGetTopologyNearestGpus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 3, size: 8},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTopologyNearestGpus(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpuTopologyLevel(a.word[1]), (*uint32)(a.at[2]), (*nvml.NvmlDevice)(a.at[3]))
-	}},
-	213: {name: "nvmlDeviceGetTotalEccErrors", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTotalEccErrors(nvml.NvmlDevice(a.word[0]), nvml.NvmlMemoryErrorType(a.word[1]), nvml.NvmlEccCounterType(a.word[2]), (*uint64)(a.at[3]))
-	}},
-	214: {name: "nvmlDeviceGetTotalEnergyConsumption", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetTotalEnergyConsumption(nvml.NvmlDevice(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	215: {name: "nvmlDeviceGetUUID", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetUUID(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	216: {name: "nvmlDeviceGetUnrepairableMemoryFlag_v1", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetUnrepairableMemoryFlag_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlUnrepairableMemoryStatus_v1)(a.at[1]))
-	}},
-	217: {name: "nvmlDeviceGetUtilizationRates", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetUtilizationRates(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlUtilization)(a.at[1]))
-	}},
-	218: {name: "nvmlDeviceGetVbiosVersion", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVbiosVersion(nvml.NvmlDevice(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	219: {name: "nvmlDeviceGetVgpuCapabilities", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuCapabilities(nvml.NvmlDevice(a.word[0]), nvml.NvmlDeviceVgpuCapability(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	220: {name: "nvmlDeviceGetVgpuHeterogeneousMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuHeterogeneousMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
-	}},
-	221: {name: "nvmlDeviceGetVgpuInstancesUtilizationInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{24, 8, 64}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuInstancesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuInstancesUtilizationInfo)(a.at[1]))
-	}},
-	222: {name: "nvmlDeviceGetVgpuMetadata", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuMetadata(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuPgpuMetadata)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	223: {name: "nvmlDeviceGetVgpuProcessUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 96},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuProcessUtilization(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]), (*uint32)(a.at[2]), (*nvml.NvmlVgpuProcessUtilizationSample)(a.at[3]))
-	}},
-	224: {name: "nvmlDeviceGetVgpuProcessesUtilizationInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 4, 104}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuProcessesUtilizationInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuProcessesUtilizationInfo)(a.at[1]))
-	}},
-	225: {name: "nvmlDeviceGetVgpuSchedulerCapabilities", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 40, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuSchedulerCapabilities(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuSchedulerCapabilities)(a.at[1]))
-	}},
-	226: {name: "nvmlDeviceGetVgpuSchedulerLog", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 9624, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuSchedulerLog(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuSchedulerLog)(a.at[1]))
-	}},
-	227: {name: "nvmlDeviceGetVgpuSchedulerState", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuSchedulerState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuSchedulerGetState)(a.at[1]))
-	}},
-	228: {name: "nvmlDeviceGetVgpuTypeCreatablePlacements", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuTypeCreatablePlacements(nvml.NvmlDevice(a.word[0]), nvml.NvmlVgpuTypeId(a.word[1]), (*nvml.NvmlVgpuPlacementList)(a.at[2]))
-	}},
-	229: {name: "nvmlDeviceGetVgpuTypeSupportedPlacements", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuTypeSupportedPlacements(nvml.NvmlDevice(a.word[0]), nvml.NvmlVgpuTypeId(a.word[1]), (*nvml.NvmlVgpuPlacementList)(a.at[2]))
-	}},
-	230: {name: "nvmlDeviceGetVgpuUtilization", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 4, size: 48},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVgpuUtilization(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]), (*nvml.NvmlValueType)(a.at[2]), (*uint32)(a.at[3]), (*nvml.NvmlVgpuInstanceUtilizationSample)(a.at[4]))
-	}},
-	231: {name: "nvmlDeviceGetViolationStatus", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetViolationStatus(nvml.NvmlDevice(a.word[0]), nvml.NvmlPerfPolicyType(a.word[1]), (*nvml.NvmlViolationTime)(a.at[2]))
-	}},
-	232: {name: "nvmlDeviceGetVirtualizationMode", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceGetVirtualizationMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGpuVirtualizationMode)(a.at[1]))
-	}},
-	233: {name: "nvmlDeviceIsMigDeviceHandle", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceIsMigDeviceHandle(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	234: {name: "nvmlDeviceModifyDrainState", denied: true, params: []param{
-		{dir: dirIn, size: 68, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceModifyDrainState((*nvml.NvmlPciInfo)(a.at[0]), nvml.NvmlEnableState(a.word[1]))
-	}},
-	235: {name: "nvmlDeviceOnSameBoard", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceOnSameBoard(nvml.NvmlDevice(a.word[0]), nvml.NvmlDevice(a.word[1]), (*int32)(a.at[2]))
-	}},
-	236: {name: "nvmlDevicePowerSmoothingActivatePresetProfile", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDevicePowerSmoothingActivatePresetProfile(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSmoothingProfile)(a.at[1]))
-	}},
-	237: {name: "nvmlDevicePowerSmoothingSetState", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDevicePowerSmoothingSetState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSmoothingState)(a.at[1]))
-	}},
-	238: {name: "nvmlDevicePowerSmoothingUpdatePresetProfileParam", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDevicePowerSmoothingUpdatePresetProfileParam(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerSmoothingProfile)(a.at[1]))
-	}},
-	239: {name: "nvmlDeviceQueryDrainState", params: []param{
-		{dir: dirIn, size: 68, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceQueryDrainState((*nvml.NvmlPciInfo)(a.at[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	240: {name: "nvmlDeviceReadPRMCounters_v1", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 16, count: 1, array: &array{8, 0, 24}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceReadPRMCounters_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPRMCounterList_v1)(a.at[1]))
-	}},
-	241: {name: "nvmlDeviceReadWritePRM_v1", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, size: 504, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceReadWritePRM_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPRMTLV_v1)(a.at[1]))
-	}},
-	242: {name: "nvmlDeviceRegisterEvents", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 8, count: 1},
-		{dir: dirValue, kind: nvml.KindEventSet, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceRegisterEvents(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]), nvml.NvmlEventSet(a.word[2]))
-	}},
-	243: {name: "nvmlDeviceRemoveGpu", denied: true, params: []param{
-		{dir: dirIn, size: 68, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceRemoveGpu((*nvml.NvmlPciInfo)(a.at[0]))
-	}},
-	244: {name: "nvmlDeviceRemoveGpu_v2", denied: true, params: []param{
-		{dir: dirIn, size: 68, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceRemoveGpu_v2((*nvml.NvmlPciInfo)(a.at[0]), nvml.NvmlDetachGpuState(a.word[1]), nvml.NvmlPcieLinkState(a.word[2]))
-	}},
-	245: {name: "nvmlDeviceResetApplicationsClocks", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceResetApplicationsClocks(nvml.NvmlDevice(a.word[0]))
-	}},
-	246: {name: "nvmlDeviceResetGpuLockedClocks", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceResetGpuLockedClocks(nvml.NvmlDevice(a.word[0]))
-	}},
-	247: {name: "nvmlDeviceResetMemoryLockedClocks", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceResetMemoryLockedClocks(nvml.NvmlDevice(a.word[0]))
-	}},
-	248: {name: "nvmlDeviceResetNvLinkErrorCounters", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceResetNvLinkErrorCounters(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
-	}},
-	249: {name: "nvmlDeviceResetNvLinkUtilizationCounter", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceResetNvLinkUtilizationCounter(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
-	}},
-	250: {name: "nvmlDeviceSetAPIRestriction", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetAPIRestriction(nvml.NvmlDevice(a.word[0]), nvml.NvmlRestrictedAPI(a.word[1]), nvml.NvmlEnableState(a.word[2]))
-	}},
-	251: {name: "nvmlDeviceSetAccountingMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetAccountingMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
-	}},
-	252: {name: "nvmlDeviceSetApplicationsClocks", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetApplicationsClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
-	}},
-	253: {name: "nvmlDeviceSetAutoBoostedClocksEnabled", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetAutoBoostedClocksEnabled(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
-	}},
-	254: {name: "nvmlDeviceSetClockOffsets", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetClockOffsets(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlClockOffset)(a.at[1]))
-	}},
-	255: {name: "nvmlDeviceSetComputeMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetComputeMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlComputeMode(a.word[1]))
-	}},
-	256: {name: "nvmlDeviceSetConfComputeUnprotectedMemSize", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetConfComputeUnprotectedMemSize(nvml.NvmlDevice(a.word[0]), uint64(a.word[1]))
-	}},
-	258: {name: "nvmlDeviceSetDefaultAutoBoostedClocksEnabled", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetDefaultAutoBoostedClocksEnabled(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]), uint32(a.word[2]))
-	}},
-	259: {name: "nvmlDeviceSetDefaultFanSpeed_v2", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetDefaultFanSpeed_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
-	}},
-	260: {name: "nvmlDeviceSetDramEncryptionMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetDramEncryptionMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDramEncryptionInfo)(a.at[1]))
-	}},
-	261: {name: "nvmlDeviceSetDriverModel", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetDriverModel(nvml.NvmlDevice(a.word[0]), nvml.NvmlDriverModel(a.word[1]), uint32(a.word[2]))
-	}},
-	262: {name: "nvmlDeviceSetEccMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetEccMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
-	}},
-	263: {name: "nvmlDeviceSetFanControlPolicy", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetFanControlPolicy(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), nvml.NvmlFanControlPolicy(a.word[2]))
-	}},
-	264: {name: "nvmlDeviceSetFanSpeed_v2", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetFanSpeed_v2(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
-	}},
-	265: {name: "nvmlDeviceSetGpcClkVfOffset", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetGpcClkVfOffset(nvml.NvmlDevice(a.word[0]), int32(a.word[1]))
-	}},
-	266: {name: "nvmlDeviceSetGpuLockedClocks", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetGpuLockedClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
-	}},
-	267: {name: "nvmlDeviceSetGpuOperationMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetGpuOperationMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpuOperationMode(a.word[1]))
-	}},
-	268: {name: "nvmlDeviceSetHostname_v1", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, size: 64, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetHostname_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlHostname_v1)(a.at[1]))
-	}},
-	269: {name: "nvmlDeviceSetMemClkVfOffset", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetMemClkVfOffset(nvml.NvmlDevice(a.word[0]), int32(a.word[1]))
-	}},
-	270: {name: "nvmlDeviceSetMemoryLockedClocks", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetMemoryLockedClocks(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]))
-	}},
-	271: {name: "nvmlDeviceSetMigMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetMigMode(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), (*nvml.NvmlReturn)(a.at[2]))
-	}},
-	272: {name: "nvmlDeviceSetNvLinkDeviceLowPowerThreshold", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetNvLinkDeviceLowPowerThreshold(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvLinkPowerThres)(a.at[1]))
-	}},
-	273: {name: "nvmlDeviceSetNvLinkUtilizationControl", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirIn, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetNvLinkUtilizationControl(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), (*nvml.NvmlNvLinkUtilizationControl)(a.at[3]), uint32(a.word[4]))
-	}},
-	274: {name: "nvmlDeviceSetNvlinkBwMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetNvlinkBwMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlNvlinkSetBwMode)(a.at[1]))
-	}},
-	275: {name: "nvmlDeviceSetPersistenceMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetPersistenceMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlEnableState(a.word[1]))
-	}},
-	276: {name: "nvmlDeviceSetPowerManagementLimit", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetPowerManagementLimit(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
-	}},
-	277: {name: "nvmlDeviceSetPowerManagementLimit_v2", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetPowerManagementLimit_v2(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlPowerValue_v2)(a.at[1]))
-	}},
-	278: {name: "nvmlDeviceSetPowerMizerMode_v1", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetPowerMizerMode_v1(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlDevicePowerMizerModes_v1)(a.at[1]))
-	}},
-	279: {name: "nvmlDeviceSetTemperatureThreshold", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetTemperatureThreshold(nvml.NvmlDevice(a.word[0]), nvml.NvmlTemperatureThresholds(a.word[1]), (*int32)(a.at[2]))
-	}},
-	280: {name: "nvmlDeviceSetVgpuCapabilities", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetVgpuCapabilities(nvml.NvmlDevice(a.word[0]), nvml.NvmlDeviceVgpuCapability(a.word[1]), nvml.NvmlEnableState(a.word[2]))
-	}},
-	281: {name: "nvmlDeviceSetVgpuHeterogeneousMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetVgpuHeterogeneousMode(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
-	}},
-	282: {name: "nvmlDeviceSetVgpuSchedulerState", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetVgpuSchedulerState(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlVgpuSchedulerSetState)(a.at[1]))
-	}},
-	283: {name: "nvmlDeviceSetVirtualizationMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceSetVirtualizationMode(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpuVirtualizationMode(a.word[1]))
-	}},
-	284: {name: "nvmlDeviceValidateInforom", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceValidateInforom(nvml.NvmlDevice(a.word[0]))
-	}},
-	285: {name: "nvmlDeviceWorkloadPowerProfileClearRequestedProfiles", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 36, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceWorkloadPowerProfileClearRequestedProfiles(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(a.at[1]))
-	}},
-	286: {name: "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 100, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceWorkloadPowerProfileGetCurrentProfiles(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileCurrentProfiles)(a.at[1]))
-	}},
-	287: {name: "nvmlDeviceWorkloadPowerProfileGetProfilesInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 11256, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceWorkloadPowerProfileGetProfilesInfo(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileProfilesInfo)(a.at[1]))
-	}},
-	288: {name: "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 36, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlDeviceWorkloadPowerProfileSetRequestedProfiles(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlWorkloadPowerProfileRequestedProfiles)(a.at[1]))
-	}},
-	290: {name: "nvmlEventSetCreate", params: []param{
-		{dir: dirOut, kind: nvml.KindEventSet, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlEventSetCreate((*nvml.NvmlEventSet)(a.at[0]))
-	}},
-	291: {name: "nvmlEventSetFree", params: []param{
-		{dir: dirValue, kind: nvml.KindEventSet, flags: deletes, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlEventSetFree(nvml.NvmlEventSet(a.word[0]))
-	}},
-	292: {name: "nvmlEventSetWait", params: []param{
-		{dir: dirValue, kind: nvml.KindEventSet, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}}},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlEventSetWait(nvml.NvmlEventSet(a.word[0]), (*nvml.NvmlEventData_v1)(a.at[1]), uint32(a.word[2]))
-	}},
-	293: {name: "nvmlEventSetWait_v2", params: []param{
-		{dir: dirValue, kind: nvml.KindEventSet, size: 8, count: 1},
-		{dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}}},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlEventSetWait_v2(nvml.NvmlEventSet(a.word[0]), (*nvml.NvmlEventData)(a.at[1]), uint32(a.word[2]))
-	}},
-	296: {name: "nvmlGetExcludedDeviceCount", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGetExcludedDeviceCount((*uint32)(a.at[0]))
-	}},
-	297: {name: "nvmlGetExcludedDeviceInfoByIndex", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 148, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGetExcludedDeviceInfoByIndex(uint32(a.word[0]), (*nvml.NvmlExcludedDeviceInfo)(a.at[1]))
-	}},
-	298: {name: "nvmlGetVgpuCompatibility", params: []param{
-		{dir: dirIn, size: 212, count: 1, tail: 204},
-		{dir: dirIn, size: 128, count: 1, tail: 120},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGetVgpuCompatibility((*nvml.NvmlVgpuMetadata)(a.at[0]), (*nvml.NvmlVgpuPgpuMetadata)(a.at[1]), (*nvml.NvmlVgpuPgpuCompatibility)(a.at[2]))
-	}},
-	299: {name: "nvmlGetVgpuDriverCapabilities", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGetVgpuDriverCapabilities(nvml.NvmlVgpuDriverCapability(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	300: {name: "nvmlGetVgpuVersion", optional: true, params: []param{
-		{dir: dirOut, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGetVgpuVersion((*nvml.NvmlVgpuVersion)(a.at[0]), (*nvml.NvmlVgpuVersion)(a.at[1]))
-	}},
-	302: {name: "nvmlGpmMigSampleGet", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, kind: nvml.KindGpmSample, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmMigSampleGet(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]), nvml.NvmlGpmSample(a.word[2]))
-	}},
-	303: {name: "nvmlGpmQueryDeviceSupport", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmQueryDeviceSupport(nvml.NvmlDevice(a.word[0]), (*nvml.NvmlGpmSupport)(a.at[1]))
-	}},
-	304: {name: "nvmlGpmQueryIfStreamingEnabled", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmQueryIfStreamingEnabled(nvml.NvmlDevice(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	305: {name: "nvmlGpmSampleAlloc", params: []param{
-		{dir: dirOut, kind: nvml.KindGpmSample, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmSampleAlloc((*nvml.NvmlGpmSample)(a.at[0]))
-	}},
-	306: {name: "nvmlGpmSampleFree", params: []param{
-		{dir: dirValue, kind: nvml.KindGpmSample, flags: deletes, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmSampleFree(nvml.NvmlGpmSample(a.word[0]))
-	}},
-	307: {name: "nvmlGpmSampleGet", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, kind: nvml.KindGpmSample, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmSampleGet(nvml.NvmlDevice(a.word[0]), nvml.NvmlGpmSample(a.word[1]))
-	}},
-	308: {name: "nvmlGpmSetStreamingEnabled", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpmSetStreamingEnabled(nvml.NvmlDevice(a.word[0]), uint32(a.word[1]))
-	}},
-	309: {name: "nvmlGpuInstanceCreateComputeInstance", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceCreateComputeInstance(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstance)(a.at[2]))
-	}},
-	310: {name: "nvmlGpuInstanceCreateComputeInstanceWithPlacement", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirIn, size: 8, count: 1},
-		{dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceCreateComputeInstanceWithPlacement(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstancePlacement)(a.at[2]), (*nvml.NvmlComputeInstance)(a.at[3]))
-	}},
-	311: {name: "nvmlGpuInstanceDestroy", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, flags: deletes, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceDestroy(nvml.NvmlGpuInstance(a.word[0]))
-	}},
-	312: {name: "nvmlGpuInstanceGetActiveVgpus", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 4}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetActiveVgpus(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlActiveVgpuInstanceInfo)(a.at[1]))
-	}},
-	313: {name: "nvmlGpuInstanceGetComputeInstanceById", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetComputeInstanceById(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstance)(a.at[2]))
-	}},
-	314: {name: "nvmlGpuInstanceGetComputeInstancePossiblePlacements", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetComputeInstancePossiblePlacements(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstancePlacement)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	315: {name: "nvmlGpuInstanceGetComputeInstanceProfileInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 36, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetComputeInstanceProfileInfo(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), (*nvml.NvmlComputeInstanceProfileInfo)(a.at[3]))
-	}},
-	316: {name: "nvmlGpuInstanceGetComputeInstanceProfileInfoV", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 136, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetComputeInstanceProfileInfoV(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), uint32(a.word[2]), (*nvml.NvmlComputeInstanceProfileInfo_v2)(a.at[3]))
-	}},
-	317: {name: "nvmlGpuInstanceGetComputeInstanceRemainingCapacity", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	318: {name: "nvmlGpuInstanceGetComputeInstances", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindComputeInstance, flags: countPointer | fills, countArg: 4, size: 8, count: 128},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetComputeInstances(nvml.NvmlGpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlComputeInstance)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	319: {name: "nvmlGpuInstanceGetCreatableVgpus", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 4}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetCreatableVgpus(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuTypeIdInfo)(a.at[1]))
-	}},
-	320: {name: "nvmlGpuInstanceGetInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetInfo(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlGpuInstanceInfo)(a.at[1]))
-	}},
-	321: {name: "nvmlGpuInstanceGetVgpuHeterogeneousMode", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
-	}},
-	322: {name: "nvmlGpuInstanceGetVgpuSchedulerLog", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 9632, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetVgpuSchedulerLog(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuSchedulerLogInfo)(a.at[1]))
-	}},
-	323: {name: "nvmlGpuInstanceGetVgpuSchedulerState", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetVgpuSchedulerState(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuSchedulerStateInfo)(a.at[1]))
-	}},
-	324: {name: "nvmlGpuInstanceGetVgpuTypeCreatablePlacements", params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceGetVgpuTypeCreatablePlacements(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuCreatablePlacementInfo)(a.at[1]))
-	}},
-	325: {name: "nvmlGpuInstanceSetVgpuHeterogeneousMode", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceSetVgpuHeterogeneousMode(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuHeterogeneousMode)(a.at[1]))
-	}},
-	326: {name: "nvmlGpuInstanceSetVgpuSchedulerState", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindGpuInstance, size: 8, count: 1},
-		{dir: dirIn, flags: versioned, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlGpuInstanceSetVgpuSchedulerState(nvml.NvmlGpuInstance(a.word[0]), (*nvml.NvmlVgpuSchedulerState)(a.at[1]))
-	}},
-	328: {name: "nvmlInitWithFlags", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlInitWithFlags(uint32(a.word[0]))
-	}},
-	331: {name: "nvmlSetVgpuVersion", denied: true, params: []param{
-		{dir: dirIn, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSetVgpuVersion((*nvml.NvmlVgpuVersion)(a.at[0]))
-	}},
-	333: {name: "nvmlSystemEventSetCreate", params: []param{
-		{dir: dirInOut, flags: versioned, size: 16, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemEventSetCreate((*nvml.NvmlSystemEventSetCreateRequest)(a.at[0]))
-	}},
-	334: {name: "nvmlSystemEventSetFree", params: []param{
-		{dir: dirIn, flags: versioned | deletes, size: 16, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemEventSetFree((*nvml.NvmlSystemEventSetFreeRequest)(a.at[0]))
-	}},
-	335: {name: "nvmlSystemEventSetWait", params: []param{
-		{dir: dirInOut, flags: versioned, size: 32, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}, array: &array{16, 24, 16}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemEventSetWait((*nvml.NvmlSystemEventSetWaitRequest)(a.at[0]))
-	}},
-	336: {name: "nvmlSystemGetConfComputeCapabilities", params: []param{
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetConfComputeCapabilities((*nvml.NvmlConfComputeSystemCaps)(a.at[0]))
-	}},
-	337: {name: "nvmlSystemGetConfComputeGpusReadyState", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetConfComputeGpusReadyState((*uint32)(a.at[0]))
-	}},
-	338: {name: "nvmlSystemGetConfComputeKeyRotationThresholdInfo", params: []param{
-		{dir: dirInOut, flags: versioned, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeGetKeyRotationThresholdInfo)(a.at[0]))
-	}},
-	339: {name: "nvmlSystemGetConfComputeSettings", params: []param{
-		{dir: dirInOut, flags: versioned, size: 20, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetConfComputeSettings((*nvml.NvmlSystemConfComputeSettings)(a.at[0]))
-	}},
-	340: {name: "nvmlSystemGetConfComputeState", params: []param{
-		{dir: dirOut, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetConfComputeState((*nvml.NvmlConfComputeSystemState)(a.at[0]))
-	}},
-	341: {name: "nvmlSystemGetCudaDriverVersion", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetCudaDriverVersion((*int32)(a.at[0]))
-	}},
-	342: {name: "nvmlSystemGetCudaDriverVersion_v2", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetCudaDriverVersion_v2((*int32)(a.at[0]))
-	}},
-	343: {name: "nvmlSystemGetDriverBranch", params: []param{
-		{dir: dirInOut, flags: versioned, size: 84, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetDriverBranch((*nvml.NvmlSystemDriverBranchInfo)(a.at[0]), uint32(a.word[1]))
-	}},
-	344: {name: "nvmlSystemGetDriverVersion", params: []param{
-		{dir: dirOut, flags: text, countArg: 2, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetDriverVersion(a.at[0], uint32(a.word[1]))
-	}},
-	345: {name: "nvmlSystemGetHicVersion", params: []param{
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 1, size: 36},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetHicVersion((*uint32)(a.at[0]), (*nvml.NvmlHwbcEntry)(a.at[1]))
-	}},
-	346: {name: "nvmlSystemGetNVMLVersion", params: []param{
-		{dir: dirOut, flags: text, countArg: 2, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetNVMLVersion(a.at[0], uint32(a.word[1]))
-	}},
-	347: {name: "nvmlSystemGetNvlinkBwMode", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetNvlinkBwMode((*uint32)(a.at[0]))
-	}},
-	348: {name: "nvmlSystemGetProcessName", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetProcessName(uint32(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	349: {name: "nvmlSystemGetTopologyGpuSet", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 2, size: 8},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemGetTopologyGpuSet(uint32(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlDevice)(a.at[2]))
-	}},
-	350: {name: "nvmlSystemRegisterEvents", params: []param{
-		{dir: dirIn, flags: versioned, size: 24, count: 1, patches: []patch{{16, nvml.KindSystemEventSet}}},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemRegisterEvents((*nvml.NvmlSystemRegisterEventRequest)(a.at[0]))
-	}},
-	351: {name: "nvmlSystemSetConfComputeGpusReadyState", denied: true, params: []param{
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemSetConfComputeGpusReadyState(uint32(a.word[0]))
-	}},
-	352: {name: "nvmlSystemSetConfComputeKeyRotationThresholdInfo", denied: true, params: []param{
-		{dir: dirIn, flags: versioned, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemSetConfComputeKeyRotationThresholdInfo((*nvml.NvmlConfComputeSetKeyRotationThresholdInfo)(a.at[0]))
-	}},
-	353: {name: "nvmlSystemSetNvlinkBwMode", denied: true, params: []param{
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlSystemSetNvlinkBwMode(uint32(a.word[0]))
-	}},
-	354: {name: "nvmlUnitGetCount", params: []param{
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetCount((*uint32)(a.at[0]))
-	}},
-	355: {name: "nvmlUnitGetDevices", params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 2, size: 8},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetDevices(nvml.NvmlUnit(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlDevice)(a.at[2]))
-	}},
-	356: {name: "nvmlUnitGetFanSpeedInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirOut, size: 196, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetFanSpeedInfo(nvml.NvmlUnit(a.word[0]), (*nvml.NvmlUnitFanSpeeds)(a.at[1]))
-	}},
-	357: {name: "nvmlUnitGetHandleByIndex", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, kind: nvml.KindUnit, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetHandleByIndex(uint32(a.word[0]), (*nvml.NvmlUnit)(a.at[1]))
-	}},
-	358: {name: "nvmlUnitGetLedState", params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirOut, size: 260, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetLedState(nvml.NvmlUnit(a.word[0]), (*nvml.NvmlLedState)(a.at[1]))
-	}},
-	359: {name: "nvmlUnitGetPsuInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirOut, size: 268, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetPsuInfo(nvml.NvmlUnit(a.word[0]), (*nvml.NvmlPSUInfo)(a.at[1]))
-	}},
-	360: {name: "nvmlUnitGetTemperature", params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetTemperature(nvml.NvmlUnit(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	361: {name: "nvmlUnitGetUnitInfo", params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirOut, size: 384, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitGetUnitInfo(nvml.NvmlUnit(a.word[0]), (*nvml.NvmlUnitInfo)(a.at[1]))
-	}},
-	362: {name: "nvmlUnitSetLedState", denied: true, params: []param{
-		{dir: dirValue, kind: nvml.KindUnit, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlUnitSetLedState(nvml.NvmlUnit(a.word[0]), nvml.NvmlLedColor(a.word[1]))
-	}},
-	363: {name: "nvmlVgpuInstanceClearAccountingPids", denied: true, params: []param{
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceClearAccountingPids(nvml.NvmlVgpuInstance(a.word[0]))
-	}},
-	364: {name: "nvmlVgpuInstanceGetAccountingMode", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetAccountingMode(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	365: {name: "nvmlVgpuInstanceGetAccountingPids", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 4},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetAccountingPids(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	366: {name: "nvmlVgpuInstanceGetAccountingStats", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 56, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetAccountingStats(nvml.NvmlVgpuInstance(a.word[0]), uint32(a.word[1]), (*nvml.NvmlAccountingStats)(a.at[2]))
-	}},
-	367: {name: "nvmlVgpuInstanceGetEccMode", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetEccMode(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlEnableState)(a.at[1]))
-	}},
-	368: {name: "nvmlVgpuInstanceGetEncoderCapacity", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetEncoderCapacity(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	369: {name: "nvmlVgpuInstanceGetEncoderSessions", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 32},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetEncoderSessions(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlEncoderSessionInfo)(a.at[2]))
-	}},
-	370: {name: "nvmlVgpuInstanceGetEncoderStats", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetEncoderStats(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]), (*uint32)(a.at[2]), (*uint32)(a.at[3]))
-	}},
-	371: {name: "nvmlVgpuInstanceGetFBCSessions", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 2, size: 48},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetFBCSessions(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]), (*nvml.NvmlFBCSessionInfo)(a.at[2]))
-	}},
-	372: {name: "nvmlVgpuInstanceGetFBCStats", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetFBCStats(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlFBCStats)(a.at[1]))
-	}},
-	373: {name: "nvmlVgpuInstanceGetFbUsage", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetFbUsage(nvml.NvmlVgpuInstance(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	374: {name: "nvmlVgpuInstanceGetFrameRateLimit", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetFrameRateLimit(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	375: {name: "nvmlVgpuInstanceGetGpuInstanceId", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetGpuInstanceId(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	376: {name: "nvmlVgpuInstanceGetGpuPciId", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer | text, countArg: 3, size: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetGpuPciId(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], (*uint32)(a.at[2]))
-	}},
-	377: {name: "nvmlVgpuInstanceGetLicenseInfo", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 20, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetLicenseInfo(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuLicenseInfo_v1)(a.at[1]))
-	}},
-	378: {name: "nvmlVgpuInstanceGetLicenseInfo_v2", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 24, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetLicenseInfo_v2(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuLicenseInfo)(a.at[1]))
-	}},
-	379: {name: "nvmlVgpuInstanceGetLicenseStatus", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetLicenseStatus(nvml.NvmlVgpuInstance(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	380: {name: "nvmlVgpuInstanceGetMdevUUID", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetMdevUUID(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	381: {name: "nvmlVgpuInstanceGetMetadata", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer, countArg: 3, size: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetMetadata(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuMetadata)(a.at[1]), (*uint32)(a.at[2]))
-	}},
-	382: {name: "nvmlVgpuInstanceGetPlacementId", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetPlacementId(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuPlacementId)(a.at[1]))
-	}},
-	383: {name: "nvmlVgpuInstanceGetRuntimeStateSize", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetRuntimeStateSize(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuRuntimeState)(a.at[1]))
-	}},
-	384: {name: "nvmlVgpuInstanceGetType", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetType(nvml.NvmlVgpuInstance(a.word[0]), (*nvml.NvmlVgpuTypeId)(a.at[1]))
-	}},
-	385: {name: "nvmlVgpuInstanceGetUUID", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetUUID(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	386: {name: "nvmlVgpuInstanceGetVmDriverVersion", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetVmDriverVersion(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	387: {name: "nvmlVgpuInstanceGetVmID", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceGetVmID(nvml.NvmlVgpuInstance(a.word[0]), a.at[1], uint32(a.word[2]), (*nvml.NvmlVgpuVmIdType)(a.at[3]))
-	}},
-	388: {name: "nvmlVgpuInstanceSetEncoderCapacity", denied: true, params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuInstanceSetEncoderCapacity(nvml.NvmlVgpuInstance(a.word[0]), uint32(a.word[1]))
-	}},
-	389: {name: "nvmlVgpuTypeGetBAR1Info", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirInOut, flags: versioned, size: 16, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetBAR1Info(nvml.NvmlVgpuTypeId(a.word[0]), (*nvml.NvmlVgpuTypeBar1Info)(a.at[1]))
-	}},
-	390: {name: "nvmlVgpuTypeGetCapabilities", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetCapabilities(nvml.NvmlVgpuTypeId(a.word[0]), nvml.NvmlVgpuCapability(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	391: {name: "nvmlVgpuTypeGetClass", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer | text, countArg: 3, size: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetClass(nvml.NvmlVgpuTypeId(a.word[0]), a.at[1], (*uint32)(a.at[2]))
-	}},
-	392: {name: "nvmlVgpuTypeGetDeviceID", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetDeviceID(nvml.NvmlVgpuTypeId(a.word[0]), (*uint64)(a.at[1]), (*uint64)(a.at[2]))
-	}},
-	393: {name: "nvmlVgpuTypeGetFbReservation", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetFbReservation(nvml.NvmlVgpuTypeId(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	394: {name: "nvmlVgpuTypeGetFrameRateLimit", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetFrameRateLimit(nvml.NvmlVgpuTypeId(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	395: {name: "nvmlVgpuTypeGetFramebufferSize", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetFramebufferSize(nvml.NvmlVgpuTypeId(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	396: {name: "nvmlVgpuTypeGetGpuInstanceProfileId", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetGpuInstanceProfileId(nvml.NvmlVgpuTypeId(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	397: {name: "nvmlVgpuTypeGetGspHeapSize", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 8, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetGspHeapSize(nvml.NvmlVgpuTypeId(a.word[0]), (*uint64)(a.at[1]))
-	}},
-	398: {name: "nvmlVgpuTypeGetLicense", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: text, countArg: 3, size: 1},
-		{dir: dirValue, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetLicense(nvml.NvmlVgpuTypeId(a.word[0]), a.at[1], uint32(a.word[2]))
-	}},
-	399: {name: "nvmlVgpuTypeGetMaxInstances", params: []param{
-		{dir: dirValue, kind: nvml.KindDevice, size: 8, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetMaxInstances(nvml.NvmlDevice(a.word[0]), nvml.NvmlVgpuTypeId(a.word[1]), (*uint32)(a.at[2]))
-	}},
-	400: {name: "nvmlVgpuTypeGetMaxInstancesPerGpuInstance", params: []param{
-		{dir: dirInOut, flags: versioned, size: 12, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetMaxInstancesPerGpuInstance((*nvml.NvmlVgpuTypeMaxInstance)(a.at[0]))
-	}},
-	401: {name: "nvmlVgpuTypeGetMaxInstancesPerVm", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetMaxInstancesPerVm(nvml.NvmlVgpuTypeId(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	402: {name: "nvmlVgpuTypeGetName", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, flags: countPointer | text, countArg: 3, size: 1},
-		{dir: dirInOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetName(nvml.NvmlVgpuTypeId(a.word[0]), a.at[1], (*uint32)(a.at[2]))
-	}},
-	403: {name: "nvmlVgpuTypeGetNumDisplayHeads", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetNumDisplayHeads(nvml.NvmlVgpuTypeId(a.word[0]), (*uint32)(a.at[1]))
-	}},
-	404: {name: "nvmlVgpuTypeGetResolution", params: []param{
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirValue, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-		{dir: dirOut, size: 4, count: 1},
-	}, call: func(d nvml.Driver, a *arguments) nvml.NvmlReturn {
-		return d.NvmlVgpuTypeGetResolution(nvml.NvmlVgpuTypeId(a.word[0]), uint32(a.word[1]), (*uint32)(a.at[2]), (*uint32)(a.at[3]))
-	}},
+	nvml.OpNvmlComputeInstanceDestroy:                           {name: "nvmlComputeInstanceDestroy", denied: true, params: []param{{kind: nvml.KindComputeInstance, flags: deletes}}},
+	nvml.OpNvmlComputeInstanceGetInfo:                           {name: "nvmlComputeInstanceGetInfo", params: []param{{kind: nvml.KindComputeInstance}, {dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}}}},
+	nvml.OpNvmlComputeInstanceGetInfo_v2:                        {name: "nvmlComputeInstanceGetInfo_v2", params: []param{{kind: nvml.KindComputeInstance}, {dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}, {8, nvml.KindGpuInstance}}}}},
+	nvml.OpNvmlDeviceClearAccountingPids:                        {name: "nvmlDeviceClearAccountingPids", denied: true, params: []param{{kind: nvml.KindDevice}}},
+	nvml.OpNvmlDeviceClearEccErrorCounts:                        {name: "nvmlDeviceClearEccErrorCounts", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceClearFieldValues:                           {name: "nvmlDeviceClearFieldValues", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, countArg: 2, size: 40}}},
+	nvml.OpNvmlDeviceCreateGpuInstance:                          {name: "nvmlDeviceCreateGpuInstance", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceCreateGpuInstanceWithPlacement:             {name: "nvmlDeviceCreateGpuInstanceWithPlacement", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirIn, size: 8, count: 1}, {dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceDiscoverGpus:                               {name: "nvmlDeviceDiscoverGpus", denied: true, params: []param{{dir: dirIn, size: 68, count: 1}}},
+	nvml.OpNvmlDeviceFreezeNvLinkUtilizationCounter:             {name: "nvmlDeviceFreezeNvLinkUtilizationCounter", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceGetAPIRestriction:                          {name: "nvmlDeviceGetAPIRestriction", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetAccountingBufferSize:                    {name: "nvmlDeviceGetAccountingBufferSize", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetAccountingMode:                          {name: "nvmlDeviceGetAccountingMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetAccountingPids:                          {name: "nvmlDeviceGetAccountingPids", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 4}}},
+	nvml.OpNvmlDeviceGetAccountingStats:                         {name: "nvmlDeviceGetAccountingStats", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 56, count: 1}}},
+	nvml.OpNvmlDeviceGetActiveVgpus:                             {name: "nvmlDeviceGetActiveVgpus", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 4}}},
+	nvml.OpNvmlDeviceGetAdaptiveClockInfoStatus:                 {name: "nvmlDeviceGetAdaptiveClockInfoStatus", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetAddressingMode:                          {name: "nvmlDeviceGetAddressingMode", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetApplicationsClock:                       {name: "nvmlDeviceGetApplicationsClock", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetArchitecture:                            {name: "nvmlDeviceGetArchitecture", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetAttributes:                              {name: "nvmlDeviceGetAttributes", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceGetAttributes_v2:                           {name: "nvmlDeviceGetAttributes_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 40, count: 1}}},
+	nvml.OpNvmlDeviceGetAutoBoostedClocksEnabled:                {name: "nvmlDeviceGetAutoBoostedClocksEnabled", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetBAR1MemoryInfo:                          {name: "nvmlDeviceGetBAR1MemoryInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceGetBoardId:                                 {name: "nvmlDeviceGetBoardId", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetBoardPartNumber:                         {name: "nvmlDeviceGetBoardPartNumber", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetBrand:                                   {name: "nvmlDeviceGetBrand", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetBridgeChipInfo:                          {name: "nvmlDeviceGetBridgeChipInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 1028, count: 1}}},
+	nvml.OpNvmlDeviceGetBusType:                                 {name: "nvmlDeviceGetBusType", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetC2cModeInfoV:                            {name: "nvmlDeviceGetC2cModeInfoV", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetCapabilities:                            {name: "nvmlDeviceGetCapabilities", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetClkMonStatus:                            {name: "nvmlDeviceGetClkMonStatus", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 264, count: 1}}},
+	nvml.OpNvmlDeviceGetClock:                                   {name: "nvmlDeviceGetClock", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetClockInfo:                               {name: "nvmlDeviceGetClockInfo", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetClockOffsets:                            {name: "nvmlDeviceGetClockOffsets", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceGetComputeInstanceId:                       {name: "nvmlDeviceGetComputeInstanceId", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetComputeMode:                             {name: "nvmlDeviceGetComputeMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetComputeRunningProcesses:                 {name: "nvmlDeviceGetComputeRunningProcesses", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 16}}},
+	nvml.OpNvmlDeviceGetComputeRunningProcesses_v2:              {name: "nvmlDeviceGetComputeRunningProcesses_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 24}}},
+	nvml.OpNvmlDeviceGetComputeRunningProcesses_v3:              {name: "nvmlDeviceGetComputeRunningProcesses_v3", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 24}}},
+	nvml.OpNvmlDeviceGetConfComputeGpuAttestationReport:         {name: "nvmlDeviceGetConfComputeGpuAttestationReport", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 12332, count: 1}}},
+	nvml.OpNvmlDeviceGetConfComputeGpuCertificate:               {name: "nvmlDeviceGetConfComputeGpuCertificate", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 9224, count: 1}}},
+	nvml.OpNvmlDeviceGetConfComputeMemSizeInfo:                  {name: "nvmlDeviceGetConfComputeMemSizeInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 16, count: 1}}},
+	nvml.OpNvmlDeviceGetConfComputeProtectedMemoryUsage:         {name: "nvmlDeviceGetConfComputeProtectedMemoryUsage", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceGetCoolerInfo:                              {name: "nvmlDeviceGetCoolerInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 16, count: 1}}},
+	nvml.OpNvmlDeviceGetCount:                                   {name: "nvmlDeviceGetCount", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetCount_v2:                                {name: "nvmlDeviceGetCount_v2", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetCpuAffinity:                             {name: "nvmlDeviceGetCpuAffinity", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, countArg: 2, size: 8}}},
+	nvml.OpNvmlDeviceGetCpuAffinityWithinScope:                  {name: "nvmlDeviceGetCpuAffinityWithinScope", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, countArg: 2, size: 8}, {size: 4}}},
+	nvml.OpNvmlDeviceGetCreatableVgpus:                          {name: "nvmlDeviceGetCreatableVgpus", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 4}}},
+	nvml.OpNvmlDeviceGetCudaComputeCapability:                   {name: "nvmlDeviceGetCudaComputeCapability", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetCurrPcieLinkGeneration:                  {name: "nvmlDeviceGetCurrPcieLinkGeneration", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetCurrPcieLinkWidth:                       {name: "nvmlDeviceGetCurrPcieLinkWidth", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetCurrentClockFreqs:                       {name: "nvmlDeviceGetCurrentClockFreqs", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 2052, count: 1}}},
+	nvml.OpNvmlDeviceGetCurrentClocksEventReasons:               {name: "nvmlDeviceGetCurrentClocksEventReasons", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetCurrentClocksThrottleReasons:            {name: "nvmlDeviceGetCurrentClocksThrottleReasons", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetDecoderUtilization:                      {name: "nvmlDeviceGetDecoderUtilization", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDefaultApplicationsClock:                {name: "nvmlDeviceGetDefaultApplicationsClock", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDefaultEccMode:                          {name: "nvmlDeviceGetDefaultEccMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDetailedEccErrors:                       {name: "nvmlDeviceGetDetailedEccErrors", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 32, count: 1}}},
+	nvml.OpNvmlDeviceGetDeviceHandleFromMigDeviceHandle:         {name: "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetDisplayActive:                           {name: "nvmlDeviceGetDisplayActive", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDisplayMode:                             {name: "nvmlDeviceGetDisplayMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDramEncryptionMode:                      {name: "nvmlDeviceGetDramEncryptionMode", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 8, count: 1}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetDriverModel:                             {name: "nvmlDeviceGetDriverModel", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDriverModel_v2:                          {name: "nvmlDeviceGetDriverModel_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetDynamicPstatesInfo:                      {name: "nvmlDeviceGetDynamicPstatesInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 132, count: 1}}},
+	nvml.OpNvmlDeviceGetEccMode:                                 {name: "nvmlDeviceGetEccMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetEncoderCapacity:                         {name: "nvmlDeviceGetEncoderCapacity", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetEncoderSessions:                         {name: "nvmlDeviceGetEncoderSessions", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 32}}},
+	nvml.OpNvmlDeviceGetEncoderStats:                            {name: "nvmlDeviceGetEncoderStats", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetEncoderUtilization:                      {name: "nvmlDeviceGetEncoderUtilization", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetEnforcedPowerLimit:                      {name: "nvmlDeviceGetEnforcedPowerLimit", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetFBCSessions:                             {name: "nvmlDeviceGetFBCSessions", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 48}}},
+	nvml.OpNvmlDeviceGetFBCStats:                                {name: "nvmlDeviceGetFBCStats", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceGetFanControlPolicy_v2:                     {name: "nvmlDeviceGetFanControlPolicy_v2", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetFanSpeed:                                {name: "nvmlDeviceGetFanSpeed", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetFanSpeedRPM:                             {name: "nvmlDeviceGetFanSpeedRPM", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceGetFanSpeed_v2:                             {name: "nvmlDeviceGetFanSpeed_v2", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetFieldValues:                             {name: "nvmlDeviceGetFieldValues", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, countArg: 2, size: 40}}},
+	nvml.OpNvmlDeviceGetGpcClkMinMaxVfOffset:                    {name: "nvmlDeviceGetGpcClkMinMaxVfOffset", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpcClkVfOffset:                          {name: "nvmlDeviceGetGpcClkVfOffset", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuFabricInfo:                           {name: "nvmlDeviceGetGpuFabricInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 28, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuFabricInfoV:                          {name: "nvmlDeviceGetGpuFabricInfoV", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 40, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstanceById:                         {name: "nvmlDeviceGetGpuInstanceById", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, kind: nvml.KindGpuInstance, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstanceId:                           {name: "nvmlDeviceGetGpuInstanceId", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstancePossiblePlacements:           {name: "nvmlDeviceGetGpuInstancePossiblePlacements", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstancePossiblePlacements_v2:        {name: "nvmlDeviceGetGpuInstancePossiblePlacements_v2", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstanceProfileInfo:                  {name: "nvmlDeviceGetGpuInstanceProfileInfo", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 48, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstanceProfileInfoByIdV:             {name: "nvmlDeviceGetGpuInstanceProfileInfoByIdV", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, flags: versioned, size: 152, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstanceProfileInfoV:                 {name: "nvmlDeviceGetGpuInstanceProfileInfoV", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, flags: versioned, size: 152, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstanceRemainingCapacity:            {name: "nvmlDeviceGetGpuInstanceRemainingCapacity", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuInstances:                            {name: "nvmlDeviceGetGpuInstances", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, kind: nvml.KindGpuInstance, flags: countPointer | fills, countArg: 4, size: 8, count: 128}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuMaxPcieLinkGeneration:                {name: "nvmlDeviceGetGpuMaxPcieLinkGeneration", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGpuOperationMode:                        {name: "nvmlDeviceGetGpuOperationMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGraphicsRunningProcesses:                {name: "nvmlDeviceGetGraphicsRunningProcesses", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 16}}},
+	nvml.OpNvmlDeviceGetGraphicsRunningProcesses_v2:             {name: "nvmlDeviceGetGraphicsRunningProcesses_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 24}}},
+	nvml.OpNvmlDeviceGetGraphicsRunningProcesses_v3:             {name: "nvmlDeviceGetGraphicsRunningProcesses_v3", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 24}}},
+	nvml.OpNvmlDeviceGetGridLicensableFeatures:                  {name: "nvmlDeviceGetGridLicensableFeatures", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 416, count: 1}}},
+	nvml.OpNvmlDeviceGetGridLicensableFeatures_v2:               {name: "nvmlDeviceGetGridLicensableFeatures_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 800, count: 1}}},
+	nvml.OpNvmlDeviceGetGridLicensableFeatures_v3:               {name: "nvmlDeviceGetGridLicensableFeatures_v3", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 812, count: 1}}},
+	nvml.OpNvmlDeviceGetGridLicensableFeatures_v4:               {name: "nvmlDeviceGetGridLicensableFeatures_v4", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 860, count: 1}}},
+	nvml.OpNvmlDeviceGetGspFirmwareMode:                         {name: "nvmlDeviceGetGspFirmwareMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetGspFirmwareVersion:                      {name: "nvmlDeviceGetGspFirmwareVersion", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 1, count: 64}}},
+	nvml.OpNvmlDeviceGetHandleByIndex:                           {name: "nvmlDeviceGetHandleByIndex", params: []param{{size: 4}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHandleByIndex_v2:                        {name: "nvmlDeviceGetHandleByIndex_v2", params: []param{{size: 4}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHandleByPciBusId:                        {name: "nvmlDeviceGetHandleByPciBusId", params: []param{{dir: dirStr, size: 1, count: 1}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHandleByPciBusId_v2:                     {name: "nvmlDeviceGetHandleByPciBusId_v2", params: []param{{dir: dirStr, size: 1, count: 1}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHandleBySerial:                          {name: "nvmlDeviceGetHandleBySerial", params: []param{{dir: dirStr, size: 1, count: 1}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHandleByUUID:                            {name: "nvmlDeviceGetHandleByUUID", params: []param{{dir: dirStr, size: 1, count: 1}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHandleByUUIDV:                           {name: "nvmlDeviceGetHandleByUUIDV", params: []param{{dir: dirIn, flags: versioned, size: 52, count: 1}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetHostVgpuMode:                            {name: "nvmlDeviceGetHostVgpuMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetHostname_v1:                             {name: "nvmlDeviceGetHostname_v1", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 64, count: 1}}},
+	nvml.OpNvmlDeviceGetIndex:                                   {name: "nvmlDeviceGetIndex", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetInforomConfigurationChecksum:            {name: "nvmlDeviceGetInforomConfigurationChecksum", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetInforomImageVersion:                     {name: "nvmlDeviceGetInforomImageVersion", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetInforomVersion:                          {name: "nvmlDeviceGetInforomVersion", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, flags: text, countArg: 4, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetIrqNum:                                  {name: "nvmlDeviceGetIrqNum", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetJpgUtilization:                          {name: "nvmlDeviceGetJpgUtilization", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetLastBBXFlushTime:                        {name: "nvmlDeviceGetLastBBXFlushTime", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetMPSComputeRunningProcesses:              {name: "nvmlDeviceGetMPSComputeRunningProcesses", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 16}}},
+	nvml.OpNvmlDeviceGetMPSComputeRunningProcesses_v2:           {name: "nvmlDeviceGetMPSComputeRunningProcesses_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 24}}},
+	nvml.OpNvmlDeviceGetMPSComputeRunningProcesses_v3:           {name: "nvmlDeviceGetMPSComputeRunningProcesses_v3", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 24}}},
+	nvml.OpNvmlDeviceGetMarginTemperature:                       {name: "nvmlDeviceGetMarginTemperature", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetMaxClockInfo:                            {name: "nvmlDeviceGetMaxClockInfo", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMaxCustomerBoostClock:                   {name: "nvmlDeviceGetMaxCustomerBoostClock", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMaxMigDeviceCount:                       {name: "nvmlDeviceGetMaxMigDeviceCount", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMaxPcieLinkGeneration:                   {name: "nvmlDeviceGetMaxPcieLinkGeneration", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMaxPcieLinkWidth:                        {name: "nvmlDeviceGetMaxPcieLinkWidth", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMemClkMinMaxVfOffset:                    {name: "nvmlDeviceGetMemClkMinMaxVfOffset", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMemClkVfOffset:                          {name: "nvmlDeviceGetMemClkVfOffset", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMemoryAffinity:                          {name: "nvmlDeviceGetMemoryAffinity", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, countArg: 2, size: 8}, {size: 4}}},
+	nvml.OpNvmlDeviceGetMemoryBusWidth:                          {name: "nvmlDeviceGetMemoryBusWidth", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMemoryErrorCounter:                      {name: "nvmlDeviceGetMemoryErrorCounter", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetMemoryInfo:                              {name: "nvmlDeviceGetMemoryInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceGetMemoryInfo_v2:                           {name: "nvmlDeviceGetMemoryInfo_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 40, count: 1}}},
+	nvml.OpNvmlDeviceGetMigDeviceHandleByIndex:                  {name: "nvmlDeviceGetMigDeviceHandleByIndex", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, kind: nvml.KindDevice, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetMigMode:                                 {name: "nvmlDeviceGetMigMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMinMaxClockOfPState:                     {name: "nvmlDeviceGetMinMaxClockOfPState", optional: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMinMaxFanSpeed:                          {name: "nvmlDeviceGetMinMaxFanSpeed", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMinorNumber:                             {name: "nvmlDeviceGetMinorNumber", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetModuleId:                                {name: "nvmlDeviceGetModuleId", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetMultiGpuBoard:                           {name: "nvmlDeviceGetMultiGpuBoard", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetName:                                    {name: "nvmlDeviceGetName", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetNumFans:                                 {name: "nvmlDeviceGetNumFans", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNumGpuCores:                             {name: "nvmlDeviceGetNumGpuCores", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNumaNodeId:                              {name: "nvmlDeviceGetNumaNodeId", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkCapability:                        {name: "nvmlDeviceGetNvLinkCapability", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkErrorCounter:                      {name: "nvmlDeviceGetNvLinkErrorCounter", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkInfo:                              {name: "nvmlDeviceGetNvLinkInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 1612, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkRemoteDeviceType:                  {name: "nvmlDeviceGetNvLinkRemoteDeviceType", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkRemotePciInfo:                     {name: "nvmlDeviceGetNvLinkRemotePciInfo", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 32, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkRemotePciInfo_v2:                  {name: "nvmlDeviceGetNvLinkRemotePciInfo_v2", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 68, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkState:                             {name: "nvmlDeviceGetNvLinkState", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkUtilizationControl:                {name: "nvmlDeviceGetNvLinkUtilizationControl", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkUtilizationCounter:                {name: "nvmlDeviceGetNvLinkUtilizationCounter", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 8, count: 1}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetNvLinkVersion:                           {name: "nvmlDeviceGetNvLinkVersion", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetNvlinkBwMode:                            {name: "nvmlDeviceGetNvlinkBwMode", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceGetNvlinkSupportedBwModes:                  {name: "nvmlDeviceGetNvlinkSupportedBwModes", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 28, count: 1}}},
+	nvml.OpNvmlDeviceGetOfaUtilization:                          {name: "nvmlDeviceGetOfaUtilization", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetP2PStatus:                               {name: "nvmlDeviceGetP2PStatus", params: []param{{kind: nvml.KindDevice}, {kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPciInfo:                                 {name: "nvmlDeviceGetPciInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 32, count: 1}}},
+	nvml.OpNvmlDeviceGetPciInfoExt:                              {name: "nvmlDeviceGetPciInfoExt", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 64, count: 1}}},
+	nvml.OpNvmlDeviceGetPciInfo_v2:                              {name: "nvmlDeviceGetPciInfo_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 36, count: 1}}},
+	nvml.OpNvmlDeviceGetPciInfo_v3:                              {name: "nvmlDeviceGetPciInfo_v3", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 68, count: 1}}},
+	nvml.OpNvmlDeviceGetPcieLinkMaxSpeed:                        {name: "nvmlDeviceGetPcieLinkMaxSpeed", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPcieReplayCounter:                       {name: "nvmlDeviceGetPcieReplayCounter", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPcieSpeed:                               {name: "nvmlDeviceGetPcieSpeed", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPcieThroughput:                          {name: "nvmlDeviceGetPcieThroughput", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPdi:                                     {name: "nvmlDeviceGetPdi", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 16, count: 1}}},
+	nvml.OpNvmlDeviceGetPerformanceModes:                        {name: "nvmlDeviceGetPerformanceModes", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 2052, count: 1}}},
+	nvml.OpNvmlDeviceGetPerformanceState:                        {name: "nvmlDeviceGetPerformanceState", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPersistenceMode:                         {name: "nvmlDeviceGetPersistenceMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPgpuMetadataString:                      {name: "nvmlDeviceGetPgpuMetadataString", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: countPointer | text, countArg: 3, size: 1}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPlatformInfo:                            {name: "nvmlDeviceGetPlatformInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 44, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerManagementDefaultLimit:             {name: "nvmlDeviceGetPowerManagementDefaultLimit", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerManagementLimit:                    {name: "nvmlDeviceGetPowerManagementLimit", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerManagementLimitConstraints:         {name: "nvmlDeviceGetPowerManagementLimitConstraints", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerManagementMode:                     {name: "nvmlDeviceGetPowerManagementMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerMizerMode_v1:                       {name: "nvmlDeviceGetPowerMizerMode_v1", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerSource:                             {name: "nvmlDeviceGetPowerSource", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerState:                              {name: "nvmlDeviceGetPowerState", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetPowerUsage:                              {name: "nvmlDeviceGetPowerUsage", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetProcessUtilization:                      {name: "nvmlDeviceGetProcessUtilization", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: countPointer, countArg: 3, size: 32}, {dir: dirInOut, size: 4, count: 1}, {}}},
+	nvml.OpNvmlDeviceGetProcessesUtilizationInfo:                {name: "nvmlDeviceGetProcessesUtilizationInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 4, 40}}}},
+	nvml.OpNvmlDeviceGetRemappedRows:                            {name: "nvmlDeviceGetRemappedRows", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetRemappedRows_v2:                         {name: "nvmlDeviceGetRemappedRows_v2", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceGetRepairStatus:                            {name: "nvmlDeviceGetRepairStatus", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceGetRetiredPages:                            {name: "nvmlDeviceGetRetiredPages", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 3, size: 8}}},
+	nvml.OpNvmlDeviceGetRetiredPagesPendingStatus:               {name: "nvmlDeviceGetRetiredPagesPendingStatus", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetRetiredPages_v2:                         {name: "nvmlDeviceGetRetiredPages_v2", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 3, size: 8}, {dir: dirOut, flags: countPointer, countArg: 3, size: 8}}},
+	nvml.OpNvmlDeviceGetRowRemapperHistogram:                    {name: "nvmlDeviceGetRowRemapperHistogram", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 20, count: 1}}},
+	nvml.OpNvmlDeviceGetRunningProcessDetailList:                {name: "nvmlDeviceGetRunningProcessDetailList", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 8, 32}}}},
+	nvml.OpNvmlDeviceGetSamples:                                 {name: "nvmlDeviceGetSamples", params: []param{{kind: nvml.KindDevice}, {size: 4}, {}, {dir: dirOut, size: 4, count: 1}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 5, size: 16}}},
+	nvml.OpNvmlDeviceGetSerial:                                  {name: "nvmlDeviceGetSerial", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetSramEccErrorStatus:                      {name: "nvmlDeviceGetSramEccErrorStatus", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 104, count: 1}}},
+	nvml.OpNvmlDeviceGetSramUniqueUncorrectedEccErrorCounts:     {name: "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 28}}}},
+	nvml.OpNvmlDeviceGetSupportedClocksEventReasons:             {name: "nvmlDeviceGetSupportedClocksEventReasons", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetSupportedClocksThrottleReasons:          {name: "nvmlDeviceGetSupportedClocksThrottleReasons", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetSupportedEventTypes:                     {name: "nvmlDeviceGetSupportedEventTypes", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetSupportedGraphicsClocks:                 {name: "nvmlDeviceGetSupportedGraphicsClocks", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 3, size: 4}}},
+	nvml.OpNvmlDeviceGetSupportedMemoryClocks:                   {name: "nvmlDeviceGetSupportedMemoryClocks", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 4}}},
+	nvml.OpNvmlDeviceGetSupportedPerformanceStates:              {name: "nvmlDeviceGetSupportedPerformanceStates", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetSupportedVgpus:                          {name: "nvmlDeviceGetSupportedVgpus", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 4}}},
+	nvml.OpNvmlDeviceGetTargetFanSpeed:                          {name: "nvmlDeviceGetTargetFanSpeed", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetTemperature:                             {name: "nvmlDeviceGetTemperature", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetTemperatureThreshold:                    {name: "nvmlDeviceGetTemperatureThreshold", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetTemperatureV:                            {name: "nvmlDeviceGetTemperatureV", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceGetThermalSettings:                         {name: "nvmlDeviceGetThermalSettings", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 64, count: 1}}},
+	nvml.OpNvmlDeviceGetTopologyCommonAncestor:                  {name: "nvmlDeviceGetTopologyCommonAncestor", params: []param{{kind: nvml.KindDevice}, {kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetTopologyNearestGpus:                     {name: "nvmlDeviceGetTopologyNearestGpus", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 3, size: 8}}},
+	nvml.OpNvmlDeviceGetTotalEccErrors:                          {name: "nvmlDeviceGetTotalEccErrors", params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetTotalEnergyConsumption:                  {name: "nvmlDeviceGetTotalEnergyConsumption", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetUUID:                                    {name: "nvmlDeviceGetUUID", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetUnrepairableMemoryFlag_v1:               {name: "nvmlDeviceGetUnrepairableMemoryFlag_v1", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetUtilizationRates:                        {name: "nvmlDeviceGetUtilizationRates", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetVbiosVersion:                            {name: "nvmlDeviceGetVbiosVersion", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceGetVgpuCapabilities:                        {name: "nvmlDeviceGetVgpuCapabilities", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetVgpuHeterogeneousMode:                   {name: "nvmlDeviceGetVgpuHeterogeneousMode", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceGetVgpuInstancesUtilizationInfo:            {name: "nvmlDeviceGetVgpuInstancesUtilizationInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{24, 8, 64}}}},
+	nvml.OpNvmlDeviceGetVgpuMetadata:                            {name: "nvmlDeviceGetVgpuMetadata", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, flags: countPointer, countArg: 3, size: 1}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceGetVgpuProcessUtilization:                  {name: "nvmlDeviceGetVgpuProcessUtilization", params: []param{{kind: nvml.KindDevice}, {}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 3, size: 96}}},
+	nvml.OpNvmlDeviceGetVgpuProcessesUtilizationInfo:            {name: "nvmlDeviceGetVgpuProcessesUtilizationInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 24, count: 1, array: &array{16, 4, 104}}}},
+	nvml.OpNvmlDeviceGetVgpuSchedulerCapabilities:               {name: "nvmlDeviceGetVgpuSchedulerCapabilities", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 40, count: 1}}},
+	nvml.OpNvmlDeviceGetVgpuSchedulerLog:                        {name: "nvmlDeviceGetVgpuSchedulerLog", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 9624, count: 1}}},
+	nvml.OpNvmlDeviceGetVgpuSchedulerState:                      {name: "nvmlDeviceGetVgpuSchedulerState", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 16, count: 1}}},
+	nvml.OpNvmlDeviceGetVgpuTypeCreatablePlacements:             {name: "nvmlDeviceGetVgpuTypeCreatablePlacements", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}}}},
+	nvml.OpNvmlDeviceGetVgpuTypeSupportedPlacements:             {name: "nvmlDeviceGetVgpuTypeSupportedPlacements", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}}}},
+	nvml.OpNvmlDeviceGetVgpuUtilization:                         {name: "nvmlDeviceGetVgpuUtilization", params: []param{{kind: nvml.KindDevice}, {}, {dir: dirOut, size: 4, count: 1}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 4, size: 48}}},
+	nvml.OpNvmlDeviceGetViolationStatus:                         {name: "nvmlDeviceGetViolationStatus", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 16, count: 1}}},
+	nvml.OpNvmlDeviceGetVirtualizationMode:                      {name: "nvmlDeviceGetVirtualizationMode", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceIsMigDeviceHandle:                          {name: "nvmlDeviceIsMigDeviceHandle", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceModifyDrainState:                           {name: "nvmlDeviceModifyDrainState", denied: true, params: []param{{dir: dirIn, size: 68, count: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceOnSameBoard:                                {name: "nvmlDeviceOnSameBoard", params: []param{{kind: nvml.KindDevice}, {kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDevicePowerSmoothingActivatePresetProfile:        {name: "nvmlDevicePowerSmoothingActivatePresetProfile", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 24, count: 1}}},
+	nvml.OpNvmlDevicePowerSmoothingSetState:                     {name: "nvmlDevicePowerSmoothingSetState", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDevicePowerSmoothingUpdatePresetProfileParam:     {name: "nvmlDevicePowerSmoothingUpdatePresetProfileParam", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceQueryDrainState:                            {name: "nvmlDeviceQueryDrainState", params: []param{{dir: dirIn, size: 68, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceReadPRMCounters_v1:                         {name: "nvmlDeviceReadPRMCounters_v1", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 16, count: 1, array: &array{8, 0, 24}}}},
+	nvml.OpNvmlDeviceReadWritePRM_v1:                            {name: "nvmlDeviceReadWritePRM_v1", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, size: 504, count: 1}}},
+	nvml.OpNvmlDeviceRegisterEvents:                             {name: "nvmlDeviceRegisterEvents", params: []param{{kind: nvml.KindDevice}, {}, {kind: nvml.KindEventSet}}},
+	nvml.OpNvmlDeviceRemoveGpu:                                  {name: "nvmlDeviceRemoveGpu", denied: true, params: []param{{dir: dirIn, size: 68, count: 1}}},
+	nvml.OpNvmlDeviceRemoveGpu_v2:                               {name: "nvmlDeviceRemoveGpu_v2", denied: true, params: []param{{dir: dirIn, size: 68, count: 1}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceResetApplicationsClocks:                    {name: "nvmlDeviceResetApplicationsClocks", denied: true, params: []param{{kind: nvml.KindDevice}}},
+	nvml.OpNvmlDeviceResetGpuLockedClocks:                       {name: "nvmlDeviceResetGpuLockedClocks", denied: true, params: []param{{kind: nvml.KindDevice}}},
+	nvml.OpNvmlDeviceResetMemoryLockedClocks:                    {name: "nvmlDeviceResetMemoryLockedClocks", denied: true, params: []param{{kind: nvml.KindDevice}}},
+	nvml.OpNvmlDeviceResetNvLinkErrorCounters:                   {name: "nvmlDeviceResetNvLinkErrorCounters", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceResetNvLinkUtilizationCounter:              {name: "nvmlDeviceResetNvLinkUtilizationCounter", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetAPIRestriction:                          {name: "nvmlDeviceSetAPIRestriction", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetAccountingMode:                          {name: "nvmlDeviceSetAccountingMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetApplicationsClocks:                      {name: "nvmlDeviceSetApplicationsClocks", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetAutoBoostedClocksEnabled:                {name: "nvmlDeviceSetAutoBoostedClocksEnabled", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetClockOffsets:                            {name: "nvmlDeviceSetClockOffsets", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 24, count: 1}}},
+	nvml.OpNvmlDeviceSetComputeMode:                             {name: "nvmlDeviceSetComputeMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetConfComputeUnprotectedMemSize:           {name: "nvmlDeviceSetConfComputeUnprotectedMemSize", denied: true, params: []param{{kind: nvml.KindDevice}, {}}},
+	nvml.OpNvmlDeviceSetDefaultAutoBoostedClocksEnabled:         {name: "nvmlDeviceSetDefaultAutoBoostedClocksEnabled", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetDefaultFanSpeed_v2:                      {name: "nvmlDeviceSetDefaultFanSpeed_v2", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetDramEncryptionMode:                      {name: "nvmlDeviceSetDramEncryptionMode", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceSetDriverModel:                             {name: "nvmlDeviceSetDriverModel", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetEccMode:                                 {name: "nvmlDeviceSetEccMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetFanControlPolicy:                        {name: "nvmlDeviceSetFanControlPolicy", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetFanSpeed_v2:                             {name: "nvmlDeviceSetFanSpeed_v2", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetGpcClkVfOffset:                          {name: "nvmlDeviceSetGpcClkVfOffset", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetGpuLockedClocks:                         {name: "nvmlDeviceSetGpuLockedClocks", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetGpuOperationMode:                        {name: "nvmlDeviceSetGpuOperationMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetHostname_v1:                             {name: "nvmlDeviceSetHostname_v1", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, size: 64, count: 1}}},
+	nvml.OpNvmlDeviceSetMemClkVfOffset:                          {name: "nvmlDeviceSetMemClkVfOffset", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetMemoryLockedClocks:                      {name: "nvmlDeviceSetMemoryLockedClocks", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetMigMode:                                 {name: "nvmlDeviceSetMigMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceSetNvLinkDeviceLowPowerThreshold:           {name: "nvmlDeviceSetNvLinkDeviceLowPowerThreshold", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceSetNvLinkUtilizationControl:                {name: "nvmlDeviceSetNvLinkUtilizationControl", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}, {dir: dirIn, size: 8, count: 1}, {size: 4}}},
+	nvml.OpNvmlDeviceSetNvlinkBwMode:                            {name: "nvmlDeviceSetNvlinkBwMode", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceSetPersistenceMode:                         {name: "nvmlDeviceSetPersistenceMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetPowerManagementLimit:                    {name: "nvmlDeviceSetPowerManagementLimit", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceSetPowerManagementLimit_v2:                 {name: "nvmlDeviceSetPowerManagementLimit_v2", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceSetPowerMizerMode_v1:                       {name: "nvmlDeviceSetPowerMizerMode_v1", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, size: 12, count: 1}}},
+	nvml.OpNvmlDeviceSetTemperatureThreshold:                    {name: "nvmlDeviceSetTemperatureThreshold", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlDeviceSetVgpuCapabilities:                        {name: "nvmlDeviceSetVgpuCapabilities", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}, {size: 4}}},
+	nvml.OpNvmlDeviceSetVgpuHeterogeneousMode:                   {name: "nvmlDeviceSetVgpuHeterogeneousMode", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlDeviceSetVgpuSchedulerState:                      {name: "nvmlDeviceSetVgpuSchedulerState", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, size: 16, count: 1}}},
+	nvml.OpNvmlDeviceSetVirtualizationMode:                      {name: "nvmlDeviceSetVirtualizationMode", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlDeviceValidateInforom:                            {name: "nvmlDeviceValidateInforom", params: []param{{kind: nvml.KindDevice}}},
+	nvml.OpNvmlDeviceWorkloadPowerProfileClearRequestedProfiles: {name: "nvmlDeviceWorkloadPowerProfileClearRequestedProfiles", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 36, count: 1}}},
+	nvml.OpNvmlDeviceWorkloadPowerProfileGetCurrentProfiles:     {name: "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 100, count: 1}}},
+	nvml.OpNvmlDeviceWorkloadPowerProfileGetProfilesInfo:        {name: "nvmlDeviceWorkloadPowerProfileGetProfilesInfo", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 11256, count: 1}}},
+	nvml.OpNvmlDeviceWorkloadPowerProfileSetRequestedProfiles:   {name: "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", denied: true, params: []param{{kind: nvml.KindDevice}, {dir: dirIn, flags: versioned, size: 36, count: 1}}},
+	nvml.OpNvmlEventSetCreate:                                   {name: "nvmlEventSetCreate", params: []param{{dir: dirOut, kind: nvml.KindEventSet, size: 8, count: 1}}},
+	nvml.OpNvmlEventSetFree:                                     {name: "nvmlEventSetFree", params: []param{{kind: nvml.KindEventSet, flags: deletes}}},
+	nvml.OpNvmlEventSetWait:                                     {name: "nvmlEventSetWait", params: []param{{kind: nvml.KindEventSet}, {dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}}}, {size: 4}}},
+	nvml.OpNvmlEventSetWait_v2:                                  {name: "nvmlEventSetWait_v2", params: []param{{kind: nvml.KindEventSet}, {dir: dirOut, size: 32, count: 1, patches: []patch{{0, nvml.KindDevice}}}, {size: 4}}},
+	nvml.OpNvmlGetExcludedDeviceCount:                           {name: "nvmlGetExcludedDeviceCount", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlGetExcludedDeviceInfoByIndex:                     {name: "nvmlGetExcludedDeviceInfoByIndex", params: []param{{size: 4}, {dir: dirOut, size: 148, count: 1}}},
+	nvml.OpNvmlGetVgpuCompatibility:                             {name: "nvmlGetVgpuCompatibility", params: []param{{dir: dirIn, size: 212, count: 1, tail: 204}, {dir: dirIn, size: 128, count: 1, tail: 120}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlGetVgpuDriverCapabilities:                        {name: "nvmlGetVgpuDriverCapabilities", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlGetVgpuVersion:                                   {name: "nvmlGetVgpuVersion", optional: true, params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlGpmMigSampleGet:                                  {name: "nvmlGpmMigSampleGet", params: []param{{kind: nvml.KindDevice}, {size: 4}, {kind: nvml.KindGpmSample}}},
+	nvml.OpNvmlGpmQueryDeviceSupport:                            {name: "nvmlGpmQueryDeviceSupport", params: []param{{kind: nvml.KindDevice}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlGpmQueryIfStreamingEnabled:                       {name: "nvmlGpmQueryIfStreamingEnabled", params: []param{{kind: nvml.KindDevice}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlGpmSampleAlloc:                                   {name: "nvmlGpmSampleAlloc", params: []param{{dir: dirOut, kind: nvml.KindGpmSample, size: 8, count: 1}}},
+	nvml.OpNvmlGpmSampleFree:                                    {name: "nvmlGpmSampleFree", params: []param{{kind: nvml.KindGpmSample, flags: deletes}}},
+	nvml.OpNvmlGpmSampleGet:                                     {name: "nvmlGpmSampleGet", params: []param{{kind: nvml.KindDevice}, {kind: nvml.KindGpmSample}}},
+	nvml.OpNvmlGpmSetStreamingEnabled:                           {name: "nvmlGpmSetStreamingEnabled", denied: true, params: []param{{kind: nvml.KindDevice}, {size: 4}}},
+	nvml.OpNvmlGpuInstanceCreateComputeInstance:                 {name: "nvmlGpuInstanceCreateComputeInstance", denied: true, params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1}}},
+	nvml.OpNvmlGpuInstanceCreateComputeInstanceWithPlacement:    {name: "nvmlGpuInstanceCreateComputeInstanceWithPlacement", denied: true, params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {dir: dirIn, size: 8, count: 1}, {dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1}}},
+	nvml.OpNvmlGpuInstanceDestroy:                               {name: "nvmlGpuInstanceDestroy", denied: true, params: []param{{kind: nvml.KindGpuInstance, flags: deletes}}},
+	nvml.OpNvmlGpuInstanceGetActiveVgpus:                        {name: "nvmlGpuInstanceGetActiveVgpus", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 4}}}},
+	nvml.OpNvmlGpuInstanceGetComputeInstanceById:                {name: "nvmlGpuInstanceGetComputeInstanceById", params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {dir: dirOut, kind: nvml.KindComputeInstance, size: 8, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetComputeInstancePossiblePlacements:  {name: "nvmlGpuInstanceGetComputeInstancePossiblePlacements", params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {dir: dirOut, flags: countPointer | fills, countArg: 4, size: 8, count: 128}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetComputeInstanceProfileInfo:         {name: "nvmlGpuInstanceGetComputeInstanceProfileInfo", params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {size: 4}, {dir: dirOut, size: 36, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetComputeInstanceProfileInfoV:        {name: "nvmlGpuInstanceGetComputeInstanceProfileInfoV", params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {size: 4}, {dir: dirInOut, flags: versioned, size: 136, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetComputeInstanceRemainingCapacity:   {name: "nvmlGpuInstanceGetComputeInstanceRemainingCapacity", params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetComputeInstances:                   {name: "nvmlGpuInstanceGetComputeInstances", params: []param{{kind: nvml.KindGpuInstance}, {size: 4}, {dir: dirOut, kind: nvml.KindComputeInstance, flags: countPointer | fills, countArg: 4, size: 8, count: 128}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetCreatableVgpus:                     {name: "nvmlGpuInstanceGetCreatableVgpus", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirInOut, flags: versioned, size: 16, count: 1, array: &array{8, 4, 4}}}},
+	nvml.OpNvmlGpuInstanceGetInfo:                               {name: "nvmlGpuInstanceGetInfo", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirOut, size: 24, count: 1, patches: []patch{{0, nvml.KindDevice}}}}},
+	nvml.OpNvmlGpuInstanceGetVgpuHeterogeneousMode:              {name: "nvmlGpuInstanceGetVgpuHeterogeneousMode", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetVgpuSchedulerLog:                   {name: "nvmlGpuInstanceGetVgpuSchedulerLog", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirInOut, flags: versioned, size: 9632, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetVgpuSchedulerState:                 {name: "nvmlGpuInstanceGetVgpuSchedulerState", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirInOut, flags: versioned, size: 24, count: 1}}},
+	nvml.OpNvmlGpuInstanceGetVgpuTypeCreatablePlacements:        {name: "nvmlGpuInstanceGetVgpuTypeCreatablePlacements", params: []param{{kind: nvml.KindGpuInstance}, {dir: dirInOut, flags: versioned, size: 32, count: 1, array: &array{16, 8, 4}}}},
+	nvml.OpNvmlGpuInstanceSetVgpuHeterogeneousMode:              {name: "nvmlGpuInstanceSetVgpuHeterogeneousMode", denied: true, params: []param{{kind: nvml.KindGpuInstance}, {dir: dirIn, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlGpuInstanceSetVgpuSchedulerState:                 {name: "nvmlGpuInstanceSetVgpuSchedulerState", denied: true, params: []param{{kind: nvml.KindGpuInstance}, {dir: dirIn, flags: versioned, size: 24, count: 1}}},
+	nvml.OpNvmlInitWithFlags:                                    {name: "nvmlInitWithFlags", params: []param{{size: 4}}},
+	nvml.OpNvmlSetVgpuVersion:                                   {name: "nvmlSetVgpuVersion", denied: true, params: []param{{dir: dirIn, size: 8, count: 1}}},
+	nvml.OpNvmlSystemEventSetCreate:                             {name: "nvmlSystemEventSetCreate", params: []param{{dir: dirInOut, flags: versioned, size: 16, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}}}},
+	nvml.OpNvmlSystemEventSetFree:                               {name: "nvmlSystemEventSetFree", params: []param{{dir: dirIn, flags: versioned | deletes, size: 16, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}}}},
+	nvml.OpNvmlSystemEventSetWait:                               {name: "nvmlSystemEventSetWait", params: []param{{dir: dirInOut, flags: versioned, size: 32, count: 1, patches: []patch{{8, nvml.KindSystemEventSet}}, array: &array{16, 24, 16}}}},
+	nvml.OpNvmlSystemGetConfComputeCapabilities:                 {name: "nvmlSystemGetConfComputeCapabilities", params: []param{{dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlSystemGetConfComputeGpusReadyState:               {name: "nvmlSystemGetConfComputeGpusReadyState", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlSystemGetConfComputeKeyRotationThresholdInfo:     {name: "nvmlSystemGetConfComputeKeyRotationThresholdInfo", params: []param{{dir: dirInOut, flags: versioned, size: 16, count: 1}}},
+	nvml.OpNvmlSystemGetConfComputeSettings:                     {name: "nvmlSystemGetConfComputeSettings", params: []param{{dir: dirInOut, flags: versioned, size: 20, count: 1}}},
+	nvml.OpNvmlSystemGetConfComputeState:                        {name: "nvmlSystemGetConfComputeState", params: []param{{dir: dirOut, size: 12, count: 1}}},
+	nvml.OpNvmlSystemGetCudaDriverVersion:                       {name: "nvmlSystemGetCudaDriverVersion", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlSystemGetCudaDriverVersion_v2:                    {name: "nvmlSystemGetCudaDriverVersion_v2", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlSystemGetDriverBranch:                            {name: "nvmlSystemGetDriverBranch", params: []param{{dir: dirInOut, flags: versioned, size: 84, count: 1}, {size: 4}}},
+	nvml.OpNvmlSystemGetDriverVersion:                           {name: "nvmlSystemGetDriverVersion", params: []param{{dir: dirOut, flags: text, countArg: 2, size: 1}, {size: 4}}},
+	nvml.OpNvmlSystemGetHicVersion:                              {name: "nvmlSystemGetHicVersion", params: []param{{dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 1, size: 36}}},
+	nvml.OpNvmlSystemGetNVMLVersion:                             {name: "nvmlSystemGetNVMLVersion", params: []param{{dir: dirOut, flags: text, countArg: 2, size: 1}, {size: 4}}},
+	nvml.OpNvmlSystemGetNvlinkBwMode:                            {name: "nvmlSystemGetNvlinkBwMode", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlSystemGetProcessName:                             {name: "nvmlSystemGetProcessName", params: []param{{size: 4}, {dir: dirOut, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlSystemGetTopologyGpuSet:                          {name: "nvmlSystemGetTopologyGpuSet", params: []param{{size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 2, size: 8}}},
+	nvml.OpNvmlSystemRegisterEvents:                             {name: "nvmlSystemRegisterEvents", params: []param{{dir: dirIn, flags: versioned, size: 24, count: 1, patches: []patch{{16, nvml.KindSystemEventSet}}}}},
+	nvml.OpNvmlSystemSetConfComputeGpusReadyState:               {name: "nvmlSystemSetConfComputeGpusReadyState", denied: true, params: []param{{size: 4}}},
+	nvml.OpNvmlSystemSetConfComputeKeyRotationThresholdInfo:     {name: "nvmlSystemSetConfComputeKeyRotationThresholdInfo", denied: true, params: []param{{dir: dirIn, flags: versioned, size: 16, count: 1}}},
+	nvml.OpNvmlSystemSetNvlinkBwMode:                            {name: "nvmlSystemSetNvlinkBwMode", denied: true, params: []param{{size: 4}}},
+	nvml.OpNvmlUnitGetCount:                                     {name: "nvmlUnitGetCount", params: []param{{dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlUnitGetDevices:                                   {name: "nvmlUnitGetDevices", params: []param{{kind: nvml.KindUnit}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, kind: nvml.KindDevice, flags: countPointer, countArg: 2, size: 8}}},
+	nvml.OpNvmlUnitGetFanSpeedInfo:                              {name: "nvmlUnitGetFanSpeedInfo", params: []param{{kind: nvml.KindUnit}, {dir: dirOut, size: 196, count: 1}}},
+	nvml.OpNvmlUnitGetHandleByIndex:                             {name: "nvmlUnitGetHandleByIndex", params: []param{{size: 4}, {dir: dirOut, kind: nvml.KindUnit, size: 8, count: 1}}},
+	nvml.OpNvmlUnitGetLedState:                                  {name: "nvmlUnitGetLedState", params: []param{{kind: nvml.KindUnit}, {dir: dirOut, size: 260, count: 1}}},
+	nvml.OpNvmlUnitGetPsuInfo:                                   {name: "nvmlUnitGetPsuInfo", params: []param{{kind: nvml.KindUnit}, {dir: dirOut, size: 268, count: 1}}},
+	nvml.OpNvmlUnitGetTemperature:                               {name: "nvmlUnitGetTemperature", params: []param{{kind: nvml.KindUnit}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlUnitGetUnitInfo:                                  {name: "nvmlUnitGetUnitInfo", params: []param{{kind: nvml.KindUnit}, {dir: dirOut, size: 384, count: 1}}},
+	nvml.OpNvmlUnitSetLedState:                                  {name: "nvmlUnitSetLedState", denied: true, params: []param{{kind: nvml.KindUnit}, {size: 4}}},
+	nvml.OpNvmlVgpuInstanceClearAccountingPids:                  {name: "nvmlVgpuInstanceClearAccountingPids", denied: true, params: []param{{size: 4}}},
+	nvml.OpNvmlVgpuInstanceGetAccountingMode:                    {name: "nvmlVgpuInstanceGetAccountingMode", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetAccountingPids:                    {name: "nvmlVgpuInstanceGetAccountingPids", params: []param{{size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 4}}},
+	nvml.OpNvmlVgpuInstanceGetAccountingStats:                   {name: "nvmlVgpuInstanceGetAccountingStats", params: []param{{size: 4}, {size: 4}, {dir: dirOut, size: 56, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetEccMode:                           {name: "nvmlVgpuInstanceGetEccMode", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetEncoderCapacity:                   {name: "nvmlVgpuInstanceGetEncoderCapacity", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetEncoderSessions:                   {name: "nvmlVgpuInstanceGetEncoderSessions", params: []param{{size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 32}}},
+	nvml.OpNvmlVgpuInstanceGetEncoderStats:                      {name: "nvmlVgpuInstanceGetEncoderStats", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetFBCSessions:                       {name: "nvmlVgpuInstanceGetFBCSessions", params: []param{{size: 4}, {dir: dirInOut, size: 4, count: 1}, {dir: dirOut, flags: countPointer, countArg: 2, size: 48}}},
+	nvml.OpNvmlVgpuInstanceGetFBCStats:                          {name: "nvmlVgpuInstanceGetFBCStats", params: []param{{size: 4}, {dir: dirOut, size: 12, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetFbUsage:                           {name: "nvmlVgpuInstanceGetFbUsage", params: []param{{size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetFrameRateLimit:                    {name: "nvmlVgpuInstanceGetFrameRateLimit", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetGpuInstanceId:                     {name: "nvmlVgpuInstanceGetGpuInstanceId", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetGpuPciId:                          {name: "nvmlVgpuInstanceGetGpuPciId", params: []param{{size: 4}, {dir: dirOut, flags: countPointer | text, countArg: 3, size: 1}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetLicenseInfo:                       {name: "nvmlVgpuInstanceGetLicenseInfo", params: []param{{size: 4}, {dir: dirOut, size: 20, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetLicenseInfo_v2:                    {name: "nvmlVgpuInstanceGetLicenseInfo_v2", params: []param{{size: 4}, {dir: dirOut, size: 24, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetLicenseStatus:                     {name: "nvmlVgpuInstanceGetLicenseStatus", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetMdevUUID:                          {name: "nvmlVgpuInstanceGetMdevUUID", params: []param{{size: 4}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlVgpuInstanceGetMetadata:                          {name: "nvmlVgpuInstanceGetMetadata", params: []param{{size: 4}, {dir: dirOut, flags: countPointer, countArg: 3, size: 1}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetPlacementId:                       {name: "nvmlVgpuInstanceGetPlacementId", params: []param{{size: 4}, {dir: dirInOut, flags: versioned, size: 8, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetRuntimeStateSize:                  {name: "nvmlVgpuInstanceGetRuntimeStateSize", params: []param{{size: 4}, {dir: dirInOut, flags: versioned, size: 16, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetType:                              {name: "nvmlVgpuInstanceGetType", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceGetUUID:                              {name: "nvmlVgpuInstanceGetUUID", params: []param{{size: 4}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlVgpuInstanceGetVmDriverVersion:                   {name: "nvmlVgpuInstanceGetVmDriverVersion", params: []param{{size: 4}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlVgpuInstanceGetVmID:                              {name: "nvmlVgpuInstanceGetVmID", params: []param{{size: 4}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuInstanceSetEncoderCapacity:                   {name: "nvmlVgpuInstanceSetEncoderCapacity", denied: true, params: []param{{size: 4}, {size: 4}}},
+	nvml.OpNvmlVgpuTypeGetBAR1Info:                              {name: "nvmlVgpuTypeGetBAR1Info", params: []param{{size: 4}, {dir: dirInOut, flags: versioned, size: 16, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetCapabilities:                          {name: "nvmlVgpuTypeGetCapabilities", params: []param{{size: 4}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetClass:                                 {name: "nvmlVgpuTypeGetClass", params: []param{{size: 4}, {dir: dirOut, flags: countPointer | text, countArg: 3, size: 1}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetDeviceID:                              {name: "nvmlVgpuTypeGetDeviceID", params: []param{{size: 4}, {dir: dirOut, size: 8, count: 1}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetFbReservation:                         {name: "nvmlVgpuTypeGetFbReservation", params: []param{{size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetFrameRateLimit:                        {name: "nvmlVgpuTypeGetFrameRateLimit", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetFramebufferSize:                       {name: "nvmlVgpuTypeGetFramebufferSize", params: []param{{size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetGpuInstanceProfileId:                  {name: "nvmlVgpuTypeGetGpuInstanceProfileId", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetGspHeapSize:                           {name: "nvmlVgpuTypeGetGspHeapSize", params: []param{{size: 4}, {dir: dirOut, size: 8, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetLicense:                               {name: "nvmlVgpuTypeGetLicense", params: []param{{size: 4}, {dir: dirOut, flags: text, countArg: 3, size: 1}, {size: 4}}},
+	nvml.OpNvmlVgpuTypeGetMaxInstances:                          {name: "nvmlVgpuTypeGetMaxInstances", params: []param{{kind: nvml.KindDevice}, {size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetMaxInstancesPerGpuInstance:            {name: "nvmlVgpuTypeGetMaxInstancesPerGpuInstance", params: []param{{dir: dirInOut, flags: versioned, size: 12, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetMaxInstancesPerVm:                     {name: "nvmlVgpuTypeGetMaxInstancesPerVm", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetName:                                  {name: "nvmlVgpuTypeGetName", params: []param{{size: 4}, {dir: dirOut, flags: countPointer | text, countArg: 3, size: 1}, {dir: dirInOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetNumDisplayHeads:                       {name: "nvmlVgpuTypeGetNumDisplayHeads", params: []param{{size: 4}, {dir: dirOut, size: 4, count: 1}}},
+	nvml.OpNvmlVgpuTypeGetResolution:                            {name: "nvmlVgpuTypeGetResolution", params: []param{{size: 4}, {size: 4}, {dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}}},
 }

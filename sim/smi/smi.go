@@ -49,7 +49,6 @@ const (
 
 // Driver implements nvml.Driver.
 type Driver struct {
-	nvml.Unimplemented
 	cfg Config
 
 	mu         sync.Mutex
@@ -253,6 +252,11 @@ func (d *Driver) NvmlSystemGetCudaDriverVersion_v2(to *int32) nvml.NvmlReturn {
 	}
 	*to = d.cfg.CUDAVersion
 	return nvml.NVML_SUCCESS
+}
+
+// NvmlGpmMetricsGet has no samples: none are taken.
+func (d *Driver) NvmlGpmMetricsGet(*nvml.NvmlGpmMetricsGet) nvml.NvmlReturn {
+	return nvml.NVML_ERROR_NOT_SUPPORTED
 }
 
 var _ nvml.Driver = (*Driver)(nil)

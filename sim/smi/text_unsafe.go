@@ -136,3 +136,6 @@ func (d *Driver) NvmlSystemGetProcessName(pid uint32, to unsafe.Pointer, length 
 	name, _, _ := bytes.Cut(line, []byte{0})
 	return put(to, length, string(name[:min(len(name), int(length)-1)]))
 }
+
+// NvmlErrorString has no text: the stand-alone library has its own, and so has the client's.
+func (d *Driver) NvmlErrorString(nvml.NvmlReturn) unsafe.Pointer { return nil }

@@ -20,6 +20,7 @@ CUresult cuMemAdvise_v2(uint64_t p, size_t n, int advice, CUmemLocation where) {
   return p == 1 && n == 2 && advice == 3 && where.type == 4 && where.id == -5 ? 0 : 1;
 }
 CUresult cuTexRefSetMipmapLevelClamp(void *ref, float low, float high) { return ref == (void *)8 && low == 1.5f && high == -2.25f ? 0 : 1; }
+CUresult cuTexRefSetMipmapLevelBias(void *ref, float bias) { return ref == (void *)9 && bias == 0.5f ? 0 : 1; }
 CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dim, const uint64_t *strides, const unsigned *box,
                                 const unsigned *steps, int interleave, int swizzle, int l2, int fill) {
   if ((uintptr_t)map % 128 || type != 1 || rank != 2 || address != (void *)0x1000 || dim[1] != 11 || strides[0] != 12 || box[0] != 13 || steps[1] != 14 ||

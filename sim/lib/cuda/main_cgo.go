@@ -21,11 +21,13 @@ import (
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/driver/invoke"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/sim/board"
 )
 
-const unsupported = cuda.CUDA_ERROR_NOT_SUPPORTED
+// perThread in an operation asks for the _ptds form; the exports that api/gen writes have the same.
+const perThread = 1 << 30
 
 // gpu is the machine that all calls of the process are about, or nil if its settings are wrong.
 var gpu = sync.OnceValue(func() cuda.Driver {
@@ -54,18 +56,18 @@ var gpu = sync.OnceValue(func() cuda.Driver {
 func sim_ready() {}
 
 //export sim_call
-func sim_call(function C.int32_t, w *C.uint64_t) C.uint64_t {
+func sim_call(op C.int32_t, w *C.uint64_t) C.uint64_t {
 	d := gpu()
 	if d == nil {
 		return C.uint64_t(cuda.CUDA_ERROR_NO_DEVICE)
 	}
-	if function&perThread != 0 {
+	if op&perThread != 0 {
 		g := d.(driver)
 		g.PerThread(true)
 		defer g.PerThread(false)
-		function &^= perThread
+		op &^= perThread
 	}
-	return C.uint64_t(call(d, int32(function), (*[words]uint64)(unsafe.Pointer(w))))
+	return C.uint64_t(uint32(invoke.CUDA(d, uint16(op), (*cuda.Words)(unsafe.Pointer(w)))))
 }
 
 // pointer makes an argument the pointer that it is in C.

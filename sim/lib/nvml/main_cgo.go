@@ -15,11 +15,10 @@ import (
 	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/driver/invoke"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/sim/board"
 )
-
-const unsupported = nvml.NVML_ERROR_NOT_SUPPORTED
 
 var library = sync.OnceValue(func() nvml.Driver {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -41,12 +40,12 @@ var library = sync.OnceValue(func() nvml.Driver {
 })
 
 //export sim_call
-func sim_call(function C.int32_t, w *C.uint64_t) C.uint64_t {
+func sim_call(op C.int32_t, w *C.uint64_t) C.uint64_t {
 	d := library()
 	if d == nil {
 		return C.uint64_t(nvml.NVML_ERROR_DRIVER_NOT_LOADED)
 	}
-	return C.uint64_t(call(d, int32(function), (*[words]uint64)(unsafe.Pointer(w))))
+	return C.uint64_t(uint32(invoke.NVML(d, uint16(op), (*nvml.Words)(unsafe.Pointer(w)))))
 }
 
 var texts sync.Map // of results, as C strings
@@ -65,8 +64,5 @@ func nvmlErrorString(result C.int32_t) *C.char {
 //
 //export nvmlInternalGetExportTable
 func nvmlInternalGetExportTable() C.int32_t { return C.int32_t(nvml.NVML_ERROR_NOT_FOUND) }
-
-// pointer makes an argument the pointer that it is in C.
-func pointer(word uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&word)) }
 
 func main() {}
