@@ -54,23 +54,22 @@ func (u *uploads) receive(b *incoming) error {
 			continue
 		}
 		last = time.Now()
-		for _, a := range got {
-			l := landing{slot: a.Buffer.(*slot), off: a.Offset, n: int(a.Bytes)}
-			if !l.slot.path {
+		if b.result == cuda.CUDA_SUCCESS { // once for all of them
+			b.result = u.enter(b.cmd.Context)
+		}
+		if b.result == cuda.CUDA_SUCCESS && t.out.State() == bulk.Up {
+			u.path.lock(b.ctx)
+		}
+		for i := range got {
+			a := &got[i]
+			if !a.Buffer.(*slot).path {
 				lent--
 			}
-			b.left -= uint64(l.n)
-			u.chunkLanded(b, l, &scratch)
+			b.left -= uint64(a.Bytes)
+			u.land(b, a, &scratch)
 		}
 	}
 	return nil
-}
-
-// landing is a chunk that lies in a slot.
-type landing struct {
-	slot *slot
-	off  uint64
-	n    int
 }
 
 // uploadSlot gives a slot for the next chunk, or nil where there is none at the moment and none is needed. What nobody
@@ -102,59 +101,40 @@ func (u *uploads) uploadSlot(b *incoming, needed bool, scratch *[]*slot) (*slot,
 	return &slot{mem: make([]byte, transport.MaxChunk)}, nil
 }
 
-// chunkLanded sends a chunk to the device.
-func (u *uploads) chunkLanded(b *incoming, l landing, scratch *[]*slot) {
-	if l.slot.path {
-		u.pathLanded(b, l)
-		return
-	}
-	if b.result == cuda.CUDA_SUCCESS {
-		r := u.enter(b.cmd.Context)
-		if r == cuda.CUDA_SUCCESS {
-			r = u.gpu.CuMemcpyHtoDAsync_v2(b.dst+cuda.CUdeviceptr(l.off), pointerTo(l.slot.mem), uint64(l.n), b.st.real)
-		}
-		if r == cuda.CUDA_SUCCESS {
-			if r = u.staging.occupied(l.slot, b.st); r == cuda.CUDA_SUCCESS {
-				return
-			}
-		}
-		b.result = r
-	}
-	if !l.slot.pooled {
-		*scratch = append(*scratch, l.slot)
-		return
-	}
-	l.slot.free.Store(true)
-}
-
-// pathLanded sends a chunk to the device that came by RDMA.
-func (u *uploads) pathLanded(b *incoming, l landing) {
-	r := b.result
-	if r == cuda.CUDA_SUCCESS && b.st == nil {
-		r = cuda.CUDA_ERROR_INVALID_VALUE // nobody wants it
-	}
-	if r == cuda.CUDA_SUCCESS {
-		r = u.enter(b.cmd.Context)
-	}
-	if r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 && u.path.direct.flush { // before anything reads what the card wrote
+// land sends a chunk that has arrived in a slot to the device. The context is the present one.
+func (u *uploads) land(b *incoming, a *bulk.Arrival, scratch *[]*slot) {
+	sl, n, r := a.Buffer.(*slot), uint64(a.Bytes), b.result
+	if r == cuda.CUDA_SUCCESS && sl.gpu != 0 && u.path.direct.flush { // before anything reads what the card wrote
 		r = u.gpu.CuFlushGPUDirectRDMAWrites(cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
 			cuda.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
 	}
-	if r == cuda.CUDA_SUCCESS && u.path.crowded() {
-		if moved := u.path.moveOut(b.ctx, &l); moved != nil {
-			u.path.link().Release(l.slot.index)
-			u.chunkLanded(b, *moved, nil)
-			return
-		}
+	switch {
+	case !sl.path:
+	case r != cuda.CUDA_SUCCESS:
+		u.path.drop(sl)
+	default:
+		sl = u.path.admit(sl, n, b.st)
 	}
-	if dst := b.dst + cuda.CUdeviceptr(l.off); r == cuda.CUDA_SUCCESS && l.slot.gpu != 0 {
-		r = u.gpu.CuMemcpyDtoDAsync_v2(dst, l.slot.gpu, uint64(l.n), b.st.real)
-	} else if r == cuda.CUDA_SUCCESS {
-		u.path.lock(b.ctx)
-		r = u.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(l.slot.mem), uint64(l.n), b.st.real)
+	switch dst := b.dst + cuda.CUdeviceptr(a.Offset); {
+	case r != cuda.CUDA_SUCCESS:
+	case sl.gpu != 0:
+		r = u.gpu.CuMemcpyDtoDAsync_v2(dst, sl.gpu, n, b.st.real)
+	default:
+		r = u.gpu.CuMemcpyHtoDAsync_v2(dst, pointerTo(sl.mem), n, b.st.real)
 	}
-	if r = u.path.occupy(l.slot, b.st, r); b.result == cuda.CUDA_SUCCESS && b.st != nil {
-		b.result = r
+	if r == cuda.CUDA_SUCCESS {
+		sl.event, r = u.recordEvent(b.st)
+	}
+	if r == cuda.CUDA_SUCCESS {
+		return
+	}
+	b.result = r
+	switch {
+	case sl.path: // the path finds it without an event
+	case sl.pooled:
+		sl.free.Store(true)
+	default:
+		*scratch = append(*scratch, sl)
 	}
 }
 

@@ -314,20 +314,24 @@ func TestDirectSlots(t *testing.T) {
 		t.Fatal(r)
 	}
 	dst := *p
-	go func() {
+	feed := func(seq uint64) {
 		for off := 0; off < n; off += largeBytes {
 			slot, k := <-link.freed, min(largeBytes, n-off)
 			copy(gpuBytes(uint64(s.copies.path.slots[slot].gpu), k), data[off:])
-			(*pathHandler)(&s.copies.path).Arrived(bulk.Chunk{Seq: 8, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
+			(*pathHandler)(&s.copies.path).Arrived(bulk.Chunk{Seq: seq, Offset: uint64(off), Bytes: uint32(k)}, int(slot))
 		}
-	}()
-	b := &incoming{
-		cmd: command{
-			CommandHeader: transport.CommandHeader{
-				Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8,
-			},
-		}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst,
 	}
+	upload := func(seq uint64) *incoming {
+		return &incoming{
+			cmd: command{
+				CommandHeader: transport.CommandHeader{
+					Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: seq,
+				},
+			}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst,
+		}
+	}
+	go feed(8)
+	b := upload(8)
 	if err := errors.Join(s.copies.uploads.receive(b), nonzero(b.result), nonzero(gpu.CuCtxSynchronize())); err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +342,22 @@ func TestDirectSlots(t *testing.T) {
 		t.Errorf("the GPU was told of %d writes", f)
 	}
 
-	tr := &transfer{id: transport.FirstTransfer, seq: 9, beside: true, link: true}
+	// What nobody wants leaves its slots, too.
+	go feed(9)
+	b = upload(9)
+	b.result, b.st, b.ctx = cuda.CUDA_ERROR_INVALID_HANDLE, nil, nil
+	copied := gpu.flushed.Load()
+	if err := s.copies.uploads.receive(b); err != nil || b.result != cuda.CUDA_ERROR_INVALID_HANDLE {
+		t.Fatal(err, b.result)
+	}
+	for s.pending() {
+		s.poll()
+	}
+	if len(link.freed) != ups || gpu.flushed.Load() != copied {
+		t.Errorf("%d of %d slots were given back", len(link.freed), ups)
+	}
+
+	tr := &transfer{id: transport.FirstTransfer, seq: 10, beside: true, link: true}
 	if r, err := s.copies.downloads.download(&ctx.legacy, tr, dst, n); errors.Join(err, nonzero(r)) != nil {
 		t.Fatal(r, err)
 	}

@@ -58,7 +58,7 @@ type path struct {
 	down   []*slot // downloads leave from them
 	mem    []byte
 	direct *directSlots // the slots lie in the GPU's memory, and mem is nil
-	busy   []*slot      // upload slots from which the GPU copies
+	busy   []*slot      // upload slots from which the GPU copies; without an event: which nobody needs
 	// a download slot was last taken, or with the link, or the GPU had read all upload slots or one more
 	last  time.Time
 	owner *context // in which the driver has page-locked the memory
@@ -179,7 +179,7 @@ func (p *path) close() {
 
 // lock page-locks the memory for the driver. It lasts as long as the context; without it copies are only slower.
 func (p *path) lock(ctx *context) {
-	if p.direct != nil || p.owner != nil && p.contexts[p.owner.handle] == p.owner {
+	if p.mem == nil || p.owner != nil && p.contexts[p.owner.handle] == p.owner {
 		return
 	}
 	p.owner = ctx
@@ -192,20 +192,25 @@ func (p *path) lock(ctx *context) {
 	}
 }
 
-// occupy follows an upload slot from which the GPU copies, or whose copy was not enqueued (r).
-func (p *path) occupy(sl *slot, st *stream, r cuda.CUresult) cuda.CUresult {
-	if r == cuda.CUDA_SUCCESS {
-		if sl.event, r = p.recordEvent(st); r == cuda.CUDA_SUCCESS {
-			sl.st = st
-			if len(p.busy) == 0 {
-				p.last = time.Now()
-			}
-			p.busy = append(p.busy, sl)
-			return r
+// drop has the next look give an upload slot back whose chunk nobody wants.
+func (p *path) drop(sl *slot) { p.busy = append(p.busy, sl) }
+
+// admit takes the upload slot of a chunk that goes to st, and gives the slot out of which the GPU is to copy: an
+// ordinary one, which has the chunk's bytes now, where the GPU leaves too few of these. The event of the copy is the
+// caller's to record in it. A slot of the path's without an event is given back.
+func (p *path) admit(sl *slot, n uint64, st *stream) *slot {
+	from := sl
+	if p.crowded() {
+		if other := p.moveOut(st.ctx, sl, n); other != nil {
+			from = other
 		}
 	}
-	p.link().Release(sl.index)
-	return r
+	if len(p.busy) == 0 {
+		p.last = time.Now()
+	}
+	sl.st = st
+	p.busy = append(p.busy, sl)
+	return from
 }
 
 // poll gives slots back that the GPU has read.
@@ -218,14 +223,18 @@ func (p *path) poll() bool {
 	}
 	p.freed = p.freed[:0]
 	kept := p.busy[:0]
+	read := false
 	var behind *stream // what comes later on it is not complete either
 	for _, sl := range p.busy {
-		if sl.st == behind || p.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
-			behind = sl.st
-			kept = append(kept, sl)
-			continue
+		if sl.event != 0 {
+			if sl.st == behind || p.gpu.CuEventQuery(sl.event) == cuda.CUDA_ERROR_NOT_READY {
+				behind = sl.st
+				kept = append(kept, sl)
+				continue
+			}
+			sl.st.ctx.events = append(sl.st.ctx.events, sl.event)
+			read = true
 		}
-		sl.st.ctx.events = append(sl.st.ctx.events, sl.event)
 		sl.event, sl.st = 0, nil
 		p.freed = append(p.freed, sl.index)
 	}
@@ -234,7 +243,9 @@ func (p *path) poll() bool {
 	if len(p.freed) == 0 {
 		return false
 	}
-	p.last = time.Now()
+	if read {
+		p.last = time.Now()
+	}
 	p.link().Release(p.freed...)
 	return true
 }
@@ -275,29 +286,29 @@ func (p *path) crowded() bool {
 	return false
 }
 
-// moveOut copies a chunk into an ordinary staging slot, so that its own can be granted again while the stream is busy
-// with something else. It gives nil where there is none.
-func (p *path) moveOut(ctx *context, l *landing) *landing {
+// moveOut copies a chunk of n bytes into an ordinary staging slot, so that its own can be granted again while the
+// stream is busy with something else. It gives nil where there is none.
+func (p *path) moveOut(ctx *context, from *slot, n uint64) *slot {
 	sl, r, err := p.staging.take(ctx, &ctx.large)
 	if err != nil || r != cuda.CUDA_SUCCESS || sl == nil {
 		return nil
 	}
-	if l.slot.gpu == 0 {
-		copy(sl.mem, l.slot.mem[:l.n])
+	if from.gpu == 0 {
+		copy(sl.mem, from.mem[:n])
 	} else if r := p.copyAside(func(st cuda.CUstream) cuda.CUresult {
-		return p.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), l.slot.gpu, uint64(l.n), st)
+		return p.gpu.CuMemcpyDtoHAsync_v2(pointerTo(sl.mem), from.gpu, n, st)
 	}); r != cuda.CUDA_SUCCESS {
 		sl.free.Store(true)
 		return nil
 	}
-	return &landing{slot: sl, off: l.off, n: l.n}
+	return sl
 }
 
 // abandon gives back the slots of a context that ends; its work is over and its events are gone.
 func (p *path) abandon(ctx *context) {
 	kept := p.busy[:0]
 	for _, sl := range p.busy {
-		if sl.st.ctx != ctx {
+		if sl.event != 0 && sl.st.ctx != ctx {
 			kept = append(kept, sl)
 			continue
 		}
