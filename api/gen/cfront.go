@@ -30,6 +30,9 @@ func emitCFront(spec *api.Spec, out *Output) error {
 	if err := c.header(out); err != nil {
 		return err
 	}
+	if err := c.structs(out); err != nil {
+		return err
+	}
 	if err := c.wireHeader(out); err != nil {
 		return err
 	}

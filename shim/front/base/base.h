@@ -8,6 +8,7 @@
 #include "base/core.h"
 #include "gen/wire_gen.h"
 #include "gen/cuda_gen.h"
+#include "gen/structs_gen.h"
 
 #include <string.h>
 
@@ -300,6 +301,4 @@ enum {
  * on_device: all of it goes to a known range, so that it cannot be wrong. */
 int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds,
                            uint32_t flags, int on_device);
-
-struct scuda_location { int32_t type, id; }; /* CUmemLocation */
 #endif

@@ -48,7 +48,7 @@ static inline int scuda_is_host(uint64_t p) {
 /* Where kernels find pinned memory; they can use it from now on. CUresult. */
 int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device);
 /* CUresult: NOT_SUPPORTED for memory of the server's host */
-int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct scuda_location *l);
+int32_t scuda_elsewhere(uint32_t i, int32_t allocation_type, const struct CUmemLocation_st *l);
 int32_t scuda_allocation_check(uint64_t handle); /* of cuMemCreate; CUresult */
 void scuda_allocation_came(uint64_t handle);
 void scuda_allocation_share(uint64_t handle);
@@ -134,10 +134,6 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 
 /* ---- 3-D copies (copy3d.c) ---- */
-struct scuda_copy3d_side {
-  uint64_t x, y, z, lod; uint32_t type, pad; uint64_t host, device, array, context, pitch, height;
-};
-struct scuda_copy3d { struct scuda_copy3d_side src, dst; uint64_t width, height, depth; };  /* CUDA_MEMCPY3D, …_PEER */
 int scuda_copy3d_in_host(const struct scuda_copy3d_side *s);
 /* what is not the program's memory is the device's, whatever the copy calls it */
 void scuda_copy3d_settle(struct scuda_copy3d_side *s);

@@ -168,13 +168,11 @@ void scuda_post_cuCtxCreate_v3(uint64_t *ctx, void *params, int32_t count, uint3
   created(*ctx, flags, dev);
 }
 
-struct ctx_create_params { void *affinity; int32_t affinity_count; void *cig; }; /* CUctxCreateParams */
-
 int32_t scuda_hand_cuCtxCreate_v4(uint64_t *ctx, void *create_params, uint32_t flags, int32_t dev) {
-  struct ctx_create_params *p = create_params;
-  if (p && p->cig) return scuda_refuse(I_cuCtxCreate_v4, PART_graphics);
-  int32_t count = p ? p->affinity_count : 0;
-  int32_t r = count ? scuda_wire_cuCtxCreate_v3(ctx, p->affinity, count, flags, dev, 0) :
+  struct CUctxCreateParams_st *p = create_params;
+  if (p && p->cigParams) return scuda_refuse(I_cuCtxCreate_v4, PART_graphics);
+  int32_t count = p ? p->numExecAffinityParams : 0;
+  int32_t r = count ? scuda_wire_cuCtxCreate_v3(ctx, p->execAffinityParams, count, flags, dev, 0) :
               scuda_wire_cuCtxCreate_v2(ctx, flags, dev, 0);
   if (!r) created(*ctx, flags, dev);
   return r;

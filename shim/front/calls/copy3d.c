@@ -8,11 +8,6 @@
 enum { BOX_DATA = WIRE_BOX_DATA, BOX_PULL = WIRE_BOX_PULL, BOX_DOWNLOAD = WIRE_BOX_DOWNLOAD, BOX_PEER = WIRE_BOX_PEER };
 enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
 
-struct side_2d { uint64_t x, y; uint32_t type, pad; uint64_t host, device, array, pitch; };
-/* CUDA_MEMCPY2D */
-struct copy_2d { struct side_2d src, dst; uint64_t width, height; };
-_Static_assert(sizeof(struct copy_2d) == 128 && sizeof(struct scuda_copy3d) == 200, "layouts of copy descriptions");
-
 /* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
 
 /* What copies of compressed formats count in are blocks of 4×4 elements. */
@@ -353,7 +348,7 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
          download_copy3d(&b, span, stream, how, sync, flags);
 }
 
-static struct scuda_copy3d_side widen(const struct side_2d *s) {
+static struct scuda_copy3d_side widen(const struct scuda_copy2d_side *s) {
   return (struct scuda_copy3d_side){
     .x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch
   };
@@ -362,7 +357,7 @@ static struct scuda_copy3d_side widen(const struct side_2d *s) {
 #define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                                         \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
     if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
-    struct copy_2d c = *(const struct copy_2d *)p;                                                                   \
+    struct scuda_copy2d c = *(const struct scuda_copy2d *)p;                                                         \
     struct scuda_copy3d copy3d = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
     scuda_copy3d_settle(&copy3d.src), scuda_copy3d_settle(&copy3d.dst);                                                          \
     c.src.type = copy3d.src.type, c.src.device = copy3d.src.device, c.dst.type = copy3d.dst.type, c.dst.device = copy3d.dst.device; \
@@ -430,20 +425,6 @@ int32_t scuda_hand_cuMemcpyAtoHAsync_v2(void *dst, uint64_t array, uint64_t offs
 
 /* ---- batches: their copies may run in any order, so also one after the other ---- */
 
-/* CUmemcpyAttributes */
-struct attributes { int32_t order; int32_t src[2], dst[2]; uint32_t flags; };
-/* CUmemcpy3DOperand */
-struct operand {
-  int32_t type, pad;
-  union {
-    struct { uint64_t ptr, row, layer; int32_t hint[2]; } ptr;
-    struct { uint64_t array, x, y, z; } array;
-  };
-};
-/* CUDA_MEMCPY3D_BATCH_OP */
-struct batch_op { struct operand src, dst; uint64_t width, height, depth; int32_t order; uint32_t flags; };
-_Static_assert(sizeof(struct attributes) == 24 && sizeof(struct batch_op) == 112, "layouts of batched copies");
-
 static int valid_order(int32_t order) {
   return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
 }
@@ -456,14 +437,15 @@ static int32_t batch_stream(uint64_t stream, uint32_t ptds, uint64_t *failed) {
 }
 
 static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t *sizes, uint64_t count,
-                     const struct attributes *attrs,
+                     const struct CUmemcpyAttributes_st *attrs,
                      const uint64_t *first, uint64_t kinds, uint64_t *failed, uint64_t stream, uint32_t ptds) {
   int32_t r = batch_stream(stream, ptds, failed);
   if (r) return r;
   if (!dsts || !srcs || !sizes || !count || !attrs || !first || !kinds || kinds > count || first[0])
     return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < kinds; i++)
-    if (!valid_order(attrs[i].order) || attrs[i].flags & ~1u || (i && first[i] <= first[i - 1]) || first[i] >= count)
+    if (!valid_order(attrs[i].srcAccessOrder) || attrs[i].flags & ~1u || (i && first[i] <= first[i - 1]) ||
+        first[i] >= count)
       return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < count; i++) {
     r = dsts[i] && srcs[i] && sizes[i] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -489,12 +471,12 @@ int32_t scuda_hand_cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, uint64_
 }
 
 /* Extents and row lengths are in elements or blocks of the array, else bytes. */
-static int32_t element_of(const struct operand *o, uint32_t *element) {
+static int32_t element_of(const struct CUmemcpy3DOperand_st *o, uint32_t *element) {
   struct scuda_array extent;
   uint32_t size;
   if (o->type == CU_MEMCPY_OPERAND_TYPE_POINTER) return CUDA_SUCCESS;
   if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
-  int32_t r = scuda_array_extent(o->array.array, &extent, &size);
+  int32_t r = scuda_array_extent(o->op.array.array, &extent, &size);
   if (r) return r;
   /* video of several planes, which are arrays of their own (cuArrayGetPlane) */
   if (!size) return CUDA_ERROR_INVALID_VALUE;
@@ -503,43 +485,46 @@ static int32_t element_of(const struct operand *o, uint32_t *element) {
   return CUDA_SUCCESS;
 }
 
-static int32_t operand_side(const struct operand *o, const struct batch_op *op, uint32_t element,
+static int32_t operand_side(const struct CUmemcpy3DOperand_st *o, const struct CUextent3D_st *extent, uint32_t element,
                             struct scuda_copy3d_side *s) {
   if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
     *s = (struct scuda_copy3d_side){
-      .type = CU_MEMORYTYPE_ARRAY, .array = o->array.array, .x = o->array.x * element, .y = o->array.y, .z = o->array.z
+      .type = CU_MEMORYTYPE_ARRAY, .array = o->op.array.array, .x = o->op.array.offset.x * element,
+      .y = o->op.array.offset.y, .z = o->op.array.offset.z
     };
     return CUDA_SUCCESS;
   }
-  uint64_t row = o->ptr.row ? o->ptr.row : op->width, layer = o->ptr.layer ? o->ptr.layer : op->height;
-  if (!o->ptr.ptr || row < op->width || layer < op->height || row > UINT64_MAX / element)
+  uint64_t row = o->op.ptr.rowLength ? o->op.ptr.rowLength : extent->width;
+  uint64_t layer = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : extent->height;
+  if (!o->op.ptr.ptr || row < extent->width || layer < extent->height || row > UINT64_MAX / element)
     return CUDA_ERROR_INVALID_VALUE;
   *s = (struct scuda_copy3d_side){
-    .type = CU_MEMORYTYPE_UNIFIED, .device = o->ptr.ptr, .pitch = row * element, .height = layer
+    .type = CU_MEMORYTYPE_UNIFIED, .device = o->op.ptr.ptr, .pitch = row * element, .height = layer
   };
   return CUDA_SUCCESS;
 }
 
-static int32_t batch_box(const struct batch_op *op, uint64_t stream, uint32_t ptds) {
+static int32_t batch_box(const struct CUDA_MEMCPY3D_BATCH_OP_st *op, uint64_t stream, uint32_t ptds) {
   uint32_t element = 0;
   struct scuda_copy3d b = {0};
-  int32_t r = valid_order(op->order) && !(op->flags & ~1u) && op->width && op->height && op->depth ? CUDA_SUCCESS :
-              CUDA_ERROR_INVALID_VALUE;
+  const struct CUextent3D_st *e = &op->extent;
+  int32_t r = valid_order(op->srcAccessOrder) && !(op->flags & ~1u) && e->width && e->height && e->depth ?
+              CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (!r) r = element_of(&op->src, &element);
   if (!r) r = element_of(&op->dst, &element);
   if (!element) element = 1;
-  if (!r) r = operand_side(&op->src, op, element, &b.src);
-  if (!r) r = operand_side(&op->dst, op, element, &b.dst);
+  if (!r) r = operand_side(&op->src, e, element, &b.src);
+  if (!r) r = operand_side(&op->dst, e, element, &b.dst);
   if (r) return r;
-  if (op->width > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
-  b.width = op->width * element;
-  b.height = op->height;
-  b.depth = op->depth;
+  if (e->width > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
+  b.width = e->width * element;
+  b.height = e->height;
+  b.depth = e->depth;
   return scuda_hand_cuMemcpy3DAsync_v2(&b, stream, ptds);
 }
 
-static int32_t batch_3d(uint64_t count, const struct batch_op *ops, uint64_t *failed, uint64_t flags, uint64_t stream,
-                        uint32_t ptds) {
+static int32_t batch_3d(uint64_t count, const struct CUDA_MEMCPY3D_BATCH_OP_st *ops, uint64_t *failed, uint64_t flags,
+                        uint64_t stream, uint32_t ptds) {
   int32_t r = batch_stream(stream, ptds, failed);
   if (r) return r;
   if (!count || !ops || flags) return CUDA_ERROR_INVALID_VALUE;

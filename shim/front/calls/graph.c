@@ -143,7 +143,8 @@ int32_t scuda_node_check(const struct target *t) {
 }
 
 /* Sends the call. reply has room for the body graphs of a conditional node behind it. */
-int32_t scuda_node_send(const struct target *t, const struct params *params, uint32_t flags, uint64_t host, const void *tail, uint32_t tail_bytes,
+int32_t scuda_node_send(const struct target *t, const struct CUgraphNodeParams_st *params, uint32_t flags,
+                        uint64_t host, const void *tail, uint32_t tail_bytes,
                     struct wire_graph_node_made *reply, uint32_t reply_bytes) {
   struct wire_graph_node w = {.graph = t->graph, .exec = t->exec, .node = t->node, .host = host, .verb = t->verb, .tail_bytes = tail_bytes};
   w.flags = flags | (t->general ? GENERAL : 0) | (t->edges ? EDGES : 0);
@@ -174,27 +175,21 @@ int32_t scuda_node_send(const struct target *t, const struct params *params, uin
   return r;
 }
 
-int32_t scuda_node_send_simple(const struct target *t, const struct params *params) {
+int32_t scuda_node_send_simple(const struct target *t, const struct CUgraphNodeParams_st *params) {
   struct wire_graph_node_made made;
   return scuda_node_send(t, params, 0, 0, NULL, 0, &made, sizeof made);
 }
 
 /* ---- kernels ---- */
 
-struct kernel {            /* CUDA_KERNEL_NODE_PARAMS; the first version ends before kern */
-  uint64_t func;
-  uint32_t grid[3], block[3], shared, pad;
-  void **params, **extra;
-  uint64_t kern, ctx;
-};
-enum { KERNEL_V1 = 56 };
-_Static_assert(sizeof(struct kernel) == 72, "layout of CUDA_KERNEL_NODE_PARAMS");
+/* The first version ends before kern. */
+enum { KERNEL_V1 = sizeof(struct CUDA_KERNEL_NODE_PARAMS_st) };
 
 static int32_t kernel(struct target t, const void *from, size_t bytes) {
   int32_t r = scuda_node_check(&t);
   if (r) return r;
   if (!from) return CUDA_ERROR_INVALID_VALUE;
-  struct kernel k = {0};
+  struct CUDA_KERNEL_NODE_PARAMS_v2_st k = {0};
   memcpy(&k, from, bytes);
   uint64_t handle = k.func ? k.func : k.kern;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
@@ -203,31 +198,31 @@ static int32_t kernel(struct target t, const void *from, size_t bytes) {
   if (k.ctx && (r = scuda_check(k.ctx, KIND_CUcontext))) return r;
   const void *buffer;
   uint32_t size;
-  if ((r = scuda_params_of(f, k.params, k.extra, &buffer, &size))) return r;
+  if ((r = scuda_params_of(f, k.kernelParams, k.extra, &buffer, &size))) return r;
   uint8_t packed[SCUDA_PARAMS_MAX];
   if (size > sizeof packed) return CUDA_ERROR_INVALID_VALUE;
   if (!buffer) {
     memset(packed, 0, size);
-    scuda_params_pack(f, k.params, packed);
+    scuda_params_pack(f, k.kernelParams, packed);
   }
-  struct params p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-  k.params = k.extra = NULL;
-  memcpy(p.u, &k, sizeof k);
+  struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+  k.kernelParams = k.extra = NULL;
+  memcpy(&p.kernel, &k, sizeof k);
   struct wire_graph_node_made made;
   return scuda_node_send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made);
 }
 
 int32_t scuda_hand_cuGraphAddKernelNode(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode), p, KERNEL_V1); }
-int32_t scuda_hand_cuGraphAddKernelNode_v2(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode_v2), p, sizeof(struct kernel)); }
+int32_t scuda_hand_cuGraphAddKernelNode_v2(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode_v2), p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st)); }
 int32_t scuda_hand_cuGraphKernelNodeSetParams(uint64_t node, const void *p) { return kernel(SETTING(cuGraphKernelNodeSetParams), p, KERNEL_V1); }
 int32_t scuda_hand_cuGraphKernelNodeSetParams_v2(uint64_t node, const void *p) {
-  return kernel(SETTING(cuGraphKernelNodeSetParams_v2), p, sizeof(struct kernel));
+  return kernel(SETTING(cuGraphKernelNodeSetParams_v2), p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st));
 }
 int32_t scuda_hand_cuGraphExecKernelNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
   return kernel(SETTING_EXEC(cuGraphExecKernelNodeSetParams), p, KERNEL_V1);
 }
 int32_t scuda_hand_cuGraphExecKernelNodeSetParams_v2(uint64_t exec, uint64_t node, const void *p) {
-  return kernel(SETTING_EXEC(cuGraphExecKernelNodeSetParams_v2), p, sizeof(struct kernel));
+  return kernel(SETTING_EXEC(cuGraphExecKernelNodeSetParams_v2), p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st));
 }
 
 int32_t scuda_node_get(uint64_t node, int32_t type, struct got *reply, uint32_t i) {
@@ -248,18 +243,18 @@ static int32_t kernel_params(uint64_t node, void *out, size_t bytes, uint32_t i)
   struct got reply;
   int32_t r = scuda_node_get(node, CU_GRAPH_NODE_TYPE_KERNEL, &reply, i);
   if (r) return r;
-  struct kernel k;
+  struct CUDA_KERNEL_NODE_PARAMS_v2_st k;
   memcpy(&k, union_of(&reply), sizeof k);
   struct scuda_func *f = scuda_func(k.func ? k.func : k.kern);
   if (!f || reply.head.tail_bytes < f->param_bytes) return scuda_bad_reply(scuda_exports[i].name);
-  k.params = k.extra = NULL;
+  k.kernelParams = k.extra = NULL;
   if (f->param_count) {
     size_t pointers = f->param_count * sizeof(void *);
     uint8_t *block = scuda_node_lend(node, pointers + f->param_bytes);
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(block + pointers, reply.tail, f->param_bytes);
-    k.params = (void **)block;
-    for (uint32_t n = 0; n < f->param_count; n++) k.params[n] = block + pointers + f->params[n].offset;
+    k.kernelParams = (void **)block;
+    for (uint32_t n = 0; n < f->param_count; n++) k.kernelParams[n] = block + pointers + f->params[n].offset;
   }
   if (bytes == KERNEL_V1 && !k.func) k.func = k.kern;
   memcpy(out, &k, bytes);
@@ -267,7 +262,7 @@ static int32_t kernel_params(uint64_t node, void *out, size_t bytes, uint32_t i)
 }
 int32_t scuda_hand_cuGraphKernelNodeGetParams(uint64_t node, void *p) { return kernel_params(node, p, KERNEL_V1, I_cuGraphKernelNodeGetParams); }
 int32_t scuda_hand_cuGraphKernelNodeGetParams_v2(uint64_t node, void *p) {
-  return kernel_params(node, p, sizeof(struct kernel), I_cuGraphKernelNodeGetParams_v2);
+  return kernel_params(node, p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st), I_cuGraphKernelNodeGetParams_v2);
 }
 
 /* Attributes with events are those of launches; the driver refuses them to nodes. */
@@ -288,27 +283,27 @@ int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t node, int32_t attr, const v
 
 /* Functions that graphs may call until the program ends, by registration: nodes that were captured or cloned know no
  * more than that. */
-static struct { struct host *list; uint64_t *ids; uint32_t count, cap; } functions;
+static struct { struct CUDA_HOST_NODE_PARAMS_st *list; uint64_t *ids; uint32_t count, cap; } functions;
 
 uint64_t scuda_graph_function(void *fn, void *user) {
   uint64_t id = scuda_core.hostfn(fn, user, 0, 0, 1);
   scuda_lock(&lock);
   if (functions.count == functions.cap) {
     uint32_t cap = functions.cap ? 2 * functions.cap : 64;
-    struct host *list = realloc(functions.list, cap * sizeof *list);
+    struct CUDA_HOST_NODE_PARAMS_st *list = realloc(functions.list, cap * sizeof *list);
     if (list) functions.list = list;
     uint64_t *ids = list ? realloc(functions.ids, cap * sizeof *ids) : NULL;
     if (ids) functions.ids = ids, functions.cap = cap;
   }
   if (functions.count < functions.cap) {
-    functions.list[functions.count] = (struct host){fn, user};
+    functions.list[functions.count] = (struct CUDA_HOST_NODE_PARAMS_st){fn, user};
     functions.ids[functions.count++] = id;
   }
   scuda_unlock(&lock);
   return id;
 }
 
-int scuda_graph_function_of(uint64_t id, struct host *h) {
+int scuda_graph_function_of(uint64_t id, struct CUDA_HOST_NODE_PARAMS_st *h) {
   scuda_lock(&lock);
   uint32_t i = functions.count;
   while (i && functions.ids[i - 1] != id) i--;
@@ -317,17 +312,17 @@ int scuda_graph_function_of(uint64_t id, struct host *h) {
   return i != 0;
 }
 
-int32_t scuda_host_node_with(struct target t, const struct host *h, uint32_t flags) {
+int32_t scuda_host_node_with(struct target t, const struct CUDA_HOST_NODE_PARAMS_st *h, uint32_t flags) {
   int32_t r = scuda_node_check(&t);
   if (r) return r;
   if (!h || !h->fn) return CUDA_ERROR_INVALID_VALUE;
-  struct params p = {.type = CU_GRAPH_NODE_TYPE_HOST};
+  struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_HOST};
   struct wire_graph_node_made made;
-  r = scuda_node_send(&t, &p, flags, scuda_graph_function(h->fn, h->user), NULL, 0, &made, sizeof made);
-  if (!r && t.verb != SET_EXEC) scuda_node_keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->user});
+  r = scuda_node_send(&t, &p, flags, scuda_graph_function(h->fn, h->userData), NULL, 0, &made, sizeof made);
+  if (!r && t.verb != SET_EXEC) scuda_node_keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->userData});
   return r;
 }
-int32_t host_node(struct target t, const struct host *h) { return scuda_host_node_with(t, h, 0); }
+int32_t host_node(struct target t, const struct CUDA_HOST_NODE_PARAMS_st *h) { return scuda_host_node_with(t, h, 0); }
 int32_t scuda_hand_cuGraphAddHostNode(ADD_PARAMS, const void *p) { return host_node(ADDING(cuGraphAddHostNode), p); }
 int32_t scuda_hand_cuGraphHostNodeSetParams(uint64_t node, const void *p) { return host_node(SETTING(cuGraphHostNodeSetParams), p); }
 int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
@@ -339,17 +334,17 @@ int32_t scuda_hand_cuGraphHostNodeGetParams(uint64_t node, void *out) {
   if (r) return r;
   struct node n = scuda_node_kept(node);
   if (n.keeps == KEEPS_HOST) {
-    *(struct host *)out = (struct host){n.fn, n.user};
+    *(struct CUDA_HOST_NODE_PARAMS_st *)out = (struct CUDA_HOST_NODE_PARAMS_st){n.fn, n.user};
     return CUDA_SUCCESS;
   }
   if ((r = scuda_wire_cuGraphNodeGetType(node, &type, 0))) return r;
   if (type != CU_GRAPH_NODE_TYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
   struct got reply;
   if ((r = scuda_node_get(node, type, &reply, I_cuGraphHostNodeGetParams))) return r;
-  struct host h;
+  struct CUDA_HOST_NODE_PARAMS_st h;
   if (!scuda_graph_function_of(scuda_word(union_of(&reply)), &h)) return scuda_bad_reply("cuGraphHostNodeGetParams");
   if (h.fn == (void *)scuda_copy3d_move) return CUDA_ERROR_INVALID_VALUE; /* a copy within host memory */
-  *(struct host *)out = h;
+  *(struct CUDA_HOST_NODE_PARAMS_st *)out = h;
   return CUDA_SUCCESS;
 }
 
@@ -380,42 +375,32 @@ int scuda_pre_cuGraphNodeGetType(uint64_t node, int32_t *type, int32_t *r) {
 
 /* ---- memory of graphs ---- */
 
-struct access { struct scuda_location location; int32_t flags; };
-struct alloc {             /* CUDA_MEM_ALLOC_NODE_PARAMS */
-  int32_t alloc_type, handle_types;
-  struct scuda_location location;
-  uint64_t pool_rest[9];
-  struct access *access;
-  uint64_t access_count, bytes, address;
-};
-_Static_assert(sizeof(struct alloc) == 120 && sizeof(struct access) == ACCESS_BYTES, "layout of CUDA_MEM_ALLOC_NODE_PARAMS");
-
-static void locate(struct scuda_location *l, int32_t (*translate)(int32_t)) {
+static void locate(struct CUmemLocation_st *l, int32_t (*translate)(int32_t)) {
   if (l->type == CU_MEM_LOCATION_TYPE_DEVICE) l->id = translate(l->id);
 }
 static int32_t to_server(int32_t device) { return scuda_to_server(device); }
 
-static int32_t alloc_node(struct target t, struct alloc *a) {
+static int32_t alloc_node(struct target t, struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st *a) {
   int32_t r = scuda_node_check(&t);
   if (r) return r;
-  if (!a || a->access_count > ACCESS_MAX || (a->access_count && !a->access)) return CUDA_ERROR_INVALID_VALUE;
-  if ((r = scuda_elsewhere(t.i, a->alloc_type, &a->location))) return r;
-  struct alloc w = *a;
-  struct access list[ACCESS_MAX];
-  for (uint64_t n = 0; n < a->access_count; n++) {
-    list[n] = a->access[n];
+  if (!a || a->accessDescCount > ACCESS_MAX || (a->accessDescCount && !a->accessDescs)) return CUDA_ERROR_INVALID_VALUE;
+  if ((r = scuda_elsewhere(t.i, a->poolProps.allocType, &a->poolProps.location))) return r;
+  struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st w = *a;
+  struct CUmemAccessDesc_st list[ACCESS_MAX];
+  for (uint64_t n = 0; n < a->accessDescCount; n++) {
+    list[n] = a->accessDescs[n];
     locate(&list[n].location, to_server);
   }
-  locate(&w.location, to_server);
-  w.access = NULL;
-  struct params p = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
-  memcpy(p.u, &w, sizeof w);
+  locate(&w.poolProps.location, to_server);
+  w.accessDescs = NULL;
+  struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+  memcpy(&p.alloc, &w, sizeof w);
   struct wire_graph_node_made made;
-  r = scuda_node_send(&t, &p, 0, 0, list, (uint32_t)(a->access_count * ACCESS_BYTES), &made, sizeof made);
+  r = scuda_node_send(&t, &p, 0, 0, list, (uint32_t)(a->accessDescCount * sizeof *list), &made, sizeof made);
   if (r || t.verb != ADD) return r;
-  a->address = made.address;
+  a->dptr = made.address;
   scuda_node_keep(*t.out, &(struct node){.keeps = KEEPS_ALLOC});
-  scuda_device_range_add(made.address, a->bytes, SCUDA_RANGE_OTHER | SCUDA_RANGE_GRAPH, *t.out);
+  scuda_device_range_add(made.address, a->bytesize, SCUDA_RANGE_OTHER | SCUDA_RANGE_GRAPH, *t.out);
   return r;
 }
 int32_t scuda_hand_cuGraphAddMemAllocNode(ADD_PARAMS, void *p) { return alloc_node(ADDING(cuGraphAddMemAllocNode), p); }
@@ -425,37 +410,36 @@ int32_t scuda_hand_cuGraphMemAllocNodeGetParams(uint64_t node, void *out) {
   struct got reply;
   int32_t r = scuda_node_get(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &reply, I_cuGraphMemAllocNodeGetParams);
   if (r) return r;
-  struct alloc a;
+  struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st a;
   memcpy(&a, union_of(&reply), sizeof a);
-  if (reply.head.tail_bytes != a.access_count * ACCESS_BYTES) return scuda_bad_reply("cuGraphMemAllocNodeGetParams");
-  locate(&a.location, scuda_from_server);
-  a.access = NULL;
-  if (a.access_count) {
-    if (!(a.access = scuda_node_lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(a.access, reply.tail, reply.head.tail_bytes);
-    for (uint64_t n = 0; n < a.access_count; n++) locate(&a.access[n].location, scuda_from_server);
+  struct CUmemAccessDesc_st *list = NULL;
+  if (reply.head.tail_bytes != a.accessDescCount * sizeof *list) return scuda_bad_reply("cuGraphMemAllocNodeGetParams");
+  locate(&a.poolProps.location, scuda_from_server);
+  if (a.accessDescCount) {
+    if (!(list = scuda_node_lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(list, reply.tail, reply.head.tail_bytes);
+    for (uint64_t n = 0; n < a.accessDescCount; n++) locate(&list[n].location, scuda_from_server);
   }
+  a.accessDescs = list;
   memcpy(out, &a, sizeof a);
   return r;
 }
 
 /* ---- batches of memory operations ---- */
 
-/* CUDA_BATCH_MEM_OP_NODE_PARAMS */
-struct batch { uint64_t ctx; uint32_t count, pad; void *ops; uint32_t flags, pad2; };
-enum { BATCH_MAX = 512, OPERATION_BYTES = 48 };                                        /* CUstreamBatchMemOpParams */
+enum { BATCH_MAX = 512, OPERATION_BYTES = sizeof(union CUstreamBatchMemOpParams_union) };
 
-static int32_t batch_node(struct target t, const struct batch *b) {
+static int32_t batch_node(struct target t, const struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st *b) {
   int32_t r = scuda_node_check(&t);
   if (r) return r;
-  if (!b || (b->count && !b->ops) || b->count > BATCH_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (!b || (b->count && !b->paramArray) || b->count > BATCH_MAX) return CUDA_ERROR_INVALID_VALUE;
   if ((r = is(b->ctx, KIND_CUcontext))) return r;
-  struct params p = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
-  struct batch w = *b;
-  w.ops = NULL;
-  memcpy(p.u, &w, sizeof w);
+  struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+  struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st w = *b;
+  w.paramArray = NULL;
+  memcpy(&p.memOp, &w, sizeof w);
   struct wire_graph_node_made made;
-  return scuda_node_send(&t, &p, 0, 0, b->ops, b->count * OPERATION_BYTES, &made, sizeof made);
+  return scuda_node_send(&t, &p, 0, 0, b->paramArray, b->count * OPERATION_BYTES, &made, sizeof made);
 }
 int32_t scuda_hand_cuGraphAddBatchMemOpNode(ADD_PARAMS, const void *p) { return batch_node(ADDING(cuGraphAddBatchMemOpNode), p); }
 int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t node, const void *p) { return batch_node(SETTING(cuGraphBatchMemOpNodeSetParams), p); }
@@ -467,28 +451,24 @@ int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t node, void *out) {
   struct got reply;
   int32_t r = scuda_node_get(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &reply, I_cuGraphBatchMemOpNodeGetParams);
   if (r) return r;
-  struct batch b;
+  struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st b;
   memcpy(&b, union_of(&reply), sizeof b);
   if (reply.head.tail_bytes != (uint64_t)b.count * OPERATION_BYTES) return scuda_bad_reply("cuGraphBatchMemOpNodeGetParams");
-  if (!(b.ops = scuda_node_lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
-  memcpy(b.ops, reply.tail, reply.head.tail_bytes);
+  if (!(b.paramArray = scuda_node_lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+  memcpy(b.paramArray, reply.tail, reply.head.tail_bytes);
   memcpy(out, &b, sizeof b);
   return r;
 }
 
 /* ---- conditional nodes ---- */
 
-/* CUDA_CONDITIONAL_NODE_PARAMS */
-struct conditional { uint64_t handle; int32_t type; uint32_t size; uint64_t *graphs; uint64_t ctx; };
-
-static int32_t conditional(const struct target *t, struct conditional *k) {
+static int32_t conditional(const struct target *t, struct CUDA_CONDITIONAL_NODE_PARAMS *k) {
   int32_t r = k->ctx ? scuda_check(k->ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r) return r;
   if (k->size > GRAPHS_MAX) return CUDA_ERROR_INVALID_VALUE;
-  struct params p = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
-  struct conditional w = *k;
-  w.graphs = NULL;
-  memcpy(p.u, &w, sizeof w);
+  struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+  p.conditional = *k;
+  p.conditional.phGraph_out = NULL;
   /* the driver says whether a node may become that; its bodies stay */
   if (t->verb != ADD) return scuda_node_send_simple(t, &p);
   uint32_t bytes = (uint32_t)(sizeof(struct wire_graph_node_made) + 8 * k->size);
@@ -508,7 +488,7 @@ static int32_t conditional(const struct target *t, struct conditional *k) {
     if (d) {
       d->graphs = graphs;
       d->graph_count = n;
-      k->graphs = graphs;
+      k->phGraph_out = graphs;
       graphs = NULL;
     }
     scuda_unlock(&lock);
@@ -521,42 +501,42 @@ static int32_t conditional(const struct target *t, struct conditional *k) {
 
 /* ---- nodes of all types ---- */
 
-static int32_t general(struct target t, struct params *p) {
+static int32_t general(struct target t, struct CUgraphNodeParams_st *p) {
   t.general = 1;
   int32_t r = scuda_node_check(&t);
   if (r) return r;
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   uint64_t ctx = 0;
-  struct params changed;
+  struct CUgraphNodeParams_st changed;
   switch (p->type) {
   case CU_GRAPH_NODE_TYPE_KERNEL:
-    return kernel(t, p->u, sizeof(struct kernel));
+    return kernel(t, &p->kernel, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st));
   case CU_GRAPH_NODE_TYPE_HOST:
-    return host_node(t, (const struct host *)p->u);
+    return host_node(t, (const struct CUDA_HOST_NODE_PARAMS_st *)&p->host);
   case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-    return alloc_node(t, (struct alloc *)p->u);
+    return alloc_node(t, (struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st *)&p->alloc);
   case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-    return batch_node(t, (const struct batch *)p->u);
+    return batch_node(t, (const struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st *)&p->memOp);
   case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-    return conditional(&t, (struct conditional *)p->u);
+    return conditional(&t, &p->conditional);
   case CU_GRAPH_NODE_TYPE_MEMCPY:
-    ctx = ((const struct copy *)p->u)->ctx;
+    ctx = p->memcpy.copyCtx;
     if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
     changed = *p;
-    if (scuda_copy_node(&t, (struct copy *)changed.u, &r)) return r;
-    if (!(r = scuda_node_send_simple(&t, &changed))) scuda_copy_node_is(&t, &((const struct copy *)p->u)->copy3d);
+    if (scuda_copy_node(&t, &changed.memcpy, &r)) return r;
+    if (!(r = scuda_node_send_simple(&t, &changed))) scuda_copy_node_is(&t, &p->memcpy.copyParams);
     return r;
   case CU_GRAPH_NODE_TYPE_MEMSET:
-    ctx = p->u[5];
+    ctx = p->memset.ctx;
     if (ctx && (r = scuda_check(ctx, KIND_CUcontext))) return r;
     break;
   case CU_GRAPH_NODE_TYPE_GRAPH:
-    if ((r = is(p->u[0], KIND_CUgraph))) return r;
+    if ((r = is(p->graph.graph, KIND_CUgraph))) return r;
     break;
   case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
   case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-    if ((r = is(p->u[0], KIND_CUevent))) return r;
-    scuda_event_elsewhere(p->u[0]);
+    if ((r = is(p->eventWait.event, KIND_CUevent))) return r;
+    scuda_event_elsewhere(p->eventWait.event);
     break;
   case CU_GRAPH_NODE_TYPE_EMPTY:
   case CU_GRAPH_NODE_TYPE_MEM_FREE:

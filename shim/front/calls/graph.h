@@ -8,7 +8,7 @@ enum {
   GENERAL = WIRE_GRAPH_NODE_GENERAL, EDGES = WIRE_GRAPH_NODE_EDGES, HOST_COPY = WIRE_GRAPH_NODE_HOST_COPY,
   REPLACE = WIRE_GRAPH_NODE_REPLACE
 };
-enum { DEPENDENCIES_MAX = 1 << 15, ACCESS_MAX = 256, ACCESS_BYTES = 12, GRAPHS_MAX = 1 << 14 };
+enum { DEPENDENCIES_MAX = 1 << 15, ACCESS_MAX = 256, GRAPHS_MAX = 1 << 14 };
 enum { BODY = 1,               /* flags of a graph's slot */
        CLONED = 2 };           /* of a node's: what it was made of is not known here */
 extern _Atomic uint32_t scuda_graph_bodies; /* whether there ever was any body */
@@ -35,9 +35,8 @@ void *scuda_node_lend(uint64_t handle, uint64_t bytes);
 
 /* ---- adding and changing ---- */
 
-struct params { int32_t type, reserved0[3]; uint64_t u[29], reserved2; };  /* CUgraphNodeParams */
-_Static_assert(sizeof(struct params) == 256 && sizeof((struct wire_graph_node *)0)->params == 256,
-               "layout of CUgraphNodeParams");
+_Static_assert(sizeof((struct wire_graph_node *)0)->params == sizeof(struct CUgraphNodeParams_st),
+               "CUgraphNodeParams in a message");
 
 struct target {            /* what a call is about; i is the export's index */
   uint32_t verb, general, i;
@@ -58,30 +57,28 @@ static inline int32_t is(uint64_t handle, uint32_t kind) {
 static inline uint64_t node_of(const struct target *t) { return t->verb == ADD ? *t->out : t->node; }
 int32_t scuda_node_check(const struct target *t);
 /* Sends the call. reply has room for the body graphs of a conditional node behind it. */
-int32_t scuda_node_send(const struct target *t, const struct params *params, uint32_t flags, uint64_t host,
-                        const void *tail,
+int32_t scuda_node_send(const struct target *t, const struct CUgraphNodeParams_st *params, uint32_t flags,
+                        uint64_t host, const void *tail,
                         uint32_t tail_bytes, struct wire_graph_node_made *reply, uint32_t reply_bytes);
-int32_t scuda_node_send_simple(const struct target *t, const struct params *params);
+int32_t scuda_node_send_simple(const struct target *t, const struct CUgraphNodeParams_st *params);
 
 /* Asks for a node's parameters. What is behind them is in reply->tail. */
 struct got { struct wire_graph_node_params head; uint8_t tail[SCUDA_PARAMS_MAX]; };
 int32_t scuda_node_get(uint64_t node, int32_t type, struct got *reply, uint32_t i);
 static inline const void *union_of(const struct got *reply) {
-  return (const uint8_t *)reply->head.params + offsetof(struct params, u);
+  return (const uint8_t *)reply->head.params + offsetof(struct CUgraphNodeParams_st, reserved1);
 }
 
 /* ---- host functions; a copy within host memory is one of ours ---- */
 
-struct host { void *fn, *user; };  /* CUDA_HOST_NODE_PARAMS */
-int32_t scuda_host_node_with(struct target t, const struct host *h, uint32_t flags);
+int32_t scuda_host_node_with(struct target t, const struct CUDA_HOST_NODE_PARAMS_st *h, uint32_t flags);
 /* The function of a registration; 0: it is not known. */
-int scuda_graph_function_of(uint64_t id, struct host *h);
+int scuda_graph_function_of(uint64_t id, struct CUDA_HOST_NODE_PARAMS_st *h);
 
 /* ---- copies (graph_copy.c) ---- */
 
-struct copy { int32_t flags, reserved; uint64_t ctx; struct scuda_copy3d copy3d; };  /* CUDA_MEMCPY_NODE_PARAMS */
 /* Adds or changes a copy's node where the driver cannot; 1: it has, with the result *r. */
-int scuda_copy_node(const struct target *t, struct copy *c, int32_t *r);
+int scuda_copy_node(const struct target *t, struct CUDA_MEMCPY_NODE_PARAMS_st *c, int32_t *r);
 /* The node is this copy now, which the driver has. */
 void scuda_copy_node_is(const struct target *t, const struct scuda_copy3d *c);
 /* What a node is for the program, and of a copy what it copies. */

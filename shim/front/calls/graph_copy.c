@@ -3,36 +3,39 @@
 
 #include <stdlib.h>
 
-static int32_t host_copy(const struct target *t, const struct copy *copy, uint32_t flags) {
-  struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-  struct copy c = *copy;
-  int up = scuda_copy3d_in_host(&c.copy3d.src);
-  struct scuda_copy3d_side *host = up ? &c.copy3d.src : &c.copy3d.dst;
-  uint64_t bytes = scuda_copy3d_straighten(host, &c.copy3d);
+static int32_t host_copy(const struct target *t, const struct CUDA_MEMCPY_NODE_PARAMS_st *copy, uint32_t flags) {
+  struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+  p.memcpy = *copy;
+  struct scuda_copy3d *c = &p.memcpy.copyParams;
+  int up = scuda_copy3d_in_host(&c->src);
+  struct scuda_copy3d_side *host = up ? &c->src : &c->dst;
+  uint64_t bytes = scuda_copy3d_straighten(host, c);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
   uint64_t id = up ? scuda_core.source(at, bytes, 1) : scuda_core.transfer(at, bytes, scuda_thread()->ordinal, 2);
   scuda_graph_host((uint32_t)id, up, at);
-  memcpy(p.u, &c, sizeof c);
   struct wire_graph_node_made made;
   int32_t r = scuda_node_send(t, &p, flags | HOST_COPY, id, NULL, 0, &made, sizeof made);
-  if (!r && t->verb != SET_EXEC) scuda_node_keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .copy3d = copy->copy3d});
+  if (!r && t->verb != SET_EXEC)
+    scuda_node_keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .copy3d = copy->copyParams});
   return r;
 }
 
 /* A copy within host memory: the function's description lives as long as graphs may call it, which is until the program
  * ends. */
-static int32_t copy_within_host(const struct target *t, const struct copy *c, uint32_t flags) {
+static int32_t copy_within_host(const struct target *t, const struct CUDA_MEMCPY_NODE_PARAMS_st *c, uint32_t flags) {
   struct scuda_copy3d *b = malloc(sizeof *b);
   if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
-  *b = c->copy3d;
+  *b = c->copyParams;
   if (!scuda_copy3d_straighten(&b->src, b) || !scuda_copy3d_straighten(&b->dst, b)) {
     free(b);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  int32_t r = scuda_host_node_with(*t, &(struct host){(void *)scuda_copy3d_move, b}, flags);
+  const struct CUDA_HOST_NODE_PARAMS_st h = {(void *)scuda_copy3d_move, b};
+  int32_t r = scuda_host_node_with(*t, &h, flags);
   if (r) free(b);
-  else if (t->verb != SET_EXEC) scuda_node_keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .copy3d = c->copy3d});
+  else if (t->verb != SET_EXEC)
+    scuda_node_keep(node_of(t), &(struct node){.keeps = KEEPS_COPY, .copy3d = c->copyParams});
   return r;
 }
 
@@ -44,8 +47,8 @@ static int host_ends(const struct scuda_copy3d *b) { return (scuda_copy3d_in_hos
 int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3d, uint32_t i) {
   struct node n = scuda_node_kept(node);
   struct got reply;
-  struct copy c;
-  struct host h;
+  struct CUDA_MEMCPY_NODE_PARAMS_st c;
+  struct CUDA_HOST_NODE_PARAMS_st h;
   *type = CU_GRAPH_NODE_TYPE_MEMCPY;
   if (copy3d) *copy3d = n.copy3d;
   if (n.keeps == KEEPS_COPY) return CUDA_SUCCESS;
@@ -54,7 +57,7 @@ int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3
   if (*type == CU_GRAPH_NODE_TYPE_HOST) {
     if (!scuda_node_get(node, *type, &reply, i) && scuda_graph_function_of(scuda_word(union_of(&reply)), &h) && h.fn == (void *)scuda_copy3d_move) {
       *type = CU_GRAPH_NODE_TYPE_MEMCPY;
-      if (copy3d) *copy3d = *(struct scuda_copy3d *)h.user;
+      if (copy3d) *copy3d = *(struct scuda_copy3d *)h.userData;
     }
     return CUDA_SUCCESS;
   }
@@ -65,12 +68,12 @@ int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3
   if (r) return r;
   memcpy(&c, union_of(&reply), sizeof c);
   if (*type == CU_GRAPH_NODE_TYPE_GRAPH) {
-    int up = c.copy3d.src.type == CU_MEMORYTYPE_HOST;
-    struct scuda_copy3d_side *side = up ? &c.copy3d.src : &c.copy3d.dst;
+    int up = c.copyParams.src.type == CU_MEMORYTYPE_HOST;
+    struct scuda_copy3d_side *side = up ? &c.copyParams.src : &c.copyParams.dst;
     side->host = (uint64_t)(uintptr_t)scuda_graph_host_of((uint32_t)side->host, up);
     *type = CU_GRAPH_NODE_TYPE_MEMCPY;
   }
-  if (copy3d) *copy3d = c.copy3d;
+  if (copy3d) *copy3d = c.copyParams;
   return CUDA_SUCCESS;
 }
 
@@ -102,14 +105,15 @@ void scuda_copy_node_is(const struct target *t, const struct scuda_copy3d *c) {
 
 /* 1: *r is the answer; 0: the driver can do it alone, as *c says now. A node whose copy gets or loses host memory gets
  * another node of the driver's; in an executable graph what is copied may change, but not that. */
-int scuda_copy_node(const struct target *t, struct copy *c, int32_t *r) {
-  scuda_copy3d_settle(&c->copy3d.src), scuda_copy3d_settle(&c->copy3d.dst);
-  int ends = host_ends(&c->copy3d), old = ends;
+int scuda_copy_node(const struct target *t, struct CUDA_MEMCPY_NODE_PARAMS_st *c, int32_t *r) {
+  struct scuda_copy3d *now = &c->copyParams;
+  scuda_copy3d_settle(&now->src), scuda_copy3d_settle(&now->dst);
+  int ends = host_ends(now), old = ends;
   uint32_t flags = 0;
   if ((*r = scuda_node_check(t))) return 1;
   if (in_body(t)) {
-    if (ends & 1) *r = scuda_copy3d_to_mirror(&c->copy3d.src, &c->copy3d, t->i);
-    if (ends & 2 && !*r) *r = scuda_copy3d_to_mirror(&c->copy3d.dst, &c->copy3d, t->i);
+    if (ends & 1) *r = scuda_copy3d_to_mirror(&now->src, now, t->i);
+    if (ends & 2 && !*r) *r = scuda_copy3d_to_mirror(&now->dst, now, t->i);
     return *r != CUDA_SUCCESS;
   }
   if (t->verb != ADD && (ends || scuda_node_kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base || scuda_slot(t->node)->flags & CLONED)) {
@@ -127,9 +131,9 @@ int scuda_copy_node(const struct target *t, struct copy *c, int32_t *r) {
   if (ends == 3) *r = copy_within_host(t, c, flags);
   else if (ends) *r = host_copy(t, c, flags);
   else if (flags) {
-    struct params p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+    struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+    p.memcpy = *c;
     struct wire_graph_node_made made;
-    memcpy(p.u, c, sizeof *c);
     if (!(*r = scuda_node_send(t, &p, flags, 0, NULL, 0, &made, sizeof made))) scuda_node_keep(t->node, &(struct node){.keeps = KEEPS_NOTHING});
   } else return 0;
   return 1;
@@ -138,10 +142,10 @@ int scuda_copy_node(const struct target *t, struct copy *c, int32_t *r) {
 int32_t scuda_hand_cuGraphAddMemcpyNode(ADD_PARAMS, const void *copy3d, uint64_t ctx) {
   if (!copy3d) return CUDA_ERROR_INVALID_VALUE;
   struct target t = ADDING(cuGraphAddMemcpyNode);
-  struct copy c = {.ctx = ctx, .copy3d = *(const struct scuda_copy3d *)copy3d};
+  struct CUDA_MEMCPY_NODE_PARAMS_st c = {.copyCtx = ctx, .copyParams = *(const struct scuda_copy3d *)copy3d};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r || scuda_copy_node(&t, &c, &r)) return r;
-  if ((r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, &c.copy3d, ctx, 0))) return r;
+  if ((r = scuda_wire_cuGraphAddMemcpyNode(out, graph, deps, count, &c.copyParams, ctx, 0))) return r;
   scuda_node_link(graph, *out);
   scuda_copy_node_is(&t, copy3d);
   return r;
@@ -149,19 +153,19 @@ int32_t scuda_hand_cuGraphAddMemcpyNode(ADD_PARAMS, const void *copy3d, uint64_t
 int32_t scuda_hand_cuGraphMemcpyNodeSetParams(uint64_t node, const void *copy3d) {
   if (!copy3d) return CUDA_ERROR_INVALID_VALUE;
   struct target t = SETTING(cuGraphMemcpyNodeSetParams);
-  struct copy c = {.copy3d = *(const struct scuda_copy3d *)copy3d};
+  struct CUDA_MEMCPY_NODE_PARAMS_st c = {.copyParams = *(const struct scuda_copy3d *)copy3d};
   int32_t r;
   if (scuda_copy_node(&t, &c, &r)) return r;
-  if (!(r = scuda_wire_cuGraphMemcpyNodeSetParams(node, &c.copy3d, 0))) scuda_copy_node_is(&t, copy3d);
+  if (!(r = scuda_wire_cuGraphMemcpyNodeSetParams(node, &c.copyParams, 0))) scuda_copy_node_is(&t, copy3d);
   return r;
 }
 int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, const void *copy3d, uint64_t ctx) {
   if (!copy3d) return CUDA_ERROR_INVALID_VALUE;
   struct target t = SETTING_EXEC(cuGraphExecMemcpyNodeSetParams);
-  struct copy c = {.ctx = ctx, .copy3d = *(const struct scuda_copy3d *)copy3d};
+  struct CUDA_MEMCPY_NODE_PARAMS_st c = {.copyCtx = ctx, .copyParams = *(const struct scuda_copy3d *)copy3d};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r || scuda_copy_node(&t, &c, &r)) return r;
-  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, &c.copy3d, ctx, 0);
+  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, &c.copyParams, ctx, 0);
 }
 int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;

@@ -4,7 +4,10 @@
 
 #include <stdlib.h>
 
-enum { ATTRIBUTE_BYTES = 72, ATTRIBUTES_MAX = WIRE_MAX_ATTRIBUTES, COOPERATIVE = WIRE_LAUNCH_COOPERATIVE };
+enum {
+  ATTRIBUTE_BYTES = sizeof(struct CUlaunchAttribute_st), ATTRIBUTES_MAX = WIRE_MAX_ATTRIBUTES,
+  COOPERATIVE = WIRE_LAUNCH_COOPERATIVE
+};
 
 struct launch {
   uint64_t func, stream;
@@ -267,29 +270,26 @@ int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t g
 
 /* ---- one kernel on several GPUs ---- */
 
-/* CUDA_LAUNCH_PARAMS */
-struct launch_params { uint64_t func; uint32_t grid[3], block[3], shared, pad; uint64_t stream; void **params; };
-_Static_assert(sizeof(struct launch_params) == 56, "layout of CUDA_LAUNCH_PARAMS");
 enum { SYNC_FLAGS = 3 }; /* CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC, …_NO_POST_LAUNCH_SYNC */
 
 int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t count, uint32_t flags) {
-  const struct launch_params *l = list;
+  const struct CUDA_LAUNCH_PARAMS_st *l = list;
   if (!l || !count || count > SCUDA_DEVICES_MAX || flags & ~(uint32_t)SYNC_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = sizeof(struct wire_launch_several);
   for (uint32_t i = 0; i < count; i++) {
-    struct scuda_func *f = scuda_func(l[i].func);
+    struct scuda_func *f = scuda_func(l[i].function);
     /* default streams are refused */
-    int32_t r = f && l[i].stream > 2 ? scuda_check(l[i].stream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE;
+    int32_t r = f && l[i].hStream > 2 ? scuda_check(l[i].hStream, KIND_CUstream) : CUDA_ERROR_INVALID_HANDLE;
     if (r) return r;
-    if (f->param_count && !l[i].params) return CUDA_ERROR_INVALID_VALUE;
-    use_pinned(f, l[i].params);
+    if (f->param_count && !l[i].kernelParams) return CUDA_ERROR_INVALID_VALUE;
+    use_pinned(f, l[i].kernelParams);
     bytes += sizeof(struct wire_launch) + scuda_pad(f->param_bytes);
     /* and the values are read once more: they may lie in memory that the program cannot touch any more in a moment */
     uint8_t names[f->param_bytes + 8];
     memset(names, 0, f->param_bytes);
-    scuda_params_pack(f, l[i].params, names);
-    if ((r = scuda_mapped_upload(l[i].stream, 0)) ||
-        (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].stream, 0))) return r;
+    scuda_params_pack(f, l[i].kernelParams, names);
+    if ((r = scuda_mapped_upload(l[i].hStream, 0)) ||
+        (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].hStream, 0))) return r;
   }
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, SCUDA_ANSWER, bytes);
@@ -297,47 +297,40 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
   struct wire_launch_several m = {count, flags};
   uint8_t *p = scuda_put_struct(c.payload, &m, sizeof m);
   for (uint32_t i = 0; i < count; i++) {
-    struct scuda_func *f = scuda_func(l[i].func);
+    struct scuda_func *f = scuda_func(l[i].function);
     struct wire_launch w = {
-      .func = l[i].func, .stream = l[i].stream, .shared_bytes = l[i].shared, .param_bytes = f->param_bytes
+      .func = l[i].function, .stream = l[i].hStream, .shared_bytes = l[i].sharedMemBytes,
+      .param_bytes = f->param_bytes, .grid = {l[i].gridDimX, l[i].gridDimY, l[i].gridDimZ},
+      .block = {l[i].blockDimX, l[i].blockDimY, l[i].blockDimZ}
     };
-    memcpy(w.grid, l[i].grid, sizeof w.grid);
-    memcpy(w.block, l[i].block, sizeof w.block);
     p = scuda_put_struct(p, &w, sizeof w);
     memset(p, 0, scuda_pad(f->param_bytes));
-    scuda_params_pack(f, l[i].params, p);
+    scuda_params_pack(f, l[i].kernelParams, p);
     p += scuda_pad(f->param_bytes);
   }
   return scuda_send(&c);
 }
 
-/* CUlaunchConfig */
-struct launch_config {
-  uint32_t grid[3], block[3], shared, pad; uint64_t stream; const uint8_t *attrs; uint32_t attr_count;
-};
-
-static int32_t check_attributes(const struct launch_config *config) {
-  if (config->attr_count > ATTRIBUTES_MAX || (config->attr_count && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  for (uint32_t n = 0; n < config->attr_count; n++) {
-    const uint8_t *a = config->attrs + n * ATTRIBUTE_BYTES;
-    uint32_t id = scuda_field(a);
-    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
-      scuda_event_elsewhere(scuda_word(a + 8));
+static int32_t check_attributes(const struct CUlaunchConfig_st *config) {
+  if (config->numAttrs > ATTRIBUTES_MAX || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t n = 0; n < config->numAttrs; n++) {
+    const struct CUlaunchAttribute_st *a = &config->attrs[n];
+    if (a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || a->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+      scuda_event_elsewhere(a->value.programmaticEvent.event);
   }
   return CUDA_SUCCESS;
 }
 
 int32_t scuda_hand_cuLaunchKernelEx(const void *launch_config, uint64_t f, void **params, void **extra, uint32_t ptds) {
-  const struct launch_config *config = launch_config;
+  const struct CUlaunchConfig_st *config = launch_config;
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = check_attributes(config);
   if (r) return r;
   struct launch l = {
-    .func = f, .stream = config->stream, .shared = config->shared, .attrs = config->attrs,
-    .attr_count = config->attr_count
+    .func = f, .stream = config->hStream, .shared = config->sharedMemBytes, .attrs = (const uint8_t *)config->attrs,
+    .attr_count = config->numAttrs, .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+    .block = {config->blockDimX, config->blockDimY, config->blockDimZ}
   };
-  memcpy(l.grid, config->grid, sizeof l.grid);
-  memcpy(l.block, config->block, sizeof l.block);
   return launch(&l, params, extra, ptds);
 }
 
@@ -429,15 +422,17 @@ void scuda_post_cuOccupancyAvailableDynamicSMemPerBlock(uint64_t *bytes, uint64_
   keep(key, *bytes);
 }
 
-static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *config, uint32_t kind, uint32_t i) {
+static int32_t clusters(int32_t *out, uint64_t f, const struct CUlaunchConfig_st *config, uint32_t kind, uint32_t i) {
   if (!out || !config || !f) return CUDA_ERROR_INVALID_VALUE;
   int32_t r = scuda_check(f, KIND_CUfunction);
   const struct scuda_func *func = scuda_func(f);
   if (!r) r = func ? check_attributes(config) : CUDA_ERROR_INVALID_HANDLE;
   if (r) return r;
   /* The grid does not matter for the answer as long as it is valid; the other arguments are folded into one key. */
-  struct launch l = {.func = f, .shared = config->shared, .attrs = config->attrs, .attr_count = config->attr_count};
-  memcpy(l.block, config->block, sizeof l.block);
+  struct launch l = {
+    .func = f, .shared = config->sharedMemBytes, .attrs = (const uint8_t *)config->attrs,
+    .attr_count = config->numAttrs, .block = {config->blockDimX, config->blockDimY, config->blockDimZ}
+  };
   struct occupancy key = {.func = f, .shared = config_hash(&l, func), .call = 3 + kind};
   uint64_t value;
   if (lookup(&key, &value)) {
@@ -445,16 +440,16 @@ static int32_t clusters(int32_t *out, uint64_t f, const struct launch_config *co
     return CUDA_SUCCESS;
   }
   struct wire_occupancy_clusters m = {
-    .func = f, .stream = config->stream, .shared_bytes = config->shared, .kind = kind, .attr_count = config->attr_count
+    .func = f, .stream = config->hStream, .shared_bytes = config->sharedMemBytes, .kind = kind,
+    .attr_count = config->numAttrs, .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+    .block = {config->blockDimX, config->blockDimY, config->blockDimZ}
   };
-  memcpy(m.grid, config->grid, sizeof m.grid);
-  memcpy(m.block, config->block, sizeof m.block);
   struct wire_occupancy_value v = {0};
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_OCCUPANCY_CLUSTERS, SCUDA_ANSWER, sizeof m + config->attr_count * ATTRIBUTE_BYTES);
+  r = scuda_begin(&c, OP_OCCUPANCY_CLUSTERS, SCUDA_ANSWER, sizeof m + config->numAttrs * ATTRIBUTE_BYTES);
   if (r) return r;
   memcpy(c.payload, &m, sizeof m);
-  if (config->attr_count) memcpy(c.payload + sizeof m, config->attrs, config->attr_count * ATTRIBUTE_BYTES);
+  if (config->numAttrs) memcpy(c.payload + sizeof m, config->attrs, config->numAttrs * ATTRIBUTE_BYTES);
   uint32_t len = 0;
   r = scuda_call(&c, &v, sizeof v, &len);
   if (r) return r;

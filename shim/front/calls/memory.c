@@ -29,26 +29,22 @@ void scuda_post_cuMemAllocAsync(uint64_t *p, uint64_t bytes, uint64_t stream) {
 
 /* ---- memory that the driver would keep elsewhere than on a GPU ---- */
 
-/* The head of CUmemAllocationProp (its type, the types of its handles, its place) and of CUmemPoolProps. */
-struct placed { int32_t type, handle_types; struct scuda_location location; };
-
-int32_t scuda_elsewhere(uint32_t i, int32_t type, const struct scuda_location *l) {
+int32_t scuda_elsewhere(uint32_t i, int32_t type, const struct CUmemLocation_st *l) {
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return scuda_refuse(i, PART_managed_pool);
   if (l && l->type >= CU_MEM_LOCATION_TYPE_HOST && l->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
     return scuda_refuse(i, PART_server_host);
   return CUDA_SUCCESS;
 }
-static int placed_elsewhere(uint32_t i, const struct placed *p, int32_t *r) {
-  return p && (*r = scuda_elsewhere(i, p->type, &p->location)) != CUDA_SUCCESS;
-}
 
 int scuda_pre_cuMemCreate(uint64_t *handle, uint64_t bytes, const void *prop, uint64_t flags, int32_t *r) {
   (void)handle, (void)bytes, (void)flags;
-  return placed_elsewhere(I_cuMemCreate, prop, r);
+  const struct CUmemAllocationProp_st *p = prop;
+  return p && (*r = scuda_elsewhere(I_cuMemCreate, p->type, &p->location)) != CUDA_SUCCESS;
 }
 int scuda_pre_cuMemPoolCreate(uint64_t *pool, const void *props, int32_t *r) {
   (void)pool;
-  return placed_elsewhere(I_cuMemPoolCreate, props, r);
+  const struct CUmemPoolProps_st *p = props;
+  return p && (*r = scuda_elsewhere(I_cuMemPoolCreate, p->allocType, &p->location)) != CUDA_SUCCESS;
 }
 int scuda_pre_cuMemGetDefaultMemPool(uint64_t *pool, void *location, int32_t type, int32_t *r) {
   (void)pool;

@@ -155,16 +155,14 @@ int32_t scuda_load_wrapper(uint64_t *module, const void *image, const char **nam
   return load(module, KIND_CUmodule, image, 0, &jit);
 }
 
-/* CUlibraryHostUniversalFunctionAndDataTable */
-struct host_table { void *functions; uint64_t function_bytes; void *data; uint64_t data_bytes; };
-
 /* BINARY_IS_PRESERVED needs nothing: the image is read before the call returns. */
 static int32_t library_options(const int32_t *options, void **values, uint32_t count, uint32_t i) {
   if (count > CU_LIBRARY_NUM_OPTIONS || (count && !options)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t n = 0; n < count; n++) {
-    const struct host_table *table = values ? values[n] : NULL; /* cuBLASLt gives options without values */
+    /* cuBLASLt gives options without values */
+    const struct CUlibraryHostUniversalFunctionAndDataTable_st *table = values ? values[n] : NULL;
     if (options[n] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE && table &&
-        (table->function_bytes || table->data_bytes))
+        (table->functionWindowSize || table->dataWindowSize))
       return scuda_refuse(i, PART_unified_functions);
     if ((uint32_t)options[n] >= CU_LIBRARY_NUM_OPTIONS) {
       scuda_log(SCUDA_INFO, "%s: library option %d is not known", scuda_exports[i].name, options[n]);

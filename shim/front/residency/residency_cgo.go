@@ -106,7 +106,7 @@ type advices C.struct_scuda_advices
 
 // said is what holds for some pages.
 type said struct {
-	preferred, prefetched C.struct_scuda_location
+	preferred, prefetched C.struct_CUmemLocation_st
 	accessedBy            uint64
 	readMostly            bool
 }
@@ -148,9 +148,9 @@ func (a *advices) of(from, to int) (s said, preferred, prefetched int) {
 
 func (a *advices) drop() { C.free(unsafe.Pointer(a.list)) }
 
-func device(l C.struct_scuda_location) int { return int(C.scuda_location_device(l)) }
+func device(l C.struct_CUmemLocation_st) int { return int(C.scuda_location_device(l)) }
 
 // place gives a location of a kind and number.
-func place(kind, id int) C.struct_scuda_location {
-	return C.struct_scuda_location{_type: C.int32_t(kind), id: C.int32_t(id)}
+func place(kind, id int) C.struct_CUmemLocation_st {
+	return C.struct_CUmemLocation_st{_type: C.int32_t(kind), id: C.int32_t(id)}
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int32_t scuda_location_device(struct scuda_location p) {
+int32_t scuda_location_device(struct CUmemLocation_st p) {
   return p.type == CU_MEM_LOCATION_TYPE_DEVICE ? p.id : p.type ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
 }
 
@@ -34,8 +34,8 @@ struct scuda_advice scuda_advice_of(const struct scuda_advices *all, uint64_t fr
     const struct scuda_advice *next = &all->list[i].is;
     if (scuda_location_device(next->preferred) != *preferred) *preferred = CU_DEVICE_INVALID;
     if (scuda_location_device(next->prefetched) != *prefetched) *prefetched = CU_DEVICE_INVALID;
-    if (!same(&next->preferred, &of.preferred, sizeof of.preferred)) of.preferred = (struct scuda_location){0};
-    if (!same(&next->prefetched, &of.prefetched, sizeof of.prefetched)) of.prefetched = (struct scuda_location){0};
+    if (!same(&next->preferred, &of.preferred, sizeof of.preferred)) of.preferred = (struct CUmemLocation_st){0};
+    if (!same(&next->prefetched, &of.prefetched, sizeof of.prefetched)) of.prefetched = (struct CUmemLocation_st){0};
     of.accessed_by &= next->accessed_by;
     of.read_mostly &= next->read_mostly;
   }

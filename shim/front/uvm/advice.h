@@ -8,7 +8,7 @@
 enum { CU_DEVICE_CPU = -1, CU_DEVICE_INVALID = -2 };
 
 struct scuda_advice {
-  struct scuda_location preferred, prefetched;  /* zero: none */
+  struct CUmemLocation_st preferred, prefetched;  /* zero: none */
   uint64_t accessed_by, read_mostly;             /* a bit for each GPU's ordinal, the highest for the CPU; 0 or 1 */
 };
 
@@ -23,5 +23,5 @@ struct scuda_advice scuda_advice_of(const struct scuda_advices *all, uint64_t fr
 /* Makes [from, to) stretches of their own, *first to *end - 1; 0: no memory. When they are changed, the other. */
 int scuda_advice_cut(struct scuda_advices *all, uint64_t from, uint64_t to, uint32_t *first, uint32_t *end);
 void scuda_advice_join(struct scuda_advices *all);
-int32_t scuda_location_device(struct scuda_location p);  /* an ordinal, CU_DEVICE_CPU or CU_DEVICE_INVALID */
+int32_t scuda_location_device(struct CUmemLocation_st p);  /* an ordinal, CU_DEVICE_CPU or CU_DEVICE_INVALID */
 #endif

@@ -15,7 +15,7 @@ static int numa_node(int32_t id) { /* whether this machine has it */
   return !id || (id > 0 && !access(name, F_OK));
 }
 
-static int32_t located(struct scuda_bytes8 where, struct scuda_location *p) {
+static int32_t located(struct scuda_bytes8 where, struct CUmemLocation_st *p) {
   memcpy(p, &where, sizeof *p);
   switch (p->type) {
   case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -28,23 +28,23 @@ static int32_t located(struct scuda_bytes8 where, struct scuda_location *p) {
   case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: {
     unsigned cpu, node = 0;
     syscall(SYS_getcpu, &cpu, &node, NULL);
-    *p = (struct scuda_location){CU_MEM_LOCATION_TYPE_HOST_NUMA, (int32_t)node};
+    *p = (struct CUmemLocation_st){CU_MEM_LOCATION_TYPE_HOST_NUMA, (int32_t)node};
     return CUDA_SUCCESS;
   }
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-static int32_t located_device(int32_t device, struct scuda_location *p) {
-  *p = device == CU_DEVICE_CPU ? (struct scuda_location){CU_MEM_LOCATION_TYPE_HOST, 0} :
-       (struct scuda_location){CU_MEM_LOCATION_TYPE_DEVICE, device};
+static int32_t located_device(int32_t device, struct CUmemLocation_st *p) {
+  *p = device == CU_DEVICE_CPU ? (struct CUmemLocation_st){CU_MEM_LOCATION_TYPE_HOST, 0} :
+       (struct CUmemLocation_st){CU_MEM_LOCATION_TYPE_DEVICE, device};
   return device == CU_DEVICE_CPU || scuda_device_ok(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 enum { PREFETCH }; /* among the kinds of advice: what was asked for is noted in the same way */
 
 /* Notes what is said of the pages that hold some bytes. */
-static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_location where) {
+static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct CUmemLocation_st where) {
   uint64_t from;
   uint32_t first, end;
   struct scuda_advices *all = scuda_managed_advices(p, bytes, &from);
@@ -61,7 +61,7 @@ static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_loca
     case CU_MEM_ADVISE_SET_READ_MOSTLY: a->read_mostly = 1; break;
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY: a->read_mostly = 0; break;
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: a->preferred = where; break;
-    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: a->preferred = (struct scuda_location){0}; break;
+    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: a->preferred = (struct CUmemLocation_st){0}; break;
     case CU_MEM_ADVISE_SET_ACCESSED_BY: a->accessed_by |= bit; break;
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY: a->accessed_by &= ~bit; break;
     }
@@ -74,20 +74,20 @@ static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_loca
   return CUDA_SUCCESS;
 }
 
-static int32_t prefetch(uint64_t p, uint64_t bytes, struct scuda_location where, uint64_t stream, uint32_t ptds) {
+static int32_t prefetch(uint64_t p, uint64_t bytes, struct CUmemLocation_st where, uint64_t stream, uint32_t ptds) {
   int32_t r = say(p, bytes, PREFETCH, where);
   return r || scuda_location_device(where) == CU_DEVICE_CPU ? r : scuda_managed_named(&p, sizeof p, stream, ptds);
 }
 
 int32_t scuda_hand_cuMemPrefetchAsync(uint64_t p, uint64_t bytes, int32_t device, uint64_t stream, uint32_t ptds) {
-  struct scuda_location where;
+  struct CUmemLocation_st where;
   int32_t r = scuda_usable(stream);
   if (!r) r = located_device(device, &where);
   return r ? r : prefetch(p, bytes, where, stream, ptds);
 }
 int32_t scuda_hand_cuMemPrefetchAsync_v2(uint64_t p, uint64_t bytes, struct scuda_bytes8 at, uint32_t flags,
                                          uint64_t stream, uint32_t ptds) {
-  struct scuda_location where;
+  struct CUmemLocation_st where;
   int32_t r = scuda_usable(stream);
   if (!r) r = flags ? CUDA_ERROR_INVALID_VALUE : located(at, &where);
   return r ? r : prefetch(p, bytes, where, stream, ptds);
@@ -106,13 +106,13 @@ static int32_t advisable(int32_t advice) {
 }
 
 int32_t scuda_hand_cuMemAdvise(uint64_t p, uint64_t bytes, int32_t advice, int32_t device) {
-  struct scuda_location where = {0};
+  struct CUmemLocation_st where = {0};
   int32_t r = advisable(advice);
   if (!r && !placeless(advice)) r = located_device(device, &where);
   return r ? r : say(p, bytes, advice, where);
 }
 int32_t scuda_hand_cuMemAdvise_v2(uint64_t p, uint64_t bytes, int32_t advice, struct scuda_bytes8 at) {
-  struct scuda_location where;
+  struct CUmemLocation_st where;
   memcpy(&where, &at, sizeof where);
   int32_t r = advisable(advice);
   int most = advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
@@ -168,7 +168,7 @@ int32_t scuda_hand_cuMemRangeGetAttributes(void **data, uint64_t *sizes, int32_t
 static int32_t batch(const uint64_t *p, const uint64_t *sizes, uint64_t n, const struct scuda_bytes8 *where,
                      const uint64_t *index, uint64_t places, uint64_t flags, uint64_t stream, uint32_t ptds,
                      int discard, int fetch) {
-  struct scuda_location place;
+  struct CUmemLocation_st place;
   uint64_t from;
   int32_t r = scuda_usable(stream);
   if (r) return r;
