@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,5 +74,31 @@ func TestLongNames(t *testing.T) {
 		if len(line) > 500 {
 			t.Errorf("a line of %d bytes: %.100s", len(line), line)
 		}
+	}
+}
+
+// A worker that does nothing any more, not even read what the supervisor tells it, holds up nobody else.
+func TestStuckWorker(t *testing.T) {
+	s := serve(t, nil)
+	l := s.open(transport.KindCUDA)
+	pid := s.workerOf(l)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	h := hello(transport.KindSide)
+	h.Session, h.Secret = l.welcome.Session, l.welcome.Secret
+	for range 400 { // until its line is full
+		c, _, err := transport.DialNet(t.Context(), s.addr, nil, h)
+		if err != nil {
+			break // the supervisor has had enough of the worker
+		}
+		c.Close()
+	}
+	if !s.open(transport.KindCUDA).alive() {
+		t.Error("another session does not work")
+	}
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Error(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/metrics"
@@ -133,6 +134,7 @@ func startProcess(
 	reader.Go(func() {
 		answer <- p.handshake(wc, page.FD)
 		p.listen(shares)
+		p.kill() // a worker without its line is over, whatever it thinks
 		shares.forget(p)
 	})
 	go func() {
@@ -215,7 +217,7 @@ func (p *process) listen(shares *shelf) {
 			continue
 		}
 		if m.Type == msgEnded && m.Decode(&p.ended) == nil {
-			p.clean = true
+			p.ended.Reason, p.clean = door.Clip(p.ended.Reason, maxReason), true
 		}
 	}
 }

@@ -367,8 +367,8 @@ func (s *supervisor) welcome(hello *transport.Hello, r *readyInfo) *transport.We
 
 // drain waits for the running sessions, then ends those that are left.
 func (s *supervisor) drain() {
-	left := s.sessions.each(func(x *session) {
-		_ = x.proc.line.Send(msgDrain, struct{}{}, -1)
+	left := s.sessions.each(func(x *session) { // a worker may be slow to listen, and its neighbours are not to wait
+		s.handlers.Go(func() { _ = x.proc.line.Send(msgDrain, struct{}{}, -1) })
 	})
 	if left > 0 {
 		s.log.Info("draining", "sessions", left, "at_most", s.cfg.Drain.String())

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,10 +22,18 @@ const MaxBytes = 8 << 20
 // ErrMalformed says that the peer does not speak this protocol.
 var ErrMalformed = errors.New("malformed message between supervisor and worker")
 
+// SendLimit is how long the supervisor waits for room in a worker's line. A worker reads its line on a goroutine of its
+// own, so one that leaves it full for so long is stuck or was taken over.
+const SendLimit = 5 * time.Second
+
+// ErrStuck says that the peer does not read; the line is closed.
+var ErrStuck = errors.New("the other process does not read its messages")
+
 // Conn is one end of the line. Send may be called by several goroutines, Receive by one.
 type Conn struct {
-	sock *net.UnixConn
-	mu   sync.Mutex
+	sock  *net.UnixConn
+	limit time.Duration // of a Send; 0: none
+	mu    sync.Mutex    // one Send at a time
 }
 
 type envelope struct {
@@ -59,6 +68,7 @@ func Pair() (*Conn, *os.File, error) {
 		theirs.Close()
 		return nil, nil, err
 	}
+	ours.limit = SendLimit
 	return ours, theirs, nil
 }
 
@@ -80,7 +90,8 @@ func FromFile(f *os.File) (*Conn, error) {
 // Close ends the line; the peer's Receive returns io.EOF.
 func (c *Conn) Close() error { return c.sock.Close() }
 
-// Send writes a message; fd goes with it unless it is -1. The sender keeps its own copy of fd.
+// Send writes a message; fd goes with it unless it is -1. The sender keeps its own copy of fd. The supervisor's end waits
+// at most [SendLimit]; a line with half a message in it is closed.
 func (c *Conn) Send(kind string, body any, fd int) error {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -99,11 +110,19 @@ func (c *Conn) Send(kind string, body any, fd int) error {
 	if fd >= 0 {
 		oob = unix.UnixRights(fd)
 	}
-	// The descriptor travels with the length, so that the receiver, who reads that on its own, gets both together.
-	if _, _, err := c.sock.WriteMsgUnix(binary.LittleEndian.AppendUint32(nil, uint32(len(data))), oob, nil); err != nil {
-		return err
+	if c.limit > 0 {
+		if err := c.sock.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
+			return err
+		}
 	}
-	_, err = c.sock.Write(data)
+	// The descriptor travels with the length, so that the receiver, who reads that on its own, gets both together.
+	_, _, err = c.sock.WriteMsgUnix(binary.LittleEndian.AppendUint32(nil, uint32(len(data))), oob, nil)
+	if err == nil {
+		_, err = c.sock.Write(data)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errors.Join(ErrStuck, c.sock.Close())
+	}
 	return err
 }
 

@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -99,5 +101,26 @@ func TestMalformed(t *testing.T) {
 				t.Fatalf("accepted %v", m)
 			}
 		})
+	}
+}
+
+// A peer that does not read holds nobody up for longer than the limit, and gets nothing more.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	a, b := pair(t)
+	if a.limit != SendLimit || b.limit != 0 {
+		t.Errorf("limits %v and %v", a.limit, b.limit)
+	}
+	a.limit = 10 * time.Millisecond
+	var err error
+	for range 10000 {
+		if err = a.Send("news", "text", -1); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrStuck) {
+		t.Fatalf("sending to a peer that does not read: %v", err)
+	}
+	if err = a.Send("news", "text", -1); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("sending once more: %v", err)
 	}
 }
