@@ -9,12 +9,23 @@ import (
 	"sync"
 	"time"
 
+	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/metrics"
 )
 
 // gpuTimeout bounds how long a scrape waits for NVML.
 const gpuTimeout = 2 * time.Second
+
+// Bounds of the side port, which asks nobody for a token.
+const (
+	sidePlaces  = 64              // connections
+	sideIdle    = 2 * time.Minute // of a connection that is kept: longer than between two scrapes
+	sideWriting = 3 * time.Minute // of an answer: longer than a profile takes
+)
+
+// recent is how long what a scrape has asked for serves the next ones.
+const recent = time.Second
 
 // Reasons why a server is not ready.
 var (
@@ -37,21 +48,58 @@ func (s *supervisor) openMetrics(ctx context.Context) (*sidePort, error) {
 		s.metrics = metrics.NewServer(build, nil)
 		return nil, nil
 	}
+	cache := openModules(s.cfg.CacheDir, s.cfg.CacheBytes, s.log)
 	gpus := &gpuReader{start: func() (*process, error) {
 		return startProcess(s.stop, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
 	}}
-	s.metrics = metrics.NewServer(build, gpus.read)
-	s.metrics.ModuleCache(openModules(s.cfg.CacheDir, s.cfg.CacheBytes, s.log).Size)
+	s.metrics = metrics.NewServer(build, remember(gpus.read))
+	sizes := remember(func() (z cacheSize, err error) {
+		z.images, z.bytes, err = cache.Size()
+		return z, err
+	})
+	s.metrics.ModuleCache(func() (int, int64, error) {
+		z, err := sizes()
+		return z.images, z.bytes, err
+	})
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w",
 			s.cfg.Metrics, err)
 	}
 	p := &sidePort{listener: l, gpus: gpus}
-	p.server = &http.Server{Handler: s.metrics.Handler(s.readiness, s.cfg.Profiles), ReadHeaderTimeout: 10 * time.Second}
-	p.done.Go(func() { _ = p.server.Serve(l) })
+	p.server = &http.Server{
+		Handler:           s.metrics.Handler(s.readiness, s.cfg.Profiles),
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: sideWriting, IdleTimeout: sideIdle,
+		MaxHeaderBytes: 16 << 10,
+	}
+	p.done.Go(func() { _ = p.server.Serve(door.Listen(l, sidePlaces)) })
 	s.log.Info("metrics", "address", l.Addr().String())
 	return p, nil
+}
+
+type cacheSize struct {
+	images int
+	bytes  int64
+}
+
+// remember gives a function that asks ask at most once in a while: scrapes cost a walk through a folder, or a question
+// to a worker.
+func remember[T any](ask func() (T, error)) func() (T, error) {
+	var (
+		mu   sync.Mutex // of what was answered, and held while it is asked
+		when time.Time
+		last T
+		err  error
+	)
+	return func() (T, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if when.IsZero() || time.Since(when) >= recent {
+			last, err = ask()
+			when = time.Now()
+		}
+		return last, err
+	}
 }
 
 func (s *supervisor) readiness() error {

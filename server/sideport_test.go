@@ -1,12 +1,17 @@
 package server
 
 import (
+	"bufio"
 	"crypto/sha256"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
@@ -86,4 +91,50 @@ func TestMetricsAddressInUse(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "choose another port with --metrics") {
 		t.Errorf("a port in use: %v", err)
 	}
+}
+
+// Connections to the side port that are kept take neither its places nor the server's descriptors.
+func TestIdleScrapers(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Metrics = "127.0.0.1:0" })
+	var kept []net.Conn
+	for range 2 * sidePlaces {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.metrics, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if _, err = bufio.NewReader(c).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, c)
+	}
+	if code, _ := s.get("/readyz"); code != 200 {
+		t.Errorf("readyz beside %d connections: %d", len(kept), code)
+	}
+	if _, err := io.Copy(io.Discard, kept[0]); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the oldest connection is still there: %v", err)
+	}
+}
+
+func TestRemember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		ask := remember(func() (int, error) {
+			asked++
+			return asked, nil
+		})
+		for _, c := range []struct {
+			pause time.Duration
+			want  int
+		}{{0, 1}, {0, 1}, {recent - 1, 1}, {1, 2}, {0, 2}} {
+			time.Sleep(c.pause)
+			if got, err := ask(); got != c.want || err != nil {
+				t.Errorf("after %v: %d, %v, not %d", c.pause, got, err, c.want)
+			}
+		}
+	})
 }

@@ -1,5 +1,7 @@
 # The server: build the top folder first (make build), then
 #   docker build -f deploy/docker/server.Dockerfile -t scuda-server .
+# Metrics are for the container itself; name an address that only your monitoring reaches to have them outside
+# (compose.yaml does, on the network of its services).
 # The driver comes from the host by the NVIDIA container toolkit.
 FROM debian:12-slim
 COPY build/scuda /usr/bin/scuda
@@ -7,7 +9,7 @@ COPY build/lib /usr/bin/lib
 RUN useradd --system --create-home scuda
 USER scuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-EXPOSE 14833 9836
+EXPOSE 14833
 HEALTHCHECK CMD ["/usr/bin/scuda", "info", "--server", "127.0.0.1:14833", "--token-file", "/run/secrets/scuda_token"]
 ENTRYPOINT ["/usr/bin/scuda"]
-CMD ["-l", "0.0.0.0:14833", "--token-file", "/run/secrets/scuda_token", "--metrics", "0.0.0.0:9836"]
+CMD ["-l", "0.0.0.0:14833", "--token-file", "/run/secrets/scuda_token", "--metrics", "127.0.0.1:9836"]
