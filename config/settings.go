@@ -48,6 +48,8 @@ var Settings = []Setting{
 	{Name: "SCUDA_INSECURE", Server: true},
 	{Name: "SCUDA_CACHE_DIR", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS", Server: true},
+	{Name: "SCUDA_MAX_SESSIONS_PER_CLIENT", Server: true},
+	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},
 	{Name: "SCUDA_ALLOW_NVML_SET", Server: true},
 	{Name: "SCUDA_WARM", Server: true},
 	{Name: "SCUDA_SIM_MEMORY", Server: true},

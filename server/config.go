@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 
 // Limits that a [Config] does not set.
 const (
-	maxNVML       = 64               // NVML sessions at once
 	startTimeout  = 60 * time.Second // of a worker: driver initialisation included
 	takeTimeout   = 30 * time.Second // how long a client waits for a worker
 	defaultDrain  = 30 * time.Second
@@ -25,6 +25,12 @@ const (
 	minTokenBytes = 8
 	maxName       = 64  // bytes of what a client calls itself, in the log
 	maxReason     = 256 // bytes of the reason for a refusal, in the log
+)
+
+// Limits of sessions where a [Config] says nothing. An NVML session is a process of about 20 MB without a context.
+const (
+	DefaultNVML      = 512
+	DefaultPerClient = 256
 )
 
 // Errors of [Config.Check] and [Serve].
@@ -63,6 +69,9 @@ type Config struct {
 
 	Warm        int // workers kept ready; default 1
 	MaxSessions int // CUDA sessions at once, 0: no limit
+	MaxNVML     int // NVML sessions at once, 0: [DefaultNVML], negative: no limit
+	// sessions of one address at once, of each kind; 0: [DefaultPerClient], negative: no limit
+	MaxPerClient int
 	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 	Drain time.Duration
 
@@ -94,6 +103,8 @@ func (c Config) withDefaults() Config {
 	if c.GPU == "" {
 		c.GPU = "auto"
 	}
+	c.MaxNVML = cmp.Or(c.MaxNVML, DefaultNVML)
+	c.MaxPerClient = cmp.Or(c.MaxPerClient, DefaultPerClient)
 	c.Warm = max(c.Warm, defaultWarm)
 	if c.Drain == 0 {
 		c.Drain = defaultDrain

@@ -66,7 +66,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
 		door: door.New(door.Places()),
 	}
-	s.sessions.init(cfg.MaxSessions)
+	s.sessions.init(cfg.MaxSessions, cfg.MaxNVML, cfg.MaxPerClient)
 	var err error
 	if _, s.board, err = board.New(); err != nil {
 		return err

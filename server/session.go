@@ -10,11 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
@@ -30,48 +32,79 @@ type session struct {
 
 // sessions are those that have a worker, and the places taken by those that wait for one.
 type sessions struct {
-	mu     sync.Mutex
-	limit  int
-	byID   map[string]*session
-	cuda   int // places taken
-	nvml   int
-	idle   chan struct{} // closed while there is no session
-	closed bool          // idle is closed
+	limits    [kinds]int // 0: none
+	perClient int        // limit of one client's sessions of a kind, 0: none
+
+	mu       sync.Mutex
+	byID     map[string]*session
+	taken    [kinds]int
+	byClient map[netip.Prefix]*[kinds]int // places taken
+	idle     chan struct{}                // closed while there is no session
+	closed   bool                         // idle is closed
 }
 
-func (s *sessions) init(limit int) {
-	s.limit, s.byID = limit, make(map[string]*session)
+// sessionKind is what has limits of its own.
+type sessionKind int
+
+const (
+	cudaSession sessionKind = iota
+	nvmlSession
+	kinds
+)
+
+func kindOf(nvml bool) sessionKind {
+	if nvml {
+		return nvmlSession
+	}
+	return cudaSession
+}
+
+func (k sessionKind) String() string { return [kinds]string{"CUDA", "NVML"}[k] }
+
+func (s *sessions) init(cuda, nvml, client int) {
+	s.limits, s.perClient = [kinds]int{max(cuda, 0), max(nvml, 0)}, max(client, 0)
+	s.byID, s.byClient = make(map[string]*session), make(map[netip.Prefix]*[kinds]int)
 	s.idle, s.closed = make(chan struct{}), true
 	close(s.idle)
 }
 
-// admit takes a place for a session.
-func (s *sessions) admit(nvml bool) error {
+// admit takes a place for a session of a client.
+func (s *sessions) admit(k sessionKind, of netip.Prefix) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	mine := s.byClient[of]
 	switch {
-	case nvml && s.nvml >= maxNVML:
-		return refusef(transport.StatusBusy, "%d NVML sessions are open, no more are allowed", s.nvml)
-	case !nvml && s.limit > 0 && s.cuda >= s.limit:
-		return refusef(transport.StatusBusy, "%d of %d sessions are taken", s.cuda, s.limit)
+	case s.limits[k] > 0 && s.taken[k] >= s.limits[k]:
+		return refusef(transport.StatusBusy, "%d of %d %v sessions are taken (%s)", s.taken[k], s.limits[k], k,
+			[kinds]string{"--max-sessions", "--max-nvml-sessions"}[k])
+	case mine != nil && s.perClient > 0 && mine[k] >= s.perClient:
+		return refusef(transport.StatusBusy,
+			"clients of %v have %d %v sessions, which is what --max-sessions-per-client allows", of, mine[k], k)
 	}
-	s.count(nvml, 1)
+	if mine == nil {
+		mine = new([kinds]int)
+		s.byClient[of] = mine
+	}
+	mine[k]++
+	s.count(k, 1)
 	return nil
 }
 
-func (s *sessions) leave(nvml bool) {
+// leave gives a place back.
+func (s *sessions) leave(k sessionKind, of netip.Prefix) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count(nvml, -1)
+	mine := s.byClient[of]
+	if mine[k]--; *mine == [kinds]int{} {
+		delete(s.byClient, of)
+	}
+	s.count(k, -1)
 }
 
-func (s *sessions) count(nvml bool, by int) {
-	if nvml {
-		s.nvml += by
-	} else {
-		s.cuda += by
-	}
-	switch n := s.cuda + s.nvml; {
+// count adds to the places taken. s.mu is held.
+func (s *sessions) count(k sessionKind, by int) {
+	s.taken[k] += by
+	switch n := s.taken[cudaSession] + s.taken[nvmlSession]; {
 	case n > 0 && s.closed:
 		s.idle, s.closed = make(chan struct{}), false
 	case n == 0 && !s.closed:
@@ -155,10 +188,11 @@ func (s *supervisor) serveSession(
 	if s.draining.Load() {
 		return refusef(transport.StatusDraining, "the server is shutting down")
 	}
-	if err := s.sessions.admit(nvml); err != nil {
+	sort, from := kindOf(nvml), door.Peer(c.RemoteAddr())
+	if err := s.sessions.admit(sort, from); err != nil {
 		return err
 	}
-	leave := sync.OnceFunc(func() { s.sessions.leave(nvml) })
+	leave := sync.OnceFunc(func() { s.sessions.leave(sort, from) })
 	defer leave()
 	ctx, attended := whilePeerStays(s.stop, c)
 	p, err := worker(ctx)

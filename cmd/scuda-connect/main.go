@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -80,6 +81,9 @@ func answer(ctx context.Context, packet []byte) (*connect.Answer, *net.TCPConn) 
 	}
 	if err != nil {
 		a.Code = connect.Failed
+		if errors.Is(err, transport.ErrBusy) {
+			a.Code = connect.Busy
+		}
 		connect.SetText(a.Error[:], err.Error())
 		return a, nil
 	}

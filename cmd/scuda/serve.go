@@ -20,7 +20,7 @@ import (
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
 var serveFlags = []string{
-	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "allow-nvml-set", "warm", "sim-memory", "transport",
+	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "max-sessions-per-client", "max-nvml-sessions", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "gpudirect", "drain", "log", "metrics", "pprof",
 }
 
@@ -31,6 +31,8 @@ type serveOptions struct {
 	insecure  bool
 	cacheDir  string
 	sessions  int
+	client    int
+	nvml      int
 	settings  bool
 	warm      int
 	simMemory config.Size
@@ -57,6 +59,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
 	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
+	f.IntVar(&o.client, "max-sessions-per-client", server.DefaultPerClient,
+		"`N` CUDA sessions, and as many of NVML, of one address at once (IPv6: of its /64), 0: no limit")
+	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
 	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory",
@@ -105,12 +110,14 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if _, err := sim.ParseSpec(sim.Config{}, spec); err != nil {
 		return nil, fmt.Errorf("--gpu %s: %w", o.gpu, err)
 	}
-	if o.sessions < 0 || o.warm < 0 {
-		return nil, errors.New("--max-sessions and --warm cannot be negative")
+	if o.sessions < 0 || o.warm < 0 || o.client < 0 || o.nvml < 0 {
+		return nil, errors.New(
+			"--max-sessions, --max-sessions-per-client, --max-nvml-sessions and --warm cannot be negative")
 	}
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
 		Drain: o.drain, Profiles: o.profiles}
+	c.MaxPerClient, c.MaxNVML = limit(o.client), limit(o.nvml)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all
 	}
@@ -139,6 +146,14 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
 	return c, nil
+}
+
+// limit gives an option, whose word for no limit is 0, in the server's, which is negative.
+func limit(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
 }
 
 // readRDMA reads the options of RDMA.

@@ -63,9 +63,9 @@ func New(places int) *Door {
 	return &Door{places: places, peers: make(map[netip.Prefix]*list.List), wrongs: make(map[netip.Prefix]*wrong)}
 }
 
-// peerOf is who counts as one: an IPv4 address, or the 64 bits of an IPv6 network, since a host may take any address
+// Peer is who counts as one: an IPv4 address, or the 64 bits of an IPv6 network, since a host may take any address
 // of it.
-func peerOf(a net.Addr) netip.Prefix {
+func Peer(a net.Addr) netip.Prefix {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return netip.Prefix{}
@@ -81,7 +81,7 @@ func peerOf(a net.Addr) netip.Prefix {
 
 // Enter gives a connection a place.
 func (d *Door) Enter(c io.Closer, from net.Addr) *Visit {
-	v := &Visit{door: d, peer: peerOf(from), conn: c, dropped: make(chan struct{})}
+	v := &Visit{door: d, peer: Peer(from), conn: c, dropped: make(chan struct{})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.taken >= d.places {

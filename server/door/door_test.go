@@ -70,7 +70,7 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-func TestPeerOf(t *testing.T) {
+func TestPeer(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		same bool
@@ -81,7 +81,7 @@ func TestPeerOf(t *testing.T) {
 		{"2001:db8::1", "2001:db8::ffff:1", true},
 		{"2001:db8::1", "2001:db8:0:1::1", false},
 	} {
-		if got := peerOf(from(c.a)) == peerOf(from(c.b)); got != c.same {
+		if got := Peer(from(c.a)) == Peer(from(c.b)); got != c.same {
 			t.Errorf("%s and %s: one peer %v, not %v", c.a, c.b, got, c.same)
 		}
 	}

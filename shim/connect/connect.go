@@ -43,6 +43,7 @@ type Code int32
 const (
 	OK     Code = 0
 	Failed Code = 1
+	Busy   Code = 2 // the server has no room for another session
 )
 
 // MaxFirst bounds what may be said first.
@@ -62,7 +63,8 @@ var ABI = crc32.ChecksumIEEE([]byte(Header(0)))
 func Header(abi uint32) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#define SCUDA_CONNECT_ABI %#xu\n#define SCUDA_CONNECT_FIRST %d\n", abi, MaxFirst)
-	fmt.Fprintf(&b, "enum { SCUDA_CONNECT_OK = %d, SCUDA_CONNECT_FAILED = %d };\n", OK, Failed)
+	fmt.Fprintf(&b, "enum { SCUDA_CONNECT_OK = %d, SCUDA_CONNECT_FAILED = %d, SCUDA_CONNECT_BUSY = %d };\n", OK, Failed,
+		Busy)
 	for _, t := range []reflect.Type{reflect.TypeFor[Request](), reflect.TypeFor[Answer]()} {
 		name := "scuda_connect_" + strings.ToLower(t.Name())
 		fmt.Fprintf(&b, "struct %s {\n", name)

@@ -18,6 +18,7 @@ enum {                        /* nvmlReturn_t values that the front itself answe
   NVML_FUNCTION_NOT_FOUND = 13,
   NVML_GPU_IS_LOST = 15,
   NVML_MEMORY = 20,
+  NVML_INSUFFICIENT_RESOURCES = 23,
   NVML_VERSION_MISMATCH = 25,
   NVML_UNKNOWN = 999,
 };

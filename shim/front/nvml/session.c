@@ -146,10 +146,10 @@ static void know(uint16_t op, const void *reply, uint32_t len) {
 }
 
 static int connect_session(struct scuda_bytes first) {
-  struct scuda_connect_answer answer;
+  struct scuda_connect_answer answer = {.code = SCUDA_CONNECT_FAILED};
   session.in.r = session.in.w = 0;
   session.fd = scuda_connect_session("nvml", nvml_digest, first, &answer);
-  if (session.fd < 0) return NVML_DRIVER_NOT_LOADED;
+  if (session.fd < 0) return answer.code == SCUDA_CONNECT_BUSY ? NVML_INSUFFICIENT_RESOURCES : NVML_DRIVER_NOT_LOADED;
   memcpy(session.server, answer.server, sizeof session.server);
   uint64_t version[2] = {1, (uint64_t)answer.driver_version};
   if (version[1] != 0) know(NVML_OP_nvmlSystemGetCudaDriverVersion_v2, version, sizeof version);

@@ -312,6 +312,16 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A server without room is not a driver that is missing: programs may try again.
+func TestBusy(t *testing.T) {
+	const busy = "SCUDA\r\n\x1a\x01\x00\x00\x00\x04\x00\x00\x00\x02\x00\x00\x00{}"
+	out, errs := as(t, "init", "SCUDA_SERVER="+peer(t, busy))
+	const insufficientResources = "23\n"
+	if out != insufficientResources || !strings.Contains(errs, "has no room for another session") {
+		t.Errorf("%q and %q", out, errs)
+	}
+}
+
 // peer listens, reads what a client says first, answers with text and hangs up.
 func peer(t *testing.T, text string) string {
 	t.Helper()
