@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"golang.org/x/perf/benchmath"
 )
 
 // Change is what became of a measure between two results.
@@ -132,95 +134,10 @@ func ratioInterval(old, new []float64) (low, high float64) {
 	return ratios[int(0.025*float64(len(ratios)))], ratios[min(int(0.975*float64(len(ratios))), len(ratios)-1)]
 }
 
-// mannWhitney is the two-sided p value of the Mann-Whitney U test (H. Mann, D. Whitney, Ann. Math. Stat. 18, 1947):
-// exact for samples of up to 20 values without ties, by the recurrence of that paper; otherwise by the normal
-// approximation with tie correction.
+// mannWhitney is the two-sided p value of the Mann-Whitney U test, as benchstat has it.
 func mannWhitney(x, y []float64) float64 {
-	type value struct {
-		v     float64
-		first bool
+	sample := func(v []float64) *benchmath.Sample {
+		return benchmath.NewSample(slices.Clone(v), &benchmath.DefaultThresholds) // which sorts what it is given
 	}
-	var all []value
-	for _, v := range x {
-		all = append(all, value{v, true})
-	}
-	for _, v := range y {
-		all = append(all, value{v, false})
-	}
-	slices.SortFunc(all, func(a, b value) int {
-		switch {
-		case a.v < b.v:
-			return -1
-		case a.v > b.v:
-			return 1
-		}
-		return 0
-	})
-	var rankSum, ties float64
-	for i := 0; i < len(all); {
-		j := i
-		for j < len(all) && all[j].v == all[i].v {
-			j++
-		}
-		rank := float64(i+j+1) / 2
-		for k := i; k < j; k++ {
-			if all[k].first {
-				rankSum += rank
-			}
-		}
-		n := float64(j - i)
-		ties += n*n*n - n
-		i = j
-	}
-	m, n := float64(len(x)), float64(len(y))
-	if m == 0 || n == 0 {
-		return 1
-	}
-	u := rankSum - m*(m+1)/2
-	u = min(u, m*n-u)
-	if ties == 0 && len(x) <= 20 && len(y) <= 20 {
-		return min(2*belowU(len(x), len(y), int(u)), 1)
-	}
-	total := m + n
-	variance := m * n / 12 * (total + 1 - ties/(total*(total-1)))
-	if variance <= 0 {
-		return 1
-	}
-	z := (u - m*n/2 + 0.5) / math.Sqrt(variance)
-	return min(math.Erfc(-z/math.Sqrt2), 1)
-}
-
-// belowU is the probability of a U of at most u where both samples come from one distribution.
-func belowU(m, n, u int) float64 {
-	// ways[i][j][k]: arrangements of i and j values with U = k; the largest value belongs to one of the samples.
-	ways := make([][][]float64, m+1)
-	for i := range ways {
-		ways[i] = make([][]float64, n+1)
-		for j := range ways[i] {
-			w := make([]float64, u+1)
-			for k := range w {
-				switch {
-				case i == 0 || j == 0:
-					if k == 0 {
-						w[k] = 1
-					}
-				default:
-					w[k] = ways[i][j-1][k]
-					if k >= j {
-						w[k] += ways[i-1][j][k-j]
-					}
-				}
-			}
-			ways[i][j] = w
-		}
-	}
-	sum := 0.0
-	for _, w := range ways[m][n] {
-		sum += w
-	}
-	all := 1.0
-	for i := 1; i <= m; i++ {
-		all = all * float64(n+i) / float64(i)
-	}
-	return sum / all
+	return benchmath.AssumeNothing.Compare(sample(x), sample(y)).P
 }
