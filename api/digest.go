@@ -113,7 +113,7 @@ func (lib *Library) recordLayout(s *Struct) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{%d", s.Size)
 	for _, f := range s.Fields {
-		layout := ""
+		var layout string
 		if f.Sub != nil {
 			layout = lib.recordLayout(f.Sub)
 		} else {

@@ -293,7 +293,7 @@ func splitArray(ctype string) (string, []int, error) {
 		return ctype, nil, nil
 	}
 	var out []int
-	for _, d := range strings.Split(strings.TrimSuffix(dims, "]"), "][") {
+	for d := range strings.SplitSeq(strings.TrimSuffix(dims, "]"), "][") {
 		n, err := strconv.Atoi(d)
 		if err != nil || n <= 0 {
 			return "", nil, fmt.Errorf("bad array size %q", d)

@@ -139,7 +139,7 @@ func Token() ([]byte, error) {
 	}
 	path, err := file("token")
 	if err != nil {
-		return nil, nil //nolint:nilerr // no folder, no token
+		return nil, nil // no folder, no token
 	}
 	text, err := line(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "" {

@@ -44,7 +44,8 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 		}
 		text := string(b)
 		for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(text, -1) {
-			name, there := m[1], true
+			name := m[1]
+			var there bool
 			first, _, isPath := strings.Cut(name, "/")
 			switch {
 			case isTest.MatchString(name):

@@ -116,7 +116,7 @@ func TestKilledServer(t *testing.T) {
 				tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
 				for _, task := range tasks {
 					text, _ := os.ReadFile(task)
-					for _, f := range strings.Fields(string(text)) {
+					for f := range strings.FieldsSeq(string(text)) {
 						pid, _ := strconv.Atoi(f)
 						_ = syscall.Kill(pid, syscall.SIGKILL)
 					}

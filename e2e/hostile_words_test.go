@@ -100,7 +100,7 @@ func (w *words) handle(ctype string) uint64 {
 		return have[w.rand.IntN(len(have))]
 	case w.one(2):
 		return w.of(hostileBase, hostileBase+64, hostileBase+2*64, hostileBase+5*64, 2*hostileBase)
-	case w.one(2):
+	case w.one(2): //nolint:gocritic // chance decides anew
 		return w.h.victim
 	}
 	return w.of(nonsense...)

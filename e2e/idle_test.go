@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -67,7 +68,7 @@ func ticks(t *testing.T, pids []int) (sum int64) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 		for _, i := range []int{11, 12} { // utime, stime
 			n, err := strconv.ParseInt(fields[i], 10, 64)
 			if err != nil {

@@ -81,7 +81,7 @@ func TestMillionCalls(t *testing.T) {
 				t.Errorf("lost %+v", snap.Lost)
 			}
 			total := 0
-			for _, line := range strings.Split(strings.TrimSpace(printed), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSpace(printed), "\n") {
 				var name string
 				var calls uint64
 				var median time.Duration

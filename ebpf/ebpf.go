@@ -202,8 +202,7 @@ func (p *Probes) load() error {
 		}
 	}
 	if err := p.loadObjects(spec); err != nil {
-		var v *bpf.VerifierError
-		if errors.As(err, &v) {
+		if v, ok := errors.AsType[*bpf.VerifierError](err); ok {
 			p.options.Logger.Debug("the kernel refused a program", "verifier", fmt.Sprintf("%+v", v))
 		}
 		return fmt.Errorf("programs for the kernel: %w", err)

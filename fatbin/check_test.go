@@ -3,6 +3,7 @@ package fatbin
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -32,7 +33,7 @@ func container(payload []byte, more uint64) []byte {
 	binary.LittleEndian.PutUint32(h, magicFatbin)
 	binary.LittleEndian.PutUint16(h[6:], headerSize)
 	binary.LittleEndian.PutUint64(h[8:], uint64(len(m))+more)
-	return append(h, m...)
+	return slices.Concat(h, m)
 }
 
 func TestCheck(t *testing.T) {

@@ -273,12 +273,12 @@ func ptxArch(b []byte) uint32 {
 		return 0
 	}
 	line := b[i:min(len(b), i+256)]
-	j := bytes.Index(line, []byte("sm_"))
-	if j < 0 {
+	_, after, ok := bytes.Cut(line, []byte("sm_"))
+	if !ok {
 		return 0
 	}
 	var n uint32
-	for _, c := range line[j+3:] {
+	for _, c := range after {
 		if c < '0' || c > '9' || n > 9999 {
 			break
 		}

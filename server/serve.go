@@ -119,7 +119,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		s.draining.Store(true)
 		s.metrics.Draining.Set(1)
 		cfg.Listener.Close()
-		<-accepting
+		<-accepting //nolint:errcheck // it says that the listener was closed
 	case err = <-accepting:
 	}
 	s.drain()

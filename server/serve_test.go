@@ -221,7 +221,7 @@ func workers(t *testing.T) (pids []int) {
 		if err != nil {
 			continue
 		}
-		for _, w := range strings.Fields(string(b)) {
+		for w := range strings.FieldsSeq(string(b)) {
 			var pid int
 			if _, err := fmt.Sscan(w, &pid); err == nil {
 				pids = append(pids, pid)

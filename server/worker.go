@@ -265,7 +265,7 @@ func kernelDriver() string {
 	}
 	defer f.Close()
 	line, _ := bufio.NewReader(io.LimitReader(f, 4096)).ReadString('\n')
-	for _, word := range strings.Fields(line) {
+	for word := range strings.FieldsSeq(line) {
 		if word[0] >= '0' && word[0] <= '9' && strings.Contains(word, ".") {
 			return word
 		}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"maps"
 	"sync/atomic"
 
 	"scuda.dev/scuda/api/cuda"
@@ -53,9 +54,7 @@ func (g *GPU) start(c *cudaContext) {
 	c.modules = map[*module]struct{}{}
 	c.peers = map[*cudaContext]bool{}
 	c.limits = map[cuda.CUlimit]uint64{}
-	for l, v := range defaultLimits {
-		c.limits[l] = v
-	}
+	maps.Copy(c.limits, defaultLimits)
 	c.legacy = g.newStream(c, 0, 0)
 	delete(c.streams, c.legacy)
 	g.contexts[c] = struct{}{}

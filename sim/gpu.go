@@ -81,7 +81,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.MemoryBytes = kind.memory
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err == nil {
-			c.MemoryBytes = min(c.MemoryBytes, uint64(info.Totalram)*uint64(info.Unit)/2)
+			c.MemoryBytes = min(c.MemoryBytes, info.Totalram*uint64(info.Unit)/2)
 		}
 	}
 	c.MemoryBytes &^= vmmGranularity - 1

@@ -43,7 +43,7 @@ func parseHold(s string) (hold, error) {
 	for op := range uint16(math.MaxUint16) {
 		known[plainName(cuda.OpName(op))] = true
 	}
-	for _, name := range strings.Split(s, "+") {
+	for name := range strings.SplitSeq(s, "+") {
 		switch name {
 		case "":
 		case HoldAll:

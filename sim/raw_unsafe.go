@@ -51,7 +51,7 @@ func cString(p pointer, limit uint64) (string, bool) {
 	if p == nil {
 		return "", false
 	}
-	for n := uint64(0); n < limit; n++ {
+	for n := range limit {
 		if *view[byte](offset(p, n)) == 0 {
 			return string(bytesOf(p, n)), true
 		}

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"maps"
+
 	"scuda.dev/scuda/api/cuda"
 )
 
@@ -258,8 +260,6 @@ func (g *GPU) CuStreamCopyAttributes(dst, src cuda.CUstream) cuda.CUresult {
 		return r
 	}
 	d.attrs = map[cuda.CUstreamAttrID]cuda.CUstreamAttrValue{}
-	for id, v := range s.attrs {
-		d.attrs[id] = v
-	}
+	maps.Copy(d.attrs, s.attrs)
 	return ok
 }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"net"
 	"runtime"
 	"testing"
@@ -16,7 +17,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		buf, back := [][]byte{make([]byte, MessageHeaderSize)}, make([][]byte, 1)
 		for {
 			n, err := far.Recv(buf)
-			if err == ErrAgain {
+			if errors.Is(err, ErrAgain) {
 				runtime.Gosched()
 				continue
 			}
@@ -38,7 +39,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		}
 		for got := 0; got < MessageHeaderSize; {
 			n, err := near.Recv(in)
-			if err == ErrAgain {
+			if errors.Is(err, ErrAgain) {
 				runtime.Gosched()
 				continue
 			}
@@ -60,7 +61,7 @@ func BenchmarkBulk(b *testing.B) {
 		defer close(done)
 		buf := [][]byte{make([]byte, n)}
 		for {
-			if _, err := far.Recv(buf); err == ErrAgain {
+			if _, err := far.Recv(buf); errors.Is(err, ErrAgain) {
 				if _, err := far.Wait(Readable, -1); err != nil {
 					return
 				}
@@ -75,7 +76,7 @@ func BenchmarkBulk(b *testing.B) {
 	for b.Loop() {
 		for left := data; len(left) > 0; {
 			k, err := near.Send([][]byte{left})
-			if err == ErrAgain {
+			if errors.Is(err, ErrAgain) {
 				_, err = near.Wait(Writable, -1)
 			}
 			if err != nil {

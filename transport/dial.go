@@ -184,7 +184,7 @@ func (p *patient) Read(b []byte) (int, error) {
 		}
 		more := make([]byte, welcomeAhead)
 		n, err := p.conn.Recv([][]byte{more})
-		if err != nil && err != ErrAgain {
+		if err != nil && !errors.Is(err, ErrAgain) {
 			return 0, err
 		}
 		p.rest = more[:n]
@@ -197,7 +197,7 @@ func (p *patient) Read(b []byte) (int, error) {
 func (p *patient) Write(b []byte) (done int, err error) {
 	for done < len(b) {
 		n, err := p.conn.Send([][]byte{b[done:]})
-		if err == ErrAgain {
+		if errors.Is(err, ErrAgain) {
 			err = p.wait(Writable)
 		}
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,7 +141,7 @@ func TestDialErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx := t.Context()
-			if c.kind == ErrTimeout {
+			if errors.Is(c.kind, ErrTimeout) {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
 				defer cancel()
@@ -196,7 +197,7 @@ func TestConn(t *testing.T) {
 		t.Errorf("descriptor flags %#x, %v", flags, err)
 	}
 	buf := make([]byte, 64)
-	if _, err := conn.Recv([][]byte{buf}); err != ErrAgain {
+	if _, err := conn.Recv([][]byte{buf}); !errors.Is(err, ErrAgain) {
 		t.Errorf("nothing to receive: %v", err)
 	}
 	if ev, err := conn.Wait(Readable, time.Millisecond); ev != 0 || err != nil {
@@ -218,7 +219,7 @@ func TestConn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got.Write(append(a, b...)[:n])
+		got.Write(slices.Concat(a, b)[:n])
 	}
 	if got.String() != "abcdefgh" {
 		t.Errorf("echo %q", got.String())
@@ -226,7 +227,7 @@ func TestConn(t *testing.T) {
 	// Fill the connection: the echo stops as soon as nobody receives.
 	block := make([]byte, 1<<20)
 	for {
-		if _, err := conn.Send([][]byte{block}); err == ErrAgain {
+		if _, err := conn.Send([][]byte{block}); errors.Is(err, ErrAgain) {
 			if ev, _ := conn.Wait(Writable, 20*time.Millisecond); ev == 0 {
 				break
 			}
@@ -243,7 +244,7 @@ func TestConn(t *testing.T) {
 	if ev := <-woken; ev == 0 {
 		t.Error("Shutdown wakes nobody")
 	}
-	if _, err := conn.Send([][]byte{block}); err == nil || err == ErrAgain {
+	if _, err := conn.Send([][]byte{block}); err == nil || errors.Is(err, ErrAgain) {
 		t.Errorf("send after the end: %v", err)
 	}
 	if err := conn.Close(); err != nil {
@@ -280,7 +281,7 @@ func TestBehindTheWelcome(t *testing.T) {
 		}
 		b := make([]byte, 100)
 		n, err := conn.Recv([][]byte{b[:33], b[33:]})
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -309,7 +310,7 @@ func TestRecvEnd(t *testing.T) {
 	if _, err := conn.Wait(Readable, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Recv([][]byte{make([]byte, 8)}); err != io.EOF {
+	if _, err := conn.Recv([][]byte{make([]byte, 8)}); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
 	}
 }

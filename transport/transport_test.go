@@ -70,7 +70,7 @@ func TestParseCommand(t *testing.T) {
 		t.Errorf("bulk of %d bytes without the flag", n)
 	}
 	for n := range whole {
-		if _, _, err := ParseCommand(whole[:n]); err != ErrShort {
+		if _, _, err := ParseCommand(whole[:n]); !errors.Is(err, ErrShort) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestParseMessage(t *testing.T) {
 			t.Errorf("%+v: %v", c.h, err)
 		}
 	}
-	if _, _, err := ParseMessage(good.Append(nil)[:31]); err != ErrShort {
+	if _, _, err := ParseMessage(good.Append(nil)[:31]); !errors.Is(err, ErrShort) {
 		t.Errorf("short: %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func TestPreface(t *testing.T) {
 		t.Error(d)
 	}
 	for n := range b {
-		if _, _, err := parsePreface(b[:n]); err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := parsePreface(b[:n]); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
 	}

@@ -91,7 +91,8 @@ func Open(name string) (*Device, error) {
 		found = true
 		var ctx unsafe.Pointer
 		if r := C.sv_open(p, &ctx); r != 0 {
-			if syscall.Errno(r) == syscall.ENOENT && unix.Access(deviceFile(name), unix.R_OK|unix.W_OK) == syscall.EACCES {
+			if syscall.Errno(r) == syscall.ENOENT &&
+				errors.Is(unix.Access(deviceFile(name), unix.R_OK|unix.W_OK), syscall.EACCES) {
 				r = C.int(syscall.EACCES) // libibverbs looks elsewhere then, and speaks of that
 			}
 			oerr = failed("ibv_open_device", name, int(r))
@@ -317,7 +318,7 @@ func (p *PD) SupportsDMABuf() bool {
 }
 
 func registerError(call string, length uint64, errno syscall.Errno) error {
-	e := failed(call, fmt.Sprintf("%d bytes", length), int(errno)).(*Error)
+	e := newError(call, fmt.Sprintf("%d bytes", length), errno)
 	switch errno {
 	case syscall.ENOMEM:
 		e.Remedy = memlockRemedy(length)

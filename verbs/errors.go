@@ -53,8 +53,13 @@ func failed(call, object string, errno int) error {
 	if errno == 0 {
 		return nil
 	}
-	e := &Error{Call: call, Object: object, Errno: syscall.Errno(errno)}
-	switch e.Errno {
+	return newError(call, object, syscall.Errno(errno))
+}
+
+// newError is an error with the remedies that do not depend on the call.
+func newError(call, object string, errno syscall.Errno) *Error {
+	e := &Error{Call: call, Object: object, Errno: errno}
+	switch errno {
 	case syscall.EACCES, syscall.EPERM:
 		e.Remedy = "the user needs access to the files in /dev/infiniband (group rdma, or a udev rule)"
 	case syscall.EBUSY:

@@ -118,10 +118,10 @@ func TestPostSpin(t *testing.T) {
 			check(t, err)
 		}
 	}
-	for k := 0; next < id; take(k) {
-		var err error
-		k, err = a.cq.Spin(done, looks)
+	for next < id {
+		k, err := a.cq.Spin(done, looks)
 		check(t, err)
+		take(k)
 	}
 	if !bytes.Equal(a.mem[:id], b.mem[:id]) {
 		t.Error("the bytes differ")

@@ -301,7 +301,7 @@ func (q *QP) Connect(from Local, peer Endpoint, o ConnectOptions) error {
 		return failed("ibv_modify_qp to INIT", q.dev.name, int(r))
 	}
 	if r := C.sv_to_rtr(q.p, &a); r != 0 {
-		e := failed("ibv_modify_qp to RTR", fmt.Sprintf("%s, peer %s", q.dev.name, peer.GID), int(r)).(*Error)
+		e := newError("ibv_modify_qp to RTR", fmt.Sprintf("%s, peer %s", q.dev.name, peer.GID), syscall.Errno(r))
 		if e.Errno == syscall.EINVAL || e.Errno == syscall.ENETUNREACH || e.Errno == syscall.ETIMEDOUT ||
 			e.Errno == syscall.EHOSTUNREACH {
 			e.Remedy =

@@ -308,7 +308,7 @@ func callToken(lib *api.Library, p *api.Param, text string) (string, error) {
 		if s == nil {
 			return "", fmt.Errorf("%s is no structure", p.Elem)
 		}
-		for _, w := range strings.Fields(strings.Trim(text, "{}")) {
+		for w := range strings.FieldsSeq(strings.Trim(text, "{}")) {
 			path, value, ok := strings.Cut(w, "=")
 			field, offset, err := callField(lib, s, path)
 			if err != nil || !ok {

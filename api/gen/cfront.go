@@ -397,7 +397,7 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 	}
 	unused := func() {
 		if args != "" {
-			for _, a := range strings.Split(args, ", ") {
+			for a := range strings.SplitSeq(args, ", ") {
 				b.f("  (void)%s;\n", a)
 			}
 		}

@@ -180,8 +180,8 @@ func TestHeader(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args := append(c[1:len(c)-1:len(c)-1], "-Wall", "-Wextra", "-Werror", "-I../../shim/include", "-c", file, "-o",
-			file+".o")
+		args := slices.Concat(c[1:len(c)-1],
+			[]string{"-Wall", "-Wextra", "-Werror", "-I../../shim/include", "-c", file, "-o", file + ".o"})
 		if out, err := exec.Command(c[0], args...).CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", c, err, out)
 		}

@@ -31,7 +31,7 @@ func emitWire(spec *api.Spec, out *Output) error {
 			b.f(" of Op%s", name)
 		}
 		b.f(".\n")
-		for _, line := range strings.Split(w.Doc, "\n") {
+		for line := range strings.SplitSeq(w.Doc, "\n") {
 			if line != "" {
 				b.f("// %s\n", line)
 			}
@@ -101,7 +101,7 @@ func goWireConsts(b *buffer, spec *api.Spec) {
 // wireName makes a Go name of a name with underscores; parts with digits are acronyms.
 func wireName(c string) string {
 	var out strings.Builder
-	for _, part := range strings.Split(c, "_") {
+	for part := range strings.SplitSeq(c, "_") {
 		switch part {
 		case "h2d", "d2h", "id", "jit":
 			out.WriteString(strings.ToUpper(part))

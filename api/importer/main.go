@@ -53,7 +53,7 @@ func run(header, out, passes, prefix string) error {
 }
 
 func split(passes string) (out [][]string) {
-	for _, p := range strings.Split(passes, ";") {
+	for p := range strings.SplitSeq(passes, ";") {
 		out = append(out, strings.FieldsFunc(p, func(r rune) bool { return r == ',' }))
 	}
 	return out

@@ -209,8 +209,7 @@ func (o *probeOptions) program(
 	}()
 	err = o.watch(context.WithoutCancel(ctx), probes, done, w)
 	<-done
-	var status *exec.ExitError
-	if errors.As(waited, &status) {
+	if status, ok := errors.AsType[*exec.ExitError](waited); ok {
 		return &exitError{max(status.ExitCode(), 1), fmt.Errorf("%s: %w", args[0], waited)}, err
 	}
 	return waited, err

@@ -51,8 +51,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	err = ts.Exec(args[1], args[2:]...)
 	got := 0
-	var e *exec.ExitError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
 		got = e.ExitCode()
 	} else if err != nil {
 		ts.Fatalf("%v", err)

@@ -55,8 +55,7 @@ the terminal are its own. What is done is no more than setting LD_PRELOAD, LD_LI
 
 func notRun(program string, err error) error {
 	code := exitNotRunnable
-	var e *exec.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*exec.Error](err); ok {
 		err = e.Err
 	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {

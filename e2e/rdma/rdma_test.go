@@ -185,7 +185,7 @@ func metric(t *testing.T, series string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range strings.Split(string(b), "\n") {
+	for l := range strings.SplitSeq(string(b), "\n") {
 		if v, ok := strings.CutPrefix(l, series+" "); ok {
 			f, err := strconv.ParseFloat(v, 64)
 			if err != nil {
@@ -513,7 +513,7 @@ tries:
 				return
 			}
 		}
-		for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		for l := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
 			t.Logf("FIGURE end to end %s", l)
 		}
 		if n := pinnedIn(t, `pinned (\d+) KiB`, out); n < 16<<10 || n > 17<<10 {

@@ -175,7 +175,7 @@ func TestTable(t *testing.T) {
 	for _, want := range [][]string{{"105", "103", "2", "5", "2", "read"}, {"9", "9", "0", "0", "0", "close"},
 		{"1", "0", "1", "1", "1", "everything that writes"}} {
 		found := false
-		for _, line := range strings.Split(b.String(), "\n") {
+		for line := range strings.SplitSeq(b.String(), "\n") {
 			found = found || strings.Join(strings.Fields(line), " ") == strings.Join(want, " ")
 		}
 		if !found {

@@ -1,9 +1,9 @@
 package executor
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -93,7 +93,7 @@ func TestLaunchesKeepTheirPlace(t *testing.T) {
 			defer d.mu.Unlock()
 			var got, gotLists []string
 			for _, line := range *d.lines {
-				if bytes.HasPrefix([]byte(line), []byte("list")) {
+				if strings.HasPrefix(line, "list") {
 					gotLists = append(gotLists, line)
 				} else {
 					got = append(got, line)

@@ -227,8 +227,8 @@ func (j *jitOptions) logs(a *arena, c *command) {
 }
 
 func untilNUL(b []byte) []byte {
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		return b[:i]
+	if before, _, ok := bytes.Cut(b, []byte{0}); ok {
+		return before
 	}
 	return b
 }

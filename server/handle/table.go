@@ -10,6 +10,7 @@ package handle
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -220,10 +221,8 @@ func (t *Table) owner(kind cuda.Kind, parent uint64) uint64 {
 	if e == nil || e.kind == cuda.KindNone {
 		return 0
 	}
-	for _, k := range owners[kind] {
-		if e.kind == k {
-			return parent
-		}
+	if slices.Contains(owners[kind], e.kind) {
+		return parent
 	}
 	if e.kind == kind && kind == cuda.KindGraphNode {
 		return e.parent

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -201,7 +202,7 @@ func TestHandler(t *testing.T) {
 	} {
 		notReady = c.ready
 		w := httptest.NewRecorder()
-		sample().Handler(func() error { return notReady }, c.profiles).ServeHTTP(w, httptest.NewRequest("GET", c.path, nil))
+		sample().Handler(func() error { return notReady }, c.profiles).ServeHTTP(w, httptest.NewRequest(http.MethodGet, c.path, nil))
 		body, _ := io.ReadAll(w.Result().Body)
 		if w.Code != c.code || !strings.Contains(string(body), c.body) {
 			t.Errorf("%s: %d %.200s", c.path, w.Code, body)

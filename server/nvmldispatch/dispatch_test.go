@@ -218,9 +218,9 @@ func TestEveryOperation(t *testing.T) {
 }
 
 func FuzzCall(f *testing.F) {
-	f.Add(uint16(nvml.OpNvmlDeviceGetName), request(1, 64, 64))
-	f.Add(uint16(nvml.OpNvmlDeviceGetFieldValues), request(1, 1, 1, make([]byte, 40)))
-	f.Add(uint16(nvml.OpNvmlDeviceGetMemoryInfo_v2), request(1, 40, make([]byte, 40)))
+	f.Add(nvml.OpNvmlDeviceGetName, request(1, 64, 64))
+	f.Add(nvml.OpNvmlDeviceGetFieldValues, request(1, 1, 1, make([]byte, 40)))
+	f.Add(nvml.OpNvmlDeviceGetMemoryInfo_v2, request(1, 40, make([]byte, 40)))
 	d := open(f)
 	d.Call(nvml.OpNvmlInitWithFlags, request(0), nil)
 	reply := make([]byte, 1<<20)

@@ -238,7 +238,7 @@ func (c *call) place(words int, source *[maxParams][]byte) {
 		copy(c.buf[i], source[i])
 		arena = c.placeArray(i, arena)
 		if p.dir != dirOut {
-			c.eachHandle(i, c.n[i], func(k nvml.Kind, b []byte) error {
+			_ = c.eachHandle(i, c.n[i], func(k nvml.Kind, b []byte) error { // which has none
 				binary.LittleEndian.PutUint64(b, c.handle(k, binary.LittleEndian.Uint64(b)))
 				return nil
 			})

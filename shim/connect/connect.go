@@ -68,8 +68,7 @@ func Header(abi uint32) string {
 	for _, t := range []reflect.Type{reflect.TypeFor[Request](), reflect.TypeFor[Answer]()} {
 		name := "scuda_connect_" + strings.ToLower(t.Name())
 		fmt.Fprintf(&b, "struct %s {\n", name)
-		for i := range t.NumField() {
-			f := t.Field(i)
+		for f := range t.Fields() {
 			kind, dims := f.Type.Kind(), ""
 			if kind == reflect.Array {
 				kind, dims = reflect.Int8, fmt.Sprintf("[%d]", f.Type.Len())

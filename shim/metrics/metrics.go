@@ -102,7 +102,8 @@ func (s *Server) accept() {
 
 // answer answers one request; what is wrong with it is the peer's to know.
 func (s *Server) answer(c io.ReadWriter) {
-	status, kind, body := "200 OK", "text/plain; version=0.0.4; charset=utf-8", []byte(nil)
+	status, kind := "200 OK", "text/plain; version=0.0.4; charset=utf-8"
+	var body []byte
 	method, path, err := request(c)
 	path, _, _ = strings.Cut(path, "?")
 	switch {

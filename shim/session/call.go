@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -159,7 +160,7 @@ func (s *Session) lead(w *waiter) bool {
 		switch err := s.receive(); {
 		case err == nil:
 			idle, i = time.Now(), 0
-		case err != transport.ErrAgain:
+		case !errors.Is(err, transport.ErrAgain):
 			s.fail(err)
 			return true // whoever failed first completes w
 		case time.Since(idle) < spin:

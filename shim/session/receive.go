@@ -76,7 +76,7 @@ func (s *Session) parse(rx *receiver) error {
 	for {
 		if !rx.inside {
 			h, n, err := transport.ParseMessage(rx.buf[rx.r:rx.w])
-			if err == transport.ErrShort {
+			if errors.Is(err, transport.ErrShort) {
 				return nil
 			}
 			if err != nil {
@@ -254,7 +254,7 @@ func (s *Session) Look() {
 	err := s.receive()
 	if err == nil {
 		err = s.readAvailable()
-	} else if err == transport.ErrAgain {
+	} else if errors.Is(err, transport.ErrAgain) {
 		schedYield()
 		err = nil
 	}
@@ -297,7 +297,7 @@ func (s *Session) background() {
 // readAvailable handles what has arrived. The reader's lock is held.
 func (s *Session) readAvailable() error {
 	for {
-		if err := s.receive(); err == transport.ErrAgain {
+		if err := s.receive(); errors.Is(err, transport.ErrAgain) {
 			return nil
 		} else if err != nil {
 			return err

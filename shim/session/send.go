@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -154,7 +155,7 @@ func (s *Session) write(bufs [][]byte) error {
 			continue
 		}
 		n, err := s.conn.Send(bufs)
-		if err == transport.ErrAgain {
+		if errors.Is(err, transport.ErrAgain) {
 			if err := s.awaitRoom(); err != nil {
 				return err
 			}
@@ -181,7 +182,7 @@ func (s *Session) writeBulk(data []byte) error {
 	for len(data) > 0 {
 		s.send.bufs[0] = data
 		n, err := s.conn.Send(s.send.bufs[:1])
-		if err == transport.ErrAgain {
+		if errors.Is(err, transport.ErrAgain) {
 			if err := s.awaitRoom(); err != nil {
 				return err
 			}

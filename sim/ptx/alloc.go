@@ -80,7 +80,7 @@ func analyse(fn *function, acc []access, registers int, b *budget) *liveness {
 		if b.visits -= len(lv.starts)*lv.words + len(acc); b.visits < 0 {
 			return nil
 		}
-		for b := len(lv.starts) - 1; b >= 0; b-- {
+		for b := range slices.Backward(lv.starts) {
 			lv.out(b, live)
 			lv.walk(b, live, nil)
 			if !slices.Equal(live, lv.in[b]) {

@@ -82,7 +82,7 @@ func (e *Entry) layout() error {
 	var size, dynAlign uint64 = 0, 16
 	var dynamic []*variable
 	everything := false
-	for i := 0; i < len(e.reach); i++ {
+	for i := 0; i < len(e.reach); i++ { // add makes the list longer
 		fn := e.reach[i]
 		for _, callee := range fn.calls {
 			add(callee)

@@ -1,17 +1,16 @@
 package ptx
 
 import (
+	"maps"
 	"math"
 )
 
 func init() {
-	for name, h := range map[string]handler{
+	maps.Copy(handlers, map[string]handler{
 		"fma": hFma, "neg": hSign, "abs": hSign, "min": hMinMax, "max": hMinMax, "copysign": hCopysign, "testp": hTestp,
 		"sqrt": hRoot, "rcp": hRoot, "rsqrt": hApprox, "sin": hApprox, "cos": hApprox, "ex2": hApprox, "lg2": hApprox,
 		"tanh": hApprox,
-	} {
-		handlers[name] = h
-	}
+	})
 }
 
 func (i *ins) rounding() rounding {

@@ -1,17 +1,16 @@
 package ptx
 
 import (
+	"maps"
 	"runtime"
 	"strings"
 )
 
 func init() {
-	for name, h := range map[string]handler{
+	maps.Copy(handlers, map[string]handler{
 		"bra": hBra, "brx": hBrx, "call": hCall, "ret": hReturn, "exit": hReturn, "trap": hTrap, "brkpt": hTrap,
 		"nanosleep": hSleep, "bar": hBarrier, "barrier": hBarrier,
-	} {
-		handlers[name] = h
-	}
+	})
 }
 
 func (i *ins) label(o *operand) (int32, error) {

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 )
@@ -9,7 +10,7 @@ import (
 var handlers = map[string]handler{}
 
 func init() {
-	for name, h := range map[string]handler{
+	maps.Copy(handlers, map[string]handler{
 		"mov": hMov, "add": hAdd, "sub": hSub, "mul": hMul, "mad": hMad, "mul24": hMul24, "mad24": hMul24, "div": hDiv,
 		"rem": hDiv,
 		"and": hLogic, "or": hLogic, "xor": hLogic, "not": hNot, "cnot": hNot, "shl": hShift, "shr": hShift, "shf": hFunnel,
@@ -17,9 +18,7 @@ func init() {
 		"fns": hFns, "bmsk": hBmsk, "szext": hBmsk, "prmt": hPrmt, "lop3": hLop3, "sad": hSad, "dp4a": hDot, "dp2a": hDot,
 		"addc": hCarry, "subc": hCarry, "madc": hMadc,
 		"setp": hSetp, "set": hSet, "selp": hSelp, "slct": hSlct,
-	} {
-		handlers[name] = h
-	}
+	})
 }
 
 func mask(n int) uint64 {

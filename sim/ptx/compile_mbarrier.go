@@ -1,9 +1,9 @@
 package ptx
 
+import "maps"
+
 func init() {
-	for name, h := range map[string]handler{"mbarrier": hMbarrier, "mapa": hMapa, "getctarank": hRank} {
-		handlers[name] = h
-	}
+	maps.Copy(handlers, map[string]handler{"mbarrier": hMbarrier, "mapa": hMapa, "getctarank": hRank})
 }
 
 // mbarrier is the state of an mbarrier object, which programs cannot look into: from the lowest bit on the arrivals

@@ -2,19 +2,18 @@ package ptx
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
 	"strings"
 )
 
 func init() {
-	for name, h := range map[string]handler{
+	maps.Copy(handlers, map[string]handler{
 		"ld": hLoad, "ldu": hLoad, "st": hStore, "atom": hAtom, "red": hAtom, "cp": hCopy,
 		"membar": hNothing, "fence": hNothing, "prefetch": hNothing, "prefetchu": hNothing, "pmevent": hNothing,
 		"griddepcontrol": hNothing, "setmaxnreg": hNothing, "discard": hNothing, "applypriority": hNothing,
 		"createpolicy": hPolicy,
-	} {
-		handlers[name] = h
-	}
+	})
 }
 
 // hNothing is for what has no effect here: memory is coherent and caches are not modelled.

@@ -2,15 +2,14 @@ package ptx
 
 import (
 	"fmt"
+	"maps"
 	"math"
 )
 
 func init() {
-	for name, h := range map[string]handler{
+	maps.Copy(handlers, map[string]handler{
 		"mma": hMma, "ldmatrix": hMatrixMove, "stmatrix": hMatrixMove, "movmatrix": hMovMatrix,
-	} {
-		handlers[name] = h
-	}
+	})
 }
 
 // mmaType is a type of matrix elements.
@@ -99,7 +98,7 @@ func (i *ins) mmaTypes() (*mma, error) {
 	if !known || !okA || !okB || !sameKind || (x.a.whole == nil) != (x.b.whole == nil) {
 		return nil, i.unsupported("")
 	}
-	good := x.acc == x.accD && x.acc == tF32 || x.a.bits < 32 && (x.acc == tF16 || x.acc == tF32) &&
+	good := x.acc == tF32 && x.accD == tF32 || x.a.bits < 32 && (x.acc == tF16 || x.acc == tF32) &&
 		(x.accD == tF16 || x.accD == tF32) && list[1] != ".bf16"
 	switch {
 	case x.a.whole != nil:

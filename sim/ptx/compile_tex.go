@@ -1,11 +1,12 @@
 package ptx
 
-import "strings"
+import (
+	"maps"
+	"strings"
+)
 
 func init() {
-	for name, h := range map[string]handler{"tex": hTex, "tld4": hTex, "suld": hSurface, "sust": hSurface} {
-		handlers[name] = h
-	}
+	maps.Copy(handlers, map[string]handler{"tex": hTex, "tld4": hTex, "suld": hSurface, "sust": hSurface})
 }
 
 func (i *ins) geometry() *geometryFact {

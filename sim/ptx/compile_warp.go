@@ -1,16 +1,15 @@
 package ptx
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 )
 
 func init() {
-	for name, h := range map[string]handler{
+	maps.Copy(handlers, map[string]handler{
 		"shfl": hShuffle, "vote": hVote, "match": hMatch, "activemask": hActive, "redux": hRedux, "elect": hElect,
-	} {
-		handlers[name] = h
-	}
+	})
 }
 
 // warpWide adds an instruction whose lanes wait for those of a mask, or one of the old kind without a mask.

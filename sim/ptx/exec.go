@@ -3,6 +3,7 @@ package ptx
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 const (
@@ -194,7 +195,7 @@ func (w *warp) releaseWarpBarrier() {
 	if arrived == 0 {
 		return
 	}
-	for _, s := range w.splits[:len(w.splits):len(w.splits)] {
+	for _, s := range slices.Clip(w.splits) {
 		if !waits(s) {
 			continue
 		}
@@ -228,7 +229,7 @@ func (w *warp) pick() (*split, int32) {
 		}
 		return nil, 0
 	}
-	for i := 0; i < len(w.splits); i++ {
+	for i := 0; i < len(w.splits); i++ { // drop makes the list shorter
 		a := w.splits[i]
 		if a.state == atBarrier {
 			continue

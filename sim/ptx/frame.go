@@ -3,6 +3,7 @@ package ptx
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 )
 
 // callInfo is a call's side of the matter.
@@ -84,9 +85,9 @@ func fill(d *[lanes]uint64, v uint64) {
 
 func (w *warp) newFrame(fn *function, base uint64) *frame {
 	var f *frame
-	for i := len(w.free) - 1; i >= 0; i-- {
-		if w.free[i].fn == fn {
-			f = w.free[i]
+	for i, v := range slices.Backward(w.free) {
+		if v.fn == fn {
+			f = v
 			w.free = append(w.free[:i], w.free[i+1:]...)
 			break
 		}

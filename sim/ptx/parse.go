@@ -76,6 +76,9 @@ func (p *parser) next() (token, error) {
 	return t, err
 }
 
+// skip takes a token that was looked at before, so there is no error.
+func (p *parser) skip() { _, _ = p.next() }
+
 // accept takes the next token if it is s.
 func (p *parser) accept(s string) (bool, error) {
 	t, err := p.peek(0)
@@ -175,7 +178,7 @@ func (p *parser) module() error {
 func (p *parser) moduleItem(t token) error {
 	switch t.text {
 	case ".version":
-		p.next()
+		p.skip()
 		v, err := p.next()
 		if err != nil {
 			return err
@@ -190,7 +193,7 @@ func (p *parser) moduleItem(t token) error {
 		}
 		return nil
 	case ".target":
-		p.next()
+		p.skip()
 		for {
 			name, err := p.ident()
 			if err != nil {
@@ -204,7 +207,7 @@ func (p *parser) moduleItem(t token) error {
 			}
 		}
 	case ".address_size":
-		p.next()
+		p.skip()
 		n, err := p.integer()
 		if err != nil {
 			return err
@@ -215,7 +218,7 @@ func (p *parser) moduleItem(t token) error {
 		p.mod.AddressSize = int(n)
 		return nil
 	case ".alias":
-		p.next()
+		p.skip()
 		a, err := p.ident()
 		if err != nil {
 			return err
@@ -270,7 +273,7 @@ type linkage struct{ extern, visible bool }
 func (p *parser) debugDirective(t token) (bool, error) {
 	switch t.text {
 	case ".pragma":
-		p.next()
+		p.skip()
 		for {
 			s, err := p.next()
 			if err != nil {
@@ -286,7 +289,7 @@ func (p *parser) debugDirective(t token) (bool, error) {
 			}
 		}
 	case ".file":
-		p.next()
+		p.skip()
 		if _, err := p.integer(); err != nil {
 			return true, err
 		}
@@ -302,20 +305,20 @@ func (p *parser) debugDirective(t token) (bool, error) {
 			}
 		}
 	case ".loc":
-		p.next()
+		p.skip()
 		for i := 0; ; i++ {
 			n, err := p.peek(0)
 			if err != nil {
 				return true, err
 			}
 			if n.kind == tokInt {
-				p.next()
+				p.skip()
 				continue
 			}
 			if !n.is(",") {
 				return true, nil
 			}
-			p.next()
+			p.skip()
 			name, err := p.ident() // function_name or inlined_at
 			if err != nil {
 				return true, err
@@ -334,7 +337,7 @@ func (p *parser) debugDirective(t token) (bool, error) {
 			}
 		}
 	case ".section":
-		p.next()
+		p.skip()
 		if _, err := p.next(); err != nil {
 			return true, err
 		}

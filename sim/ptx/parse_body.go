@@ -29,7 +29,7 @@ func (p *parser) block() error {
 			_, err := p.next()
 			return err
 		case t.is("{"):
-			p.next()
+			p.skip()
 			outer := p.scope
 			p.scope = newScope(outer)
 			params := p.fn.params
@@ -40,7 +40,7 @@ func (p *parser) block() error {
 				return err
 			}
 		case t.is(";"):
-			p.next()
+			p.skip()
 		case t.kind == tokDot:
 			if err := p.bodyDirective(t); err != nil {
 				return err
@@ -49,8 +49,8 @@ func (p *parser) block() error {
 			if colon, err := p.peek(1); err != nil {
 				return err
 			} else if t.kind == tokIdent && colon.is(":") {
-				p.next()
-				p.next()
+				p.skip()
+				p.skip()
 				if err := p.label(t); err != nil {
 					return err
 				}
@@ -69,7 +69,7 @@ func (p *parser) bodyDirective(t token) error {
 	if done, err := p.debugDirective(t); done || err != nil {
 		return err
 	}
-	p.next()
+	p.skip()
 	switch t.text {
 	case ".reg", ".local", ".shared", ".param", ".global", ".const":
 		return p.variables(t, linkage{})
@@ -94,7 +94,7 @@ func (p *parser) label(name token) error {
 	}
 	switch t.text {
 	case ".branchtargets", ".calltargets":
-		p.next()
+		p.skip()
 		sym := &symbol{kind: symTargets}
 		for {
 			l, err := p.ident()
@@ -113,7 +113,7 @@ func (p *parser) label(name token) error {
 		}
 		return p.declare(name, sym)
 	case ".callprototype":
-		p.next()
+		p.skip()
 		sym := &symbol{kind: symPrototype, proto: &signature{}}
 		// The names in a prototype are of no use and may repeat.
 		outer := p.scope
@@ -173,7 +173,7 @@ func (p *parser) statement() error {
 		if m.kind != tokDot {
 			break
 		}
-		p.next()
+		p.skip()
 		s.mods = append(s.mods, m.text)
 	}
 	for {
@@ -182,7 +182,7 @@ func (p *parser) statement() error {
 			return err
 		}
 		if t.is(";") {
-			p.next()
+			p.skip()
 			break
 		}
 		if len(s.args) > 0 {
@@ -256,7 +256,7 @@ func (p *parser) operand(depth int) (operand, error) {
 		if n, err := p.peek(0); err != nil {
 			return o, err
 		} else if n.kind == tokDot {
-			p.next()
+			p.skip()
 			o.comp = n.text
 			if sym := p.scope.lookup(o.name); sym != nil && sym.kind == symVector {
 				o.name, o.comp = o.name+colours.Replace(o.comp), ""

@@ -22,7 +22,7 @@ func (p *parser) declarator(space token) (*variable, error) {
 		if t.kind != tokDot {
 			break
 		}
-		p.next()
+		p.skip()
 		switch t.text {
 		case ".align":
 			n, err := p.integer()
@@ -279,7 +279,7 @@ func (p *parser) initialiser(v *variable, dims []uint64, offset uint64) (uint64,
 		return 0, err
 	}
 	if t.kind == tokString && len(dims) == 1 && v.elem.bytes() == 1 {
-		p.next()
+		p.skip()
 		text, err := unquote(t)
 		if err != nil {
 			return 0, err
@@ -295,7 +295,7 @@ func (p *parser) initialiser(v *variable, dims []uint64, offset uint64) (uint64,
 		}
 		return 0, p.initialValue(v, offset)
 	}
-	p.next()
+	p.skip()
 	if len(dims) == 0 {
 		return 0, errAt(t.pos, "too many braces in the initial value of %s", v.name)
 	}

@@ -69,7 +69,7 @@ func (p *parser) performance(e *Entry) error {
 		case ".reqnctapercluster":
 			dims = &e.ClusterDim
 		case ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control":
-			p.next()
+			p.skip()
 			n, err := p.integer()
 			if err != nil {
 				return err
@@ -82,7 +82,7 @@ func (p *parser) performance(e *Entry) error {
 			}
 			continue
 		case ".explicitcluster", ".noreturn", ".blocksareclusters":
-			p.next()
+			p.skip()
 			continue
 		case ".pragma":
 			if _, err := p.debugDirective(t); err != nil {
@@ -92,7 +92,7 @@ func (p *parser) performance(e *Entry) error {
 		default:
 			return nil
 		}
-		p.next()
+		p.skip()
 		list, err := p.integers()
 		if err != nil {
 			return err

@@ -166,7 +166,7 @@ func TestSampleBodies(t *testing.T) {
 	to, _ := m.alloc(16 * n)
 	ps := m.floats(speed)
 	must(t, run(t, m, mod, "nbody", dim((n+63)/64), dim(64), 0, m.floats(pos), to, ps, n, float32(dt)))
-	fma := func(a, b, c float32) float32 { return fma32(a, b, c) }
+	fma := fma32
 	for i := range n {
 		var acc [3]float32
 		for k := range (n + 63) / 64 * 64 {
@@ -182,8 +182,8 @@ func TestSampleBodies(t *testing.T) {
 			s := fma(d[0], d[0], fma(d[1], d[1], fma(d[2], d[2], 0.01)))
 			r := 1 / float32(math.Sqrt(float64(s)))
 			w := mass * r
-			w = w * r
-			w = w * r
+			w *= r
+			w *= r
 			for x := range 3 {
 				acc[x] = fma(w, d[x], acc[x])
 			}

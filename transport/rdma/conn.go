@@ -101,7 +101,7 @@ func openConn(
 	c.ctx, c.cancel = context.WithCancelCause(parent)
 	defer func() {
 		if err != nil {
-			c.close()
+			_ = c.close() // what it says is less than why
 			c = nil
 		}
 	}()

@@ -231,7 +231,7 @@ func (r *Report) try(p *Place) error {
 	if err != nil {
 		return err
 	}
-	defer unmapMemory(mem)
+	defer func() { _ = unmapMemory(mem) }()
 	m, err := pd.Register(mem, verbs.LocalWrite|verbs.RemoteWrite)
 	if err != nil {
 		return err

@@ -30,16 +30,16 @@ func main() {
 
 func ask() error {
 	if r := nvml.Init(); r != nvml.SUCCESS {
-		return fmt.Errorf("nvmlInit: %v", r)
+		return fmt.Errorf("nvmlInit: %w", r)
 	}
-	defer nvml.Shutdown()
+	defer func() { _ = nvml.Shutdown() }()
 	show("", reflect.ValueOf(nvml.New()), "SystemGet")
 	count, r := nvml.DeviceGetCount()
 	fmt.Println("devices:", count, int(r))
 	for i := range count {
 		device, r := nvml.DeviceGetHandleByIndex(i)
 		if r != nvml.SUCCESS {
-			return fmt.Errorf("nvmlDeviceGetHandleByIndex(%d): %v", i, r)
+			return fmt.Errorf("nvmlDeviceGetHandleByIndex(%d): %w", i, r)
 		}
 		show(fmt.Sprintf("device %d ", i), reflect.ValueOf(device), "")
 		events(device)
@@ -73,8 +73,7 @@ func show(whose string, v reflect.Value, prefix string) {
 // numbers are arguments that are all n, if they all may be.
 func numbers(f reflect.Type, n int) ([]reflect.Value, bool) {
 	var args []reflect.Value
-	for i := range f.NumIn() {
-		in := f.In(i)
+	for in := range f.Ins() {
 		if !in.ConvertibleTo(reflect.TypeFor[uint64]()) {
 			return nil, false
 		}

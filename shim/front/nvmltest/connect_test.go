@@ -3,6 +3,7 @@ package nvmltest
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -170,7 +171,7 @@ func TestConnectMissing(t *testing.T) {
 		want    string
 	}{
 		"missing":        {os.Remove, "", "cannot be started: No such file or directory"},
-		"not executable": {func(p string) error { return plainFile(p) }, "", "cannot be started: Permission denied"},
+		"not executable": {plainFile, "", "cannot be started: Permission denied"},
 		"another build":  {nil, "other build", "gave no answer that this library understands"},
 		"half an answer": {nil, "half", "gave no answer that this library understands"},
 		"no answer":      {nil, "silent", "gave no answer that this library understands: Connection reset by peer"},
@@ -294,6 +295,7 @@ func TestConnectEndsWithProgram(t *testing.T) {
 }
 
 func isReset(err error) bool {
-	e, ok := err.(net.Error)
+	var e net.Error
+	ok := errors.As(err, &e)
 	return ok && !e.Timeout()
 }

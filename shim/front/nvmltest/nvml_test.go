@@ -493,7 +493,7 @@ func ask(lib gonvml.Interface, r gonvml.Return) {
 		bus := make([]byte, 0, 32)
 		for _, c := range pci.BusId {
 			if c != 0 {
-				bus = append(bus, byte(c))
+				bus = append(bus, c)
 			}
 		}
 		mem, _ := d.GetMemoryInfo()

@@ -115,7 +115,7 @@ func choices(template string) []string {
 		return []string{template}
 	}
 	var all []string
-	for _, c := range strings.Split(template[loc[2]:loc[3]], "|") {
+	for c := range strings.SplitSeq(template[loc[2]:loc[3]], "|") {
 		all = append(all, choices(template[:loc[0]]+c+template[loc[1]:])...)
 	}
 	return all

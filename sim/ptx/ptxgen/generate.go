@@ -285,7 +285,7 @@ func (g *generator) expand(template, dst string) string {
 
 func (g *generator) operand(tok string, constant bool) string {
 	reg := func(class byte) string {
-		n := 0
+		var n int
 		if g.pairs {
 			n = g.used[class] % 3
 			g.used[class]++

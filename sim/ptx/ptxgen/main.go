@@ -85,7 +85,7 @@ func choose(n int, only string) ([]int, error) {
 		}
 		return numbers, nil
 	}
-	for _, s := range strings.Split(only, ",") {
+	for s := range strings.SplitSeq(only, ",") {
 		i, err := strconv.Atoi(s)
 		if err != nil {
 			return nil, err

@@ -143,8 +143,8 @@ func products() *ptxtest.Bundle {
 	} {
 		b.Modules = append(b.Modules, ".version 8.0\n.target sm_90\n.address_size 64\n")
 		for _, size := range f.sizes {
-			for _, accD := range strings.Fields(f.acc) {
-				for _, accC := range strings.Fields(f.acc) {
+			for accD := range strings.FieldsSeq(f.acc) {
+				for accC := range strings.FieldsSeq(f.acc) {
 					for layout := range 8 {
 						colA, colB, colC := layout&1 != 0, layout&2 != 0, layout&4 != 0
 						if elements[f.in].bits < 8 && (colA || !colB) {

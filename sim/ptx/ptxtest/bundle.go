@@ -196,7 +196,7 @@ func (a *Arg) Difference(got []byte) string {
 			x, y := binary.LittleEndian.Uint32(got[i:]), binary.LittleEndian.Uint32(a.Want[i:])
 			fx, fy := float64(math.Float32frombits(x)), float64(math.Float32frombits(y))
 			if x == y || fx != fx && fy != fy || near(fx, fy, a.Tol) ||
-				int64(abs32(x)-abs32(y)) <= int64(a.Ulp) && int64(abs32(y)-abs32(x)) <= int64(a.Ulp) {
+				abs32(x)-abs32(y) <= int64(a.Ulp) && abs32(y)-abs32(x) <= int64(a.Ulp) {
 				continue
 			}
 			return fmt.Sprintf("float %d is %v (%#x), not %v (%#x)", i/4, fx, x, fy, y)
