@@ -158,14 +158,11 @@ func (g *GPU) enterContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
 }
 
 func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if pctx == nil || flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -16,14 +16,11 @@ func (g *GPU) PrimaryContext(dev cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) 
 }
 
 func (g *GPU) CuDevicePrimaryCtxRetain(pctx *cuda.CUcontext, dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if pctx == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -40,14 +37,11 @@ func (g *GPU) CuDevicePrimaryCtxRetain(pctx *cuda.CUcontext, dev cuda.CUdevice) 
 }
 
 func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if d.retained == 0 {
 		return cuda.CUDA_ERROR_INVALID_CONTEXT
 	}
@@ -59,14 +53,11 @@ func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
 
 // CuDevicePrimaryCtxReset_v2 is no way out of a failed context: its GPU has failed for this process.
 func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	d.primaryFlags = 0
 	if d.primary.live {
 		g.destroy(d.primary)
@@ -75,14 +66,11 @@ func (g *GPU) CuDevicePrimaryCtxReset_v2(dev cuda.CUdevice) cuda.CUresult {
 }
 
 func (g *GPU) CuDevicePrimaryCtxSetFlags_v2(dev cuda.CUdevice, flags uint32) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -91,14 +79,11 @@ func (g *GPU) CuDevicePrimaryCtxSetFlags_v2(dev cuda.CUdevice, flags uint32) cud
 }
 
 func (g *GPU) CuDevicePrimaryCtxGetState(dev cuda.CUdevice, flags *uint32, active *int32) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if flags == nil || active == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -55,6 +55,19 @@ func (g *GPU) device(dev cuda.CUdevice) (*device, cuda.CUresult) {
 	return g.devices[dev], ok
 }
 
+// enterDevice is ready for calls about a device: it is locked where the device is there.
+func (g *GPU) enterDevice(dev cuda.CUdevice) (*device, cuda.CUresult) {
+	if r := g.ready(); r != ok {
+		return nil, r
+	}
+	d, r := g.device(dev)
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return d, ok
+}
+
 // pciAddress is domain, bus and device, and pciBusID its text.
 func (d *device) pciAddress() (domain, bus, dev int32) { return 0, 0, int32(d.ordinal) + 1 }
 
@@ -120,14 +133,11 @@ func (g *GPU) CuDeviceGet(dev *cuda.CUdevice, ordinal int32) cuda.CUresult {
 
 // readDevice answers from a device.
 func (g *GPU) readDevice(dev cuda.CUdevice, null bool, read func(*device)) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if null {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -53,14 +53,11 @@ func (g *GPU) CuDeviceGetMemPool(ph *cuda.CUmemoryPool, dev cuda.CUdevice) cuda.
 }
 
 func (g *GPU) CuDeviceSetMemPool(dev cuda.CUdevice, h cuda.CUmemoryPool) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	p, r := g.pool(h)
 	if r != ok || p.dev != d {
 		return cuda.CUDA_ERROR_INVALID_VALUE

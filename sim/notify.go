@@ -24,14 +24,11 @@ func (g *GPU) CuDeviceRegisterAsyncNotification(dev cuda.CUdevice, callback, _ p
 }
 
 func (g *GPU) CuDeviceUnregisterAsyncNotification(dev cuda.CUdevice, h cuda.CUasyncCallbackHandle) cuda.CUresult {
-	if r := g.ready(); r != ok {
-		return r
-	}
-	defer g.mu.Unlock()
-	d, r := g.device(dev)
+	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
+	defer g.mu.Unlock()
 	if n, found := lookup[*notification](g, h); !found || n.dev != d {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

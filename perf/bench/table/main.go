@@ -332,15 +332,7 @@ func quantity(name string, v float64) string {
 		}
 		return number + " " + unit
 	}
-	switch {
-	case v < 1e-6:
-		return fmt.Sprintf("%.0f ns", v*1e9)
-	case v < 1e-3:
-		return fmt.Sprintf("%.1f µs", v*1e6)
-	case v < 1:
-		return fmt.Sprintf("%.1f ms", v*1e3)
-	}
-	return fmt.Sprintf("%.2f s", v)
+	return perf.Quantity(v, "s")
 }
 
 // suite writes a result of scuda perf run.
