@@ -84,7 +84,7 @@ for round in $(seq "${RDMA_PERF_ROUNDS:-15}"); do
   # With one processor for what arrives: a packet that wakes a thread on the other takes a fifth longer, and which one
   # it is would be chance.
   arrivals_on 1
-  for _ in 1 2 3 4; do note $round "latency of 4 KiB" "$(build/rdma/plain/verbs.test -test.v -test.run '^TestWriteLatency$' | figure latency)" "$(latency)" us; done
+  for _ in 1 2 3 4; do note $round "latency of 4 KiB" "$(build/rdma/plain/verbs.test -test.run '^$' -test.bench '^BenchmarkWriteLatency$' -test.benchtime 1x | figure latency)" "$(latency)" us; done
   arrivals_on 3
 done
 

@@ -16,17 +16,22 @@ import (
 	"scuda.dev/scuda/verbs"
 )
 
-// Round trips of WRITEs of 4 KiB between two spinning ends, as ib_write_lat measures them: each end waits until the
-// other's bytes are in its memory, and polls the completion of its own. Half of a round trip is the latency of one.
+// looks is how often a spinning end looks for a completion before it looks at something else.
+const looks = 1000
+
+// pingPong has two spinning ends send WRITEs of 4 KiB to each other, as ib_write_lat does: each end waits until the
+// other's bytes are in its memory, and polls the completion of its own. It gives how long each round trip took.
 //
 // Go's monitor thread takes processors (of GOMAXPROCS) from goroutines that are in C and have not given way for 10 ms,
 // or of which none is idle, and for a while looks every 20 µs whether there are more. On a machine whose two processors
 // both spin that costs a tenth of the latency and more. So the ends give way every few milliseconds, and one processor
 // is idle, as on larger machines.
-func TestWriteLatency(t *testing.T) {
-	const n, rounds = 4096, 4000
+func pingPong(t testing.TB, rounds uint32) []time.Duration {
+	t.Helper()
+	const n = 4096
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
 	a, b := connected(t, 2*n, verbs.QPConfig{})
+	var failed atomic.Bool // one end gave up: the other waits in vain
 	play := func(me, other *end, first bool) []time.Duration {
 		// The request is made once and posted again.
 		req := []verbs.SendRequest{
@@ -36,26 +41,35 @@ func TestWriteLatency(t *testing.T) {
 		done := make([]verbs.Completion, 1)
 		last := (*uint32)(unsafe.Pointer(&me.mem[n-4]))   // where the other's bytes end
 		mine := (*uint32)(unsafe.Pointer(&me.mem[2*n-4])) // what is sent lies behind
+		arrived := func(i uint32) bool {
+			for atomic.LoadUint32(last) != i {
+				if failed.Load() {
+					return false
+				}
+			}
+			return true
+		}
 		times := make([]time.Duration, 0, rounds)
 		start, began := time.Now(), time.Duration(0)
 		for i := uint32(1); i <= rounds; i++ {
-			if !first {
-				for atomic.LoadUint32(last) != i {
-				}
+			if !first && !arrived(i) {
+				return nil
 			}
 			atomic.StoreUint32(mine, i)
 			_, k, err := me.qp.PostSpin(req, done, looks)
 			for ; k == 0 && err == nil; k, err = me.cq.Spin(done, looks) {
 			}
 			if err != nil || done[0].Err() != nil {
-				t.Error(err, done[0].Err())
+				t.Errorf("round %d: %v, %v", i, err, done[0].Err())
+				failed.Store(true)
 				return nil
 			}
 			if i%16 == 0 {
 				runtime.Gosched()
 			}
 			if first {
-				for atomic.LoadUint32(last) != i {
+				if !arrived(i) {
+					return nil
 				}
 				now := time.Since(start) // once a round, as ib_write_lat does; it reads one clock, [time.Now] two
 				times = append(times, now-began)
@@ -64,17 +78,35 @@ func TestWriteLatency(t *testing.T) {
 		}
 		return times
 	}
-	result := make(chan []time.Duration)
-	go func() { result <- play(b, a, false) }()
+	second := make(chan struct{})
+	go func() {
+		defer close(second)
+		play(b, a, false)
+	}()
 	times := play(a, b, true)
-	<-result
-	if len(times) == rounds {
-		slices.Sort(times)
-		t.Logf("FIGURE latency %.2f us", float64(times[rounds/2].Nanoseconds())/2e3)
+	<-second
+	return times
+}
+
+// The bytes of a WRITE are in the other end's memory by the time that the answer to them comes, round after round.
+// How long that takes is for [BenchmarkWriteLatency] to say.
+func TestPingPong(t *testing.T) {
+	const rounds = 64
+	if times := pingPong(t, rounds); len(times) != rounds {
+		t.Errorf("%d of %d rounds were played", len(times), rounds)
 	}
 }
 
-const looks = 1000
+// Half of a round trip is the latency of one WRITE; perf/rdma.sh compares its median with ib_write_lat's.
+func BenchmarkWriteLatency(b *testing.B) {
+	const rounds = 4000
+	for b.Loop() {
+		if times := pingPong(b, rounds); len(times) == rounds {
+			slices.Sort(times)
+			b.Logf("FIGURE latency %.2f us", float64(times[rounds/2].Nanoseconds())/2e3)
+		}
+	}
+}
 
 // A post that spins gives the completion of its own request, or those of earlier ones, and says what it could not post.
 func TestPostSpin(t *testing.T) {

@@ -22,7 +22,7 @@ if [ "${1-}" = inside ]; then
 fi
 
 began=$SECONDS rc=0
-verbs/guest/rdma-guest -e RDMA_TEST_COPIES -t "${RDMA_TEST_LIMIT:-840}" "$PWD/verbs/guest/test.sh" inside || rc=$?
+verbs/guest/rdma-guest -e RDMA_TEST_COPIES -t "${RDMA_TEST_LIMIT:-1800}" "$PWD/verbs/guest/test.sh" inside || rc=$?
 case $rc in
   0) echo "RDMA tests passed in $((SECONDS - began)) s" ;;
   123) echo "RDMA tests did not end: the virtual machine was killed after $((SECONDS - began)) s (see above; is there too little memory?)" ;;
