@@ -26,10 +26,10 @@ type registered struct {
 	order uint64
 }
 
-// side is the connection over which the server asks the client for things in stream order, and what serves it. It is
-// opened when the program first registers something that the server may ask for; most programs never do, or not before
-// they have long begun.
-type side struct {
+// callback is the connection over which the server asks the client for things in stream order, and what serves it. It
+// is opened when the program first registers something that the server may ask for; most programs never do, or not
+// before they have long begun.
+type callback struct {
 	once   sync.Once
 	wanted chan struct{} // closed when it is to be opened, or never will be
 
@@ -46,21 +46,21 @@ type side struct {
 	due transport.Bell // rung when the queue grows, and at the end
 }
 
-func (d *side) init() {
+func (d *callback) init() {
 	d.wanted = make(chan struct{})
 }
 
-// wantSide has the side connection opened.
-func (s *Session) wantSide() {
-	s.side.once.Do(func() {
+// wantCallback has the callback connection opened.
+func (s *Session) wantCallback() {
+	s.callback.once.Do(func() {
 		if s.cfg.Opening != nil {
 			s.cfg.Opening()
 		}
-		close(s.side.wanted)
+		close(s.callback.wanted)
 	})
 }
 
-func (d *side) shut() {
+func (d *callback) shut() {
 	d.once.Do(func() { close(d.wanted) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +71,7 @@ func (d *side) shut() {
 	}
 }
 
-func (d *side) close() {
+func (d *callback) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.line != nil {
@@ -79,7 +79,7 @@ func (d *side) close() {
 	}
 }
 
-func (d *side) set(line *transport.Line) bool {
+func (d *callback) set(line *transport.Line) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
@@ -89,8 +89,8 @@ func (d *side) set(line *transport.Line) bool {
 	return true
 }
 
-// answer sends a message on the side connection.
-func (d *side) answer(h transport.MessageHeader, payload []byte) error {
+// answer sends a message on the callback connection.
+func (d *callback) answer(h transport.MessageHeader, payload []byte) error {
 	d.mu.Lock()
 	line := d.line
 	d.mu.Unlock()
@@ -104,7 +104,7 @@ func (d *side) answer(h transport.MessageHeader, payload []byte) error {
 
 // HostFunction registers a host function and gives its registration.
 func (s *Session) HostFunction(f HostFunction) uint64 {
-	s.wantSide()
+	s.wantCallback()
 	s.hosts.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,9 +117,9 @@ func (s *Session) HostFunction(f HostFunction) uint64 {
 	return s.mu.nextHost
 }
 
-// sideLoop opens the side connection when it is wanted, and serves it until it ends, and with it the session.
-func (s *Session) sideLoop() {
-	<-s.side.wanted
+// callbackLoop opens the callback connection when it is wanted, and serves it until it ends, and with it the session.
+func (s *Session) callbackLoop() {
+	<-s.callback.wanted
 	if s.lost() != 0 {
 		return
 	}
@@ -132,17 +132,17 @@ func (s *Session) sideLoop() {
 	}
 	if err != nil {
 		s.lastWords()
-		s.fail(fmt.Errorf("no side connection: %w", err))
+		s.fail(fmt.Errorf("no callback connection: %w", err))
 		return
 	}
-	if !s.side.set(line) {
+	if !s.callback.set(line) {
 		_ = line.Close()
 		return
 	}
 	s.opened(line.FD())
 	runtime.LockOSThread()
 	for {
-		if err := s.sideMessage(line); err != nil {
+		if err := s.callbackMessage(line); err != nil {
 			s.lastWords()
 			s.fail(err)
 			return
@@ -150,7 +150,7 @@ func (s *Session) sideLoop() {
 	}
 }
 
-func (s *Session) sideMessage(line *transport.Line) error {
+func (s *Session) callbackMessage(line *transport.Line) error {
 	var b [transport.MessageHeaderSize]byte
 	if err := line.ReadFull(b[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -167,10 +167,10 @@ func (s *Session) sideMessage(line *transport.Line) error {
 	}
 	switch h.Type {
 	case transport.MsgRun:
-		s.side.mu.Lock()
-		s.side.queue = append(s.side.queue, h)
-		s.side.mu.Unlock()
-		s.side.due.Ring()
+		s.callback.mu.Lock()
+		s.callback.queue = append(s.callback.queue, h)
+		s.callback.mu.Unlock()
+		s.callback.due.Ring()
 		return nil
 	case transport.MsgPull:
 		if h.Result < 0 || h.Aux > transport.MaxMessage {
@@ -185,17 +185,17 @@ func (s *Session) sideMessage(line *transport.Line) error {
 		if err := s.pushed(h.ID, h.Aux, data[:h.Len]); err != nil {
 			return err
 		}
-		return s.side.answer(transport.MessageHeader{Type: transport.MsgPushed, ID: h.ID, Seq: h.Seq}, nil)
+		return s.callback.answer(transport.MessageHeader{Type: transport.MsgPushed, ID: h.ID, Seq: h.Seq}, nil)
 	case transport.MsgPing:
-		return s.side.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
+		return s.callback.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
 	case transport.MsgPong:
 		return nil
 	}
-	return protocol("%v on the side connection", h.Type)
+	return protocol("%v on the callback connection", h.Type)
 }
 
 // next waits for the next host function that is due; false at the end.
-func (d *side) next() (transport.MessageHeader, bool) {
+func (d *callback) next() (transport.MessageHeader, bool) {
 	for {
 		seen := d.due.Now()
 		d.mu.Lock()
@@ -216,7 +216,7 @@ func (d *side) next() (transport.MessageHeader, bool) {
 
 // hostLoop runs host functions one at a time on a thread of their own, as the driver does.
 func (s *Session) hostLoop() {
-	d := &s.side
+	d := &s.callback
 	<-d.wanted
 	runtime.LockOSThread()
 	for {
@@ -257,7 +257,7 @@ func (s *Session) runHost(registration uint64, status int32) bool {
 	return true
 }
 
-// lastWords reads what the server still said on the main connection before the side connection broke, so that its
+// lastWords reads what the server still said on the main connection before the callback connection broke, so that its
 // reason is not lost.
 func (s *Session) lastWords() {
 	deadline := time.Now().Add(lastWordsTimeout)

@@ -23,17 +23,17 @@ type peer struct {
 	opened   func(p *peer)                                                  // called when the main connection is open
 	flush    func(transport.MessageHeader)                                  // called by ask for a FLUSH
 
-	mu    sync.Mutex
-	conns []net.Conn
-	main  net.Conn
-	side  chan net.Conn
-	bulk  chan net.Conn
-	ended chan struct{}
-	done  sync.WaitGroup
-	hello transport.Hello
-	ops   []uint16
-	seqs  []uint64
-	drop  bool // reads commands without looking at them
+	mu       sync.Mutex
+	conns    []net.Conn
+	main     net.Conn
+	callback chan net.Conn
+	bulk     chan net.Conn
+	ended    chan struct{}
+	done     sync.WaitGroup
+	hello    transport.Hello
+	ops      []uint16
+	seqs     []uint64
+	drop     bool // reads commands without looking at them
 }
 
 const deadline = 20 * time.Second
@@ -45,7 +45,7 @@ func newPeer(t testing.TB) *peer {
 		t.Fatal(err)
 	}
 	p := &peer{
-		t: t, listener: l, side: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns),
+		t: t, listener: l, callback: make(chan net.Conn, 1), bulk: make(chan net.Conn, transport.MaxBulkConns),
 		ended: make(chan struct{}), welcome: transport.Welcome{Session: "s1", Secret: "x", DriverVersion: 13000, GPU: "sim"},
 	}
 	p.done.Go(p.accept)
@@ -103,9 +103,9 @@ func (p *peer) serve(c *net.TCPConn) {
 	}
 	if hello.Kind == transport.KindSide {
 		if hello.Session != p.welcome.Session || hello.Secret != p.welcome.Secret {
-			p.t.Errorf("side connection names session %q, secret %q", hello.Session, hello.Secret)
+			p.t.Errorf("callback connection names session %q, secret %q", hello.Session, hello.Secret)
 		}
-		p.side <- c
+		p.callback <- c
 		return
 	}
 	if p.opened != nil {
@@ -185,22 +185,22 @@ func (p *peer) reply(h transport.CommandHeader, result int32, payload []byte) {
 	p.say(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Result: result, Seq: h.Seq}, payload)
 }
 
-// sideConn waits for the side connection.
-func (p *peer) sideConn() net.Conn {
+// callbackConn waits for the callback connection.
+func (p *peer) callbackConn() net.Conn {
 	select {
-	case c := <-p.side:
-		p.side <- c
+	case c := <-p.callback:
+		p.callback <- c
 		return c
 	case <-time.After(deadline):
-		p.t.Fatal("no side connection")
+		p.t.Fatal("no callback connection")
 		return nil
 	}
 }
 
-// ask sends a message on the side connection and waits for the answer. What comes before it is handed to flush, or
+// ask sends a message on the callback connection and waits for the answer. What comes before it is handed to flush, or
 // ignored.
 func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHeader, []byte) {
-	sayOn(p.sideConn(), h, with)
+	sayOn(p.callbackConn(), h, with)
 	for {
 		h, payload := p.hear()
 		if h.Type != transport.MsgFlush {
@@ -212,9 +212,9 @@ func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHe
 	}
 }
 
-// hear receives a message on the side connection.
+// hear receives a message on the callback connection.
 func (p *peer) hear() (transport.MessageHeader, []byte) {
-	c := p.sideConn()
+	c := p.callbackConn()
 	b := make([]byte, transport.MessageHeaderSize)
 	_ = c.SetReadDeadline(time.Now().Add(deadline))
 	if _, err := io.ReadFull(c, b); err != nil {

@@ -9,7 +9,7 @@
 // Beside the program's threads there are
 //   - the sender, which sends commands that nobody waits for,
 //   - the background reader, awake only while asynchronous downloads are under way and nobody leads,
-//   - the side connection's reader, and the runner of host functions.
+//   - the callback connection's reader, and the runner of host functions.
 //
 // Locks, in the order in which they may be taken: send (who may write to the main connection), reader (who may read
 // from it), mu (tables).
@@ -77,7 +77,7 @@ type Config struct {
 	RDMADevice string           // which RDMA device, see [rdma.Choose]; empty: the one that fits
 	// bytes of registered memory for copies of memory that cannot be registered; 0: none, they go over TCP
 	RDMAMemory int
-	Opening    func()       // told before the side connection is opened, so that a fork can wait for it; may be nil
+	Opening    func()       // told before the callback connection is opened, so that a fork can wait for it; may be nil
 	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 }
 
@@ -132,7 +132,7 @@ type Session struct {
 	sent     atomic.Uint64 // bytes of commands and uploads so far
 	hosts    atomic.Int64  // registered host functions that may still run
 	kept     atomic.Int64  // captured downloads
-	side     side
+	callback callback
 	bulk     transfers
 	images   images
 	pins     rdma.Pins
@@ -163,13 +163,13 @@ func Open(cfg Config) (*Session, error) {
 	s.mu.hosts = make(map[uint64]registered)
 	s.reader.rx.buf = make([]byte, receiveBuffer)
 	s.landed = sync.NewCond(&s.mu)
-	s.side.init()
+	s.callback.init()
 	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion,
 		"gpu", welcome.GPU, "devices", len(welcome.Devices))
 	s.opened(conn.FD())
 	s.start(s.sender)
 	s.start(s.background)
-	s.start(s.sideLoop)
+	s.start(s.callbackLoop)
 	s.start(s.hostLoop)
 	if cfg.Transport == config.TransportRDMA {
 		if err := s.demandPath(); err != nil {
@@ -252,7 +252,7 @@ func (s *Session) end(result int32) {
 	s.bulk.closeLink()
 	s.bulk.quiesce()
 	s.releaseWaiters()
-	s.side.shut()
+	s.callback.shut()
 	s.wakeAll()
 }
 
@@ -298,7 +298,7 @@ func (s *Session) Close() {
 func (s *Session) Wait() {
 	s.done.Wait()
 	_ = s.conn.Close()
-	s.side.close()
+	s.callback.close()
 	s.bulk.close()
 }
 

@@ -444,7 +444,7 @@ func TestCapturedDownloads(t *testing.T) {
 		}
 	})
 	// Bytes that do not belong there end the session, and touch nothing.
-	sayOn(p.sideConn(), transport.MessageHeader{Type: transport.MsgPush, ID: id, Aux: 999}, []byte{7, 7})
+	sayOn(p.callbackConn(), transport.MessageHeader{Type: transport.MsgPush, ID: id, Aux: 999}, []byte{7, 7})
 	within(t, func() {
 		for s.lost() == 0 {
 			schedYield()
@@ -573,7 +573,7 @@ func TestServerLoss(t *testing.T) {
 			}, "8 bytes at 9"},
 		{"data for nobody", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 1 << 17}, nil) },
 			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "unknown transfer"},
-		{"a side message on the main connection", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgRun}, nil) },
+		{"a RUN on the main connection", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgRun}, nil) },
 			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "RUN on the main connection"},
 		{"with last words", func(p *peer) {
 			p.say(transport.MessageHeader{Type: transport.MsgNotice}, []byte("out of workers"))
@@ -629,8 +629,8 @@ func TestServerLoss(t *testing.T) {
 	}
 }
 
-// The side connection is there when the first thing is registered that needs it, and not before.
-func TestSideIsOpenedWhenNeeded(t *testing.T) {
+// The callback connection is there when the first thing is registered that needs it, and not before.
+func TestCallbackConnectionIsOpenedWhenNeeded(t *testing.T) {
 	for name, need := range map[string]func(*Session){
 		"a host function":              func(s *Session) { s.HostFunction(HostFunction{}) },
 		"the source of a later upload": func(s *Session) { s.Source(make([]byte, 8), false) },
@@ -658,7 +658,7 @@ func TestSideIsOpenedWhenNeeded(t *testing.T) {
 					t.Errorf("%d connections before anything needs a second one", n)
 				}
 				need(s)
-				p.sideConn()
+				p.callbackConn()
 				p.mu.Lock()
 				n = len(p.conns)
 				p.mu.Unlock()
@@ -670,12 +670,12 @@ func TestSideIsOpenedWhenNeeded(t *testing.T) {
 	}
 }
 
-func TestSideGarbage(t *testing.T) {
+func TestCallbackGarbage(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	s, text := p.open(f, nil)
 	s.HostFunction(HostFunction{})
 	within(t, func() {
-		_, _ = p.sideConn().Write(bytes.Repeat([]byte{0xff}, 64))
+		_, _ = p.callbackConn().Write(bytes.Repeat([]byte{0xff}, 64))
 		for f.lost() == 0 {
 			schedYield()
 		}

@@ -51,10 +51,10 @@ func (s *Session) Transfer(dst []byte, thread uint32, kind TransferKind) uint32 
 	s.mu.nextID = following(id)
 	s.mu.order++
 	s.mu.transfers[id] = transfer{dst: dst, order: s.mu.order, kept: kind == TransferCaptured}
-	if kind == TransferCaptured { // its bytes come over the side connection
+	if kind == TransferCaptured { // its bytes come over the callback connection
 		s.kept.Add(1)
 		s.mu.Unlock()
-		s.wantSide()
+		s.wantCallback()
 		return id
 	}
 	atomic.AddUint32(&s.shared.TransfersPending, 1)
@@ -140,9 +140,9 @@ func (s *Session) late(order uint64, p []byte) bool {
 }
 
 // awaitEarlier waits until those of the downloads before order, into p if that is not nil, have arrived that the GPU
-// had finished. The GPU's stream, which asks for something behind a download over the side connection, may be ahead of
-// the download's bytes, which come over the main connection. Other downloads may wait for something else, perhaps for
-// what the caller is about to do.
+// had finished. The GPU's stream, which asks for something behind a download over the callback connection, may be ahead
+// of the download's bytes, which come over the main connection. Other downloads may wait for something else, perhaps
+// for what the caller is about to do.
 func (s *Session) awaitEarlier(order uint64, p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,12 +163,12 @@ func (s *Session) awaitEarlier(order uint64, p []byte) {
 func (s *Session) flushDownloads() (uint64, error) {
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	s.side.flushing.Lock()
-	defer s.side.flushing.Unlock()
-	s.side.flushes++
-	n := s.side.flushes
+	s.callback.flushing.Lock()
+	defer s.callback.flushing.Unlock()
+	s.callback.flushes++
+	n := s.callback.flushes
 	s.kickBackground()
-	return n, s.side.answer(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}, nil)
+	return n, s.callback.answer(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}, nil)
 }
 
 // always is the order of what a graph asks for: it may be behind any download.
@@ -176,7 +176,7 @@ const always = math.MaxUint64
 
 // Source registers the source of a deferred upload, or of one in a graph.
 func (s *Session) Source(src []byte, graph bool) uint32 {
-	s.wantSide()
+	s.wantCallback()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.nextSrc++
@@ -217,7 +217,7 @@ func (s *Session) pull(h transport.MessageHeader) error {
 	if !wait {
 		return s.sendPulled(h, from.src, ok)
 	}
-	s.start(func() { // the side connection goes on meanwhile
+	s.start(func() { // the callback connection goes on meanwhile
 		s.awaitEarlier(from.order, from.src)
 		if err := s.sendPulled(h, from.src, ok); err != nil {
 			s.fail(err)
@@ -233,9 +233,9 @@ func (s *Session) sendPulled(h transport.MessageHeader, src []byte, ok bool) err
 		s.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", offset, "bytes",
 			h.Aux)
 		answer.Result = InvalidValue
-		return s.side.answer(answer, nil)
+		return s.callback.answer(answer, nil)
 	}
-	err := s.side.answer(answer, src[offset:offset+h.Aux])
+	err := s.callback.answer(answer, src[offset:offset+h.Aux])
 	if h.Flags&1 != 0 {
 		s.mu.Lock()
 		delete(s.mu.sources, h.ID)
