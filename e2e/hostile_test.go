@@ -37,7 +37,7 @@ const (
 
 var errSessionOver = errors.New("the server ended the session")
 
-// hostile is one session of such a client, without side and bulk connections.
+// hostile is one session of such a client, without callback and bulk connections.
 type hostile struct {
 	began   int // how long the log of the server was
 	t       *testing.T

@@ -121,7 +121,7 @@ func TestConnectsOnlyToItsServer(t *testing.T) {
 			t.Errorf("the client talks to somebody else: %s", line)
 		}
 	}
-	// The main and the side connection, and up to four for big copies.
+	// The main and the callback connection, and up to four for big copies.
 	if connects < 2 || connects > 6 {
 		t.Errorf("%d connections to the server, not 2 to 6:\n%s", connects, trace)
 	}

@@ -21,18 +21,18 @@ import (
 
 // Messages between supervisor and worker.
 const (
-	msgConfig  = "config"           // workerConfig, with the board of the simulated machine
-	msgReady   = "ready"            // readyInfo, the worker's answer
-	msgFailed  = "failed"           // failedInfo, the worker's other answer
-	msgSession = "session"          // sessionInfo with the main connection
-	msgSide    = transport.KindSide // joinInfo with the side connection
-	msgBulk    = transport.KindBulk // joinInfo with a bulk connection
-	msgRDMA    = transport.KindRDMA // joinInfo with the control connection of RDMA
-	msgDrain   = "drain"            // the supervisor shuts down soon
-	msgPage    = "page"             // the page of memory that the worker counts in, before its configuration
-	msgOrder   = "order"            // the memory in which sessions say how far they are, behind the page
-	msgGPUs    = "gpus"             // what does NVML say about the GPUs? The worker's answer: gpuList
-	msgEnded   = "ended"            // endedInfo, the session is over and the worker exits
+	msgConfig   = "config"               // workerConfig, with the board of the simulated machine
+	msgReady    = "ready"                // readyInfo, the worker's answer
+	msgFailed   = "failed"               // failedInfo, the worker's other answer
+	msgSession  = "session"              // sessionInfo with the main connection
+	msgCallback = transport.KindCallback // joinInfo with the callback connection
+	msgBulk     = transport.KindBulk     // joinInfo with a bulk connection
+	msgRDMA     = transport.KindRDMA     // joinInfo with the control connection of RDMA
+	msgDrain    = "drain"                // the supervisor shuts down soon
+	msgPage     = "page"                 // the page of memory that the worker counts in, before its configuration
+	msgOrder    = "order"                // the memory in which sessions say how far they are, behind the page
+	msgGPUs     = "gpus"                 // what does NVML say about the GPUs? The worker's answer: gpuList
+	msgEnded    = "ended"                // endedInfo, the session is over and the worker exits
 )
 
 // Worker modes.

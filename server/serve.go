@@ -225,7 +225,7 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 		_ = c.SetDeadline(time.Time{})
 		visit.Leave()
 		err = s.openNVML(c, hello, log)
-	case transport.KindSide, transport.KindBulk, transport.KindRDMA:
+	case transport.KindCallback, transport.KindBulk, transport.KindRDMA:
 		err = s.join(c, hello)
 	case transport.KindInfo:
 		err = s.serveInfo(c, hello)

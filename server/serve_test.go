@@ -91,7 +91,8 @@ func TestRefusals(t *testing.T) {
 		{"no token", transport.ErrToken, "", func(*transport.Hello) {}},
 		{"other digest", transport.ErrDigest, good, func(h *transport.Hello) { h.Digest = "00" }},
 		{"unknown kind", transport.ErrNotScuda, good, func(h *transport.Hello) { h.Kind = "telepathy" }},
-		{"unknown session", transport.ErrSession, good, func(h *transport.Hello) { h.Kind, h.Session = transport.KindSide, "ff" }},
+		{"unknown session", transport.ErrSession, good,
+			func(h *transport.Hello) { h.Kind, h.Session = transport.KindCallback, "ff" }},
 		{"first", nil, good, func(*transport.Hello) {}},
 		{"second", transport.ErrBusy, good, func(*transport.Hello) {}},
 	} {
@@ -150,7 +151,7 @@ func TestOtherReleases(t *testing.T) {
 func TestSideConnection(t *testing.T) {
 	s := serve(t, nil)
 	l := s.open(transport.KindCUDA)
-	h := hello(transport.KindSide)
+	h := hello(transport.KindCallback)
 	h.Session, h.Secret = l.welcome.Session, strings.Repeat("0", 32)
 	if _, err := s.dial(h); !errors.Is(err, transport.ErrSession) {
 		t.Fatalf("wrong secret: %v", err)
@@ -164,7 +165,7 @@ func TestSideConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, _, err := side.message(); err != nil || m.Type != transport.MsgPong || m.Seq != 9 {
-		t.Fatalf("ping over the side connection: %+v %v", m, err)
+		t.Fatalf("ping over the callback connection: %+v %v", m, err)
 	}
 }
 

@@ -125,7 +125,7 @@ func (s *sessions) remove(x *session) {
 	delete(s.byID, x.id)
 }
 
-// find looks a session up for a side connection. It takes the same time for a wrong secret as for a wrong id.
+// find looks a session up for a callback connection. It takes the same time for a wrong secret as for a wrong id.
 func (s *sessions) find(id, secret string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +223,8 @@ func (s *supervisor) serveSession(
 			return refusef(transport.StatusFailed, "%w", err)
 		}
 	}
-	// The worker gets the connection before anybody can name the session, so that a side connection always finds it there.
-	// A CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
+	// The worker gets the connection before anybody can name the session, so that a callback connection always finds it
+	// there. A CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
 	if err := passOn(c, p, msgSession, info); err != nil {
 		p.kill()
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
@@ -306,7 +306,7 @@ func whilePeerStays(ctx context.Context, c *net.TCPConn) (context.Context, func(
 	}
 }
 
-// join hands a side or bulk connection to the worker of its session.
+// join hands a callback or bulk connection to the worker of its session.
 func (s *supervisor) join(c *net.TCPConn, hello *transport.Hello) error {
 	x := s.sessions.find(hello.Session, hello.Secret)
 	if x == nil {
@@ -363,7 +363,7 @@ func check(h *transport.Hello) error {
 		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: Version()}
 	}
 	switch h.Kind {
-	case transport.KindInfo, transport.KindSide, transport.KindBulk, transport.KindRDMA:
+	case transport.KindInfo, transport.KindCallback, transport.KindBulk, transport.KindRDMA:
 		// no calls, or those of a session that was checked
 		return nil
 	}

@@ -287,7 +287,7 @@ func (w *worker) listen() {
 		switch m.Type {
 		case msgSession:
 			err = w.openSession(m)
-		case msgSide, msgBulk, msgRDMA:
+		case msgCallback, msgBulk, msgRDMA:
 			err = w.join(m)
 		case msgProcesses:
 			closeFD(m.FD)

@@ -89,7 +89,7 @@ func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn
 	return conn, w, nil
 }
 
-// DialNet is [Dial] for those who want an ordinary Go connection (side connections, information).
+// DialNet is [Dial] for those who want an ordinary Go connection (callback connections, information).
 func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, *Welcome, error) {
 	return DialNetFirst(ctx, address, token, hello, nil)
 }

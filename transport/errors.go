@@ -86,7 +86,7 @@ const (
 	StatusToken     Status = wire.StatusToken
 	StatusBusy      Status = wire.StatusBusy // no room for another session
 	StatusDraining  Status = wire.StatusDraining
-	StatusSession   Status = wire.StatusSession   // side connection to an unknown session, or wrong secret
+	StatusSession   Status = wire.StatusSession   // callback connection to an unknown session, or wrong secret
 	StatusMalformed Status = wire.StatusMalformed // the preface cannot be parsed
 	StatusFailed    Status = wire.StatusFailed    // the server could not start a session (driver, worker)
 	// StatusCapability: one side lacks what the other cannot do without.

@@ -80,7 +80,7 @@ const (
 // MessageType says what a message is.
 type MessageType uint16
 
-// Messages of the main connection (server to client) and of the side connection (from MsgRun on).
+// Messages of the main connection (server to client) and of the callback connection (from MsgRun on).
 const (
 	MsgReply  MessageType = wire.MessageReply
 	MsgData   MessageType = wire.MessageData
@@ -119,12 +119,12 @@ const (
 
 // Hello kinds.
 const (
-	KindCUDA = "cuda"
-	KindSide = "side"
-	KindBulk = "bulk"
-	KindRDMA = "rdma" // the control connection of RDMA
-	KindNVML = "nvml"
-	KindInfo = "info"
+	KindCUDA     = "cuda"
+	KindCallback = "side" // the name of the callback connection on the wire
+	KindBulk     = "bulk"
+	KindRDMA     = "rdma" // the control connection of RDMA
+	KindNVML     = "nvml"
+	KindInfo     = "info"
 )
 
 // What MsgForget is about.

@@ -27,7 +27,7 @@ type Hello struct {
 	ServerBase  uint64 `json:",omitempty"`
 	ServerSlots uint64 `json:",omitempty"`
 
-	// A side, bulk or RDMA control connection names the session that it belongs to.
+	// A callback, bulk or RDMA control connection names the session that it belongs to.
 	Session string `json:",omitempty"`
 	Secret  string `json:",omitempty"`
 	Count   int    `json:",omitempty"` // how many bulk connections there will be

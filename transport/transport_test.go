@@ -245,7 +245,7 @@ func TestJSONKeys(t *testing.T) {
 
 func FuzzPreface(f *testing.F) {
 	good, err := AppendPreface(nil, []byte("secret"),
-		&Hello{Kind: KindSide, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"}})
+		&Hello{Kind: KindCallback, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -56,8 +56,8 @@ func build(dir string) error {
 	return nil
 }
 
-// server answers the C program: operation 1 echoes, 2 runs a host function first, 3 waits for the side connection, 4
-// drops the session.
+// server answers the C program: operation 1 echoes, 2 runs a host function first, 3 waits for the callback connection,
+// 4 drops the session.
 func server(t *testing.T) string {
 	t.Helper()
 	l, err := transport.Listen(context.Background(), "127.0.0.1:0")
@@ -82,7 +82,7 @@ func server(t *testing.T) string {
 		if err != nil {
 			return
 		}
-		if hello.Kind == transport.KindSide {
+		if hello.Kind == transport.KindCallback {
 			side <- c
 			_, _ = io.Copy(io.Discard, blocker{c, t.Context()})
 			return

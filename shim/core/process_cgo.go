@@ -7,9 +7,9 @@ package main
 #include <pthread.h>
 #include <unistd.h>
 
-// A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may run there.
-// The side connection is opened in the background when it is needed, so a fork waits for one that is on its way, but not for long.
-// Bulk connections come later, or never.
+// A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may
+// run there. The callback connection is opened in the background when it is needed, so a fork waits for one that is on
+// its way, but not for long. Bulk connections come later, or never.
 enum { max_sockets = 20, patience = 200 };
 static int scuda_sockets[max_sockets];
 static int scuda_socket_count, scuda_expected = 1;

@@ -124,7 +124,7 @@ func (s *Session) callbackLoop() {
 		return
 	}
 	hello := s.cfg.Hello
-	hello.Kind, hello.Session, hello.Secret = transport.KindSide, s.welcome.Session, s.welcome.Secret
+	hello.Kind, hello.Session, hello.Secret = transport.KindCallback, s.welcome.Session, s.welcome.Secret
 	var line *transport.Line
 	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
 	if err == nil {

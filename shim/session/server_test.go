@@ -93,7 +93,7 @@ func (p *peer) serve(c *net.TCPConn) {
 		}
 		return
 	}
-	if hello.Kind != transport.KindSide { // once the client has its welcome, the test may use the connection
+	if hello.Kind != transport.KindCallback { // once the client has its welcome, the test may use the connection
 		p.mu.Lock()
 		p.main, p.hello = c, *hello
 		p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *peer) serve(c *net.TCPConn) {
 	if _, err := c.Write(b); err != nil {
 		return
 	}
-	if hello.Kind == transport.KindSide {
+	if hello.Kind == transport.KindCallback {
 		if hello.Session != p.welcome.Session || hello.Secret != p.welcome.Secret {
 			p.t.Errorf("callback connection names session %q, secret %q", hello.Session, hello.Secret)
 		}

@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
   } else if (!strcmp(argv[2], "fork")) {
     int value = 0;
     uint64_t answer;
-    call(2, 0, core_hostfn((void *)host_function, &value, 0, 0, 0), &answer); // opens the side connection
+    call(2, 0, core_hostfn((void *)host_function, &value, 0, 0, 0), &answer); // opens the callback connection
     fflush(stdout);
     if (fork() == 0) {
       printf("child has %d sockets\n", sockets());
