@@ -6,7 +6,7 @@ type Setting struct {
 	Name    string
 	Common  bool   // stands in the README, too
 	Meaning string // to a client; "" where only the server's option of that name reads it, which `scuda --help` explains
-	Server  bool   // the twin of an option of `scuda -l`
+	Server  bool   // the variable of an option of `scuda -l`
 }
 
 // Settings are all of them, in the order of the tables.

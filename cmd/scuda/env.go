@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// envName is the environment's twin of an option.
+// envName is the environment variable of an option.
 func envName(flag string) string {
 	return "SCUDA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// withEnv names each option's twin in its help text.
+// withEnv names each option's variable in its help text.
 func withEnv(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		f := flags.Lookup(name)
@@ -22,19 +22,19 @@ func withEnv(flags *pflag.FlagSet, names ...string) {
 	}
 }
 
-// applyEnv sets the options that the command line left alone from their twins.
+// applyEnv sets the options that the command line left alone from their variables.
 func applyEnv(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
-		twin := f.Annotations["env"]
-		if f.Changed || len(twin) == 0 || err != nil {
+		variable := f.Annotations["env"]
+		if f.Changed || len(variable) == 0 || err != nil {
 			return
 		}
-		if !lookupEnv(twin[0]) {
+		if !lookupEnv(variable[0]) {
 			return
 		}
-		if e := f.Value.Set(os.Getenv(twin[0])); e != nil {
-			err = usage(fmt.Errorf("%s=%q: %w", twin[0], os.Getenv(twin[0]), e))
+		if e := f.Value.Set(os.Getenv(variable[0])); e != nil {
+			err = usage(fmt.Errorf("%s=%q: %w", variable[0], os.Getenv(variable[0]), e))
 		}
 	})
 	return err

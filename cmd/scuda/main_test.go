@@ -84,7 +84,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	for _, name := range serveFlags {
 		if f := flags.Lookup(name); !strings.Contains(f.Usage, envName(name)) {
-			t.Errorf("--%s does not name its twin: %s", name, f.Usage)
+			t.Errorf("--%s does not name its variable: %s", name, f.Usage)
 		}
 	}
 }

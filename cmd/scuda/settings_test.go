@@ -109,19 +109,19 @@ func TestSharedOptions(t *testing.T) {
 	}
 }
 
-// TestOptionsAreListed: the list of settings has exactly the twins of the server's options.
+// TestOptionsAreListed: the list of settings has exactly the variables of the server's options.
 func TestOptionsAreListed(t *testing.T) {
-	var listed, twins []string
+	var listed, variables []string
 	for _, s := range config.Settings {
 		if s.Server {
 			listed = append(listed, s.Name)
 		}
 	}
-	newRoot().Flags().VisitAll(func(f *pflag.Flag) { twins = append(twins, f.Annotations["env"]...) })
+	newRoot().Flags().VisitAll(func(f *pflag.Flag) { variables = append(variables, f.Annotations["env"]...) })
 	slices.Sort(listed)
-	slices.Sort(twins)
-	if !slices.Equal(listed, twins) {
-		t.Errorf("config/settings.go has %q, the options %q", listed, twins)
+	slices.Sort(variables)
+	if !slices.Equal(listed, variables) {
+		t.Errorf("config/settings.go has %q, the options %q", listed, variables)
 	}
 }
 
