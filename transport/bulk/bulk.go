@@ -90,12 +90,12 @@ type Transfer struct {
 	Direct bool  // the preferred sender can read the memory as it is
 	Owner  Owner // may be nil
 
-	chunk      int // bytes of a piece for a fallback
-	next       int // what has been cut off
-	left       int // bytes whose sending is not over
-	flying     int // bytes that the preferred sender has
-	from       Region
-	registered bool
+	chunk       int // bytes of a piece for a fallback
+	next        int // what has been cut off
+	left        int // bytes whose sending is not over
+	outstanding int // bytes that the preferred sender has
+	from        Region
+	registered  bool
 }
 
 // Owner owns a transfer's memory.

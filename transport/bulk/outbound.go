@@ -18,15 +18,15 @@ type Outbound struct {
 	lost      bool           // a fallback broke within a piece
 	preferred atomic.Pointer[preference]
 
-	fresh     []*Transfer // what of them has not been cut off yet may go by any sender; in the order of the commands
-	returned  []Piece     // what has to go by a fallback; in order, too
-	fallbacks int
-	sending   int // pieces that fallbacks are sending
-	flying    int // bytes that the preferred sender has
-	pieces    atomic.Int32
-	flyers    map[*Transfer]struct{}
-	stranded  []Piece // that came back and that no fallback can read
-	least     int     // chunkBytes' least; 0: minChunk
+	fresh       []*Transfer // what of them has not been cut off yet may go by any sender; in the order of the commands
+	returned    []Piece     // what has to go by a fallback; in order, too
+	fallbacks   int
+	sending     int // pieces that fallbacks are sending
+	outstanding int // bytes that the preferred sender has
+	pieces      atomic.Int32
+	unsettled   map[*Transfer]struct{}
+	stranded    []Piece // that came back and that no fallback can read
+	least       int     // chunkBytes' least; 0: minChunk
 }
 
 type preference struct{ Sender }
@@ -76,14 +76,14 @@ func (o *Outbound) Post(t *Transfer) (direct, taken bool) {
 	t.left, t.next = t.Bytes, t.Bytes
 	p := Piece{t, 0, t.Bytes}
 	if s := o.preferred.Load(); s != nil && t.Direct {
-		o.fly(p)
+		o.handOver(p)
 		if s.Send(p, nil) == nil {
 			return true, true
 		}
 		o.mu.Lock()
-		abandoned := t.flying == 0
+		abandoned := t.outstanding == 0
 		if !abandoned {
-			o.landed(p)
+			o.takeBack(p)
 		}
 		o.mu.Unlock()
 		if abandoned { // the owner has been told
@@ -99,29 +99,29 @@ func (o *Outbound) Post(t *Transfer) (direct, taken bool) {
 	return false, true
 }
 
-// fly notes that the preferred sender gets a piece.
-func (o *Outbound) fly(p Piece) {
+// handOver notes that the preferred sender gets a piece.
+func (o *Outbound) handOver(p Piece) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.flies(p)
+	o.handOverLocked(p)
 }
 
-// flies is fly with mu held.
-func (o *Outbound) flies(p Piece) {
-	o.flying += p.N
+// handOverLocked is handOver with mu held.
+func (o *Outbound) handOverLocked(p Piece) {
+	o.outstanding += p.N
 	o.pieces.Add(1)
-	if p.Transfer.flying += p.N; o.flyers == nil {
-		o.flyers = make(map[*Transfer]struct{})
+	if p.Transfer.outstanding += p.N; o.unsettled == nil {
+		o.unsettled = make(map[*Transfer]struct{})
 	}
-	o.flyers[p.Transfer] = struct{}{}
+	o.unsettled[p.Transfer] = struct{}{}
 }
 
-// landed notes that the preferred sender has a piece no longer. mu is held.
-func (o *Outbound) landed(p Piece) {
-	o.flying -= p.N
+// takeBack notes that the preferred sender has a piece no longer. mu is held.
+func (o *Outbound) takeBack(p Piece) {
+	o.outstanding -= p.N
 	o.pieces.Add(-1)
-	if p.Transfer.flying -= p.N; p.Transfer.flying == 0 {
-		delete(o.flyers, p.Transfer)
+	if p.Transfer.outstanding -= p.N; p.Transfer.outstanding == 0 {
+		delete(o.unsettled, p.Transfer)
 	}
 }
 
@@ -134,14 +134,14 @@ func (o *Outbound) Settled(p Piece, arrived bool) {
 
 // settle is Settled with mu held.
 func (o *Outbound) settle(p Piece, arrived bool) {
-	if p.Transfer.flying == 0 {
+	if p.Transfer.outstanding == 0 {
 		return // see Abandon
 	}
 	if !arrived && o.err == nil && p.Transfer.Data == nil {
 		o.stranded = append(o.stranded, p)
 		return
 	}
-	o.landed(p)
+	o.takeBack(p)
 	if arrived {
 		o.sent(p.Transfer, p.N)
 	} else {
@@ -167,7 +167,7 @@ func (o *Outbound) Stranded() []Piece {
 func (o *Outbound) Rescued(p Piece) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.landed(p)
+	o.takeBack(p)
 	o.sent(p.Transfer, p.N)
 }
 
@@ -233,7 +233,7 @@ func (o *Outbound) await(so func() bool) {
 // every fallback pieces stand in the order of their commands; and nothing new goes that way before it is known what is
 // given back. mu is held.
 func (o *Outbound) claimable() bool {
-	return len(o.returned) > 0 || len(o.fresh) > 0 && o.flying == 0 && o.State() == Down
+	return len(o.returned) > 0 || len(o.fresh) > 0 && o.outstanding == 0 && o.State() == Down
 }
 
 // claim takes the next piece for a fallback. mu is held.
@@ -302,7 +302,7 @@ func (o *Outbound) FeedPreferred() {
 			t.from, t.registered = from, true
 		}
 		p, from := o.cut(s.ChunkBytes()), t.from
-		o.flies(p)
+		o.handOverLocked(p)
 		o.mu.Unlock()
 		if s.Send(p, from) != nil {
 			o.mu.Lock()
@@ -316,7 +316,7 @@ func (o *Outbound) FeedPreferred() {
 // detour has the rest of a transfer whose memory cannot be registered go by the fallbacks, when all that the preferred
 // sender has is settled: what it might give back has to go first. mu is held, and let go meanwhile.
 func (o *Outbound) detour(t *Transfer) {
-	o.await(func() bool { return o.flying == 0 })
+	o.await(func() bool { return o.outstanding == 0 })
 	if o.err != nil || len(o.fresh) == 0 || o.fresh[0] != t || o.State() != Up {
 		return
 	}
@@ -340,7 +340,7 @@ func (o *Outbound) Fail(why error) (lost bool) {
 		return false
 	}
 	o.err = why
-	lost = o.lost || o.sending > 0 || len(o.returned) > 0 || len(o.fresh) > 0 || o.flying > 0
+	lost = o.lost || o.sending > 0 || len(o.returned) > 0 || len(o.fresh) > 0 || o.outstanding > 0
 	for _, p := range o.returned {
 		o.sent(p.Transfer, p.N)
 	}
@@ -365,12 +365,12 @@ func (o *Outbound) Err() error {
 func (o *Outbound) Abandon() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for t := range o.flyers {
-		n := t.flying
-		t.flying = 0
+	for t := range o.unsettled {
+		n := t.outstanding
+		t.outstanding = 0
 		o.sent(t, n)
 	}
-	clear(o.flyers)
-	o.flying, o.stranded = 0, nil
+	clear(o.unsettled)
+	o.outstanding, o.stranded = 0, nil
 	o.pieces.Store(0)
 }

@@ -19,8 +19,8 @@ type message struct {
 	slot bool // it goes through a slot
 }
 
-// flight is a message on the path.
-type flight struct {
+// sent is a message on the path.
+type sent struct {
 	position uint64
 	slot     uint32
 	id       int
@@ -41,7 +41,7 @@ type side struct {
 	name       string
 	wanted     []message // to be sent over the path
 	detour     []int     // what the other way carries
-	path       []flight  // sent, not yet in the other's memory; in order
+	path       []sent    // sent, not yet in the other's memory; in order
 	pending    []uint64  // positions whose completions have not been given; in any order
 	control    []control // to the other side; in order
 	memory     [testSlots]int
@@ -159,7 +159,7 @@ func (m *model) send(s *side) {
 		m.t.Fatalf("%s may send and cannot", s.name)
 	}
 	s.wanted = s.wanted[1:]
-	s.path = append(s.path, flight{p, slot, x.id, s.Epoch()})
+	s.path = append(s.path, sent{p, slot, x.id, s.Epoch()})
 }
 
 func (m *model) deliver(s, o *side) {

@@ -34,7 +34,7 @@ type Path struct {
 	near   *ring.Peer[bulk.Piece]
 	far    *ring.Peer[struct{}]
 	slots  []*Slot
-	wire   []flight
+	wire   []sent
 	epoch  uint64
 	closed bool
 	fate   []fate // of pieces, to be told without locks
@@ -42,7 +42,7 @@ type Path struct {
 
 var _ bulk.Sender = (*Path)(nil)
 
-type flight struct {
+type sent struct {
 	position uint64
 	slot     uint32
 	piece    bulk.Piece
@@ -120,7 +120,7 @@ func (p *Path) Send(piece bulk.Piece, from bulk.Region) error {
 	if !ok {
 		return bulk.ErrDown
 	}
-	p.wire = append(p.wire, flight{position, slot, piece})
+	p.wire = append(p.wire, sent{position, slot, piece})
 	p.moved.Broadcast()
 	return nil
 }
