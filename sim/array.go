@@ -281,9 +281,9 @@ func (g *GPU) CuMipmappedArrayGetSparseProperties(p *cuda.CUDA_ARRAY_SPARSE_PROP
 	return cuda.CUDA_ERROR_INVALID_VALUE
 }
 
-// arrayPlace is the place of a box in an array. It needs no lock: whether the memory is still there is looked at when
+// arrayPlace is the place of a copy in an array. It needs no lock: whether the memory is still there is looked at when
 // the copy runs.
-func (g *GPU) arrayPlace(s side, b *box) (place, cuda.CUresult) {
+func (g *GPU) arrayPlace(s copyEnd, b *copy3D) (place, cuda.CUresult) {
 	x, found := g.arrays.Load(s.array)
 	if !found {
 		return place{}, cuda.CUDA_ERROR_INVALID_HANDLE
@@ -299,15 +299,15 @@ func (g *GPU) arrayPlace(s side, b *box) (place, cuda.CUresult) {
 }
 
 // rowOf is a row of n bytes in an array, for the forms that copy one.
-func rowOf(h cuda.CUarray, off uint64) side {
-	return side{kind: cuda.CU_MEMORYTYPE_ARRAY, array: h, x: off}
+func rowOf(h cuda.CUarray, off uint64) copyEnd {
+	return copyEnd{kind: cuda.CU_MEMORYTYPE_ARRAY, array: h, x: off}
 }
 
-func (g *GPU) copyRow(dst, src side, n uint64) cuda.CUresult {
+func (g *GPU) copyRow(dst, src copyEnd, n uint64) cuda.CUresult {
 	if dst.kind == cuda.CU_MEMORYTYPE_ARRAY && dst.array == 0 || src.kind == cuda.CU_MEMORYTYPE_ARRAY && src.array == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	b, r := g.boxOf(dst, src, n, 1, 1)
+	b, r := g.copyBetween(dst, src, n, 1, 1)
 	if r != ok {
 		return r
 	}
@@ -315,11 +315,11 @@ func (g *GPU) copyRow(dst, src side, n uint64) cuda.CUresult {
 }
 
 func (g *GPU) CuMemcpyDtoA_v2(dst cuda.CUarray, off uint64, src cuda.CUdeviceptr, n uint64) cuda.CUresult {
-	return g.copyRow(rowOf(dst, off), side{kind: cuda.CU_MEMORYTYPE_DEVICE, dev: src}, n)
+	return g.copyRow(rowOf(dst, off), copyEnd{kind: cuda.CU_MEMORYTYPE_DEVICE, dev: src}, n)
 }
 
 func (g *GPU) CuMemcpyAtoD_v2(dst cuda.CUdeviceptr, src cuda.CUarray, off, n uint64) cuda.CUresult {
-	return g.copyRow(side{kind: cuda.CU_MEMORYTYPE_DEVICE, dev: dst}, rowOf(src, off), n)
+	return g.copyRow(copyEnd{kind: cuda.CU_MEMORYTYPE_DEVICE, dev: dst}, rowOf(src, off), n)
 }
 
 func (g *GPU) CuMemcpyAtoA_v2(dst cuda.CUarray, dstOff uint64, src cuda.CUarray, srcOff, n uint64) cuda.CUresult {

@@ -6,33 +6,33 @@ import (
 	"scuda.dev/scuda/api/cuda"
 )
 
-// box is a copy of up to three dimensions between two places in memory, in bytes.
-type box struct {
+// copy3D is a copy of up to three dimensions between two places in memory, in bytes.
+type copy3D struct {
 	dst, src             place
 	width, height, depth uint64
 }
 
 // rows says whether it has several.
-func (b *box) rows() bool { return b.height > 1 || b.depth > 1 }
+func (b *copy3D) rows() bool { return b.height > 1 || b.depth > 1 }
 
-// place is one side of a box: rows of pitch bytes, slices of height rows.
+// place is one end of a copy: rows of pitch bytes, slices of height rows.
 type place struct {
-	addr          uint64 // of the first byte of the box, offsets included
+	addr          uint64 // of the first byte of the copy, offsets included
 	pitch, height uint64
 	device        bool // must be memory that the device knows
 }
 
 func (p place) row(y, z uint64) uint64 { return p.addr + (z*p.height+y)*p.pitch }
 
-// extent is the number of bytes from the first to the last byte of the box.
-func (p place) extent(b *box) uint64 {
+// extent is the number of bytes from the first to the last byte of the copy.
+func (p place) extent(b *copy3D) uint64 {
 	return p.row(b.height-1, b.depth-1) - p.addr + b.width
 }
 
-func (b *box) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
+func (b *copy3D) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
 
-// check says whether both sides can be what they claim.
-func (g *GPU) check(b *box) cuda.CUresult {
+// check says whether both ends can be what they claim.
+func (g *GPU) check(b *copy3D) cuda.CUresult {
 	if b.empty() {
 		return ok
 	}
@@ -59,7 +59,7 @@ func (g *GPU) check(b *box) cuda.CUresult {
 }
 
 // run copies. What the device owns is looked up again, as it may have been freed since the copy was submitted.
-func (g *GPU) run(b *box) error {
+func (g *GPU) run(b *copy3D) error {
 	if b.empty() {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (g *GPU) run(b *box) error {
 	if b.dst.pitch == b.width && b.src.pitch == b.width && b.dst.height == b.src.height {
 		n := b.width * b.height
 		if b.dst.height == b.height {
-			n, b = n*b.depth, &box{dst: b.dst, src: b.src, width: b.width, height: b.height, depth: 1}
+			n, b = n*b.depth, &copy3D{dst: b.dst, src: b.src, width: b.width, height: b.height, depth: 1}
 		}
 		for z := range b.depth {
 			copy(bytesAt(b.dst.row(0, z), n), bytesAt(b.src.row(0, z), n))
@@ -86,18 +86,18 @@ func (g *GPU) run(b *box) error {
 	return nil
 }
 
-func (g *GPU) copyOp(b *box) op {
+func (g *GPU) copyOp(b *copy3D) op {
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMCPY, params: b,
-		run: func(ctx context.Context) error { return g.copyBox(ctx, b) }}
+		run: func(ctx context.Context) error { return g.runCopy(ctx, b) }}
 }
 
-// pageable says that a side of a copy is host memory that the device cannot reach itself.
+// pageable says that an end of a copy is host memory that the device cannot reach itself.
 func (g *GPU) pageable(p place) bool { return !p.device && g.mem.find(p.addr) == nil }
 
 const stagedBytes = 64 << 10 // the driver copies pageable sources up to this size before it returns
 
 // copySync is a copy whose caller waits for it.
-func (g *GPU) copySync(b *box) cuda.CUresult {
+func (g *GPU) copySync(b *copy3D) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
 		return r
@@ -116,13 +116,13 @@ func (g *GPU) copySync(b *box) cuda.CUresult {
 	if b.empty() {
 		return ok
 	}
-	g.work.wait([]*task{g.work.push(s, func(ctx context.Context) error { return g.copyBox(ctx, b) })})
+	g.work.wait([]*task{g.work.push(s, func(ctx context.Context) error { return g.runCopy(ctx, b) })})
 	return c.failed()
 }
 
 // copyAsync is a copy in stream order. As with the driver, pageable memory makes it wait, except for a short source,
 // which is staged.
-func (g *GPU) copyAsync(b *box, hs cuda.CUstream) cuda.CUresult {
+func (g *GPU) copyAsync(b *copy3D, hs cuda.CUstream) cuda.CUresult {
 	s, r := g.enterStream(hs)
 	if r != ok {
 		return r
@@ -155,8 +155,8 @@ func (g *GPU) copyAsync(b *box, hs cuda.CUstream) cuda.CUresult {
 }
 
 // line is a copy of n bytes in a row.
-func line(dst, src place, n uint64) *box {
-	return &box{dst: dst, src: src, width: n, height: 1, depth: 1}
+func line(dst, src place, n uint64) *copy3D {
+	return &copy3D{dst: dst, src: src, width: n, height: 1, depth: 1}
 }
 
 func onDevice(p cuda.CUdeviceptr) place { return place{addr: uint64(p), device: true} }
@@ -203,7 +203,7 @@ func (g *GPU) CuMemcpyPeerAsync(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda
 }
 
 func (g *GPU) CuMemcpy2D_v2(p *cuda.CUDA_MEMCPY2D) cuda.CUresult {
-	b, r := g.box2D(p)
+	b, r := g.copyFrom2D(p)
 	if r != ok {
 		return r
 	}
@@ -213,7 +213,7 @@ func (g *GPU) CuMemcpy2D_v2(p *cuda.CUDA_MEMCPY2D) cuda.CUresult {
 func (g *GPU) CuMemcpy2DUnaligned_v2(p *cuda.CUDA_MEMCPY2D) cuda.CUresult { return g.CuMemcpy2D_v2(p) }
 
 func (g *GPU) CuMemcpy2DAsync_v2(p *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda.CUresult {
-	b, r := g.box2D(p)
+	b, r := g.copyFrom2D(p)
 	if r != ok {
 		return r
 	}
@@ -221,7 +221,7 @@ func (g *GPU) CuMemcpy2DAsync_v2(p *cuda.CUDA_MEMCPY2D, s cuda.CUstream) cuda.CU
 }
 
 func (g *GPU) CuMemcpy3D_v2(p *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	b, r := g.box3D(p)
+	b, r := g.copyFrom3D(p)
 	if r != ok {
 		return r
 	}
@@ -253,15 +253,15 @@ func (g *GPU) CuMemcpy3DPeerAsync(p *cuda.CUDA_MEMCPY3D_PEER, s cuda.CUstream) c
 }
 
 func (g *GPU) CuMemcpy3DAsync_v2(p *cuda.CUDA_MEMCPY3D, s cuda.CUstream) cuda.CUresult {
-	b, r := g.box3D(p)
+	b, r := g.copyFrom3D(p)
 	if r != ok {
 		return r
 	}
 	return g.copyAsync(b, s)
 }
 
-// side is one side of a 2D or 3D copy as the driver's structures describe it.
-type side struct {
+// copyEnd is one end of a 2-D or 3-D copy as the driver's structures describe it.
+type copyEnd struct {
 	kind                   cuda.CUmemorytype
 	host                   uintptr
 	dev                    cuda.CUdeviceptr
@@ -269,7 +269,7 @@ type side struct {
 	x, y, z, pitch, height uint64
 }
 
-func (g *GPU) place(s side, b *box) (place, cuda.CUresult) {
+func (g *GPU) place(s copyEnd, b *copy3D) (place, cuda.CUresult) {
 	p := place{pitch: s.pitch, height: s.height}
 	switch s.kind {
 	case cuda.CU_MEMORYTYPE_HOST:
@@ -299,8 +299,8 @@ func (g *GPU) place(s side, b *box) (place, cuda.CUresult) {
 	return p, ok
 }
 
-func (g *GPU) boxOf(dst, src side, width, height, depth uint64) (*box, cuda.CUresult) {
-	b := &box{width: width, height: height, depth: depth}
+func (g *GPU) copyBetween(dst, src copyEnd, width, height, depth uint64) (*copy3D, cuda.CUresult) {
+	b := &copy3D{width: width, height: height, depth: depth}
 	var r cuda.CUresult
 	if b.dst, r = g.place(dst, b); r != ok {
 		return nil, r
@@ -311,26 +311,26 @@ func (g *GPU) boxOf(dst, src side, width, height, depth uint64) (*box, cuda.CUre
 	return b, ok
 }
 
-func (g *GPU) box2D(p *cuda.CUDA_MEMCPY2D) (*box, cuda.CUresult) {
+func (g *GPU) copyFrom2D(p *cuda.CUDA_MEMCPY2D) (*copy3D, cuda.CUresult) {
 	if p == nil {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return g.boxOf(
-		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY,
+	return g.copyBetween(
+		copyEnd{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY,
 			pitch: p.DstPitch},
-		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY,
+		copyEnd{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY,
 			pitch: p.SrcPitch},
 		p.WidthInBytes, p.Height, 1)
 }
 
-func (g *GPU) box3D(p *cuda.CUDA_MEMCPY3D) (*box, cuda.CUresult) {
+func (g *GPU) copyFrom3D(p *cuda.CUDA_MEMCPY3D) (*copy3D, cuda.CUresult) {
 	if p == nil || p.SrcLOD != 0 || p.DstLOD != 0 {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	return g.boxOf(
-		side{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY,
+	return g.copyBetween(
+		copyEnd{kind: p.DstMemoryType, host: p.DstHost, dev: p.DstDevice, array: p.DstArray, x: p.DstXInBytes, y: p.DstY,
 			z: p.DstZ, pitch: p.DstPitch, height: p.DstHeight},
-		side{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY,
+		copyEnd{kind: p.SrcMemoryType, host: p.SrcHost, dev: p.SrcDevice, array: p.SrcArray, x: p.SrcXInBytes, y: p.SrcY,
 			z: p.SrcZ, pitch: p.SrcPitch, height: p.SrcHeight},
 		p.WidthInBytes, p.Height, p.Depth)
 }

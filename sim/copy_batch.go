@@ -89,7 +89,7 @@ func (g *GPU) CuMemcpy3DBatchAsync(count uint64, ops *cuda.CUDA_MEMCPY3D_BATCH_O
 	}
 	list := sliceOf(ops, count)
 	return each(count, failed, func(i uint64) cuda.CUresult {
-		b, r := g.batchBox(&list[i])
+		b, r := g.copyFromBatch(&list[i])
 		if r != ok {
 			return r
 		}
@@ -105,8 +105,8 @@ type arrayOperand struct {
 	x, y, z uint64
 }
 
-// batchBox is the box of a batched copy. Extents and row lengths are in elements: an array's, else bytes.
-func (g *GPU) batchBox(op *cuda.CUDA_MEMCPY3D_BATCH_OP) (*box, cuda.CUresult) {
+// copyFromBatch is a batched copy. Extents and row lengths are in elements: an array's, else bytes.
+func (g *GPU) copyFromBatch(op *cuda.CUDA_MEMCPY3D_BATCH_OP) (*copy3D, cuda.CUresult) {
 	const most = 1 << 47
 	w, h, d := op.Extent.Width, op.Extent.Height, op.Extent.Depth
 	if !validOrder(op.SrcAccessOrder) || op.Flags&^1 != 0 || w == 0 || h == 0 || d == 0 || w > most {
@@ -132,14 +132,14 @@ func (g *GPU) batchBox(op *cuda.CUDA_MEMCPY3D_BATCH_OP) (*box, cuda.CUresult) {
 		}
 	}
 	elem = max(elem, 1)
-	var sides [2]side
+	var ends [2]copyEnd
 	for i, o := range operands {
 		if o.Type == cuda.CU_MEMCPY_OPERAND_TYPE_ARRAY {
 			a := reading[arrayOperand](&o.Op)
 			if a.x > most {
 				return nil, cuda.CUDA_ERROR_INVALID_VALUE
 			}
-			sides[i] = side{kind: cuda.CU_MEMORYTYPE_ARRAY, array: a.array, x: a.x * elem, y: a.y, z: a.z}
+			ends[i] = copyEnd{kind: cuda.CU_MEMORYTYPE_ARRAY, array: a.array, x: a.x * elem, y: a.y, z: a.z}
 			continue
 		}
 		p := reading[pointerOperand](&o.Op)
@@ -153,7 +153,7 @@ func (g *GPU) batchBox(op *cuda.CUDA_MEMCPY3D_BATCH_OP) (*box, cuda.CUresult) {
 		if p.ptr == 0 || row < w || layer < h || row > most {
 			return nil, cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		sides[i] = side{kind: cuda.CU_MEMORYTYPE_UNIFIED, dev: cuda.CUdeviceptr(p.ptr), pitch: row * elem, height: layer}
+		ends[i] = copyEnd{kind: cuda.CU_MEMORYTYPE_UNIFIED, dev: cuda.CUdeviceptr(p.ptr), pitch: row * elem, height: layer}
 	}
-	return g.boxOf(sides[0], sides[1], w*elem, h, d)
+	return g.copyBetween(ends[0], ends[1], w*elem, h, d)
 }

@@ -28,23 +28,23 @@ func (g *GPU) CuMemcpyDtoHAsync_v2(dst pointer, src cuda.CUdeviceptr, n uint64, 
 	return g.copyAsync(line(onHost(dst), onDevice(src), n), s)
 }
 
-func hostSide(p pointer) side {
-	return side{kind: cuda.CU_MEMORYTYPE_HOST, host: uintptr(p)}
+func hostEnd(p pointer) copyEnd {
+	return copyEnd{kind: cuda.CU_MEMORYTYPE_HOST, host: uintptr(p)}
 }
 
 func (g *GPU) CuMemcpyHtoA_v2(dst cuda.CUarray, off uint64, src pointer, n uint64) cuda.CUresult {
 	defer runtime.KeepAlive(src)
-	return g.copyRow(rowOf(dst, off), hostSide(src), n)
+	return g.copyRow(rowOf(dst, off), hostEnd(src), n)
 }
 
 func (g *GPU) CuMemcpyAtoH_v2(dst pointer, src cuda.CUarray, off, n uint64) cuda.CUresult {
 	defer runtime.KeepAlive(dst)
-	return g.copyRow(hostSide(dst), rowOf(src, off), n)
+	return g.copyRow(hostEnd(dst), rowOf(src, off), n)
 }
 
 func (g *GPU) CuMemcpyHtoAAsync_v2(dst cuda.CUarray, off uint64, src pointer, n uint64, s cuda.CUstream) cuda.CUresult {
 	defer runtime.KeepAlive(src)
-	b, r := g.boxOf(rowOf(dst, off), hostSide(src), n, 1, 1)
+	b, r := g.copyBetween(rowOf(dst, off), hostEnd(src), n, 1, 1)
 	if r != ok {
 		return r
 	}
@@ -53,7 +53,7 @@ func (g *GPU) CuMemcpyHtoAAsync_v2(dst cuda.CUarray, off uint64, src pointer, n 
 
 func (g *GPU) CuMemcpyAtoHAsync_v2(dst pointer, src cuda.CUarray, off, n uint64, s cuda.CUstream) cuda.CUresult {
 	defer runtime.KeepAlive(dst)
-	b, r := g.boxOf(hostSide(dst), rowOf(src, off), n, 1, 1)
+	b, r := g.copyBetween(hostEnd(dst), rowOf(src, off), n, 1, 1)
 	if r != ok {
 		return r
 	}

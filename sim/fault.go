@@ -87,8 +87,8 @@ func (g *GPU) pace(ctx context.Context, bytes uint64) {
 	}
 }
 
-// copyBox copies, as slowly as it has to be.
-func (g *GPU) copyBox(ctx context.Context, b *box) error {
+// runCopy copies, as slowly as it has to be.
+func (g *GPU) runCopy(ctx context.Context, b *copy3D) error {
 	defer g.moving(b.dst.addr, b.src.addr)()
 	g.pace(ctx, b.width*b.height*b.depth)
 	return g.run(b)

@@ -322,8 +322,8 @@ func (g *GPU) changeExec(hx cuda.CUgraphExec, h cuda.CUgraphNode, kind cuda.CUgr
 // shape; they do not become one row, nor one row several (measured: 17 and 15 changes of three and four nodes).
 func mayBecome(before, now any) bool {
 	switch b := before.(type) {
-	case *box:
-		n := now.(*box)
+	case *copy3D:
+		n := now.(*copy3D)
 		return n.src.device == b.src.device && n.dst.device == b.dst.device && (!b.rows() && !n.rows() || *b == *n)
 	case *fill:
 		n := now.(*fill)

@@ -148,7 +148,7 @@ func (g *GPU) memcpyOp(p *cuda.CUDA_MEMCPY3D, ctx cuda.CUcontext) func() (op, cu
 		if _, r := g.graphContext(ctx); r != ok {
 			return op{}, r
 		}
-		b, r := g.box3D(p)
+		b, r := g.copyFrom3D(p)
 		if r == ok {
 			r = g.check(b)
 		}
@@ -175,7 +175,7 @@ func (g *GPU) CuGraphExecMemcpyNodeSetParams(hx cuda.CUgraphExec, h cuda.CUgraph
 
 // CuGraphMemcpyNodeGetParams describes the copy by what it does: offsets are part of the addresses.
 func (g *GPU) CuGraphMemcpyNodeGetParams(h cuda.CUgraphNode, p *cuda.CUDA_MEMCPY3D) cuda.CUresult {
-	return params(g, h, p == nil, func(b *box) {
+	return params(g, h, p == nil, func(b *copy3D) {
 		*p = cuda.CUDA_MEMCPY3D{
 			SrcPitch: b.src.pitch, SrcHeight: b.src.height, DstPitch: b.dst.pitch, DstHeight: b.dst.height,
 			WidthInBytes: b.width, Height: b.height, Depth: b.depth,

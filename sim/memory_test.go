@@ -165,7 +165,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// model is a byte-wise copy of a box.
+// model is a byte-wise copy of up to three dimensions.
 func model(dst, src []byte, p *cuda.CUDA_MEMCPY3D) {
 	for z := range p.Depth {
 		for y := range p.Height {
@@ -176,7 +176,7 @@ func model(dst, src []byte, p *cuda.CUDA_MEMCPY3D) {
 	}
 }
 
-func TestBoxes(t *testing.T) {
+func TestCopies3D(t *testing.T) {
 	m := open(t, Config{})
 	const size = 1 << 16
 	src, out := m.pageable(size), m.pageable(size)
