@@ -85,7 +85,7 @@ func TestStuckWorker(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	h := hello(transport.KindSide)
+	h := hello(transport.KindCallback)
 	h.Session, h.Secret = l.welcome.Session, l.welcome.Secret
 	for range 400 { // until its line is full
 		c, _, err := transport.DialNet(t.Context(), s.addr, nil, h)
