@@ -32,7 +32,7 @@ func roomOf(file string) string {
 		return "nvml"
 	case "gen":
 		switch strings.TrimSuffix(path.Base(file), path.Ext(file)) {
-		case "calls_gen", "wire_gen", "cuda_gen", "connect_gen":
+		case "calls_gen", "wire_gen", "cuda_gen", "structs_gen", "connect_gen":
 			return "base"
 		}
 		return "calls"
