@@ -255,25 +255,27 @@ func (o *Outbound) Fallback() {
 
 // Feed sends pieces by a fallback until that breaks, or nothing is sent any more.
 func (o *Outbound) Feed(s Sender) error {
+	var p Piece // which is over
+	var err error
 	for {
 		o.mu.Lock()
-		o.await(o.claimable)
-		if o.err != nil {
-			o.mu.Unlock()
-			return o.err
+		if p.Transfer != nil {
+			o.sending--
+			o.lost = o.lost || err != nil
+			o.sent(p.Transfer, p.N)
 		}
-		p := o.claim()
-		o.sending++
-		o.mu.Unlock()
-		err := s.Send(p, nil)
-		o.mu.Lock()
-		o.sending--
-		o.lost = o.lost || err != nil
-		o.sent(p.Transfer, p.N)
-		o.mu.Unlock()
+		if err == nil {
+			o.await(o.claimable)
+			err = o.err
+		}
 		if err != nil {
+			o.mu.Unlock()
 			return err
 		}
+		p = o.claim()
+		o.sending++
+		o.mu.Unlock()
+		err = s.Send(p, nil)
 	}
 }
 
@@ -281,8 +283,14 @@ func (o *Outbound) Feed(s Sender) error {
 // more.
 func (o *Outbound) FeedPreferred() {
 	s := o.preferred.Load()
+	var refused Piece
 	for {
 		o.mu.Lock()
+		if t := refused.Transfer; t != nil {
+			t.registered = false
+			o.settle(refused, false)
+			refused = Piece{}
+		}
 		o.await(func() bool { return len(o.fresh) > 0 && s.State() == Up })
 		if o.err != nil {
 			o.mu.Unlock()
@@ -305,10 +313,7 @@ func (o *Outbound) FeedPreferred() {
 		o.handOverLocked(p)
 		o.mu.Unlock()
 		if s.Send(p, from) != nil {
-			o.mu.Lock()
-			t.registered = false
-			o.settle(p, false)
-			o.mu.Unlock()
+			refused = p
 		}
 	}
 }

@@ -199,61 +199,6 @@ func (c *conn) postRecvs(n int) error {
 	return err
 }
 
-// post has a message sent by the next [Link.flush]: its header, then its bytes. Both stay where they are until the
-// completion. The link's lock is held.
-func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint64, rkey uint32) error {
-	if c.gone {
-		return errClosed
-	}
-	at := int(h.position%uint64(depth)) * headerBytes
-	h.put(c.outHeaders[at:])
-	head := verbs.SendRequest{
-		ID: workHeader, Op: verbs.OpWrite, Flags: c.inline, Remote: c.peer.Headers.Addr + uint64(at),
-		RKey: c.peer.Headers.Key, Count: 1,
-	}
-	head.SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
-	c.pending = append(c.pending, head)
-	for left := h.chunk.Bytes; ; {
-		n := min(left, pieceBytes)
-		c.sends++
-		part := verbs.SendRequest{
-			ID: workPart, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote, RKey: rkey, Count: 1,
-		}
-		part.SGE[0] = verbs.SGE{Addr: addr, Length: n, LKey: lkey}
-		if left -= n; left == 0 {
-			part.ID, part.Op, part.Imm = workData|h.position, verbs.OpWriteImm, uint32(h.position)
-			c.pending = append(c.pending, part)
-			return nil
-		}
-		c.pending = append(c.pending, part)
-		addr, remote = addr+uint64(n), remote+uint64(n)
-	}
-}
-
-// next takes the requests of so many pieces from those that are to be posted. The link's lock is held.
-func (c *conn) next(most int) []verbs.SendRequest {
-	n, requests := 0, 0
-	for i := 0; i < len(c.pending) && n < most; i++ {
-		if kindOf(c.pending[i].ID) != workHeader {
-			n, requests = n+1, i+1
-		}
-	}
-	c.posting = append(c.posting[:0], c.pending[:requests]...)
-	c.pending = c.pending[:copy(c.pending, c.pending[requests:])]
-	c.inDevice += n
-	return c.posting
-}
-
-// pieces counts those in a list of requests.
-func pieces(list []verbs.SendRequest) (n int) {
-	for i := range list {
-		if kindOf(list[i].ID) != workHeader {
-			n++
-		}
-	}
-	return n
-}
-
 // watch fails the path when the device reports that it, its port or the queue pair is down.
 func (c *conn) watch() {
 	for {
