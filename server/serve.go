@@ -382,7 +382,7 @@ func (s *supervisor) drain() {
 		case <-t.C:
 		}
 	}
-	if left := s.sessions.each(func(x *session) { x.proc.kill() }); left > 0 {
+	if left := s.sessions.each((*session).kill); left > 0 {
 		s.log.Warn("ended the sessions that were still running", "sessions", left)
 	}
 	<-s.sessions.empty()

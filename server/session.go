@@ -12,11 +12,13 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/server/door"
+	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
@@ -28,6 +30,13 @@ type session struct {
 	nvml       bool
 	client     client
 	proc       *process // set before the session can be found
+	killed     atomic.Bool
+}
+
+// kill ends a session that goes on for too long.
+func (x *session) kill() {
+	x.killed.Store(true)
+	x.proc.kill()
 }
 
 // sessions are those that have a worker, and the places taken by those that wait for one.
@@ -250,7 +259,7 @@ func (s *supervisor) serveSession(
 	select {
 	case <-p.exited:
 	case <-s.stop.Done():
-		p.kill()
+		x.kill()
 		<-p.exited
 	}
 	leave() // before anybody reads that the session is over
@@ -263,6 +272,9 @@ func (s *supervisor) serveSession(
 	case p.clean:
 		how = metrics.EndBroken
 		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
+	case x.killed.Load():
+		how = metrics.EndKilled
+		log.Warn("ended the session: the server shuts down", lasted, "calls", p.calls())
 	default:
 		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
 	}
@@ -366,6 +378,11 @@ func check(h *transport.Hello) error {
 	case transport.KindInfo, transport.KindCallback, transport.KindBulk, transport.KindRDMA:
 		// no calls, or those of a session that was checked
 		return nil
+	}
+	if h.Digest == digest && h.Kind == transport.KindCUDA {
+		if err := executor.CheckHello(h); err != nil {
+			return refusef(transport.StatusMalformed, "%w", err)
+		}
 	}
 	if h.Digest == digest {
 		return nil

@@ -2,10 +2,14 @@ package server
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
 
@@ -60,5 +64,52 @@ func TestAdmit(t *testing.T) {
 		if err := s.admit(nvmlSession, a); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What the log and the metrics say of a session's end is what happened.
+func TestHowSessionsEnd(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Metrics = "127.0.0.1:0" })
+	ping := command(wire.OpPing, 0, make([]byte, 8))
+	for _, c := range []struct {
+		how  string
+		ends int
+		end  func(*link)
+	}{
+		{"closed", 1, func(l *link) { l.conn.Close() }},
+		{"broken", 1, func(l *link) {
+			_, _ = l.conn.Write(ping[:len(ping)-3])
+			l.conn.Close()
+		}},
+		{"broken", 2, func(l *link) {
+			_ = l.conn.(*net.TCPConn).SetLinger(0) // a reset
+			l.conn.Close()
+		}},
+		{"broken", 3, func(l *link) { _, _ = l.conn.Write(make([]byte, 64)) }},
+		{"crashed", 1, func(l *link) { _ = syscall.Kill(s.workerOf(l), syscall.SIGKILL) }},
+	} {
+		l := s.open(transport.KindCUDA)
+		l.use(1 << 20)
+		c.end(l)
+		s.shows(fmt.Sprintf(`scuda_sessions_ended_total{how="%s",kind="cuda"} %d`, c.how, c.ends))
+	}
+	s.open(transport.KindCUDA).use(1 << 20)
+	s.stop()
+	s.logged("ended the session: the server shuts down")
+	if n := strings.Count(s.log.String(), "crashed"); n != 1 {
+		t.Errorf("%d crashes are logged", n)
+	}
+}
+
+// An impossible hello costs no worker and is nobody's crash.
+func TestImpossibleHello(t *testing.T) {
+	s := serve(t, nil)
+	h := hello(transport.KindCUDA)
+	h.ServerBase = h.ClientBase
+	if _, err := s.dial(h); !errors.Is(err, transport.ErrNotScuda) {
+		t.Errorf("%v", err)
+	}
+	if strings.Contains(s.log.String(), "session opened") {
+		t.Error("it got a session")
 	}
 }

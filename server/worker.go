@@ -138,7 +138,7 @@ func (w *worker) run() error {
 	ended := endedInfo{}
 	err = work()
 	w.over.Store(true)
-	if err != nil && !errors.Is(err, executor.ErrGone) {
+	if !executor.Left(err) {
 		ended.Reason = err.Error()
 	}
 	if s := w.session.Load(); s != nil {

@@ -25,6 +25,9 @@ var ErrProtocol = errors.New("the client broke the protocol")
 // ErrGone is the reason of a session whose connection ended: the program did, or the way to it broke.
 var ErrGone = errors.New("the client went away")
 
+// Left says whether the client closed its connection between two commands, as programs that end do.
+func Left(err error) bool { return err == nil || err == ErrGone } //nolint:errorlint // what wraps it broke
+
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
@@ -309,8 +312,10 @@ func (s *Session) receive() (int, error) {
 		return n, nil
 	case errors.Is(err, transport.ErrAgain):
 		return 0, nil
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF) && s.in.buffered() == 0 && s.incoming == nil:
 		return 0, ErrGone
+	case errors.Is(err, io.EOF): // in the middle of a command or its data
+		err = io.ErrUnexpectedEOF
 	}
 	return 0, fmt.Errorf("%w: %w", ErrGone, err)
 }

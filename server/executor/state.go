@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"fmt"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/trait"
 	"scuda.dev/scuda/server/handle"
@@ -61,10 +63,19 @@ type command struct {
 	began   int64  // when it was turned to, by metrics.Now; 0: nobody asks
 }
 
-func newTable(h transport.Hello) (*handle.Table, error) {
-	return handle.New(
-		handle.Region{Base: h.ClientBase, Slots: h.ClientSlots},
-		handle.Region{Base: h.ServerBase, Slots: h.ServerSlots})
+func newTable(h transport.Hello) (*handle.Table, error) { return handle.New(regions(&h)) }
+
+// CheckHello says why no session can be opened for a client, before a worker is spent on it.
+func CheckHello(h *transport.Hello) error {
+	if err := handle.Check(regions(h)); err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return nil
+}
+
+// regions are where the client and the server take handles from.
+func regions(h *transport.Hello) (client, server handle.Region) {
+	return handle.Region{Base: h.ClientBase, Slots: h.ClientSlots}, handle.Region{Base: h.ServerBase, Slots: h.ServerSlots}
 }
 
 // enter makes the command's context the driver's current one.

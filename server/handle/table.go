@@ -81,15 +81,23 @@ type Table struct {
 	live           int
 }
 
-// New makes an empty table for the regions that the client's hello names.
-func New(client, server Region) (*Table, error) {
+// Check says why nobody can have these regions.
+func Check(client, server Region) error {
 	for _, r := range []Region{client, server} {
 		if err := r.valid(); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if client.Base < server.Base+server.Slots*SlotBytes && server.Base < client.Base+client.Slots*SlotBytes {
-		return nil, fmt.Errorf("handle regions overlap: %w", ErrHandle)
+		return fmt.Errorf("handle regions overlap: %w", ErrHandle)
+	}
+	return nil
+}
+
+// New makes an empty table for the regions that the client's hello names.
+func New(client, server Region) (*Table, error) {
+	if err := Check(client, server); err != nil {
+		return nil, err
 	}
 	t := &Table{
 		client: client, server: server, byReal: map[reality]uint64{}, children: map[uint64]map[uint64]struct{}{},

@@ -17,9 +17,10 @@ const (
 	KindCUDA = "cuda"
 	KindNVML = "nvml"
 
-	EndClosed  = "closed"  // the client said goodbye
-	EndBroken  = "broken"  // the connection broke, or the client broke the protocol
+	EndClosed  = "closed"  // the client closed its connection between two calls, as every program does that ends
+	EndBroken  = "broken"  // the connection broke, in the middle of something too, or the client broke the protocol
 	EndCrashed = "crashed" // the worker process died
+	EndKilled  = "killed"  // the server ended the session: it shuts down
 )
 
 // Build says which scuda it is.
@@ -80,7 +81,7 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	for _, kind := range []string{KindCUDA, KindNVML} {
 		s.Sessions.WithLabelValues(kind)
 		s.Opened.WithLabelValues(kind)
-		for _, how := range []string{EndClosed, EndBroken, EndCrashed} {
+		for _, how := range []string{EndClosed, EndBroken, EndCrashed, EndKilled} {
 			s.Ended.WithLabelValues(kind, how)
 		}
 	}
