@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "4b731157af230d93cf064db9c2a1e633c896a2cc5375a8dcc398e035535afb4c"
+const Digest = "095065b4f71223514cdbdf821104559188a7858606cff415b31157807eab4165"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

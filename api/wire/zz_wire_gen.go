@@ -202,7 +202,7 @@ const (
 	StatusToken      = 3
 	StatusBusy       = 4 // no room for another session
 	StatusDraining   = 5
-	StatusSession    = 6 // side connection to an unknown session, or wrong secret
+	StatusSession    = 6 // callback connection to an unknown session, or wrong secret
 	StatusMalformed  = 7 // the preface cannot be parsed
 	StatusFailed     = 8 // the server could not start a session (driver, worker)
 	StatusCapability = 9 // one side lacks what the other cannot do without
@@ -217,7 +217,7 @@ const (
 const (
 	CopySync    = 1  // the synchronous form (legacy ordering: later work on any stream sees it)
 	CopyDone    = 2  // a DONE message ends the download
-	CopyTwin    = 4  // into pinned memory's twin, see host_changes
+	CopyMirror  = 4  // into pinned memory's device mirror, see host_changes
 	CopyManaged = 8  // unified memory's blocks
 	CopyPush    = 16 // which come with a wait, not for a fault
 )

@@ -67,7 +67,7 @@ func TestHostChanges(t *testing.T) {
 		model[i] = byte(i / 7)
 	}
 	for at := 0; at < size; at += maxInline {
-		c.upload(device+uint64(at), model[at:min(at+maxInline, size)], 0, flagSync|flagTwin)
+		c.upload(device+uint64(at), model[at:min(at+maxInline, size)], 0, flagSync|flagMirror)
 	}
 	here := bytes.Clone(model)
 	set := func(at, n int, v byte) {
@@ -90,7 +90,7 @@ func TestHostChanges(t *testing.T) {
 		{"what the client sent", func() {
 			copy(model[100:], "sent")
 			copy(here[100:], "sent")
-			c.upload(device+100, []byte("sent"), 0, flagSync|flagTwin)
+			c.upload(device+100, []byte("sent"), 0, flagSync|flagMirror)
 		}, wire.Changes{Low: size}},
 		{"everything", func() { set(0, size, 1) }, wire.Changes{Low: 0, High: size, Bytes: size}},
 	} {

@@ -11,7 +11,7 @@ import (
 const (
 	flagSync    = wire.CopySync    // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
 	flagDone    = wire.CopyDone    // wire.CopyD2H.Flags: a DONE message ends the transfer
-	flagTwin    = wire.CopyTwin    // wire.CopyH2D.Flags: the target is pinned memory's twin
+	flagMirror  = wire.CopyMirror  // wire.CopyH2D.Flags: the target is pinned memory's mirror
 	flagManaged = wire.CopyManaged // of both: blocks of unified memory
 	flagPush    = wire.CopyPush    // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
 	maxInline   = wire.MaxInline
@@ -81,7 +81,7 @@ func (u *uploads) copyH2D(c *command) (cuda.CUresult, error) {
 	}
 	// The driver has copied a pageable source of this size when the call returns.
 	r = u.gpu.CuMemcpyHtoDAsync_v2(cuda.CUdeviceptr(p.Dst), pointerTo(data), p.Bytes, st.real)
-	if r == cuda.CUDA_SUCCESS && p.Flags&flagTwin != 0 {
+	if r == cuda.CUDA_SUCCESS && p.Flags&flagMirror != 0 {
 		u.hostmem.noteSent(p.Dst, data[:p.Bytes])
 	}
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {

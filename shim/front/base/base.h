@@ -294,7 +294,7 @@ static inline void scuda_self_end(struct scuda_self s) {
 /* ---- bytes to the GPU (upload.c) ---- */
 enum {
   SCUDA_INLINE_MAX = WIRE_MAX_INLINE, SCUDA_COPY_SYNC = WIRE_COPY_SYNC, SCUDA_COPY_DONE = WIRE_COPY_DONE,
-  SCUDA_COPY_TWIN = WIRE_COPY_TWIN, SCUDA_COPY_MANAGED = WIRE_COPY_MANAGED, SCUDA_COPY_PUSH = WIRE_COPY_PUSH,
+  SCUDA_COPY_MIRROR = WIRE_COPY_MIRROR, SCUDA_COPY_MANAGED = WIRE_COPY_MANAGED, SCUDA_COPY_PUSH = WIRE_COPY_PUSH,
   SCUDA_LEGACY_STREAM = 0
 };
 /* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns.

@@ -96,7 +96,7 @@ static int by_changes(const struct mapped *m) { return m->bytes > AHEAD_MAX; }
 
 static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds,
                           uint32_t flags) {
-  struct wire_copy_h2d head = {m->device + from, bytes, stream, flags | (by_changes(m) ? SCUDA_COPY_TWIN : 0), 0};
+  struct wire_copy_h2d head = {m->device + from, bytes, stream, flags | (by_changes(m) ? SCUDA_COPY_MIRROR : 0), 0};
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS, sizeof head + bytes);
   if (r) return r;
