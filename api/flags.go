@@ -30,7 +30,7 @@ const (
 	FlagPost        Flag = "post"
 	FlagPre         Flag = "pre"
 	FlagServer      Flag = "server"
-	FlagStriped     Flag = "striped"
+	FlagTransfer    Flag = "transfer"
 	FlagTakes       Flag = "takes"
 	FlagTakesByHand Flag = "takes_by_hand"
 	FlagVersioned   Flag = "versioned"
@@ -63,7 +63,7 @@ var rowFlags = map[string]map[Flag]valued{
 }
 
 // wireFlags are those of the operations in wire.spec.
-var wireFlags = map[Flag]valued{FlagBulk: never, FlagContextless: never, FlagLaunches: never, FlagStriped: never}
+var wireFlags = map[Flag]valued{FlagBulk: never, FlagContextless: never, FlagLaunches: never, FlagTransfer: never}
 
 // valued says whether a flag has a value.
 type valued int

@@ -91,10 +91,10 @@ func (h *CommandHeader) Parse(b []byte) (payload []byte, err error) {
 			MaxCommand)
 	case h.Thread >= MaxThreads:
 		return nil, malformed("command of thread %d, the limit is %d", h.Thread, MaxThreads)
-	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagStriped|FlagOwn) != 0:
+	case h.Flags&^(FlagAnswer|FlagPTDS|FlagBulk|FlagWatch|FlagTransfer|FlagOwn) != 0:
 		return nil, malformed("command with unknown flags %#x", uint16(h.Flags))
-	case h.Flags&(FlagBulk|FlagStriped) == FlagStriped:
-		return nil, malformed("striped command without bulk data")
+	case h.Flags&(FlagBulk|FlagTransfer) == FlagTransfer:
+		return nil, malformed("a bulk transfer without bulk data")
 	case h.Flags&FlagBulk != 0 && h.Size < CommandHeaderSize+8:
 		return nil, malformed("bulk command without a size")
 	case uint64(len(b)) < uint64(h.Size):

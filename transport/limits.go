@@ -71,8 +71,8 @@ const (
 	FlagPTDS   CommandFlags = wire.CommandPtds   // the per-thread default-stream form was called
 	FlagBulk   CommandFlags = wire.CommandBulk   // bulk data follow the frame; their size is the payload's last 8 bytes
 	// of a command that records an event: PROGRESS is to tell when it is complete
-	FlagWatch   CommandFlags = wire.CommandWatch
-	FlagStriped CommandFlags = wire.CommandStriped // of a bulk command: its data come over the bulk connections
+	FlagWatch    CommandFlags = wire.CommandWatch
+	FlagTransfer CommandFlags = wire.CommandTransfer // of a bulk command: its data come over the bulk connections
 	// made by the client's library on its own behalf: no capture of the program's forbids it
 	FlagOwn CommandFlags = wire.CommandOwn
 )

@@ -80,7 +80,7 @@ func TestParseCommand(t *testing.T) {
 		"large":           func(h *CommandHeader) { h.Size = MaxCommand + 8 },
 		"thread":          func(h *CommandHeader) { h.Thread = MaxThreads },
 		"flags":           func(h *CommandHeader) { h.Flags = 64 },
-		"striped only":    func(h *CommandHeader) { h.Flags = FlagStriped },
+		"transfer only":   func(h *CommandHeader) { h.Flags = FlagTransfer },
 		"bulk, no size":   func(h *CommandHeader) { h.Size = 32 },
 		"negative thread": func(h *CommandHeader) { h.Thread = ^uint32(0) },
 	} {

@@ -13,7 +13,7 @@ var traits = []struct {
 }{
 	{api.FlagAsyncErrors, "AsyncErrors"}, {api.FlagServer, "ByHand"}, {api.FlagLaunches, "Launches"},
 	{api.FlagPools, "Pools"},
-	{api.FlagContextless, "Contextless"}, {api.FlagBulk, "Bulk"}, {api.FlagStriped, "Striped"},
+	{api.FlagContextless, "Contextless"}, {api.FlagBulk, "Bulk"}, {api.FlagTransfer, "Transfer"},
 }
 
 // emitTraits writes what the server has to know of operations before it carries them out.

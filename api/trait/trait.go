@@ -14,7 +14,7 @@ const (
 	Pools                       // takes memory from a pool
 	Contextless                 // goes without a context: the client may name one that does not exist yet
 	Bulk                        // may bring bulk data along
-	Striped                     // ... which may come over the bulk connections
+	Transfer                    // ... which may come over the bulk connections
 )
 
 // Has says whether all of the traits are in the set.

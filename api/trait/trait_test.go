@@ -16,7 +16,7 @@ func TestTraits(t *testing.T) {
 	}
 	flags := map[api.Flag]Set{
 		api.FlagAsyncErrors: AsyncErrors, api.FlagServer: ByHand, api.FlagLaunches: Launches, api.FlagPools: Pools,
-		api.FlagContextless: Contextless, api.FlagBulk: Bulk, api.FlagStriped: Striped,
+		api.FlagContextless: Contextless, api.FlagBulk: Bulk, api.FlagTransfer: Transfer,
 	}
 	seen := Set(0)
 	check := func(name string, op uint16, has func(api.Flag) bool) {
@@ -41,11 +41,11 @@ func TestTraits(t *testing.T) {
 			check(w.Name, w.Op, w.Flag)
 		}
 	}
-	if seen != AsyncErrors|ByHand|Launches|Pools|Contextless|Bulk|Striped {
+	if seen != AsyncErrors|ByHand|Launches|Pools|Contextless|Bulk|Transfer {
 		t.Errorf("only the traits %#x are anybody's", seen)
 	}
 	for op, want := range map[uint16]Set{
-		wire.OpLaunch: Launches, wire.OpCopyH2D: Bulk | Striped, wire.OpPing: Contextless, cuda.OpCuMemAllocAsync: Pools,
+		wire.OpLaunch: Launches, wire.OpCopyH2D: Bulk | Transfer, wire.OpPing: Contextless, cuda.OpCuMemAllocAsync: Pools,
 		cuda.OpCuStreamQuery: ByHand | AsyncErrors, cuda.OpCuGraphLaunch: Launches | AsyncErrors, 0: 0, 0xEFFF: 0, 0xFFFF: 0,
 	} {
 		if got := Of(op); got != want {

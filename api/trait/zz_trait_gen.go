@@ -52,7 +52,7 @@ var ofFunction = [...]Set{
 // ofWire has the traits of an operation of wire.spec, from its first on.
 var ofWire = [...]Set{
 	0:  Launches,           // launch
-	1:  Bulk | Striped,     // copy_h2d
+	1:  Bulk | Transfer,    // copy_h2d
 	5:  Contextless | Bulk, // module_put
 	10: Contextless,        // primary
 	11: Contextless,        // capture_mode

@@ -114,12 +114,12 @@ const (
 
 // Flags: of a command's header.
 const (
-	CommandAnswer  = 1  // a reply is expected
-	CommandPtds    = 2  // the per-thread default-stream form was called
-	CommandBulk    = 4  // bulk data follow the frame; their size is the payload's last 8 bytes
-	CommandWatch   = 8  // of a command that records an event: PROGRESS is to tell when it is complete
-	CommandStriped = 16 // of a bulk command: its data come over the bulk connections
-	CommandOwn     = 32 // made by the client's library on its own behalf: no capture of the program's forbids it
+	CommandAnswer   = 1  // a reply is expected
+	CommandPtds     = 2  // the per-thread default-stream form was called
+	CommandBulk     = 4  // bulk data follow the frame; their size is the payload's last 8 bytes
+	CommandWatch    = 8  // of a command that records an event: PROGRESS is to tell when it is complete
+	CommandTransfer = 16 // of a bulk command: its data come over the bulk connections
+	CommandOwn      = 32 // made by the client's library on its own behalf: no capture of the program's forbids it
 )
 
 // Values: type of a message.

@@ -188,8 +188,8 @@ func (s *Session) execute(c *command) error {
 	if c.Flags&transport.FlagBulk != 0 && !is.Has(trait.Bulk) {
 		return protocolError("%s with bulk data", OpName(c.Op))
 	}
-	if c.Flags&transport.FlagStriped != 0 && !is.Has(trait.Striped) {
-		return protocolError("%s with striped data", OpName(c.Op))
+	if c.Flags&transport.FlagTransfer != 0 && !is.Has(trait.Transfer) {
+		return protocolError("%s with a bulk transfer", OpName(c.Op))
 	}
 	r := cuda.CUDA_SUCCESS
 	if !is.Has(trait.Contextless) {

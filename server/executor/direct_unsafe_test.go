@@ -325,7 +325,7 @@ func TestDirectSlots(t *testing.T) {
 		return &incoming{
 			cmd: command{
 				CommandHeader: transport.CommandHeader{
-					Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagStriped, Seq: seq,
+					Context: ctx.handle, Flags: transport.FlagBulk | transport.FlagTransfer, Seq: seq,
 				},
 			}, left: n, st: &ctx.legacy, ctx: ctx, dst: dst,
 		}

@@ -236,21 +236,21 @@ func chunkOf(seq, off uint64, data []byte) []byte {
 	return append(append(h.Append(nil), data...), make([]byte, transport.Pad(len(data))-len(data))...)
 }
 
-// striped sends the command of a striped upload.
-func (c *client) striped(dst uint64, n int) (seq uint64) {
+// transferUp sends the command of an upload whose data come over the bulk connections.
+func (c *client) transferUp(dst uint64, n int) (seq uint64) {
 	p := wire.CopyH2D{Dst: dst, Bytes: uint64(n)}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	seq = c.seq
 	c.write(
-		frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk|transport.FlagStriped,
+		frame(c.command(0, wire.OpCopyH2D, transport.FlagBulk|transport.FlagTransfer,
 			append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...))))
 	return seq
 }
 
 // Uploads arrive whole and in order however their chunks are spread over the connections, and before or behind their
 // commands.
-func TestStripedUploads(t *testing.T) {
+func TestUploadTransfers(t *testing.T) {
 	c := connect(t)
 	lines := c.bulkLines(3)
 	k := collect(t, lines)
@@ -259,7 +259,7 @@ func TestStripedUploads(t *testing.T) {
 	dst := c.alloc(n)
 	for round := range 6 {
 		first, second := pattern(n, byte(round)), pattern(n/2, byte(round+100))
-		seqs := []uint64{c.striped(dst, len(first)), c.striped(dst, len(second))}
+		seqs := []uint64{c.transferUp(dst, len(first)), c.transferUp(dst, len(second))}
 		spread := make([][][]byte, len(lines))
 		for i, data := range [][]byte{first, second} {
 			var offs []int
@@ -279,7 +279,7 @@ func TestStripedUploads(t *testing.T) {
 		for i, line := range lines {
 			wg.Go(func() { _, _ = line.Write(slices.Concat(spread[i]...)) })
 		}
-		got := c.downloadStriped(dst, n, k)
+		got := c.downloadTransfer(dst, n, k)
 		wg.Wait()
 		same(t, got[:len(second)], second)
 		same(t, got[len(second):], first[len(second):])
@@ -316,10 +316,10 @@ func TestUploadsByFallbackBesidePath(t *testing.T) {
 			wg.Go(func() { _, _ = line.Write(chunkOf(seq, uint64(off), data[off:off+n/2])) })
 		}
 		c.sync(0)
-		if got := c.striped(dst, n); got != seq {
+		if got := c.transferUp(dst, n); got != seq {
 			t.Fatalf("the command has number %d, expected %d", got, seq)
 		}
-		same(t, c.downloadStriped(dst, n, k), data)
+		same(t, c.downloadTransfer(dst, n, k), data)
 		wg.Wait()
 	}
 }
@@ -428,8 +428,8 @@ func collect(t *testing.T, lines []net.Conn) *collector {
 	return k
 }
 
-// downloadStriped downloads over the bulk connections.
-func (c *client) downloadStriped(src uint64, n int, k *collector) []byte {
+// downloadTransfer downloads over the bulk connections.
+func (c *client) downloadTransfer(src uint64, n int, k *collector) []byte {
 	c.t.Helper()
 	k.mu.Lock()
 	k.got, k.have = make([]byte, n), 0
@@ -460,7 +460,7 @@ func TestBulkConnectionsEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := connect(t)
 			lines := c.bulkLines(2)
-			seq := c.striped(c.alloc(4<<20), 4<<20)
+			seq := c.transferUp(c.alloc(4<<20), 4<<20)
 			_, _ = lines[0].Write(chunkOf(seq, 0, make([]byte, 1<<20)))
 			until(t, "the upload has begun", func() bool {
 				return c.session.copies.bulk.in.Taking()

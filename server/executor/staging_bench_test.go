@@ -152,7 +152,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 		began := time.Now()
 		b := &incoming{
 			cmd: command{
-				CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagStriped, Seq: 8},
+				CommandHeader: transport.CommandHeader{Context: base, Flags: transport.FlagBulk | transport.FlagTransfer, Seq: 8},
 			}, left: uint64(bytes), st: &ctx.legacy, ctx: ctx, dst: dst,
 		}
 		card.feed(8)

@@ -137,7 +137,7 @@ func (u *uploads) startBulk(c *command, n uint64) *incoming {
 // bulkTarget is where the next bulk bytes may be received directly; nil when they have to go through the buffer.
 func (u *uploads) bulkTarget() *directTarget {
 	b := u.incoming
-	if b == nil || b.left == 0 || b.cmd.Flags&transport.FlagStriped != 0 {
+	if b == nil || b.left == 0 || b.cmd.Flags&transport.FlagTransfer != 0 {
 		return nil
 	}
 	var room []byte
@@ -158,7 +158,7 @@ func (u *uploads) bulkTarget() *directTarget {
 
 // feed uses up the bulk data that have come. It says whether they are complete.
 func (u *uploads) feed(b *incoming) (bool, error) {
-	if b.cmd.Flags&transport.FlagStriped != 0 {
+	if b.cmd.Flags&transport.FlagTransfer != 0 {
 		if err := u.receive(b); err != nil {
 			return false, err
 		}

@@ -278,7 +278,7 @@ func (s *Session) sendBeside(data []byte) *upload {
 	up := s.bulk.add(s.send.head, data)
 	if up != nil {
 		flags := binary.LittleEndian.Uint16(head[6:])
-		binary.LittleEndian.PutUint16(head[6:], flags|uint16(transport.FlagStriped))
+		binary.LittleEndian.PutUint16(head[6:], flags|uint16(transport.FlagTransfer))
 	}
 	return up
 }
