@@ -8,11 +8,11 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// calls writes the generic encodings: for each function one that checks handles, writes the command and reads the
-// reply.
+// calls writes the generic encodings: of what the program does not wait for, a function that checks handles and writes
+// the command; of everything else a description (cfront_forms.go) for the interpreter in base/forward.c.
 func (c *cfront) calls(out *Output) error {
 	b := &buffer{}
-	b.f("#include \"base/base.h\"\n\n#include <stdio.h>\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
+	b.f("#include \"base/forward.h\"\n\nenum { ELEMENTS_MAX = 1 << 20 };\n")
 	emitPieces(b, c.lib)
 	for _, f := range c.lib.Funcs {
 		if f.Base != "" || !f.Generic || f.NoProto {
@@ -21,6 +21,12 @@ func (c *cfront) calls(out *Output) error {
 		decl, _, err := c.params(f)
 		if err != nil {
 			return err
+		}
+		if f.Class != api.Async {
+			if err := c.form(b, f, decl); err != nil {
+				return fmt.Errorf("%s: %w", f.Name, err)
+			}
+			continue
 		}
 		w := &callWriter{cfront: c, f: f, b: b}
 		b.f("\nint32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t how"))
@@ -42,53 +48,10 @@ type callWriter struct {
 	err error
 }
 
-func (w *callWriter) outs() bool {
-	for _, p := range w.f.Params {
-		switch p.Dir {
-		case api.Out, api.InOut, api.Ret:
-			return true
-		}
-	}
-	return false
-}
-
-// count gives the expression of a parameter's element count when its pointer is not NULL.
-func (w *callWriter) count(p api.Param) string {
-	text := p.Count
-	if text == "" {
-		return "1"
-	}
-	if text[0] >= '0' && text[0] <= '9' {
-		return text
-	}
-	if name, ok := strings.CutPrefix(text, "*"); ok {
-		return fmt.Sprintf("(%s ? (uint64_t)*%s : 0)", name, name)
-	}
-	minus := "0"
-	if name, n, ok := strings.Cut(text, "-"); ok {
-		text, minus = name, n
-	}
-	return fmt.Sprintf("(%s > %s ? (uint64_t)%s - %s : 0)", text, minus, text, minus)
-}
-
-// onlyOut says whether the first parameter is the call's one result, which then cannot be NULL.
-func (w *callWriter) onlyOut() bool {
-	for i, p := range w.f.Params {
-		single := (p.Dir == api.Out || p.Dir == api.Ret) && w.count(p) == "1"
-		if (i == 0) != single {
-			return false
-		}
-	}
-	return len(w.f.Params) > 0
-}
-
 // checks refuses at once what the driver would refuse at once.
 func (w *callWriter) checks() {
 	b := w.b
 	b.f("  int32_t r;\n")
-	if w.onlyOut() {
-		b.f("  if (!%s) return CUDA_ERROR_INVALID_VALUE;\n", w.f.Params[0].Name)
-	}
 	for _, p := range w.f.Params {
 		if w.recorded.fatal[[2]string{w.f.Name, p.Name}] {
 			b.f("  if (!%s) return CUDA_ERROR_INVALID_VALUE;\n", p.Name)
@@ -100,7 +63,7 @@ func (w *callWriter) checks() {
 			switch {
 			case p.Delete && p.Handle == "CUstream":
 				b.f("  if (%s <= 2) return CUDA_ERROR_INVALID_HANDLE;\n", p.Name)
-			case !p.Delete && (w.f.Class != api.Async || p.Handle == "CUcontext") && p.Handle != "CUstream":
+			case !p.Delete && p.Handle == "CUcontext":
 				cond = p.Name + " && "
 			}
 			b.f("  if (%s(r = scuda_check(%s, KIND_%s))) return r;\n", cond, p.Name, p.Handle)
@@ -118,30 +81,16 @@ func (w *callWriter) request() {
 	fixed := 0
 	var size []string
 	for _, p := range w.f.Params {
-		switch p.Dir {
-		case api.Null:
-		case api.Value:
-			if p.Struct {
-				fixed += (p.Size + 7) &^ 7
-			} else {
-				fixed += 8
-			}
-		case api.Str:
-			fixed += 8
-			b.f("  uint64_t n_%s = %s ? strlen(%s) + 1 : 0;\n", p.Name, p.Name, p.Name)
-			size = append(size, fmt.Sprintf("scuda_pad(n_%s)", p.Name))
-		case api.New, api.Opaque:
-			fixed += 8
-		default:
-			fixed += 8
-			if w.f.Class == api.Async && p.Dir == api.In {
-				b.f("  if (!%s && %s) return CUDA_ERROR_INVALID_VALUE;\n", p.Name, w.count(p))
-			}
-			b.f("  uint64_t n_%s = %s ? %s : 0;\n", p.Name, p.Name, w.count(p))
+		fixed += 8
+		switch {
+		case p.Dir == api.Value && !p.Struct && !p.Float || p.Dir == api.New:
+		case p.Dir == api.In && p.Counted() && !hasDevices(p):
+			b.f("  if (!%s && %s) return CUDA_ERROR_INVALID_VALUE;\n", p.Name, p.Count)
+			b.f("  uint64_t n_%s = %s ? %s : 0;\n", p.Name, p.Name, p.Count)
 			b.f("  if (n_%s > ELEMENTS_MAX) return CUDA_ERROR_INVALID_VALUE;\n", p.Name)
-			if p.Dir == api.In || p.Dir == api.InOut {
-				size = append(size, fmt.Sprintf("scuda_pad(n_%s * %d)", p.Name, p.Size))
-			}
+			size = append(size, fmt.Sprintf("scuda_pad(n_%s * %d)", p.Name, p.Size))
+		default:
+			w.err = fmt.Errorf("%s travels in a way that only calls can have that wait (sync)", p.Name)
 		}
 	}
 	for _, p := range w.f.Params {
@@ -150,13 +99,11 @@ func (w *callWriter) request() {
 				p.Handle, p.Name)
 		}
 	}
-	if w.f.Class != api.Async {
-		b.f("  how |= SCUDA_ANSWER;\n")
-	} else if cond := w.doubtful(); cond != "" { // the driver's own error, at the call
+	if cond := w.doubtful(); cond != "" { // the driver's own error, at the call
 		b.f("  if (%s) how |= SCUDA_ANSWER;\n", cond)
 	}
 	how := "how"
-	if w.f.Class == api.Async && slices.ContainsFunc(w.f.Params, func(p api.Param) bool {
+	if slices.ContainsFunc(w.f.Params, func(p api.Param) bool {
 		return p.Dir == api.Value && p.Handle == "CUstream" && !p.Delete
 	}) {
 		how = "how | SCUDA_WORKS"
@@ -204,201 +151,59 @@ func (w *callWriter) freeNew(indent string) {
 }
 
 func (w *callWriter) put(p api.Param) {
-	b := w.b
 	switch p.Dir {
-	case api.Null:
-	case api.Value:
-		switch {
-		case p.Struct:
-			b.f("  p = scuda_put_struct(p, &%s, %d);\n", p.Name, p.Size)
-		case p.Float:
-			b.f("  { uint64_t bits = 0; memcpy(&bits, &%s, sizeof %s); p = scuda_put64(p, bits); }\n", p.Name, p.Name)
-		case p.Device:
-			b.f("  p = scuda_put64(p, (uint64_t)(int64_t)scuda_to_server(%s));\n", p.Name)
-		case strings.HasSuffix(p.CType, "*"):
-			b.f("  p = scuda_put64(p, (uint64_t)(uintptr_t)%s);\n", p.Name)
-		case p.Signed:
-			b.f("  p = scuda_put64(p, (uint64_t)(int64_t)%s);\n", p.Name)
-		default:
-			ctype, err := w.ctype(p.CType)
-			switch {
-			case err != nil:
-				w.err = err
-			case ctype == "void *":
-				b.f("  p = scuda_put64(p, (uint64_t)(uintptr_t)%s);\n", p.Name)
-			case ctype == "int32_t": // an enumeration with unsigned values
-				b.f("  p = scuda_put64(p, (uint32_t)%s);\n", p.Name)
-			default:
-				b.f("  p = scuda_put64(p, (uint64_t)%s);\n", p.Name)
-			}
-		}
-	case api.Opaque:
-		if t, err := w.ctype(p.CType); err == nil && strings.HasSuffix(t, "*") {
-			b.f("  p = scuda_put64(p, (uint64_t)(uintptr_t)%s);\n", p.Name)
-		} else {
-			b.f("  p = scuda_put64(p, (uint64_t)%s);\n", p.Name)
-		}
 	case api.New:
-		b.f("  p = scuda_put64(p, new_%s);\n", p.Name)
-	case api.Str:
-		b.f("  p = scuda_put_bytes(p, %s, n_%s, 1);\n", p.Name, p.Name)
-	case api.In, api.InOut:
-		if !w.translates(p) {
-			put := "scuda_put_bytes"
-			if p.Counted() {
-				put = "scuda_put_array"
-			}
-			b.f("  p = %s(p, %s, n_%s, %d);\n", put, p.Name, p.Name, p.Size)
-			return
-		}
-		b.f("  {\n    uint8_t *e = p + 8;\n    p = scuda_put_bytes(p, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
-		b.f("    for (uint64_t i = 0; i < n_%s; i++, e += %d) {\n", p.Name, p.Size)
-		w.devices(p, "scuda_to_server")
-		b.f("    }\n  }\n")
+		w.b.f("  p = scuda_put64(p, new_%s);\n", p.Name)
+	case api.In:
+		w.b.f("  p = scuda_put_array(p, %s, n_%s, %d);\n", p.Name, p.Name, p.Size)
 	default:
-		n := "n_" + p.Name
-		if p.Counted() {
-			n = fmt.Sprintf("scuda_room(%s, %s)", p.Name, n)
+		word, err := w.word(p)
+		if err != nil {
+			w.err = err
 		}
-		b.f("  p = scuda_put64(p, %s);\n", n)
+		if p.Device {
+			word = fmt.Sprintf("(uint64_t)(int64_t)scuda_to_server(%s)", p.Name)
+		}
+		w.b.f("  p = scuda_put64(p, %s);\n", word)
 	}
 }
 
-// translates says whether elements hold device ordinals.
-func (w *callWriter) translates(p api.Param) bool {
-	if p.Device {
-		return true
+// word is the word as which a parameter travels.
+func (c *cfront) word(p api.Param) (string, error) {
+	ctype, err := c.ctype(p.CType)
+	value := p.Dir == api.Value
+	switch {
+	case err != nil:
+		return "", err
+	case strings.HasSuffix(ctype, "*"):
+		return "(uint64_t)(uintptr_t)" + p.Name, nil
+	case value && p.Struct:
+		return "(uint64_t)(uintptr_t)&" + p.Name, nil
+	case ctype == "float":
+		return "scuda_float(" + p.Name + ")", nil
+	case ctype == "double":
+		return "", fmt.Errorf("%s is a double, for which there is no word", p.Name)
+	case value && (p.Signed || p.Device):
+		return "(uint64_t)(int64_t)" + p.Name, nil
+	case value && ctype == "int32_t": // an enumeration with unsigned values
+		return "(uint32_t)" + p.Name, nil
 	}
-	for _, patch := range p.Patch {
-		if patch.Handle == "CUdevice" {
-			return true
-		}
-	}
-	return false
+	return "(uint64_t)" + p.Name, nil
 }
 
-// devices translates the ordinals in the element at e.
-func (w *callWriter) devices(p api.Param, by string) {
-	at := func(offset int, when *api.When) {
-		cond := ""
-		if when != nil {
-			cond = "if (" + condition(p, when) + ") "
-		}
-		w.b.f("      %s{ int32_t v; memcpy(&v, e + %d, 4); v = %s(v); memcpy(e + %d, &v, 4); }\n", cond, offset, by, offset)
-	}
-	if p.Device {
-		at(0, nil)
-	}
-	for _, patch := range p.Patch {
-		if patch.Handle == "CUdevice" {
-			at(patch.Offset, patch.When)
-		}
-	}
-}
-
-func condition(p api.Param, when *api.When) string {
-	have := fmt.Sprintf("scuda_field(e + %d)", when.Offset)
-	if when.Offset < 0 {
-		have = "(uint32_t)" + p.Select
-	}
-	var terms []string
-	for _, v := range when.Values {
-		terms = append(terms, fmt.Sprintf("%s == %du", have, uint32(v)))
-	}
-	return strings.Join(terms, " || ")
-}
-
-// send sends the command and reads the reply.
+// send sends the command.
 func (w *callWriter) send() {
 	b := w.b
-	if !w.outs() {
-		b.f("  r = %s;\n", map[bool]string{
-			true: "scuda_send(&c)", false: "scuda_call(&c, NULL, 0, NULL)",
-		}[w.f.Class == api.Async])
-	} else {
-		var size []string
-		for _, p := range w.f.Params {
-			if p.Dir == api.Out || p.Dir == api.InOut || p.Dir == api.Ret {
-				size = append(size, fmt.Sprintf("8 + scuda_pad(n_%s * %d)", p.Name, p.Size))
-			}
-		}
-		cond := "!r"
-		if w.f.OutsOnError {
-			cond = "!r || reply.at != reply.end"
-		}
-		b.f("  struct scuda_reply reply;\n  r = scuda_call_generic(&c, &reply, %s);\n  if (%s) {\n",
-			strings.Join(size, " + "), cond)
-		for _, p := range w.f.Params {
-			w.get(p)
-		}
-		b.f("    if (reply.bad) r = scuda_bad_reply(\"%s\");\n  }\n  scuda_reply_done(&reply);\n", w.f.Name)
-	}
-	hasNew, hasDelete := false, false
+	b.f("  r = scuda_send(&c);\n")
 	for _, p := range w.f.Params {
-		hasNew = hasNew || p.Dir == api.New
-		hasDelete = hasDelete || p.Delete && p.Handle != ""
-	}
-	if hasNew {
-		b.f("  if (r) {\n")
-		w.freeNew("    ")
-		b.f("    return r;\n  }\n")
-		for _, p := range w.f.Params {
-			if p.Dir == api.New {
-				b.f("  *%s = new_%s;\n", p.Name, p.Name)
-			}
+		if p.Dir == api.New {
+			b.f("  if (r) {\n")
+			w.freeNew("    ")
+			b.f("    return r;\n  }\n  *%s = new_%s;\n", p.Name, p.Name)
 		}
-	}
-	if hasDelete {
-		for _, p := range w.f.Params {
-			if p.Delete && p.Handle != "" {
-				b.f("  if (!r) scuda_slot_free(%s);\n", p.Name)
-			}
+		if p.Delete && p.Handle != "" {
+			b.f("  if (!r) scuda_slot_free(%s);\n", p.Name)
 		}
 	}
 	b.f("  return r;\n")
-}
-
-func (w *callWriter) get(p api.Param) {
-	b := w.b
-	switch p.Dir {
-	case api.Out, api.InOut, api.Ret:
-	default:
-		return
-	}
-	kind := ""
-	if p.Handle != "" {
-		kind = p.Handle
-	}
-	get := fmt.Sprintf("scuda_get(&reply, %s, n_%s, %d)", p.Name, p.Name, p.Size)
-	if list := pieces(w.lib, &p); list != "" {
-		get = fmt.Sprintf("scuda_get_pieces(&reply, %s, n_%s, %d, %s)", p.Name, p.Name, p.Size, list)
-	}
-	if p.Elem == "char" {
-		get = fmt.Sprintf("scuda_get_text(&reply, %s, n_%s)", p.Name, p.Name)
-	}
-	adopts := kind != ""
-	for _, patch := range p.Patch {
-		adopts = adopts || patch.Handle != "CUdevice"
-	}
-	if !adopts && !w.translates(p) {
-		b.f("    %s;\n", get)
-		return
-	}
-	b.f("    {\n      uint64_t n = %s;\n      uint8_t *e = (uint8_t *)%s;\n", get, p.Name)
-	b.f("      for (uint64_t i = 0; i < n; i++, e += %d) {\n", p.Size)
-	w.devices(p, "scuda_from_server")
-	if kind != "" {
-		b.f("      scuda_adopt(scuda_word(e), KIND_%s);\n", kind)
-	}
-	for _, patch := range p.Patch {
-		if patch.Handle == "CUdevice" {
-			continue
-		}
-		cond := ""
-		if patch.When != nil {
-			cond = "if (" + condition(p, patch.When) + ") "
-		}
-		b.f("      %sscuda_adopt(scuda_word(e + %d), KIND_%s);\n", cond, patch.Offset, patch.Handle)
-	}
-	b.f("      }\n    }\n")
 }

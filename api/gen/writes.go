@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"scuda.dev/scuda/api"
 )
@@ -27,32 +27,21 @@ func emitPieces(b *buffer, lib *api.Library) {
 	}
 }
 
-// pieces gives the expression of an output's list where a call's reply is read; "" when the output is written whole.
+// listOf gives the name of the list of a line.
+func listOf(lib *api.Library, of api.Writes) string {
+	return piecesName(of, slices.IndexFunc(lib.Writes, func(w api.Writes) bool {
+		return w.Type == of.Type && w.Key == of.Key && slices.Equal(w.Values, of.Values)
+	}))
+}
+
+// pieces gives the list of an output that is always written in the same parts; "" when it is written whole.
 func pieces(lib *api.Library, p *api.Param) string {
-	out := ""
 	for _, of := range lib.WritesOf(p) {
-		for i, w := range lib.Writes {
-			if w.Type != of.Type || w.Key != of.Key || fmt.Sprint(w.Values) != fmt.Sprint(of.Values) {
-				continue
-			}
-			var terms []string
-			for _, v := range w.Values {
-				if w.At >= 0 {
-					terms = append(terms, fmt.Sprintf("scuda_peek(&reply, %d) == %d", w.At, v))
-				} else {
-					terms = append(terms, fmt.Sprintf("%s == %d", w.Key, v))
-				}
-			}
-			if terms == nil {
-				return out + piecesName(w, i)
-			}
-			out += strings.Join(terms, " || ") + " ? " + piecesName(w, i) + " : "
+		if len(of.Values) == 0 {
+			return listOf(lib, of)
 		}
 	}
-	if out == "" {
-		return ""
-	}
-	return out + "NULL"
+	return ""
 }
 
 // emitClears sets the outputs to 0 that the driver clears before it looks at anything else.
